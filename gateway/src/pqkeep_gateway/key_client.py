@@ -1,0 +1,128 @@
+"""The key service over its socket: many calls on one connection, one deadline each.
+
+Whatever goes wrong is a KeyServiceError: out of reach or lost on the way UNAVAILABLE, no answer in
+time DEADLINE_EXCEEDED, an answer that is none BAD_ANSWER.
+"""
+
+import asyncio
+import itertools
+import logging
+from typing import cast
+
+from pqkeep_protocol.codec import (
+    MAX_IN_FLIGHT,
+    Answer,
+    Call,
+    Ping,
+    Pong,
+    ProtocolError,
+    Refusal,
+    ToGateway,
+)
+from pqkeep_protocol.connection import FramedConnection
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.messages import AnyRequest, Attribution, R_co, Request
+
+_LOG = logging.getLogger(__name__)
+
+TIMEOUT_SECONDS = 9.0
+PING_SECONDS = 2.0
+FIRST_RETRY_SECONDS = 0.05
+LAST_RETRY_SECONDS = 1.0
+
+
+class KeyClient:
+    """A KeyService in another process. It connects again, with back-off, whenever it must."""
+
+    def __init__(self, path: str) -> None:
+        """Use the key service at a Unix socket, once ``run`` runs."""
+        self._path = path
+        self._ids = itertools.count(1)
+        self._connection: FramedConnection[ToGateway] | None = None
+        self._waiting: dict[int, asyncio.Future[ToGateway]] = {}
+
+    async def run(self) -> None:
+        """Stay connected until cancelled."""
+        retry = FIRST_RETRY_SECONDS
+        while True:
+            lost = asyncio.Event()
+            try:
+                await self._connect(lost)
+            except OSError as error:
+                _LOG.warning("key service out of reach: %s", error.strerror or error)
+                await asyncio.sleep(retry)
+                retry = min(2 * retry, LAST_RETRY_SECONDS)
+                continue
+            _LOG.info("connected to the key service")
+            retry = FIRST_RETRY_SECONDS
+            try:
+                await lost.wait()
+                _LOG.warning("connection to the key service lost")
+            finally:
+                self._disconnect()
+
+    async def execute(self, request: Request[R_co], attribution: Attribution) -> R_co:
+        """Carry out one request, or raise KeyServiceError."""
+        call = Call(
+            next(self._ids),
+            int(TIMEOUT_SECONDS * 1000),
+            attribution,
+            cast(AnyRequest, request),
+        )
+        match await self._exchange(call, TIMEOUT_SECONDS):
+            case Answer(result=result):
+                return cast(R_co, result)
+            case Refusal(kind=kind):
+                raise KeyServiceError(kind)
+            case Pong():
+                raise KeyServiceError(ErrorKind.BAD_ANSWER)
+
+    async def is_reachable(self) -> bool:
+        """Return whether the key service answers."""
+        try:
+            answer = await self._exchange(Ping(next(self._ids)), PING_SECONDS)
+        except KeyServiceError:
+            return False
+        return isinstance(answer, Pong)
+
+    async def _exchange(self, frame: Call | Ping, timeout: float) -> ToGateway:
+        if self._connection is None:
+            raise KeyServiceError(ErrorKind.UNAVAILABLE)
+        if len(self._waiting) >= MAX_IN_FLIGHT:
+            raise KeyServiceError(ErrorKind.OVERLOADED)
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[ToGateway] = loop.create_future()
+        self._waiting[frame.id] = answer
+        timer = loop.call_later(timeout, _fail, answer, ErrorKind.DEADLINE_EXCEEDED)
+        try:
+            self._connection.send(frame)
+            return await answer
+        except ProtocolError:
+            raise KeyServiceError(ErrorKind.INTERNAL) from None
+        finally:
+            timer.cancel()
+            self._waiting.pop(frame.id, None)
+
+    async def _connect(self, lost: asyncio.Event) -> None:
+        def receive(frame: ToGateway) -> None:
+            answer = self._waiting.get(frame.id)
+            if answer is not None and not answer.done():
+                answer.set_result(frame)
+
+        def connection() -> FramedConnection[ToGateway]:
+            return FramedConnection(ToGateway, on_frame=receive, on_lost=lost.set)
+
+        loop = asyncio.get_running_loop()
+        _, self._connection = await loop.create_unix_connection(connection, self._path)
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+        for answer in self._waiting.values():
+            _fail(answer, ErrorKind.UNAVAILABLE)
+
+
+def _fail(answer: asyncio.Future[ToGateway], kind: ErrorKind) -> None:
+    if not answer.done():
+        answer.set_exception(KeyServiceError(kind))

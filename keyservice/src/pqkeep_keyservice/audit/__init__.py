@@ -1,0 +1,1 @@
+"""The audit log: one durable record for each operation, before its answer leaves."""

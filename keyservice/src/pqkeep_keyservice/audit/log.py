@@ -1,0 +1,50 @@
+"""Group commit: while one batch of records is made durable, the next one gathers."""
+
+import asyncio
+import logging
+
+from pqkeep_keyservice.storage.database import Database
+from pqkeep_keyservice.storage.store import Change, Entry, KeyStore, Row, Verdict
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+
+_LOG = logging.getLogger(__name__)
+
+MAX_BATCH = 1_000
+
+
+class AuditLog:
+    """Nothing is answered before its record is durable; if that fails, nothing is answered."""
+
+    def __init__(self, database: Database, store: KeyStore) -> None:
+        """Write through the store, on the database's thread."""
+        self._database = database
+        self._store = store
+        self._waiting: list[tuple[Entry, asyncio.Future[Verdict]]] = []
+        self._writer: asyncio.Task[None] | None = None
+
+    async def commit(self, row: Row, change: Change | None = None) -> Verdict:
+        """Make a record and its change durable. Raises UNAVAILABLE if that cannot be done."""
+        durable = asyncio.get_running_loop().create_future()
+        self._waiting.append(((row, change), durable))
+        if self._writer is None:
+            self._writer = asyncio.create_task(self._write_all())
+        return await durable
+
+    async def _write_all(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
+            try:
+                verdicts = await self._database.run(
+                    self._store.commit, [entry for entry, _ in batch]
+                )
+            except Exception:
+                # Whatever it was, the records are not durable: fail every caller, closed.
+                _LOG.exception("audit records could not be written")
+                for _, durable in batch:
+                    if not durable.done():
+                        durable.set_exception(KeyServiceError(ErrorKind.UNAVAILABLE))
+            else:
+                for (_, durable), verdict in zip(batch, verdicts, strict=True):
+                    if not durable.done():
+                        durable.set_result(verdict)
+        self._writer = None

@@ -1,0 +1,50 @@
+"""ML-KEM (FIPS 203), from pyca/cryptography. Seeds are d || z, 64 bytes."""
+
+from dataclasses import dataclass
+
+from cryptography.hazmat.primitives.asymmetric import mlkem
+
+from pqkeep_keyservice.crypto.secret import Secret
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class DecapsulationKey:
+    """An expanded private key."""
+
+    _key: mlkem.MLKEM768PrivateKey
+
+    def decapsulate(self, ciphertext: bytes) -> bytes:
+        """Return the shared secret (32 bytes). Raises ValueError on a wrong size."""
+        return self._key.decapsulate(ciphertext)
+
+    def seed(self) -> Secret:
+        """Return d || z (64 bytes)."""
+        return Secret(self._key.private_bytes_raw())
+
+    def public_bytes(self) -> bytes:
+        """Return the encapsulation key (ML-KEM-768: 1184 bytes)."""
+        return self._key.public_key().public_bytes_raw()
+
+
+@dataclass(frozen=True, slots=True)
+class MlKem:
+    """One parameter set."""
+
+    _private: type[mlkem.MLKEM768PrivateKey]
+    _public: type[mlkem.MLKEM768PublicKey]
+
+    def generate(self) -> DecapsulationKey:
+        """Make a new key pair."""
+        return DecapsulationKey(self._private.generate())
+
+    def load_public(self, data: bytes) -> mlkem.MLKEM768PublicKey:
+        """Load an encapsulation key, with the checks of FIPS 203, section 7.2."""
+        return self._public.from_public_bytes(data)
+
+    def load_seed(self, seed: Secret) -> DecapsulationKey:
+        """Expand a seed (64 bytes)."""
+        return DecapsulationKey(self._private.from_seed_bytes(seed.reveal()))
+
+
+ML_KEM_768 = MlKem(mlkem.MLKEM768PrivateKey, mlkem.MLKEM768PublicKey)
+"""Encapsulation key 1184 bytes, ciphertext 1088, shared secret 32."""

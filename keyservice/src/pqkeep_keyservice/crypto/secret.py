@@ -1,0 +1,40 @@
+"""Bytes that must not be printed, pickled, hashed or left behind."""
+
+from typing import NoReturn, Self
+
+
+class Secret:
+    """A buffer of key material that is wiped on exit from its ``with`` block.
+
+    Wiping is best effort: the libraries below keep copies of their own while they compute.
+    """
+
+    __slots__ = ("_buffer",)
+    __hash__ = None  # type: ignore[assignment]  # a hash would leak into dictionaries
+
+    def __init__(self, data: bytes | bytearray) -> None:
+        """Take the data over: a bytearray is used as it is and wiped with the secret."""
+        self._buffer = data if isinstance(data, bytearray) else bytearray(data)
+
+    def reveal(self) -> memoryview:
+        """Return a read-only view of the bytes. Every call is a place to audit."""
+        return memoryview(self._buffer).toreadonly()
+
+    def wipe(self) -> None:
+        """Overwrite the bytes with zeros."""
+        self._buffer[:] = bytes(len(self._buffer))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wipe()
+
+    def __len__(self) -> int:
+        return len(self._buffer)
+
+    def __repr__(self) -> str:
+        return f"<Secret: {len(self)} bytes>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a secret cannot be serialized")

@@ -1,0 +1,135 @@
+"""The one place where a request meets the code that answers it."""
+
+import asyncio
+import logging
+from typing import assert_never
+
+from pqkeep_keyservice.audit.log import AuditLog
+from pqkeep_keyservice.audit.record import SUCCESS, record
+from pqkeep_keyservice.keyring import Keyring
+from pqkeep_keyservice.operations import encapsulation, encryption, lifecycle, signing
+from pqkeep_keyservice.operations.done import Done
+from pqkeep_keyservice.storage.keyrings import Keyrings
+from pqkeep_keyservice.storage.material import KeyMaterial
+from pqkeep_keyservice.storage.sealing import UnsealError
+from pqkeep_keyservice.storage.store import Verdict
+from pqkeep_keyservice.workers import Workers
+from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.messages import (
+    AnyRequest,
+    AnyResult,
+    ArchiveKey,
+    Attribution,
+    Decapsulate,
+    Decrypt,
+    Encapsulate,
+    Encrypt,
+    GenerateKey,
+    GetActiveKey,
+    GetKey,
+    ListKeys,
+    RetireKey,
+    RotateKey,
+    Sign,
+    Verify,
+)
+
+_LOG = logging.getLogger(__name__)
+
+
+class Dispatcher:
+    """Answers requests: the work, then its audit record, then the answer."""
+
+    def __init__(
+        self, rings: Keyrings, material: KeyMaterial, log: AuditLog, workers: Workers
+    ) -> None:
+        """Hold what the operations need."""
+        self._rings = rings
+        self._material = material
+        self._log = log
+        self._workers = workers
+
+    async def execute(
+        self, request: AnyRequest, attribution: Attribution, deadline: float
+    ) -> AnyResult:
+        """Return the result, durably recorded, or raise KeyServiceError, durably recorded.
+
+        The deadline is in the event loop's time. Work that is late is given up before its change
+        is committed, never after.
+        """
+        try:
+            return await self._until_done(request, attribution, deadline)
+        except KeyServiceError as refusal:
+            kind = refusal.kind
+        except UnsealError:
+            _LOG.error("a sealed %s key of tenant %s is damaged", request.algorithm, request.tenant)
+            kind = ErrorKind.UNAVAILABLE
+        except Exception:
+            _LOG.exception("%s failed", request.operation)
+            kind = ErrorKind.INTERNAL
+        version = getattr(request, "version", None)
+        await self._log.commit(record(request, attribution, version, kind))
+        raise KeyServiceError(kind)
+
+    async def _until_done(
+        self, request: AnyRequest, attribution: Attribution, deadline: float
+    ) -> AnyResult:
+        now = asyncio.get_running_loop().time
+        while True:
+            done = await self._answer(request)
+            if now() >= deadline:
+                raise KeyServiceError(ErrorKind.DEADLINE_EXCEEDED)
+            row = record(request, attribution, done.version, SUCCESS)
+            match await self._log.commit(row, done.change):
+                case Verdict.DURABLE:
+                    if done.change is not None:
+                        self._take_over(done.change.new)
+                    return done.result
+                case Verdict.QUOTA_REACHED:
+                    raise KeyServiceError(ErrorKind.KEY_QUOTA_REACHED)
+                case Verdict.STALE:
+                    self._rings.forget(request.tenant, request.algorithm)
+
+    def _take_over(self, ring: Keyring) -> None:
+        self._rings.put(ring)
+        for entry in ring.entries:
+            if entry.sealed is None:
+                self._material.forget(ring.tenant, entry.info)
+
+    async def _answer(self, request: AnyRequest) -> Done:
+        if isinstance(request, ListKeys):
+            wanted = Algorithm if request.algorithm is None else (request.algorithm,)
+            rings = [await self._rings.get(request.tenant, algorithm) for algorithm in wanted]
+            return lifecycle.list_(request, rings)
+
+        if request.operation not in ALGORITHMS[request.algorithm].operations:
+            raise KeyServiceError(ErrorKind.UNSUPPORTED)
+        ring = await self._rings.get(request.tenant, request.algorithm)
+        match request:
+            case Encrypt():
+                return encryption.encrypt(request, ring, self._material)
+            case Decrypt():
+                return encryption.decrypt(request, ring, self._material)
+            case Encapsulate():
+                return encapsulation.encapsulate(request, ring, self._material)
+            case Decapsulate():
+                return encapsulation.decapsulate(request, ring, self._material)
+            case Sign():
+                return await signing.sign(request, ring, self._material, self._workers)
+            case Verify():
+                return await signing.verify(request, ring, self._material, self._workers)
+            case GenerateKey():
+                return lifecycle.generate(request, ring, self._material)
+            case RotateKey():
+                return lifecycle.rotate(request, ring, self._material)
+            case RetireKey():
+                return lifecycle.retire(request, ring)
+            case ArchiveKey():
+                return lifecycle.archive(request, ring)
+            case GetKey():
+                return lifecycle.get(request, ring)
+            case GetActiveKey():
+                return lifecycle.get_active(request, ring)
+            case _:
+                assert_never(request)

@@ -1,0 +1,118 @@
+"""All keys of one tenant for one algorithm, and every rule of their lifecycle.
+
+Every change of a key's status is a method of Keyring, in this file, which does no I/O and no
+cryptography. A Keyring is a value: a method returns the next one, and storage swaps it in where
+the old one still stands.
+"""
+
+from dataclasses import dataclass, replace
+from typing import NewType, NoReturn
+
+from msgspec import structs
+
+from pqkeep_protocol.algorithms import Algorithm, Operation
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import USABLE, KeyInfo, KeyStatus, KeyVersion, TenantId
+
+SealedSeed = NewType("SealedSeed", bytes)
+"""A private key under the root key; see storage/sealing.py."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyEntry:
+    """One key version."""
+
+    info: KeyInfo
+    sealed: SealedSeed | None
+    """None once the key is archived."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keyring:
+    """All versions, oldest first: version ``n`` is ``entries[n - 1]``."""
+
+    tenant: TenantId
+    algorithm: Algorithm
+    entries: tuple[KeyEntry, ...] = ()
+    revision: int = 0
+    """Counts the changes. Storage compares it before it swaps."""
+
+    @property
+    def active(self) -> KeyEntry | None:
+        """The active key. It is the newest version, or there is none."""
+        newest = self.entries[-1] if self.entries else None
+        return newest if newest and newest.info.status is KeyStatus.ACTIVE else None
+
+    @property
+    def next_version(self) -> KeyVersion:
+        """The version that a new key will have."""
+        return KeyVersion(len(self.entries) + 1)
+
+    def entry(self, version: KeyVersion) -> KeyEntry:
+        """Return a key version, whatever its status."""
+        known = 1 <= version <= len(self.entries)
+        return self.entries[version - 1] if known else _not_found()
+
+    def require_active(self) -> KeyEntry:
+        """Return the active key, or raise KEY_NOT_FOUND."""
+        return self.active or _not_found()
+
+    def public_key_for(self, operation: Operation, version: KeyVersion | None) -> KeyInfo:
+        """Return the key to encrypt or verify with; None means the active one.
+
+        A version that may not be used is answered like one that does not exist.
+        """
+        return self._usable(operation, version).info
+
+    def private_key_for(
+        self, operation: Operation, version: KeyVersion | None
+    ) -> tuple[KeyInfo, SealedSeed]:
+        """Return the key to decrypt or sign with; None means the active one."""
+        entry = self._usable(operation, version)
+        return entry.info, entry.sealed or _not_found()
+
+    def with_first(self, new: KeyEntry) -> "Keyring":
+        """Add a key where none is active."""
+        if self.active is not None:
+            raise KeyServiceError(ErrorKind.KEY_EXISTS)
+        return self._next((*self.entries, new))
+
+    def with_rotated(self, new: KeyEntry) -> "Keyring":
+        """Retire the active key and add its successor, in one step."""
+        retired = _with_status(self.require_active(), KeyStatus.RETIRED)
+        return self._next((*self.entries[:-1], retired, new))
+
+    def with_retired(self, version: KeyVersion) -> "Keyring":
+        """Allow no new use of a key. Retiring a retired key changes nothing."""
+        entry = self.entry(version)
+        if entry.info.status is KeyStatus.ARCHIVED:
+            raise KeyServiceError(ErrorKind.KEY_STATUS)
+        if entry.info.status is KeyStatus.RETIRED:
+            return self
+        return self._with(_with_status(entry, KeyStatus.RETIRED))
+
+    def with_archived(self, version: KeyVersion) -> "Keyring":
+        """Forget a retired key's private half. There is no way back."""
+        entry = self.entry(version)
+        if entry.info.status is not KeyStatus.RETIRED:
+            raise KeyServiceError(ErrorKind.KEY_STATUS)
+        return self._with(replace(_with_status(entry, KeyStatus.ARCHIVED), sealed=None))
+
+    def _usable(self, operation: Operation, version: KeyVersion | None) -> KeyEntry:
+        entry = self.require_active() if version is None else self.entry(version)
+        return entry if entry.info.status in USABLE[operation] else _not_found()
+
+    def _with(self, entry: KeyEntry) -> "Keyring":
+        index = entry.info.version - 1
+        return self._next((*self.entries[:index], entry, *self.entries[index + 1 :]))
+
+    def _next(self, entries: tuple[KeyEntry, ...]) -> "Keyring":
+        return replace(self, entries=entries, revision=self.revision + 1)
+
+
+def _with_status(entry: KeyEntry, status: KeyStatus) -> KeyEntry:
+    return replace(entry, info=structs.replace(entry.info, status=status))
+
+
+def _not_found() -> NoReturn:
+    raise KeyServiceError(ErrorKind.KEY_NOT_FOUND)

@@ -1,0 +1,16 @@
+"""What an operation hands back to dispatch."""
+
+from dataclasses import dataclass
+
+from pqkeep_keyservice.storage.store import Change
+from pqkeep_protocol.keys import KeyVersion
+from pqkeep_protocol.messages import AnyResult
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A result that may leave the key service once its record is durable."""
+
+    result: AnyResult
+    version: KeyVersion | None
+    change: Change | None = None

@@ -1,0 +1,117 @@
+"""Serves framed requests on a Unix socket, to processes of the same user only.
+
+Each request becomes a task. Too many at once are refused at once, and so is everything that
+arrives while the server drains.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import struct
+from pathlib import Path
+
+from pqkeep_keyservice.config import ConfigError
+from pqkeep_keyservice.dispatch import Dispatcher
+from pqkeep_protocol.codec import MAX_IN_FLIGHT, Answer, Call, Ping, Pong, Refusal, ToKeyService
+from pqkeep_protocol.connection import FramedConnection
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+
+_LOG = logging.getLogger(__name__)
+
+BACKLOG = 128
+MAX_SOCKET_PATH = 107
+_UCRED = struct.Struct("3i")  # pid, uid, gid; see unix(7), SO_PEERCRED
+
+
+class Server:
+    """Answers calls until it is told to drain."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        """Answer by a dispatcher."""
+        self._dispatcher = dispatcher
+        self._connections: set[FramedConnection[ToKeyService]] = set()
+        self._calls: set[asyncio.Task[None]] = set()
+        self._draining = False
+        self._listener: asyncio.Server | None = None
+
+    async def listen(self, path: str) -> None:
+        """Start to serve. The socket is made with mode 0600."""
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_unix_server(
+            self._connection, sock=_bind(path), backlog=BACKLOG
+        )
+
+    async def drain(self, seconds: float) -> None:
+        """Take no more, finish what has begun, for so long, and hang up."""
+        self._draining = True
+        if self._listener is not None:
+            self._listener.close()
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=seconds)
+        for connection in tuple(self._connections):
+            connection.close()
+
+    def _connection(self) -> FramedConnection[ToKeyService]:
+        in_flight: set[int] = set()
+
+        def receive(frame: ToKeyService) -> None:
+            match frame:
+                case Ping():
+                    connection.send(Pong(frame.id))
+                case Call() if self._draining:
+                    connection.send(Refusal(frame.id, ErrorKind.UNAVAILABLE))
+                case Call() if len(in_flight) >= MAX_IN_FLIGHT:
+                    connection.send(Refusal(frame.id, ErrorKind.OVERLOADED))
+                case Call():
+                    in_flight.add(frame.id)
+                    call = asyncio.create_task(self._answer(connection, frame, in_flight))
+                    self._calls.add(call)
+                    call.add_done_callback(self._calls.discard)
+
+        def lost() -> None:
+            self._connections.discard(connection)
+
+        connection = FramedConnection(
+            ToKeyService, on_frame=receive, on_lost=lost, admit=_is_same_user
+        )
+        self._connections.add(connection)
+        return connection
+
+    async def _answer(
+        self, connection: FramedConnection[ToKeyService], call: Call, in_flight: set[int]
+    ) -> None:
+        deadline = asyncio.get_running_loop().time() + call.timeout_ms / 1000
+        try:
+            result = await self._dispatcher.execute(call.request, call.attribution, deadline)
+        except KeyServiceError as refusal:
+            connection.send(Refusal(call.id, refusal.kind))
+        else:
+            connection.send(Answer(call.id, result))
+        finally:
+            in_flight.discard(call.id)
+
+
+def _bind(path: str) -> socket.socket:
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH:
+        raise ConfigError(f"the socket's path is longer than {MAX_SOCKET_PATH} bytes: {path}")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    Path(path).unlink(missing_ok=True)
+    umask = os.umask(0o177)
+    try:
+        listener.bind(path)
+    except OSError as error:
+        raise ConfigError(f"cannot serve on {path}: {error.strerror}") from None
+    finally:
+        os.umask(umask)
+    return listener
+
+
+def _is_same_user(transport: asyncio.Transport) -> bool:
+    peer = transport.get_extra_info("socket")
+    credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    _, uid, _ = _UCRED.unpack(credentials)
+    if uid == os.geteuid():
+        return True
+    _LOG.warning("turned a process of user %d away", uid)
+    return False

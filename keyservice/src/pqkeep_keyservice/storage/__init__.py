@@ -1,0 +1,1 @@
+"""Keyrings and audit records at rest. No rules live here."""

@@ -1,0 +1,9 @@
+"""Run by Alembic, on the connection it is given."""
+
+from alembic import context
+
+from pqkeep_keyservice.storage.schema import METADATA
+
+context.configure(connection=context.config.attributes["connection"], target_metadata=METADATA)
+with context.begin_transaction():
+    context.run_migrations()

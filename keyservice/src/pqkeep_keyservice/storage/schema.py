@@ -1,0 +1,62 @@
+"""The tables of the key service's database. Migrations bring them about."""
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ForeignKeyConstraint,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Uuid,
+)
+
+METADATA = MetaData()
+
+ROOT_KEYS = Table(
+    "root_keys",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("check_value", LargeBinary, nullable=False),
+)
+
+KEYRINGS = Table(
+    "keyrings",
+    METADATA,
+    Column("tenant_id", Uuid, primary_key=True),
+    Column("algorithm", String(32), primary_key=True),
+    Column("revision", Integer, nullable=False),
+)
+
+KEYS = Table(
+    "keys",
+    METADATA,
+    Column("tenant_id", Uuid, primary_key=True),
+    Column("algorithm", String(32), primary_key=True),
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("status", String(16), nullable=False),
+    Column("public_key", LargeBinary, nullable=False),
+    Column("sealed_seed", LargeBinary, nullable=True),
+    Column("created_at_us", BigInteger, nullable=False),
+    ForeignKeyConstraint(
+        ["tenant_id", "algorithm"], ["keyrings.tenant_id", "keyrings.algorithm"]
+    ),
+)
+"""``one_active_key``, a unique partial index, says that no keyring has two active keys."""
+
+AUDIT_RECORDS = Table(
+    "audit_records",
+    METADATA,
+    Column("sequence", Integer, primary_key=True, autoincrement=True),
+    Column("recorded_at_us", BigInteger, nullable=False),
+    Column("tenant_id", String(36), nullable=False),
+    Column("principal", String(128), nullable=False),
+    Column("operation", String(32), nullable=False),
+    Column("algorithm", String(32), nullable=True),
+    Column("key_version", Integer, nullable=True),
+    Column("outcome", String(32), nullable=False),
+    Column("request_id", String(128), nullable=False),
+    Column("source_address", String(64), nullable=False),
+    Column("policy", String(128), nullable=False),
+)

@@ -1,0 +1,108 @@
+"""Seeds at rest: AES-256-GCM under a key derived from the root key, bound to their place.
+
+    sealed = 0x01 || root key id (1) || salt (16) || nonce (12) || ciphertext || tag (16)
+
+The associated data names tenant, algorithm, version and public key: a sealed seed that was moved
+to another row does not open.
+"""
+
+import hmac
+import os
+from hashlib import sha256
+from pathlib import Path
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from pqkeep_keyservice.config import ConfigError
+from pqkeep_keyservice.crypto.binding import length_prefixed
+from pqkeep_keyservice.crypto.secret import Secret
+from pqkeep_keyservice.keyring import SealedSeed
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.keys import KeyVersion, TenantId
+
+ROOT_KEY_SIZE = 32
+CHECK_VALUE_SIZE = 16
+_FORMAT = 0x01
+_HEADER = 2
+_SALT = 16
+_NONCE = 12
+
+
+class UnsealError(Exception):
+    """A stored seed does not open: the row or the root key is not what it was."""
+
+
+class Sealer:
+    """Seals and unseals seeds. The only holder of the root key."""
+
+    def __init__(self, root_key: Secret, root_key_id: int = 1) -> None:
+        """Take a root key of 32 bytes."""
+        if len(root_key) != ROOT_KEY_SIZE:
+            raise ConfigError(f"the root key must be {ROOT_KEY_SIZE} bytes long")
+        self._root_key = root_key
+        self.root_key_id = root_key_id
+
+    def seal(self, seed: Secret, place: bytes) -> SealedSeed:
+        """Encrypt a seed for one place (see ``place``)."""
+        header = bytes((_FORMAT, self.root_key_id))
+        salt, nonce = os.urandom(_SALT), os.urandom(_NONCE)
+        box = self._aead(salt).encrypt(nonce, seed.reveal(), header + place)
+        return SealedSeed(header + salt + nonce + box)
+
+    def unseal(self, sealed: SealedSeed, place: bytes) -> Secret:
+        """Decrypt a seed at its place. Raises UnsealError."""
+        header, rest = sealed[:_HEADER], sealed[_HEADER:]
+        if header != bytes((_FORMAT, self.root_key_id)):
+            raise UnsealError
+        salt, nonce, box = rest[:_SALT], rest[_SALT : _SALT + _NONCE], rest[_SALT + _NONCE :]
+        try:
+            return Secret(self._aead(salt).decrypt(nonce, box, header + place))
+        except (InvalidTag, ValueError):
+            raise UnsealError from None
+
+    def check_value(self) -> bytes:
+        """Return 16 bytes that tell root keys apart and reveal nothing of them."""
+        return self._derive(b"", b"pqkeep/check/v1")[:CHECK_VALUE_SIZE]
+
+    def matches(self, check_value: bytes) -> bool:
+        """Return whether a check value is this root key's."""
+        return hmac.compare_digest(self.check_value(), check_value)
+
+    def _aead(self, salt: bytes) -> AESGCM:
+        return AESGCM(self._derive(salt, b"pqkeep/seal/v1"))
+
+    def _derive(self, salt: bytes, info: bytes) -> bytes:
+        kdf = HKDF(SHA256(), length=ROOT_KEY_SIZE, salt=salt, info=info)
+        return kdf.derive(self._root_key.reveal())
+
+
+def place(
+    tenant: TenantId, algorithm: Algorithm, version: KeyVersion, public_key: bytes
+) -> bytes:
+    """Return the associated data that ties a sealed seed to its row."""
+    return b"".join(
+        (
+            b"pqkeep/sealed-key/v1",
+            tenant.bytes,
+            length_prefixed(algorithm.encode()),
+            version.to_bytes(4, "big"),
+            sha256(public_key).digest(),
+        )
+    )
+
+
+def read_root_key(path: Path) -> Secret:
+    """Read the root key from a file that nobody else can read. Raises ConfigError."""
+    try:
+        mode = path.stat().st_mode
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read the root key {path}: {error.strerror}") from None
+    if mode & 0o077:
+        raise ConfigError(f"the root key {path} can be read by others; its mode must be 0400")
+    if len(data) != ROOT_KEY_SIZE:
+        raise ConfigError(f"the root key {path} is not {ROOT_KEY_SIZE} bytes long")
+    return Secret(data)

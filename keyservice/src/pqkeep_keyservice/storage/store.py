@@ -1,0 +1,164 @@
+"""Keyrings and audit records in SQL. A change is a compare-and-swap on the keyring's revision."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum, auto
+
+import sqlalchemy as sa
+
+from pqkeep_keyservice.config import ConfigError
+from pqkeep_keyservice.keyring import KeyEntry, Keyring, SealedSeed
+from pqkeep_keyservice.storage.database import Database
+from pqkeep_keyservice.storage.schema import AUDIT_RECORDS, KEYRINGS, KEYS, ROOT_KEYS
+from pqkeep_keyservice.storage.sealing import Sealer
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A keyring to put in another's place."""
+
+    old: Keyring
+    new: Keyring
+    quota: int | None = None
+    """How many active keys the tenant may have afterwards; None: any number."""
+
+
+class Verdict(Enum):
+    """What became of a change and its record: both are durable, or neither is there."""
+
+    DURABLE = auto()
+    STALE = auto()
+    """Another change came first."""
+    QUOTA_REACHED = auto()
+
+
+Row = Mapping[str, object]
+"""One row of the audit log."""
+
+Entry = tuple[Row, Change | None]
+"""One row, and the change it records, if any."""
+
+
+class KeyStore:
+    """Calls block, and belong on the database's thread."""
+
+    def __init__(self, database: Database) -> None:
+        """Use an open database."""
+        self._database = database
+
+    def check_root_key(self, sealer: Sealer) -> None:
+        """Remember the root key's check value, or compare it. Raises ConfigError."""
+        query = sa.select(ROOT_KEYS.c.check_value).where(ROOT_KEYS.c.id == sealer.root_key_id)
+        with self._database.begin() as connection:
+            stored = connection.execute(query).scalar()
+            if stored is None:
+                row = {"id": sealer.root_key_id, "check_value": sealer.check_value()}
+                connection.execute(sa.insert(ROOT_KEYS), row)
+            elif not sealer.matches(stored):
+                raise ConfigError("the root key is not the one that sealed this database's keys")
+
+    def load(self, tenant: TenantId, algorithm: Algorithm) -> Keyring:
+        """Return the current keyring; an empty one where there are no keys."""
+        with self._database.begin() as connection:
+            revision = connection.execute(
+                sa.select(KEYRINGS.c.revision).where(_same_ring(KEYRINGS, tenant, algorithm))
+            ).scalar()
+            if revision is None:
+                return Keyring(tenant, algorithm)
+            rows = connection.execute(
+                sa.select(KEYS).where(_same_ring(KEYS, tenant, algorithm)).order_by(KEYS.c.version)
+            ).all()
+        return Keyring(tenant, algorithm, tuple(_entry(algorithm, row) for row in rows), revision)
+
+    def commit(self, entries: Sequence[Entry]) -> list[Verdict]:
+        """Make many records, each with its change, durable in one transaction."""
+        with self._database.begin() as connection:
+            verdicts = [
+                _apply(connection, change) if change else Verdict.DURABLE for _, change in entries
+            ]
+            rows = [
+                row
+                for (row, _), verdict in zip(entries, verdicts, strict=True)
+                if verdict is Verdict.DURABLE
+            ]
+            if rows:
+                connection.execute(sa.insert(AUDIT_RECORDS), rows)
+        return verdicts
+
+
+def _apply(connection: sa.Connection, change: Change) -> Verdict:
+    old, new = change.old, change.new
+    if change.quota is not None and _active_keys(connection, new.tenant) >= change.quota:
+        return Verdict.QUOTA_REACHED
+    same = _same_ring(KEYRINGS, new.tenant, new.algorithm)
+    if old.revision == 0:
+        exists = connection.execute(sa.select(KEYRINGS.c.revision).where(same)).scalar()
+        if exists is not None:
+            return Verdict.STALE
+        connection.execute(
+            sa.insert(KEYRINGS),
+            {"tenant_id": new.tenant, "algorithm": new.algorithm, "revision": new.revision},
+        )
+    else:
+        swapped = connection.execute(
+            sa.update(KEYRINGS)
+            .where(same, KEYRINGS.c.revision == old.revision)
+            .values(revision=new.revision)
+        )
+        if swapped.rowcount == 0:
+            return Verdict.STALE
+    for before, after in zip(old.entries, new.entries, strict=False):
+        if after is not before:
+            connection.execute(
+                sa.update(KEYS)
+                .where(
+                    _same_ring(KEYS, new.tenant, new.algorithm),
+                    KEYS.c.version == after.info.version,
+                )
+                .values(status=after.info.status, sealed_seed=after.sealed)
+            )
+    for added in new.entries[len(old.entries) :]:
+        connection.execute(sa.insert(KEYS), _row(new.tenant, added))
+    return Verdict.DURABLE
+
+
+def _active_keys(connection: sa.Connection, tenant: TenantId) -> int:
+    query = sa.select(sa.func.count()).where(
+        KEYS.c.tenant_id == tenant, KEYS.c.status == KeyStatus.ACTIVE
+    )
+    return connection.execute(query).scalar_one()
+
+
+def _same_ring(
+    table: sa.Table, tenant: TenantId, algorithm: Algorithm
+) -> sa.ColumnElement[bool]:
+    return sa.and_(table.c.tenant_id == tenant, table.c.algorithm == algorithm)
+
+
+def _row(tenant: TenantId, entry: KeyEntry) -> dict[str, object]:
+    return {
+        "tenant_id": tenant,
+        "algorithm": entry.info.algorithm,
+        "version": entry.info.version,
+        "status": entry.info.status,
+        "public_key": entry.info.public_key,
+        "sealed_seed": entry.sealed,
+        "created_at_us": (entry.info.created_at - _EPOCH) // _MICROSECOND,
+    }
+
+
+def _entry(algorithm: Algorithm, row: sa.Row[tuple[object, ...]]) -> KeyEntry:
+    info = KeyInfo(
+        algorithm=algorithm,
+        version=KeyVersion(row.version),
+        status=KeyStatus(row.status),
+        public_key=row.public_key,
+        created_at=_EPOCH + row.created_at_us * _MICROSECOND,
+    )
+    return KeyEntry(info, None if row.sealed_seed is None else SealedSeed(row.sealed_seed))

@@ -1,0 +1,121 @@
+"""Frames between the two processes: a 4-byte big-endian length, then one msgpack array.
+
+The decoder returns frames or raises ProtocolError, nothing else, whatever it is fed. A frame that
+announces more than MAX_FRAME bytes is refused before it is read. This file does no I/O.
+"""
+
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from pqkeep_protocol.errors import ErrorKind
+from pqkeep_protocol.messages import AnyRequest, AnyResult, Attribution
+
+MAX_FRAME = 2 * 1024 * 1024
+"""Bytes in one frame: a 1 MiB message, a 64 KiB signature, and room to spare."""
+
+MAX_IN_FLIGHT = 256
+"""Calls without an answer on one connection; the next is refused with OVERLOADED."""
+
+_LENGTH = 4
+_READ_AHEAD = 256 * 1024
+
+
+class ProtocolError(Exception):
+    """The other side sent something that is no frame. The connection must be closed."""
+
+
+class Call(Struct, frozen=True, array_like=True, tag="call"):
+    """Asks for one operation. Each call is answered by one Answer or one Refusal."""
+
+    id: int
+    timeout_ms: int
+    """Time left. Relative, so that the two machines' clocks need not agree."""
+    attribution: Attribution
+    request: AnyRequest
+
+
+class Ping(Struct, frozen=True, array_like=True, tag="ping"):
+    """Asks whether anybody is there."""
+
+    id: int
+
+
+class Answer(Struct, frozen=True, array_like=True, tag="answer"):
+    """The result of a call. Its audit record is durable."""
+
+    id: int
+    result: AnyResult
+
+
+class Refusal(Struct, frozen=True, array_like=True, tag="refusal"):
+    """There is no result, and why."""
+
+    id: int
+    kind: ErrorKind
+
+
+class Pong(Struct, frozen=True, array_like=True, tag="pong"):
+    """Somebody is there."""
+
+    id: int
+
+
+ToKeyService = Call | Ping
+ToGateway = Answer | Refusal | Pong
+Frame = TypeVar("Frame", ToKeyService, ToGateway)
+
+_ENCODER = msgspec.msgpack.Encoder(uuid_format="bytes")
+
+
+def encode(frame: ToKeyService | ToGateway) -> bytearray:
+    """Return the frame with its length in front. Raises ProtocolError if it is too large."""
+    buffer = bytearray(_LENGTH)
+    _ENCODER.encode_into(frame, buffer, _LENGTH)
+    length = len(buffer) - _LENGTH
+    if length > MAX_FRAME:
+        raise ProtocolError("frame too large")
+    buffer[:_LENGTH] = length.to_bytes(_LENGTH, "big")
+    return buffer
+
+
+class FrameDecoder(Generic[Frame]):
+    """Turns a stream of bytes into frames, in a buffer of its own that never grows."""
+
+    def __init__(self, frame: type[Frame]) -> None:
+        """Decode frames of one direction: ToKeyService or ToGateway."""
+        self._decoder: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(frame)
+        self._buffer = memoryview(bytearray(_LENGTH + MAX_FRAME + _READ_AHEAD))
+        self._filled = 0
+
+    def space(self) -> memoryview:
+        """Return where the next bytes go; never empty."""
+        return self._buffer[self._filled :]
+
+    def filled(self, size: int) -> Iterator[Frame]:
+        """Take note of ``size`` new bytes in the space and yield the frames they complete."""
+        self._filled += size
+        start = 0
+        try:
+            while self._filled - start >= _LENGTH:
+                body = start + _LENGTH
+                length = int.from_bytes(self._buffer[start:body], "big")
+                if length > MAX_FRAME:
+                    raise ProtocolError("frame too large")
+                if self._filled < body + length:
+                    break
+                start = body + length
+                yield self._decode(self._buffer[body:start])
+        finally:
+            rest = self._filled - start
+            self._buffer[:rest] = self._buffer[start : self._filled]
+            self._filled = rest
+
+    def _decode(self, body: memoryview) -> Frame:
+        try:
+            return self._decoder.decode(body)
+        except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
+            # Not chained: the library's message can quote what it read.
+            raise ProtocolError("not a frame") from None

@@ -1,0 +1,65 @@
+"""One end of the connection between the two processes: frames in, frames out, over asyncio."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Generic, cast
+
+from pqkeep_protocol.codec import Frame, FrameDecoder, ProtocolError, ToGateway, ToKeyService, encode
+
+
+class FramedConnection(asyncio.BufferedProtocol, Generic[Frame]):
+    """Hands every frame to ``on_frame`` and says once, by ``on_lost``, that it is over.
+
+    What is no frame ends the connection. Sending on a connection that is over does nothing.
+    """
+
+    def __init__(
+        self,
+        receives: type[Frame],
+        *,
+        on_frame: Callable[[Frame], None],
+        on_lost: Callable[[], None],
+        admit: Callable[[asyncio.Transport], bool] = lambda _: True,
+    ) -> None:
+        """Receive frames of one direction, ToKeyService or ToGateway, from an admitted peer."""
+        self._decoder = FrameDecoder(receives)
+        self._on_frame = on_frame
+        self._on_lost = on_lost
+        self._admit = admit
+        self._transport: asyncio.Transport | None = None
+
+    def send(self, frame: ToKeyService | ToGateway) -> None:
+        """Queue one frame. Raises ProtocolError if it is too large to send."""
+        if self._transport is not None:
+            self._transport.write(encode(frame))
+
+    def close(self) -> None:
+        """End the connection after what is queued."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Asyncio's call."""
+        connected = cast(asyncio.Transport, transport)
+        if self._admit(connected):
+            self._transport = connected
+        else:
+            connected.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Asyncio's call."""
+        self._transport = None
+        self._on_lost()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Asyncio's call."""
+        return self._decoder.space()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Asyncio's call."""
+        try:
+            for frame in self._decoder.filled(nbytes):
+                self._on_frame(frame)
+        except ProtocolError:
+            if self._transport is not None:
+                self._transport.abort()

@@ -1,0 +1,40 @@
+"""The closed set of ways the key service says no.
+
+A kind says what the caller may do about it, never why the cryptography failed. HTTP statuses and
+``ERR_*`` codes are the gateway's business.
+"""
+
+from enum import StrEnum
+
+
+class ErrorKind(StrEnum):
+    """Why there is no result."""
+
+    KEY_NOT_FOUND = "key-not-found"
+    """No such key version, or one whose status does not allow the operation."""
+    KEY_EXISTS = "key-exists"
+    """The algorithm already has an active key."""
+    KEY_QUOTA_REACHED = "key-quota-reached"
+    KEY_STATUS = "key-status"
+    """The lifecycle has no such step from the key's status."""
+    UNSUPPORTED = "unsupported"
+    """The algorithm has no such operation."""
+    DECRYPTION_FAILED = "decryption-failed"
+    VERIFICATION_FAILED = "verification-failed"
+    OVERLOADED = "overloaded"
+    """Too many requests in flight; nothing was done."""
+    UNAVAILABLE = "unavailable"
+    """Stopping, out of reach, or the audit log cannot be written."""
+    DEADLINE_EXCEEDED = "deadline-exceeded"
+    BAD_ANSWER = "bad-answer"
+    """The key service answered something that is no answer. Raised by its clients only."""
+    INTERNAL = "internal"
+
+
+class KeyServiceError(Exception):
+    """A request that was refused; the same in the key service and in its clients."""
+
+    def __init__(self, kind: ErrorKind) -> None:
+        """Carry the kind and nothing that the request held."""
+        super().__init__(kind.value)
+        self.kind = kind

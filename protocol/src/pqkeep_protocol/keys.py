@@ -1,0 +1,47 @@
+"""Keys as both processes see them: identity, state and public half, never more."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import NewType
+from uuid import UUID
+
+from msgspec import Struct
+
+from pqkeep_protocol.algorithms import LIFECYCLE, READING, Algorithm, Operation
+
+TenantId = NewType("TenantId", UUID)
+KeyVersion = NewType("KeyVersion", int)
+
+MAX_KEY_VERSION = 2**31 - 1
+"""No version can be larger; a client that names one names a key that does not exist."""
+
+
+class KeyStatus(StrEnum):
+    """The life of a key version, in order. There is no way back."""
+
+    ACTIVE = "active"
+    RETIRED = "retired"
+    ARCHIVED = "archived"
+
+
+USABLE: Mapping[Operation, frozenset[KeyStatus]] = {
+    operation: (
+        frozenset({KeyStatus.ACTIVE, KeyStatus.RETIRED})
+        if operation in READING
+        else frozenset({KeyStatus.ACTIVE})
+    )
+    for operation in Operation
+    if operation not in LIFECYCLE
+}
+"""The key statuses with which each cryptographic operation works."""
+
+
+class KeyInfo(Struct, frozen=True, array_like=True):
+    """The public description of one key version."""
+
+    algorithm: Algorithm
+    version: KeyVersion
+    status: KeyStatus
+    public_key: bytes
+    created_at: datetime

@@ -1,0 +1,237 @@
+"""Every request the key service answers, and the result of each.
+
+A request names its result in its base class, so ``await keys.execute(Encrypt(...))`` is typed.
+On the wire each is an array that starts with its tag (see ``codec``).
+"""
+
+from typing import ClassVar, Generic, Protocol, TypeVar
+
+from msgspec import Struct
+
+from pqkeep_protocol.algorithms import Algorithm, Operation
+from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Attribution(Struct, frozen=True, array_like=True):
+    """Who asked, as the audit log will say it."""
+
+    request_id: str
+    principal: str
+    """Kind and identity, e.g. ``api-key:3``."""
+    source_address: str
+    policy: str
+    """The policy that allowed the request."""
+
+
+class Request(Struct, Generic[R_co], frozen=True, array_like=True, kw_only=True):
+    """Base of all requests; ``R_co`` is the type of the result."""
+
+    operation: ClassVar[Operation]
+    tenant: TenantId
+
+    def __repr__(self) -> str:
+        """Name the kind of request only: its fields can be secret."""
+        return f"<{type(self).__name__}>"
+
+
+class Result(Struct, frozen=True, array_like=True, kw_only=True):
+    """Base of all results."""
+
+    def __repr__(self) -> str:
+        """Name the kind of result only: its fields can be secret."""
+        return f"<{type(self).__name__}>"
+
+
+class Encrypted(Result, frozen=True, kw_only=True, tag="encrypted"):
+    """``ciphertext``: KEM ciphertext, nonce (12), AES-GCM ciphertext, tag (16)."""
+
+    ciphertext: bytes
+    version: KeyVersion
+
+
+class Encrypt(Request[Encrypted], frozen=True, kw_only=True, tag="encrypt"):
+    """Encrypt under a key version, or under the active key where it is None."""
+
+    operation: ClassVar = Operation.ENCRYPT
+    algorithm: Algorithm
+    version: KeyVersion | None
+    plaintext: bytes
+
+
+class Decrypted(Result, frozen=True, kw_only=True, tag="decrypted"):
+    """What encrypt was given."""
+
+    plaintext: bytes
+
+
+class Decrypt(Request[Decrypted], frozen=True, kw_only=True, tag="decrypt"):
+    """Open what encrypt made. Errors: DECRYPTION_FAILED."""
+
+    operation: ClassVar = Operation.DECRYPT
+    algorithm: Algorithm
+    version: KeyVersion
+    ciphertext: bytes
+
+
+class Encapsulated(Result, frozen=True, kw_only=True, tag="encapsulated"):
+    """A fresh shared secret (32 bytes) and the KEM ciphertext that carries it."""
+
+    kem_ciphertext: bytes
+    shared_secret: bytes
+
+
+class Encapsulate(Request[Encapsulated], frozen=True, kw_only=True, tag="encapsulate"):
+    """Make a shared secret for the holder of a key version."""
+
+    operation: ClassVar = Operation.ENCAPSULATE
+    algorithm: Algorithm
+    version: KeyVersion
+
+
+class Decapsulated(Result, frozen=True, kw_only=True, tag="decapsulated"):
+    """The shared secret (32 bytes)."""
+
+    shared_secret: bytes
+
+
+class Decapsulate(Request[Decapsulated], frozen=True, kw_only=True, tag="decapsulate"):
+    """Recover a shared secret. Errors: DECRYPTION_FAILED on a wrong size."""
+
+    operation: ClassVar = Operation.DECAPSULATE
+    algorithm: Algorithm
+    version: KeyVersion
+    kem_ciphertext: bytes
+
+
+class Signed(Result, frozen=True, kw_only=True, tag="signed"):
+    """A signature, and the key version that made it."""
+
+    signature: bytes
+    version: KeyVersion
+
+
+class Sign(Request[Signed], frozen=True, kw_only=True, tag="sign"):
+    """Sign with a key version, or with the active key where it is None."""
+
+    operation: ClassVar = Operation.SIGN
+    algorithm: Algorithm
+    version: KeyVersion | None
+    message: bytes
+
+
+class Verified(Result, frozen=True, kw_only=True, tag="verified"):
+    """The signature holds. One that does not is refused: VERIFICATION_FAILED."""
+
+
+class Verify(Request[Verified], frozen=True, kw_only=True, tag="verify"):
+    """Check a signature. Errors: VERIFICATION_FAILED."""
+
+    operation: ClassVar = Operation.VERIFY
+    algorithm: Algorithm
+    version: KeyVersion
+    message: bytes
+    signature: bytes
+
+
+class Key(Result, frozen=True, kw_only=True, tag="key"):
+    """One key version."""
+
+    key: KeyInfo
+
+
+class Keys(Result, frozen=True, kw_only=True, tag="keys"):
+    """Key versions, ordered by algorithm, then version."""
+
+    keys: tuple[KeyInfo, ...]
+
+
+class Rotated(Result, frozen=True, kw_only=True, tag="rotated"):
+    """The new active key, and the version that is retired now."""
+
+    key: KeyInfo
+    old_version: KeyVersion
+
+
+class GenerateKey(Request[Key], frozen=True, kw_only=True, tag="generate-key"):
+    """Make a key where none is active. Errors: KEY_EXISTS, KEY_QUOTA_REACHED."""
+
+    operation: ClassVar = Operation.GENERATE_KEY
+    algorithm: Algorithm
+    quota: int | None
+    """How many active keys the tenant may have over all algorithms; None: any number."""
+
+
+class RotateKey(Request[Rotated], frozen=True, kw_only=True, tag="rotate-key"):
+    """Retire the active key and put a new one in its place, in one step."""
+
+    operation: ClassVar = Operation.ROTATE_KEY
+    algorithm: Algorithm
+
+
+class RetireKey(Request[Key], frozen=True, kw_only=True, tag="retire-key"):
+    """Allow no new use of a key version. Errors: KEY_STATUS if it is archived."""
+
+    operation: ClassVar = Operation.RETIRE_KEY
+    algorithm: Algorithm
+    version: KeyVersion
+
+
+class ArchiveKey(Request[Key], frozen=True, kw_only=True, tag="archive-key"):
+    """Destroy the private half of a retired key version. Errors: KEY_STATUS if not retired."""
+
+    operation: ClassVar = Operation.ARCHIVE_KEY
+    algorithm: Algorithm
+    version: KeyVersion
+
+
+class ListKeys(Request[Keys], frozen=True, kw_only=True, tag="list-keys"):
+    """List a tenant's keys; None means any algorithm, any status."""
+
+    operation: ClassVar = Operation.LIST_KEYS
+    algorithm: Algorithm | None
+    status: KeyStatus | None
+
+
+class GetKey(Request[Key], frozen=True, kw_only=True, tag="get-key"):
+    """Look one key version up, whatever its status."""
+
+    operation: ClassVar = Operation.GET_KEY
+    algorithm: Algorithm
+    version: KeyVersion
+
+
+class GetActiveKey(Request[Key], frozen=True, kw_only=True, tag="get-active-key"):
+    """Look the active key up."""
+
+    operation: ClassVar = Operation.GET_ACTIVE_KEY
+    algorithm: Algorithm
+
+
+AnyRequest = (
+    Encrypt
+    | Decrypt
+    | Encapsulate
+    | Decapsulate
+    | Sign
+    | Verify
+    | GenerateKey
+    | RotateKey
+    | RetireKey
+    | ArchiveKey
+    | ListKeys
+    | GetKey
+    | GetActiveKey
+)
+AnyResult = (
+    Encrypted | Decrypted | Encapsulated | Decapsulated | Signed | Verified | Key | Keys | Rotated
+)
+
+
+class KeyService(Protocol):
+    """The key service, seen from outside."""
+
+    async def execute(self, request: Request[R_co], attribution: Attribution, /) -> R_co:
+        """Carry out one request, or raise KeyServiceError."""
+        ...
