@@ -11,6 +11,7 @@ from typing import cast
 
 from pqkeep_protocol.codec import (
     MAX_IN_FLIGHT,
+    TO_GATEWAY,
     Answer,
     Call,
     Ping,
@@ -85,7 +86,7 @@ class KeyClient:
             return False
         return isinstance(answer, Pong)
 
-    async def _exchange(self, frame: Call | Ping, timeout: float) -> ToGateway:
+    async def _exchange(self, frame: Call | Ping, seconds: float) -> ToGateway:
         if self._connection is None:
             raise KeyServiceError(ErrorKind.UNAVAILABLE)
         if len(self._waiting) >= MAX_IN_FLIGHT:
@@ -93,7 +94,7 @@ class KeyClient:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[ToGateway] = loop.create_future()
         self._waiting[frame.id] = answer
-        timer = loop.call_later(timeout, _fail, answer, ErrorKind.DEADLINE_EXCEEDED)
+        timer = loop.call_later(seconds, _fail, answer, ErrorKind.DEADLINE_EXCEEDED)
         try:
             self._connection.send(frame)
             return await answer
@@ -110,7 +111,7 @@ class KeyClient:
                 answer.set_result(frame)
 
         def connection() -> FramedConnection[ToGateway]:
-            return FramedConnection(ToGateway, on_frame=receive, on_lost=lost.set)
+            return FramedConnection(TO_GATEWAY, on_frame=receive, on_lost=lost.set)
 
         loop = asyncio.get_running_loop()
         _, self._connection = await loop.create_unix_connection(connection, self._path)

@@ -62,9 +62,7 @@ async def serve(settings: Config) -> None:
     store.check_root_key(sealer)
     material = KeyMaterial(sealer)
     workers = Workers()
-    server = Server(
-        Dispatcher(Keyrings(database, store), material, AuditLog(database, store), workers)
-    )
+    server = Server(Dispatcher(Keyrings(store), material, AuditLog(store), workers))
     await server.listen(settings.socket)
     _LOG.info("serving")
     expiry = asyncio.create_task(_expire(material))

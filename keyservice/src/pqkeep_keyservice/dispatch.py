@@ -65,7 +65,7 @@ class Dispatcher:
         except UnsealError:
             _LOG.error("a sealed %s key of tenant %s is damaged", request.algorithm, request.tenant)
             kind = ErrorKind.UNAVAILABLE
-        except Exception:
+        except Exception:  # noqa: BLE001 - a fault of ours is an answer too, and is recorded
             _LOG.exception("%s failed", request.operation)
             kind = ErrorKind.INTERNAL
         version = getattr(request, "version", None)
@@ -81,15 +81,17 @@ class Dispatcher:
             if now() >= deadline:
                 raise KeyServiceError(ErrorKind.DEADLINE_EXCEEDED)
             row = record(request, attribution, done.version, SUCCESS)
-            match await self._log.commit(row, done.change):
+            verdict = await self._log.commit(row, done.change)
+            if done.change is None:
+                return done.result
+            match verdict:
                 case Verdict.DURABLE:
-                    if done.change is not None:
-                        self._take_over(done.change.new)
+                    self._take_over(done.change.new)
                     return done.result
                 case Verdict.QUOTA_REACHED:
                     raise KeyServiceError(ErrorKind.KEY_QUOTA_REACHED)
                 case Verdict.STALE:
-                    self._rings.forget(request.tenant, request.algorithm)
+                    self._rings.forget(done.change.old)
 
     def _take_over(self, ring: Keyring) -> None:
         self._rings.put(ring)
@@ -97,7 +99,9 @@ class Dispatcher:
             if entry.sealed is None:
                 self._material.forget(ring.tenant, entry.info)
 
-    async def _answer(self, request: AnyRequest) -> Done:
+    async def _answer(  # noqa: C901, PLR0911, PLR0912 - one flat table, checked by assert_never
+        self, request: AnyRequest
+    ) -> Done:
         if isinstance(request, ListKeys):
             wanted = Algorithm if request.algorithm is None else (request.algorithm,)
             rings = [await self._rings.get(request.tenant, algorithm) for algorithm in wanted]

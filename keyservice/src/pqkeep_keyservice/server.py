@@ -13,7 +13,16 @@ from pathlib import Path
 
 from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.dispatch import Dispatcher
-from pqkeep_protocol.codec import MAX_IN_FLIGHT, Answer, Call, Ping, Pong, Refusal, ToKeyService
+from pqkeep_protocol.codec import (
+    MAX_IN_FLIGHT,
+    TO_KEY_SERVICE,
+    Answer,
+    Call,
+    Ping,
+    Pong,
+    Refusal,
+    ToKeyService,
+)
 from pqkeep_protocol.connection import FramedConnection
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 
@@ -73,7 +82,7 @@ class Server:
             self._connections.discard(connection)
 
         connection = FramedConnection(
-            ToKeyService, on_frame=receive, on_lost=lost, admit=_is_same_user
+            TO_KEY_SERVICE, on_frame=receive, on_lost=lost, admit=_is_same_user
         )
         self._connections.add(connection)
         return connection

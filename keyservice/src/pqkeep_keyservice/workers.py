@@ -21,9 +21,7 @@ class Workers:
         """Start nothing yet; threads come with the first work."""
         self._threads = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="crypto")
 
-    async def in_thread(
-        self, function: Callable[[*Arguments], T], *arguments: *Arguments
-    ) -> T:
+    async def in_thread(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
         """Run a function that releases the interpreter lock, and wait for it."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, function, *arguments)

@@ -65,8 +65,10 @@ class Pong(Struct, frozen=True, array_like=True, tag="pong"):
 
 ToKeyService = Call | Ping
 ToGateway = Answer | Refusal | Pong
-Frame = TypeVar("Frame", ToKeyService, ToGateway)
+Frame = TypeVar("Frame")
 
+TO_KEY_SERVICE: msgspec.msgpack.Decoder[ToKeyService] = msgspec.msgpack.Decoder(ToKeyService)
+TO_GATEWAY: msgspec.msgpack.Decoder[ToGateway] = msgspec.msgpack.Decoder(ToGateway)
 _ENCODER = msgspec.msgpack.Encoder(uuid_format="bytes")
 
 
@@ -84,9 +86,9 @@ def encode(frame: ToKeyService | ToGateway) -> bytearray:
 class FrameDecoder(Generic[Frame]):
     """Turns a stream of bytes into frames, in a buffer of its own that never grows."""
 
-    def __init__(self, frame: type[Frame]) -> None:
-        """Decode frames of one direction: ToKeyService or ToGateway."""
-        self._decoder: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(frame)
+    def __init__(self, decoder: msgspec.msgpack.Decoder[Frame]) -> None:
+        """Decode frames of one direction: TO_KEY_SERVICE or TO_GATEWAY."""
+        self._decoder = decoder
         self._buffer = memoryview(bytearray(_LENGTH + MAX_FRAME + _READ_AHEAD))
         self._filled = 0
 

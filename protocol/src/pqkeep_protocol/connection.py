@@ -4,7 +4,16 @@ import asyncio
 from collections.abc import Callable
 from typing import Generic, cast
 
-from pqkeep_protocol.codec import Frame, FrameDecoder, ProtocolError, ToGateway, ToKeyService, encode
+import msgspec
+
+from pqkeep_protocol.codec import (
+    Frame,
+    FrameDecoder,
+    ProtocolError,
+    ToGateway,
+    ToKeyService,
+    encode,
+)
 
 
 class FramedConnection(asyncio.BufferedProtocol, Generic[Frame]):
@@ -15,14 +24,14 @@ class FramedConnection(asyncio.BufferedProtocol, Generic[Frame]):
 
     def __init__(
         self,
-        receives: type[Frame],
+        decoder: msgspec.msgpack.Decoder[Frame],
         *,
         on_frame: Callable[[Frame], None],
         on_lost: Callable[[], None],
         admit: Callable[[asyncio.Transport], bool] = lambda _: True,
     ) -> None:
-        """Receive frames of one direction, ToKeyService or ToGateway, from an admitted peer."""
-        self._decoder = FrameDecoder(receives)
+        """Receive frames of one direction, TO_KEY_SERVICE or TO_GATEWAY, from an admitted peer."""
+        self._decoder = FrameDecoder(decoder)
         self._on_frame = on_frame
         self._on_lost = on_lost
         self._admit = admit

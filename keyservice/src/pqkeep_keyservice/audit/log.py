@@ -3,8 +3,7 @@
 import asyncio
 import logging
 
-from pqkeep_keyservice.storage.database import Database
-from pqkeep_keyservice.storage.store import Change, Entry, KeyStore, Row, Verdict
+from pqkeep_keyservice.storage.store import AuditRow, Change, Entry, KeyStore, Verdict
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 
 _LOG = logging.getLogger(__name__)
@@ -15,16 +14,15 @@ MAX_BATCH = 1_000
 class AuditLog:
     """Nothing is answered before its record is durable; if that fails, nothing is answered."""
 
-    def __init__(self, database: Database, store: KeyStore) -> None:
-        """Write through the store, on the database's thread."""
-        self._database = database
+    def __init__(self, store: KeyStore) -> None:
+        """Write through the store."""
         self._store = store
         self._waiting: list[tuple[Entry, asyncio.Future[Verdict]]] = []
         self._writer: asyncio.Task[None] | None = None
 
-    async def commit(self, row: Row, change: Change | None = None) -> Verdict:
+    async def commit(self, row: AuditRow, change: Change | None = None) -> Verdict:
         """Make a record and its change durable. Raises UNAVAILABLE if that cannot be done."""
-        durable = asyncio.get_running_loop().create_future()
+        durable: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
         self._waiting.append(((row, change), durable))
         if self._writer is None:
             self._writer = asyncio.create_task(self._write_all())
@@ -34,11 +32,8 @@ class AuditLog:
         while self._waiting:
             batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
             try:
-                verdicts = await self._database.run(
-                    self._store.commit, [entry for entry, _ in batch]
-                )
-            except Exception:
-                # Whatever it was, the records are not durable: fail every caller, closed.
+                verdicts = await self._store.commit([entry for entry, _ in batch])
+            except Exception:  # noqa: BLE001 - whatever it was, the records are not durable
                 _LOG.exception("audit records could not be written")
                 for _, durable in batch:
                     if not durable.done():

@@ -9,9 +9,7 @@ def length_prefixed(*parts: bytes) -> bytes:
     return b"".join(len(part).to_bytes(2, "big") + part for part in parts)
 
 
-def key_info(
-    purpose: bytes, tenant: TenantId, algorithm: Algorithm, version: KeyVersion
-) -> bytes:
+def key_info(purpose: bytes, tenant: TenantId, algorithm: Algorithm, version: KeyVersion) -> bytes:
     """Return the HKDF info that ties a data key to one purpose of one key version."""
     return length_prefixed(
         b"pqkeep/v1", purpose, algorithm.encode(), tenant.bytes, version.to_bytes(4, "big")

@@ -1,5 +1,6 @@
 """ML-DSA (FIPS 204), hedged, from pyca/cryptography. Seeds are 32 bytes."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.asymmetric import mldsa
@@ -41,21 +42,26 @@ class SigningKey:
 class MlDsa:
     """One parameter set."""
 
-    _private: type[mldsa.MLDSA65PrivateKey]
-    _public: type[mldsa.MLDSA65PublicKey]
+    _generate: Callable[[], mldsa.MLDSA65PrivateKey]
+    _from_seed: Callable[[memoryview], mldsa.MLDSA65PrivateKey]
+    _from_public: Callable[[bytes], mldsa.MLDSA65PublicKey]
 
     def generate(self) -> SigningKey:
         """Make a new key pair."""
-        return SigningKey(self._private.generate())
+        return SigningKey(self._generate())
 
     def load_public(self, data: bytes) -> VerifyingKey:
         """Load a verifying key."""
-        return VerifyingKey(self._public.from_public_bytes(data))
+        return VerifyingKey(self._from_public(data))
 
     def load_seed(self, seed: Secret) -> SigningKey:
         """Expand a seed (32 bytes)."""
-        return SigningKey(self._private.from_seed_bytes(seed.reveal()))
+        return SigningKey(self._from_seed(seed.reveal()))
 
 
-ML_DSA_65 = MlDsa(mldsa.MLDSA65PrivateKey, mldsa.MLDSA65PublicKey)
+ML_DSA_65 = MlDsa(
+    mldsa.MLDSA65PrivateKey.generate,
+    mldsa.MLDSA65PrivateKey.from_seed_bytes,
+    mldsa.MLDSA65PublicKey.from_public_bytes,
+)
 """Verifying key 1952 bytes, signature 3309."""

@@ -1,5 +1,6 @@
 """ML-KEM (FIPS 203), from pyca/cryptography. Seeds are d || z, 64 bytes."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.asymmetric import mlkem
@@ -30,21 +31,26 @@ class DecapsulationKey:
 class MlKem:
     """One parameter set."""
 
-    _private: type[mlkem.MLKEM768PrivateKey]
-    _public: type[mlkem.MLKEM768PublicKey]
+    _generate: Callable[[], mlkem.MLKEM768PrivateKey]
+    _from_seed: Callable[[memoryview], mlkem.MLKEM768PrivateKey]
+    _from_public: Callable[[bytes], mlkem.MLKEM768PublicKey]
 
     def generate(self) -> DecapsulationKey:
         """Make a new key pair."""
-        return DecapsulationKey(self._private.generate())
+        return DecapsulationKey(self._generate())
 
     def load_public(self, data: bytes) -> mlkem.MLKEM768PublicKey:
         """Load an encapsulation key, with the checks of FIPS 203, section 7.2."""
-        return self._public.from_public_bytes(data)
+        return self._from_public(data)
 
     def load_seed(self, seed: Secret) -> DecapsulationKey:
         """Expand a seed (64 bytes)."""
-        return DecapsulationKey(self._private.from_seed_bytes(seed.reveal()))
+        return DecapsulationKey(self._from_seed(seed.reveal()))
 
 
-ML_KEM_768 = MlKem(mlkem.MLKEM768PrivateKey, mlkem.MLKEM768PublicKey)
+ML_KEM_768 = MlKem(
+    mlkem.MLKEM768PrivateKey.generate,
+    mlkem.MLKEM768PrivateKey.from_seed_bytes,
+    mlkem.MLKEM768PublicKey.from_public_bytes,
+)
 """Encapsulation key 1184 bytes, ciphertext 1088, shared secret 32."""

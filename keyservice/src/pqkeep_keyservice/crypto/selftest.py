@@ -8,7 +8,6 @@ import json
 from base64 import b64decode
 from hashlib import sha256
 from importlib.resources import files
-from typing import Any
 
 from cryptography.exceptions import InvalidSignature
 
@@ -50,7 +49,7 @@ def _passes(algorithm: Algorithm, known: dict[str, str]) -> bool:
         return False
 
 
-def _kem_passes(kem: Kem, answer: dict[str, Any]) -> bool:
+def _kem_passes(kem: Kem, answer: dict[str, bytes]) -> bool:
     private = kem.load_seed(Secret(answer["seed"]))
     fresh_secret, fresh_ciphertext = kem.load_public(private.public_bytes()).encapsulate()
     box = dem.close(fresh_secret, MESSAGE, info=b"self-test")
@@ -61,7 +60,7 @@ def _kem_passes(kem: Kem, answer: dict[str, Any]) -> bool:
     )
 
 
-def _signature_passes(scheme: SignatureScheme, answer: dict[str, Any]) -> bool:
+def _signature_passes(scheme: SignatureScheme, answer: dict[str, bytes]) -> bool:
     private = scheme.load_seed(Secret(answer["seed"]))
     public = scheme.load_public(private.public_bytes())
     public.verify(answer["signature"], MESSAGE)

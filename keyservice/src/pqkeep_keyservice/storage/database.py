@@ -1,11 +1,12 @@
-"""The key service's database: how it is opened, and the one thread that uses it."""
+"""The key service's database: how it is opened, and how it is written to."""
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar, TypeVarTuple
+from typing import TypeVar, TypeVarTuple, cast
 
 import sqlalchemy as sa
 from alembic import command
@@ -28,22 +29,29 @@ PRAGMAS = (
 
 
 class Database:
-    """One connection, used by one thread, so that reads see every write before them."""
+    """One connection, used by one transaction at a time.
+
+    Statements run on the event loop: to SQLite they are memory work of microseconds, and in
+    another thread each would wait for the interpreter lock. What waits for the disk, the commit,
+    has a thread of its own.
+    """
 
     def __init__(self, path: str) -> None:
         """Open the file, creating it if need be, and migrate it. Raises ConfigError."""
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="database")
-        self._engine = sa.create_engine(
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="commit")
+        self._turn = asyncio.Lock()
+        engine = sa.create_engine(
             sa.URL.create("sqlite", database=path),
-            poolclass=sa.StaticPool,
+            isolation_level="AUTOCOMMIT",  # transactions begin and end in this class
             connect_args={"check_same_thread": False},
             hide_parameters=True,
         )
-        sa.event.listen(self._engine, "connect", _on_connect)
-        sa.event.listen(self._engine, "begin", _on_begin)
+        sa.event.listen(engine, "connect", _on_connect)
         try:
             Path(path).touch(mode=0o600)
-            _migrate(self._engine)
+            self._connection = engine.connect()
+            self._driver = cast(sqlite3.Connection, self._connection.connection.driver_connection)
+            self._migrate()
         except CommandError:
             raise ConfigError(
                 f"{path} has a schema that this version of pqkeep does not know"
@@ -52,34 +60,60 @@ class Database:
             cause = getattr(error, "orig", error)
             raise ConfigError(f"cannot open the database {path}: {cause}") from None
 
-    def begin(self) -> sa.Connection:
-        """Begin a transaction. Blocks; only for the database's own thread, or before it runs."""
-        return self._engine.begin()  # type: ignore[return-value]
+    @property
+    def dialect(self) -> sa.Dialect:
+        """What SQL is compiled for."""
+        return self._connection.dialect
 
-    async def run(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
-        """Run a function on the database's thread, after all that was asked before."""
+    @contextmanager
+    def transaction(self) -> Iterator[sa.Connection]:
+        """Begin a transaction and commit it, blocking: for before the event loop serves."""
+        self._driver.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._connection
+            self._driver.execute("COMMIT")
+        finally:
+            self._roll_back()
+
+    async def write(
+        self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
+    ) -> T:
+        """Run a function in a transaction. What it wrote is durable on return."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, function, *arguments)
+        async with self._turn:
+            self._driver.execute("BEGIN IMMEDIATE")
+            try:
+                result = function(self._connection, *arguments)
+                await loop.run_in_executor(self._thread, self._driver.execute, "COMMIT")
+            finally:
+                self._roll_back()
+        return result
+
+    async def read(
+        self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
+    ) -> T:
+        """Run a function that only reads, after every write that was asked for before."""
+        async with self._turn:
+            return function(self._connection, *arguments)
 
     def close(self) -> None:
-        """Wait for what was asked and close the file."""
+        """Wait for the last commit and close the file."""
         self._thread.shutdown()
-        self._engine.dispose()
+        self._connection.close()
+        self._connection.engine.dispose()
+
+    def _migrate(self) -> None:
+        config = AlembicConfig()
+        config.set_main_option("script_location", "pqkeep_keyservice.storage:migrations")
+        config.attributes["connection"] = self._connection
+        self._driver.execute("BEGIN IMMEDIATE")
+        command.upgrade(config, "head")  # commits
+
+    def _roll_back(self) -> None:
+        if self._driver.in_transaction:
+            self._driver.execute("ROLLBACK")
 
 
 def _on_connect(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
-    connection.isolation_level = None  # transactions begin where we say, see _on_begin
     for pragma in PRAGMAS:
         connection.execute(pragma)
-
-
-def _on_begin(connection: sa.Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-
-def _migrate(engine: sa.Engine) -> None:
-    config = AlembicConfig()
-    config.set_main_option("script_location", "pqkeep_keyservice.storage:migrations")
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")

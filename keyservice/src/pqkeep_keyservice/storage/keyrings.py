@@ -3,7 +3,6 @@
 from cachetools import LRUCache
 
 from pqkeep_keyservice.keyring import Keyring
-from pqkeep_keyservice.storage.database import Database
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import TenantId
@@ -14,9 +13,8 @@ CAPACITY = 10_000
 class Keyrings:
     """The current keyrings. This process is the only one that changes them."""
 
-    def __init__(self, database: Database, store: KeyStore) -> None:
+    def __init__(self, store: KeyStore) -> None:
         """Start empty."""
-        self._database = database
         self._store = store
         self._known: LRUCache[tuple[TenantId, Algorithm], Keyring] = LRUCache(CAPACITY)
 
@@ -25,7 +23,7 @@ class Keyrings:
         known = self._known.get((tenant, algorithm))
         if known is not None:
             return known
-        loaded = await self._database.run(self._store.load, tenant, algorithm)
+        loaded = await self._store.load(tenant, algorithm)
         return self.put(loaded)
 
     def put(self, ring: Keyring) -> Keyring:
@@ -36,6 +34,6 @@ class Keyrings:
         self._known[ring.tenant, ring.algorithm] = ring
         return ring
 
-    def forget(self, tenant: TenantId, algorithm: Algorithm) -> None:
+    def forget(self, ring: Keyring) -> None:
         """Ask the database next time."""
-        self._known.pop((tenant, algorithm), None)
+        self._known.pop((ring.tenant, ring.algorithm), None)

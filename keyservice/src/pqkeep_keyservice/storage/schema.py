@@ -39,9 +39,7 @@ KEYS = Table(
     Column("public_key", LargeBinary, nullable=False),
     Column("sealed_seed", LargeBinary, nullable=True),
     Column("created_at_us", BigInteger, nullable=False),
-    ForeignKeyConstraint(
-        ["tenant_id", "algorithm"], ["keyrings.tenant_id", "keyrings.algorithm"]
-    ),
+    ForeignKeyConstraint(["tenant_id", "algorithm"], ["keyrings.tenant_id", "keyrings.algorithm"]),
 )
 """``one_active_key``, a unique partial index, says that no keyring has two active keys."""
 

@@ -79,9 +79,7 @@ class Sealer:
         return kdf.derive(self._root_key.reveal())
 
 
-def place(
-    tenant: TenantId, algorithm: Algorithm, version: KeyVersion, public_key: bytes
-) -> bytes:
+def place(tenant: TenantId, algorithm: Algorithm, version: KeyVersion, public_key: bytes) -> bytes:
     """Return the associated data that ties a sealed seed to its row."""
     return b"".join(
         (

@@ -1,9 +1,10 @@
 """Keyrings and audit records in SQL. A change is a compare-and-swap on the keyring's revision."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -38,24 +39,40 @@ class Verdict(Enum):
     QUOTA_REACHED = auto()
 
 
-Row = Mapping[str, object]
-"""One row of the audit log."""
+class AuditRow(NamedTuple):
+    """One row of the audit log, in the order of its columns."""
 
-Entry = tuple[Row, Change | None]
+    recorded_at_us: int
+    tenant_id: str
+    principal: str
+    operation: str
+    algorithm: str | None
+    key_version: int | None
+    outcome: str
+    request_id: str
+    source_address: str
+    policy: str
+
+
+Entry = tuple[AuditRow, Change | None]
 """One row, and the change it records, if any."""
 
 
 class KeyStore:
-    """Calls block, and belong on the database's thread."""
+    """Loads keyrings, and commits changes of them with the records of what was done."""
 
     def __init__(self, database: Database) -> None:
         """Use an open database."""
         self._database = database
+        insert = sa.insert(AUDIT_RECORDS)
+        self._insert_audit_row = str(
+            insert.compile(dialect=database.dialect, column_keys=AuditRow._fields)
+        )
 
     def check_root_key(self, sealer: Sealer) -> None:
         """Remember the root key's check value, or compare it. Raises ConfigError."""
         query = sa.select(ROOT_KEYS.c.check_value).where(ROOT_KEYS.c.id == sealer.root_key_id)
-        with self._database.begin() as connection:
+        with self._database.transaction() as connection:
             stored = connection.execute(query).scalar()
             if stored is None:
                 row = {"id": sealer.root_key_id, "check_value": sealer.check_value()}
@@ -63,33 +80,38 @@ class KeyStore:
             elif not sealer.matches(stored):
                 raise ConfigError("the root key is not the one that sealed this database's keys")
 
-    def load(self, tenant: TenantId, algorithm: Algorithm) -> Keyring:
+    async def load(self, tenant: TenantId, algorithm: Algorithm) -> Keyring:
         """Return the current keyring; an empty one where there are no keys."""
-        with self._database.begin() as connection:
-            revision = connection.execute(
-                sa.select(KEYRINGS.c.revision).where(_same_ring(KEYRINGS, tenant, algorithm))
-            ).scalar()
-            if revision is None:
-                return Keyring(tenant, algorithm)
-            rows = connection.execute(
-                sa.select(KEYS).where(_same_ring(KEYS, tenant, algorithm)).order_by(KEYS.c.version)
-            ).all()
-        return Keyring(tenant, algorithm, tuple(_entry(algorithm, row) for row in rows), revision)
+        return await self._database.read(_load, tenant, algorithm)
 
-    def commit(self, entries: Sequence[Entry]) -> list[Verdict]:
+    async def commit(self, entries: Sequence[Entry]) -> list[Verdict]:
         """Make many records, each with its change, durable in one transaction."""
-        with self._database.begin() as connection:
-            verdicts = [
-                _apply(connection, change) if change else Verdict.DURABLE for _, change in entries
-            ]
-            rows = [
-                row
-                for (row, _), verdict in zip(entries, verdicts, strict=True)
-                if verdict is Verdict.DURABLE
-            ]
-            if rows:
-                connection.execute(sa.insert(AUDIT_RECORDS), rows)
+        return await self._database.write(self._write, entries)
+
+    def _write(self, connection: sa.Connection, entries: Sequence[Entry]) -> list[Verdict]:
+        verdicts = [
+            _apply(connection, change) if change else Verdict.DURABLE for _, change in entries
+        ]
+        rows = [
+            row
+            for (row, _), verdict in zip(entries, verdicts, strict=True)
+            if verdict is Verdict.DURABLE
+        ]
+        if rows:
+            connection.exec_driver_sql(self._insert_audit_row, rows)
         return verdicts
+
+
+def _load(connection: sa.Connection, tenant: TenantId, algorithm: Algorithm) -> Keyring:
+    revision = connection.execute(
+        sa.select(KEYRINGS.c.revision).where(_same_ring(KEYRINGS, tenant, algorithm))
+    ).scalar()
+    if revision is None:
+        return Keyring(tenant, algorithm)
+    rows = connection.execute(
+        sa.select(KEYS).where(_same_ring(KEYS, tenant, algorithm)).order_by(KEYS.c.version)
+    ).all()
+    return Keyring(tenant, algorithm, tuple(_entry(algorithm, row) for row in rows), revision)
 
 
 def _apply(connection: sa.Connection, change: Change) -> Verdict:
@@ -135,9 +157,7 @@ def _active_keys(connection: sa.Connection, tenant: TenantId) -> int:
     return connection.execute(query).scalar_one()
 
 
-def _same_ring(
-    table: sa.Table, tenant: TenantId, algorithm: Algorithm
-) -> sa.ColumnElement[bool]:
+def _same_ring(table: sa.Table, tenant: TenantId, algorithm: Algorithm) -> sa.ColumnElement[bool]:
     return sa.and_(table.c.tenant_id == tenant, table.c.algorithm == algorithm)
 
 
