@@ -1,0 +1,1 @@
+"""pqkeepd: starts, supervises and administers the two processes of an installation."""

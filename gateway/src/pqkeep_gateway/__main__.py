@@ -1,0 +1,72 @@
+"""Starts the gateway: ``python -m pqkeep_gateway SETTINGS.toml [--fd N]``.
+
+With ``--fd`` it serves on a socket that its parent listens on already. Exit status 78 (EX_CONFIG):
+it cannot start as it is set up.
+"""
+
+import argparse
+import asyncio
+import logging
+import os
+import socket
+import sys
+from pathlib import Path
+
+import uvicorn
+import uvloop
+
+from pqkeep_gateway import config
+from pqkeep_gateway.config import Config, ConfigError
+from pqkeep_gateway.wiring import assemble
+
+_LOG = logging.getLogger("pqkeep_gateway")
+
+DRAIN_SECONDS = 10
+IDLE_SECONDS = 65
+
+
+def main() -> int:
+    """Run until SIGTERM or SIGINT."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s gateway %(levelname)s %(message)s")
+    os.umask(0o077)
+    parser = argparse.ArgumentParser(prog="python -m pqkeep_gateway")
+    parser.add_argument("settings", type=Path)
+    parser.add_argument("--fd", type=int)
+    arguments = parser.parse_args()
+    try:
+        settings = config.read(arguments.settings)
+        uvloop.run(serve(settings, arguments.fd))
+    except ConfigError as error:
+        _LOG.critical("%s", error)
+        return os.EX_CONFIG
+    return os.EX_OK
+
+
+async def serve(settings: Config, fd: int | None) -> None:
+    """Put the parts together and serve."""
+    gateway = await assemble(settings)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            gateway.app,
+            host=settings.host,
+            port=settings.port,
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=IDLE_SECONDS,
+            timeout_graceful_shutdown=DRAIN_SECONDS,
+        )
+    )
+    connected = asyncio.create_task(gateway.key_client.run())
+    try:
+        await server.serve(None if fd is None else [socket.socket(fileno=fd)])
+    finally:
+        connected.cancel()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Who is asking, and may they. Rules only: no web framework, no database."""

@@ -1,0 +1,85 @@
+"""API keys and the operator's credential: how they look, and the only form they are stored in.
+
+A credential is a prefix, 32 random bytes in base62 (43 characters) and a CRC-32 of what stands
+before it (6 characters), which tells a typing error from a credential that never existed.
+"""
+
+import hmac
+import secrets
+import string
+import zlib
+from enum import StrEnum
+from pathlib import Path
+
+from pqkeep_gateway.config import ConfigError
+
+PEPPER_SIZE = 32
+_RANDOM_BYTES = 32
+_RANDOM_DIGITS = 43
+_CHECKSUM_DIGITS = 6
+_DIGITS = string.digits + string.ascii_uppercase + string.ascii_lowercase
+
+
+class CredentialKind(StrEnum):
+    """What a credential begins with."""
+
+    API_KEY = "pqk_"
+    OPERATOR = "pqo_"
+
+
+def new_credential(kind: CredentialKind) -> str:
+    """Return a credential that nobody has (53 characters)."""
+    number = int.from_bytes(secrets.token_bytes(_RANDOM_BYTES), "big")
+    body = kind + _base62(number, _RANDOM_DIGITS)
+    return body + _checksum(body)
+
+
+def kind_of(credential: str) -> CredentialKind | None:
+    """Return what a credential is for; None if it cannot be one."""
+    body, checksum = credential[:-_CHECKSUM_DIGITS], credential[-_CHECKSUM_DIGITS:]
+    for kind in CredentialKind:
+        if body.startswith(kind) and len(body) == len(kind) + _RANDOM_DIGITS:
+            # The checksum is public arithmetic: nothing is learned from how long this takes.
+            return kind if body.isascii() and checksum == _checksum(body) else None
+    return None
+
+
+class Pepper:
+    """A server-side secret, without which a stolen digest cannot be tested against guesses."""
+
+    def __init__(self, pepper: bytes) -> None:
+        """Take 32 random bytes."""
+        if len(pepper) != PEPPER_SIZE:
+            raise ConfigError(f"the pepper must be {PEPPER_SIZE} bytes long")
+        self._pepper = pepper
+
+    def digest(self, credential: str) -> bytes:
+        """Return HMAC-SHA-256 (32 bytes) of a credential."""
+        return hmac.digest(self._pepper, credential.encode(), "sha256")
+
+    def __repr__(self) -> str:
+        return "<Pepper>"
+
+
+def read_pepper(path: Path) -> Pepper:
+    """Read the pepper from a file that nobody else can read. Raises ConfigError."""
+    try:
+        mode = path.stat().st_mode
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read the pepper {path}: {error.strerror}") from None
+    if mode & 0o077:
+        raise ConfigError(f"the pepper {path} can be read by others; its mode must be 0400")
+    return Pepper(data)
+
+
+def _checksum(body: str) -> str:
+    return _base62(zlib.crc32(body.encode()), _CHECKSUM_DIGITS)
+
+
+def _base62(number: int, digits: int) -> str:
+    text = ""
+    for _ in range(digits):
+        number, digit = divmod(number, len(_DIGITS))
+        text = _DIGITS[digit] + text
+    return text

@@ -1,0 +1,48 @@
+"""Who is asking."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pqkeep_protocol.keys import TenantId
+
+
+class Plan(StrEnum):
+    """The values of a tenant's ``plan``."""
+
+    FREE = "free"
+    STARTER = "starter"
+    PROFESSIONAL = "professional"
+    ENTERPRISE = "enterprise"
+    ENTERPRISE_PLUS = "enterprise_plus"
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKeyPrincipal:
+    """A tenant's program, by the API key it showed."""
+
+    tenant: TenantId
+    plan: Plan
+    api_key_version: int
+    suspended: bool
+
+    def __str__(self) -> str:
+        return f"api-key:{self.api_key_version}"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorPrincipal:
+    """Whoever runs the installation. Administers every tenant, and uses no tenant's keys."""
+
+    def __str__(self) -> str:
+        return "operator"
+
+
+@dataclass(frozen=True, slots=True)
+class AnonymousPrincipal:
+    """Nobody: for the few endpoints that are open to anyone."""
+
+    def __str__(self) -> str:
+        return "anonymous"
+
+
+Principal = ApiKeyPrincipal | OperatorPrincipal | AnonymousPrincipal

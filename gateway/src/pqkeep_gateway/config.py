@@ -1,0 +1,51 @@
+"""The gateway's settings: one TOML file, read once into a frozen value.
+
+Unknown names are errors, and nothing secret is in the file itself: the pepper is a file of its
+own, and of the operator's credential only a digest is known.
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+DIGEST_HEX = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+
+
+class ConfigError(Exception):
+    """The process cannot start as it is set up. The message is for the person who starts it."""
+
+
+class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Paths are relative to the settings file."""
+
+    key_service_socket: str
+    """The Unix socket of the key service."""
+    database: str
+    """The SQLite file of tenants and API keys."""
+    pepper_file: str
+    """32 random bytes that API-key digests depend on, readable by this process's user only."""
+    operator_digest: DIGEST_HEX
+    """HMAC-SHA-256 of the operator's credential under the pepper, in hexadecimal."""
+    signup: Literal["operator", "open"] = "operator"
+    """Who may create tenants: the operator only, or anyone (rate-limited by address)."""
+    host: str = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535)] = 8080
+
+
+def read(path: Path) -> Config:
+    """Read the settings file. Raises ConfigError."""
+    try:
+        config = msgspec.toml.decode(path.read_bytes(), type=Config)
+    except OSError as error:
+        raise ConfigError(f"cannot read the settings file {path}: {error.strerror}") from None
+    except msgspec.MsgspecError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    here = path.resolve().parent
+    return msgspec.structs.replace(
+        config,
+        key_service_socket=str(here / config.key_service_socket),
+        database=str(here / config.database),
+        pepper_file=str(here / config.pepper_file),
+    )

@@ -1,0 +1,162 @@
+"""What happens to every request, in order, exactly once.
+
+route -> credential -> tenant's status -> body -> what the endpoint does -> envelope
+"""
+
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from urllib.parse import parse_qsl
+
+from starlette.types import Receive, Scope, Send
+
+from pqkeep_gateway.access.authentication import Authenticator
+from pqkeep_gateway.access.principals import AnonymousPrincipal, ApiKeyPrincipal, Principal
+from pqkeep_gateway.http import envelope
+from pqkeep_gateway.http.body import ClientGoneError, read_json_object
+from pqkeep_gateway.http.envelope import Data
+from pqkeep_gateway.http.errors import ApiError, Code
+
+_LOG = logging.getLogger(__name__)
+
+MAX_REQUEST_ID = 128
+
+
+@dataclass(frozen=True, slots=True)
+class ApiCall:
+    """One authenticated request, as an endpoint sees it."""
+
+    principal: Principal
+    request_id: str
+    source_address: str
+    path: Mapping[str, str]
+    query: Mapping[str, str]
+    body: Mapping[str, object]
+    """The JSON object; empty where the endpoint takes none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One row of the API."""
+
+    method: str
+    path: str
+    act: Callable[[ApiCall], Awaitable[Data]]
+    status: int = 200
+    takes_body: bool = False
+    open_to_anyone: bool = False
+    """Whether the endpoint decides itself what to do without a credential."""
+
+
+class Resource:
+    """An ASGI application for one path: its endpoints by method."""
+
+    def __init__(self, endpoints: Mapping[str, Endpoint], authenticator: Authenticator) -> None:
+        """Serve endpoints that share a path."""
+        self._endpoints = endpoints
+        self._authenticator = authenticator
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, whatever happens, in the envelope."""
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        request_id = _request_id(headers)
+        try:
+            endpoint = self._endpoint(scope["method"])
+            data = await endpoint.act(
+                ApiCall(
+                    principal=await self._admit(endpoint, headers),
+                    request_id=request_id,
+                    source_address=scope["client"][0] if scope["client"] else "",
+                    path=scope.get("path_params", {}),
+                    query=_query(scope),
+                    body=(
+                        await read_json_object(receive, headers.get(b"content-type"))
+                        if endpoint.takes_body
+                        else {}
+                    ),
+                )
+            )
+            await _send(send, endpoint.status, envelope.success(data, request_id), request_id)
+        except ApiError as error:
+            await send_error(send, error, request_id)
+        except ClientGoneError:
+            return
+        except Exception:  # noqa: BLE001 - a fault of ours is answered in the envelope too
+            _LOG.exception("%s %s failed", scope["method"], self)
+            await send_error(send, ApiError(Code.INTERNAL_001, "internal error"), request_id)
+
+    def _endpoint(self, method: str) -> Endpoint:
+        if method not in self._endpoints:
+            raise ApiError(
+                Code.METHOD_NOT_ALLOWED,
+                "the path does not have this method",
+                allow=", ".join(self._endpoints),
+            )
+        return self._endpoints[method]
+
+    async def _admit(self, endpoint: Endpoint, headers: Mapping[bytes, bytes]) -> Principal:
+        credential = headers.get(b"x-api-key")
+        if credential is None and endpoint.open_to_anyone:
+            return AnonymousPrincipal()
+        principal = (
+            await self._authenticator.authenticate(credential.decode("latin-1"))
+            if credential is not None
+            else None
+        )
+        if principal is None:
+            raise ApiError(Code.AUTH_001, "missing or invalid credential")
+        if isinstance(principal, ApiKeyPrincipal) and principal.suspended:
+            raise ApiError(Code.FORBIDDEN_001, "the tenant is suspended")
+        return principal
+
+
+async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer for every path that is none: an ASGI application."""
+    error = ApiError(Code.NOT_FOUND_001, "no such path")
+    await send_error(send, error, _request_id(dict(scope["headers"])))
+
+
+async def send_error(send: Send, error: ApiError, request_id: str) -> None:
+    """Answer with an error."""
+    headers = []
+    if error.retry_after is not None:
+        headers.append((b"retry-after", str(error.retry_after).encode()))
+    if error.allow is not None:
+        headers.append((b"allow", error.allow.encode()))
+    body = envelope.failure(error, request_id)
+    await _send(send, error.code.status, body, request_id, headers)
+
+
+async def _send(
+    send: Send,
+    status: int,
+    body: bytes,
+    request_id: str,
+    headers: list[tuple[bytes, bytes]] | None = None,
+) -> None:
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [
+                (b"content-type", b"application/json"),
+                (b"content-length", str(len(body)).encode()),
+                (b"cache-control", b"no-store"),
+                (b"x-request-id", request_id.encode()),
+                *(headers or ()),
+            ],
+        }
+    )
+    await send({"type": "http.response.body", "body": body})
+
+
+def _query(scope: Scope) -> dict[str, str]:
+    text = scope["query_string"].decode("latin-1")
+    return dict(parse_qsl(text, keep_blank_values=True)) if text else {}
+
+
+def _request_id(headers: Mapping[bytes, bytes]) -> str:
+    given = headers.get(b"x-request-id", b"").decode("latin-1")
+    usable = 0 < len(given) <= MAX_REQUEST_ID and given.isascii() and given.isprintable()
+    return given if usable else str(uuid.uuid4())

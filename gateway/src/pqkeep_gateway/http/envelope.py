@@ -1,0 +1,55 @@
+"""The shape of every answer."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import msgspec
+from pybase64 import b64encode_as_string
+
+from pqkeep_gateway.http.errors import ApiError
+
+Data = Mapping[str, object]
+
+_ENCODER = msgspec.json.Encoder()
+
+
+def success(data: Data, request_id: str) -> bytes:
+    """Return the body of a success. Bytes become base64, times ISO 8601."""
+    return _ENCODER.encode(
+        {
+            "data": {name: _plain(value) for name, value in data.items()},
+            "request_id": request_id,
+            "timestamp": timestamp(datetime.now(UTC)),
+        }
+    )
+
+
+def failure(error: ApiError, request_id: str) -> bytes:
+    """Return the body of an error."""
+    shown = {"error_code": error.code.code, "message": error.message}
+    if error.field is not None:
+        shown["field"] = error.field
+    return _ENCODER.encode(
+        {
+            "error": shown,
+            "request_id": request_id,
+            "timestamp": timestamp(datetime.now(UTC)),
+        }
+    )
+
+
+def timestamp(when: datetime) -> str:
+    """Return a UTC time as ISO 8601 with milliseconds and Z."""
+    return when.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+
+
+def _plain(value: object) -> object:
+    match value:
+        case bytes():
+            return b64encode_as_string(value)  # ten times as fast as the JSON encoder's own
+        case datetime():
+            return timestamp(value)
+        case tuple():
+            return [{name: _plain(member) for name, member in item.items()} for item in value]
+        case _:
+            return value

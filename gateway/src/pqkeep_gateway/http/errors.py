@@ -1,0 +1,146 @@
+"""The only file that knows error codes and HTTP statuses.
+
+What a caller is told depends on the operation and on what is wrong: bad base64 alone has five
+codes. So the mapping is two tables, by (operation, field) and by (operation, error kind).
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+
+from pqkeep_protocol.algorithms import LIFECYCLE, Operation
+from pqkeep_protocol.errors import ErrorKind
+
+
+class Code(Enum):
+    """The catalogue: code, HTTP status."""
+
+    AUTH_001 = ("ERR_AUTH_001", 401)
+    FORBIDDEN_001 = ("ERR_FORBIDDEN_001", 403)
+    POLICY_001 = ("ERR_POLICY_001", 403)
+    KMS_020 = ("ERR_KMS_020", 403)
+    NOT_FOUND_001 = ("ERR_NOT_FOUND_001", 404)
+    METHOD_NOT_ALLOWED = ("ERR_INVALID_001", 405)
+    CONFLICT_001 = ("ERR_CONFLICT_001", 409)
+    RATE_LIMIT_001 = ("ERR_RATE_LIMIT_001", 429)
+    INVALID_001 = ("ERR_INVALID_001", 400)
+    INVALID_002 = ("ERR_INVALID_002", 400)
+    KEM_001 = ("ERR_KEM_001", 400)
+    KEM_002 = ("ERR_KEM_002", 400)
+    KEM_007 = ("ERR_KEM_007", 400)
+    SIG_001 = ("ERR_SIG_001", 400)
+    SIG_002 = ("ERR_SIG_002", 400)
+    INTERNAL_001 = ("ERR_INTERNAL_001", 500)
+    BAD_GATEWAY_001 = ("ERR_BAD_GATEWAY_001", 502)
+    SERVICE_001 = ("ERR_SERVICE_001", 503)
+    TIMEOUT_001 = ("ERR_TIMEOUT_001", 504)
+
+    def __init__(self, code: str, status: int) -> None:
+        """Name the two halves of a row."""
+        self.code = code
+        self.status = status
+
+
+RETRY_SECONDS = 1
+"""What Retry-After says while a part of the service is away."""
+
+
+class ApiError(Exception):
+    """What the caller is told. Its message never repeats what the caller sent."""
+
+    def __init__(
+        self,
+        code: Code,
+        message: str,
+        field: str | None = None,
+        *,
+        retry_after: int | None = None,
+        allow: str | None = None,
+    ) -> None:
+        """Take the headers' values too: Retry-After in seconds, Allow as methods."""
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.field = field
+        self.retry_after = RETRY_SECONDS if code is Code.SERVICE_001 else retry_after
+        self.allow = allow
+
+
+MALFORMED: Mapping[Operation, Code] = {
+    Operation.ENCRYPT: Code.KEM_001,
+    Operation.ENCAPSULATE: Code.KEM_001,
+    Operation.DECRYPT: Code.KEM_002,
+    Operation.DECAPSULATE: Code.KEM_002,
+    Operation.SIGN: Code.SIG_001,
+    Operation.VERIFY: Code.SIG_001,
+    **dict.fromkeys(LIFECYCLE, Code.INVALID_001),
+}
+"""A field is missing, of the wrong type, badly encoded or out of range."""
+
+TOO_LARGE: Mapping[Operation, Code] = {
+    Operation.ENCRYPT: Code.KEM_001,
+    Operation.DECRYPT: Code.KEM_002,
+    Operation.DECAPSULATE: Code.KEM_002,
+    Operation.SIGN: Code.SIG_002,
+    Operation.VERIFY: Code.SIG_002,
+}
+"""A binary field is longer than the operation takes."""
+
+UNDECRYPTABLE: Mapping[Operation, Code] = {
+    Operation.DECRYPT: Code.KEM_002,
+    Operation.DECAPSULATE: Code.KEM_002,
+}
+"""The right form, but it does not open with this key."""
+
+REFUSALS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
+    ErrorKind.KEY_NOT_FOUND: (
+        Code.NOT_FOUND_001,
+        "no such key, or its status does not allow this",
+        None,
+    ),
+    ErrorKind.KEY_EXISTS: (
+        Code.INVALID_001,
+        "the algorithm has an active key; rotate it instead",
+        "algorithm",
+    ),
+    ErrorKind.KEY_QUOTA_REACHED: (
+        Code.FORBIDDEN_001,
+        "the plan allows no more active keys",
+        None,
+    ),
+    ErrorKind.KEY_STATUS: (
+        Code.INVALID_001,
+        "the key's status does not allow this",
+        "key_version",
+    ),
+    ErrorKind.UNSUPPORTED: (
+        Code.INVALID_001,
+        "the algorithm does not have this operation",
+        "algorithm",
+    ),
+    ErrorKind.OVERLOADED: (Code.SERVICE_001, "the key service has too much to do", None),
+    ErrorKind.UNAVAILABLE: (Code.SERVICE_001, "the key service is unavailable", None),
+    ErrorKind.DEADLINE_EXCEEDED: (
+        Code.TIMEOUT_001,
+        "the key service did not answer in time",
+        None,
+    ),
+    ErrorKind.BAD_ANSWER: (
+        Code.BAD_GATEWAY_001,
+        "the key service gave no proper answer",
+        None,
+    ),
+    ErrorKind.INTERNAL: (Code.INTERNAL_001, "internal error", None),
+}
+"""What every operation says when the key service refuses: code, message, field."""
+
+
+def error_for(operation: Operation, kind: ErrorKind) -> ApiError:
+    """Return what to say when the key service refuses. What is in no table is our fault."""
+    if kind is ErrorKind.DECRYPTION_FAILED and operation in UNDECRYPTABLE:
+        return ApiError(UNDECRYPTABLE[operation], "it does not open with this key")
+    return ApiError(*REFUSALS.get(kind, REFUSALS[ErrorKind.INTERNAL]))
+
+
+def unavailable() -> ApiError:
+    """Return what to say where a part of the service is missing."""
+    return ApiError(*REFUSALS[ErrorKind.UNAVAILABLE])

@@ -1,0 +1,84 @@
+"""POST /api/v1/kem/*."""
+
+from pqkeep_gateway.http.envelope import Data
+from pqkeep_gateway.http.fields import MAX_CIPHERTEXT, MAX_KEM_CIPHERTEXT, MAX_PLAINTEXT
+from pqkeep_gateway.http.key_operation import KeyCall, KeyOperation
+from pqkeep_protocol.algorithms import Algorithm, Operation
+from pqkeep_protocol.messages import Decapsulate, Decrypt, Encapsulate, Encrypt
+
+
+async def encrypt(call: KeyCall) -> Data:
+    """Encrypt data with the active key, or with the active version that is named."""
+    call.fields.check_mode_and_salt()
+    encrypted = await call.execute(
+        Encrypt(
+            tenant=call.tenant,
+            algorithm=call.algorithm,
+            plaintext=call.fields.binary("plaintext", at_most=MAX_PLAINTEXT),
+            version=call.fields.optional_version(),
+        )
+    )
+    return {
+        "ciphertext": encrypted.ciphertext,
+        "key_version": encrypted.version,
+        "algorithm": call.algorithm,
+    }
+
+
+async def decrypt(call: KeyCall) -> Data:
+    """Decrypt what encrypt returned."""
+    ciphertext = call.fields.binary("ciphertext", at_most=MAX_CIPHERTEXT)
+    version = call.fields.version()
+    decrypted = await call.execute(
+        Decrypt(
+            tenant=call.tenant, algorithm=call.algorithm, version=version, ciphertext=ciphertext
+        )
+    )
+    return {
+        "plaintext": decrypted.plaintext,
+        "key_version": version,
+        "algorithm": call.algorithm,
+    }
+
+
+async def encapsulate(call: KeyCall) -> Data:
+    """Make a shared secret."""
+    version = call.fields.version()
+    encapsulated = await call.execute(
+        Encapsulate(tenant=call.tenant, algorithm=call.algorithm, version=version)
+    )
+    return {
+        "kem_ciphertext": encapsulated.kem_ciphertext,
+        "shared_secret": encapsulated.shared_secret,
+        "key_version": version,
+        "algorithm": call.algorithm,
+    }
+
+
+async def decapsulate(call: KeyCall) -> Data:
+    """Recover a shared secret."""
+    kem_ciphertext = call.fields.binary("kem_ciphertext", at_most=MAX_KEM_CIPHERTEXT)
+    version = call.fields.version()
+    decapsulated = await call.execute(
+        Decapsulate(
+            tenant=call.tenant,
+            algorithm=call.algorithm,
+            version=version,
+            kem_ciphertext=kem_ciphertext,
+        )
+    )
+    return {
+        "shared_secret": decapsulated.shared_secret,
+        "key_version": version,
+        "algorithm": call.algorithm,
+    }
+
+
+DEFAULT = Algorithm.ML_KEM_768
+
+OPERATIONS = (
+    KeyOperation("POST", "/kem/encrypt", Operation.ENCRYPT, encrypt, DEFAULT),
+    KeyOperation("POST", "/kem/decrypt", Operation.DECRYPT, decrypt, DEFAULT),
+    KeyOperation("POST", "/kem/encapsulate", Operation.ENCAPSULATE, encapsulate, DEFAULT),
+    KeyOperation("POST", "/kem/decapsulate", Operation.DECAPSULATE, decapsulate, DEFAULT),
+)

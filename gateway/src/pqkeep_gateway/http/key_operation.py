@@ -1,0 +1,97 @@
+"""Operations of the key service as endpoints.
+
+algorithm -> policy -> the other fields -> the key service -> data
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from pqkeep_gateway.access import policy
+from pqkeep_gateway.access.principals import ApiKeyPrincipal
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
+from pqkeep_gateway.http.envelope import Data
+from pqkeep_gateway.http.errors import ApiError, Code, error_for
+from pqkeep_gateway.http.fields import Fields
+from pqkeep_protocol.algorithms import Algorithm, Operation
+from pqkeep_protocol.errors import KeyServiceError
+from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.messages import Attribution, KeyService, Request
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyCall:
+    """One call that policy allows, for one tenant and one algorithm."""
+
+    tenant: TenantId
+    principal: ApiKeyPrincipal
+    algorithm: Algorithm
+    fields: Fields
+    _attribution: Attribution
+    _keys: KeyService
+
+    async def execute(self, request: Request[R]) -> R:
+        """Have the key service carry a request out. Raises KeyServiceError."""
+        return await self._keys.execute(request, self._attribution)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyOperation:
+    """One row: an operation of the key service over HTTP."""
+
+    method: str
+    path: str
+    operation: Operation
+    act: Callable[[KeyCall], Awaitable[Data]]
+    default: Algorithm | None = None
+    """The algorithm where the call names none; None: it must name one."""
+    status: int = 200
+
+
+def endpoint(row: KeyOperation, keys: KeyService) -> Endpoint:
+    """Return the endpoint of a row."""
+    takes_body = row.method == "POST"
+
+    async def act(call: ApiCall) -> Data:
+        principal = tenant_of(call)
+        fields = Fields(row.operation, call.body if takes_body else {**call.query, **call.path})
+        algorithm = fields.algorithm(row.default)
+        decision = decide(principal, row.operation, algorithm)
+        attribution = attribute(call, decision)
+        try:
+            return await row.act(
+                KeyCall(principal.tenant, principal, algorithm, fields, attribution, keys)
+            )
+        except KeyServiceError as refusal:
+            raise error_for(row.operation, refusal.kind) from None
+
+    return Endpoint(row.method, row.path, act, row.status, takes_body=takes_body)
+
+
+def tenant_of(call: ApiCall) -> ApiKeyPrincipal:
+    """Return the tenant's principal; the operator has no keys to use."""
+    if not isinstance(call.principal, ApiKeyPrincipal):
+        raise ApiError(Code.FORBIDDEN_001, "the operator's credential uses no keys")
+    return call.principal
+
+
+def decide(
+    principal: ApiKeyPrincipal, operation: Operation, algorithm: Algorithm | None
+) -> policy.Allowed:
+    """Ask the policy, and refuse unless it allows."""
+    decision = policy.decide(principal.plan, operation, algorithm)
+    if not isinstance(decision, policy.Allowed):
+        raise ApiError(Code.POLICY_001, f"denied by policy {decision.policy}")
+    return decision
+
+
+def attribute(call: ApiCall, decision: policy.Allowed) -> Attribution:
+    """Return who is asking, for the audit log."""
+    return Attribution(
+        request_id=call.request_id,
+        principal=str(call.principal),
+        source_address=call.source_address,
+        policy=decision.policy,
+    )

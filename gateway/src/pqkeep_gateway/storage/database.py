@@ -1,0 +1,70 @@
+"""How the accounts database is opened."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config as AlembicConfig
+from alembic.util import CommandError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from pqkeep_gateway.config import ConfigError
+
+PRAGMAS = (
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = FULL",  # a commit that returned survives a power cut
+    "PRAGMA foreign_keys = ON",
+    "PRAGMA busy_timeout = 5000",
+)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+async def open_database(path: str) -> AsyncEngine:
+    """Open the file, creating it if need be, and migrate it. Raises ConfigError."""
+    engine = create_async_engine(
+        sa.URL.create("sqlite+aiosqlite", database=path), hide_parameters=True
+    )
+    sa.event.listen(engine.sync_engine, "connect", _on_connect)
+    sa.event.listen(engine.sync_engine, "begin", _on_begin)
+    try:
+        async with engine.begin() as connection:
+            await connection.run_sync(_migrate)
+    except CommandError:
+        raise ConfigError(
+            f"{path} has a schema that this version of pqkeep does not know"
+        ) from None
+    except sa.exc.DatabaseError as error:
+        raise ConfigError(f"cannot open the database {path}: {error.orig}") from None
+    return engine
+
+
+def microseconds(when: datetime) -> int:
+    """Return a time as it is stored: microseconds since 1970, UTC."""
+    return (when - _EPOCH) // _MICROSECOND
+
+
+def time_of(stored: int) -> datetime:
+    """Return a stored time."""
+    return _EPOCH + stored * _MICROSECOND
+
+
+def _on_connect(connection: Any, _: object) -> None:
+    connection.isolation_level = None  # transactions begin where we say, see _on_begin
+    cursor = connection.cursor()
+    for pragma in PRAGMAS:
+        cursor.execute(pragma)
+    cursor.close()
+
+
+def _on_begin(connection: sa.Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _migrate(connection: sa.Connection) -> None:
+    config = AlembicConfig()
+    config.set_main_option("script_location", "pqkeep_gateway.storage:migrations")
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")

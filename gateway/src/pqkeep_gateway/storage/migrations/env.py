@@ -1,0 +1,13 @@
+"""Run by Alembic, on the connection it is given."""
+
+from alembic import context
+
+from pqkeep_gateway.storage.schema import METADATA
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=METADATA,
+    transactional_ddl=True,
+)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,38 @@
+"""The tables of the accounts database. Migrations bring them about."""
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ForeignKey,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Uuid,
+)
+
+METADATA = MetaData()
+
+TENANTS = Table(
+    "tenants",
+    METADATA,
+    Column("id", Uuid, primary_key=True),
+    Column("name", String(255), nullable=False, unique=True),
+    Column("plan", String(32), nullable=False),
+    Column("status", String(16), nullable=False),
+    Column("created_at_us", BigInteger, nullable=False),
+    Column("updated_at_us", BigInteger, nullable=False),
+)
+
+API_KEYS = Table(
+    "api_keys",
+    METADATA,
+    Column("tenant_id", Uuid, ForeignKey("tenants.id"), primary_key=True),
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("digest", LargeBinary(32), nullable=False, unique=True),
+    Column("last4", String(4), nullable=False),
+    Column("status", String(16), nullable=False),
+    Column("created_at_us", BigInteger, nullable=False),
+    Column("revoked_at_us", BigInteger, nullable=True),
+)

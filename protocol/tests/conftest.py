@@ -1,0 +1,133 @@
+"""Every frame there is, drawn from the messages' own field types: a new message is covered at once."""
+
+from collections.abc import Callable
+from datetime import UTC
+from typing import Any, get_args
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+from msgspec import Struct, structs
+
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.codec import (
+    TO_GATEWAY,
+    TO_KEY_SERVICE,
+    Answer,
+    Call,
+    FrameDecoder,
+    Ping,
+    Pong,
+    Refusal,
+    ToGateway,
+    ToKeyService,
+)
+from pqkeep_protocol.errors import ErrorKind
+from pqkeep_protocol.keys import MAX_KEY_VERSION, KeyInfo, KeyStatus, KeyVersion, TenantId
+from pqkeep_protocol.messages import AnyRequest, AnyResult, Attribution
+
+AnyFrame = ToKeyService | ToGateway
+MARKER = b"do not print me"
+"""Part of every field of bytes and of text."""
+
+_versions = st.integers(1, MAX_KEY_VERSION)
+_bytes = st.binary(max_size=64).map(lambda data: MARKER + data)
+_text = st.text(max_size=16).map(lambda text: MARKER.decode() + text)
+_algorithms = st.sampled_from(Algorithm)
+_statuses = st.sampled_from(KeyStatus)
+_keys = st.builds(
+    KeyInfo,
+    algorithm=_algorithms,
+    version=_versions,
+    status=_statuses,
+    public_key=_bytes,
+    created_at=st.datetimes(timezones=st.just(UTC)),
+)
+FIELDS: dict[object, SearchStrategy[Any]] = {
+    TenantId: st.uuids(),
+    Algorithm: _algorithms,
+    Algorithm | None: st.none() | _algorithms,
+    KeyVersion: _versions,
+    KeyVersion | None: st.none() | _versions,
+    KeyStatus | None: st.none() | _statuses,
+    int | None: st.none() | st.integers(0, 2**31),
+    bytes: _bytes,
+    KeyInfo: _keys,
+    tuple[KeyInfo, ...]: st.lists(_keys, max_size=4).map(tuple),
+}
+
+
+def _of(kind: type[Struct]) -> SearchStrategy[Any]:
+    return st.builds(kind, **{field.name: FIELDS[field.type] for field in structs.fields(kind)})
+
+
+_ids = st.integers(0, 2**64 - 1)
+_attributions = st.builds(
+    Attribution, request_id=_text, principal=_text, source_address=_text, policy=_text
+)
+_TO_KEY_SERVICE: list[SearchStrategy[AnyFrame]] = [
+    *(
+        st.builds(
+            Call,
+            id=_ids,
+            timeout_ms=st.integers(0, 2**31),
+            attribution=_attributions,
+            request=_of(kind),
+        )
+        for kind in get_args(AnyRequest)
+    ),
+    st.builds(Ping, id=_ids),
+]
+_TO_GATEWAY: list[SearchStrategy[AnyFrame]] = [
+    *(st.builds(Answer, id=_ids, result=_of(kind)) for kind in get_args(AnyResult)),
+    st.builds(Refusal, id=_ids, kind=st.sampled_from(ErrorKind)),
+    st.builds(Pong, id=_ids),
+]
+
+
+@pytest.fixture(scope="session", params=["to the key service", "to the gateway"])
+def direction(request: pytest.FixtureRequest) -> str:
+    """Both directions, one after the other."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def kinds_of_frame(direction: str) -> list[SearchStrategy[AnyFrame]]:
+    """One strategy for each kind of request, result and frame of a direction."""
+    return _TO_KEY_SERVICE if direction == "to the key service" else _TO_GATEWAY
+
+
+@pytest.fixture(scope="session")
+def frames(kinds_of_frame: list[SearchStrategy[AnyFrame]]) -> SearchStrategy[AnyFrame]:
+    """Any frame of a direction."""
+    return st.one_of(kinds_of_frame)
+
+
+@pytest.fixture(scope="session")
+def new_decoder(direction: str) -> Callable[[], FrameDecoder[Any]]:
+    """Make decoders of a direction."""
+    decoder = TO_KEY_SERVICE if direction == "to the key service" else TO_GATEWAY
+    return lambda: FrameDecoder(decoder)
+
+
+@pytest.fixture(scope="session")
+def feed() -> Callable[[FrameDecoder[Any], bytes | bytearray], list[Any]]:
+    """Give a decoder bytes, as a socket would, and return the frames they complete."""
+
+    def put(decoder: FrameDecoder[Any], data: bytes | bytearray) -> list[Any]:
+        frames: list[Any] = []
+        while data:
+            space = decoder.space()
+            size = min(len(space), len(data))
+            space[:size] = data[:size]
+            frames += decoder.filled(size)
+            data = data[size:]
+        return frames
+
+    return put
+
+
+@pytest.fixture(scope="session")
+def marker() -> str:
+    """Text that is part of every field of bytes and of text."""
+    return MARKER.decode()

@@ -1,0 +1,96 @@
+"""The command ``pqkeepd``."""
+
+import asyncio
+import logging
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from pqkeep_server.dev import Dev, DevError, Ready, data_directory, write_private
+
+app = typer.Typer(
+    name="pqkeepd",
+    help="pqkeep: post-quantum cryptography as a service.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def pqkeepd() -> None:
+    """Start, supervise and administer a pqkeep installation."""
+
+
+@app.command()
+def dev(
+    *,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 takes a free one.")
+    ] = 8080,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Data directory; without it a temporary one, removed at the end."),
+    ] = None,
+    ready_file: Annotated[
+        Path | None,
+        typer.Option(help="Write base_url, tenant_id, api_key, operator_key here when ready."),
+    ] = None,
+) -> None:
+    """Run gateway and key service on this machine's loopback, with a demo tenant."""
+    logging.basicConfig(
+        level=logging.WARNING, format="%(asctime)s pqkeepd %(levelname)s %(message)s"
+    )
+    try:
+        with data_directory(data) as directory:
+            asyncio.run(_serve(directory, port, ready_file, temporary=data is None))
+    except DevError as error:
+        typer.echo(f"pqkeepd: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+async def _serve(directory: Path, port: int, ready_file: Path | None, *, temporary: bool) -> None:
+    installation = Dev(directory, port)
+    ready = await installation.start()
+    try:
+        _show(ready, directory, temporary=temporary)
+        if ready_file is not None:
+            write_private(ready_file, asdict(ready))
+    except OSError as error:
+        await installation.stop()
+        raise DevError(f"cannot write {ready_file}: {error.strerror}") from None
+    await installation.wait()
+
+
+CURL = """\
+  export PQKEEP_URL={url} PQKEEP_API_KEY={api_key}
+  pq() {{ curl -sS "$PQKEEP_URL/api/v1$1" -H "X-API-Key: $PQKEEP_API_KEY" \
+-H 'Content-Type: application/json' -d "${{2:-@-}}"; echo; }}
+
+  pq /kms/keys/generate '{{"algorithm":"Kyber768"}}'
+  pq /kem/encrypt '{{"plaintext":"aGVsbG8sIHdvcmxk"}}' | tee /dev/stderr \
+| sed 's/.*"ciphertext":"\\([^"]*\\)".*/{{"ciphertext":"\\1","key_version":1}}/' | pq /kem/decrypt
+"""
+
+
+def _show(ready: Ready, directory: Path, *, temporary: bool) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    kept = "temporary: gone when this ends" if temporary else "kept"
+    console.print()
+    console.print("[bold]pqkeep is serving.[/bold] Ctrl-C stops it.")
+    console.print()
+    for name, value in (
+        ("base URL", ready.base_url),
+        ("demo tenant", f"{ready.tenant_id} (plan enterprise_plus)"),
+        ("operator", f"{ready.operator_key} (in X-API-Key, for /api/v1/tenants)"),
+        ("data", f"{directory} ({kept})"),
+    ):
+        console.print(f"  [dim]{name:12}[/dim] ", end="")
+        console.print(value, markup=False)
+    console.print()
+    console.print("Paste into another terminal to encrypt and decrypt a first secret:")
+    console.print()
+    console.print(CURL.format(url=ready.base_url, api_key=ready.api_key), markup=False)

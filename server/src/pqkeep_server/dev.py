@@ -1,0 +1,188 @@
+"""``pqkeepd dev``: a whole installation on this machine's loopback, ready to try.
+
+It keeps its demo tenant's API key and the operator's credential in the data directory, in a file
+of mode 0600, so that both still work when it starts again. No other mode keeps either.
+"""
+
+import asyncio
+import fcntl
+import json
+import os
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from pqkeep_server.initialise import Layout, initialise
+from pqkeep_server.operator import GatewayError, Operator
+from pqkeep_server.supervise import FatalExitError, Program, Supervisor
+
+HOST = "127.0.0.1"
+PLAN = "enterprise_plus"
+READY_SECONDS = 30.0
+POLL_SECONDS = 0.02
+
+
+class DevError(Exception):
+    """It cannot run. The message is for the person who started it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What a client needs to know; also the content of the ready file."""
+
+    base_url: str
+    tenant_id: str
+    api_key: str = field(repr=False)
+    operator_key: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Credentials:
+    operator_key: str = field(repr=False)
+    tenant_id: str = ""
+    api_key: str = field(default="", repr=False)
+
+
+@contextmanager
+def data_directory(chosen: Path | None) -> Iterator[Path]:
+    """Yield the data directory, ours alone; a temporary one, removed at the end, without choice."""
+    if chosen is None:
+        with tempfile.TemporaryDirectory(prefix="pqkeep-") as temporary:
+            yield Path(temporary)
+        return
+    try:
+        chosen.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(chosen / "lock", os.O_WRONLY | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise DevError(f"cannot use the data directory {chosen}: {error.strerror}") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield chosen.resolve()
+    except BlockingIOError:
+        raise DevError(f"another pqkeepd uses the data directory {chosen}") from None
+    finally:
+        os.close(lock)
+
+
+class Dev:
+    """One development installation."""
+
+    def __init__(self, directory: Path, port: int) -> None:
+        """Prepare the data directory and take the port. Raises DevError."""
+        self._layout = Layout(directory)
+        self._credentials_file = directory / "dev.json"
+        self._credentials = self._prepare()
+        self._listener = _listen(port)
+        self._port = self._listener.getsockname()[1]
+        self._operator = Operator(HOST, self._port, self._credentials.operator_key)
+        self.supervisor = Supervisor(
+            (
+                Program(
+                    "key service", "pqkeep_keyservice", (str(self._layout.key_service_settings),)
+                ),
+                Program(
+                    "gateway",
+                    "pqkeep_gateway",
+                    (str(self._layout.gateway_settings), "--fd", str(self._listener.fileno())),
+                    pass_fds=(self._listener.fileno(),),
+                ),
+            )
+        )
+        self._stop = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+
+    async def start(self) -> Ready:
+        """Start both processes; return when they answer. Raises DevError."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._stop.set)
+        self._running = asyncio.create_task(self.supervisor.run(self._stop))
+        ready = asyncio.create_task(self._until_ready())
+        await asyncio.wait([self._running, ready], return_when=asyncio.FIRST_COMPLETED)
+        if not ready.done():
+            ready.cancel()
+            await self.wait()
+            raise DevError("stopped before it was ready")
+        try:
+            return ready.result()
+        except GatewayError as error:
+            await self.stop()
+            raise DevError(str(error)) from None
+
+    async def wait(self) -> None:
+        """Return when both processes are stopped, by Ctrl-C or SIGTERM. Raises DevError."""
+        if self._running is not None:
+            try:
+                await self._running
+            except FatalExitError as error:
+                raise DevError(str(error)) from None
+        self._listener.close()
+
+    async def stop(self) -> None:
+        """Stop both processes."""
+        self._stop.set()
+        await self.wait()
+
+    def _prepare(self) -> _Credentials:
+        if self._layout.gateway_settings.exists():
+            try:
+                return _Credentials(**json.loads(self._credentials_file.read_bytes()))
+            except (OSError, TypeError, ValueError):
+                raise DevError(
+                    f"{self._layout.directory} was not made by pqkeepd dev: dev.json is missing"
+                ) from None
+        credentials = _Credentials(initialise(self._layout, signup="open"))
+        self._keep(credentials)
+        return credentials
+
+    def _keep(self, credentials: _Credentials) -> None:
+        write_private(self._credentials_file, asdict(credentials))
+
+    async def _until_ready(self) -> Ready:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + READY_SECONDS
+        while not await asyncio.to_thread(self._operator.is_ready):
+            if loop.time() > deadline:
+                raise GatewayError("it was not ready in time")
+            await asyncio.sleep(POLL_SECONDS)
+        if not self._credentials.api_key:
+            await asyncio.to_thread(self._create_demo_tenant)
+        return Ready(
+            base_url=f"http://{HOST}:{self._port}",
+            tenant_id=self._credentials.tenant_id,
+            api_key=self._credentials.api_key,
+            operator_key=self._credentials.operator_key,
+        )
+
+    def _create_demo_tenant(self) -> None:
+        tenant = self._operator.create_tenant("demo", PLAN)
+        api_key = self._operator.create_api_key(tenant)
+        self._credentials = _Credentials(self._credentials.operator_key, tenant, api_key)
+        self._keep(self._credentials)
+
+
+def write_private(path: Path, content: object) -> None:
+    """Write a JSON file of mode 0600, whole or not at all."""
+    draft = path.with_name(path.name + ".new")
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "w") as file:
+        json.dump(content, file, indent=2)
+        file.write("\n")
+    draft.replace(path)
+
+
+def _listen(port: int) -> socket.socket:
+    """Listen before the gateway runs, and on: while it restarts, clients wait instead of failing."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((HOST, port))
+    except OSError as error:
+        raise DevError(f"cannot listen on port {port}: {error.strerror}") from None
+    listener.listen(2048)
+    return listener

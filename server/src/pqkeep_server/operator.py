@@ -1,0 +1,56 @@
+"""What the operator asks of a running gateway, over its HTTP API."""
+
+import http.client
+import json
+from typing import Any
+
+TIMEOUT_SECONDS = 15
+
+
+class GatewayError(Exception):
+    """The gateway refused, or did not answer."""
+
+    def __init__(self, message: str, code: str = "") -> None:
+        """Carry the documented error code, if there is one."""
+        super().__init__(message)
+        self.code = code
+
+
+class Operator:
+    """Talks to the gateway with the operator's credential."""
+
+    def __init__(self, host: str, port: int, credential: str) -> None:
+        """Talk to one gateway, on loopback."""
+        self._host = host
+        self._port = port
+        self._credential = credential
+
+    def is_ready(self) -> bool:
+        """Return whether gateway and key service both answer."""
+        try:
+            self._ask("GET", "/healthz")
+        except GatewayError:
+            return False
+        return True
+
+    def create_tenant(self, name: str, plan: str) -> str:
+        """Return a new tenant's id."""
+        return str(self._ask("POST", "/api/v1/tenants", {"name": name, "plan": plan})["id"])
+
+    def create_api_key(self, tenant: str) -> str:
+        """Return a new API key of a tenant."""
+        return str(self._ask("POST", f"/api/v1/tenants/{tenant}/api-keys")["api_key"])
+
+    def _ask(self, method: str, path: str, body: object = None) -> Any:
+        headers = {"X-API-Key": self._credential, "Content-Type": "application/json"}
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_SECONDS)
+        try:
+            connection.request(method, path, json.dumps(body) if body else None, headers)
+            answer = json.load(connection.getresponse())
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise GatewayError(f"the gateway does not answer: {error}") from None
+        finally:
+            connection.close()
+        if "data" in answer:
+            return answer["data"]
+        raise GatewayError(answer["error"]["message"], answer["error"]["error_code"])

@@ -1,0 +1,130 @@
+"""Keeps processes running: started in order, restarted with back-off, stopped in reverse.
+
+When a process dies, its neighbour learns it from the socket between them, which the kernel closes
+at once: the gateway answers 503 until the key service is back; the key service drops the calls of
+a gateway that is gone. When the supervisor itself dies, the kernel sends the processes SIGTERM.
+"""
+
+import asyncio
+import ctypes
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+_LOG = logging.getLogger(__name__)
+
+FIRST_RETRY_SECONDS = 0.1
+LAST_RETRY_SECONDS = 5.0
+STEADY_SECONDS = 10.0
+"""A process that ran this long has started well: its next restart is quick again."""
+STOP_SECONDS = 15.0
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
+
+FATAL = {
+    os.EX_CONFIG: "it cannot start as it is set up; see its message above",
+    os.EX_SOFTWARE: "its self-test failed",
+}
+"""Exit statuses after which a restart would change nothing."""
+
+
+class FatalExitError(Exception):
+    """A process cannot run, and another try would not help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One process to keep running."""
+
+    name: str
+    module: str
+    arguments: Sequence[str]
+    pass_fds: Sequence[int] = ()
+
+
+class Supervisor:
+    """Runs programs until told to stop."""
+
+    def __init__(self, programs: Sequence[Program]) -> None:
+        """Start nothing yet."""
+        self._programs = programs
+        self._running: dict[Program, asyncio.subprocess.Process] = {}
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Keep every program running until ``stop``. Raises FatalExitError."""
+        keepers = [asyncio.create_task(self._keep(program)) for program in self._programs]
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait([*keepers, stopped], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (*keepers, stopped):
+                task.cancel()
+            ended = await asyncio.gather(*keepers, return_exceptions=True)
+            for program in reversed(self._programs):
+                await self._stop(program)
+        for outcome in ended:
+            if isinstance(outcome, FatalExitError):
+                raise outcome
+
+    def pids(self) -> dict[str, int]:
+        """Return the process ids of what runs now, by name."""
+        return {program.name: process.pid for program, process in self._running.items()}
+
+    async def _keep(self, program: Program) -> None:
+        retry = FIRST_RETRY_SECONDS
+        while True:
+            began = time.monotonic()
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-P",  # nothing is imported from the current directory
+                "-m",
+                program.module,
+                *program.arguments,
+                stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=program.pass_fds,
+                start_new_session=True,  # Ctrl-C reaches the supervisor alone
+                preexec_fn=_die_with(os.getpid()),
+            )
+            self._running[program] = process
+            status = await process.wait()
+            del self._running[program]
+            if status in FATAL:
+                raise FatalExitError(f"the {program.name} ended: {FATAL[status]}")
+            if time.monotonic() - began > STEADY_SECONDS:
+                retry = FIRST_RETRY_SECONDS
+            _LOG.warning(
+                "the %s ended with status %d; starting it again in %.1f s",
+                program.name,
+                status,
+                retry,
+            )
+            await asyncio.sleep(retry)
+            retry = min(2 * retry, LAST_RETRY_SECONDS)
+
+    async def _stop(self, program: Program) -> None:
+        process = self._running.get(program)
+        if process is None or process.returncode is not None:
+            return
+        process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), STOP_SECONDS)
+        except TimeoutError:
+            _LOG.error("the %s did not stop in time; killing it", program.name)
+            process.kill()
+            await process.wait()
+
+
+def _die_with(parent: int) -> Callable[[], None]:
+    """Return what asks the kernel for SIGTERM when the parent is gone; see prctl(2)."""
+
+    def between_fork_and_exec() -> None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(os.EX_TEMPFAIL)
+
+    return between_fork_and_exec
