@@ -1,0 +1,60 @@
+# `make` lists what there is. Everything runs in .venv, which the first target that needs it makes.
+
+# An empty environment has no PATH, and Python needs one to find itself.
+export PATH := $(or $(PATH),/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin)
+
+PYTHON ?= python3
+ARGS ?=
+BIN := .venv/bin
+DISTRIBUTIONS := protocol keyservice gateway server sdk
+METADATA := $(DISTRIBUTIONS:%=%/pyproject.toml)
+INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check
+
+.PHONY: help run test lint format types bench lock clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
+
+run: .venv/run ## start pqkeep on this machine: make run ARGS="--port 8080 --data DIR"
+	@exec $(BIN)/pqkeepd dev $(ARGS)
+
+test: .venv/dev ## run all tests
+	$(BIN)/pytest $(ARGS)
+
+lint: .venv/dev ## check style and the import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
+
+types: .venv/dev ## check types
+	$(BIN)/mypy
+
+format: .venv/dev ## put the code into its form
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/dev ## measure requests/s, latency and CPU an operation
+	$(BIN)/python benchmarks/run.py $(ARGS)
+
+lock: .venv/dev ## lock dependencies with hashes
+	requirements/lock
+
+clean: ## remove what the other targets made
+	rm -rf .venv .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+
+.venv/bin/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "pqkeep needs Python 3.11 or later; name one with PYTHON=" >&2; exit 1; }
+	@echo "making .venv"
+	@$(PYTHON) -m venv .venv
+
+.venv/run: .venv/bin/pip requirements/run.txt $(METADATA)
+	@echo "installing pqkeep and what it needs into .venv"
+	@$(INSTALL) --require-hashes -r requirements/run.txt
+	@$(INSTALL) --no-deps --no-build-isolation $(DISTRIBUTIONS:%=--editable ./%)
+	@touch $@
+
+.venv/dev: .venv/run requirements/dev.txt
+	@echo "installing the tools for tests and checks"
+	@$(INSTALL) --require-hashes -r requirements/dev.txt
+	@touch $@

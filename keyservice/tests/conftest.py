@@ -1,0 +1,112 @@
+"""A real key service in this process: a SQLite file, real cryptography, no socket."""
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, cast
+from uuid import uuid4
+
+import pytest
+
+from pqkeep_keyservice.audit.log import AuditLog
+from pqkeep_keyservice.crypto.secret import Secret
+from pqkeep_keyservice.dispatch import Dispatcher
+from pqkeep_keyservice.storage.database import Database
+from pqkeep_keyservice.storage.keyrings import Keyrings
+from pqkeep_keyservice.storage.material import KeyMaterial
+from pqkeep_keyservice.storage.sealing import Sealer
+from pqkeep_keyservice.storage.store import KeyStore
+from pqkeep_keyservice.workers import Workers
+from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.messages import Attribution, KeyService, R_co, Request
+
+SECONDS = 30.0
+
+
+class InProcess:
+    """The key service without a socket: every call gets the same generous deadline."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+
+    async def execute(self, request: Request[R_co], attribution: Attribution, /) -> R_co:
+        deadline = asyncio.get_running_loop().time() + SECONDS
+        result = await self._dispatcher.execute(cast(Any, request), attribution, deadline)
+        return cast(R_co, result)
+
+
+@pytest.fixture
+def tenant() -> TenantId:
+    """A tenant of this test only."""
+    return TenantId(uuid4())
+
+
+@pytest.fixture
+def attribution() -> Attribution:
+    """Somebody who asks."""
+    return Attribution("request-1", "api-key:3", "192.0.2.7", "plan-allows")
+
+
+@pytest.fixture
+def database_path(tmp_path: Path) -> Path:
+    """Where the database is, or will be."""
+    return tmp_path / "keys.sqlite3"
+
+
+@pytest.fixture
+def database(database_path: Path) -> Iterator[Database]:
+    """An open database, migrated."""
+    with closing(Database(str(database_path))) as opened:
+        yield opened
+
+
+@pytest.fixture
+def sql(database_path: Path) -> Callable[..., list[Any]]:
+    """Run one statement on the database file, behind the key service's back."""
+
+    def run(statement: str, *parameters: object) -> list[Any]:
+        with closing(sqlite3.connect(database_path)) as connection, connection:
+            return connection.execute(statement, parameters).fetchall()
+
+    return run
+
+
+@pytest.fixture
+def store(database: Database) -> KeyStore:
+    """The store on the open database."""
+    return KeyStore(database)
+
+
+@pytest.fixture
+def sealer() -> Sealer:
+    """A sealer with a root key of its own."""
+    return Sealer(Secret(os.urandom(32)))
+
+
+@pytest.fixture
+def new_dispatcher(store: KeyStore, sealer: Sealer) -> Iterator[Callable[[], Dispatcher]]:
+    """Make dispatchers on one database that have nothing in memory yet, as after a restart."""
+    workers = Workers()
+    yield lambda: Dispatcher(Keyrings(store), KeyMaterial(sealer), AuditLog(store), workers)
+    workers.close()
+
+
+@pytest.fixture
+def dispatcher(new_dispatcher: Callable[[], Dispatcher]) -> Dispatcher:
+    """The key service, as its socket sees it."""
+    return new_dispatcher()
+
+
+@pytest.fixture
+def keys(dispatcher: Dispatcher) -> KeyService:
+    """The key service, as its clients see it."""
+    return InProcess(dispatcher)
+
+
+@pytest.fixture
+def restarted(new_dispatcher: Callable[[], Dispatcher]) -> Callable[[], KeyService]:
+    """Forget everything that is in memory and serve the same database again."""
+    return lambda: InProcess(new_dispatcher())

@@ -1,0 +1,164 @@
+"""A seed at rest opens in its own place, with its own root key, undamaged; otherwise never."""
+
+import os
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from pqkeep_keyservice.config import ConfigError
+from pqkeep_keyservice.crypto.secret import Secret
+from pqkeep_keyservice.keyring import SealedSeed
+from pqkeep_keyservice.storage.database import Database
+from pqkeep_keyservice.storage.sealing import Sealer, UnsealError, place, read_root_key
+from pqkeep_keyservice.storage.store import KeyStore
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.keys import KeyVersion, TenantId
+
+SEED = bytes(range(64))
+HERE = place(TenantId(UUID(int=1)), Algorithm.ML_KEM_768, KeyVersion(1), b"public key")
+ELSEWHERE = {
+    "tenant": place(TenantId(UUID(int=2)), Algorithm.ML_KEM_768, KeyVersion(1), b"public key"),
+    "algorithm": place(TenantId(UUID(int=1)), Algorithm.ML_DSA_65, KeyVersion(1), b"public key"),
+    "version": place(TenantId(UUID(int=1)), Algorithm.ML_KEM_768, KeyVersion(2), b"public key"),
+    "public key": place(TenantId(UUID(int=1)), Algorithm.ML_KEM_768, KeyVersion(1), b"public kez"),
+    "nothing": b"",
+}
+
+
+def test_a_seed_comes_back(sealer: Sealer) -> None:
+    """What was sealed for a place is unsealed at that place."""
+    assert bytes(sealer.unseal(sealer.seal(Secret(SEED), HERE), HERE).reveal()) == SEED
+
+
+def test_the_format_is_the_documented_one(sealer: Sealer) -> None:
+    """Format byte, root key id, 16 bytes of salt, 12 of nonce, the seed's length, 16 of tag."""
+    sealed = sealer.seal(Secret(SEED), HERE)
+    assert sealed[:2] == b"\x01\x01"
+    assert len(sealed) == 2 + 16 + 12 + len(SEED) + 16
+
+
+def test_sealing_is_never_the_same_twice(sealer: Sealer) -> None:
+    """Salt and nonce are fresh each time, and the seed is not visible in the result."""
+    first, second = (sealer.seal(Secret(SEED), HERE) for _ in range(2))
+    assert first[2:18] != second[2:18]
+    assert first[18:30] != second[18:30]
+    assert SEED[:8] not in first
+
+
+@pytest.mark.parametrize("moved", ELSEWHERE)
+def test_a_moved_seed_does_not_open(moved: str, sealer: Sealer) -> None:
+    """A sealed seed in a row with another tenant, algorithm, version or public key is refused."""
+    sealed = sealer.seal(Secret(SEED), HERE)
+    with pytest.raises(UnsealError):
+        sealer.unseal(sealed, ELSEWHERE[moved])
+
+
+def refused(sealer: Sealer, sealed: bytes) -> bool:
+    """Return whether a sealed seed does not open."""
+    try:
+        sealer.unseal(SealedSeed(sealed), HERE)
+    except UnsealError:
+        return True
+    return False
+
+
+def test_no_damaged_seed_opens(sealer: Sealer) -> None:
+    """Each bit flipped, each length cut short, and a byte added: all are refused."""
+    sealed = sealer.seal(Secret(SEED), HERE)
+    flipped = [
+        sealed[:at] + bytes([sealed[at] ^ 1 << bit]) + sealed[at + 1 :]
+        for at in range(len(sealed))
+        for bit in range(8)
+    ]
+    truncated = [sealed[:size] for size in range(len(sealed))]
+    assert all(refused(sealer, damaged) for damaged in (*flipped, *truncated, sealed + b"\0"))
+    assert not refused(sealer, sealed)
+
+
+def test_another_root_key_does_not_open_it(sealer: Sealer) -> None:
+    """Neither another root key nor another id of the same root key opens a seed."""
+    sealed = sealer.seal(Secret(SEED), HERE)
+    assert refused(Sealer(Secret(os.urandom(32))), sealed)
+    root_key = os.urandom(32)
+    other_id = Sealer(Secret(root_key), root_key_id=2).seal(Secret(SEED), HERE)
+    assert refused(Sealer(Secret(root_key), root_key_id=1), other_id)
+
+
+def test_check_values_tell_root_keys_apart(sealer: Sealer) -> None:
+    """A check value matches its own root key and no other, and is not part of it."""
+    root_key = os.urandom(32)
+    other = Sealer(Secret(root_key))
+    assert other.matches(Sealer(Secret(root_key)).check_value())
+    assert not sealer.matches(other.check_value())
+    assert other.check_value() not in root_key
+
+
+@pytest.mark.parametrize("size", [0, 16, 31, 33, 64])
+def test_a_root_key_of_another_size_is_refused(size: int) -> None:
+    """A sealer takes 32 bytes, no fewer, no more."""
+    with pytest.raises(ConfigError, match="32 bytes"):
+        Sealer(Secret(bytes(size)))
+
+
+@pytest.fixture
+def root_key_file(tmp_path: Path) -> Path:
+    """A root key as it should be."""
+    path = tmp_path / "root.key"
+    path.write_bytes(bytes(range(32)))
+    path.chmod(0o400)
+    return path
+
+
+@pytest.mark.parametrize("mode", [0o400, 0o600])
+def test_a_private_root_key_file_is_read(mode: int, root_key_file: Path) -> None:
+    """A file of 32 bytes that only its owner can read is a root key."""
+    root_key_file.chmod(mode)
+    assert bytes(read_root_key(root_key_file).reveal()) == bytes(range(32))
+
+
+@pytest.mark.parametrize("mode", [0o440, 0o404, 0o420, 0o402, 0o410, 0o401, 0o644, 0o777])
+def test_a_root_key_file_open_to_others_is_refused(mode: int, root_key_file: Path) -> None:
+    """Any right of the group or of others is a reason not to start."""
+    root_key_file.chmod(mode)
+    with pytest.raises(ConfigError, match="read by others"):
+        read_root_key(root_key_file)
+
+
+@pytest.mark.parametrize("size", [0, 31, 33, 64])
+def test_a_root_key_file_of_another_length_is_refused(size: int, root_key_file: Path) -> None:
+    """A file that is too short, too long or empty is no root key."""
+    root_key_file.chmod(0o600)
+    root_key_file.write_bytes(bytes(size))
+    with pytest.raises(ConfigError, match="32 bytes"):
+        read_root_key(root_key_file)
+
+
+def test_a_missing_root_key_file_is_a_clear_error(tmp_path: Path) -> None:
+    """No file, or a folder in its place, is a ConfigError that names the path."""
+    for path in (tmp_path / "missing", tmp_path):
+        with pytest.raises(ConfigError, match=path.name):
+            read_root_key(path)
+
+
+def test_the_wrong_root_key_is_refused(store: KeyStore, sealer: Sealer) -> None:
+    """A database knows the root key of its first start, and no other one later."""
+    store.check_root_key(sealer)
+    store.check_root_key(sealer)
+    with pytest.raises(ConfigError, match="root key"):
+        store.check_root_key(Sealer(Secret(os.urandom(32))))
+    store.check_root_key(sealer)
+
+
+def test_the_root_key_is_remembered_over_a_restart(database_path: Path, sealer: Sealer) -> None:
+    """The check value is in the file, so a wrong root key is refused after a restart too."""
+    for attempt in (sealer, Sealer(Secret(os.urandom(32)))):
+        database = Database(str(database_path))
+        try:
+            if attempt is sealer:
+                KeyStore(database).check_root_key(attempt)
+            else:
+                with pytest.raises(ConfigError):
+                    KeyStore(database).check_root_key(attempt)
+        finally:
+            database.close()
