@@ -17,6 +17,7 @@ import uvloop
 
 from pqkeep_gateway import config
 from pqkeep_gateway.config import Config, ConfigError
+from pqkeep_gateway.http.bounded import BoundedHttpProtocol
 from pqkeep_gateway.wiring import assemble
 
 _LOG = logging.getLogger("pqkeep_gateway")
@@ -50,7 +51,7 @@ async def serve(settings: Config, fd: int | None) -> None:
             gateway.app,
             host=settings.host,
             port=settings.port,
-            http="httptools",
+            http=BoundedHttpProtocol,
             ws="none",
             lifespan="off",
             log_config=None,

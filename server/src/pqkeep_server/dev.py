@@ -170,7 +170,7 @@ def write_private(path: Path, content: object) -> None:
     draft = path.with_name(path.name + ".new")
     draft.unlink(missing_ok=True)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(descriptor, "w") as file:
+    with os.fdopen(descriptor, "w") as file:
         json.dump(content, file, indent=2)
         file.write("\n")
     draft.replace(path)

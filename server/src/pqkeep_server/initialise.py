@@ -78,7 +78,7 @@ def initialise(layout: Layout, *, signup: Literal["operator", "open"]) -> str:
 
 def _write(path: Path, data: bytes, mode: int) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with open(descriptor, "wb") as file:
+    with os.fdopen(descriptor, "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -41,7 +41,9 @@ async def _read(receive: Receive) -> bytes:
                 message = await _next(receive)
                 chunks += _bounded(message.get("body", b""), already=len(chunks))
     except TimeoutError:
-        raise ApiError(Code.INVALID_001, "the body did not arrive in time") from None
+        raise ApiError(
+            Code.INVALID_001, "the body did not arrive in time", headers={"Connection": "close"}
+        ) from None
     return bytes(chunks)
 
 

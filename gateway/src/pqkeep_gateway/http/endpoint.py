@@ -13,10 +13,11 @@ from starlette.types import Receive, Scope, Send
 
 from pqkeep_gateway.access.authentication import Authenticator
 from pqkeep_gateway.access.principals import AnonymousPrincipal, ApiKeyPrincipal, Principal
+from pqkeep_gateway.access.unavailable import UnavailableError
 from pqkeep_gateway.http import envelope
 from pqkeep_gateway.http.body import ClientGoneError, read_json_object
 from pqkeep_gateway.http.envelope import Data
-from pqkeep_gateway.http.errors import ApiError, Code
+from pqkeep_gateway.http.errors import ApiError, Code, unavailable
 
 _LOG = logging.getLogger(__name__)
 
@@ -80,10 +81,12 @@ class Resource:
             await _send(send, endpoint.status, envelope.success(data, request_id), request_id)
         except ApiError as error:
             await send_error(send, error, request_id)
+        except UnavailableError:
+            await send_error(send, unavailable(), request_id)
         except ClientGoneError:
             return
         except Exception:  # noqa: BLE001 - a fault of ours is answered in the envelope too
-            _LOG.exception("%s %s failed", scope["method"], self)
+            _LOG.exception("request %s failed", request_id)
             await send_error(send, ApiError(Code.INTERNAL_001, "internal error"), request_id)
 
     def _endpoint(self, method: str) -> Endpoint:
@@ -91,7 +94,7 @@ class Resource:
             raise ApiError(
                 Code.METHOD_NOT_ALLOWED,
                 "the path does not have this method",
-                allow=", ".join(self._endpoints),
+                headers={"Allow": ", ".join(self._endpoints)},
             )
         return self._endpoints[method]
 
@@ -119,13 +122,8 @@ async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
 
 async def send_error(send: Send, error: ApiError, request_id: str) -> None:
     """Answer with an error."""
-    headers = []
-    if error.retry_after is not None:
-        headers.append((b"retry-after", str(error.retry_after).encode()))
-    if error.allow is not None:
-        headers.append((b"allow", error.allow.encode()))
     body = envelope.failure(error, request_id)
-    await _send(send, error.code.status, body, request_id, headers)
+    await _send(send, error.code.status, body, request_id, error.headers)
 
 
 async def _send(
@@ -133,7 +131,7 @@ async def _send(
     status: int,
     body: bytes,
     request_id: str,
-    headers: list[tuple[bytes, bytes]] | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> None:
     await send(
         {
@@ -144,7 +142,7 @@ async def _send(
                 (b"content-length", str(len(body)).encode()),
                 (b"cache-control", b"no-store"),
                 (b"x-request-id", request_id.encode()),
-                *(headers or ()),
+                *((k.lower().encode(), v.encode()) for k, v in (headers or {}).items()),
             ],
         }
     )

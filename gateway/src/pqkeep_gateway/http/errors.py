@@ -40,10 +40,6 @@ class Code(Enum):
         self.status = status
 
 
-RETRY_SECONDS = 1
-"""What Retry-After says while a part of the service is away."""
-
-
 class ApiError(Exception):
     """What the caller is told. Its message never repeats what the caller sent."""
 
@@ -53,16 +49,14 @@ class ApiError(Exception):
         message: str,
         field: str | None = None,
         *,
-        retry_after: int | None = None,
-        allow: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Take the headers' values too: Retry-After in seconds, Allow as methods."""
+        """Take the headers too that belong to this answer."""
         super().__init__(message)
         self.code = code
         self.message = message
         self.field = field
-        self.retry_after = RETRY_SECONDS if code is Code.SERVICE_001 else retry_after
-        self.allow = allow
+        self.headers = headers or {}
 
 
 MALFORMED: Mapping[Operation, Code] = {
@@ -138,9 +132,15 @@ def error_for(operation: Operation, kind: ErrorKind) -> ApiError:
     """Return what to say when the key service refuses. What is in no table is our fault."""
     if kind is ErrorKind.DECRYPTION_FAILED and operation in UNDECRYPTABLE:
         return ApiError(UNDECRYPTABLE[operation], "it does not open with this key")
-    return ApiError(*REFUSALS.get(kind, REFUSALS[ErrorKind.INTERNAL]))
+    code, message, field = REFUSALS.get(kind, REFUSALS[ErrorKind.INTERNAL])
+    return unavailable(message) if code is Code.SERVICE_001 else ApiError(code, message, field)
 
 
-def unavailable() -> ApiError:
-    """Return what to say where a part of the service is missing."""
-    return ApiError(*REFUSALS[ErrorKind.UNAVAILABLE])
+def unavailable(message: str = "a part of the service is unavailable") -> ApiError:
+    """Return what to say where a part of the service is missing: try again in a second."""
+    return ApiError(Code.SERVICE_001, message, headers={"Retry-After": "1"})
+
+
+def too_many(message: str, retry_after: int) -> ApiError:
+    """Return what to say to someone who is too fast: try again in so many seconds."""
+    return ApiError(Code.RATE_LIMIT_001, message, headers={"Retry-After": str(retry_after)})

@@ -65,8 +65,9 @@ class Fields:
                 if self.operation in spec.operations:
                     return algorithm
                 break
-        message = "is required" if value is None else "does not have this operation"
-        raise ApiError(Code.INVALID_001, f"algorithm {message}", "algorithm")
+        usable = [a for a, spec in ALGORITHMS.items() if self.operation in spec.operations]
+        message = "algorithm must be one of " + ", ".join(usable)
+        raise ApiError(Code.INVALID_001, message, "algorithm")
 
     def optional_algorithm(self) -> Algorithm | None:
         """Return ``algorithm``, if it is there."""

@@ -13,7 +13,7 @@ from pqkeep_gateway.access.principals import (
 from pqkeep_gateway.access.rate_limit import SIGN_UPS, RateLimiter
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
-from pqkeep_gateway.http.errors import ApiError, Code
+from pqkeep_gateway.http.errors import ApiError, Code, too_many
 from pqkeep_gateway.tenancy.api_keys import ApiKey, ApiKeys, QuotaReachedError
 from pqkeep_gateway.tenancy.tenants import (
     MAX_NAME,
@@ -73,7 +73,7 @@ def _require_creator(call: ApiCall, limiter: RateLimiter, *, open_signup: bool) 
         case AnonymousPrincipal() if open_signup:
             seconds = limiter.retry_after(SIGN_UPS, "sign-up", call.source_address)
             if seconds is not None:
-                raise ApiError(Code.RATE_LIMIT_001, "too many sign-ups", retry_after=seconds)
+                raise too_many("too many sign-ups", seconds)
         case AnonymousPrincipal():
             raise ApiError(Code.AUTH_001, "missing or invalid credential")
         case ApiKeyPrincipal():

@@ -1,5 +1,8 @@
 """How the accounts database is opened."""
 
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -7,9 +10,12 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config as AlembicConfig
 from alembic.util import CommandError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from pqkeep_gateway.access.unavailable import UnavailableError
 from pqkeep_gateway.config import ConfigError
+
+_LOG = logging.getLogger(__name__)
 
 PRAGMAS = (
     "PRAGMA journal_mode = WAL",
@@ -39,6 +45,17 @@ async def open_database(path: str) -> AsyncEngine:
     except sa.exc.DatabaseError as error:
         raise ConfigError(f"cannot open the database {path}: {error.orig}") from None
     return engine
+
+
+@asynccontextmanager
+async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    """Begin a transaction; commit it at the end. Raises UnavailableError."""
+    try:
+        async with engine.begin() as connection:
+            yield connection
+    except sa.exc.OperationalError as error:
+        _LOG.error("the accounts database is out of reach: %s", error.orig)
+        raise UnavailableError from None
 
 
 def microseconds(when: datetime) -> int:

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.principals import ApiKeyPrincipal, Plan
-from pqkeep_gateway.storage.database import microseconds, time_of
+from pqkeep_gateway.storage.database import microseconds, time_of, transaction
 from pqkeep_gateway.storage.schema import API_KEYS, TENANTS
 from pqkeep_gateway.tenancy.api_keys import ApiKey, ApiKeyStatus, QuotaReachedError
 from pqkeep_gateway.tenancy.tenants import (
@@ -36,7 +36,7 @@ class SqlTenants:
             "updated_at_us": microseconds(tenant.updated_at),
         }
         try:
-            async with self._engine.begin() as connection:
+            async with transaction(self._engine) as connection:
                 await connection.execute(sa.insert(TENANTS), row)
         except sa.exc.IntegrityError:
             raise NameTakenError from None
@@ -44,7 +44,7 @@ class SqlTenants:
     async def get(self, tenant: TenantId) -> Tenant:
         """Return a tenant. Raises TenantNotFoundError."""
         query = sa.select(TENANTS).where(TENANTS.c.id == tenant)
-        async with self._engine.begin() as connection:
+        async with transaction(self._engine) as connection:
             row = (await connection.execute(query)).one_or_none()
         if row is None:
             raise TenantNotFoundError
@@ -72,7 +72,7 @@ class SqlApiKeys:
         own = API_KEYS.c.tenant_id == tenant
         active = API_KEYS.c.status == ApiKeyStatus.ACTIVE
         newest = sa.select(sa.func.max(API_KEYS.c.version)).where(own)
-        async with self._engine.begin() as connection:
+        async with transaction(self._engine) as connection:
             # The tenant's row is the lock under which versions are counted.
             await connection.execute(
                 sa.select(TENANTS.c.id).where(TENANTS.c.id == tenant).with_for_update()
@@ -99,7 +99,7 @@ class SqlApiKeys:
             .join(TENANTS, TENANTS.c.id == API_KEYS.c.tenant_id)
             .where(API_KEYS.c.digest == digest, API_KEYS.c.status == ApiKeyStatus.ACTIVE)
         )
-        async with self._engine.begin() as connection:
+        async with transaction(self._engine) as connection:
             row = (await connection.execute(query)).one_or_none()
         if row is None:
             return None

@@ -1,0 +1,5 @@
+"""Failing closed."""
+
+
+class UnavailableError(Exception):
+    """Something that a decision needs is out of reach. The answer is no: 503."""
