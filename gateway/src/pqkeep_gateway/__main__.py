@@ -29,6 +29,7 @@ IDLE_SECONDS = 65
 def main() -> int:
     """Run until SIGTERM or SIGINT."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s gateway %(levelname)s %(message)s")
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     os.umask(0o077)
     parser = argparse.ArgumentParser(prog="python -m pqkeep_gateway")
     parser.add_argument("settings", type=Path)

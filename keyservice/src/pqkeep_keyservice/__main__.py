@@ -1,85 +1,12 @@
 """Starts the key service: ``python -m pqkeep_keyservice SETTINGS.toml``.
 
-Exit status 78 (EX_CONFIG): it cannot start as it is set up. 70 (EX_SOFTWARE): a self-test failed.
+Worker processes run this file too when they start, so it imports the service only where it is
+meant to run.
 """
 
-import asyncio
-import logging
-import os
-import signal
 import sys
-from pathlib import Path
-
-import uvloop
-
-from pqkeep_keyservice import config, hardening
-from pqkeep_keyservice.audit.log import AuditLog
-from pqkeep_keyservice.config import Config, ConfigError
-from pqkeep_keyservice.crypto import selftest
-from pqkeep_keyservice.dispatch import Dispatcher
-from pqkeep_keyservice.server import Server
-from pqkeep_keyservice.storage.database import Database
-from pqkeep_keyservice.storage.keyrings import Keyrings
-from pqkeep_keyservice.storage.material import KeyMaterial
-from pqkeep_keyservice.storage.sealing import Sealer, read_root_key
-from pqkeep_keyservice.storage.store import KeyStore
-from pqkeep_keyservice.workers import Workers
-
-_LOG = logging.getLogger("pqkeep_keyservice")
-
-DRAIN_SECONDS = 10.0
-EXPIRE_SECONDS = 10.0
-
-
-def main() -> int:
-    """Run until SIGTERM or SIGINT."""
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s key service %(levelname)s %(message)s"
-    )
-    try:
-        hardening.harden()
-        settings = config.read(Path(sys.argv[1]))
-        selftest.require()
-        uvloop.run(serve(settings))
-    except ConfigError as error:
-        _LOG.critical("%s", error)
-        return os.EX_CONFIG
-    except selftest.SelfTestError as error:
-        _LOG.critical("%s", error)
-        return os.EX_SOFTWARE
-    return os.EX_OK
-
-
-async def serve(settings: Config) -> None:
-    """Put the parts together and serve."""
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-
-    sealer = Sealer(read_root_key(Path(settings.root_key_file)))
-    database = Database(settings.database)
-    store = KeyStore(database)
-    store.check_root_key(sealer)
-    material = KeyMaterial(sealer)
-    workers = Workers()
-    server = Server(Dispatcher(Keyrings(store), material, AuditLog(store), workers))
-    await server.listen(settings.socket)
-    _LOG.info("serving")
-    expiry = asyncio.create_task(_expire(material))
-    await stop.wait()
-
-    _LOG.info("stopping")
-    expiry.cancel()
-    await server.drain(DRAIN_SECONDS)
-    workers.close()
-    database.close()
-
-
-async def _expire(material: KeyMaterial) -> None:
-    while True:
-        await asyncio.sleep(EXPIRE_SECONDS)
-        material.expire()
-
 
 if __name__ == "__main__":
+    from pqkeep_keyservice.process import main
+
     sys.exit(main())

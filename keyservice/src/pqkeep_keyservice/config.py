@@ -4,6 +4,7 @@ Unknown names are errors, and nothing secret is in the file itself.
 """
 
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
@@ -22,6 +23,10 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The SQLite file of keys and audit records."""
     root_key_file: str
     """32 random bytes, in a file that only this process's user can read."""
+    slh_dsa: Literal["pqcrypto", "openssl"] = "pqcrypto"
+    """Whose SLH-DSA is used: the pqcrypto package's, or a system's OpenSSL >= 3.5."""
+    openssl_library: str | None = None
+    """That OpenSSL's libcrypto, where it is not the system's own."""
 
 
 def read(path: Path) -> Config:
@@ -33,7 +38,8 @@ def read(path: Path) -> Config:
     except msgspec.MsgspecError as error:
         raise ConfigError(f"{path}: {error}") from None
     here = path.resolve().parent
-    return Config(
+    return msgspec.structs.replace(
+        config,
         socket=str(here / config.socket),
         database=str(here / config.database),
         root_key_file=str(here / config.root_key_file),

@@ -7,13 +7,19 @@ from typing import assert_never
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.audit.record import SUCCESS, record
 from pqkeep_keyservice.keyring import Keyring
-from pqkeep_keyservice.operations import encapsulation, encryption, lifecycle, signing
+from pqkeep_keyservice.operations import (
+    encapsulation,
+    encryption,
+    lifecycle,
+    mismatch,
+    signing,
+    wrapping,
+)
 from pqkeep_keyservice.operations.done import Done
+from pqkeep_keyservice.operations.resources import Resources
 from pqkeep_keyservice.storage.keyrings import Keyrings
-from pqkeep_keyservice.storage.material import KeyMaterial
 from pqkeep_keyservice.storage.sealing import UnsealError
 from pqkeep_keyservice.storage.store import Verdict
-from pqkeep_keyservice.workers import Workers
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.messages import (
@@ -32,7 +38,11 @@ from pqkeep_protocol.messages import (
     RetireKey,
     RotateKey,
     Sign,
+    SignHash,
+    Unwrap,
     Verify,
+    VerifyHash,
+    Wrap,
 )
 
 _LOG = logging.getLogger(__name__)
@@ -41,14 +51,11 @@ _LOG = logging.getLogger(__name__)
 class Dispatcher:
     """Answers requests: the work, then its audit record, then the answer."""
 
-    def __init__(
-        self, rings: Keyrings, material: KeyMaterial, log: AuditLog, workers: Workers
-    ) -> None:
+    def __init__(self, rings: Keyrings, resources: Resources, log: AuditLog) -> None:
         """Hold what the operations need."""
         self._rings = rings
-        self._material = material
+        self._resources = resources
         self._log = log
-        self._workers = workers
 
     async def execute(
         self, request: AnyRequest, attribution: Attribution, deadline: float
@@ -62,6 +69,9 @@ class Dispatcher:
             return await self._until_done(request, attribution, deadline)
         except KeyServiceError as refusal:
             kind = refusal.kind
+            if kind is ErrorKind.DECRYPTION_FAILED and isinstance(request, Decrypt | Unwrap):
+                material = self._resources.material
+                kind = await mismatch.kind_of_failure(request, self._rings.get, material)
         except UnsealError:
             _LOG.error("a sealed %s key of tenant %s is damaged", request.algorithm, request.tenant)
             kind = ErrorKind.UNAVAILABLE
@@ -77,7 +87,7 @@ class Dispatcher:
     ) -> AnyResult:
         now = asyncio.get_running_loop().time
         while True:
-            done = await self._answer(request)
+            done = await self._answer(request, deadline)
             if now() >= deadline:
                 raise KeyServiceError(ErrorKind.DEADLINE_EXCEEDED)
             row = record(request, attribution, done.version, SUCCESS)
@@ -97,10 +107,10 @@ class Dispatcher:
         self._rings.put(ring)
         for entry in ring.entries:
             if entry.sealed is None:
-                self._material.forget(ring.tenant, entry.info)
+                self._resources.material.forget(ring.tenant, entry.info)
 
     async def _answer(  # noqa: C901, PLR0911, PLR0912 - one flat table, checked by assert_never
-        self, request: AnyRequest
+        self, request: AnyRequest, deadline: float
     ) -> Done:
         if isinstance(request, ListKeys):
             wanted = Algorithm if request.algorithm is None else (request.algorithm,)
@@ -110,23 +120,28 @@ class Dispatcher:
         if request.operation not in ALGORITHMS[request.algorithm].operations:
             raise KeyServiceError(ErrorKind.UNSUPPORTED)
         ring = await self._rings.get(request.tenant, request.algorithm)
+        material = self._resources.material
         match request:
             case Encrypt():
-                return encryption.encrypt(request, ring, self._material)
+                return encryption.encrypt(request, ring, material)
             case Decrypt():
-                return encryption.decrypt(request, ring, self._material)
+                return encryption.decrypt(request, ring, material)
             case Encapsulate():
-                return encapsulation.encapsulate(request, ring, self._material)
+                return encapsulation.encapsulate(request, ring, material)
             case Decapsulate():
-                return encapsulation.decapsulate(request, ring, self._material)
-            case Sign():
-                return await signing.sign(request, ring, self._material, self._workers)
-            case Verify():
-                return await signing.verify(request, ring, self._material, self._workers)
+                return encapsulation.decapsulate(request, ring, material)
+            case Wrap():
+                return wrapping.wrap(request, ring, material)
+            case Unwrap():
+                return wrapping.unwrap(request, ring, material)
+            case Sign() | SignHash():
+                return await signing.sign(request, ring, self._resources, deadline)
+            case Verify() | VerifyHash():
+                return await signing.verify(request, ring, self._resources, deadline)
             case GenerateKey():
-                return lifecycle.generate(request, ring, self._material)
+                return await lifecycle.generate(request, ring, self._resources, deadline)
             case RotateKey():
-                return lifecycle.rotate(request, ring, self._material)
+                return await lifecycle.rotate(request, ring, self._resources, deadline)
             case RetireKey():
                 return lifecycle.retire(request, ring)
             case ArchiveKey():

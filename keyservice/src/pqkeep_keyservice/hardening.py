@@ -1,33 +1,38 @@
 """What the process takes away from itself before it holds a key."""
 
 import ctypes
-import logging
 import os
 import resource
+import signal
 
-_LOG = logging.getLogger(__name__)
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 # prctl(2) and mlockall(2), from <linux/prctl.h> and <sys/mman.h>
+_PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_NO_NEW_PRIVS = 38
 _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
 
 
-def harden() -> None:
+def harden() -> bool:
     """Write no core dump, be no debugger's target, gain no privilege, swap no key out.
 
-    Memory is locked only where the limit on it is infinite: below that, later allocations would
-    fail. Raises OSError where the kernel refuses the rest.
+    Returns whether memory is locked: only where the limit on that is infinite, because below it
+    later allocations would fail. Raises OSError where the kernel refuses the rest.
     """
     os.umask(0o077)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    libc = ctypes.CDLL(None, use_errno=True)
-    _check(libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))
-    _check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-    if resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] == resource.RLIM_INFINITY:
-        _check(libc.mlockall(_MCL_CURRENT | _MCL_FUTURE | _MCL_ONFAULT))
-    else:
-        _LOG.warning("memory is not locked: the memlock limit is not infinite")
+    _check(_LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))
+    _check(_LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    if resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] != resource.RLIM_INFINITY:
+        return False
+    _check(_LIBC.mlockall(_MCL_CURRENT | _MCL_FUTURE | _MCL_ONFAULT))
+    return True
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the one that started it is gone."""
+    _check(_LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
 
 
 def _check(result: int) -> None:

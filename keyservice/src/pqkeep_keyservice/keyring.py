@@ -71,10 +71,14 @@ class Keyring:
         entry = self._usable(operation, version)
         return entry.info, entry.sealed or _not_found()
 
-    def with_first(self, new: KeyEntry) -> "Keyring":
-        """Add a key where none is active."""
+    def require_no_active(self) -> None:
+        """Raise KEY_EXISTS if there is an active key."""
         if self.active is not None:
             raise KeyServiceError(ErrorKind.KEY_EXISTS)
+
+    def with_first(self, new: KeyEntry) -> "Keyring":
+        """Add a key where none is active."""
+        self.require_no_active()
         return self._next((*self.entries, new))
 
     def with_rotated(self, new: KeyEntry) -> "Keyring":

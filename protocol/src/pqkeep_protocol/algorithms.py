@@ -24,8 +24,12 @@ class Operation(StrEnum):
     DECRYPT = "decrypt"
     ENCAPSULATE = "encapsulate"
     DECAPSULATE = "decapsulate"
+    WRAP = "wrap"
+    UNWRAP = "unwrap"
     SIGN = "sign"
     VERIFY = "verify"
+    SIGN_HASH = "sign-hash"
+    VERIFY_HASH = "verify-hash"
     GENERATE_KEY = "generate-key"
     ROTATE_KEY = "rotate-key"
     RETIRE_KEY = "retire-key"
@@ -35,15 +39,26 @@ class Operation(StrEnum):
     GET_ACTIVE_KEY = "get-active-key"
 
 
-READING = frozenset({Operation.DECRYPT, Operation.DECAPSULATE, Operation.VERIFY})
+READING = frozenset(
+    {
+        Operation.DECRYPT,
+        Operation.DECAPSULATE,
+        Operation.UNWRAP,
+        Operation.VERIFY,
+        Operation.VERIFY_HASH,
+    }
+)
 """Operations on what a key once produced: allowed on every plan, and with retired keys."""
 
-_KEM_OPERATIONS = frozenset(
+_KEM = frozenset(
     {Operation.ENCRYPT, Operation.DECRYPT, Operation.ENCAPSULATE, Operation.DECAPSULATE}
 )
-_SIGNATURE_OPERATIONS = frozenset({Operation.SIGN, Operation.VERIFY})
+_KEY_WRAP = frozenset({Operation.WRAP, Operation.UNWRAP})
+_SIGNATURE = frozenset(
+    {Operation.SIGN, Operation.VERIFY, Operation.SIGN_HASH, Operation.VERIFY_HASH}
+)
 
-LIFECYCLE = frozenset(Operation) - _KEM_OPERATIONS - _SIGNATURE_OPERATIONS
+LIFECYCLE = frozenset(Operation) - _KEM - _KEY_WRAP - _SIGNATURE
 """Operations on the key itself: every algorithm has them."""
 
 
@@ -51,7 +66,37 @@ class Algorithm(StrEnum):
     """The wire values of the interface specification."""
 
     ML_KEM_768 = "Kyber768"
+    X_WING = "X-Wing"
+    ML_KEM_1024 = "ML-KEM-1024"
     ML_DSA_65 = "Dilithium3"
+    COMPOSITE_ML_DSA = "Composite-ML-DSA"
+    ML_DSA_87 = "ML-DSA-87"
+    SLH_DSA_SHA2_128S = "SLH-DSA-SHA2-128s"
+    SLH_DSA_SHA2_128F = "SLH-DSA-SHA2-128f"
+    SLH_DSA_SHA2_192S = "SLH-DSA-SHA2-192s"
+    SLH_DSA_SHA2_256S = "SLH-DSA-SHA2-256s"
+
+
+class HashAlgorithm(StrEnum):
+    """The hash functions whose digests can be signed."""
+
+    SHA_256 = "SHA-256"
+    SHA_384 = "SHA-384"
+    SHA_512 = "SHA-512"
+
+
+DIGEST_SIZE: Mapping[HashAlgorithm, int] = {
+    HashAlgorithm.SHA_256: 32,
+    HashAlgorithm.SHA_384: 48,
+    HashAlgorithm.SHA_512: 64,
+}
+"""Bytes in a digest."""
+
+SYMMETRIC_KEY_SIZES = frozenset({16, 24, 32, 48, 64})
+"""Bytes in a key that can be wrapped."""
+
+BOX_OVERHEAD = 28
+"""Bytes that AES-256-GCM adds to what it encrypts: nonce (12) and tag (16)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +111,28 @@ class AlgorithmSpec:
     """Size of the KEM ciphertext, or of the largest signature."""
 
 
+def _kem(
+    standard: str, public_key_size: int, output_size: int, *, wraps: bool = True
+) -> AlgorithmSpec:
+    operations = _KEM | LIFECYCLE | (_KEY_WRAP if wraps else frozenset())
+    return AlgorithmSpec(Kind.KEM, standard, operations, public_key_size, output_size)
+
+
+def _signature(standard: str, public_key_size: int, output_size: int) -> AlgorithmSpec:
+    return AlgorithmSpec(
+        Kind.SIGNATURE, standard, _SIGNATURE | LIFECYCLE, public_key_size, output_size
+    )
+
+
 ALGORITHMS: Mapping[Algorithm, AlgorithmSpec] = {
-    Algorithm.ML_KEM_768: AlgorithmSpec(
-        Kind.KEM, "FIPS 203", _KEM_OPERATIONS | LIFECYCLE, 1184, 1088
-    ),
-    Algorithm.ML_DSA_65: AlgorithmSpec(
-        Kind.SIGNATURE, "FIPS 204", _SIGNATURE_OPERATIONS | LIFECYCLE, 1952, 3309
-    ),
+    Algorithm.ML_KEM_768: _kem("FIPS 203", 1184, 1088),
+    Algorithm.X_WING: _kem("draft-connolly-cfrg-xwing-kem", 1216, 1120),
+    Algorithm.ML_KEM_1024: _kem("FIPS 203", 1568, 1568, wraps=False),
+    Algorithm.ML_DSA_65: _signature("FIPS 204", 1952, 3309),
+    Algorithm.COMPOSITE_ML_DSA: _signature("draft-ietf-lamps-pq-composite-sigs", 2017, 3381),
+    Algorithm.ML_DSA_87: _signature("FIPS 204", 2592, 4627),
+    Algorithm.SLH_DSA_SHA2_128S: _signature("FIPS 205", 32, 7856),
+    Algorithm.SLH_DSA_SHA2_128F: _signature("FIPS 205", 32, 17088),
+    Algorithm.SLH_DSA_SHA2_192S: _signature("FIPS 205", 48, 16224),
+    Algorithm.SLH_DSA_SHA2_256S: _signature("FIPS 205", 64, 29792),
 }

@@ -19,6 +19,8 @@ class ErrorKind(StrEnum):
     """The lifecycle has no such step from the key's status."""
     UNSUPPORTED = "unsupported"
     """The algorithm has no such operation."""
+    ALGORITHM_MISMATCH = "algorithm-mismatch"
+    """It does not open with this algorithm's key, and does with another's."""
     DECRYPTION_FAILED = "decryption-failed"
     VERIFICATION_FAILED = "verification-failed"
     OVERLOADED = "overloaded"

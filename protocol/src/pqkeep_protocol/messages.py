@@ -8,7 +8,7 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
-from pqkeep_protocol.algorithms import Algorithm, Operation
+from pqkeep_protocol.algorithms import Algorithm, HashAlgorithm, Operation
 from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
 
 R_co = TypeVar("R_co", covariant=True)
@@ -67,7 +67,7 @@ class Decrypted(Result, frozen=True, kw_only=True, tag="decrypted"):
 
 
 class Decrypt(Request[Decrypted], frozen=True, kw_only=True, tag="decrypt"):
-    """Open what encrypt made. Errors: DECRYPTION_FAILED."""
+    """Open what encrypt made. Errors: DECRYPTION_FAILED, ALGORITHM_MISMATCH."""
 
     operation: ClassVar = Operation.DECRYPT
     algorithm: Algorithm
@@ -105,6 +105,36 @@ class Decapsulate(Request[Decapsulated], frozen=True, kw_only=True, tag="decapsu
     kem_ciphertext: bytes
 
 
+class Wrapped(Result, frozen=True, kw_only=True, tag="wrapped"):
+    """``wrapped_key``: the layout of a ciphertext, bound to wrapping."""
+
+    wrapped_key: bytes
+
+
+class Wrap(Request[Wrapped], frozen=True, kw_only=True, tag="wrap"):
+    """Encrypt a symmetric key of SYMMETRIC_KEY_SIZES bytes, which is wiped afterwards."""
+
+    operation: ClassVar = Operation.WRAP
+    algorithm: Algorithm
+    version: KeyVersion
+    symmetric_key: bytearray
+
+
+class Unwrapped(Result, frozen=True, kw_only=True, tag="unwrapped"):
+    """What wrap was given."""
+
+    symmetric_key: bytes
+
+
+class Unwrap(Request[Unwrapped], frozen=True, kw_only=True, tag="unwrap"):
+    """Open what wrap made. Errors: DECRYPTION_FAILED, ALGORITHM_MISMATCH."""
+
+    operation: ClassVar = Operation.UNWRAP
+    algorithm: Algorithm
+    version: KeyVersion
+    wrapped_key: bytes
+
+
 class Signed(Result, frozen=True, kw_only=True, tag="signed"):
     """A signature, and the key version that made it."""
 
@@ -132,6 +162,27 @@ class Verify(Request[Verified], frozen=True, kw_only=True, tag="verify"):
     algorithm: Algorithm
     version: KeyVersion
     message: bytes
+    signature: bytes
+
+
+class SignHash(Request[Signed], frozen=True, kw_only=True, tag="sign-hash"):
+    """Sign a digest of DIGEST_SIZE bytes, which the caller computed."""
+
+    operation: ClassVar = Operation.SIGN_HASH
+    algorithm: Algorithm
+    version: KeyVersion | None
+    hash_algorithm: HashAlgorithm
+    digest: bytes
+
+
+class VerifyHash(Request[Verified], frozen=True, kw_only=True, tag="verify-hash"):
+    """Check a signature over a digest. Errors: VERIFICATION_FAILED."""
+
+    operation: ClassVar = Operation.VERIFY_HASH
+    algorithm: Algorithm
+    version: KeyVersion
+    hash_algorithm: HashAlgorithm
+    digest: bytes
     signature: bytes
 
 
@@ -214,8 +265,12 @@ AnyRequest = (
     | Decrypt
     | Encapsulate
     | Decapsulate
+    | Wrap
+    | Unwrap
     | Sign
     | Verify
+    | SignHash
+    | VerifyHash
     | GenerateKey
     | RotateKey
     | RetireKey
@@ -225,7 +280,17 @@ AnyRequest = (
     | GetActiveKey
 )
 AnyResult = (
-    Encrypted | Decrypted | Encapsulated | Decapsulated | Signed | Verified | Key | Keys | Rotated
+    Encrypted
+    | Decrypted
+    | Encapsulated
+    | Decapsulated
+    | Wrapped
+    | Unwrapped
+    | Signed
+    | Verified
+    | Key
+    | Keys
+    | Rotated
 )
 
 

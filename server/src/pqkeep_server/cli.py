@@ -9,7 +9,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from pqkeep_keyservice.config import ConfigError
 from pqkeep_server.dev import Dev, DevError, Ready, data_directory, write_private
+from pqkeep_server.selftest import run as run_selftest
 
 app = typer.Typer(
     name="pqkeepd",
@@ -50,6 +52,28 @@ def dev(
     except DevError as error:
         typer.echo(f"pqkeepd: {error}", err=True)
         raise typer.Exit(1) from None
+
+
+@app.command()
+def selftest(
+    *,
+    openssl: Annotated[
+        bool, typer.Option("--openssl", help="Test SLH-DSA of the system's OpenSSL >= 3.5.")
+    ] = False,
+    openssl_library: Annotated[
+        str, typer.Option(help="Another libcrypto than the system's, with --openssl.")
+    ] = "",
+) -> None:
+    """Check every algorithm against its known answer, and print a table."""
+    try:
+        table, passed = run_selftest(openssl_library if openssl else None)
+    except ConfigError as error:
+        typer.echo(f"pqkeepd: {error}", err=True)
+        raise typer.Exit(1) from None
+    Console().print(table)
+    if not passed:
+        typer.echo("pqkeepd: the cryptography of this installation must not be used", err=True)
+        raise typer.Exit(1)
 
 
 async def _serve(directory: Path, port: int, ready_file: Path | None, *, temporary: bool) -> None:

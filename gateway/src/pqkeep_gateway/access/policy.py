@@ -7,10 +7,20 @@ from pqkeep_gateway.access.principals import Plan
 from pqkeep_protocol.algorithms import READING, Algorithm, Operation
 
 _EVERY_PLAN = frozenset(Plan)
+_STARTER_UP = _EVERY_PLAN - {Plan.FREE}
+_ENTERPRISE_UP = frozenset({Plan.ENTERPRISE, Plan.ENTERPRISE_PLUS})
 
 WRITING_PLANS: Mapping[Algorithm, frozenset[Plan]] = {
     Algorithm.ML_KEM_768: _EVERY_PLAN,
+    Algorithm.X_WING: _STARTER_UP,
+    Algorithm.ML_KEM_1024: _ENTERPRISE_UP,
     Algorithm.ML_DSA_65: _EVERY_PLAN,
+    Algorithm.COMPOSITE_ML_DSA: _STARTER_UP,
+    Algorithm.ML_DSA_87: _ENTERPRISE_UP,
+    Algorithm.SLH_DSA_SHA2_128S: _STARTER_UP,
+    Algorithm.SLH_DSA_SHA2_128F: _STARTER_UP,
+    Algorithm.SLH_DSA_SHA2_192S: _STARTER_UP,
+    Algorithm.SLH_DSA_SHA2_256S: _STARTER_UP,
 }
 """The plans on which an algorithm's keys are made and used. Reading needs no plan."""
 
@@ -41,6 +51,8 @@ def decide(plan: Plan, operation: Operation, algorithm: Algorithm | None) -> Dec
         return Allowed("reading-on-every-plan")
     if operation in LOOK_UP:
         return Allowed("own-public-keys")
+    if operation is Operation.WRAP and plan not in _STARTER_UP:
+        return Denied("plan-lacks-key-wrap")
     if algorithm is not None and plan in WRITING_PLANS.get(algorithm, ()):
         return Allowed("plan-includes-algorithm")
     return Denied("plan-lacks-algorithm")

@@ -27,8 +27,13 @@ class Code(Enum):
     KEM_001 = ("ERR_KEM_001", 400)
     KEM_002 = ("ERR_KEM_002", 400)
     KEM_007 = ("ERR_KEM_007", 400)
+    KEM_010 = ("ERR_KEM_010", 400)
+    KEM_011 = ("ERR_KEM_011", 400)
+    KEM_012 = ("ERR_KEM_012", 400)
     SIG_001 = ("ERR_SIG_001", 400)
     SIG_002 = ("ERR_SIG_002", 400)
+    SIG_010 = ("ERR_SIG_010", 400)
+    SIG_011 = ("ERR_SIG_011", 400)
     INTERNAL_001 = ("ERR_INTERNAL_001", 500)
     BAD_GATEWAY_001 = ("ERR_BAD_GATEWAY_001", 502)
     SERVICE_001 = ("ERR_SERVICE_001", 503)
@@ -64,8 +69,12 @@ MALFORMED: Mapping[Operation, Code] = {
     Operation.ENCAPSULATE: Code.KEM_001,
     Operation.DECRYPT: Code.KEM_002,
     Operation.DECAPSULATE: Code.KEM_002,
+    Operation.WRAP: Code.KEM_010,
+    Operation.UNWRAP: Code.KEM_011,
     Operation.SIGN: Code.SIG_001,
     Operation.VERIFY: Code.SIG_001,
+    Operation.SIGN_HASH: Code.SIG_001,
+    Operation.VERIFY_HASH: Code.SIG_001,
     **dict.fromkeys(LIFECYCLE, Code.INVALID_001),
 }
 """A field is missing, of the wrong type, badly encoded or out of range."""
@@ -74,14 +83,17 @@ TOO_LARGE: Mapping[Operation, Code] = {
     Operation.ENCRYPT: Code.KEM_001,
     Operation.DECRYPT: Code.KEM_002,
     Operation.DECAPSULATE: Code.KEM_002,
+    Operation.UNWRAP: Code.KEM_011,
     Operation.SIGN: Code.SIG_002,
     Operation.VERIFY: Code.SIG_002,
+    Operation.VERIFY_HASH: Code.SIG_001,
 }
 """A binary field is longer than the operation takes."""
 
-UNDECRYPTABLE: Mapping[Operation, Code] = {
-    Operation.DECRYPT: Code.KEM_002,
-    Operation.DECAPSULATE: Code.KEM_002,
+UNDECRYPTABLE: Mapping[Operation, tuple[Code, str]] = {
+    Operation.DECRYPT: (Code.KEM_002, "ciphertext"),
+    Operation.DECAPSULATE: (Code.KEM_002, "kem_ciphertext"),
+    Operation.UNWRAP: (Code.KEM_012, "wrapped_key"),
 }
 """The right form, but it does not open with this key."""
 
@@ -111,6 +123,11 @@ REFUSALS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
         "the algorithm does not have this operation",
         "algorithm",
     ),
+    ErrorKind.ALGORITHM_MISMATCH: (
+        Code.INVALID_001,
+        "it was made with another algorithm's key",
+        "algorithm",
+    ),
     ErrorKind.OVERLOADED: (Code.SERVICE_001, "the key service has too much to do", None),
     ErrorKind.UNAVAILABLE: (Code.SERVICE_001, "the key service is unavailable", None),
     ErrorKind.DEADLINE_EXCEEDED: (
@@ -131,7 +148,8 @@ REFUSALS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
 def error_for(operation: Operation, kind: ErrorKind) -> ApiError:
     """Return what to say when the key service refuses. What is in no table is our fault."""
     if kind is ErrorKind.DECRYPTION_FAILED and operation in UNDECRYPTABLE:
-        return ApiError(UNDECRYPTABLE[operation], "it does not open with this key")
+        code, name = UNDECRYPTABLE[operation]
+        return ApiError(code, f"{name} does not open with this key", name)
     code, message, field = REFUSALS.get(kind, REFUSALS[ErrorKind.INTERNAL])
     return unavailable(message) if code is Code.SERVICE_001 else ApiError(code, message, field)
 

@@ -1,10 +1,10 @@
 """POST /api/v1/kem/*."""
 
 from pqkeep_gateway.http.envelope import Data
-from pqkeep_gateway.http.fields import MAX_CIPHERTEXT, MAX_KEM_CIPHERTEXT, MAX_PLAINTEXT
+from pqkeep_gateway.http.fields import MAX_CIPHERTEXT, MAX_PLAINTEXT
 from pqkeep_gateway.http.key_operation import KeyCall, KeyOperation
 from pqkeep_protocol.algorithms import Algorithm, Operation
-from pqkeep_protocol.messages import Decapsulate, Decrypt, Encapsulate, Encrypt
+from pqkeep_protocol.messages import Decapsulate, Decrypt, Encapsulate, Encrypt, Unwrap, Wrap
 
 
 async def encrypt(call: KeyCall) -> Data:
@@ -57,7 +57,7 @@ async def encapsulate(call: KeyCall) -> Data:
 
 async def decapsulate(call: KeyCall) -> Data:
     """Recover a shared secret."""
-    kem_ciphertext = call.fields.binary("kem_ciphertext", at_most=MAX_KEM_CIPHERTEXT)
+    kem_ciphertext = call.fields.kem_ciphertext(call.algorithm)
     version = call.fields.version()
     decapsulated = await call.execute(
         Decapsulate(
@@ -74,6 +74,45 @@ async def decapsulate(call: KeyCall) -> Data:
     }
 
 
+async def wrap(call: KeyCall) -> Data:
+    """Wrap a symmetric key, and overwrite our copy of it."""
+    version = call.fields.version()
+    symmetric_key = call.fields.symmetric_key()
+    try:
+        wrapped = await call.execute(
+            Wrap(
+                tenant=call.tenant,
+                algorithm=call.algorithm,
+                version=version,
+                symmetric_key=symmetric_key,
+            )
+        )
+    finally:
+        symmetric_key[:] = bytes(len(symmetric_key))
+    return {
+        "wrapped_key": wrapped.wrapped_key,
+        "key_version": version,
+        "algorithm": call.algorithm,
+        "wrapping_method": "KEM-DEM",
+    }
+
+
+async def unwrap(call: KeyCall) -> Data:
+    """Unwrap what wrap returned."""
+    wrapped_key = call.fields.wrapped_key(call.algorithm)
+    version = call.fields.version()
+    unwrapped = await call.execute(
+        Unwrap(
+            tenant=call.tenant, algorithm=call.algorithm, version=version, wrapped_key=wrapped_key
+        )
+    )
+    return {
+        "symmetric_key": unwrapped.symmetric_key,
+        "key_version": version,
+        "algorithm": call.algorithm,
+    }
+
+
 DEFAULT = Algorithm.ML_KEM_768
 
 OPERATIONS = (
@@ -81,4 +120,8 @@ OPERATIONS = (
     KeyOperation("POST", "/kem/decrypt", Operation.DECRYPT, decrypt, DEFAULT),
     KeyOperation("POST", "/kem/encapsulate", Operation.ENCAPSULATE, encapsulate, DEFAULT),
     KeyOperation("POST", "/kem/decapsulate", Operation.DECAPSULATE, decapsulate, DEFAULT),
+    KeyOperation("POST", "/kem/key/wrap", Operation.WRAP, wrap, DEFAULT),
+    KeyOperation("POST", "/kem/key/unwrap", Operation.UNWRAP, unwrap, DEFAULT),
+    KeyOperation("POST", "/kem/wrap", Operation.WRAP, wrap, DEFAULT),
+    KeyOperation("POST", "/kem/unwrap", Operation.UNWRAP, unwrap, DEFAULT),
 )

@@ -14,6 +14,7 @@ from pqkeep_gateway.access.rate_limit import SIGN_UPS, RateLimiter
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import ApiError, Code, too_many
+from pqkeep_gateway.http.fields import member
 from pqkeep_gateway.tenancy.api_keys import ApiKey, ApiKeys, QuotaReachedError
 from pqkeep_gateway.tenancy.tenants import (
     MAX_NAME,
@@ -106,10 +107,10 @@ def _name(body: Mapping[str, object]) -> str:
 
 def _plan(body: Mapping[str, object]) -> Plan:
     value = body.get("plan", Plan.FREE)
-    for plan in Plan:
-        if value == plan.value:
-            return plan
-    raise ApiError(Code.INVALID_001, "plan must be one of " + ", ".join(Plan), "plan")
+    plan = member(Plan, value)
+    if plan is None:
+        raise ApiError(Code.INVALID_001, "plan must be one of " + ", ".join(Plan), "plan")
+    return plan
 
 
 def _tenant(tenant: Tenant) -> Data:

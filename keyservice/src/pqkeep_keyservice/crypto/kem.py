@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from pqkeep_keyservice.crypto import mlkem
+from pqkeep_keyservice.crypto import mlkem, xwing
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_protocol.algorithms import Algorithm
 
@@ -54,4 +54,6 @@ class Kem(Protocol):
 
 KEMS: Mapping[Algorithm, Kem] = {
     Algorithm.ML_KEM_768: mlkem.ML_KEM_768,
+    Algorithm.X_WING: xwing.X_WING,
+    Algorithm.ML_KEM_1024: mlkem.ML_KEM_1024,
 }

@@ -7,34 +7,37 @@ from cryptography.hazmat.primitives.asymmetric import mldsa
 
 from pqkeep_keyservice.crypto.secret import Secret
 
+Private = mldsa.MLDSA65PrivateKey | mldsa.MLDSA87PrivateKey
+Public = mldsa.MLDSA65PublicKey | mldsa.MLDSA87PublicKey
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class VerifyingKey:
     """A public key."""
 
-    _key: mldsa.MLDSA65PublicKey
+    _key: Public
 
-    def verify(self, signature: bytes, message: bytes) -> None:
-        """Raise InvalidSignature unless it holds (FIPS 204, algorithm 3, empty context)."""
-        self._key.verify(signature, message)
+    def verify(self, signature: bytes, message: bytes, context: bytes = b"") -> None:
+        """Raise InvalidSignature unless it holds (FIPS 204, algorithm 3)."""
+        self._key.verify(signature, message, context)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SigningKey:
     """An expanded private key."""
 
-    _key: mldsa.MLDSA65PrivateKey
+    _key: Private
 
-    def sign(self, message: bytes) -> bytes:
-        """Return a hedged signature (FIPS 204, algorithm 2, empty context)."""
-        return self._key.sign(message)
+    def sign(self, message: bytes, context: bytes = b"") -> bytes:
+        """Return a hedged signature (FIPS 204, algorithm 2)."""
+        return self._key.sign(message, context)
 
     def seed(self) -> Secret:
         """Return the seed (32 bytes)."""
         return Secret(self._key.private_bytes_raw())
 
     def public_bytes(self) -> bytes:
-        """Return the verifying key (ML-DSA-65: 1952 bytes)."""
+        """Return the verifying key."""
         return self._key.public_key().public_bytes_raw()
 
 
@@ -42,9 +45,9 @@ class SigningKey:
 class MlDsa:
     """One parameter set."""
 
-    _generate: Callable[[], mldsa.MLDSA65PrivateKey]
-    _from_seed: Callable[[memoryview], mldsa.MLDSA65PrivateKey]
-    _from_public: Callable[[bytes], mldsa.MLDSA65PublicKey]
+    _generate: Callable[[], Private]
+    _from_seed: Callable[[memoryview], Private]
+    _from_public: Callable[[bytes], Public]
 
     def generate(self) -> SigningKey:
         """Make a new key pair."""
@@ -65,3 +68,10 @@ ML_DSA_65 = MlDsa(
     mldsa.MLDSA65PublicKey.from_public_bytes,
 )
 """Verifying key 1952 bytes, signature 3309."""
+
+ML_DSA_87 = MlDsa(
+    mldsa.MLDSA87PrivateKey.generate,
+    mldsa.MLDSA87PrivateKey.from_seed_bytes,
+    mldsa.MLDSA87PublicKey.from_public_bytes,
+)
+"""Verifying key 2592 bytes, signature 4627."""

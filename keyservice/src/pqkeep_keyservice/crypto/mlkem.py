@@ -7,12 +7,15 @@ from cryptography.hazmat.primitives.asymmetric import mlkem
 
 from pqkeep_keyservice.crypto.secret import Secret
 
+Private = mlkem.MLKEM768PrivateKey | mlkem.MLKEM1024PrivateKey
+Public = mlkem.MLKEM768PublicKey | mlkem.MLKEM1024PublicKey
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DecapsulationKey:
     """An expanded private key."""
 
-    _key: mlkem.MLKEM768PrivateKey
+    _key: Private
 
     def decapsulate(self, ciphertext: bytes) -> bytes:
         """Return the shared secret (32 bytes). Raises ValueError on a wrong size."""
@@ -23,7 +26,7 @@ class DecapsulationKey:
         return Secret(self._key.private_bytes_raw())
 
     def public_bytes(self) -> bytes:
-        """Return the encapsulation key (ML-KEM-768: 1184 bytes)."""
+        """Return the encapsulation key."""
         return self._key.public_key().public_bytes_raw()
 
 
@@ -31,15 +34,15 @@ class DecapsulationKey:
 class MlKem:
     """One parameter set."""
 
-    _generate: Callable[[], mlkem.MLKEM768PrivateKey]
-    _from_seed: Callable[[memoryview], mlkem.MLKEM768PrivateKey]
-    _from_public: Callable[[bytes], mlkem.MLKEM768PublicKey]
+    _generate: Callable[[], Private]
+    _from_seed: Callable[[memoryview], Private]
+    _from_public: Callable[[bytes], Public]
 
     def generate(self) -> DecapsulationKey:
         """Make a new key pair."""
         return DecapsulationKey(self._generate())
 
-    def load_public(self, data: bytes) -> mlkem.MLKEM768PublicKey:
+    def load_public(self, data: bytes) -> Public:
         """Load an encapsulation key, with the checks of FIPS 203, section 7.2."""
         return self._from_public(data)
 
@@ -54,3 +57,10 @@ ML_KEM_768 = MlKem(
     mlkem.MLKEM768PublicKey.from_public_bytes,
 )
 """Encapsulation key 1184 bytes, ciphertext 1088, shared secret 32."""
+
+ML_KEM_1024 = MlKem(
+    mlkem.MLKEM1024PrivateKey.generate,
+    mlkem.MLKEM1024PrivateKey.from_seed_bytes,
+    mlkem.MLKEM1024PublicKey.from_public_bytes,
+)
+"""Encapsulation key 1568 bytes, ciphertext 1568, shared secret 32."""

@@ -1,11 +1,12 @@
-"""Known answers and pairwise consistency, checked before the process serves anything.
+"""Known answers and pairwise consistency, checked before a process serves anything.
 
-The known answers are in selftest.json, one entry an algorithm, made once with this package and
-cross-checked in the tests against the libraries' own vectors.
+The known answers are in selftest.json, one entry an algorithm. They were made once with these
+libraries; the tests check the same code against other people's vectors.
 """
 
 import json
 from base64 import b64decode
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
 from importlib.resources import files
 
@@ -15,59 +16,112 @@ from pqkeep_keyservice.crypto import dem
 from pqkeep_keyservice.crypto.kem import KEMS, Kem
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.crypto.signature import SIGNATURE_SCHEMES, SignatureScheme
+from pqkeep_keyservice.crypto.slhdsa import SETS, Implementation, sign_checked
 from pqkeep_protocol.algorithms import Algorithm
 
 MESSAGE = b"pqkeep self-test"
+CONTEXT = b"pqkeep/v1/self-test"
+
+Known = Mapping[str, bytes]
 
 
 class SelfTestError(Exception):
     """The cryptography here does not compute what it must. Nothing may be served."""
 
 
-def run() -> dict[Algorithm, bool]:
-    """Test every algorithm and the data encapsulation; return what passed."""
-    known = json.loads(files(__package__).joinpath("selftest.json").read_text())
+def require() -> None:
+    """Test what runs in the key service's own process. Raises SelfTestError."""
+    known = _read()
+    _require(
+        {
+            **{a: _holds(_kem(a, kem, known[a])) for a, kem in KEMS.items()},
+            **{a: _holds(_signature(s, known[a])) for a, s in SIGNATURE_SCHEMES.items()},
+        }
+    )
+
+
+def require_slhdsa(implementation: Implementation) -> None:
+    """Test what a worker process runs. Raises SelfTestError.
+
+    Known answers only: every signature is verified before it is released.
+    """
+    known = _read()
+    _require({a: _holds(_slhdsa(a, implementation, known[a])) for a in SETS})
+
+
+def run(implementation: Implementation) -> Mapping[Algorithm, bool]:
+    """Test everything, with a fresh signature of each kind; return what passed."""
+    known = _read()
     return {
-        algorithm: _passes(algorithm, known[algorithm]) for algorithm in (*KEMS, *SIGNATURE_SCHEMES)
+        **{a: _holds(_kem(a, kem, known[a])) for a, kem in KEMS.items()},
+        **{a: _holds(_signature(s, known[a])) for a, s in SIGNATURE_SCHEMES.items()},
+        **{
+            a: _holds(_slhdsa(a, implementation, known[a])) and _holds(_pair(a, implementation))
+            for a in SETS
+        },
     }
 
 
-def require() -> None:
-    """Raise SelfTestError unless everything passes."""
-    failed = [algorithm for algorithm, passed in run().items() if not passed]
+def _read() -> Mapping[str, Known]:
+    text = files(__package__).joinpath("selftest.json").read_text()
+    return {
+        algorithm: {name: b64decode(value) for name, value in known.items()}
+        for algorithm, known in json.loads(text).items()
+    }
+
+
+def _require(passed: Mapping[Algorithm, bool]) -> None:
+    failed = [algorithm for algorithm, holds in passed.items() if not holds]
     if failed:
         raise SelfTestError("self-test failed: " + ", ".join(failed))
 
 
-def _passes(algorithm: Algorithm, known: dict[str, str]) -> bool:
-    answer = {name: b64decode(value) for name, value in known.items()}
+def _holds(facts: Iterator[bool]) -> bool:
     try:
-        if algorithm in KEMS:
-            return _kem_passes(KEMS[algorithm], answer)
-        return _signature_passes(SIGNATURE_SCHEMES[algorithm], answer)
+        return all(facts)
     except (ValueError, InvalidSignature, dem.DecryptionError):
         return False
 
 
-def _kem_passes(kem: Kem, answer: dict[str, bytes]) -> bool:
-    private = kem.load_seed(Secret(answer["seed"]))
-    fresh_secret, fresh_ciphertext = kem.load_public(private.public_bytes()).encapsulate()
-    box = dem.close(fresh_secret, MESSAGE, info=b"self-test")
-    return (
-        sha256(private.public_bytes()).digest() == answer["public_key_sha256"]
-        and private.decapsulate(answer["ciphertext"]) == answer["shared_secret"]
-        and dem.open_(private.decapsulate(fresh_ciphertext), box, info=b"self-test") == MESSAGE
+def _kem(algorithm: Algorithm, kem: Kem, known: Known) -> Iterator[bool]:
+    private = kem.load_seed(Secret(known["seed"]))
+    yield sha256(private.public_bytes()).digest() == known["public_key_sha256"]
+    yield private.decapsulate(known["ciphertext"]) == known["shared_secret"]
+    secret, ciphertext = kem.load_public(private.public_bytes()).encapsulate()
+    yield private.decapsulate(ciphertext) == secret
+    box = dem.close(algorithm, secret, MESSAGE, info=CONTEXT)
+    yield dem.open_(algorithm, secret, box, info=CONTEXT) == MESSAGE
+
+
+def _signature(scheme: SignatureScheme, known: Known) -> Iterator[bool]:
+    private = scheme.load_seed(Secret(known["seed"]))
+    yield sha256(private.public_bytes()).digest() == known["public_key_sha256"]
+    public = scheme.load_public(private.public_bytes())
+    public.verify(known["signature"], MESSAGE, CONTEXT)
+    public.verify(private.sign(MESSAGE, CONTEXT), MESSAGE, CONTEXT)
+    yield _is_refused(lambda: public.verify(_damaged(known["signature"]), MESSAGE, CONTEXT))
+
+
+def _slhdsa(algorithm: Algorithm, implementation: Implementation, known: Known) -> Iterator[bool]:
+    public_key, signature = known["public_key"], known["signature"]
+    implementation.verify(algorithm, public_key, MESSAGE, CONTEXT, signature)
+    yield _is_refused(
+        lambda: implementation.verify(algorithm, public_key, MESSAGE, CONTEXT, _damaged(signature))
     )
 
 
-def _signature_passes(scheme: SignatureScheme, answer: dict[str, bytes]) -> bool:
-    private = scheme.load_seed(Secret(answer["seed"]))
-    public = scheme.load_public(private.public_bytes())
-    public.verify(answer["signature"], MESSAGE)
-    public.verify(private.sign(MESSAGE), MESSAGE)
-    damaged = bytes((answer["signature"][0] ^ 1, *answer["signature"][1:]))
+def _pair(algorithm: Algorithm, implementation: Implementation) -> Iterator[bool]:
+    private_key = implementation.generate(algorithm)
+    yield bool(sign_checked(implementation, algorithm, private_key, MESSAGE, CONTEXT))
+
+
+def _is_refused(verify: Callable[[], None]) -> bool:
     try:
-        public.verify(damaged, MESSAGE)
+        verify()
     except InvalidSignature:
-        return sha256(private.public_bytes()).digest() == answer["public_key_sha256"]
+        return True
     return False
+
+
+def _damaged(signature: bytes) -> bytes:
+    return bytes((signature[0] ^ 1,)) + signature[1:]

@@ -1,9 +1,9 @@
-"""Signature schemes: the interface, and the table of all there are."""
+"""Signature schemes: the interface, and the table of those that run in this process."""
 
 from collections.abc import Mapping
 from typing import Protocol
 
-from pqkeep_keyservice.crypto import mldsa
+from pqkeep_keyservice.crypto import composite, mldsa
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_protocol.algorithms import Algorithm
 
@@ -11,7 +11,7 @@ from pqkeep_protocol.algorithms import Algorithm
 class VerifyingKey(Protocol):
     """The public half of a signature key pair."""
 
-    def verify(self, signature: bytes, message: bytes) -> None:
+    def verify(self, signature: bytes, message: bytes, context: bytes = b"") -> None:
         """Raise cryptography's InvalidSignature unless it holds, whatever its size."""
         ...
 
@@ -19,8 +19,8 @@ class VerifyingKey(Protocol):
 class SigningKey(Protocol):
     """The private half of a signature key pair."""
 
-    def sign(self, message: bytes) -> bytes:
-        """Return a signature over the message, with an empty context."""
+    def sign(self, message: bytes, context: bytes = b"") -> bytes:
+        """Return a signature. The context has at most 255 bytes."""
         ...
 
     def seed(self) -> Secret:
@@ -44,10 +44,13 @@ class SignatureScheme(Protocol):
         ...
 
     def load_seed(self, seed: Secret) -> SigningKey:
-        """Expand a stored seed. Raises ValueError on a wrong size."""
+        """Expand a stored seed. Raises ValueError if it is none."""
         ...
 
 
 SIGNATURE_SCHEMES: Mapping[Algorithm, SignatureScheme] = {
     Algorithm.ML_DSA_65: mldsa.ML_DSA_65,
+    Algorithm.COMPOSITE_ML_DSA: composite.COMPOSITE_ML_DSA,
+    Algorithm.ML_DSA_87: mldsa.ML_DSA_87,
 }
+"""SLH-DSA is not among them: see slhdsa.SETS and slhdsa_process."""

@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
+from pqkeep_keyservice.crypto.slhdsa import SETS
 from pqkeep_keyservice.keyring import KeyEntry, Keyring
 from pqkeep_keyservice.operations.done import Done
-from pqkeep_keyservice.storage.material import KeyMaterial
+from pqkeep_keyservice.operations.resources import Resources
 from pqkeep_keyservice.storage.store import Change
 from pqkeep_protocol.keys import KeyInfo, KeyStatus
 from pqkeep_protocol.messages import (
@@ -22,17 +23,20 @@ from pqkeep_protocol.messages import (
 )
 
 
-def generate(request: GenerateKey, ring: Keyring, material: KeyMaterial) -> Done:
+async def generate(
+    request: GenerateKey, ring: Keyring, resources: Resources, deadline: float
+) -> Done:
     """Make a key where none is active."""
-    new = ring.with_first(_new_entry(ring, material))
+    ring.require_no_active()
+    new = ring.with_first(await _new_entry(ring, resources, deadline))
     key = new.require_active().info
     return Done(Key(key=key), key.version, Change(ring, new, request.quota))
 
 
-def rotate(_request: RotateKey, ring: Keyring, material: KeyMaterial) -> Done:
+async def rotate(_request: RotateKey, ring: Keyring, resources: Resources, deadline: float) -> Done:
     """Put a new key in the active one's place."""
     old = ring.require_active().info
-    new = ring.with_rotated(_new_entry(ring, material))
+    new = ring.with_rotated(await _new_entry(ring, resources, deadline))
     key = new.require_active().info
     return Done(Rotated(key=key, old_version=old.version), key.version, Change(ring, new))
 
@@ -74,12 +78,15 @@ def _changed(ring: Keyring, new: Keyring, request: RetireKey | ArchiveKey) -> Do
     return Done(Key(key=new.entry(request.version).info), request.version, change)
 
 
-def _new_entry(ring: Keyring, material: KeyMaterial) -> KeyEntry:
-    version = ring.next_version
-    public_key, sealed = material.generate(ring.tenant, ring.algorithm, version)
+async def _new_entry(ring: Keyring, resources: Resources, deadline: float) -> KeyEntry:
+    name = ring.tenant, ring.algorithm, ring.next_version
+    if ring.algorithm in SETS:
+        public_key, sealed = await resources.slh_dsa.generate(*name, deadline)
+    else:
+        public_key, sealed = resources.material.generate(*name)
     info = KeyInfo(
         algorithm=ring.algorithm,
-        version=version,
+        version=ring.next_version,
         status=KeyStatus.ACTIVE,
         public_key=public_key,
         created_at=datetime.now(UTC),

@@ -1,29 +1,56 @@
-"""sign and verify, with an empty context: any verifier of the standard can check them."""
+"""sign, verify, sign-hash and verify-hash.
+
+A signature over a message has an empty context, so that any verifier of the standard can check it;
+one over a digest is described in ``crypto/prehash``.
+"""
 
 from cryptography.exceptions import InvalidSignature
 
+from pqkeep_keyservice.crypto import prehash
+from pqkeep_keyservice.crypto.slhdsa import SETS
 from pqkeep_keyservice.keyring import Keyring
 from pqkeep_keyservice.operations.done import Done
-from pqkeep_keyservice.storage.material import KeyMaterial
-from pqkeep_keyservice.workers import Workers
+from pqkeep_keyservice.operations.resources import Resources
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.messages import Sign, Signed, Verified, Verify
+from pqkeep_protocol.messages import Sign, Signed, SignHash, Verified, Verify, VerifyHash
 
 
-async def sign(request: Sign, ring: Keyring, material: KeyMaterial, workers: Workers) -> Done:
-    """Sign a message."""
+async def sign(
+    request: Sign | SignHash, ring: Keyring, resources: Resources, deadline: float
+) -> Done:
+    """Sign a message or a digest."""
     key, sealed = ring.private_key_for(request.operation, request.version)
-    private = material.signing_key(ring.tenant, key, sealed)
-    signature = await workers.in_thread(private.sign, request.message)
+    message, context = _signed_bytes(request)
+    if key.algorithm in SETS:
+        signature = await resources.slh_dsa.sign(
+            ring.tenant, key, sealed, message, context, deadline
+        )
+    else:
+        private = resources.material.signing_key(ring.tenant, key, sealed)
+        signature = await resources.threads.run(private.sign, message, context)
     return Done(Signed(signature=signature, version=key.version), key.version)
 
 
-async def verify(request: Verify, ring: Keyring, material: KeyMaterial, workers: Workers) -> Done:
-    """Check a signature."""
+async def verify(
+    request: Verify | VerifyHash, ring: Keyring, resources: Resources, deadline: float
+) -> Done:
+    """Check a signature over a message or a digest."""
     key = ring.public_key_for(request.operation, request.version)
-    public = material.verifying_key(ring.tenant, key)
+    message, context = _signed_bytes(request)
     try:
-        await workers.in_thread(public.verify, request.signature, request.message)
+        if key.algorithm in SETS:
+            await resources.slh_dsa.verify(
+                ring.tenant, key, message, context, request.signature, deadline
+            )
+        else:
+            public = resources.material.verifying_key(ring.tenant, key)
+            await resources.threads.run(public.verify, request.signature, message, context)
     except InvalidSignature:
         raise KeyServiceError(ErrorKind.VERIFICATION_FAILED) from None
     return Done(Verified(), key.version)
+
+
+def _signed_bytes(request: Sign | Verify | SignHash | VerifyHash) -> tuple[bytes, bytes]:
+    if isinstance(request, Sign | Verify):
+        return request.message, b""
+    return prehash.represent(request.hash_algorithm, request.digest), prehash.CONTEXT

@@ -1,0 +1,164 @@
+"""SLH-DSA from a system's OpenSSL, 3.5 or later, through its EVP functions and ctypes.
+
+Unlike the other implementation it releases the interpreter lock, and a distribution patches it.
+See EVP_SIGNATURE-SLH-DSA(7), EVP_PKEY_sign(3) and EVP_PKEY_Q_keygen(3).
+"""
+
+import ctypes
+import ctypes.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_size_t, c_uint, c_ulong, c_void_p
+
+from cryptography.exceptions import InvalidSignature
+
+from pqkeep_keyservice.config import ConfigError
+from pqkeep_keyservice.crypto.slhdsa import SETS
+from pqkeep_protocol.algorithms import Algorithm
+
+OLDEST = 0x30500000
+_OCTET_STRING = 5  # OSSL_PARAM_OCTET_STRING, <openssl/core.h>
+_UNMODIFIED = c_size_t(-1).value
+
+
+class _Parameter(Structure):
+    """OSSL_PARAM, <openssl/core.h>."""
+
+    _fields_ = (
+        ("key", c_char_p),
+        ("data_type", c_uint),
+        ("data", c_void_p),
+        ("data_size", c_size_t),
+        ("return_size", c_size_t),
+    )
+
+
+_FUNCTIONS = {
+    "OpenSSL_version_num": (c_ulong, []),
+    "EVP_PKEY_Q_keygen": (c_void_p, [c_void_p, c_char_p, c_char_p]),
+    "EVP_PKEY_new_raw_private_key_ex": (
+        c_void_p,
+        [c_void_p, c_char_p, c_char_p, c_char_p, c_size_t],
+    ),
+    "EVP_PKEY_new_raw_public_key_ex": (
+        c_void_p,
+        [c_void_p, c_char_p, c_char_p, c_char_p, c_size_t],
+    ),
+    "EVP_PKEY_get_raw_private_key": (c_int, [c_void_p, c_void_p, POINTER(c_size_t)]),
+    "EVP_PKEY_free": (None, [c_void_p]),
+    "EVP_PKEY_CTX_new_from_pkey": (c_void_p, [c_void_p, c_void_p, c_char_p]),
+    "EVP_PKEY_CTX_free": (None, [c_void_p]),
+    "EVP_SIGNATURE_fetch": (c_void_p, [c_void_p, c_char_p, c_char_p]),
+    "EVP_SIGNATURE_free": (None, [c_void_p]),
+    "EVP_PKEY_sign_message_init": (c_int, [c_void_p, c_void_p, POINTER(_Parameter)]),
+    "EVP_PKEY_sign": (c_int, [c_void_p, c_void_p, POINTER(c_size_t), c_char_p, c_size_t]),
+    "EVP_PKEY_verify_message_init": (c_int, [c_void_p, c_void_p, POINTER(_Parameter)]),
+    "EVP_PKEY_verify": (c_int, [c_void_p, c_char_p, c_size_t, c_char_p, c_size_t]),
+    "ERR_clear_error": (None, []),
+}
+
+
+class OpenSsl:
+    """An Implementation."""
+
+    def __init__(self, library: str | None = None) -> None:
+        """Load libcrypto: the one named, or the system's. Raises ConfigError."""
+        path = library or ctypes.util.find_library("crypto")
+        if path is None:
+            raise ConfigError('slh_dsa = "openssl": the system has no libcrypto')
+        try:
+            self._crypto = ctypes.CDLL(path)
+            version = self._crypto.OpenSSL_version_num
+            version.restype = c_ulong
+            found = version()
+            if found < OLDEST:
+                raise ConfigError(
+                    f'slh_dsa = "openssl" needs OpenSSL 3.5 or later; {path} is {_dotted(found)}'
+                )
+            for name, (result, arguments) in _FUNCTIONS.items():
+                function = getattr(self._crypto, name)
+                function.restype, function.argtypes = result, arguments
+        except (OSError, AttributeError) as error:
+            raise ConfigError(f'slh_dsa = "openssl": {error}') from None
+
+    def generate(self, algorithm: Algorithm) -> bytes:
+        """Return a new private key (4n bytes)."""
+        key = _made(self._crypto.EVP_PKEY_Q_keygen(None, None, algorithm.encode()))
+        try:
+            size = c_size_t(SETS[algorithm].private_key)
+            raw = ctypes.create_string_buffer(size.value)
+            _check(self._crypto.EVP_PKEY_get_raw_private_key(key, raw, byref(size)))
+            return raw.raw
+        finally:
+            self._crypto.EVP_PKEY_free(key)
+
+    def sign(
+        self, algorithm: Algorithm, private_key: bytes, message: bytes, context: bytes
+    ) -> bytes:
+        """Return a hedged signature. Raises ValueError on a private key of a wrong size."""
+        load = self._crypto.EVP_PKEY_new_raw_private_key_ex
+        key = _made(load(None, algorithm.encode(), None, private_key, len(private_key)))
+        with self._context(algorithm, key) as (operation, scheme):
+            start = self._crypto.EVP_PKEY_sign_message_init
+            _check(start(operation, scheme, _with_context(context)))
+            size = c_size_t(SETS[algorithm].signature)
+            signature = ctypes.create_string_buffer(size.value)
+            sign = self._crypto.EVP_PKEY_sign
+            _check(sign(operation, signature, byref(size), message, len(message)))
+            return signature.raw[: size.value]
+
+    def verify(
+        self,
+        algorithm: Algorithm,
+        public_key: bytes,
+        message: bytes,
+        context: bytes,
+        signature: bytes,
+    ) -> None:
+        """Raise InvalidSignature unless it holds, whatever its size."""
+        load = self._crypto.EVP_PKEY_new_raw_public_key_ex
+        key = _made(load(None, algorithm.encode(), None, public_key, len(public_key)))
+        with self._context(algorithm, key) as (operation, scheme):
+            start = self._crypto.EVP_PKEY_verify_message_init
+            _check(start(operation, scheme, _with_context(context)))
+            verify = self._crypto.EVP_PKEY_verify
+            holds = verify(operation, signature, len(signature), message, len(message))
+            self._crypto.ERR_clear_error()
+            if holds != 1:
+                raise InvalidSignature
+
+    @contextmanager
+    def _context(self, algorithm: Algorithm, key: int) -> Iterator[tuple[int, int]]:
+        """Yield what one operation needs, and free it and the key afterwards."""
+        operation = scheme = None
+        try:
+            operation = _made(self._crypto.EVP_PKEY_CTX_new_from_pkey(None, key, None))
+            scheme = _made(self._crypto.EVP_SIGNATURE_fetch(None, algorithm.encode(), None))
+            yield operation, scheme
+        finally:
+            self._crypto.EVP_SIGNATURE_free(scheme)
+            self._crypto.EVP_PKEY_CTX_free(operation)
+            self._crypto.EVP_PKEY_free(key)
+
+
+def _with_context(context: bytes) -> ctypes.Array[_Parameter]:
+    data = ctypes.cast(c_char_p(context), c_void_p)
+    return (_Parameter * 2)(
+        _Parameter(b"context-string", _OCTET_STRING, data, len(context), _UNMODIFIED),
+        _Parameter(None, 0, None, 0, 0),
+    )
+
+
+def _made(pointer: int | None) -> int:
+    if pointer is None:
+        raise ValueError("OpenSSL refused a key")
+    return pointer
+
+
+def _check(result: int) -> None:
+    if result != 1:
+        raise ValueError("OpenSSL refused an operation")
+
+
+def _dotted(version: int) -> str:
+    return f"{version >> 28}.{version >> 20 & 0xFF}.{version >> 4 & 0xFFFF}"

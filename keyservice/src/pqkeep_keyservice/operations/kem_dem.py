@@ -1,0 +1,56 @@
+"""KEM-DEM: data under a tenant's KEM key, for encrypt and for wrap.
+
+    blob = KEM ciphertext || nonce (12) || AES-GCM ciphertext || tag (16)
+
+The purpose, the tenant, the algorithm and the version are in the key derivation: a blob opens for
+all of them together, or not at all.
+"""
+
+from enum import Enum
+
+from pqkeep_keyservice.crypto import dem
+from pqkeep_keyservice.crypto.binding import key_info
+from pqkeep_keyservice.keyring import Keyring, SealedSeed
+from pqkeep_keyservice.storage.material import KeyMaterial
+from pqkeep_protocol.algorithms import ALGORITHMS
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import KeyInfo
+
+
+class Purpose(Enum):
+    """What a blob is for."""
+
+    ENCRYPT = b"encrypt"
+    WRAP = b"wrap"
+
+
+def close(
+    purpose: Purpose,
+    data: bytes | bytearray,
+    ring: Keyring,
+    key: KeyInfo,
+    material: KeyMaterial,
+) -> bytes:
+    """Encapsulate to the key, and encrypt the data under the shared secret."""
+    shared_secret, kem_ciphertext = material.encapsulation_key(ring.tenant, key).encapsulate()
+    info = key_info(purpose.value, ring.tenant, ring.algorithm, key.version)
+    return kem_ciphertext + dem.close(ring.algorithm, shared_secret, data, info=info)
+
+
+def open_(
+    purpose: Purpose,
+    blob: bytes,
+    ring: Keyring,
+    key: tuple[KeyInfo, SealedSeed],
+    material: KeyMaterial,
+) -> bytes:
+    """Return the data. Raises DECRYPTION_FAILED."""
+    info, sealed = key
+    private = material.decapsulation_key(ring.tenant, info, sealed)
+    size = ALGORITHMS[ring.algorithm].output_size
+    binding = key_info(purpose.value, ring.tenant, ring.algorithm, info.version)
+    try:
+        shared_secret = private.decapsulate(blob[:size])
+        return dem.open_(ring.algorithm, shared_secret, blob[size:], info=binding)
+    except (ValueError, dem.DecryptionError):
+        raise KeyServiceError(ErrorKind.DECRYPTION_FAILED) from None

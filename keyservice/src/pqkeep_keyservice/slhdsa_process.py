@@ -1,0 +1,155 @@
+"""SLH-DSA in worker processes: what they do, and what the service asks of them.
+
+A worker gets the sealed private key and the message. It reads the root key itself, once, so no
+private key crosses from one process to another.
+"""
+
+import os
+import signal
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from pqkeep_keyservice import hardening
+from pqkeep_keyservice.crypto import selftest
+from pqkeep_keyservice.crypto.secret import Secret
+from pqkeep_keyservice.crypto.slhdsa import SETS, Implementation, sign_checked
+from pqkeep_keyservice.crypto.slhdsa_openssl import OpenSsl
+from pqkeep_keyservice.crypto.slhdsa_pqcrypto import Pqcrypto
+from pqkeep_keyservice.keyring import SealedSeed
+from pqkeep_keyservice.storage.sealing import Sealer, place, read_root_key
+from pqkeep_keyservice.workers import CORES, Lane, WorkerProcess
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.keys import KeyInfo, KeyVersion, TenantId
+
+LOW_PRIORITY = 10
+"""Signing yields the cores to everything else: see nice(2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a worker needs to know before its first work."""
+
+    root_key_file: str
+    implementation: Literal["pqcrypto", "openssl"]
+    openssl_library: str | None
+
+
+@cache
+def implementation(setup: Setup) -> Implementation:
+    """Return the chosen implementation. Raises ConfigError."""
+    return OpenSsl(setup.openssl_library) if setup.implementation == "openssl" else Pqcrypto()
+
+
+@cache
+def _sealer(setup: Setup) -> Sealer:
+    return Sealer(read_root_key(Path(setup.root_key_file)))
+
+
+def _initialise(setup: Setup, priority: int) -> None:
+    hardening.die_with_parent()
+    hardening.harden()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(priority)
+    selftest.require_slhdsa(implementation(setup))
+    _sealer(setup)
+
+
+def _generate(
+    setup: Setup, tenant: TenantId, algorithm: Algorithm, version: KeyVersion
+) -> tuple[bytes, SealedSeed]:
+    private_key = implementation(setup).generate(algorithm)
+    public_key = private_key[SETS[algorithm].public_key :]
+    where = place(tenant, algorithm, version, public_key)
+    return public_key, _sealer(setup).seal(Secret(private_key), where)
+
+
+def _sign(
+    setup: Setup,
+    tenant: TenantId,
+    info: KeyInfo,
+    sealed: SealedSeed,
+    message: bytes,
+    context: bytes,
+) -> bytes:
+    where = place(tenant, info.algorithm, info.version, info.public_key)
+    with _sealer(setup).unseal(sealed, where) as private_key:
+        return sign_checked(
+            implementation(setup), info.algorithm, bytes(private_key.reveal()), message, context
+        )
+
+
+def _verify(
+    setup: Setup,
+    algorithm: Algorithm,
+    public_key: bytes,
+    message: bytes,
+    context: bytes,
+    signature: bytes,
+) -> None:
+    implementation(setup).verify(algorithm, public_key, message, context, signature)
+
+
+class SlhDsaProcesses:
+    """SLH-DSA for the operations.
+
+    Signing has a worker a core, of which no tenant has more than all but one. Verifying takes
+    under a millisecond and has a worker of its own: it never waits for a signature.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        """Start nothing yet."""
+        self._setup = setup
+        signers = [WorkerProcess(_initialise, setup, LOW_PRIORITY) for _ in range(max(2, CORES))]
+        self._signing = Lane(signers, per_tenant=len(signers) - 1)
+        self._verifying = Lane([WorkerProcess(_initialise, setup, 0)], per_tenant=1)
+
+    async def generate(
+        self, tenant: TenantId, algorithm: Algorithm, version: KeyVersion, deadline: float
+    ) -> tuple[bytes, SealedSeed]:
+        """Return a new public key and its private key, sealed for this version."""
+        return await self._signing.run(
+            tenant, deadline, _generate, self._setup, tenant, algorithm, version
+        )
+
+    async def sign(
+        self,
+        tenant: TenantId,
+        info: KeyInfo,
+        sealed: SealedSeed,
+        message: bytes,
+        context: bytes,
+        deadline: float,
+    ) -> bytes:
+        """Return a signature that has been verified."""
+        return await self._signing.run(
+            tenant, deadline, _sign, self._setup, tenant, info, sealed, message, context
+        )
+
+    async def verify(
+        self,
+        tenant: TenantId,
+        info: KeyInfo,
+        message: bytes,
+        context: bytes,
+        signature: bytes,
+        deadline: float,
+    ) -> None:
+        """Raise InvalidSignature unless it holds."""
+        await self._verifying.run(
+            tenant,
+            deadline,
+            _verify,
+            self._setup,
+            info.algorithm,
+            info.public_key,
+            message,
+            context,
+            signature,
+        )
+
+    def close(self) -> None:
+        """Wait for what runs and end the processes."""
+        self._signing.close()
+        self._verifying.close()
