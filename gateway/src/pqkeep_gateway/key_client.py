@@ -22,7 +22,7 @@ from pqkeep_protocol.codec import (
 )
 from pqkeep_protocol.connection import FramedConnection
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.messages import AnyRequest, Attribution, R_co, Request
+from pqkeep_protocol.messages import RESULT_TYPE, AnyRequest, Attribution, R_co, Request
 
 _LOG = logging.getLogger(__name__)
 
@@ -30,6 +30,8 @@ TIMEOUT_SECONDS = 9.0
 PING_SECONDS = 2.0
 FIRST_RETRY_SECONDS = 0.05
 LAST_RETRY_SECONDS = 1.0
+STEADY_SECONDS = 5.0
+"""A connection that lasted this long was a good one: the next is tried quickly again."""
 
 
 class KeyClient:
@@ -44,23 +46,18 @@ class KeyClient:
 
     async def run(self) -> None:
         """Stay connected until cancelled."""
+        now = asyncio.get_running_loop().time
         retry = FIRST_RETRY_SECONDS
         while True:
-            lost = asyncio.Event()
+            began = now()
             try:
-                await self._connect(lost)
+                await self._stay_connected()
             except OSError as error:
                 _LOG.warning("key service out of reach: %s", error.strerror or error)
-                await asyncio.sleep(retry)
-                retry = min(2 * retry, LAST_RETRY_SECONDS)
-                continue
-            _LOG.info("connected to the key service")
-            retry = FIRST_RETRY_SECONDS
-            try:
-                await lost.wait()
-                _LOG.warning("connection to the key service lost")
-            finally:
-                self._disconnect()
+            if now() - began > STEADY_SECONDS:
+                retry = FIRST_RETRY_SECONDS
+            await asyncio.sleep(retry)
+            retry = min(2 * retry, LAST_RETRY_SECONDS)
 
     async def execute(self, request: Request[R_co], attribution: Attribution) -> R_co:
         """Carry out one request, or raise KeyServiceError."""
@@ -71,11 +68,11 @@ class KeyClient:
             cast(AnyRequest, request),
         )
         match await self._exchange(call, TIMEOUT_SECONDS):
-            case Answer(result=result):
+            case Answer(result=result) if isinstance(result, RESULT_TYPE[type(request)]):
                 return cast(R_co, result)
             case Refusal(kind=kind):
                 raise KeyServiceError(kind)
-            case Pong():
+            case _:
                 raise KeyServiceError(ErrorKind.BAD_ANSWER)
 
     async def is_reachable(self) -> bool:
@@ -104,24 +101,30 @@ class KeyClient:
             timer.cancel()
             self._waiting.pop(frame.id, None)
 
-    async def _connect(self, lost: asyncio.Event) -> None:
-        def receive(frame: ToGateway) -> None:
-            answer = self._waiting.get(frame.id)
-            if answer is not None and not answer.done():
-                answer.set_result(frame)
+    async def _stay_connected(self) -> None:
+        loop = asyncio.get_running_loop()
+        lost: asyncio.Future[ProtocolError | None] = loop.create_future()
 
         def connection() -> FramedConnection[ToGateway]:
-            return FramedConnection(TO_GATEWAY, on_frame=receive, on_lost=lost.set)
+            return FramedConnection(TO_GATEWAY, on_frame=self._receive, on_lost=lost.set_result)
 
-        loop = asyncio.get_running_loop()
         _, self._connection = await loop.create_unix_connection(connection, self._path)
-
-    def _disconnect(self) -> None:
-        if self._connection is not None:
+        _LOG.info("connected to the key service")
+        kind = ErrorKind.UNAVAILABLE
+        try:
+            if await asyncio.shield(lost) is not None:
+                kind = ErrorKind.BAD_ANSWER
+            _LOG.warning("connection to the key service lost: %s", kind)
+        finally:
             self._connection.close()
-        self._connection = None
-        for answer in self._waiting.values():
-            _fail(answer, ErrorKind.UNAVAILABLE)
+            self._connection = None
+            for answer in self._waiting.values():
+                _fail(answer, kind)
+
+    def _receive(self, frame: ToGateway) -> None:
+        answer = self._waiting.get(frame.id)
+        if answer is not None and not answer.done():
+            answer.set_result(frame)
 
 
 def _fail(answer: asyncio.Future[ToGateway], kind: ErrorKind) -> None:

@@ -20,6 +20,7 @@ from pqkeep_protocol.codec import (
     Call,
     Ping,
     Pong,
+    ProtocolError,
     Refusal,
     ToKeyService,
 )
@@ -78,7 +79,9 @@ class Server:
                     self._calls.add(call)
                     call.add_done_callback(self._calls.discard)
 
-        def lost() -> None:
+        def lost(nonsense: ProtocolError | None) -> None:
+            if nonsense is not None:
+                _LOG.warning("a peer sent what is no frame: %s", nonsense)
             self._connections.discard(connection)
 
         connection = FramedConnection(
@@ -105,9 +108,9 @@ def _bind(path: str) -> socket.socket:
     if len(os.fsencode(path)) > MAX_SOCKET_PATH:
         raise ConfigError(f"the socket's path is longer than {MAX_SOCKET_PATH} bytes: {path}")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    Path(path).unlink(missing_ok=True)
     umask = os.umask(0o177)
     try:
+        Path(path).unlink(missing_ok=True)
         listener.bind(path)
     except OSError as error:
         raise ConfigError(f"cannot serve on {path}: {error.strerror}") from None

@@ -19,7 +19,8 @@ from pqkeep_protocol.codec import (
 class FramedConnection(asyncio.BufferedProtocol, Generic[Frame]):
     """Hands every frame to ``on_frame`` and says once, by ``on_lost``, that it is over.
 
-    What is no frame ends the connection. Sending on a connection that is over does nothing.
+    What is no frame ends the connection, and ``on_lost`` is told so by a ProtocolError. Sending on
+    a connection that is over does nothing.
     """
 
     def __init__(
@@ -27,7 +28,7 @@ class FramedConnection(asyncio.BufferedProtocol, Generic[Frame]):
         decoder: msgspec.msgpack.Decoder[Frame],
         *,
         on_frame: Callable[[Frame], None],
-        on_lost: Callable[[], None],
+        on_lost: Callable[[ProtocolError | None], None],
         admit: Callable[[asyncio.Transport], bool] = lambda _: True,
     ) -> None:
         """Receive frames of one direction, TO_KEY_SERVICE or TO_GATEWAY, from an admitted peer."""
@@ -36,6 +37,7 @@ class FramedConnection(asyncio.BufferedProtocol, Generic[Frame]):
         self._on_lost = on_lost
         self._admit = admit
         self._transport: asyncio.Transport | None = None
+        self._nonsense: ProtocolError | None = None
 
     def send(self, frame: ToKeyService | ToGateway) -> None:
         """Queue one frame. Raises ProtocolError if it is too large to send."""
@@ -58,7 +60,7 @@ class FramedConnection(asyncio.BufferedProtocol, Generic[Frame]):
     def connection_lost(self, exc: Exception | None) -> None:
         """Asyncio's call."""
         self._transport = None
-        self._on_lost()
+        self._on_lost(self._nonsense)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Asyncio's call."""
@@ -69,6 +71,7 @@ class FramedConnection(asyncio.BufferedProtocol, Generic[Frame]):
         try:
             for frame in self._decoder.filled(nbytes):
                 self._on_frame(frame)
-        except ProtocolError:
+        except ProtocolError as nonsense:
+            self._nonsense = nonsense
             if self._transport is not None:
                 self._transport.abort()

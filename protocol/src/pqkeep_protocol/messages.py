@@ -4,7 +4,8 @@ A request names its result in its base class, so ``await keys.execute(Encrypt(..
 On the wire each is an array that starts with its tag (see ``codec``).
 """
 
-from typing import ClassVar, Generic, Protocol, TypeVar
+from collections.abc import Mapping
+from typing import ClassVar, Generic, Protocol, TypeVar, get_args
 
 from msgspec import Struct
 
@@ -292,6 +293,11 @@ AnyResult = (
     | Keys
     | Rotated
 )
+
+RESULT_TYPE: Mapping[type[Struct], type[Result]] = {
+    request: get_args(request.__orig_bases__[0])[0] for request in get_args(AnyRequest)
+}
+"""What each request names in its base class, for checking an answer against it."""
 
 
 class KeyService(Protocol):

@@ -29,6 +29,12 @@ class AuditLog:
         return await durable
 
     async def _write_all(self) -> None:
+        try:
+            await self._write_batches()
+        finally:
+            self._writer = None
+
+    async def _write_batches(self) -> None:
         while self._waiting:
             batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
             try:
@@ -42,4 +48,3 @@ class AuditLog:
                 for (_, durable), verdict in zip(batch, verdicts, strict=True):
                     if not durable.done():
                         durable.set_result(verdict)
-        self._writer = None
