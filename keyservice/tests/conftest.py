@@ -12,14 +12,15 @@ from uuid import uuid4
 import pytest
 
 from pqkeep_keyservice.audit.log import AuditLog
-from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.dispatch import Dispatcher
+from pqkeep_keyservice.operations.resources import Resources
+from pqkeep_keyservice.slhdsa_process import Setup, SlhDsaProcesses
 from pqkeep_keyservice.storage.database import Database
 from pqkeep_keyservice.storage.keyrings import Keyrings
 from pqkeep_keyservice.storage.material import KeyMaterial
-from pqkeep_keyservice.storage.sealing import Sealer
+from pqkeep_keyservice.storage.sealing import Sealer, read_root_key
 from pqkeep_keyservice.storage.store import KeyStore
-from pqkeep_keyservice.workers import Workers
+from pqkeep_keyservice.workers import Threads
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution, KeyService, R_co, Request
 
@@ -40,7 +41,7 @@ class InProcess:
 
 @pytest.fixture
 def tenant() -> TenantId:
-    """A tenant of this test only."""
+    """Make up a tenant of this test only."""
     return TenantId(uuid4())
 
 
@@ -58,7 +59,7 @@ def database_path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def database(database_path: Path) -> Iterator[Database]:
-    """An open database, migrated."""
+    """Open a new database."""
     with closing(Database(str(database_path))) as opened:
         yield opened
 
@@ -76,37 +77,61 @@ def sql(database_path: Path) -> Callable[..., list[Any]]:
 
 @pytest.fixture
 def store(database: Database) -> KeyStore:
-    """The store on the open database."""
+    """Store keys in the open database."""
     return KeyStore(database)
 
 
 @pytest.fixture
-def sealer() -> Sealer:
-    """A sealer with a root key of its own."""
-    return Sealer(Secret(os.urandom(32)))
+def root_key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a root key of this test only."""
+    path = tmp_path_factory.mktemp("secrets") / "root.key"
+    path.write_bytes(os.urandom(32))
+    path.chmod(0o400)
+    return path
 
 
 @pytest.fixture
-def new_dispatcher(store: KeyStore, sealer: Sealer) -> Iterator[Callable[[], Dispatcher]]:
-    """Make dispatchers on one database that have nothing in memory yet, as after a restart."""
-    workers = Workers()
-    yield lambda: Dispatcher(Keyrings(store), KeyMaterial(sealer), AuditLog(store), workers)
-    workers.close()
+def sealer(root_key: Path) -> Sealer:
+    """Seal with that root key."""
+    return Sealer(read_root_key(root_key))
 
 
 @pytest.fixture
-def dispatcher(new_dispatcher: Callable[[], Dispatcher]) -> Dispatcher:
-    """The key service, as its socket sees it."""
-    return new_dispatcher()
+def material(sealer: Sealer) -> KeyMaterial:
+    """Expand and keep keys."""
+    return KeyMaterial(sealer)
+
+
+NewDispatcher = Callable[[KeyMaterial], Dispatcher]
+
+
+@pytest.fixture
+def new_dispatcher(store: KeyStore, root_key: Path) -> Iterator[NewDispatcher]:
+    """Make dispatchers on one database that know no keyring yet."""
+    threads = Threads()
+    slh_dsa = SlhDsaProcesses(Setup(str(root_key), "pqcrypto", None))
+
+    def new(material: KeyMaterial) -> Dispatcher:
+        return Dispatcher(Keyrings(store), Resources(material, threads, slh_dsa), AuditLog(store))
+
+    yield new
+    slh_dsa.close()
+    threads.close()
+
+
+@pytest.fixture
+def dispatcher(new_dispatcher: NewDispatcher, material: KeyMaterial) -> Dispatcher:
+    """Return the key service as its socket sees it."""
+    return new_dispatcher(material)
 
 
 @pytest.fixture
 def keys(dispatcher: Dispatcher) -> KeyService:
-    """The key service, as its clients see it."""
+    """Return the key service as its clients see it."""
     return InProcess(dispatcher)
 
 
 @pytest.fixture
-def restarted(new_dispatcher: Callable[[], Dispatcher]) -> Callable[[], KeyService]:
+def restarted(new_dispatcher: NewDispatcher, sealer: Sealer) -> Callable[[], KeyService]:
     """Forget everything that is in memory and serve the same database again."""
-    return lambda: InProcess(new_dispatcher())
+    return lambda: InProcess(new_dispatcher(KeyMaterial(sealer)))

@@ -1,6 +1,9 @@
 """The lifecycle of keys, by the tables of the interface specification and by random walks."""
 
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
+from typing import TypeVar
 from uuid import UUID
 
 import pytest
@@ -13,6 +16,7 @@ from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import MAX_KEY_VERSION, USABLE, KeyInfo, KeyStatus, KeyVersion, TenantId
 
+T = TypeVar("T")
 EMPTY = Keyring(TenantId(UUID(int=1)), Algorithm.ML_KEM_768)
 FIRST = KeyVersion(1)
 ORDER = [KeyStatus.ACTIVE, KeyStatus.RETIRED, KeyStatus.ARCHIVED]
@@ -173,14 +177,11 @@ class Lifecycle(RuleBasedStateMachine):
         super().__init__()
         self.ring = self.before = EMPTY
 
-    def step(self, take: "type[KeyServiceError] | object", *arguments: object) -> None:
+    def step(self, take: Callable[[T], Keyring], argument: T) -> None:
         """Take a step, if there is one."""
         self.before = self.ring
-        try:
-            assert callable(take)
-            self.ring = take(*arguments)
-        except KeyServiceError:
-            pass
+        with suppress(KeyServiceError):
+            self.ring = take(argument)
 
     @rule()
     def generate(self) -> None:
@@ -216,14 +217,14 @@ class Lifecycle(RuleBasedStateMachine):
 
     @invariant()
     def only_archived_keys_have_no_seed(self) -> None:
-        """A key has its own seed until it is archived, and none afterwards."""
+        """Keep each key's own seed until it is archived, and not afterwards."""
         for entry in self.ring.entries:
             expected = None if entry.info.status is X else b"sealed %d" % entry.info.version
             assert entry.sealed == expected
 
     @invariant()
     def a_change_is_one_revision(self) -> None:
-        """The revision grows by one with each change, and only then."""
+        """Count one revision with each change, and only then."""
         changed = self.ring.entries != self.before.entries
         assert self.ring.revision == self.before.revision + changed
 

@@ -50,15 +50,24 @@ FIELDS: dict[object, SearchStrategy[Any]] = {
     KeyVersion: _versions,
     KeyVersion | None: st.none() | _versions,
     KeyStatus | None: st.none() | _statuses,
+    int: st.integers(0, 2**31),
     int | None: st.none() | st.integers(0, 2**31),
+    bool: st.booleans(),
+    str: _text,
+    str | None: st.none() | _text,
     bytes: _bytes,
+    bytearray: _bytes.map(bytearray),
     KeyInfo: _keys,
     tuple[KeyInfo, ...]: st.lists(_keys, max_size=4).map(tuple),
 }
 
 
+def _field(kind: Any) -> SearchStrategy[Any]:
+    return FIELDS[kind] if kind in FIELDS else st.sampled_from(list(kind))  # an enumeration
+
+
 def _of(kind: type[Struct]) -> SearchStrategy[Any]:
-    return st.builds(kind, **{field.name: FIELDS[field.type] for field in structs.fields(kind)})
+    return st.builds(kind, **{field.name: _field(field.type) for field in structs.fields(kind)})
 
 
 _ids = st.integers(0, 2**64 - 1)

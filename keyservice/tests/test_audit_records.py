@@ -1,0 +1,157 @@
+"""Each request leaves exactly one row that says who asked for what, and how it ended."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pqkeep_protocol.algorithms import Algorithm, HashAlgorithm, Operation
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import KeyStatus, KeyVersion, TenantId
+from pqkeep_protocol.messages import (
+    ArchiveKey,
+    Attribution,
+    Decapsulate,
+    Decrypt,
+    Encapsulate,
+    Encrypt,
+    GenerateKey,
+    GetActiveKey,
+    GetKey,
+    KeyService,
+    ListKeys,
+    Request,
+    RetireKey,
+    RotateKey,
+    Sign,
+    SignHash,
+    Unwrap,
+    Verify,
+    VerifyHash,
+    Wrap,
+)
+
+Sql = Callable[..., list[Any]]
+KEM, SIGNATURE = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65
+SECRET = b"never in the audit log"
+LAST = (
+    "SELECT tenant_id, principal, operation, algorithm, key_version, outcome, request_id,"
+    " source_address, policy FROM audit_records ORDER BY sequence DESC LIMIT 1"
+)
+COUNT = "SELECT count(*) FROM audit_records"
+
+
+class Recorded:
+    """Ask, and compare the one row that this has left."""
+
+    def __init__(
+        self, keys: KeyService, tenant: TenantId, attribution: Attribution, sql: Sql
+    ) -> None:
+        self._keys, self._attribution, self._sql = keys, attribution, sql
+        self.tenant = tenant
+
+    async def ask(
+        self, request: Request[Any], version: int | None, outcome: str = "success"
+    ) -> Any:
+        """Expect an outcome with a version and return the result, if there is one."""
+        (before,) = self._sql(COUNT)[0]
+        started = time.time_ns() // 1000
+        result = None
+        try:
+            result = await self._keys.execute(request, self._attribution)
+        except KeyServiceError as refusal:
+            assert refusal.kind == outcome  # noqa: PT017 - or there is a result, see below
+        assert (result is not None) == (outcome == "success")
+        assert self._sql(COUNT) == [(before + 1,)]
+        assert self._sql(LAST) == [
+            (
+                str(self.tenant),
+                self._attribution.principal,
+                request.operation.value,
+                getattr(request, "algorithm", None),
+                version,
+                outcome,
+                self._attribution.request_id,
+                self._attribution.source_address,
+                self._attribution.policy,
+            )
+        ]
+        ((recorded,),) = self._sql("SELECT max(recorded_at_us) FROM audit_records")
+        assert started <= recorded <= time.time_ns() // 1000
+        return result
+
+
+@pytest.fixture
+def recorded(keys: KeyService, tenant: TenantId, attribution: Attribution, sql: Sql) -> Recorded:
+    """Ask and look at the record."""
+    return Recorded(keys, tenant, attribution, sql)
+
+
+async def test_every_success_is_recorded(recorded: Recorded, sql: Sql) -> None:
+    """Each operation leaves one row, with the version that was really used."""
+    kem: dict[str, Any] = {"tenant": recorded.tenant, "algorithm": KEM}
+    signature: dict[str, Any] = {"tenant": recorded.tenant, "algorithm": SIGNATURE}
+    one: dict[str, Any] = {"version": KeyVersion(1)}
+    await recorded.ask(GenerateKey(**kem, quota=None), 1)
+    await recorded.ask(GenerateKey(**signature, quota=5), 1)
+    await recorded.ask(RotateKey(**kem), 2)
+    blob = await recorded.ask(Encrypt(**kem, version=None, plaintext=SECRET), 2)
+    await recorded.ask(Decrypt(**kem, version=blob.version, ciphertext=blob.ciphertext), 2)
+    made = await recorded.ask(Encapsulate(**kem, version=KeyVersion(2)), 2)
+    await recorded.ask(Decapsulate(**kem, **one, kem_ciphertext=made.kem_ciphertext), 1)
+    signed = await recorded.ask(Sign(**signature, version=None, message=SECRET), 1)
+    await recorded.ask(Verify(**signature, **one, message=SECRET, signature=signed.signature), 1)
+    wrapped = await recorded.ask(Wrap(**kem, version=KeyVersion(2), symmetric_key=bytearray(32)), 2)
+    await recorded.ask(Unwrap(**kem, version=KeyVersion(2), wrapped_key=wrapped.wrapped_key), 2)
+    hashed: dict[str, Any] = {"hash_algorithm": HashAlgorithm.SHA_256, "digest": bytes(32)}
+    signed = await recorded.ask(SignHash(**signature, version=None, **hashed), 1)
+    await recorded.ask(VerifyHash(**signature, **one, **hashed, signature=signed.signature), 1)
+    await recorded.ask(GetKey(**kem, **one), 1)
+    await recorded.ask(GetActiveKey(**kem), 2)
+    await recorded.ask(ListKeys(tenant=recorded.tenant, algorithm=None, status=None), None)
+    await recorded.ask(ListKeys(**kem, status=KeyStatus.ACTIVE), None)
+    await recorded.ask(RetireKey(**kem, version=KeyVersion(2)), 2)
+    await recorded.ask(RetireKey(**kem, version=KeyVersion(2)), 2)  # changes nothing
+    await recorded.ask(ArchiveKey(**kem, **one), 1)
+    operations = {name for (name,) in sql("SELECT DISTINCT operation FROM audit_records")}
+    assert operations == set(Operation)
+
+
+async def test_every_refusal_is_recorded_with_its_kind(recorded: Recorded) -> None:
+    """What was refused leaves one row too, with the version that was asked for."""
+    kem: dict[str, Any] = {"tenant": recorded.tenant, "algorithm": KEM}
+    signature: dict[str, Any] = {"tenant": recorded.tenant, "algorithm": SIGNATURE}
+    one: dict[str, Any] = {"version": KeyVersion(1)}
+    await recorded.ask(GetActiveKey(**kem), None, ErrorKind.KEY_NOT_FOUND)
+    await recorded.ask(
+        Encrypt(**kem, version=None, plaintext=SECRET), None, ErrorKind.KEY_NOT_FOUND
+    )
+    await recorded.ask(GetKey(**kem, version=KeyVersion(7)), 7, ErrorKind.KEY_NOT_FOUND)
+    await recorded.ask(Sign(**kem, **one, message=SECRET), 1, ErrorKind.UNSUPPORTED)
+    await recorded.ask(GenerateKey(**kem, quota=0), None, ErrorKind.KEY_QUOTA_REACHED)
+    await recorded.ask(GenerateKey(**kem, quota=None), 1)
+    await recorded.ask(GenerateKey(**kem, quota=None), None, ErrorKind.KEY_EXISTS)
+    await recorded.ask(ArchiveKey(**kem, **one), 1, ErrorKind.KEY_STATUS)
+    await recorded.ask(Decrypt(**kem, **one, ciphertext=SECRET), 1, ErrorKind.DECRYPTION_FAILED)
+    await recorded.ask(GenerateKey(**signature, quota=None), 1)
+    await recorded.ask(
+        Verify(**signature, **one, message=SECRET, signature=SECRET),
+        1,
+        ErrorKind.VERIFICATION_FAILED,
+    )
+
+
+async def test_the_log_holds_no_content(recorded: Recorded, sql: Sql) -> None:
+    """No plaintext, ciphertext, message, signature or shared secret is in any row."""
+    kem: dict[str, Any] = {"tenant": recorded.tenant, "algorithm": KEM}
+    signature: dict[str, Any] = {"tenant": recorded.tenant, "algorithm": SIGNATURE}
+    await recorded.ask(GenerateKey(**kem, quota=None), 1)
+    await recorded.ask(GenerateKey(**signature, quota=None), 1)
+    blob = await recorded.ask(Encrypt(**kem, version=None, plaintext=SECRET), 1)
+    made = await recorded.ask(Encapsulate(**kem, version=KeyVersion(1)), 1)
+    signed = await recorded.ask(Sign(**signature, version=None, message=SECRET), 1)
+    log = repr(sql("SELECT * FROM audit_records")).encode()
+    for content in (SECRET, blob.ciphertext, made.shared_secret, signed.signature):
+        assert repr(content[:16])[2:-1].encode() not in log
+        assert content[:16].hex().encode() not in log

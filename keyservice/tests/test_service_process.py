@@ -1,0 +1,394 @@
+"""The real process, started as an operator starts it: ready, hardened, durable, orderly."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.codec import (
+    TO_GATEWAY,
+    Answer,
+    Call,
+    FrameDecoder,
+    Ping,
+    Pong,
+    Refusal,
+    ToGateway,
+    ToKeyService,
+    encode,
+)
+from pqkeep_protocol.errors import ErrorKind
+from pqkeep_protocol.keys import KeyVersion, TenantId
+from pqkeep_protocol.messages import (
+    AnyRequest,
+    Attribution,
+    Decrypt,
+    Encrypt,
+    Encrypted,
+    GenerateKey,
+    ListKeys,
+    RotateKey,
+    Sign,
+)
+
+TENANT = TenantId(UUID(int=1))
+KEM, SIGNATURE = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65
+SECONDS = 20.0
+NOBODY = 65534
+
+
+def call(number: int, request: AnyRequest) -> Call:
+    """Return a call."""
+    return Call(number, 20_000, Attribution("r", "p", "a", "y"), request)
+
+
+def generate(algorithm: Algorithm) -> GenerateKey:
+    """Return a request for a first key."""
+    return GenerateKey(tenant=TENANT, algorithm=algorithm, quota=None)
+
+
+class Client:
+    """A blocking connection to a key service."""
+
+    def __init__(self, path: Path) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(SECONDS)
+        try:
+            self.socket.connect(str(path))
+        except OSError:
+            self.socket.close()
+            raise
+        self._decoder = FrameDecoder(TO_GATEWAY)
+
+    def send(self, *frames: ToKeyService) -> None:
+        self.socket.sendall(b"".join(encode(frame) for frame in frames))
+
+    def receive(self) -> Iterator[ToGateway]:
+        """Yield frames until the connection ends."""
+        with suppress(ConnectionError):
+            while size := self.socket.recv_into(self._decoder.space()):
+                yield from self._decoder.filled(size)
+
+    def ask(self, request: AnyRequest) -> Any:
+        """Return the result of one call."""
+        self.send(call(1, request))
+        answer = next(self.receive())
+        assert isinstance(answer, Answer), answer
+        return answer.result
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+class Installation:
+    """A folder with settings, a root key, and everything the key service keeps."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.socket = folder / "socket"
+        self.settings = folder / "settings.toml"
+        self.settings.write_text(
+            'socket = "socket"\ndatabase = "keys.sqlite3"\nroot_key_file = "root.key"\n'
+        )
+        self.put_root_key()
+        self.started: list[subprocess.Popen[str]] = []
+
+    def put_root_key(self) -> None:
+        """Write another root key."""
+        root_key = self.folder / "root.key"
+        root_key.unlink(missing_ok=True)
+        root_key.write_bytes(os.urandom(32))
+        root_key.chmod(0o400)
+
+    def start(self) -> subprocess.Popen[str]:
+        """Start the process."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pqkeep_keyservice", str(self.settings)],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.started.append(process)
+        return process
+
+    def serve(self) -> subprocess.Popen[str]:
+        """Start the process and wait until it answers."""
+        process = self.start()
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline and process.poll() is None:
+            with suppress(OSError), closing(Client(self.socket)) as client:
+                client.send(Ping(1))
+                if next(client.receive(), None) == Pong(1):
+                    return process
+            time.sleep(0.02)
+        raise AssertionError(self.stop(process))
+
+    def stop(self, process: subprocess.Popen[str]) -> str:
+        """Kill the process if it still runs, and return what it said."""
+        process.kill()
+        return process.communicate(timeout=SECONDS)[1]
+
+
+@pytest.fixture(scope="module")
+def new_installation() -> Iterator[Callable[[], Installation]]:
+    """Make installations, in folders that other users can reach; end every process afterwards."""
+    made: list[Installation] = []
+    with TemporaryDirectory(prefix="pqkeep-") as parent:
+        Path(parent).chmod(0o711)
+
+        def new() -> Installation:
+            folder = Path(parent) / str(len(made))
+            folder.mkdir(mode=0o711)
+            made.append(Installation(folder))
+            return made[-1]
+
+        yield new
+        for installation in made:
+            for process in installation.started:
+                installation.stop(process)
+
+
+@pytest.fixture
+def installation(new_installation: Callable[[], Installation]) -> Installation:
+    """Make an installation for one test."""
+    return new_installation()
+
+
+@pytest.fixture(scope="module")
+def running(
+    new_installation: Callable[[], Installation],
+) -> tuple[Installation, subprocess.Popen[str]]:
+    """Serve one installation for all tests that leave it running."""
+    installation = new_installation()
+    return installation, installation.serve()
+
+
+Running = tuple[Installation, subprocess.Popen[str]]
+
+
+def test_garbage_does_not_end_the_process(running: Running) -> None:
+    """Garbage is hung up on, and the process goes on to serve."""
+    installation, process = running
+    for garbage in (os.urandom(1000), b"\xff" * 8, b"\0\0\0\1\xc1"):
+        with closing(Client(installation.socket)) as vandal:
+            vandal.socket.sendall(garbage)
+            vandal.socket.shutdown(socket.SHUT_WR)
+            assert list(vandal.receive()) == []
+    with closing(Client(installation.socket)) as client:
+        client.send(Ping(2))
+        assert next(client.receive()) == Pong(2)
+    assert process.poll() is None
+
+
+def test_files_and_socket_are_the_owners(running: Running) -> None:
+    """Everything the process has made can be read by its own user only."""
+    installation, _ = running
+    made = {path.name: path.stat().st_mode & 0o777 for path in installation.folder.iterdir()}
+    del made["settings.toml"], made["root.key"]  # these are ours
+    assert made == dict.fromkeys(
+        ["socket", "keys.sqlite3", "keys.sqlite3-wal", "keys.sqlite3-shm"], 0o600
+    )
+
+
+def test_the_process_is_hardened(running: Running) -> None:
+    """No core is ever written, no privilege gained, and its memory is not open to its own user."""
+    _, process = running
+    proc = Path(f"/proc/{process.pid}")
+    (core,) = [line for line in (proc / "limits").read_text().splitlines() if "core" in line]
+    assert core.split()[4:6] == ["0", "0"]
+    assert "NoNewPrivs:\t1" in (proc / "status").read_text()
+    assert (proc / "mem").stat().st_uid == 0  # root's, whoever started it: not dumpable
+
+
+def test_hardening_makes_a_process_undumpable() -> None:
+    """After hardening the kernel says that the process is not dumpable, and before that it is."""
+    program = (
+        "import ctypes, os, resource\n"
+        "from pqkeep_keyservice import hardening\n"
+        "dumpable = lambda: ctypes.CDLL(None).prctl(3, 0, 0, 0, 0)\n"
+        "before = dumpable()\n"
+        "hardening.harden()\n"
+        "print(before, dumpable(), resource.getrlimit(resource.RLIMIT_CORE), oct(os.umask(0)))\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=SECONDS
+    )
+    assert result.stdout == "1 0 (0, 0) 0o77\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_is_turned_away(installation: Installation) -> None:
+    """A process of another user gets no answer, even where the socket's mode lets it connect."""
+    process = installation.serve()
+    installation.socket.chmod(0o666)
+    program = (
+        "import os, socket, sys\n"
+        "os.setgid(65534), os.setuid(int(sys.argv[2]))\n"
+        "peer = socket.socket(socket.AF_UNIX)\n"
+        "peer.settimeout(10)\n"
+        "peer.connect(sys.argv[1])\n"
+        "try:\n"
+        "    peer.sendall(bytes.fromhex(sys.argv[3]))\n"
+        "    print(peer.recv(100))\n"
+        "except ConnectionError:\n"
+        "    print(b'')\n"
+    )
+    got = [
+        subprocess.run(
+            [sys.executable, "-c", program, installation.socket, user, encode(Ping(1)).hex()],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=SECONDS,
+        ).stdout.strip()
+        for user in (str(NOBODY), "0")
+    ]
+    assert got == ["b''", repr(bytes(encode(Pong(1))))]
+    process.terminate()
+    assert process.wait(SECONDS) == 0
+    assert f"turned a process of user {NOBODY} away" in installation.stop(process)
+
+
+def test_an_orderly_end(installation: Installation) -> None:
+    """On SIGTERM calls in flight get their answers, later ones none, and the exit status is 0."""
+    process = installation.serve()
+    with closing(Client(installation.socket)) as client:
+        client.ask(generate(SIGNATURE))
+        sign = Sign(tenant=TENANT, algorithm=SIGNATURE, version=None, message=bytes(100_000))
+        client.send(*(call(number, sign) for number in range(100)), Ping(1000))
+        got = []
+        for frame in client.receive():
+            got.append(frame)
+            if frame == Pong(1000):  # all calls have been read
+                process.send_signal(signal.SIGTERM)
+    signed = [frame.id for frame in got if isinstance(frame, Answer)]
+    assert sorted(signed) == list(range(100))
+    assert process.wait(SECONDS) == 0
+    said = installation.stop(process)
+    assert "stopping" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="drain does not wait for what is queued on its connections: server.py:61, process.py",
+)
+def test_an_orderly_end_for_a_slow_reader(installation: Installation) -> None:
+    """Answers that wait for their reader when SIGTERM comes are delivered, not dropped."""
+    process = installation.serve()
+    with closing(Client(installation.socket)) as client:
+        client.ask(generate(KEM))
+        blob = client.ask(
+            Encrypt(tenant=TENANT, algorithm=KEM, version=None, plaintext=bytes(2**20))
+        )
+        assert isinstance(blob, Encrypted)
+        decrypt = Decrypt(
+            tenant=TENANT, algorithm=KEM, version=KeyVersion(1), ciphertext=blob.ciphertext
+        )
+        client.send(*(call(number, decrypt) for number in range(8)))
+        time.sleep(0.3)  # answered, but hardly read: a socket's buffer holds less than one
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        got = [frame.id for frame in client.receive() if isinstance(frame, Answer)]
+    assert got == list(range(8))
+    assert process.wait(SECONDS) == 0
+
+
+@pytest.mark.xfail(
+    strict=True, reason="nothing is held back while answers pile up unread: connection.py:40"
+)
+def test_who_does_not_read_is_not_read(installation: Installation) -> None:
+    """The process takes no more frames from a client that leaves its answers unread."""
+    installation.serve()
+    with closing(Client(installation.socket)) as client:
+        client.socket.settimeout(3)
+        with pytest.raises(TimeoutError):
+            client.send(*[Ping(2**40)] * 60_000)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_idle_process_ends_at_once(number: signal.Signals, installation: Installation) -> None:
+    """With nothing to do, even with an open connection, either signal ends it with status 0."""
+    process = installation.serve()
+    with closing(Client(installation.socket)):
+        process.send_signal(number)
+        assert process.wait(5) == 0
+
+
+def test_what_was_acknowledged_survives_a_kill(installation: Installation) -> None:
+    """After kill -9 in the midst of rotations every acknowledged key is there, and works."""
+    process = installation.serve()
+    with closing(Client(installation.socket)) as client:
+        client.ask(generate(KEM))
+        blob = client.ask(Encrypt(tenant=TENANT, algorithm=KEM, version=None, plaintext=b"text"))
+        rotate = RotateKey(tenant=TENANT, algorithm=KEM)
+        client.send(*(call(number, rotate) for number in range(60)))
+        acknowledged = []
+        for frame in client.receive():
+            assert isinstance(frame, Answer)
+            acknowledged.append(frame.result.key)  # type: ignore[union-attr]  # of a rotation
+            if len(acknowledged) == 15:
+                process.kill()
+    process.wait(SECONDS)
+    installation.serve()
+    with closing(Client(installation.socket)) as client:
+        listed = client.ask(ListKeys(tenant=TENANT, algorithm=KEM, status=None)).keys
+        assert [key.version for key in listed] == list(range(1, len(listed) + 1))
+        stored = {key.version: key.public_key for key in listed}
+        assert len(acknowledged) >= 15
+        assert all(stored[key.version] == key.public_key for key in acknowledged)
+        decrypt = Decrypt(
+            tenant=TENANT, algorithm=KEM, version=KeyVersion(1), ciphertext=blob.ciphertext
+        )
+        assert client.ask(decrypt).plaintext == b"text"
+        client.send(call(1, generate(KEM)))
+        assert next(client.receive()) == Refusal(1, ErrorKind.KEY_EXISTS)
+
+
+def refused(installation: Installation) -> str:
+    """Start a process that must refuse, and return what it said."""
+    process = installation.start()
+    _, said = process.communicate(timeout=SECONDS)
+    assert process.returncode == os.EX_CONFIG, said
+    assert "Traceback" not in said
+    return said
+
+
+def test_the_wrong_root_key_is_refused(installation: Installation) -> None:
+    """With another root key than its database's the process does not start, and says why."""
+    process = installation.serve()
+    process.terminate()
+    process.wait(SECONDS)
+    installation.put_root_key()
+    assert "the root key is not the one that sealed this database's keys" in refused(installation)
+
+
+MISTAKES: dict[str, tuple[Callable[[Installation], object], str]] = {
+    "an unknown setting": (
+        lambda at: at.settings.write_text(at.settings.read_text() + "colour = 1\n"),
+        "colour",
+    ),
+    "a missing setting": (lambda at: at.settings.write_text('socket = "s"\n'), "database"),
+    "no TOML": (lambda at: at.settings.write_text("{"), "settings.toml"),
+    "no settings": (lambda at: at.settings.unlink(), "settings.toml"),
+    "an open root key": (lambda at: (at.folder / "root.key").chmod(0o444), "0400"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_the_setup_is_refused(mistake: str, installation: Installation) -> None:
+    """The process does not start, with status 78 and one clear message."""
+    make, expected = MISTAKES[mistake]
+    make(installation)
+    assert expected in refused(installation)
+    assert not installation.socket.exists()
