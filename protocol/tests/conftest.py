@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from datetime import UTC
-from typing import Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 import pytest
 from hypothesis import strategies as st
@@ -23,7 +23,7 @@ from pqkeep_protocol.codec import (
     ToKeyService,
 )
 from pqkeep_protocol.errors import ErrorKind
-from pqkeep_protocol.keys import MAX_KEY_VERSION, KeyInfo, KeyStatus, KeyVersion, TenantId
+from pqkeep_protocol.keys import MAX_KEY_VERSION, KeyInfo, KeyStatus, KeyVersion, SomeVersion, TenantId
 from pqkeep_protocol.messages import AnyRequest, AnyResult, Attribution
 
 AnyFrame = ToKeyService | ToGateway
@@ -48,7 +48,7 @@ FIELDS: dict[object, SearchStrategy[Any]] = {
     Algorithm: _algorithms,
     Algorithm | None: st.none() | _algorithms,
     KeyVersion: _versions,
-    KeyVersion | None: st.none() | _versions,
+    SomeVersion | None: st.none() | _versions,
     KeyStatus | None: st.none() | _statuses,
     int: st.integers(0, 2**31),
     int | None: st.none() | st.integers(0, 2**31),
@@ -63,6 +63,8 @@ FIELDS: dict[object, SearchStrategy[Any]] = {
 
 
 def _field(kind: Any) -> SearchStrategy[Any]:
+    if get_origin(kind) is Annotated:  # and then the bounds are kept by the strategies
+        kind = get_args(kind)[0]
     return FIELDS[kind] if kind in FIELDS else st.sampled_from(list(kind))  # an enumeration
 
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import assert_never
+from weakref import WeakValueDictionary
 
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.audit.record import SUCCESS, record
@@ -18,10 +20,11 @@ from pqkeep_keyservice.operations import (
 from pqkeep_keyservice.operations.done import Done
 from pqkeep_keyservice.operations.resources import Resources
 from pqkeep_keyservice.storage.keyrings import Keyrings
-from pqkeep_keyservice.storage.sealing import UnsealError
+from pqkeep_keyservice.storage.sealing import DamagedKeyError
 from pqkeep_keyservice.storage.store import Verdict
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import (
     AnyRequest,
     AnyResult,
@@ -56,6 +59,9 @@ class Dispatcher:
         self._rings = rings
         self._resources = resources
         self._log = log
+        self._turns: WeakValueDictionary[tuple[TenantId, Algorithm], asyncio.Lock] = (
+            WeakValueDictionary()
+        )
 
     async def execute(
         self, request: AnyRequest, attribution: Attribution, deadline: float
@@ -66,13 +72,11 @@ class Dispatcher:
         is committed, never after.
         """
         try:
-            return await self._until_done(request, attribution, deadline)
+            async with self._turn(request):
+                return await self._until_done(request, attribution, deadline)
         except KeyServiceError as refusal:
             kind = refusal.kind
-            if kind is ErrorKind.DECRYPTION_FAILED and isinstance(request, Decrypt | Unwrap):
-                material = self._resources.material
-                kind = await mismatch.kind_of_failure(request, self._rings.get, material)
-        except UnsealError:
+        except DamagedKeyError:
             _LOG.error("a sealed %s key of tenant %s is damaged", request.algorithm, request.tenant)
             kind = ErrorKind.UNAVAILABLE
         except Exception:  # noqa: BLE001 - a fault of ours is an answer too, and is recorded
@@ -87,6 +91,8 @@ class Dispatcher:
     ) -> AnyResult:
         now = asyncio.get_running_loop().time
         while True:
+            if now() >= deadline:
+                raise KeyServiceError(ErrorKind.DEADLINE_EXCEEDED)
             done = await self._answer(request, deadline)
             if now() >= deadline:
                 raise KeyServiceError(ErrorKind.DEADLINE_EXCEEDED)
@@ -103,11 +109,17 @@ class Dispatcher:
                 case Verdict.STALE:
                     self._rings.forget(done.change.old)
 
+    def _turn(self, request: AnyRequest) -> AbstractAsyncContextManager[None]:
+        """Let changes of one keyring come one after the other, or most would be made in vain."""
+        if not isinstance(request, GenerateKey | RotateKey | RetireKey | ArchiveKey):
+            return nullcontext()
+        return self._turns.setdefault((request.tenant, request.algorithm), asyncio.Lock())
+
     def _take_over(self, ring: Keyring) -> None:
         self._rings.put(ring)
         for entry in ring.entries:
             if entry.sealed is None:
-                self._resources.material.forget(ring.tenant, entry.info)
+                self._resources.material.forget(ring.tenant, entry)
 
     async def _answer(  # noqa: C901, PLR0911, PLR0912 - one flat table, checked by assert_never
         self, request: AnyRequest, deadline: float
@@ -115,7 +127,7 @@ class Dispatcher:
         if isinstance(request, ListKeys):
             wanted = Algorithm if request.algorithm is None else (request.algorithm,)
             rings = [await self._rings.get(request.tenant, algorithm) for algorithm in wanted]
-            return lifecycle.list_(request, rings)
+            return lifecycle.list_(request, rings, self._resources.material)
 
         if request.operation not in ALGORITHMS[request.algorithm].operations:
             raise KeyServiceError(ErrorKind.UNSUPPORTED)
@@ -124,16 +136,14 @@ class Dispatcher:
         match request:
             case Encrypt():
                 return encryption.encrypt(request, ring, material)
-            case Decrypt():
-                return encryption.decrypt(request, ring, material)
+            case Decrypt() | Unwrap():
+                return await mismatch.open_(request, ring, self._rings.get, material)
             case Encapsulate():
                 return encapsulation.encapsulate(request, ring, material)
             case Decapsulate():
                 return encapsulation.decapsulate(request, ring, material)
             case Wrap():
                 return wrapping.wrap(request, ring, material)
-            case Unwrap():
-                return wrapping.unwrap(request, ring, material)
             case Sign() | SignHash():
                 return await signing.sign(request, ring, self._resources, deadline)
             case Verify() | VerifyHash():
@@ -146,9 +156,7 @@ class Dispatcher:
                 return lifecycle.retire(request, ring)
             case ArchiveKey():
                 return lifecycle.archive(request, ring)
-            case GetKey():
-                return lifecycle.get(request, ring)
-            case GetActiveKey():
-                return lifecycle.get_active(request, ring)
+            case GetKey() | GetActiveKey():
+                return lifecycle.get(request, ring, material)
             case _:
                 assert_never(request)

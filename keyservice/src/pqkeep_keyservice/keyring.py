@@ -57,19 +57,13 @@ class Keyring:
         """Return the active key, or raise KEY_NOT_FOUND."""
         return self.active or _not_found()
 
-    def public_key_for(self, operation: Operation, version: KeyVersion | None) -> KeyInfo:
-        """Return the key to encrypt or verify with; None means the active one.
+    def key_for(self, operation: Operation, version: KeyVersion | None) -> KeyEntry:
+        """Return the key for a cryptographic operation; None means the active one.
 
         A version that may not be used is answered like one that does not exist.
         """
-        return self._usable(operation, version).info
-
-    def private_key_for(
-        self, operation: Operation, version: KeyVersion | None
-    ) -> tuple[KeyInfo, SealedSeed]:
-        """Return the key to decrypt or sign with; None means the active one."""
-        entry = self._usable(operation, version)
-        return entry.info, entry.sealed or _not_found()
+        entry = self.require_active() if version is None else self.entry(version)
+        return entry if entry.info.status in USABLE[operation] else _not_found()
 
     def require_no_active(self) -> None:
         """Raise KEY_EXISTS if there is an active key."""
@@ -101,10 +95,6 @@ class Keyring:
         if entry.info.status is not KeyStatus.RETIRED:
             raise KeyServiceError(ErrorKind.KEY_STATUS)
         return self._with(replace(_with_status(entry, KeyStatus.ARCHIVED), sealed=None))
-
-    def _usable(self, operation: Operation, version: KeyVersion | None) -> KeyEntry:
-        entry = self.require_active() if version is None else self.entry(version)
-        return entry if entry.info.status in USABLE[operation] else _not_found()
 
     def _with(self, entry: KeyEntry) -> "Keyring":
         index = entry.info.version - 1

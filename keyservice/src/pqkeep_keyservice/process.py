@@ -3,11 +3,11 @@
 Exit status 78 (EX_CONFIG): it cannot start as it is set up. 70 (EX_SOFTWARE): a self-test failed.
 """
 
+import argparse
 import asyncio
 import logging
 import os
 import signal
-import sys
 from pathlib import Path
 
 import uvloop
@@ -39,10 +39,13 @@ def main() -> int:
         level=logging.INFO, format="%(asctime)s key service %(levelname)s %(message)s"
     )
     logging.getLogger("alembic").setLevel(logging.WARNING)
+    parser = argparse.ArgumentParser(prog="python -m pqkeep_keyservice")
+    parser.add_argument("settings", type=Path, help="the settings file")
+    arguments = parser.parse_args()
     try:
         if not hardening.harden():
             _LOG.warning("memory is not locked: the memlock limit is not infinite")
-        settings = config.read(Path(sys.argv[1]))
+        settings = config.read(arguments.settings)
         selftest.require()
         uvloop.run(serve(settings))
     except ConfigError as error:
@@ -61,7 +64,7 @@ async def serve(settings: Config) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
     setup = Setup(settings.root_key_file, settings.slh_dsa, settings.openssl_library)
-    selftest.require_slhdsa(implementation(setup))
+    selftest.require_slhdsa(implementation(setup), signs=False)
     sealer = Sealer(read_root_key(Path(settings.root_key_file)))
     database = Database(settings.database)
     store = KeyStore(database)

@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 import struct
+from contextlib import suppress
 from pathlib import Path
 
 from pqkeep_keyservice.config import ConfigError
@@ -43,6 +44,7 @@ class Server:
         self._connections: set[FramedConnection[ToKeyService]] = set()
         self._calls: set[asyncio.Task[None]] = set()
         self._draining = False
+        self._alone = asyncio.Event()
         self._listener: asyncio.Server | None = None
 
     async def listen(self, path: str) -> None:
@@ -54,16 +56,22 @@ class Server:
 
     async def drain(self, seconds: float) -> None:
         """Take no more, finish what has begun, for so long, and hang up."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
         self._draining = True
         if self._listener is not None:
             self._listener.close()
         if self._calls:
             await asyncio.wait(self._calls, timeout=seconds)
         for connection in tuple(self._connections):
-            connection.close()
+            connection.close()  # after what is queued
+        if self._connections:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    await self._alone.wait()
 
     def _connection(self) -> FramedConnection[ToKeyService]:
-        in_flight: set[int] = set()
+        in_flight: set[asyncio.Task[None]] = set()
 
         def receive(frame: ToKeyService) -> None:
             match frame:
@@ -74,34 +82,35 @@ class Server:
                 case Call() if len(in_flight) >= MAX_IN_FLIGHT:
                     connection.send(Refusal(frame.id, ErrorKind.OVERLOADED))
                 case Call():
-                    in_flight.add(frame.id)
-                    call = asyncio.create_task(self._answer(connection, frame, in_flight))
-                    self._calls.add(call)
-                    call.add_done_callback(self._calls.discard)
+                    call = asyncio.create_task(self._answer(connection, frame))
+                    for calls in (in_flight, self._calls):
+                        calls.add(call)
+                        call.add_done_callback(calls.discard)
 
         def lost(nonsense: ProtocolError | None) -> None:
             if nonsense is not None:
                 _LOG.warning("a peer sent what is no frame: %s", nonsense)
             self._connections.discard(connection)
+            if not self._connections:
+                self._alone.set()
 
         connection = FramedConnection(
-            TO_KEY_SERVICE, on_frame=receive, on_lost=lost, admit=_is_same_user
+            TO_KEY_SERVICE, on_frame=receive, on_lost=lost, patient=False, admit=_is_same_user
         )
         self._connections.add(connection)
+        self._alone.clear()
         return connection
 
-    async def _answer(
-        self, connection: FramedConnection[ToKeyService], call: Call, in_flight: set[int]
-    ) -> None:
+    async def _answer(self, connection: FramedConnection[ToKeyService], call: Call) -> None:
         deadline = asyncio.get_running_loop().time() + call.timeout_ms / 1000
         try:
             result = await self._dispatcher.execute(call.request, call.attribution, deadline)
+            connection.send(Answer(call.id, result))
         except KeyServiceError as refusal:
             connection.send(Refusal(call.id, refusal.kind))
-        else:
-            connection.send(Answer(call.id, result))
-        finally:
-            in_flight.discard(call.id)
+        except ProtocolError:
+            _LOG.error("an answer to %s is too large for a frame", call.request.operation)
+            connection.send(Refusal(call.id, ErrorKind.INTERNAL))
 
 
 def _bind(path: str) -> socket.socket:
@@ -110,9 +119,11 @@ def _bind(path: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     umask = os.umask(0o177)
     try:
-        Path(path).unlink(missing_ok=True)
+        if Path(path).is_socket():
+            Path(path).unlink()  # left by a process that was killed
         listener.bind(path)
     except OSError as error:
+        listener.close()
         raise ConfigError(f"cannot serve on {path}: {error.strerror}") from None
     finally:
         os.umask(umask)

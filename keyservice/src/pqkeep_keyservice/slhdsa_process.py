@@ -17,11 +17,11 @@ from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.crypto.slhdsa import SETS, Implementation, sign_checked
 from pqkeep_keyservice.crypto.slhdsa_openssl import OpenSsl
 from pqkeep_keyservice.crypto.slhdsa_pqcrypto import Pqcrypto
-from pqkeep_keyservice.keyring import SealedSeed
-from pqkeep_keyservice.storage.sealing import Sealer, place, read_root_key
+from pqkeep_keyservice.keyring import KeyEntry, SealedSeed
+from pqkeep_keyservice.storage.sealing import DamagedKeyError, Sealer, place, read_root_key
 from pqkeep_keyservice.workers import CORES, Lane, WorkerProcess
 from pqkeep_protocol.algorithms import Algorithm
-from pqkeep_protocol.keys import KeyInfo, KeyVersion, TenantId
+from pqkeep_protocol.keys import KeyVersion, TenantId
 
 LOW_PRIORITY = 10
 """Signing yields the cores to everything else: see nice(2)."""
@@ -47,13 +47,21 @@ def _sealer(setup: Setup) -> Sealer:
     return Sealer(read_root_key(Path(setup.root_key_file)))
 
 
-def _initialise(setup: Setup, priority: int) -> None:
+def _initialise_signer(setup: Setup) -> None:
+    os.nice(LOW_PRIORITY)
+    _initialise(setup, signs=True)
+    _sealer(setup)
+
+
+def _initialise_verifier(setup: Setup) -> None:
+    _initialise(setup, signs=False)
+
+
+def _initialise(setup: Setup, *, signs: bool) -> None:
     hardening.die_with_parent()
     hardening.harden()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(priority)
-    selftest.require_slhdsa(implementation(setup))
-    _sealer(setup)
+    selftest.require_slhdsa(implementation(setup), signs=signs)
 
 
 def _generate(
@@ -68,13 +76,15 @@ def _generate(
 def _sign(
     setup: Setup,
     tenant: TenantId,
-    info: KeyInfo,
-    sealed: SealedSeed,
+    entry: KeyEntry,
     message: bytes,
     context: bytes,
 ) -> bytes:
+    info = entry.info
+    if entry.sealed is None:
+        raise DamagedKeyError
     where = place(tenant, info.algorithm, info.version, info.public_key)
-    with _sealer(setup).unseal(sealed, where) as private_key:
+    with _sealer(setup).unseal(entry.sealed, where) as private_key:
         return sign_checked(
             implementation(setup), info.algorithm, bytes(private_key.reveal()), message, context
         )
@@ -101,9 +111,9 @@ class SlhDsaProcesses:
     def __init__(self, setup: Setup) -> None:
         """Start nothing yet."""
         self._setup = setup
-        signers = [WorkerProcess(_initialise, setup, LOW_PRIORITY) for _ in range(max(2, CORES))]
+        signers = [WorkerProcess(_initialise_signer, setup) for _ in range(max(2, CORES))]
         self._signing = Lane(signers, per_tenant=len(signers) - 1)
-        self._verifying = Lane([WorkerProcess(_initialise, setup, 0)], per_tenant=1)
+        self._verifying = Lane([WorkerProcess(_initialise_verifier, setup)], per_tenant=1)
 
     async def generate(
         self, tenant: TenantId, algorithm: Algorithm, version: KeyVersion, deadline: float
@@ -116,21 +126,20 @@ class SlhDsaProcesses:
     async def sign(
         self,
         tenant: TenantId,
-        info: KeyInfo,
-        sealed: SealedSeed,
+        entry: KeyEntry,
         message: bytes,
         context: bytes,
         deadline: float,
     ) -> bytes:
         """Return a signature that has been verified."""
         return await self._signing.run(
-            tenant, deadline, _sign, self._setup, tenant, info, sealed, message, context
+            tenant, deadline, _sign, self._setup, tenant, entry, message, context
         )
 
     async def verify(
         self,
         tenant: TenantId,
-        info: KeyInfo,
+        entry: KeyEntry,
         message: bytes,
         context: bytes,
         signature: bytes,
@@ -142,8 +151,8 @@ class SlhDsaProcesses:
             deadline,
             _verify,
             self._setup,
-            info.algorithm,
-            info.public_key,
+            entry.info.algorithm,
+            entry.info.public_key,
             message,
             context,
             signature,

@@ -108,9 +108,7 @@ class Lane:
         try:
             return await worker.run(function, *arguments)
         finally:
-            self._free.append(worker)
-            self._running[tenant] -= 1
-            self._give_turns()
+            self._end_turn(tenant, worker)
 
     def close(self) -> None:
         """Wait for what runs and end the processes."""
@@ -129,7 +127,14 @@ class Lane:
             async with asyncio.timeout_at(deadline):
                 return await turn
         except TimeoutError:
+            if turn.done() and not turn.cancelled():  # it came in the same moment
+                self._end_turn(tenant, turn.result())
             raise KeyServiceError(ErrorKind.DEADLINE_EXCEEDED) from None
+
+    def _end_turn(self, tenant: TenantId, worker: WorkerProcess) -> None:
+        self._free.append(worker)
+        self._running[tenant] -= 1
+        self._give_turns()
 
     def _give_turns(self) -> None:
         for tenant in tuple(self._waiting):

@@ -29,12 +29,18 @@ class FramedConnection(asyncio.BufferedProtocol, Generic[Frame]):
         *,
         on_frame: Callable[[Frame], None],
         on_lost: Callable[[ProtocolError | None], None],
+        patient: bool = True,
         admit: Callable[[asyncio.Transport], bool] = lambda _: True,
     ) -> None:
-        """Receive frames of one direction, TO_KEY_SERVICE or TO_GATEWAY, from an admitted peer."""
+        """Receive frames of one direction, TO_KEY_SERVICE or TO_GATEWAY, from an admitted peer.
+
+        One that is not patient reads nothing from a peer that does not read its answers. Only one
+        end of a connection may be so, or both could wait for each other.
+        """
         self._decoder = FrameDecoder(decoder)
         self._on_frame = on_frame
         self._on_lost = on_lost
+        self._patient = patient
         self._admit = admit
         self._transport: asyncio.Transport | None = None
         self._nonsense: ProtocolError | None = None
@@ -61,6 +67,16 @@ class FramedConnection(asyncio.BufferedProtocol, Generic[Frame]):
         """Asyncio's call."""
         self._transport = None
         self._on_lost(self._nonsense)
+
+    def pause_writing(self) -> None:
+        """Asyncio's call."""
+        if self._transport is not None and not self._patient:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Asyncio's call."""
+        if self._transport is not None and not self._patient:
+            self._transport.resume_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Asyncio's call."""

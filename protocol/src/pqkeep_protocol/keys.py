@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import NewType
+from typing import Annotated, NewType
 from uuid import UUID
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from pqkeep_protocol.algorithms import LIFECYCLE, READING, Algorithm, Operation
 
@@ -15,6 +15,9 @@ KeyVersion = NewType("KeyVersion", int)
 
 MAX_KEY_VERSION = 2**31 - 1
 """No version can be larger; a client that names one names a key that does not exist."""
+
+SomeVersion = Annotated[KeyVersion, Meta(ge=1, le=MAX_KEY_VERSION)]
+"""A version as the decoder lets it through."""
 
 
 class KeyStatus(StrEnum):
@@ -41,7 +44,7 @@ class KeyInfo(Struct, frozen=True, array_like=True):
     """The public description of one key version."""
 
     algorithm: Algorithm
-    version: KeyVersion
+    version: SomeVersion
     status: KeyStatus
     public_key: bytes
     created_at: datetime

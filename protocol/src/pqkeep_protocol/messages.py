@@ -5,12 +5,12 @@ On the wire each is an array that starts with its tag (see ``codec``).
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, Generic, Protocol, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar, get_args
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from pqkeep_protocol.algorithms import Algorithm, HashAlgorithm, Operation
-from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
+from pqkeep_protocol.keys import KeyInfo, KeyStatus, SomeVersion, TenantId
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -18,38 +18,42 @@ R_co = TypeVar("R_co", covariant=True)
 class Attribution(Struct, frozen=True, array_like=True):
     """Who asked, as the audit log will say it."""
 
-    request_id: str
-    principal: str
+    request_id: Annotated[str, Meta(max_length=128)]
+    principal: Annotated[str, Meta(max_length=128)]
     """Kind and identity, e.g. ``api-key:3``."""
-    source_address: str
-    policy: str
+    source_address: Annotated[str, Meta(max_length=64)]
+    policy: Annotated[str, Meta(max_length=128)]
     """The policy that allowed the request."""
 
 
-class Request(Struct, Generic[R_co], frozen=True, array_like=True, kw_only=True):
+class _Discreet:
+    """Shows its kind only: the fields of requests and results can be secret."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return []
+
+
+class Request(_Discreet, Struct, Generic[R_co], frozen=True, array_like=True, kw_only=True):
     """Base of all requests; ``R_co`` is the type of the result."""
 
     operation: ClassVar[Operation]
     tenant: TenantId
 
-    def __repr__(self) -> str:
-        """Name the kind of request only: its fields can be secret."""
-        return f"<{type(self).__name__}>"
 
-
-class Result(Struct, frozen=True, array_like=True, kw_only=True):
+class Result(_Discreet, Struct, frozen=True, array_like=True, kw_only=True):
     """Base of all results."""
-
-    def __repr__(self) -> str:
-        """Name the kind of result only: its fields can be secret."""
-        return f"<{type(self).__name__}>"
 
 
 class Encrypted(Result, frozen=True, kw_only=True, tag="encrypted"):
     """``ciphertext``: KEM ciphertext, nonce (12), AES-GCM ciphertext, tag (16)."""
 
     ciphertext: bytes
-    version: KeyVersion
+    version: SomeVersion
 
 
 class Encrypt(Request[Encrypted], frozen=True, kw_only=True, tag="encrypt"):
@@ -57,7 +61,7 @@ class Encrypt(Request[Encrypted], frozen=True, kw_only=True, tag="encrypt"):
 
     operation: ClassVar = Operation.ENCRYPT
     algorithm: Algorithm
-    version: KeyVersion | None
+    version: SomeVersion | None
     plaintext: bytes
 
 
@@ -72,7 +76,7 @@ class Decrypt(Request[Decrypted], frozen=True, kw_only=True, tag="decrypt"):
 
     operation: ClassVar = Operation.DECRYPT
     algorithm: Algorithm
-    version: KeyVersion
+    version: SomeVersion
     ciphertext: bytes
 
 
@@ -88,7 +92,7 @@ class Encapsulate(Request[Encapsulated], frozen=True, kw_only=True, tag="encapsu
 
     operation: ClassVar = Operation.ENCAPSULATE
     algorithm: Algorithm
-    version: KeyVersion
+    version: SomeVersion
 
 
 class Decapsulated(Result, frozen=True, kw_only=True, tag="decapsulated"):
@@ -102,7 +106,7 @@ class Decapsulate(Request[Decapsulated], frozen=True, kw_only=True, tag="decapsu
 
     operation: ClassVar = Operation.DECAPSULATE
     algorithm: Algorithm
-    version: KeyVersion
+    version: SomeVersion
     kem_ciphertext: bytes
 
 
@@ -117,7 +121,7 @@ class Wrap(Request[Wrapped], frozen=True, kw_only=True, tag="wrap"):
 
     operation: ClassVar = Operation.WRAP
     algorithm: Algorithm
-    version: KeyVersion
+    version: SomeVersion
     symmetric_key: bytearray
 
 
@@ -132,7 +136,7 @@ class Unwrap(Request[Unwrapped], frozen=True, kw_only=True, tag="unwrap"):
 
     operation: ClassVar = Operation.UNWRAP
     algorithm: Algorithm
-    version: KeyVersion
+    version: SomeVersion
     wrapped_key: bytes
 
 
@@ -140,7 +144,7 @@ class Signed(Result, frozen=True, kw_only=True, tag="signed"):
     """A signature, and the key version that made it."""
 
     signature: bytes
-    version: KeyVersion
+    version: SomeVersion
 
 
 class Sign(Request[Signed], frozen=True, kw_only=True, tag="sign"):
@@ -148,7 +152,7 @@ class Sign(Request[Signed], frozen=True, kw_only=True, tag="sign"):
 
     operation: ClassVar = Operation.SIGN
     algorithm: Algorithm
-    version: KeyVersion | None
+    version: SomeVersion | None
     message: bytes
 
 
@@ -161,7 +165,7 @@ class Verify(Request[Verified], frozen=True, kw_only=True, tag="verify"):
 
     operation: ClassVar = Operation.VERIFY
     algorithm: Algorithm
-    version: KeyVersion
+    version: SomeVersion
     message: bytes
     signature: bytes
 
@@ -171,7 +175,7 @@ class SignHash(Request[Signed], frozen=True, kw_only=True, tag="sign-hash"):
 
     operation: ClassVar = Operation.SIGN_HASH
     algorithm: Algorithm
-    version: KeyVersion | None
+    version: SomeVersion | None
     hash_algorithm: HashAlgorithm
     digest: bytes
 
@@ -181,7 +185,7 @@ class VerifyHash(Request[Verified], frozen=True, kw_only=True, tag="verify-hash"
 
     operation: ClassVar = Operation.VERIFY_HASH
     algorithm: Algorithm
-    version: KeyVersion
+    version: SomeVersion
     hash_algorithm: HashAlgorithm
     digest: bytes
     signature: bytes
@@ -194,16 +198,17 @@ class Key(Result, frozen=True, kw_only=True, tag="key"):
 
 
 class Keys(Result, frozen=True, kw_only=True, tag="keys"):
-    """Key versions, ordered by algorithm, then version."""
+    """One page of key versions, ordered by algorithm, then version, and how many there are."""
 
     keys: tuple[KeyInfo, ...]
+    total: int
 
 
 class Rotated(Result, frozen=True, kw_only=True, tag="rotated"):
     """The new active key, and the version that is retired now."""
 
     key: KeyInfo
-    old_version: KeyVersion
+    old_version: SomeVersion
 
 
 class GenerateKey(Request[Key], frozen=True, kw_only=True, tag="generate-key"):
@@ -227,7 +232,7 @@ class RetireKey(Request[Key], frozen=True, kw_only=True, tag="retire-key"):
 
     operation: ClassVar = Operation.RETIRE_KEY
     algorithm: Algorithm
-    version: KeyVersion
+    version: SomeVersion
 
 
 class ArchiveKey(Request[Key], frozen=True, kw_only=True, tag="archive-key"):
@@ -235,7 +240,7 @@ class ArchiveKey(Request[Key], frozen=True, kw_only=True, tag="archive-key"):
 
     operation: ClassVar = Operation.ARCHIVE_KEY
     algorithm: Algorithm
-    version: KeyVersion
+    version: SomeVersion
 
 
 class ListKeys(Request[Keys], frozen=True, kw_only=True, tag="list-keys"):
@@ -244,6 +249,8 @@ class ListKeys(Request[Keys], frozen=True, kw_only=True, tag="list-keys"):
     operation: ClassVar = Operation.LIST_KEYS
     algorithm: Algorithm | None
     status: KeyStatus | None
+    skip: Annotated[int, Meta(ge=0)] = 0
+    """How many keys came on the pages before."""
 
 
 class GetKey(Request[Key], frozen=True, kw_only=True, tag="get-key"):
@@ -251,7 +258,7 @@ class GetKey(Request[Key], frozen=True, kw_only=True, tag="get-key"):
 
     operation: ClassVar = Operation.GET_KEY
     algorithm: Algorithm
-    version: KeyVersion
+    version: SomeVersion
 
 
 class GetActiveKey(Request[Key], frozen=True, kw_only=True, tag="get-active-key"):

@@ -1,5 +1,7 @@
 """/api/v1/kms/keys: the lifecycle of keys, and looking them up."""
 
+from msgspec import structs
+
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import ApiError, Code, error_for
@@ -46,11 +48,17 @@ def endpoints(keys: KeyService, plans: Plans) -> tuple[Endpoint, ...]:
             status=fields.optional_status(),
         )
         decision = decide(principal, request.operation, request.algorithm)
+        listed: list[KeyInfo] = []
         try:
-            listed = await keys.execute(request, attribute(call, decision))
+            while True:
+                page = await keys.execute(request, attribute(call, decision))
+                listed += page.keys
+                if not page.keys or len(listed) >= page.total:
+                    break
+                request = structs.replace(request, skip=len(listed))
         except KeyServiceError as refusal:
             raise error_for(request.operation, refusal.kind) from None
-        return {"keys": tuple(_key(key) for key in listed.keys), "total": len(listed.keys)}
+        return {"keys": tuple(_key(key) for key in listed), "total": len(listed)}
 
     rows = (
         KeyOperation("POST", "/kms/keys/generate", Operation.GENERATE_KEY, generate, status=201),

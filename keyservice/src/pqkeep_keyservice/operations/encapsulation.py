@@ -9,10 +9,10 @@ from pqkeep_protocol.messages import Decapsulate, Decapsulated, Encapsulate, Enc
 
 def encapsulate(request: Encapsulate, ring: Keyring, material: KeyMaterial) -> Done:
     """Make a shared secret and its KEM ciphertext."""
-    key = ring.public_key_for(request.operation, request.version)
+    key = ring.key_for(request.operation, request.version)
     shared_secret, kem_ciphertext = material.encapsulation_key(ring.tenant, key).encapsulate()
     result = Encapsulated(kem_ciphertext=kem_ciphertext, shared_secret=shared_secret)
-    return Done(result, key.version)
+    return Done(result, key.info.version)
 
 
 def decapsulate(request: Decapsulate, ring: Keyring, material: KeyMaterial) -> Done:
@@ -21,10 +21,10 @@ def decapsulate(request: Decapsulate, ring: Keyring, material: KeyMaterial) -> D
     A damaged KEM ciphertext of the right size gives another secret, not an error: ML-KEM rejects
     implicitly. Only a wrong size is refused.
     """
-    key, sealed = ring.private_key_for(request.operation, request.version)
-    private = material.decapsulation_key(ring.tenant, key, sealed)
+    key = ring.key_for(request.operation, request.version)
+    private = material.decapsulation_key(ring.tenant, key)
     try:
         shared_secret = private.decapsulate(request.kem_ciphertext)
     except ValueError:
         raise KeyServiceError(ErrorKind.DECRYPTION_FAILED) from None
-    return Done(Decapsulated(shared_secret=shared_secret), key.version)
+    return Done(Decapsulated(shared_secret=shared_secret), key.info.version)

@@ -10,13 +10,13 @@ from pqkeep_protocol.messages import Decrypt, Decrypted, Encrypt, Encrypted
 
 def encrypt(request: Encrypt, ring: Keyring, material: KeyMaterial) -> Done:
     """Encrypt data."""
-    key = ring.public_key_for(request.operation, request.version)
+    key = ring.key_for(request.operation, request.version)
     ciphertext = kem_dem.close(Purpose.ENCRYPT, request.plaintext, ring, key, material)
-    return Done(Encrypted(ciphertext=ciphertext, version=key.version), key.version)
+    return Done(Encrypted(ciphertext=ciphertext, version=key.info.version), key.info.version)
 
 
 def decrypt(request: Decrypt, ring: Keyring, material: KeyMaterial) -> Done:
     """Open what encrypt made with the same key version."""
-    key = ring.private_key_for(request.operation, request.version)
+    key = ring.key_for(request.operation, request.version)
     plaintext = kem_dem.open_(Purpose.ENCRYPT, request.ciphertext, ring, key, material)
     return Done(Decrypted(plaintext=plaintext), request.version)

@@ -10,11 +10,10 @@ from enum import Enum
 
 from pqkeep_keyservice.crypto import dem
 from pqkeep_keyservice.crypto.binding import key_info
-from pqkeep_keyservice.keyring import Keyring, SealedSeed
+from pqkeep_keyservice.keyring import KeyEntry, Keyring
 from pqkeep_keyservice.storage.material import KeyMaterial
 from pqkeep_protocol.algorithms import ALGORITHMS
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.keys import KeyInfo
 
 
 class Purpose(Enum):
@@ -28,12 +27,12 @@ def close(
     purpose: Purpose,
     data: bytes | bytearray,
     ring: Keyring,
-    key: KeyInfo,
+    key: KeyEntry,
     material: KeyMaterial,
 ) -> bytes:
     """Encapsulate to the key, and encrypt the data under the shared secret."""
     shared_secret, kem_ciphertext = material.encapsulation_key(ring.tenant, key).encapsulate()
-    info = key_info(purpose.value, ring.tenant, ring.algorithm, key.version)
+    info = key_info(purpose.value, ring.tenant, ring.algorithm, key.info.version)
     return kem_ciphertext + dem.close(ring.algorithm, shared_secret, data, info=info)
 
 
@@ -41,14 +40,13 @@ def open_(
     purpose: Purpose,
     blob: bytes,
     ring: Keyring,
-    key: tuple[KeyInfo, SealedSeed],
+    key: KeyEntry,
     material: KeyMaterial,
 ) -> bytes:
     """Return the data. Raises DECRYPTION_FAILED."""
-    info, sealed = key
-    private = material.decapsulation_key(ring.tenant, info, sealed)
+    private = material.decapsulation_key(ring.tenant, key)
     size = ALGORITHMS[ring.algorithm].output_size
-    binding = key_info(purpose.value, ring.tenant, ring.algorithm, info.version)
+    binding = key_info(purpose.value, ring.tenant, ring.algorithm, key.info.version)
     try:
         shared_secret = private.decapsulate(blob[:size])
         return dem.open_(ring.algorithm, shared_secret, blob[size:], info=binding)

@@ -7,6 +7,7 @@ from pqkeep_keyservice.crypto.slhdsa import SETS
 from pqkeep_keyservice.keyring import KeyEntry, Keyring
 from pqkeep_keyservice.operations.done import Done
 from pqkeep_keyservice.operations.resources import Resources
+from pqkeep_keyservice.storage.material import KeyMaterial
 from pqkeep_keyservice.storage.store import Change
 from pqkeep_protocol.keys import KeyInfo, KeyStatus
 from pqkeep_protocol.messages import (
@@ -21,6 +22,9 @@ from pqkeep_protocol.messages import (
     Rotated,
     RotateKey,
 )
+
+PAGE = 500
+"""Keys on one page of a list: the largest public keys fit into a frame."""
 
 
 async def generate(
@@ -51,26 +55,28 @@ def archive(request: ArchiveKey, ring: Keyring) -> Done:
     return _changed(ring, ring.with_archived(request.version), request)
 
 
-def get(request: GetKey, ring: Keyring) -> Done:
-    """Look one version up, whatever its status."""
-    return Done(Key(key=ring.entry(request.version).info), request.version)
+def get(request: GetKey | GetActiveKey, ring: Keyring, material: KeyMaterial) -> Done:
+    """Look one version up, whatever its status, or the active one."""
+    if isinstance(request, GetActiveKey):
+        entry = ring.require_active()
+    else:
+        entry = ring.entry(request.version)
+    material.authenticate(ring.tenant, entry)
+    return Done(Key(key=entry.info), entry.info.version)
 
 
-def get_active(_request: GetActiveKey, ring: Keyring) -> Done:
-    """Look the active key up."""
-    key = ring.require_active().info
-    return Done(Key(key=key), key.version)
-
-
-def list_(request: ListKeys, rings: Iterable[Keyring]) -> Done:
-    """List keys, ordered by algorithm, then version."""
-    keys: list[KeyInfo] = [
-        entry.info
+def list_(request: ListKeys, rings: Iterable[Keyring], material: KeyMaterial) -> Done:
+    """List one page of keys, ordered by algorithm, then version."""
+    found = [
+        (ring, entry)
         for ring in sorted(rings, key=lambda ring: ring.algorithm)
         for entry in ring.entries
         if request.status is None or entry.info.status is request.status
     ]
-    return Done(Keys(keys=tuple(keys)), None)
+    page = found[request.skip : request.skip + PAGE]
+    for ring, entry in page:
+        material.authenticate(ring.tenant, entry)
+    return Done(Keys(keys=tuple(entry.info for _, entry in page), total=len(found)), None)
 
 
 def _changed(ring: Keyring, new: Keyring, request: RetireKey | ArchiveKey) -> Done:

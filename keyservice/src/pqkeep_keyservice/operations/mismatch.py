@@ -1,4 +1,4 @@
-"""Telling a wrong algorithm from a damaged blob, once opening it has failed."""
+"""decrypt and unwrap, telling a wrong algorithm from a damaged blob once opening it has failed."""
 
 from collections.abc import Awaitable, Callable
 
@@ -6,30 +6,41 @@ from msgspec import structs
 
 from pqkeep_keyservice.keyring import Keyring
 from pqkeep_keyservice.operations import encryption, wrapping
+from pqkeep_keyservice.operations.done import Done
 from pqkeep_keyservice.storage.material import KeyMaterial
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Decrypt, Unwrap
 
+Load = Callable[[TenantId, Algorithm], Awaitable[Keyring]]
 
-async def kind_of_failure(
-    request: Decrypt | Unwrap,
-    load: Callable[[TenantId, Algorithm], Awaitable[Keyring]],
-    material: KeyMaterial,
-) -> ErrorKind:
-    """Return ALGORITHM_MISMATCH if the tenant's key of the same version of another KEM opens it."""
+
+async def open_(
+    request: Decrypt | Unwrap, ring: Keyring, load: Load, material: KeyMaterial
+) -> Done:
+    """Open a blob.
+
+    Raises DECRYPTION_FAILED; or ALGORITHM_MISMATCH, if the tenant's key of the same version of
+    another KEM opens it.
+    """
+    try:
+        return _open(request, ring, material)
+    except KeyServiceError as refusal:
+        if refusal.kind is not ErrorKind.DECRYPTION_FAILED:
+            raise
     for algorithm, spec in ALGORITHMS.items():
-        if algorithm is request.algorithm or request.operation not in spec.operations:
-            continue
-        ring = await load(request.tenant, algorithm)
-        other = structs.replace(request, algorithm=algorithm)
-        try:
-            if isinstance(other, Decrypt):
-                encryption.decrypt(other, ring, material)
-            else:
-                wrapping.unwrap(other, ring, material)
-        except KeyServiceError:
-            continue
-        return ErrorKind.ALGORITHM_MISMATCH
-    return ErrorKind.DECRYPTION_FAILED
+        if algorithm is not request.algorithm and request.operation in spec.operations:
+            other = structs.replace(request, algorithm=algorithm)
+            try:
+                _open(other, await load(request.tenant, algorithm), material)
+            except KeyServiceError:
+                continue
+            raise KeyServiceError(ErrorKind.ALGORITHM_MISMATCH)
+    raise KeyServiceError(ErrorKind.DECRYPTION_FAILED)
+
+
+def _open(request: Decrypt | Unwrap, ring: Keyring, material: KeyMaterial) -> Done:
+    if isinstance(request, Decrypt):
+        return encryption.decrypt(request, ring, material)
+    return wrapping.unwrap(request, ring, material)

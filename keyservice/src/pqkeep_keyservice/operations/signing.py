@@ -19,26 +19,25 @@ async def sign(
     request: Sign | SignHash, ring: Keyring, resources: Resources, deadline: float
 ) -> Done:
     """Sign a message or a digest."""
-    key, sealed = ring.private_key_for(request.operation, request.version)
+    key = ring.key_for(request.operation, request.version)
     message, context = _signed_bytes(request)
-    if key.algorithm in SETS:
-        signature = await resources.slh_dsa.sign(
-            ring.tenant, key, sealed, message, context, deadline
-        )
+    if ring.algorithm in SETS:
+        signature = await resources.slh_dsa.sign(ring.tenant, key, message, context, deadline)
     else:
-        private = resources.material.signing_key(ring.tenant, key, sealed)
+        private = resources.material.signing_key(ring.tenant, key)
         signature = await resources.threads.run(private.sign, message, context)
-    return Done(Signed(signature=signature, version=key.version), key.version)
+    return Done(Signed(signature=signature, version=key.info.version), key.info.version)
 
 
 async def verify(
     request: Verify | VerifyHash, ring: Keyring, resources: Resources, deadline: float
 ) -> Done:
     """Check a signature over a message or a digest."""
-    key = ring.public_key_for(request.operation, request.version)
+    key = ring.key_for(request.operation, request.version)
     message, context = _signed_bytes(request)
     try:
-        if key.algorithm in SETS:
+        if ring.algorithm in SETS:
+            resources.material.authenticate(ring.tenant, key)
             await resources.slh_dsa.verify(
                 ring.tenant, key, message, context, request.signature, deadline
             )
@@ -47,7 +46,7 @@ async def verify(
             await resources.threads.run(public.verify, request.signature, message, context)
     except InvalidSignature:
         raise KeyServiceError(ErrorKind.VERIFICATION_FAILED) from None
-    return Done(Verified(), key.version)
+    return Done(Verified(), key.info.version)
 
 
 def _signed_bytes(request: Sign | Verify | SignHash | VerifyHash) -> tuple[bytes, bytes]:

@@ -1,11 +1,12 @@
 """The key service's database: how it is opened, and how it is written to."""
 
 import asyncio
+import fcntl
+import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TypeVar, TypeVarTuple, cast
 
 import sqlalchemy as sa
@@ -24,7 +25,7 @@ PRAGMAS = (
     "PRAGMA synchronous = FULL",  # a commit that returned survives a power cut
     "PRAGMA foreign_keys = ON",
     "PRAGMA secure_delete = ON",  # a destroyed seed leaves no copy in free pages
-    "PRAGMA busy_timeout = 5000",
+    "PRAGMA busy_timeout = 200",  # nobody else writes; see _lock
 )
 
 
@@ -38,6 +39,7 @@ class Database:
 
     def __init__(self, path: str) -> None:
         """Open the file, creating it if need be, and migrate it. Raises ConfigError."""
+        self._lock = _lock(path)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="commit")
         self._turn = asyncio.Lock()
         engine = sa.create_engine(
@@ -48,7 +50,6 @@ class Database:
         )
         sa.event.listen(engine, "connect", _on_connect)
         try:
-            Path(path).touch(mode=0o600)
             self._connection = engine.connect()
             self._driver = cast(sqlite3.Connection, self._connection.connection.driver_connection)
             self._migrate()
@@ -56,9 +57,8 @@ class Database:
             raise ConfigError(
                 f"{path} has a schema that this version of pqkeep does not know"
             ) from None
-        except (OSError, sa.exc.DatabaseError) as error:
-            cause = getattr(error, "orig", error)
-            raise ConfigError(f"cannot open the database {path}: {cause}") from None
+        except sa.exc.DatabaseError as error:
+            raise ConfigError(f"cannot open the database {path}: {error.orig}") from None
 
     @property
     def dialect(self) -> sa.Dialect:
@@ -101,6 +101,14 @@ class Database:
         self._thread.shutdown()
         self._connection.close()
         self._connection.engine.dispose()
+        os.close(self._lock)
+
+    async def scrub(self) -> None:
+        """Leave no copy of what was deleted in the write-ahead log."""
+        loop = asyncio.get_running_loop()
+        async with self._turn:
+            checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)"
+            await loop.run_in_executor(self._thread, self._driver.execute, checkpoint)
 
     def _migrate(self) -> None:
         config = AlembicConfig()
@@ -117,3 +125,22 @@ class Database:
 def _on_connect(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
     for pragma in PRAGMAS:
         connection.execute(pragma)
+
+
+def _lock(path: str) -> int:
+    """Take the database for this process alone: keyrings are cached, and nobody else may write."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise ConfigError(f"cannot open the database {path}: {error.strerror}") from None
+    if os.fstat(descriptor).st_mode & 0o077:
+        problem = "can be read by others; its mode must be 0600"
+    else:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            problem = "is in use by another key service"
+        else:
+            return descriptor
+    os.close(descriptor)
+    raise ConfigError(f"the database {path} {problem}")

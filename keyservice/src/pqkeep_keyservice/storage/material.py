@@ -13,10 +13,10 @@ from cachetools import LRUCache, TTLCache
 from pqkeep_keyservice.crypto.kem import KEMS, DecapsulationKey, EncapsulationKey
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.crypto.signature import SIGNATURE_SCHEMES, SigningKey, VerifyingKey
-from pqkeep_keyservice.keyring import SealedSeed
-from pqkeep_keyservice.storage.sealing import Sealer, place
+from pqkeep_keyservice.keyring import KeyEntry, SealedSeed
+from pqkeep_keyservice.storage.sealing import DamagedKeyError, Sealer, place
 from pqkeep_protocol.algorithms import Algorithm
-from pqkeep_protocol.keys import KeyInfo, KeyVersion, TenantId
+from pqkeep_protocol.keys import KeyStatus, KeyVersion, TenantId
 
 CAPACITY = 1_000
 SECONDS = 60.0
@@ -26,43 +26,53 @@ T = TypeVar("T")
 
 
 class KeyMaterial:
-    """Usable keys. Damaged rows raise UnsealError."""
+    """Usable keys. Damaged rows raise DamagedKeyError."""
 
     def __init__(self, sealer: Sealer) -> None:
         """Start with nothing expanded."""
         self._sealer = sealer
+        self._authentic: MutableMapping[KeyId, bytes] = LRUCache(CAPACITY)
         self._encapsulation: MutableMapping[KeyId, EncapsulationKey] = LRUCache(CAPACITY)
         self._verifying: MutableMapping[KeyId, VerifyingKey] = LRUCache(CAPACITY)
         self._decapsulation: TTLCache[KeyId, DecapsulationKey] = TTLCache(CAPACITY, SECONDS)
         self._signing: TTLCache[KeyId, SigningKey] = TTLCache(CAPACITY, SECONDS)
 
-    def encapsulation_key(self, tenant: TenantId, info: KeyInfo) -> EncapsulationKey:
+    def encapsulation_key(self, tenant: TenantId, entry: KeyEntry) -> EncapsulationKey:
         """Return the public half of a KEM key."""
-        load = KEMS[info.algorithm].load_public
-        return _kept(self._encapsulation, _id(tenant, info), lambda: load(info.public_key))
+        self.authenticate(tenant, entry)
+        load = KEMS[entry.info.algorithm].load_public
+        return _kept(self._encapsulation, _id(tenant, entry), lambda: load(entry.info.public_key))
 
-    def verifying_key(self, tenant: TenantId, info: KeyInfo) -> VerifyingKey:
+    def verifying_key(self, tenant: TenantId, entry: KeyEntry) -> VerifyingKey:
         """Return the public half of a signature key."""
-        load = SIGNATURE_SCHEMES[info.algorithm].load_public
-        return _kept(self._verifying, _id(tenant, info), lambda: load(info.public_key))
+        self.authenticate(tenant, entry)
+        load = SIGNATURE_SCHEMES[entry.info.algorithm].load_public
+        return _kept(self._verifying, _id(tenant, entry), lambda: load(entry.info.public_key))
 
-    def decapsulation_key(
-        self, tenant: TenantId, info: KeyInfo, sealed: SealedSeed
-    ) -> DecapsulationKey:
+    def decapsulation_key(self, tenant: TenantId, entry: KeyEntry) -> DecapsulationKey:
         """Return the private half of a KEM key."""
-        load = KEMS[info.algorithm].load_seed
+        load = KEMS[entry.info.algorithm].load_seed
         return _kept(
-            self._decapsulation,
-            _id(tenant, info),
-            lambda: self._expand(load, tenant, info, sealed),
+            self._decapsulation, _id(tenant, entry), lambda: self._expand(load, tenant, entry)
         )
 
-    def signing_key(self, tenant: TenantId, info: KeyInfo, sealed: SealedSeed) -> SigningKey:
+    def signing_key(self, tenant: TenantId, entry: KeyEntry) -> SigningKey:
         """Return the private half of a signature key."""
-        load = SIGNATURE_SCHEMES[info.algorithm].load_seed
-        return _kept(
-            self._signing, _id(tenant, info), lambda: self._expand(load, tenant, info, sealed)
-        )
+        load = SIGNATURE_SCHEMES[entry.info.algorithm].load_seed
+        return _kept(self._signing, _id(tenant, entry), lambda: self._expand(load, tenant, entry))
+
+    def authenticate(self, tenant: TenantId, entry: KeyEntry) -> None:
+        """Check, once, that a public key is the one that was stored with its seed.
+
+        Without this, whoever can write to the database could have data encrypted to a key of his.
+        An archived key has nothing left to check it against, and no use.
+        """
+        if entry.info.status is KeyStatus.ARCHIVED:
+            return
+        key_id = _id(tenant, entry)
+        if self._authentic.get(key_id) != entry.info.public_key:
+            self._unseal(tenant, entry).wipe()
+            self._authentic[key_id] = entry.info.public_key
 
     def generate(
         self, tenant: TenantId, algorithm: Algorithm, version: KeyVersion
@@ -75,26 +85,30 @@ class KeyMaterial:
             sealed = self._sealer.seal(seed, place(tenant, algorithm, version, public_key))
         return public_key, sealed
 
-    def forget(self, tenant: TenantId, info: KeyInfo) -> None:
+    def forget(self, tenant: TenantId, entry: KeyEntry) -> None:
         """Keep nothing of a private key."""
-        self._decapsulation.pop(_id(tenant, info), None)
-        self._signing.pop(_id(tenant, info), None)
+        self._decapsulation.pop(_id(tenant, entry), None)
+        self._signing.pop(_id(tenant, entry), None)
 
     def expire(self) -> None:
         """Let go of the private keys whose time is over."""
         self._decapsulation.expire()
         self._signing.expire()
 
-    def _expand(
-        self, load: Callable[[Secret], T], tenant: TenantId, info: KeyInfo, sealed: SealedSeed
-    ) -> T:
-        where = place(tenant, info.algorithm, info.version, info.public_key)
-        with self._sealer.unseal(sealed, where) as seed:
+    def _expand(self, load: Callable[[Secret], T], tenant: TenantId, entry: KeyEntry) -> T:
+        with self._unseal(tenant, entry) as seed:
             return load(seed)
 
+    def _unseal(self, tenant: TenantId, entry: KeyEntry) -> Secret:
+        info = entry.info
+        if entry.sealed is None:
+            raise DamagedKeyError
+        where = place(tenant, info.algorithm, info.version, info.public_key)
+        return self._sealer.unseal(entry.sealed, where)
 
-def _id(tenant: TenantId, info: KeyInfo) -> KeyId:
-    return tenant, info.algorithm, info.version
+
+def _id(tenant: TenantId, entry: KeyEntry) -> KeyId:
+    return tenant, entry.info.algorithm, entry.info.version
 
 
 def _kept(cache: MutableMapping[KeyId, T], key_id: KeyId, load: Callable[[], T]) -> T:

@@ -31,8 +31,8 @@ _SALT = 16
 _NONCE = 12
 
 
-class UnsealError(Exception):
-    """A stored seed does not open: the row or the root key is not what it was."""
+class DamagedKeyError(Exception):
+    """A stored key is not what was stored: its seed does not open, or its row is gone."""
 
 
 class Sealer:
@@ -53,15 +53,15 @@ class Sealer:
         return SealedSeed(header + salt + nonce + box)
 
     def unseal(self, sealed: SealedSeed, place: bytes) -> Secret:
-        """Decrypt a seed at its place. Raises UnsealError."""
+        """Decrypt a seed at its place. Raises DamagedKeyError."""
         header, rest = sealed[:_HEADER], sealed[_HEADER:]
         if header != bytes((_FORMAT, self.root_key_id)):
-            raise UnsealError
+            raise DamagedKeyError
         salt, nonce, box = rest[:_SALT], rest[_SALT : _SALT + _NONCE], rest[_SALT + _NONCE :]
         try:
             return Secret(self._aead(salt).decrypt(nonce, box, header + place))
         except (InvalidTag, ValueError):
-            raise UnsealError from None
+            raise DamagedKeyError from None
 
     def check_value(self) -> bytes:
         """Return 16 bytes that tell root keys apart and reveal nothing of them."""

@@ -12,7 +12,7 @@ from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.keyring import KeyEntry, Keyring, SealedSeed
 from pqkeep_keyservice.storage.database import Database
 from pqkeep_keyservice.storage.schema import AUDIT_RECORDS, KEYRINGS, KEYS, ROOT_KEYS
-from pqkeep_keyservice.storage.sealing import Sealer
+from pqkeep_keyservice.storage.sealing import DamagedKeyError, Sealer
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
 
@@ -28,6 +28,12 @@ class Change:
     new: Keyring
     quota: int | None = None
     """How many active keys the tenant may have afterwards; None: any number."""
+
+    @property
+    def destroys_a_seed(self) -> bool:
+        """Whether a sealed seed is deleted, of which no copy may stay."""
+        before_and_after = zip(self.old.entries, self.new.entries, strict=False)
+        return any(before.sealed and after.sealed is None for before, after in before_and_after)
 
 
 class Verdict(Enum):
@@ -86,7 +92,10 @@ class KeyStore:
 
     async def commit(self, entries: Sequence[Entry]) -> list[Verdict]:
         """Make many records, each with its change, durable in one transaction."""
-        return await self._database.write(self._write, entries)
+        verdicts = await self._database.write(self._write, entries)
+        if any(change is not None and change.destroys_a_seed for _, change in entries):
+            await self._database.scrub()
+        return verdicts
 
     def _write(self, connection: sa.Connection, entries: Sequence[Entry]) -> list[Verdict]:
         verdicts = [
@@ -111,29 +120,25 @@ def _load(connection: sa.Connection, tenant: TenantId, algorithm: Algorithm) -> 
     rows = connection.execute(
         sa.select(KEYS).where(_same_ring(KEYS, tenant, algorithm)).order_by(KEYS.c.version)
     ).all()
+    if [row.version for row in rows] != list(range(1, len(rows) + 1)):
+        raise DamagedKeyError
     return Keyring(tenant, algorithm, tuple(_entry(algorithm, row) for row in rows), revision)
 
 
 def _apply(connection: sa.Connection, change: Change) -> Verdict:
     old, new = change.old, change.new
+    same = _same_ring(KEYRINGS, new.tenant, new.algorithm)
+    current = connection.execute(sa.select(KEYRINGS.c.revision).where(same)).scalar()
+    if (current or 0) != old.revision:
+        return Verdict.STALE
     if change.quota is not None and _active_keys(connection, new.tenant) >= change.quota:
         return Verdict.QUOTA_REACHED
-    same = _same_ring(KEYRINGS, new.tenant, new.algorithm)
-    if old.revision == 0:
-        exists = connection.execute(sa.select(KEYRINGS.c.revision).where(same)).scalar()
-        if exists is not None:
-            return Verdict.STALE
-        connection.execute(
-            sa.insert(KEYRINGS),
-            {"tenant_id": new.tenant, "algorithm": new.algorithm, "revision": new.revision},
-        )
+    if current is None:
+        row = {"tenant_id": new.tenant, "algorithm": new.algorithm, "revision": new.revision}
+        connection.execute(sa.insert(KEYRINGS), row)
     else:
-        swapped = connection.execute(
-            sa.update(KEYRINGS)
-            .where(same, KEYRINGS.c.revision == old.revision)
-            .values(revision=new.revision)
-        )
-        if swapped.rowcount == 0:
+        swap = sa.update(KEYRINGS).where(same, KEYRINGS.c.revision == old.revision)
+        if connection.execute(swap.values(revision=new.revision)).rowcount == 0:
             return Verdict.STALE
     for before, after in zip(old.entries, new.entries, strict=False):
         if after is not before:
