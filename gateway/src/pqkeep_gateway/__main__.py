@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import logging
 import os
+import resource
 import socket
 import sys
 from pathlib import Path
@@ -31,6 +32,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s gateway %(levelname)s %(message)s")
     logging.getLogger("alembic").setLevel(logging.WARNING)
     os.umask(0o077)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # requests are in this memory
     parser = argparse.ArgumentParser(prog="python -m pqkeep_gateway")
     parser.add_argument("settings", type=Path)
     parser.add_argument("--fd", type=int)
