@@ -19,7 +19,7 @@ def decapsulate(request: Decapsulate, ring: Keyring, material: KeyMaterial) -> D
     """Recover the shared secret.
 
     A damaged KEM ciphertext of the right size gives another secret, not an error: ML-KEM rejects
-    implicitly. Only a wrong size is refused.
+    implicitly. Refused are a wrong size, and X-Wing's points of low order.
     """
     key = ring.key_for(request.operation, request.version)
     private = material.decapsulation_key(ring.tenant, key)

@@ -1,0 +1,171 @@
+"""The document under test, its programs, and a running installation with a key of each algorithm."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from pqkeep_protocol.algorithms import Algorithm
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "cryptography.md"
+PQKEEPD = Path(sys.executable).parent / "pqkeepd"
+EXAMPLE = re.compile(
+    r"^<!-- example: ([a-z-]+) -->\n```python\n(.*?)^```$", re.DOTALL | re.MULTILINE
+)
+READY_SECONDS = 30.0
+STOP_SECONDS = 20.0
+REQUEST_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class StoredKey:
+    """A row of the key service's table of keys."""
+
+    tenant_id: str
+    version: int
+    public_key: bytes
+    sealed: bytes
+
+
+@dataclass(frozen=True)
+class Service:
+    """A running installation, as its demo tenant sees it, and its data directory."""
+
+    client: httpx2.Client
+    tenant_id: str
+    data: Path
+
+    def post(self, path: str, **fields: object) -> dict[str, Any]:
+        """Return the data of a request that must succeed. Bytes are sent as base64."""
+        response = self._send(path, fields)
+        assert response.is_success, response.text
+        data: dict[str, Any] = response.json()["data"]
+        return data
+
+    def read(self, path: str, name: str, **fields: object) -> bytes:
+        """Return one binary field of the data of a request that must succeed."""
+        return base64.b64decode(self.post(path, **fields)[name], validate=True)
+
+    def refusal(self, path: str, **fields: object) -> tuple[int, str]:
+        """Return status and code of a request that must be refused."""
+        response = self._send(path, fields)
+        assert not response.is_success, response.text
+        return response.status_code, response.json()["error"]["error_code"]
+
+    def stored(self, algorithm: Algorithm) -> StoredKey:
+        """Return the first version of a key as it is stored."""
+        query = "SELECT tenant_id, version, public_key, sealed_seed FROM keys WHERE algorithm = ?"
+        database = f"file:{self.data / 'keyservice' / 'keys.sqlite3'}?mode=ro"
+        with closing(sqlite3.connect(database, uri=True)) as connection:
+            row = connection.execute(query + " ORDER BY version", (algorithm.value,)).fetchone()
+        return StoredKey(*row)
+
+    @property
+    def root_key(self) -> bytes:
+        """The root key."""
+        return (self.data / "keyservice" / "root.key").read_bytes()
+
+    def check_value(self) -> bytes:
+        """Return the stored check value of the root key."""
+        database = f"file:{self.data / 'keyservice' / 'keys.sqlite3'}?mode=ro"
+        with closing(sqlite3.connect(database, uri=True)) as connection:
+            row = connection.execute("SELECT check_value FROM root_keys WHERE id = 1").fetchone()
+        return bytes(row[0])
+
+    def _send(self, path: str, fields: Mapping[str, object]) -> httpx2.Response:
+        body = {
+            name: base64.b64encode(value).decode() if isinstance(value, bytes) else value
+            for name, value in fields.items()
+        }
+        return self.client.post(f"/api/v1{path}", json=body)
+
+
+@pytest.fixture(scope="session")
+def document() -> str:
+    """The text of the document."""
+    return DOCUMENT.read_text()
+
+
+@pytest.fixture(scope="session")
+def sources(document: str) -> Mapping[str, str]:
+    """The programs in the document, by name."""
+    return dict(EXAMPLE.findall(document))
+
+
+@pytest.fixture
+def example(sources: Mapping[str, str]) -> Callable[[str], dict[str, Any]]:
+    """Run a program of the document by itself; return what it defines."""
+
+    def run(name: str) -> dict[str, Any]:
+        namespace: dict[str, Any] = {"__name__": name}
+        program = compile(sources[name], f"{DOCUMENT.name}: {name}", "exec")
+        exec(program, namespace)  # noqa: S102 - the document's own programs
+        return namespace
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """An installation of its own, started by the command."""
+    folder = tmp_path_factory.mktemp("documented")
+    ready_file, data = folder / "ready.json", folder / "data"
+    output = folder / "output"
+    with output.open("wb") as file:
+        process = subprocess.Popen(
+            [
+                PQKEEPD,
+                "dev",
+                *("--port", "0"),
+                *("--data", str(data)),
+                *("--ready-file", str(ready_file)),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env={"PATH": os.defpath},
+        )
+    try:
+        deadline = time.monotonic() + READY_SECONDS
+        while not ready_file.exists():
+            assert process.poll() is None, output.read_text()
+            assert time.monotonic() < deadline, output.read_text()
+            time.sleep(0.02)
+        ready = json.loads(ready_file.read_bytes())
+        with httpx2.Client(
+            base_url=ready["base_url"],
+            headers={"X-API-Key": ready["api_key"]},
+            timeout=REQUEST_SECONDS,
+            trust_env=False,
+        ) as client:
+            yield Service(client, ready["tenant_id"], data)
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="session")
+def public_keys(service: Service) -> Mapping[Algorithm, bytes]:
+    """The public keys of version 1 of every algorithm's key, as the API returns them."""
+    return {
+        algorithm: service.read("/kms/keys/generate", "public_key", algorithm=algorithm)
+        for algorithm in Algorithm
+    }
