@@ -1,0 +1,127 @@
+"""The real thing: ``pqkeepd dev`` on loopback, with two keys and the requests to load it with."""
+
+import http.client
+import json
+import secrets
+import subprocess
+import sys
+import time
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from benchmarks import cpu
+from benchmarks.errors import BenchmarkError
+from benchmarks.load import Target
+from benchmarks.processes import running
+
+READY_SECONDS = 40.0
+POLL_SECONDS = 0.05
+ANSWER_SECONDS = 15.0
+MESSAGE_SIZE = 1024
+API = "/api/v1"
+
+
+@contextmanager
+def installation(directory: Path) -> Iterator[dict[str, Target]]:
+    """Run pqkeep for the length of a ``with`` block; yield a prepared request an operation."""
+    ready_file = directory / "ready.json"
+    log = directory / "pqkeepd.log"
+    command = [
+        str(Path(sys.executable).with_name("pqkeepd")),
+        "dev",
+        "--port=0",
+        f"--ready-file={ready_file}",
+        f"--data={directory / 'data'}",
+    ]
+    with (
+        log.open("wb") as output,
+        running(command, output=output, errors=subprocess.STDOUT) as process,
+    ):
+        _wait_until_ready(process, ready_file, log)
+        ready = json.loads(ready_file.read_bytes())
+        front, back = _parts(process.pid)
+        yield {
+            operation: Target(
+                url=ready["base_url"] + API + path,
+                body=_written(directory / f"{operation}.json", body),
+                api_key=ready["api_key"],
+                front=front,
+                back=back,
+            )
+            for operation, (path, body) in _requests(ready).items()
+        }
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], ready_file: Path, log: Path) -> None:
+    deadline = time.monotonic() + READY_SECONDS
+    while not ready_file.exists():
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise BenchmarkError("pqkeepd did not start:\n" + log.read_text(errors="replace"))
+        time.sleep(POLL_SECONDS)
+
+
+def _parts(supervisor: int) -> tuple[int, int]:
+    """Return the process ids of the gateway and of the key service."""
+    started = cpu.children(supervisor)
+    modules = ("pqkeep_gateway", "pqkeep_keyservice")
+    found = [[pid for pid, command in started.items() if module in command] for module in modules]
+    if [len(pids) for pids in found] != [1, 1]:
+        raise BenchmarkError(f"pqkeepd has unexpected children: {list(started.values())}")
+    return found[0][0], found[1][0]
+
+
+def _requests(ready: dict[str, str]) -> dict[str, tuple[str, dict[str, object]]]:
+    """Return path and body for each operation, after one of each has been seen to work."""
+
+    def ask(path: str, body: dict[str, object]) -> dict[str, Any]:
+        return _post(ready["base_url"], API + path, body, ready["api_key"])
+
+    for algorithm in ("Kyber768", "Dilithium3"):
+        ask("/kms/keys/generate", {"algorithm": algorithm})
+    message = b64encode(secrets.token_bytes(MESSAGE_SIZE)).decode()
+    encapsulated = ask("/kem/encapsulate", {"key_version": 1})
+    signature = ask("/signature/sign", {"message": message})["signature"]
+    requests: dict[str, tuple[str, dict[str, object]]] = {
+        "encapsulate": ("/kem/encapsulate", {"key_version": 1}),
+        "decapsulate": (
+            "/kem/decapsulate",
+            {"kem_ciphertext": encapsulated["kem_ciphertext"], "key_version": 1},
+        ),
+        "encrypt": ("/kem/encrypt", {"plaintext": message}),
+        "verify": (
+            "/signature/verify",
+            {"message": message, "signature": signature, "key_version": 1},
+        ),
+        "sign": ("/signature/sign", {"message": message}),
+    }
+    answers = {operation: ask(*request) for operation, request in requests.items()}
+    if answers["decapsulate"]["shared_secret"] != encapsulated["shared_secret"]:
+        raise BenchmarkError("decapsulate did not recover the shared secret")
+    if answers["verify"]["valid"] is not True:
+        raise BenchmarkError("verify did not accept the signature")
+    return requests
+
+
+def _post(base_url: str, path: str, body: dict[str, object], api_key: str) -> dict[str, Any]:
+    connection = http.client.HTTPConnection(urlsplit(base_url).netloc, timeout=ANSWER_SECONDS)
+    headers = {"X-API-Key": api_key, "Content-Type": "application/json"}
+    try:
+        connection.request("POST", path, json.dumps(body), headers)
+        answer: dict[str, Any] = json.load(connection.getresponse())
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise BenchmarkError(f"{path} does not answer: {error}") from None
+    finally:
+        connection.close()
+    if "data" not in answer:
+        raise BenchmarkError(f"{path} was refused: {answer}")
+    data: dict[str, Any] = answer["data"]
+    return data
+
+
+def _written(path: Path, body: dict[str, object]) -> Path:
+    path.write_text(json.dumps(body))
+    return path

@@ -1,0 +1,115 @@
+"""Load over HTTP, from wrk: a fixed number of connections for a fixed time."""
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from benchmarks import cpu
+from benchmarks.errors import BenchmarkError
+from benchmarks.processes import output_of
+
+SCRIPT = Path(__file__).with_name("post.lua")
+TIMEOUT_SECONDS = 10
+INSTALL_SECONDS = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One kind of request, and the two processes that answer it."""
+
+    url: str
+    body: Path
+    api_key: str
+    front: int
+    """Process id of the one that speaks HTTP."""
+    back: int
+    """Process id of the one that computes."""
+
+
+class Measurement(Struct, frozen=True):
+    """What one load showed. Times are in microseconds."""
+
+    requests_per_second: float
+    median: float
+    percentile_99: float
+    cpu_front: float
+    """CPU an operation, in the process that speaks HTTP."""
+    cpu_back: float
+    """CPU an operation, in the process that computes."""
+    others: float
+    """Cores that were busy with something else: the more, the less the rest means."""
+
+    @property
+    def cpu(self) -> float:
+        """CPU an operation, in both."""
+        return self.cpu_front + self.cpu_back
+
+
+class _Summary(Struct, frozen=True):
+    requests: int
+    microseconds: int
+    median: float
+    percentile_99: float
+    refused: int
+    broken: int
+
+
+def require_wrk() -> str:
+    """Return where wrk is, after installing it where that is possible. Raises BenchmarkError."""
+    apt = shutil.which("apt-get")
+    if shutil.which("wrk") is None and apt is not None and os.geteuid() == 0:
+        output_of([apt, "install", "-y", "wrk"], seconds=INSTALL_SECONDS)
+    wrk = shutil.which("wrk")
+    if wrk is None:
+        raise BenchmarkError("wrk makes the load and is not installed: apt-get install wrk")
+    return wrk
+
+
+def measure(wrk: str, target: Target, *, seconds: int, connections: int) -> Measurement:
+    """Load a target. Raises BenchmarkError unless every single request succeeds."""
+    before = _cpu_times(target)
+    output = output_of(
+        [
+            wrk,
+            "--threads=1",
+            f"--connections={connections}",
+            f"--duration={seconds}s",
+            f"--timeout={TIMEOUT_SECONDS}s",
+            f"--script={SCRIPT}",
+            target.url,
+            "--",
+            str(target.body),
+        ],
+        seconds=seconds,
+        environment={"BENCHMARK_API_KEY": target.api_key},
+    )
+    used = [now - then for now, then in zip(_cpu_times(target), before, strict=True)]
+    seen = msgspec.json.decode(output.rstrip().rpartition("\n")[2], type=_Summary)
+    if seen.refused or seen.broken or not seen.requests:
+        raise BenchmarkError(
+            f"{target.url}: of {seen.requests} requests {seen.refused} were not answered with 2xx, "
+            f"and {seen.broken} broke or timed out; the numbers would mean nothing"
+        )
+    front, back, load, machine = used
+    return Measurement(
+        requests_per_second=seen.requests / (seen.microseconds / 1_000_000),
+        median=seen.median,
+        percentile_99=seen.percentile_99,
+        cpu_front=front / 1000 / seen.requests,
+        cpu_back=back / 1000 / seen.requests,
+        others=max(0.0, (machine - front - back - load) / 1000 / seen.microseconds),
+    )
+
+
+def _cpu_times(target: Target) -> tuple[int, int, int, int]:
+    """Return nanoseconds: of front, of back, of every wrk that has ended, of the machine."""
+    return (
+        cpu.nanoseconds(target.front),
+        cpu.nanoseconds(target.back),
+        cpu.ended_nanoseconds(),
+        cpu.machine_nanoseconds(),
+    )

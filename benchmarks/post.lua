@@ -1,0 +1,20 @@
+-- wrk sends one and the same POST again and again; at the end it writes what it saw as JSON.
+-- The file with the body is the only argument; the API key is in the environment.
+
+function init(arguments)
+  local file = assert(io.open(arguments[1], "rb"))
+  wrk.method = "POST"
+  wrk.body = file:read("*a")
+  wrk.headers["Content-Type"] = "application/json"
+  wrk.headers["X-API-Key"] = os.getenv("BENCHMARK_API_KEY")
+  file:close()
+end
+
+function done(summary, latency, requests)
+  local errors = summary.errors
+  io.write(string.format(
+    '\n{"requests": %d, "microseconds": %d, "median": %d, "percentile_99": %d, '
+      .. '"refused": %d, "broken": %d}\n',
+    summary.requests, summary.duration, latency:percentile(50), latency:percentile(99),
+    errors.status, errors.connect + errors.read + errors.write + errors.timeout))
+end

@@ -1,0 +1,69 @@
+"""Starting programs and being sure that they end."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from benchmarks.errors import BenchmarkError
+
+ROOT = Path(__file__).resolve().parent.parent
+STOP_SECONDS = 25.0
+SPARE_SECONDS = 30.0
+"""How much longer than asked for a program may take before it is given up."""
+
+
+@contextmanager
+def running(
+    command: Sequence[str],
+    *,
+    output: IO[bytes] | int | None = None,
+    errors: IO[bytes] | int | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a program for the length of a ``with`` block: SIGTERM at its end, then SIGKILL."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=errors,
+        cwd=ROOT,
+        env={**os.environ, **(environment or {})},
+        start_new_session=True,  # Ctrl-C reaches this process alone, which then ends the others
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def output_of(
+    command: Sequence[str], *, seconds: float, environment: Mapping[str, str] | None = None
+) -> str:
+    """Return what a program prints that runs for about so long. Raises BenchmarkError."""
+    with running(
+        command, output=subprocess.PIPE, errors=subprocess.STDOUT, environment=environment
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=seconds + SPARE_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise BenchmarkError(f"{' '.join(command)} did not end in time") from None
+    text = output.decode(errors="replace")
+    if process.returncode != 0:
+        raise BenchmarkError(f"{' '.join(command)} failed:\n{text}")
+    return text
+
+
+def python(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs a module of this package in a fresh interpreter."""
+    return [sys.executable, "-m", module, *arguments]

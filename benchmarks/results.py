@@ -1,0 +1,143 @@
+"""What a run found out, and how it is shown."""
+
+from msgspec import Struct
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.budget import BUDGETS, UNDER_BUDGET
+from benchmarks.load import Measurement
+from benchmarks.yardsticks.library import Loop
+
+
+class Operation(Struct, frozen=True, kw_only=True):
+    """One operation, and what it is compared with."""
+
+    name: str
+    loaded: Measurement
+    """With many connections."""
+    alone: Measurement | None
+    """With one connection."""
+    library: Loop
+    harness: Measurement | None
+    """The minimal harness under the same load, where it has the operation."""
+
+    @property
+    def to_library(self) -> float:
+        """How many times the bare library call's CPU the whole operation takes."""
+        return self.loaded.cpu / self.library.cpu
+
+    @property
+    def to_harness(self) -> float | None:
+        """How many times the minimal harness's CPU the whole operation takes."""
+        return None if self.harness is None else self.loaded.cpu / self.harness.cpu
+
+
+class Results(Struct, frozen=True, kw_only=True):
+    """One run."""
+
+    seconds: int
+    connections: int
+    file_system: str
+    """Of the directory that the databases were in."""
+    cores: int
+    operations: tuple[Operation, ...]
+    audit: Loop | None
+
+    def show(self, console: Console) -> None:
+        """Print everything."""
+        console.print(
+            f"{self.seconds} s a step, {self.connections} connections, {self.cores} cores shared "
+            f"with the load generator, databases on {self.file_system}. "
+            "Messages and plaintexts are 1 KiB. Compare ratios, not absolute numbers.\n"
+        )
+        console.print(self._speed())
+        console.print(self._cpu())
+        if any(operation.name in UNDER_BUDGET for operation in self.operations):
+            console.print(self._budget())
+        if self.audit is not None:
+            console.print(
+                f"audit log alone, 64 callers: {self.audit.operations_per_second:,.0f} durable "
+                f"records/s, {self.audit.cpu:.1f} µs of CPU a record"
+            )
+
+    def _speed(self) -> Table:
+        table = _table(
+            "Over HTTP: requests/s, latency in milliseconds, cores busy with something else"
+        )
+        for column in (
+            "requests/s",
+            "p50",
+            "p99",
+            "p50 alone",
+            "p99 alone",
+            "others",
+        ):
+            table.add_column(column, justify="right")
+        for operation in self.operations:
+            loaded, alone = operation.loaded, operation.alone
+            table.add_row(
+                operation.name,
+                f"{loaded.requests_per_second:,.0f}",
+                _milliseconds(loaded.median),
+                _milliseconds(loaded.percentile_99),
+                _milliseconds(alone.median if alone else None),
+                _milliseconds(alone.percentile_99 if alone else None),
+                f"{loaded.others:.2f}",
+            )
+        return table
+
+    def _cpu(self) -> Table:
+        table = _table("CPU microseconds an operation, and how many times the yardstick that is")
+        for column in (
+            "gateway",
+            "key service",
+            "whole",
+            "library",
+            "ratio",
+            "harness",
+            "ratio",
+        ):
+            table.add_column(column, justify="right")
+        for operation in self.operations:
+            loaded = operation.loaded
+            table.add_row(
+                operation.name,
+                f"{loaded.cpu_front:.1f}",
+                f"{loaded.cpu_back:.1f}",
+                f"{loaded.cpu:.1f}",
+                f"{operation.library.cpu:.1f}",
+                f"{operation.to_library:.2f}",
+                "" if operation.harness is None else f"{operation.harness.cpu:.1f}",
+                "" if operation.to_harness is None else f"{operation.to_harness:.2f}",
+            )
+        return table
+
+    def _budget(self) -> Table:
+        table = _table("The architecture's budget, CPU microseconds")
+        for column in ("part", "budget", "measured", "ratio", ""):
+            table.add_column(column, justify="left" if column == "part" else "right")
+        for operation in self.operations:
+            if operation.name not in UNDER_BUDGET:
+                continue
+            for budget in BUDGETS:
+                measured = budget.of(operation.loaded)
+                table.add_row(
+                    operation.name,
+                    budget.name,
+                    f"{budget.microseconds:.0f}",
+                    f"{measured:.1f}",
+                    f"{measured / budget.microseconds:.2f}",
+                    "met" if measured <= budget.microseconds else "[bold]over[/bold]",
+                )
+        return table
+
+
+def _table(title: str) -> Table:
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("operation", no_wrap=True)
+    return table
+
+
+def _milliseconds(microseconds: float | None) -> str:
+    return "" if microseconds is None else f"{microseconds / 1000:.2f}"

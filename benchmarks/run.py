@@ -1,0 +1,92 @@
+"""Measures pqkeep: ``make bench``, or ``python benchmarks/run.py --help``."""
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.errors import BenchmarkError
+from benchmarks.suite import Plan, run
+from benchmarks.yardsticks.library import CALLS
+
+SECONDS = 4
+QUICK_SECONDS = 1
+LONGEST_SECONDS = 60
+CONNECTIONS = 32
+MOST_CONNECTIONS = 256
+"""What the key service takes at once on one connection; more would be refused with 503."""
+
+
+def main() -> int:
+    """Measure what the command line asks for. Exit status 1: there is nothing to report."""
+    arguments = _parser().parse_args()
+    signal.signal(signal.SIGTERM, _end)
+    console, progress = Console(), Console(stderr=True, style="dim")
+    plan = Plan(
+        operations=arguments.only or tuple(CALLS),
+        seconds=arguments.seconds or (QUICK_SECONDS if arguments.quick else SECONDS),
+        connections=arguments.connections,
+        alone=not arguments.quick,
+        directory=arguments.directory,
+    )
+    try:
+        results = run(plan, progress.print)
+    except BenchmarkError as error:
+        progress.print(f"benchmark: {error}", markup=False)
+        return 1
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    results.show(console)
+    if arguments.json is not None:
+        arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(results)) + b"\n")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="Measure pqkeep under load on this machine.")
+    parser.add_argument("--quick", action="store_true", help="1 s a step, no latency alone")
+    parser.add_argument("--seconds", type=_seconds, help=f"length of a step (default {SECONDS})")
+    parser.add_argument(
+        "--connections",
+        type=_connections,
+        default=CONNECTIONS,
+        help=f"connections at once (default {CONNECTIONS})",
+    )
+    parser.add_argument(
+        "--only", action="append", choices=tuple(CALLS), help="one operation; may be repeated"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here too")
+    parser.add_argument(
+        "--directory", type=Path, help="where the temporary databases go; must be on a disk"
+    )
+    return parser
+
+
+def _seconds(text: str) -> int:
+    return _within(text, LONGEST_SECONDS)
+
+
+def _connections(text: str) -> int:
+    return _within(text, MOST_CONNECTIONS)
+
+
+def _within(text: str, most: int) -> int:
+    number = int(text)
+    if not 1 <= number <= most:
+        raise argparse.ArgumentTypeError(f"must be 1 to {most}")
+    return number
+
+
+def _end(_number: int, _frame: object) -> NoReturn:
+    """Leave by the same way as Ctrl-C, through every ``with`` block."""
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

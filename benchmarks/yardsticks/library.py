@@ -1,0 +1,102 @@
+"""The bare library call in a loop: what an operation costs before anybody serves it.
+
+Run as ``python -m benchmarks.yardsticks.library OPERATION SECONDS``; prints JSON.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric import mldsa, mlkem
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from msgspec import Struct
+
+MESSAGE_SIZE = 1024
+WARM_UP_SECONDS = 0.2
+CALLS_BETWEEN_LOOKS_AT_THE_CLOCK = 16
+
+
+class Loop(Struct, frozen=True):
+    """What a loop showed. CPU is in microseconds an operation."""
+
+    operations_per_second: float
+    cpu: float
+
+
+def encapsulate() -> Callable[[], object]:
+    """ML-KEM-768, with the key loaded."""
+    return mlkem.MLKEM768PrivateKey.generate().public_key().encapsulate
+
+
+def decapsulate() -> Callable[[], object]:
+    """ML-KEM-768, with the seed expanded."""
+    private = mlkem.MLKEM768PrivateKey.generate()
+    _, ciphertext = private.public_key().encapsulate()
+    return lambda: private.decapsulate(ciphertext)
+
+
+def encrypt() -> Callable[[], object]:
+    """ML-KEM-768, HKDF-SHA256 and AES-256-GCM over 1 KiB."""
+    public = mlkem.MLKEM768PrivateKey.generate().public_key()
+    plaintext = os.urandom(MESSAGE_SIZE)
+
+    def call() -> bytes:
+        secret, ciphertext = public.encapsulate()
+        key = HKDF(SHA256(), length=32, salt=None, info=b"benchmark").derive(secret)
+        nonce = os.urandom(12)
+        return ciphertext + nonce + AESGCM(key).encrypt(nonce, plaintext, None)
+
+    return call
+
+
+def sign() -> Callable[[], object]:
+    """ML-DSA-65 over 1 KiB, with the seed expanded."""
+    private = mldsa.MLDSA65PrivateKey.generate()
+    message = os.urandom(MESSAGE_SIZE)
+    return lambda: private.sign(message)
+
+
+def verify() -> Callable[[], object]:
+    """ML-DSA-65 over 1 KiB, with the key loaded."""
+    private = mldsa.MLDSA65PrivateKey.generate()
+    public = private.public_key()
+    message = os.urandom(MESSAGE_SIZE)
+    signature = private.sign(message)
+    return lambda: public.verify(signature, message)
+
+
+CALLS: Mapping[str, Callable[[], Callable[[], object]]] = {
+    "encapsulate": encapsulate,
+    "decapsulate": decapsulate,
+    "encrypt": encrypt,
+    "verify": verify,
+    "sign": sign,
+}
+
+
+def measure(call: Callable[[], object], seconds: float) -> Loop:
+    """Call again and again, for so long."""
+    _repeat(call, WARM_UP_SECONDS)
+    began, cpu_began = time.perf_counter(), time.process_time()
+    count = _repeat(call, seconds)
+    elapsed, cpu = time.perf_counter() - began, time.process_time() - cpu_began
+    return Loop(count / elapsed, cpu / count * 1_000_000)
+
+
+def _repeat(call: Callable[[], object], seconds: float) -> int:
+    count = 0
+    deadline = time.perf_counter() + seconds
+    while time.perf_counter() < deadline:
+        for _ in range(CALLS_BETWEEN_LOOKS_AT_THE_CLOCK):
+            call()
+        count += CALLS_BETWEEN_LOOKS_AT_THE_CLOCK
+    return count
+
+
+if __name__ == "__main__":
+    _, operation, duration = sys.argv
+    sys.stdout.write(msgspec.json.encode(measure(CALLS[operation](), float(duration))).decode())

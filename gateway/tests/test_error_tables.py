@@ -1,0 +1,59 @@
+"""Whatever goes wrong in whichever operation, there is something to say, and the right thing."""
+
+import re
+
+import pytest
+
+from pqkeep_gateway.http.errors import MALFORMED, ApiError, Code, error_for
+from pqkeep_protocol.algorithms import Operation
+from pqkeep_protocol.errors import ErrorKind
+
+EVERYWHERE = {
+    ErrorKind.KEY_NOT_FOUND: (404, "ERR_NOT_FOUND_001"),
+    ErrorKind.KEY_EXISTS: (400, "ERR_INVALID_001"),
+    ErrorKind.KEY_QUOTA_REACHED: (403, "ERR_FORBIDDEN_001"),
+    ErrorKind.KEY_STATUS: (400, "ERR_INVALID_001"),
+    ErrorKind.UNSUPPORTED: (400, "ERR_INVALID_001"),
+    ErrorKind.OVERLOADED: (503, "ERR_SERVICE_001"),
+    ErrorKind.UNAVAILABLE: (503, "ERR_SERVICE_001"),
+    ErrorKind.DEADLINE_EXCEEDED: (504, "ERR_TIMEOUT_001"),
+    ErrorKind.BAD_ANSWER: (502, "ERR_BAD_GATEWAY_001"),
+    ErrorKind.INTERNAL: (500, "ERR_INTERNAL_001"),
+}
+
+
+@pytest.mark.parametrize("operation", Operation)
+@pytest.mark.parametrize("kind", ErrorKind)
+def test_every_refusal_of_every_operation_has_an_answer(
+    operation: Operation, kind: ErrorKind
+) -> None:
+    """No pair is without an error, and 503 always says when to try again."""
+    error = error_for(operation, kind)
+    assert isinstance(error, ApiError)
+    assert error.message
+    assert ("Retry-After" in error.headers) is (error.code.status == 503)
+    if kind in EVERYWHERE:
+        assert (error.code.status, error.code.code) == EVERYWHERE[kind]
+
+
+@pytest.mark.parametrize("operation", Operation)
+def test_every_operation_has_a_code_for_a_malformed_field(operation: Operation) -> None:
+    """A bad field is 400 in every operation."""
+    assert MALFORMED[operation].status == 400
+
+
+@pytest.mark.parametrize(
+    ("operation", "code"),
+    [("decrypt", "ERR_KEM_002"), ("decapsulate", "ERR_KEM_002"), ("unwrap", "ERR_KEM_012")],
+)
+def test_what_does_not_open(operation: str, code: str) -> None:
+    """What does not open has the code of its operation."""
+    error = error_for(Operation(operation), ErrorKind.DECRYPTION_FAILED)
+    assert (error.code.status, error.code.code) == (400, code)
+
+
+@pytest.mark.parametrize("code", Code)
+def test_codes_have_their_form(code: Code) -> None:
+    """Each code is ERR_<CATEGORY>_<NNN> with an HTTP status of an error."""
+    assert re.fullmatch(r"ERR_[A-Z]+(_[A-Z]+)*_\d{3}", code.code)
+    assert 400 <= code.status < 600

@@ -1,0 +1,82 @@
+"""Settings are read once; whatever is wrong with them stops the start, by name."""
+
+from pathlib import Path
+
+import pytest
+
+from pqkeep_gateway import config
+from pqkeep_gateway.config import ConfigError
+
+GOOD = {
+    "key_service_socket": '"../keys.sock"',
+    "database": '"accounts.sqlite3"',
+    "pepper_file": '"pepper"',
+    "operator_digest": '"' + "0f" * 32 + '"',
+}
+
+
+def write(folder: Path, settings: dict[str, str]) -> Path:
+    """Write a settings file."""
+    path = folder / "settings.toml"
+    path.write_text("".join(f"{name} = {value}\n" for name, value in settings.items()))
+    return path
+
+
+def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
+    """Paths begin where the settings file is, and absolute ones stay as they are."""
+    absolute = str(tmp_path / "elsewhere")
+    settings = config.read(write(tmp_path, {**GOOD, "pepper_file": f'"{absolute}"'}))
+    assert Path(settings.database) == tmp_path.resolve() / "accounts.sqlite3"
+    assert Path(settings.key_service_socket).resolve() == tmp_path.resolve().parent / "keys.sock"
+    assert settings.pepper_file == absolute
+
+
+def test_defaults_are_the_careful_ones(tmp_path: Path) -> None:
+    """Without a word, only the operator makes tenants, and only loopback is served."""
+    settings = config.read(write(tmp_path, GOOD))
+    assert (settings.signup, settings.host) == ("operator", "127.0.0.1")
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_what_has_no_default_is_required(tmp_path: Path, name: str) -> None:
+    """A missing setting is named."""
+    settings = {key: value for key, value in GOOD.items() if key != name}
+    with pytest.raises(ConfigError, match=name):
+        config.read(write(tmp_path, settings))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("prot", "8080"),
+        ("port", "65536"),
+        ("port", "-1"),
+        ("port", '"8080"'),
+        ("signup", '"everyone"'),
+        ("operator_digest", '"' + "0F" * 32 + '"'),
+        ("operator_digest", '"' + "0f" * 31 + '"'),
+        ("operator_digest", '"' + "0f" * 33 + '"'),
+        ("operator_digest", '""'),
+        ("database", "1"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, name: str, value: str) -> None:
+    """A setting that does not exist, or of another form, is named with its file."""
+    path = write(tmp_path, {**GOOD, name: value})
+    with pytest.raises(ConfigError, match=name) as raised:
+        config.read(path)
+    assert str(path) in str(raised.value)
+
+
+def test_what_is_no_toml(tmp_path: Path) -> None:
+    """A file that is no TOML is named."""
+    path = tmp_path / "settings.toml"
+    path.write_text("{")
+    with pytest.raises(ConfigError, match=str(path)):
+        config.read(path)
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    """A file that is not there is named."""
+    with pytest.raises(ConfigError, match=r"missing\.toml"):
+        config.read(tmp_path / "missing.toml")

@@ -1,0 +1,111 @@
+"""A new data directory: its files, their modes, and that nothing is written over."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from pqkeep_gateway import config as gateway_config
+from pqkeep_gateway.access.credentials import CredentialKind, kind_of, read_pepper
+from pqkeep_keyservice import config as key_service_config
+from pqkeep_keyservice.storage.sealing import read_root_key
+from pqkeep_server.dev import write_private
+from pqkeep_server.initialise import Layout, initialise
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    """Where a data directory will be."""
+    return Layout(tmp_path / "data")
+
+
+def mode(path: Path) -> int:
+    """Return a file's permissions."""
+    return path.stat().st_mode & 0o777
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o000, 0o077])
+def test_modes(layout: Layout, umask: int) -> None:
+    """Folders are 0700, settings 0600, secrets 0400, whatever the umask is."""
+    before = os.umask(umask)
+    try:
+        initialise(layout, signup="operator")
+    finally:
+        os.umask(before)
+    assert mode(layout.root_key.parent) == mode(layout.pepper.parent) == 0o700
+    assert mode(layout.key_service_settings) == mode(layout.gateway_settings) == 0o600
+    assert mode(layout.root_key) == mode(layout.pepper) == 0o400
+
+
+def test_the_secrets_are_good_and_differ(tmp_path: Path) -> None:
+    """Root key and pepper are 32 bytes that both processes accept, new in each directory."""
+    first, second = Layout(tmp_path / "first"), Layout(tmp_path / "second")
+    keys = {initialise(layout, signup="operator") for layout in (first, second)}
+    secrets = {path.read_bytes() for x in (first, second) for path in (x.root_key, x.pepper)}
+    assert len(keys) == 2
+    assert len(secrets) == 4
+    assert {len(secret) for secret in secrets} == {32}
+    read_root_key(first.root_key)
+    read_pepper(first.pepper)
+
+
+@pytest.mark.parametrize("signup", ["operator", "open"])
+def test_both_processes_read_their_settings(layout: Layout, signup: str) -> None:
+    """The settings are valid and meet: both name the same socket, and the operator's digest."""
+    operator = initialise(layout, signup="open" if signup == "open" else "operator")
+    gateway = gateway_config.read(layout.gateway_settings)
+    key_service = key_service_config.read(layout.key_service_settings)
+    assert gateway.signup == signup
+    assert os.path.realpath(gateway.key_service_socket) == os.path.realpath(key_service.socket)
+    assert Path(key_service.root_key_file) == layout.root_key.resolve()
+    assert gateway.operator_digest == read_pepper(layout.pepper).digest(operator).hex()
+
+
+def test_the_operators_credential_is_kept_nowhere(layout: Layout) -> None:
+    """Initialise returns a credential of the right form, and writes it into no file."""
+    operator = initialise(layout, signup="operator")
+    assert kind_of(operator) is CredentialKind.OPERATOR
+    for path in layout.directory.rglob("*"):
+        assert path.is_dir() or operator.encode() not in path.read_bytes()
+
+
+def test_nothing_is_written_over(layout: Layout) -> None:
+    """A second time is refused, and every file is as it was."""
+    initialise(layout, signup="operator")
+    before = {path: path.read_bytes() for path in layout.directory.rglob("*") if path.is_file()}
+    with pytest.raises(FileExistsError):
+        initialise(layout, signup="open")
+    after = {path: path.read_bytes() for path in layout.directory.rglob("*") if path.is_file()}
+    assert after == before
+
+
+def test_a_private_file(tmp_path: Path) -> None:
+    """write_private writes JSON of mode 0600 and leaves no draft behind."""
+    path = tmp_path / "ready.json"
+    write_private(path, {"name": "Müller"})
+    assert json.loads(path.read_text()) == {"name": "Müller"}
+    assert mode(path) == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_private_file_is_replaced_whole(tmp_path: Path) -> None:
+    """A file that everyone could read is replaced by a private one; so is a draft left over."""
+    path = tmp_path / "ready.json"
+    path.write_text("old")
+    path.chmod(0o644)
+    (tmp_path / "ready.json.new").write_text("left over")
+    write_private(path, {"new": True})
+    assert json.loads(path.read_text()) == {"new": True}
+    assert mode(path) == 0o600
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    """Where the name is a link, the link is replaced and its target stays as it was."""
+    target = tmp_path / "target"
+    target.write_text("untouched")
+    path = tmp_path / "ready.json"
+    path.symlink_to(target)
+    write_private(path, {})
+    assert target.read_text() == "untouched"
+    assert not path.is_symlink()

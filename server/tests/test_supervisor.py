@@ -1,0 +1,152 @@
+"""The supervisor with real programs, small ones that note what happens to them."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from pqkeep_server.supervise import FatalExitError, Program, Supervisor
+
+SECONDS = 30.0
+SOURCE = """
+import os, signal, sys, time
+
+log, name, behaviour = sys.argv[1:]
+
+def note(what):
+    with open(log, "a") as file:
+        file.write(f"{name} {what} {os.getpid()}\\n")
+
+def stop(*_):
+    note("stopped")
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour == "stubborn" else stop)
+note("started")
+if behaviour.isdigit():
+    sys.exit(int(behaviour))
+time.sleep(60)
+"""
+
+
+class Stage:
+    """A folder with a program to supervise, and the log that it writes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log = folder / "log"
+        self.module = folder / "pqkeep_test_program.py"
+        self.module.write_text(SOURCE)
+
+    def program(self, name: str, behaviour: str = "well") -> Program:
+        """Return a program that does well, ends with a status, or is stubborn."""
+        return Program(name, self.module.stem, (str(self.log), name, behaviour))
+
+    def events(self) -> list[tuple[str, str, int]]:
+        """Return name, event and process id of everything so far."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return [(name, what, int(pid)) for name, what, pid in map(str.split, lines)]
+
+    async def until(self, condition: Callable[[list[tuple[str, str, int]]], bool]) -> None:
+        """Wait until the log says something."""
+        async with asyncio.timeout(SECONDS):
+            while not condition(self.events()):  # noqa: ASYNC110 - another process writes the log
+                await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    """A stage whose program Python finds."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    stage = Stage(tmp_path)
+    yield stage
+    for _, what, pid in stage.events():
+        with suppress(ProcessLookupError):
+            if what == "started" and b"pqkeep_test_program" in _command(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+async def test_they_are_stopped_in_reverse(stage: Stage) -> None:
+    """What was started last is stopped first, each told by SIGTERM, and none is left."""
+    supervisor = Supervisor([stage.program(name) for name in ("a", "b", "c")])
+    stop = asyncio.Event()
+    running = asyncio.create_task(supervisor.run(stop))
+    await stage.until(lambda events: len(events) == 3)
+    assert supervisor.pids() == {name: pid for name, _, pid in stage.events()}
+    stop.set()
+    await asyncio.wait_for(running, SECONDS)
+    stopped = [name for name, what, _ in stage.events() if what == "stopped"]
+    assert stopped == ["c", "b", "a"]
+    assert not any(_command(pid) for _, _, pid in stage.events())
+
+
+async def test_what_is_killed_is_started_again(stage: Stage) -> None:
+    """A program that is killed comes back with another process id; its neighbour goes on."""
+    supervisor = Supervisor([stage.program("a"), stage.program("b")])
+    stop = asyncio.Event()
+    running = asyncio.create_task(supervisor.run(stop))
+    await stage.until(lambda events: len(events) == 2)
+    before = supervisor.pids()
+    os.kill(before["a"], signal.SIGKILL)
+    await stage.until(lambda events: len(events) == 3)
+    after = supervisor.pids()
+    assert after["a"] != before["a"]
+    assert after["b"] == before["b"]
+    stop.set()
+    await asyncio.wait_for(running, SECONDS)
+
+
+async def test_restarts_come_ever_more_slowly(stage: Stage) -> None:
+    """A program that always fails is tried again with growing pauses, not in a tight loop."""
+    supervisor = Supervisor([stage.program("a", "1")])
+    stop = asyncio.Event()
+    began = time.monotonic()
+    running = asyncio.create_task(supervisor.run(stop))
+    await stage.until(lambda events: len(events) == 4)
+    assert time.monotonic() - began >= 0.1 + 0.2 + 0.4
+    stop.set()
+    await asyncio.wait_for(running, SECONDS)
+    assert len(stage.events()) <= 5
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [(os.EX_CONFIG, "cannot start as it is set up"), (os.EX_SOFTWARE, "self-test failed")],
+)
+async def test_a_fatal_exit_ends_everything(stage: Stage, status: int, message: str) -> None:
+    """An exit status that a restart would not change stops the others, and says whose it was."""
+    supervisor = Supervisor([stage.program("good"), stage.program("bad", str(status))])
+    with pytest.raises(FatalExitError, match=f"the bad ended: .*{message}"):
+        await asyncio.wait_for(supervisor.run(asyncio.Event()), SECONDS)
+    assert supervisor.pids() == {} or not any(map(_command, supervisor.pids().values()))
+    assert not any(_command(pid) for _, _, pid in stage.events())
+
+
+async def test_told_to_stop_before_anything_runs(stage: Stage) -> None:
+    """A stop that comes first leaves nothing running."""
+    stop = asyncio.Event()
+    stop.set()
+    supervisor = Supervisor([stage.program("a")])
+    await asyncio.wait_for(supervisor.run(stop), SECONDS)
+    await asyncio.sleep(0.5)
+    assert not any(_command(pid) for _, _, pid in stage.events())
+
+
+@pytest.mark.xfail(reason="run() returns as if it had been told to stop", strict=True)
+async def test_a_program_that_cannot_be_started(stage: Stage) -> None:
+    """Where a program cannot even be started, run raises; it does not end as if all were well."""
+    program = stage.program("a")
+    supervisor = Supervisor([Program(program.name, program.module, program.arguments, (9_999,))])
+    with pytest.raises(Exception, match=r"."):
+        await asyncio.wait_for(supervisor.run(asyncio.Event()), SECONDS)

@@ -1,0 +1,104 @@
+"""Every import contract of pyproject.toml catches what it is there for."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Lint = Callable[[Path], tuple[int, str]]
+
+VIOLATIONS = {
+    "The protocol stands on the standard library and msgspec": (
+        "protocol/src/pqkeep_protocol/keys.py",
+        "import sqlalchemy",
+    ),
+    "The gateway cannot reach private keys or cryptography": (
+        "gateway/src/pqkeep_gateway/wiring.py",
+        "from cryptography.hazmat.primitives.asymmetric import mlkem",
+    ),
+    "The key service reaches no HTTP, no gateway and no client": (
+        "keyservice/src/pqkeep_keyservice/server.py",
+        "import starlette",
+    ),
+    "The client knows only HTTP": (
+        "sdk/src/pqkeep/__init__.py",
+        "import pqkeep_protocol.keys",
+    ),
+    "Protocol layers": (
+        "protocol/src/pqkeep_protocol/algorithms.py",
+        "import pqkeep_protocol.messages",
+    ),
+    "Key service layers": (
+        "keyservice/src/pqkeep_keyservice/keyring.py",
+        "import pqkeep_keyservice.storage.store",
+    ),
+    "Gateway layers": (
+        "gateway/src/pqkeep_gateway/access/policy.py",
+        "import pqkeep_gateway.tenancy.tenants",
+    ),
+    "Server layers": (
+        "server/src/pqkeep_server/supervise.py",
+        "import pqkeep_server.dev",
+    ),
+    "The gateway's rules know no web framework and no database": (
+        "gateway/src/pqkeep_gateway/tenancy/tenants.py",
+        "import sqlalchemy",
+    ),
+    "Only wiring knows the gateway's concrete classes": (
+        "gateway/src/pqkeep_gateway/http/kem.py",
+        "import pqkeep_gateway.key_client",
+    ),
+    "Few doors into the cryptography": (
+        "keyservice/src/pqkeep_keyservice/dispatch.py",
+        "import pqkeep_keyservice.crypto.dem",
+    ),
+}
+"""For each contract a file, and an import that it must not have."""
+
+
+def test_the_sources_keep_every_contract(copy: Path, lint_imports: Lint) -> None:
+    """An untouched copy passes."""
+    status, said = lint_imports(copy)
+    assert status == 0, said
+
+
+def test_every_contract_has_its_violation(root: Path) -> None:
+    """No contract is without a row, and no row without a contract."""
+    settings = tomllib.loads((root / "pyproject.toml").read_text())
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    assert {contract["name"] for contract in contracts} == VIOLATIONS.keys()
+
+
+@pytest.mark.parametrize("contract", VIOLATIONS)
+def test_a_violation_is_caught(copy: Path, lint_imports: Lint, contract: str) -> None:
+    """With one import too many the linter fails and names the contract."""
+    path, statement = VIOLATIONS[contract]
+    file = copy / path
+    source = file.read_text()
+    assert statement not in source
+    file.write_text(f"{source}\n{statement}\n")
+    status, said = lint_imports(copy)
+    assert status == 1, said
+    assert f"{contract} BROKEN" in said.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("contract", "path"),
+    [
+        ("Protocol layers", "protocol/src/pqkeep_protocol/somewhere.py"),
+        ("Key service layers", "keyservice/src/pqkeep_keyservice/somewhere.py"),
+        ("Gateway layers", "gateway/src/pqkeep_gateway/somewhere.py"),
+        ("Server layers", "server/src/pqkeep_server/somewhere.py"),
+    ],
+)
+def test_a_module_without_a_layer_is_caught(
+    copy: Path, lint_imports: Lint, contract: str, path: str
+) -> None:
+    """The layers are exhaustive: a new module has no place until it is given one."""
+    (copy / path).write_text('"""New."""\n')
+    status, said = lint_imports(copy)
+    assert status == 1, said
+    assert contract in said

@@ -1,0 +1,115 @@
+"""One tenant with a key of each algorithm in each status, and what each key made while active."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
+from pqkeep_protocol.keys import KeyStatus
+
+if TYPE_CHECKING:
+    from tests.conftest import Caller, Installation
+
+PATHS: Mapping[Operation, str] = {
+    Operation.ENCRYPT: "/kem/encrypt",
+    Operation.DECRYPT: "/kem/decrypt",
+    Operation.ENCAPSULATE: "/kem/encapsulate",
+    Operation.DECAPSULATE: "/kem/decapsulate",
+    Operation.WRAP: "/kem/key/wrap",
+    Operation.UNWRAP: "/kem/key/unwrap",
+    Operation.SIGN: "/signature/sign",
+    Operation.VERIFY: "/signature/verify",
+    Operation.SIGN_HASH: "/signature/sign-hash",
+    Operation.VERIFY_HASH: "/signature/verify-hash",
+}
+VERSIONS: Mapping[KeyStatus, int] = {
+    KeyStatus.ARCHIVED: 1,
+    KeyStatus.RETIRED: 2,
+    KeyStatus.ACTIVE: 3,
+}
+
+
+@dataclass
+class World:
+    """A tenant whose keys are, for every algorithm: 1 archived, 2 retired, 3 active."""
+
+    caller: Caller
+    plaintext: str
+    secret: str
+    message: dict[str, str]
+    hash: dict[str, str]
+    fields: dict[tuple[Operation, Algorithm, int], dict[str, Any]] = field(default_factory=dict)
+    """What a valid request says beside ``algorithm`` and ``key_version``."""
+
+    def body(self, operation: Operation, algorithm: Algorithm, version: int) -> dict[str, Any]:
+        """Return a valid request."""
+        return {
+            **self.fields[operation, algorithm, version],
+            "algorithm": algorithm.value,
+            "key_version": version,
+        }
+
+    def use(self, algorithm: Algorithm, version: int) -> None:
+        """Make something with the active key for each reading operation to read."""
+        named = {"algorithm": algorithm.value, "key_version": version}
+        for writing, given, reading, made, kept in (
+            (Operation.ENCRYPT, {"plaintext": self.plaintext}, Operation.DECRYPT, "ciphertext", {}),
+            (Operation.ENCAPSULATE, {}, Operation.DECAPSULATE, "kem_ciphertext", {}),
+            (Operation.WRAP, {"symmetric_key": self.secret}, Operation.UNWRAP, "wrapped_key", {}),
+            (Operation.SIGN, self.message, Operation.VERIFY, "signature", self.message),
+            (Operation.SIGN_HASH, self.hash, Operation.VERIFY_HASH, "signature", self.hash),
+        ):
+            if writing in ALGORITHMS[algorithm].operations:
+                answer = self.caller.post(PATHS[writing], {**given, **named})
+                self.fields[writing, algorithm, version] = given
+                self.fields[reading, algorithm, version] = {made: answer[made], **kept}
+
+    def copy(self, algorithm: Algorithm, version: int, *, into: int) -> None:
+        """Use what one version made in requests that name another."""
+        for operation in ALGORITHMS[algorithm].operations & PATHS.keys():
+            made = self.fields[operation, algorithm, version]
+            self.fields[operation, algorithm, into] = made
+
+
+@pytest.fixture(scope="session")
+def world(
+    installation: Installation, new_tenant: Callable[..., Caller], b64: Callable[[bytes], str]
+) -> World:
+    """The tenant; tests read from it and change nothing."""
+    caller = new_tenant()
+    digest = {"hash": b64(os.urandom(32)), "hash_algorithm": "SHA-256"}
+    message = {"message": b64(os.urandom(50))}
+    world = World(caller, b64(os.urandom(40)), b64(os.urandom(32)), message, digest)
+    for algorithm in ALGORITHMS:
+        named = {"algorithm": algorithm.value}
+        caller.post("/kms/keys/generate", named, status=201)
+        caller.post("/kms/keys/rotate", named, status=201)
+        world.use(algorithm, 2)
+        caller.post("/kms/keys/rotate", named, status=201)
+        world.use(algorithm, 3)
+        world.copy(algorithm, 2, into=1)
+        installation.archive(caller.tenant_id, algorithm, 1)
+    return world
+
+
+@pytest.fixture(scope="session")
+def paths() -> Mapping[Operation, str]:
+    """Where each operation that uses a key is."""
+    return PATHS
+
+
+@pytest.fixture(scope="session")
+def versions() -> Mapping[KeyStatus, int]:
+    """Which key version of the world's tenant has which status."""
+    return VERSIONS
+
+
+@pytest.fixture(scope="session")
+def nobody(new_tenant: Callable[..., Caller]) -> Caller:
+    """A tenant without any key; tests leave it so."""
+    return new_tenant()

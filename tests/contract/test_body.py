@@ -1,0 +1,168 @@
+"""A request's body is a JSON object of at most 4 MiB, or it is 400 in the envelope."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    import httpx2
+    from tests.conftest import Caller
+    from tests.contract.conftest import World
+
+MAX_BODY = 4 * 1024 * 1024
+POST_ENDPOINTS = [
+    "/kem/encrypt",
+    "/kem/decrypt",
+    "/kem/encapsulate",
+    "/kem/decapsulate",
+    "/kem/key/wrap",
+    "/kem/key/unwrap",
+    "/kem/wrap",
+    "/kem/unwrap",
+    "/signature/sign",
+    "/signature/verify",
+    "/signature/sign-hash",
+    "/signature/verify-hash",
+    "/kms/keys/generate",
+    "/kms/keys/rotate",
+    "/kms/keys/retire",
+]
+INVALID = (400, "ERR_INVALID_001", None)
+JSON = {"Content-Type": "application/json"}
+NO_OBJECT = [
+    pytest.param(b"", id="empty"),
+    pytest.param(b"   ", id="blank"),
+    pytest.param(b"plaintext=aGVsbG8=", id="form"),
+    pytest.param(b'{"plaintext":', id="cut off"),
+    pytest.param(b"{'plaintext': 'aGVsbG8='}", id="single quotes"),
+    pytest.param(b'{"plaintext":"aGVsbG8=",}', id="trailing comma"),
+    pytest.param(b"{} {}", id="two objects"),
+    pytest.param(b"[]", id="array"),
+    pytest.param(b'[{"plaintext":"aGVsbG8="}]', id="array of an object"),
+    pytest.param(b'"aGVsbG8="', id="string"),
+    pytest.param(b"1", id="number"),
+    pytest.param(b"null", id="null"),
+    pytest.param(b'{"plaintext":NaN}', id="NaN"),
+    pytest.param(b'{"plaintext":"\xff\xfe"}', id="not UTF-8"),
+    pytest.param(b'{"plaintext":"\xed\xa0\x80"}', id="surrogate in UTF-8"),
+    pytest.param('{"plaintext":"aGVsbG8="}'.encode("utf-16"), id="UTF-16"),
+    pytest.param(b'\xef\xbb\xbf{"plaintext":"aGVsbG8="}', id="byte order mark"),
+    pytest.param(b"[" * 100_000, id="100,000 open arrays"),
+    pytest.param(b'{"a":' * 100_000 + b"1" + b"}" * 100_000, id="100,000 nested objects"),
+    pytest.param(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}", id="100,000 nested arrays"),
+    pytest.param(b'{"key_version":' + b"9" * 100_000 + b"}", id="integer of 100,000 digits"),
+]
+
+
+@pytest.mark.parametrize("content", NO_OBJECT)
+def test_a_body_that_is_no_json_object(
+    demo: Caller,
+    refused: Callable[[httpx2.Response], tuple[int, str, str | None]],
+    content: bytes,
+) -> None:
+    """A body that is no JSON object is 400 ERR_INVALID_001, on every endpoint that takes one."""
+    for path in POST_ENDPOINTS:
+        assert refused(demo.ask("POST", path, content=content, headers=JSON)) == INVALID, path
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+        "application/jsonp",
+        "text/json",
+        "",
+    ],
+)
+def test_another_content_type(
+    world: World,
+    refused: Callable[[httpx2.Response], tuple[int, str, str | None]],
+    content_type: str,
+) -> None:
+    """A body of another content type is 400 ERR_INVALID_001, even if it is JSON."""
+    answer = world.caller.ask(
+        "POST",
+        "/kem/encrypt",
+        content=json.dumps({"plaintext": "aGVsbG8="}).encode(),
+        headers={"Content-Type": content_type},
+    )
+    assert refused(answer) == INVALID
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Content-Type": "application/json; charset=utf-8"},
+        {"Content-Type": "APPLICATION/JSON"},
+        {},
+    ],
+    ids=["with charset", "upper case", "missing"],
+)
+def test_json_by_its_content_type(world: World, headers: dict[str, str]) -> None:
+    """The content type may have parameters, any case, or be missing."""
+    content = json.dumps({"plaintext": "aGVsbG8="}).encode()
+    answer = world.caller.ask("POST", "/kem/encrypt", content=content, headers=headers)
+    assert answer.status_code == 200
+
+
+def test_a_body_of_4_mib_is_read(world: World) -> None:
+    """4 MiB are read: padding in an unknown field changes nothing."""
+    start, end = b'{"plaintext":"aGVsbG8=","padding":"', b'"}'
+    content = start + b"x" * (MAX_BODY - len(start) - len(end)) + end
+    assert len(content) == MAX_BODY
+    answer = world.caller.ask("POST", "/kem/encrypt", content=content, headers=JSON)
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["with its length", "in chunks"])
+def test_a_body_of_more_than_4_mib(
+    world: World,
+    refused: Callable[[httpx2.Response], tuple[int, str, str | None]],
+    chunked: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    """One byte over 4 MiB is 400 ERR_INVALID_001, and the service goes on."""
+    start, end = b'{"plaintext":"aGVsbG8=","padding":"', b'"}'
+    content = start + b"x" * (MAX_BODY + 1 - len(start) - len(end)) + end
+
+    def chunks() -> Iterator[bytes]:
+        yield from (content[i : i + 65_536] for i in range(0, len(content), 65_536))
+
+    sent = chunks() if chunked else content
+    answer = world.caller.ask("POST", "/kem/encrypt", content=sent, headers=JSON)
+    assert refused(answer) == INVALID
+    assert world.caller.post("/kem/encrypt", {"plaintext": "aGVsbG8="})
+
+
+def test_of_duplicate_names_the_last_counts(world: World, unb64: Callable[[str], bytes]) -> None:
+    """An object with a name twice is read as JSON parsers do: the last one counts."""
+    content = b'{"plaintext":"Zmlyc3Q=","plaintext":"bGFzdA=="}'
+    answer = world.caller.ask("POST", "/kem/encrypt", content=content, headers=JSON)
+    assert answer.status_code == 200
+    made = answer.json()["data"]
+    body = {"ciphertext": made["ciphertext"], "key_version": made["key_version"]}
+    assert unb64(world.caller.post("/kem/decrypt", body)["plaintext"]) == b"last"
+
+
+def test_unknown_fields_are_ignored(world: World) -> None:
+    """A field that the endpoint does not know changes nothing."""
+    body = {"plaintext": "aGVsbG8=", "Plaintext": 1, "tenant_id": "x", "": [], "\0": {}}
+    assert world.caller.post("/kem/encrypt", body).keys() == {
+        "ciphertext",
+        "key_version",
+        "algorithm",
+    }
+
+
+def test_a_body_where_none_is_taken_is_not_read(
+    demo: Caller, refused: Callable[[httpx2.Response], tuple[int, str, str | None]]
+) -> None:
+    """GET ignores a body; archive refuses whatever the body is."""
+    assert demo.ask("GET", "/kms/keys", content=b"not JSON").status_code == 200
+    archive = demo.ask("POST", "/kms/keys/archive", content=b"not JSON")
+    assert refused(archive) == (403, "ERR_KMS_020", None)

@@ -1,0 +1,115 @@
+"""Who gets in: 401 for everybody we do not know, 403 for the operator on tenants' keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pqkeep_gateway.access.credentials import CredentialKind, new_credential
+
+if TYPE_CHECKING:
+    import httpx2
+    from tests.conftest import Caller, Installation
+
+EVERY_ENDPOINT = [
+    ("POST", "/kem/encrypt"),
+    ("POST", "/kem/decrypt"),
+    ("POST", "/kem/encapsulate"),
+    ("POST", "/kem/decapsulate"),
+    ("POST", "/kem/key/wrap"),
+    ("POST", "/kem/key/unwrap"),
+    ("POST", "/kem/wrap"),
+    ("POST", "/kem/unwrap"),
+    ("POST", "/signature/sign-hash"),
+    ("POST", "/signature/verify-hash"),
+    ("POST", "/signature/sign"),
+    ("POST", "/signature/verify"),
+    ("POST", "/kms/keys/generate"),
+    ("POST", "/kms/keys/rotate"),
+    ("POST", "/kms/keys/retire"),
+    ("POST", "/kms/keys/archive"),
+    ("GET", "/kms/keys"),
+    ("GET", "/kms/keys/active"),
+    ("GET", "/kms/keys/1"),
+]
+TENANT_ENDPOINTS = [
+    ("GET", "/tenants/00000000-0000-4000-8000-000000000000"),
+    ("POST", "/tenants/00000000-0000-4000-8000-000000000000/api-keys"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), EVERY_ENDPOINT + TENANT_ENDPOINTS)
+def test_without_a_credential(
+    anonymous: Caller,
+    refused: Callable[[httpx2.Response], tuple[int, str, str | None]],
+    method: str,
+    path: str,
+) -> None:
+    """Every endpoint refuses a request without a credential, before it looks at anything else."""
+    assert refused(anonymous.ask(method, path)) == (401, "ERR_AUTH_001", None)
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        pytest.param("", id="empty"),
+        pytest.param("pqk_", id="prefix only"),
+        pytest.param(new_credential(CredentialKind.API_KEY), id="API key that nobody has"),
+        pytest.param(new_credential(CredentialKind.OPERATOR), id="operator key that nobody has"),
+        pytest.param(new_credential(CredentialKind.API_KEY)[:-1] + "!", id="wrong checksum"),
+        pytest.param("x" * 20_000, id="20,000 characters"),
+        pytest.param("\xff" * 53, id="not ASCII"),
+    ],
+)
+def test_with_a_credential_that_is_none(
+    anonymous: Caller, refused: Callable[[httpx2.Response], tuple[int, str, str | None]], shown: str
+) -> None:
+    """A credential we do not know is 401, whatever its form, also where none is needed."""
+    headers = [(b"X-API-Key", shown.encode("latin-1"))]
+    for method, path in (("GET", "/kms/keys"), ("POST", "/tenants")):
+        answer = anonymous.ask(method, path, headers=headers)
+        assert refused(answer) == (401, "ERR_AUTH_001", None)
+
+
+def test_near_misses_of_a_real_api_key(
+    demo: Caller,
+    anonymous: Caller,
+    refused: Callable[[httpx2.Response], tuple[int, str, str | None]],
+) -> None:
+    """An API key with anything added, removed or changed is 401."""
+    real = demo.api_key
+    swapped = real[:10] + ("A" if real[10] != "A" else "B") + real[11:]
+    for shown in (real[:-1], real + "A", real.swapcase(), "pqo_" + real[4:], swapped):
+        answer = anonymous.ask("GET", "/kms/keys", headers={"X-API-Key": shown})
+        assert refused(answer) == (401, "ERR_AUTH_001", None)
+
+
+@pytest.mark.parametrize("name", ["x-api-key", "X-API-KEY", "X-Api-Key"])
+def test_header_names_have_no_case(
+    installation: Installation, anonymous: Caller, name: str
+) -> None:
+    """The credential's header is found however it is written."""
+    answer = anonymous.ask("GET", "/kms/keys", headers={name: installation.ready["api_key"]})
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(("method", "path"), EVERY_ENDPOINT)
+def test_the_operator_uses_no_keys(
+    operator: Caller,
+    refused: Callable[[httpx2.Response], tuple[int, str, str | None]],
+    method: str,
+    path: str,
+) -> None:
+    """The operator's credential performs no operation on keys: 403 ERR_FORBIDDEN_001."""
+    body: dict[str, object] | None = {} if method == "POST" else None
+    assert refused(operator.ask(method, path, body)) == (403, "ERR_FORBIDDEN_001", None)
+
+
+def test_the_credential_comes_before_the_body(
+    anonymous: Caller, refused: Callable[[httpx2.Response], tuple[int, str, str | None]]
+) -> None:
+    """Without a credential a bad body is not even looked at."""
+    answer = anonymous.ask("POST", "/kem/encrypt", content=b"not JSON")
+    assert refused(answer) == (401, "ERR_AUTH_001", None)

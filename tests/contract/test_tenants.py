@@ -1,0 +1,242 @@
+"""Tenants and their API keys: who may, what comes back, and what is refused."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    import httpx2
+    from tests.conftest import Caller, Installation
+
+TENANT_FIELDS = {"id", "name", "plan", "status", "created_at", "updated_at"}
+API_KEY_FIELDS = {"api_key", "key_last4", "version", "status", "created_at"}
+TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+NOT_FOUND = (404, "ERR_NOT_FOUND_001", None)
+FORBIDDEN = (403, "ERR_FORBIDDEN_001", None)
+
+
+@pytest.fixture
+def name() -> str:
+    """A name that no tenant has."""
+    return f"Müller & Söhne {uuid.uuid4()}"
+
+
+@pytest.mark.parametrize(
+    "plan", ["free", "starter", "professional", "enterprise", "enterprise_plus"]
+)
+def test_the_operator_creates_tenants(operator: Caller, name: str, plan: str) -> None:
+    """A tenant is made on the plan named, is active, and can be read again."""
+    made = operator.post("/tenants", {"name": name, "plan": plan}, status=201)
+    assert made.keys() == TENANT_FIELDS
+    assert uuid.UUID(made["id"]).version == 4
+    assert (made["name"], made["plan"], made["status"]) == (name, plan, "active")
+    assert TIMESTAMP.fullmatch(made["created_at"])
+    assert made["updated_at"] == made["created_at"]
+    assert operator.get(f"/tenants/{made['id']}") == made
+
+
+def test_the_default_plan_is_free(operator: Caller, name: str) -> None:
+    """Without a plan a tenant is on free."""
+    assert operator.post("/tenants", {"name": name}, status=201)["plan"] == "free"
+
+
+def test_development_mode_signs_anyone_up(anonymous: Caller, name: str) -> None:
+    """Without a credential a tenant is made too, in development mode; no API key comes with it."""
+    made = anonymous.post("/tenants", {"name": name}, status=201)
+    assert made.keys() == TENANT_FIELDS
+
+
+def test_an_api_key_creates_no_tenants(demo: Caller, name: str) -> None:
+    """An API key acts for its own tenant only: 403, whatever the body says."""
+    assert demo.refusal("/tenants", {"name": name}) == FORBIDDEN
+    assert demo.refusal("/tenants", {}) == FORBIDDEN
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["x", "x" * 255, "名" * 255, "🔑" * 255, "O'Brien; DROP TABLE tenants --", "{}", "null"],
+    ids=[
+        "1 character",
+        "255 characters",
+        "255 ideographs",
+        "255 emoji",
+        "SQL",
+        "an object's text",
+        "null's text",
+    ],
+)
+def test_names_of_1_to_255_characters(
+    operator: Caller, installation: Installation, given: str
+) -> None:
+    """A name has 1 to 255 characters, counted as characters, and comes back as it was."""
+    made = operator.post("/tenants", {"name": given}, status=201)
+    assert operator.get(f"/tenants/{made['id']}")["name"] == given
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param({}, id="missing"),
+        pytest.param({"name": None}, id="null"),
+        pytest.param({"name": ""}, id="empty"),
+        pytest.param({"name": "x" * 256}, id="256 characters"),
+        pytest.param({"name": "x" * 1_000_000}, id="1,000,000 characters"),
+        pytest.param({"name": 1}, id="number"),
+        pytest.param({"name": True}, id="true"),
+        pytest.param({"name": ["x"]}, id="array"),
+        pytest.param({"name": {"x": 1}}, id="object"),
+        pytest.param({"name": "a\0b"}, id="null byte"),
+        pytest.param({"name": "a\nb"}, id="line feed"),
+    ],
+)
+def test_what_is_no_name(operator: Caller, body: dict[str, object]) -> None:
+    """Any other name is 400 ERR_INVALID_001, field name."""
+    assert operator.refusal("/tenants", body) == (400, "ERR_INVALID_001", "name")
+
+
+@pytest.mark.parametrize(
+    "plan", ["gold", "", "FREE", "Growth", "pro", None, 1, True, ["free"], {"free": 1}]
+)
+def test_what_is_no_plan(operator: Caller, name: str, plan: object) -> None:
+    """A plan that does not exist is 400 ERR_INVALID_001, field plan, and no tenant is made."""
+    refusal = operator.refusal("/tenants", {"name": name, "plan": plan})
+    assert refusal == (400, "ERR_INVALID_001", "plan")
+    operator.post("/tenants", {"name": name}, status=201)
+
+
+def test_a_name_is_taken_once(operator: Caller, anonymous: Caller, name: str) -> None:
+    """The second tenant of a name is 409 ERR_CONFLICT_001, whoever asks."""
+    operator.post("/tenants", {"name": name}, status=201)
+    conflict = (409, "ERR_CONFLICT_001", "name")
+    assert operator.refusal("/tenants", {"name": name, "plan": "starter"}) == conflict
+    assert anonymous.refusal("/tenants", {"name": name}) == conflict
+
+
+def test_of_concurrent_tenants_of_one_name_one_is_made(operator: Caller, name: str) -> None:
+    """Sixteen callers take one name at once: one 201, fifteen 409."""
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(
+            pool.map(lambda _: operator.ask("POST", "/tenants", {"name": name}), range(16))
+        )
+    assert sorted(answer.status_code for answer in answers) == [201] + 15 * [409]
+
+
+def test_an_api_key_sees_its_own_tenant(new_tenant: Callable[..., Caller]) -> None:
+    """A tenant reads its own description, without any API key in it."""
+    tenant = new_tenant("starter")
+    shown = tenant.get(f"/tenants/{tenant.tenant_id}")
+    assert shown.keys() == TENANT_FIELDS
+    assert (shown["id"], shown["plan"]) == (tenant.tenant_id, "starter")
+
+
+@pytest.mark.parametrize(
+    "which",
+    [
+        pytest.param("{another}", id="another's"),
+        pytest.param("00000000-0000-4000-8000-000000000000", id="nobody's"),
+        pytest.param("x", id="no UUID"),
+        pytest.param("1", id="a number"),
+        pytest.param("{own}x", id="own id and a letter"),
+        pytest.param("%00", id="null byte"),
+        pytest.param("%27%20OR%201=1", id="SQL"),
+    ],
+)
+@pytest.mark.parametrize(("method", "end"), [("GET", ""), ("POST", "/api-keys")])
+def test_a_tenant_that_is_not_mine_does_not_exist(
+    new_tenant: Callable[..., Caller],
+    operator: Caller,
+    refused: Callable[[httpx2.Response], tuple[int, str, str | None]],
+    which: str,
+    method: str,
+    end: str,
+) -> None:
+    """Another's tenant, nobody's and what is no id all get the same 404, and the same words."""
+    own, another = new_tenant(), new_tenant()
+    path = which.format(own=own.tenant_id, another=another.tenant_id)
+    answer = own.ask(method, f"/tenants/{path}{end}")
+    assert refused(answer) == NOT_FOUND
+    unknown = own.ask(method, f"/tenants/{uuid.uuid4()}{end}")
+    assert answer.json()["error"] == unknown.json()["error"]
+    if "another" not in which:
+        assert refused(operator.ask(method, f"/tenants/{path}{end}")) == NOT_FOUND
+
+
+def test_api_keys_are_made_by_the_tenant_and_by_the_operator(
+    operator: Caller, installation: Installation, new_tenant: Callable[..., Caller]
+) -> None:
+    """Both make API keys; versions count up; each key works at once; last4 are its last four."""
+    tenant = new_tenant("starter")
+    path = f"/tenants/{tenant.tenant_id}/api-keys"
+    for version, maker in ((2, tenant), (3, operator)):
+        made = maker.post(path, status=201)
+        assert made.keys() == API_KEY_FIELDS
+        assert (made["version"], made["status"]) == (version, "active")
+        assert made["key_last4"] == made["api_key"][-4:]
+        assert TIMESTAMP.fullmatch(made["created_at"])
+        caller = installation.caller(made["api_key"])
+        assert caller.get(f"/tenants/{tenant.tenant_id}")["id"] == tenant.tenant_id
+
+
+def test_creating_an_api_key_takes_no_body(new_tenant: Callable[..., Caller]) -> None:
+    """No body is needed; one that is sent is not read."""
+    tenant = new_tenant("starter")
+    path = f"/tenants/{tenant.tenant_id}/api-keys"
+    assert tenant.ask("POST", path).status_code == 201
+    assert tenant.ask("POST", path, content=b"not JSON").status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("plan", "quota"),
+    [("free", 2), ("starter", 5), ("professional", 20), ("enterprise", 100)],
+)
+def test_the_quota_of_api_keys(
+    operator: Caller, new_tenant: Callable[..., Caller], plan: str, quota: int
+) -> None:
+    """A plan's number of API keys can be made; the next is 400 ERR_INVALID_001, for anyone."""
+    tenant = new_tenant(plan)
+    path = f"/tenants/{tenant.tenant_id}/api-keys"
+    for version in range(2, quota + 1):
+        assert operator.post(path, status=201)["version"] == version
+    for caller in (tenant, operator):
+        assert caller.refusal(path, {}) == (400, "ERR_INVALID_001", None)
+
+
+def test_the_quota_of_api_keys_holds_against_a_crowd(new_tenant: Callable[..., Caller]) -> None:
+    """Sixteen callers ask for the four that are left: four 201, twelve 400, versions 2 to 5."""
+    tenant = new_tenant("starter")
+    path = f"/tenants/{tenant.tenant_id}/api-keys"
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda _: tenant.ask("POST", path), range(16)))
+    assert sorted(answer.status_code for answer in answers) == 4 * [201] + 12 * [400]
+    made = [answer.json()["data"]["version"] for answer in answers if answer.is_success]
+    assert sorted(made) == [2, 3, 4, 5]
+
+
+def test_a_suspended_tenant_is_allowed_nothing(
+    installation: Installation,
+    operator: Caller,
+    new_tenant: Callable[..., Caller],
+    refused: Callable[[httpx2.Response], tuple[int, str, str | None]],
+) -> None:
+    """The tenant's status comes after the credential and before everything else: 403."""
+    tenant_id = new_tenant().tenant_id
+    with closing(sqlite3.connect(installation.data / "gateway" / "accounts.sqlite3")) as accounts:
+        accounts.execute(
+            "UPDATE tenants SET status = 'suspended' WHERE id = ?", (uuid.UUID(tenant_id).hex,)
+        )
+        accounts.commit()
+    made = operator.post(f"/tenants/{tenant_id}/api-keys", status=201)
+    suspended = installation.caller(made["api_key"])
+    for method, path in (("GET", "/kms/keys"), ("GET", f"/tenants/{tenant_id}")):
+        assert refused(suspended.ask(method, path)) == FORBIDDEN
+    for content in (b"{}", b"not JSON"):
+        assert refused(suspended.ask("POST", "/kem/decrypt", content=content)) == FORBIDDEN
+    assert operator.get(f"/tenants/{tenant_id}")["status"] == "suspended"

@@ -1,0 +1,106 @@
+"""The scenario of the README, with curl alone: a real file encrypted, a document signed."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import Caller, Installation
+
+Curl = Callable[[str, dict[str, Any]], tuple[int, dict[str, Any]]]
+
+
+@pytest.fixture
+def curl(installation: Installation, new_tenant: Callable[..., Caller], tmp_path: Path) -> Curl:
+    """POST a file's JSON with curl; return status and body."""
+    program = shutil.which("curl")
+    assert program is not None, "these tests need curl"
+    api_key = new_tenant().api_key
+
+    def post(path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        request, answer = tmp_path / "request.json", tmp_path / "answer.json"
+        request.write_text(json.dumps(body))
+        ended = subprocess.run(
+            [
+                *(program, "--silent", "--show-error", "--noproxy", "*", "--max-time", "30"),
+                *("--header", f"X-API-Key: {api_key}"),
+                *("--header", "Content-Type: application/json"),
+                *("--data-binary", f"@{request}", "--output", str(answer)),
+                *("--write-out", "%{http_code}", f"{installation.base_url}/api/v1{path}"),
+            ],
+            capture_output=True,
+            check=True,
+            timeout=60,
+        )
+        return int(ended.stdout), json.loads(answer.read_text())
+
+    return post
+
+
+def test_a_file_of_1_mib_through_a_rotation(curl: Curl, tmp_path: Path) -> None:
+    """generate, encrypt 1 MiB, rotate, decrypt with the old version: the bytes are the same."""
+    file = tmp_path / "file"
+    file.write_bytes(os.urandom(1_048_576))
+    status, made = curl("/kms/keys/generate", {"algorithm": "Kyber768"})
+    assert (status, made["data"]["key_version"]) == (201, 1)
+    plaintext = base64.b64encode(file.read_bytes()).decode()
+    status, encrypted = curl("/kem/encrypt", {"plaintext": plaintext})
+    assert (status, encrypted["data"]["key_version"]) == (200, 1)
+    status, rotated = curl("/kms/keys/rotate", {"algorithm": "Kyber768"})
+    assert (status, rotated["data"]["key_version"], rotated["data"]["old_key_version"]) == (
+        201,
+        2,
+        1,
+    )
+    body = {"ciphertext": encrypted["data"]["ciphertext"], "key_version": 1}
+    status, decrypted = curl("/kem/decrypt", body)
+    assert status == 200
+    assert base64.b64decode(decrypted["data"]["plaintext"]) == file.read_bytes()
+    assert curl("/kem/decrypt", {**body, "key_version": 2})[0] == 400
+
+
+def test_a_signature_and_one_bit(curl: Curl) -> None:
+    """sign, verify true; one bit changed, verify false, with status 200."""
+    message = bytearray(os.urandom(1000))
+    encoded = base64.b64encode(message).decode()
+    assert curl("/kms/keys/generate", {"algorithm": "Dilithium3"})[0] == 201
+    status, signed = curl("/signature/sign", {"message": encoded})
+    assert status == 200
+    body = {"message": encoded, "signature": signed["data"]["signature"], "key_version": 1}
+    status, verified = curl("/signature/verify", body)
+    assert (status, verified["data"]["valid"]) == (200, True)
+    message[500] ^= 1
+    status, verified = curl(
+        "/signature/verify", {**body, "message": base64.b64encode(message).decode()}
+    )
+    assert (status, verified["data"]["valid"]) == (200, False)
+
+
+def test_the_banner_can_be_pasted(start: Callable[..., Installation]) -> None:
+    """What pqkeepd dev prints runs in a shell as it stands, and decrypts what it encrypts."""
+    installation = start()
+    lines = installation.output.splitlines()
+    first = next(n for n, line in enumerate(lines) if line.strip().startswith("export "))
+    pasted = "\n".join(lines[first:])
+    shell = shutil.which("bash")
+    assert shell is not None
+    ended = subprocess.run(
+        [shell, "-c", pasted],
+        capture_output=True,
+        check=False,
+        timeout=60,
+        text=True,
+        env={"PATH": os.defpath, "NO_PROXY": "*"},
+    )
+    generated, decrypted = (json.loads(line) for line in ended.stdout.splitlines() if line)
+    assert generated["data"]["status"] == "active"
+    assert base64.b64decode(decrypted["data"]["plaintext"]) == b"hello, world"

@@ -1,0 +1,207 @@
+"""No secret of a run is found where it does not belong: output, databases, errors."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+
+from pqkeep_keyservice.keyring import SealedSeed
+from pqkeep_keyservice.storage.sealing import Sealer, place, read_root_key
+from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
+from pqkeep_protocol.keys import KeyVersion, TenantId
+
+if TYPE_CHECKING:
+    from tests.conftest import Caller, Installation
+
+
+@dataclass
+class Run:
+    """A run that is over: where it was, what was secret in it, what its errors said."""
+
+    data: Path
+    output: bytes
+    errors: list[bytes] = field(default_factory=list)
+    secrets: dict[str, bytes] = field(default_factory=dict)
+    credentials: dict[str, str] = field(default_factory=dict)
+    seeds: int = 0
+
+    def databases(self) -> dict[str, bytes]:
+        """Return the content of every database file, with what SQLite keeps beside it."""
+        return {path.name: path.read_bytes() for path in self.data.rglob("*.sqlite3*")}
+
+
+def forms(secret: bytes) -> Iterator[bytes]:
+    """Every form in which a secret could have been written down."""
+    yield secret
+    yield secret.hex().encode()
+    yield secret.hex().upper().encode()
+    for shift in range(3):
+        # The characters in the middle are the same wherever base64 began to count.
+        yield base64.b64encode(bytes(shift) + secret)[4:-4]
+        yield base64.urlsafe_b64encode(bytes(shift) + secret)[4:-4]
+    yield repr(secret)[2:-1].encode()
+
+
+def work(caller: Caller, run: Run) -> None:
+    """Use every algorithm, and provoke errors with secrets in the requests."""
+    plaintext = os.urandom(48)
+    symmetric_key = os.urandom(32)
+    run.secrets |= {"a plaintext": plaintext, "a symmetric key": symmetric_key}
+    encoded = base64.b64encode(plaintext).decode()
+    wrapped = base64.b64encode(symmetric_key).decode()
+    for algorithm, spec in ALGORITHMS.items():
+        named: dict[str, Any] = {"algorithm": algorithm.value}
+        use = {**named, "key_version": 1}
+        caller.post("/kms/keys/generate", named, status=201)
+        bodies = [("/kem/encrypt", {**named, "plaintext": encoded, "mode": encoded})]
+        if Operation.ENCRYPT in spec.operations:
+            made = caller.post("/kem/encrypt", {**named, "plaintext": encoded})
+            caller.post("/kem/decrypt", {**use, "ciphertext": made["ciphertext"]})
+            shared = caller.post("/kem/encapsulate", use)
+            secret = base64.b64decode(shared["shared_secret"])
+            run.secrets[f"a shared secret of {algorithm}"] = secret
+            caller.post("/kem/decapsulate", {**use, "kem_ciphertext": shared["kem_ciphertext"]})
+            bodies.append(("/kem/decrypt", {**use, "ciphertext": encoded}))
+        if Operation.WRAP in spec.operations:
+            made = caller.post("/kem/key/wrap", {**use, "symmetric_key": wrapped})
+            caller.post("/kem/key/unwrap", {**use, "wrapped_key": made["wrapped_key"]})
+            bodies.append(("/kem/key/wrap", {**use, "symmetric_key": wrapped + "="}))
+            bodies.append(("/kem/key/unwrap", {**use, "wrapped_key": wrapped}))
+        if Operation.SIGN in spec.operations:
+            made = caller.post("/signature/sign", {**named, "message": encoded})
+            body = {**use, "message": encoded, "signature": made["signature"]}
+            caller.post("/signature/verify", body)
+            bodies.append(("/signature/verify", {**body, "key_version": encoded}))
+        for path, body in bodies:
+            answer = caller.ask("POST", path, body)
+            assert answer.is_client_error
+            run.errors.append(answer.content)
+        caller.post("/kms/keys/rotate", named, status=201)
+
+
+def unseal_all(run: Run) -> None:
+    """Take every seed out of the database with the root key, as only this test may."""
+    root_key = run.data / "keyservice" / "root.key"
+    sealer = Sealer(read_root_key(root_key))
+    run.secrets["the root key"] = root_key.read_bytes()
+    run.secrets["the pepper"] = (run.data / "gateway" / "pepper").read_bytes()
+    with closing(sqlite3.connect(run.data / "keyservice" / "keys.sqlite3")) as connection:
+        rows = connection.execute(
+            "SELECT tenant_id, algorithm, version, public_key, sealed_seed FROM keys"
+        ).fetchall()
+    for tenant, name, version, public_key, sealed in rows:
+        where = place(TenantId(UUID(tenant)), Algorithm(name), KeyVersion(version), public_key)
+        with sealer.unseal(SealedSeed(sealed), where) as seed:
+            run.secrets[f"the seed of {name} {version}"] = bytes(seed.reveal())
+            run.seeds += 1
+
+
+@pytest.fixture(scope="module")
+def run(
+    tmp_path_factory: pytest.TempPathFactory,
+    run_installation: Callable[..., AbstractContextManager[Installation]],
+) -> Run:
+    """A run with every algorithm, looked at once while it serves and once when it is over."""
+    folder = tmp_path_factory.mktemp("secrets")
+    with run_installation(
+        folder / "data", folder / "ready.json", folder / "output"
+    ) as installation:
+        run = serve(installation)
+    run.output = (folder / "output").read_bytes()
+    return run
+
+
+def serve(installation: Installation) -> Run:
+    """Work with a running installation and note its secrets."""
+    run = Run(installation.data, b"")
+    work(installation.demo(), run)
+    other = installation.new_tenant()
+    run.credentials = {
+        "the demo tenant's API key": installation.ready["api_key"],
+        "the operator's key": installation.ready["operator_key"],
+        "another tenant's API key": other.api_key,
+    }
+    for shown in (other.api_key[:-1] + "!", other.api_key + "x"):
+        refused = installation.caller(shown).ask("GET", "/kms/keys")
+        assert refused.status_code == 401
+        run.errors.append(refused.content)
+    unseal_all(run)
+    # While it serves, what was written last is beside the databases, in their -wal files.
+    assert any(name.endswith("-wal") and content for name, content in run.databases().items())
+    for name, content in run.databases().items():
+        assert_absent(run, content, name)
+    return run
+
+
+def assert_absent(run: Run, content: bytes, where: str) -> None:
+    """Look for every secret in every form."""
+    for what, secret in run.secrets.items():
+        assert not any(form in content for form in forms(secret)), f"{what} is in {where}"
+    for what, credential in run.credentials.items():
+        assert not any(form in content for form in forms(credential.encode())), f"{what}: {where}"
+
+
+def test_the_run_had_secrets_to_find(run: Run) -> None:
+    """Two seeds of every algorithm were unsealed, and they are found where they are looked for."""
+    assert run.seeds == 2 * len(ALGORITHMS)
+    for secret in run.secrets.values():
+        for around in (b"%s", b"xx%sy", b"<%s>"):
+            for written in (secret, base64.b64encode(around % secret), secret.hex().encode()):
+                assert any(form in written for form in forms(secret))
+
+
+def test_no_secret_is_in_a_database(run: Run) -> None:
+    """No database file contains a secret or a credential, as bytes, hexadecimal or base64."""
+    databases = run.databases()
+    assert {"keys.sqlite3", "accounts.sqlite3"} <= databases.keys()
+    for name, content in databases.items():
+        assert_absent(run, content, name)
+
+
+def test_no_secret_is_in_an_error(run: Run) -> None:
+    """No error answer repeats a secret, also where the request was full of them."""
+    assert len(run.errors) > len(ALGORITHMS)
+    for content in run.errors:
+        assert_absent(run, content, "an error")
+
+
+def test_no_secret_is_in_the_output(run: Run) -> None:
+    """Of all secrets only the demo tenant's and the operator's credential are in it, once each."""
+    lines = run.output.splitlines()
+    for what, credential in run.credentials.items():
+        found = [line for line in lines if credential.encode() in line]
+        assert len(found) == (0 if what.startswith("another") else 1), what
+        lines = [line for line in lines if line not in found]
+    assert_absent(run, b"\n".join(lines), "the output")
+
+
+def test_no_credential_is_in_another_file(run: Run) -> None:
+    """Of all files only dev.json has credentials, and only root.key and pepper have secrets."""
+    for path in run.data.rglob("*"):
+        if path.is_file() and path.name not in {"dev.json", "root.key", "pepper"}:
+            assert_absent(run, path.read_bytes(), path.name)
+    kept = (run.data / "dev.json").read_text()
+    assert run.credentials["another tenant's API key"] not in kept
+
+
+def test_api_keys_are_stored_as_digests(run: Run) -> None:
+    """Of an API key the database has HMAC-SHA-256 under the pepper and the last four characters."""
+    pepper = (run.data / "gateway" / "pepper").read_bytes()
+    with closing(sqlite3.connect(run.data / "gateway" / "accounts.sqlite3")) as connection:
+        rows = dict(connection.execute("SELECT digest, last4 FROM api_keys").fetchall())
+    expected = {
+        hmac.digest(pepper, key.encode(), "sha256"): key[-4:]
+        for what, key in run.credentials.items()
+        if what != "the operator's key"
+    }
+    assert rows == expected
