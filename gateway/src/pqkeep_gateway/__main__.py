@@ -6,6 +6,7 @@ it cannot start as it is set up.
 
 import argparse
 import asyncio
+import gc
 import logging
 import os
 import resource
@@ -65,11 +66,14 @@ async def serve(settings: Config, fd: int | None) -> None:
             timeout_graceful_shutdown=DRAIN_SECONDS,
         )
     )
+    gc.collect()
+    gc.freeze()  # what is here now stays: collections need not look at it again
     connected = asyncio.create_task(gateway.key_client.run())
     try:
         await server.serve(None if fd is None else [socket.socket(fileno=fd)])
     finally:
         connected.cancel()
+        await gateway.engine.dispose()
 
 
 if __name__ == "__main__":

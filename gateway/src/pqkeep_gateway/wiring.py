@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.types import ASGIApp
 
 from pqkeep_gateway.access.authentication import Authenticator
@@ -20,10 +21,11 @@ from pqkeep_gateway.tenancy.api_keys import ApiKeys
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """What runs: the application, and the connection it depends on."""
+    """What runs: the application, and what it depends on."""
 
     app: ASGIApp
     key_client: KeyClient
+    engine: AsyncEngine
 
 
 async def assemble(config: Config) -> Gateway:
@@ -46,4 +48,4 @@ async def assemble(config: Config) -> Gateway:
     )
     outside = (health.endpoint(key_client.is_reachable),)
     authenticator = Authenticator(sql_api_keys, pepper, bytes.fromhex(config.operator_digest))
-    return Gateway(create_app(api, outside, authenticator), key_client)
+    return Gateway(create_app(api, outside, authenticator), key_client, engine)

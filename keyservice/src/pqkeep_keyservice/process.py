@@ -5,6 +5,7 @@ Exit status 78 (EX_CONFIG): it cannot start as it is set up. 70 (EX_SOFTWARE): a
 
 import argparse
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -71,6 +72,8 @@ async def serve(settings: Config) -> None:
     store.check_root_key(sealer)
     resources = Resources(KeyMaterial(sealer), Threads(), SlhDsaProcesses(setup))
     server = Server(Dispatcher(Keyrings(store), resources, AuditLog(store)))
+    gc.collect()
+    gc.freeze()  # what is here now stays: collections need not look at it again
     await server.listen(settings.socket)
     _LOG.info("serving")
     expiry = asyncio.create_task(_expire(resources.material))

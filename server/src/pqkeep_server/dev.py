@@ -8,6 +8,7 @@ import asyncio
 import fcntl
 import json
 import os
+import secrets
 import signal
 import socket
 import tempfile
@@ -16,7 +17,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from pqkeep_server.initialise import Layout, initialise
+from pqkeep_gateway.access.credentials import CredentialKind, new_credential
+from pqkeep_server.initialise import InitialiseError, Layout, initialise
 from pqkeep_server.operator import GatewayError, Operator
 from pqkeep_server.supervise import FatalExitError, Program, Supervisor
 
@@ -115,12 +117,13 @@ class Dev:
 
     async def wait(self) -> None:
         """Return when both processes are stopped, by Ctrl-C or SIGTERM. Raises DevError."""
-        if self._running is not None:
-            try:
+        try:
+            if self._running is not None:
                 await self._running
-            except FatalExitError as error:
-                raise DevError(str(error)) from None
-        self._listener.close()
+        except (FatalExitError, OSError) as error:
+            raise DevError(str(error)) from None
+        finally:
+            self._listener.close()
 
     async def stop(self) -> None:
         """Stop both processes."""
@@ -128,15 +131,21 @@ class Dev:
         await self.wait()
 
     def _prepare(self) -> _Credentials:
-        if self._layout.gateway_settings.exists():
-            try:
-                return _Credentials(**json.loads(self._credentials_file.read_bytes()))
-            except (OSError, TypeError, ValueError):
+        whole = self._layout.gateway_settings.exists()
+        try:
+            credentials = _Credentials(**json.loads(self._credentials_file.read_bytes()))
+        except (OSError, TypeError, ValueError):
+            if whole:
                 raise DevError(
-                    f"{self._layout.directory} was not made by pqkeepd dev: dev.json is missing"
+                    f"{self._layout.directory} was not made by pqkeepd dev: no dev.json to read"
                 ) from None
-        credentials = _Credentials(initialise(self._layout, signup="open"))
-        self._keep(credentials)
+            credentials = _Credentials(new_credential(CredentialKind.OPERATOR))
+            self._keep(credentials)
+        if not whole:
+            try:
+                initialise(self._layout, credentials.operator_key, signup="open")
+            except InitialiseError as error:
+                raise DevError(str(error)) from None
         return credentials
 
     def _keep(self, credentials: _Credentials) -> None:
@@ -159,7 +168,13 @@ class Dev:
         )
 
     def _create_demo_tenant(self) -> None:
-        tenant = self._operator.create_tenant("demo", PLAN)
+        try:
+            tenant = self._operator.create_tenant("demo", PLAN)
+        except GatewayError as error:
+            if error.code != "ERR_CONFLICT_001":
+                raise
+            # An earlier start made it, and ended before its API key was kept.
+            tenant = self._operator.create_tenant(f"demo {secrets.token_hex(4)}", PLAN)
         api_key = self._operator.create_api_key(tenant)
         self._credentials = _Credentials(self._credentials.operator_key, tenant, api_key)
         self._keep(self._credentials)

@@ -4,7 +4,8 @@ import http.client
 import json
 from typing import Any
 
-TIMEOUT_SECONDS = 15
+TIMEOUT_SECONDS = 15.0
+READY_SECONDS = 1.0
 
 
 class GatewayError(Exception):
@@ -28,7 +29,7 @@ class Operator:
     def is_ready(self) -> bool:
         """Return whether gateway and key service both answer."""
         try:
-            self._ask("GET", "/healthz")
+            self._ask("GET", "/healthz", timeout=READY_SECONDS)
         except GatewayError:
             return False
         return True
@@ -41,9 +42,11 @@ class Operator:
         """Return a new API key of a tenant."""
         return str(self._ask("POST", f"/api/v1/tenants/{tenant}/api-keys")["api_key"])
 
-    def _ask(self, method: str, path: str, body: object = None) -> Any:
+    def _ask(
+        self, method: str, path: str, body: object = None, timeout: float = TIMEOUT_SECONDS
+    ) -> Any:
         headers = {"X-API-Key": self._credential, "Content-Type": "application/json"}
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_SECONDS)
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout)
         try:
             connection.request(method, path, json.dumps(body) if body else None, headers)
             answer = json.load(connection.getresponse())

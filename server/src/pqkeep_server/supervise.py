@@ -68,7 +68,7 @@ class Supervisor:
             for program in reversed(self._programs):
                 await self._stop(program)
         for outcome in ended:
-            if isinstance(outcome, FatalExitError):
+            if isinstance(outcome, Exception):
                 raise outcome
 
     def pids(self) -> dict[str, int]:

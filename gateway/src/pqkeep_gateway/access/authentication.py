@@ -33,14 +33,17 @@ class Authenticator:
 
     async def authenticate(self, credential: str) -> ApiKeyPrincipal | OperatorPrincipal | None:
         """Return who shows this credential; None for nobody we know."""
-        kind = kind_of(credential)
-        if kind is None:
-            return None
         digest = self._pepper.digest(credential)
-        if kind is CredentialKind.OPERATOR:
-            return OperatorPrincipal() if hmac.compare_digest(digest, self._operator) else None
         known: ApiKeyPrincipal | None = self._known.get(digest)
-        return known or await self._look_up(digest)
+        if known is not None:
+            return known
+        match kind_of(credential):
+            case CredentialKind.OPERATOR:
+                return OperatorPrincipal() if hmac.compare_digest(digest, self._operator) else None
+            case CredentialKind.API_KEY:
+                return await self._look_up(digest)
+            case None:
+                return None
 
     def forget(self, tenant: TenantId) -> None:
         """Look a tenant's API keys up again: one of them, or the tenant itself, has changed."""

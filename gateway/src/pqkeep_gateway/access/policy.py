@@ -44,6 +44,9 @@ Decision = Allowed | Denied
 LOOK_UP = frozenset({Operation.LIST_KEYS, Operation.GET_KEY, Operation.GET_ACTIVE_KEY})
 """Operations that show a tenant its own public keys."""
 
+UPKEEP = frozenset({Operation.ROTATE_KEY, Operation.RETIRE_KEY, Operation.ARCHIVE_KEY})
+"""Operations that keep a tenant's keys in order: no plan may stand in their way."""
+
 
 def decide(plan: Plan, operation: Operation, algorithm: Algorithm | None) -> Decision:
     """Decide whether a plan includes an operation; None stands for all algorithms at once."""
@@ -51,6 +54,8 @@ def decide(plan: Plan, operation: Operation, algorithm: Algorithm | None) -> Dec
         return Allowed("reading-on-every-plan")
     if operation in LOOK_UP:
         return Allowed("own-public-keys")
+    if operation in UPKEEP:
+        return Allowed("upkeep-on-every-plan")
     if operation is Operation.WRAP and plan not in _STARTER_UP:
         return Denied("plan-lacks-key-wrap")
     if algorithm is not None and plan in WRITING_PLANS.get(algorithm, ()):

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pqkeep_gateway.access.authentication import Authenticator
 from pqkeep_gateway.http.endpoint import Endpoint, Resource, not_found
@@ -12,17 +13,24 @@ API = "/api/v1"
 
 def create_app(
     api: Iterable[Endpoint], outside: Iterable[Endpoint], authenticator: Authenticator
-) -> Router:
+) -> ASGIApp:
     """Route requests to the API's endpoints, and to those outside of it.
 
-    Starlette tries routes in order: what is called most comes first.
+    Starlette tries its routes one by one, so only the paths with parameters are left to it.
     """
     by_path: dict[str, dict[str, Endpoint]] = {}
     for prefix, endpoints in ((API, api), ("", outside)):
         for endpoint in endpoints:
             by_path.setdefault(prefix + endpoint.path, {})[endpoint.method] = endpoint
-    return Router(
-        [Route(path, Resource(methods, authenticator)) for path, methods in by_path.items()],
+    resources = {path: Resource(methods, authenticator) for path, methods in by_path.items()}
+    fixed = {path: resource for path, resource in resources.items() if "{" not in path}
+    others = Router(
+        [Route(path, resource) for path, resource in resources.items() if path not in fixed],
         redirect_slashes=False,
         default=not_found,
     )
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await fixed.get(scope["path"], others)(scope, receive, send)
+
+    return app

@@ -1,6 +1,8 @@
-"""Reading a request's body: bounded in size and time, and always a JSON object."""
+"""Reading a request's body: bounded in size, and always a JSON object.
 
-import asyncio
+``bounded`` bounds it in time.
+"""
+
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +12,6 @@ from starlette.types import Receive
 from pqkeep_gateway.http.errors import ApiError, Code
 
 MAX_BODY = 4 * 1024 * 1024
-BODY_SECONDS = 10.0
 
 _DECODER = msgspec.json.Decoder(dict[str, Any])
 
@@ -35,15 +36,9 @@ async def _read(receive: Receive) -> bytes:
     if not message.get("more_body"):
         return _bounded(message.get("body", b""))
     chunks = bytearray(message["body"])
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            while message.get("more_body"):
-                message = await _next(receive)
-                chunks += _bounded(message.get("body", b""), already=len(chunks))
-    except TimeoutError:
-        raise ApiError(
-            Code.INVALID_001, "the body did not arrive in time", headers={"Connection": "close"}
-        ) from None
+    while message.get("more_body"):
+        message = await _next(receive)
+        chunks += _bounded(message.get("body", b""), already=len(chunks))
     return bytes(chunks)
 
 

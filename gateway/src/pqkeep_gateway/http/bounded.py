@@ -1,7 +1,7 @@
-"""uvicorn's HTTP protocol, bounded: heads in size and time, connections in number.
+"""uvicorn's HTTP protocol, bounded: requests in time, heads in size, connections in number.
 
-As shipped it collects a head of any size, waits for its end for ever, and answers what is no HTTP
-in plain text. Bodies are bounded in ``body``.
+As shipped it collects a head of any size, waits for the rest of a request for ever, and answers
+what is no HTTP in plain text. The size of bodies is bounded in ``body``.
 """
 
 import asyncio
@@ -14,7 +14,8 @@ from pqkeep_gateway.http import envelope
 from pqkeep_gateway.http.errors import ApiError, Code, unavailable
 
 MAX_HEAD = 32 * 1024
-HEAD_SECONDS = 10.0
+REQUEST_SECONDS = 10.0
+"""How long a request may take to arrive, and a new connection to begin one."""
 MAX_CONNECTIONS = 4096
 
 
@@ -22,7 +23,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     """One connection."""
 
     _head_size = 0
-    _head_timer: asyncio.TimerHandle | None = None
+    _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Asyncio's call."""
@@ -30,25 +31,28 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if len(self.connections) > MAX_CONNECTIONS:
             self._hang_up(unavailable())
         else:
-            self._await_head()
+            self._timer = self.loop.call_later(REQUEST_SECONDS, self._give_up)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Asyncio's call."""
-        self._head_is_done()
+        self._stop_waiting()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Asyncio's call."""
         super().data_received(data)
         if self._is_head_whole():
-            if self._head_timer is not None:
-                self._head_is_done()
-            return
-        self._head_size += len(data)
-        if self._head_size > MAX_HEAD:
-            self._hang_up(ApiError(Code.INVALID_001, "the request's head is too large"))
-        elif self._head_timer is None:
-            self._await_head()
+            if not self.cycle.more_body or self.cycle.response_complete:
+                if self._timer is not None:
+                    self._stop_waiting()
+                return
+        else:
+            self._head_size += len(data)
+            if self._head_size > MAX_HEAD:
+                self._hang_up(ApiError(Code.INVALID_001, "the request's head is too large"))
+                return
+        if self._timer is None:
+            self._timer = self.loop.call_later(REQUEST_SECONDS, self._give_up)
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP: uvicorn's call."""
@@ -59,24 +63,28 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         scope: dict[str, Any] | None = self.scope  # type: ignore[assignment]
         return scope is not None and "path" in scope
 
-    def _await_head(self) -> None:
-        error = ApiError(Code.INVALID_001, "the request's head did not arrive in time")
-        self._head_timer = self.loop.call_later(HEAD_SECONDS, self._hang_up, error)
-
-    def _head_is_done(self) -> None:
+    def _stop_waiting(self) -> None:
         self._head_size = 0
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _give_up(self) -> None:
+        if self.scope is None:  # nothing was asked, so there is nothing to answer
+            self.transport.close()
+        else:
+            self._hang_up(ApiError(Code.INVALID_001, "the request did not arrive in time"))
 
     def _hang_up(self, error: ApiError) -> None:
-        self._head_is_done()
+        self._stop_waiting()
         if self.transport.is_closing():
             return
-        body = envelope.failure(error, str(uuid.uuid4()))
+        request_id = str(uuid.uuid4())
+        body = envelope.failure(error, request_id)
         self.transport.write(
             STATUS_LINE[error.code.status]
             + b"content-type: application/json\r\ncontent-length: %d\r\n" % len(body)
+            + b"cache-control: no-store\r\nx-request-id: %s\r\n" % request_id.encode()
             + b"connection: close\r\n\r\n"
             + body
         )

@@ -1,6 +1,6 @@
 """What happens to every request, in order, exactly once.
 
-route -> credential -> tenant's status -> body -> what the endpoint does -> envelope
+route -> credential -> tenant's status -> guard -> body -> what the endpoint does -> envelope
 """
 
 import logging
@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
+from msgspec import Struct
 from starlette.types import Receive, Scope, Send
 
 from pqkeep_gateway.access.authentication import Authenticator
@@ -24,8 +25,7 @@ _LOG = logging.getLogger(__name__)
 MAX_REQUEST_ID = 128
 
 
-@dataclass(frozen=True, slots=True)
-class ApiCall:
+class ApiCall(Struct, frozen=True, kw_only=True):
     """One authenticated request, as an endpoint sees it."""
 
     principal: Principal
@@ -47,7 +47,9 @@ class Endpoint:
     status: int = 200
     takes_body: bool = False
     open_to_anyone: bool = False
-    """Whether the endpoint decides itself what to do without a credential."""
+    """Whether it may be called without a credential."""
+    guard: Callable[[Principal, str], None] | None = None
+    """Turns a principal and source address away, by an ApiError, before their body is read."""
 
 
 class Resource:
@@ -62,13 +64,17 @@ class Resource:
         """Answer one request, whatever happens, in the envelope."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
         request_id = _request_id(headers)
+        source_address = scope["client"][0] if scope["client"] else ""
         try:
             endpoint = self._endpoint(scope["method"])
+            principal = await self._admit(endpoint, headers)
+            if endpoint.guard is not None:
+                endpoint.guard(principal, source_address)
             data = await endpoint.act(
                 ApiCall(
-                    principal=await self._admit(endpoint, headers),
+                    principal=principal,
                     request_id=request_id,
-                    source_address=scope["client"][0] if scope["client"] else "",
+                    source_address=source_address,
                     path=scope.get("path_params", {}),
                     query=_query(scope),
                     body=(

@@ -40,7 +40,7 @@ def failure(error: ApiError, request_id: str) -> bytes:
 
 def timestamp(when: datetime) -> str:
     """Return a UTC time as ISO 8601 with milliseconds and Z."""
-    return when.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+    return when.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
 def _plain(value: object) -> object:

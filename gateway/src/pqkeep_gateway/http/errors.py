@@ -146,11 +146,11 @@ REFUSALS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
 
 
 def error_for(operation: Operation, kind: ErrorKind) -> ApiError:
-    """Return what to say when the key service refuses. What is in no table is our fault."""
+    """Return what to say when the key service refuses, or refuses what cannot be refused."""
     if kind is ErrorKind.DECRYPTION_FAILED and operation in UNDECRYPTABLE:
         code, name = UNDECRYPTABLE[operation]
         return ApiError(code, f"{name} does not open with this key", name)
-    code, message, field = REFUSALS.get(kind, REFUSALS[ErrorKind.INTERNAL])
+    code, message, field = REFUSALS.get(kind, REFUSALS[ErrorKind.BAD_ANSWER])
     return unavailable(message) if code is Code.SERVICE_001 else ApiError(code, message, field)
 
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
 import pybase64
+from msgspec import Struct
 
 from pqkeep_gateway.http.errors import MALFORMED, TOO_LARGE, ApiError, Code
 from pqkeep_protocol.algorithms import (
@@ -28,6 +28,12 @@ MAX_CIPHERTEXT = MAX_PLAINTEXT + 4096
 MAX_KEM_CIPHERTEXT = 4096
 MAX_WRAPPED_KEY = 8192
 
+SHORTEST_WRAPPED_KEY = (
+    min(spec.output_size for spec in ALGORITHMS.values() if Operation.WRAP in spec.operations)
+    + BOX_OVERHEAD
+    + min(SYMMETRIC_KEY_SIZES)
+)
+
 KEMS = tuple(a for a, spec in ALGORITHMS.items() if spec.kind is Kind.KEM)
 
 E = TypeVar("E", bound=StrEnum)
@@ -35,8 +41,7 @@ E = TypeVar("E", bound=StrEnum)
 _MODES = ("standard", "deterministic")
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
+class Fields(Struct, frozen=True):
     """The fields of one request for one operation."""
 
     operation: Operation
@@ -71,11 +76,10 @@ class Fields:
         sizes = ", ".join(str(size) for size in sorted(SYMMETRIC_KEY_SIZES))
         raise self.malformed("symmetric_key", f"must be base64 of {sizes} bytes")
 
-    def wrapped_key(self, algorithm: Algorithm) -> bytes:
-        """Return ``wrapped_key``, at least as long as the shortest there is."""
+    def wrapped_key(self) -> bytes:
+        """Return ``wrapped_key``, at least as long as the shortest of any algorithm."""
         data = self.binary("wrapped_key", at_most=MAX_WRAPPED_KEY)
-        shortest = ALGORITHMS[algorithm].output_size + BOX_OVERHEAD + min(SYMMETRIC_KEY_SIZES)
-        if len(data) < shortest:
+        if len(data) < SHORTEST_WRAPPED_KEY:
             raise self.malformed("wrapped_key", "is too short")
         return data
 

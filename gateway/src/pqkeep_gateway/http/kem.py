@@ -99,7 +99,7 @@ async def wrap(call: KeyCall) -> Data:
 
 async def unwrap(call: KeyCall) -> Data:
     """Unwrap what wrap returned."""
-    wrapped_key = call.fields.wrapped_key(call.algorithm)
+    wrapped_key = call.fields.wrapped_key()
     version = call.fields.version()
     unwrapped = await call.execute(
         Unwrap(

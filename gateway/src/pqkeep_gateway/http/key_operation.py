@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from msgspec import Struct
+
 from pqkeep_gateway.access import policy
 from pqkeep_gateway.access.principals import ApiKeyPrincipal
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
@@ -21,20 +23,19 @@ from pqkeep_protocol.messages import Attribution, KeyService, Request
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True)
-class KeyCall:
+class KeyCall(Struct, frozen=True, kw_only=True):
     """One call that policy allows, for one tenant and one algorithm."""
 
     tenant: TenantId
     principal: ApiKeyPrincipal
     algorithm: Algorithm
     fields: Fields
-    _attribution: Attribution
-    _keys: KeyService
+    attribution: Attribution
+    keys: KeyService
 
     async def execute(self, request: Request[R]) -> R:
         """Have the key service carry a request out. Raises KeyServiceError."""
-        return await self._keys.execute(request, self._attribution)
+        return await self.keys.execute(request, self.attribution)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +60,16 @@ def endpoint(row: KeyOperation, keys: KeyService) -> Endpoint:
         fields = Fields(row.operation, call.body if takes_body else {**call.query, **call.path})
         algorithm = fields.algorithm(row.default)
         decision = decide(principal, row.operation, algorithm)
-        attribution = attribute(call, decision)
         try:
             return await row.act(
-                KeyCall(principal.tenant, principal, algorithm, fields, attribution, keys)
+                KeyCall(
+                    tenant=principal.tenant,
+                    principal=principal,
+                    algorithm=algorithm,
+                    fields=fields,
+                    attribution=attribute(call, decision),
+                    keys=keys,
+                )
             )
         except KeyServiceError as refusal:
             raise error_for(row.operation, refusal.kind) from None

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from pqkeep_gateway.access.principals import (
     AnonymousPrincipal,
     ApiKeyPrincipal,
-    OperatorPrincipal,
     Plan,
+    Principal,
 )
 from pqkeep_gateway.access.rate_limit import SIGN_UPS, RateLimiter
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
@@ -32,8 +32,15 @@ def endpoints(
 ) -> tuple[Endpoint, ...]:
     """Return the endpoints of tenant administration."""
 
+    def require_creator(principal: Principal, source_address: str) -> None:
+        if isinstance(principal, ApiKeyPrincipal):
+            raise ApiError(Code.FORBIDDEN_001, "only the operator creates tenants")
+        if isinstance(principal, AnonymousPrincipal):
+            seconds = limiter.retry_after(SIGN_UPS, "sign-up", source_address)
+            if seconds is not None:
+                raise too_many("too many sign-ups", seconds)
+
     async def create(call: ApiCall) -> Data:
-        _require_creator(call, limiter, open_signup=open_signup)
         now = datetime.now(UTC)
         tenant = Tenant(
             id=TenantId(uuid.uuid4()),
@@ -61,24 +68,18 @@ def endpoints(
         return {"api_key": made.plaintext, **_api_key(made.metadata)}
 
     return (
-        Endpoint("POST", "/tenants", create, 201, takes_body=True, open_to_anyone=True),
+        Endpoint(
+            "POST",
+            "/tenants",
+            create,
+            201,
+            takes_body=True,
+            open_to_anyone=open_signup,
+            guard=require_creator,
+        ),
         Endpoint("GET", "/tenants/{tenant_id}", get),
         Endpoint("POST", "/tenants/{tenant_id}/api-keys", create_api_key, 201),
     )
-
-
-def _require_creator(call: ApiCall, limiter: RateLimiter, *, open_signup: bool) -> None:
-    match call.principal:
-        case OperatorPrincipal():
-            return
-        case AnonymousPrincipal() if open_signup:
-            seconds = limiter.retry_after(SIGN_UPS, "sign-up", call.source_address)
-            if seconds is not None:
-                raise too_many("too many sign-ups", seconds)
-        case AnonymousPrincipal():
-            raise ApiError(Code.AUTH_001, "missing or invalid credential")
-        case ApiKeyPrincipal():
-            raise ApiError(Code.FORBIDDEN_001, "only the operator creates tenants")
 
 
 async def _visible(call: ApiCall, tenants: TenantStore) -> Tenant:

@@ -1,14 +1,13 @@
 """What an operation hands back to dispatch."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from pqkeep_keyservice.storage.store import Change
 from pqkeep_protocol.keys import KeyVersion
 from pqkeep_protocol.messages import AnyResult
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(Struct, frozen=True):
     """A result that may leave the key service once its record is durable."""
 
     result: AnyResult
