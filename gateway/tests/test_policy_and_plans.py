@@ -26,7 +26,7 @@ SPECIFIED_FROM = {
 WRITING = [
     operation
     for operation in Operation
-    if operation not in READING | policy.LOOK_UP and "wrap" not in operation
+    if operation not in READING | policy.LOOK_UP | policy.UPKEEP and "wrap" not in operation
 ]
 
 

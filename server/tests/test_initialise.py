@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from pqkeep_gateway import config as gateway_config
-from pqkeep_gateway.access.credentials import CredentialKind, kind_of, read_pepper
+from pqkeep_gateway.access.credentials import CredentialKind, new_credential, read_pepper
 from pqkeep_keyservice import config as key_service_config
 from pqkeep_keyservice.storage.sealing import read_root_key
 from pqkeep_server.dev import write_private
-from pqkeep_server.initialise import Layout, initialise
+from pqkeep_server.initialise import InitialiseError, Layout, initialise
+
+OPERATOR = new_credential(CredentialKind.OPERATOR)
 
 
 @pytest.fixture
@@ -30,7 +32,7 @@ def test_modes(layout: Layout, umask: int) -> None:
     """Folders are 0700, settings 0600, secrets 0400, whatever the umask is."""
     before = os.umask(umask)
     try:
-        initialise(layout, signup="operator")
+        initialise(layout, OPERATOR, signup="operator")
     finally:
         os.umask(before)
     assert mode(layout.root_key.parent) == mode(layout.pepper.parent) == 0o700
@@ -41,9 +43,9 @@ def test_modes(layout: Layout, umask: int) -> None:
 def test_the_secrets_are_good_and_differ(tmp_path: Path) -> None:
     """Root key and pepper are 32 bytes that both processes accept, new in each directory."""
     first, second = Layout(tmp_path / "first"), Layout(tmp_path / "second")
-    keys = {initialise(layout, signup="operator") for layout in (first, second)}
+    for layout in (first, second):
+        initialise(layout, OPERATOR, signup="operator")
     secrets = {path.read_bytes() for x in (first, second) for path in (x.root_key, x.pepper)}
-    assert len(keys) == 2
     assert len(secrets) == 4
     assert {len(secret) for secret in secrets} == {32}
     read_root_key(first.root_key)
@@ -53,31 +55,51 @@ def test_the_secrets_are_good_and_differ(tmp_path: Path) -> None:
 @pytest.mark.parametrize("signup", ["operator", "open"])
 def test_both_processes_read_their_settings(layout: Layout, signup: str) -> None:
     """The settings are valid and meet: both name the same socket, and the operator's digest."""
-    operator = initialise(layout, signup="open" if signup == "open" else "operator")
+    initialise(layout, OPERATOR, signup="open" if signup == "open" else "operator")
     gateway = gateway_config.read(layout.gateway_settings)
     key_service = key_service_config.read(layout.key_service_settings)
     assert gateway.signup == signup
     assert os.path.realpath(gateway.key_service_socket) == os.path.realpath(key_service.socket)
     assert Path(key_service.root_key_file) == layout.root_key.resolve()
-    assert gateway.operator_digest == read_pepper(layout.pepper).digest(operator).hex()
+    assert gateway.operator_digest == read_pepper(layout.pepper).digest(OPERATOR).hex()
 
 
 def test_the_operators_credential_is_kept_nowhere(layout: Layout) -> None:
-    """Initialise returns a credential of the right form, and writes it into no file."""
-    operator = initialise(layout, signup="operator")
-    assert kind_of(operator) is CredentialKind.OPERATOR
+    """Initialise writes the operator's credential into no file, only its digest."""
+    initialise(layout, OPERATOR, signup="operator")
     for path in layout.directory.rglob("*"):
-        assert path.is_dir() or operator.encode() not in path.read_bytes()
+        assert path.is_dir() or OPERATOR.encode() not in path.read_bytes()
 
 
 def test_nothing_is_written_over(layout: Layout) -> None:
     """A second time is refused, and every file is as it was."""
-    initialise(layout, signup="operator")
+    initialise(layout, OPERATOR, signup="operator")
     before = {path: path.read_bytes() for path in layout.directory.rglob("*") if path.is_file()}
-    with pytest.raises(FileExistsError):
-        initialise(layout, signup="open")
+    with pytest.raises(InitialiseError, match="is there already"):
+        initialise(layout, OPERATOR, signup="open")
     after = {path: path.read_bytes() for path in layout.directory.rglob("*") if path.is_file()}
     assert after == before
+
+
+def test_what_was_begun_is_finished(layout: Layout) -> None:
+    """Where an earlier time ended between the two folders, the next one begins again."""
+    initialise(layout, OPERATOR, signup="open")
+    for path in (layout.pepper, layout.gateway_settings):
+        path.unlink()
+    layout.gateway.rmdir()
+    initialise(layout, OPERATOR, signup="open")
+    read_root_key(layout.root_key)
+    read_pepper(layout.pepper)
+    assert {path.name for path in layout.directory.iterdir()} == {"keyservice", "gateway"}
+
+
+def test_keys_without_a_gateway_are_left_alone(layout: Layout) -> None:
+    """A key service's folder that holds a database is no draft: it is named, and stays."""
+    layout.key_service.mkdir(parents=True)
+    (layout.key_service / "keys.sqlite3").write_bytes(b"keys")
+    with pytest.raises(InitialiseError, match="keyservice"):
+        initialise(layout, OPERATOR, signup="open")
+    assert (layout.key_service / "keys.sqlite3").read_bytes() == b"keys"
 
 
 def test_a_private_file(tmp_path: Path) -> None:

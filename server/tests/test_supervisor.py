@@ -143,7 +143,6 @@ async def test_told_to_stop_before_anything_runs(stage: Stage) -> None:
     assert not any(_command(pid) for _, _, pid in stage.events())
 
 
-@pytest.mark.xfail(reason="run() returns as if it had been told to stop", strict=True)
 async def test_a_program_that_cannot_be_started(stage: Stage) -> None:
     """Where a program cannot even be started, run raises; it does not end as if all were well."""
     program = stage.program("a")

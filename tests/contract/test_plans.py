@@ -160,7 +160,6 @@ def test_what_was_made_on_a_better_plan_is_still_read(world: World, downgraded: 
     assert refusal[:2] == (400, "ERR_KEM_002")
 
 
-@pytest.mark.xfail(reason="the policy denies lifecycle steps that the plan lacks", strict=True)
 @pytest.mark.parametrize(("path", "status"), [("/kms/keys/rotate", 201), ("/kms/keys/retire", 200)])
 def test_a_plan_stops_nobody_from_giving_a_key_up(
     downgraded: Caller, path: str, status: int

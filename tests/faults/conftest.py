@@ -18,6 +18,7 @@ from typing import Literal, Self
 import httpx2
 import pytest
 
+from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_protocol.codec import (
     TO_KEY_SERVICE,
     Call,
@@ -130,7 +131,8 @@ def tenant_of_gateway(
 ) -> Iterator[tuple[httpx2.Client, str]]:
     """Run a gateway; yield a client with a tenant's API key, and the operator's credential."""
     layout = Layout(folder)
-    operator_key = initialise(layout, signup=signup)
+    operator_key = new_credential(CredentialKind.OPERATOR)
+    initialise(layout, operator_key, signup=signup)
     with (
         gateway_process(layout, folder / "output") as url,
         httpx2.Client(base_url=url, timeout=SECONDS, trust_env=False) as client,

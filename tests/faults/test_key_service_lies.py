@@ -67,7 +67,6 @@ NONSENSE: list[object] = [
     pytest.param(
         lambda call: Refusal(call.id, ErrorKind.VERIFICATION_FAILED),
         id="another operation's refusal",
-        marks=pytest.mark.xfail(reason="it is answered 500", strict=True),
     ),
 ]
 

@@ -45,7 +45,6 @@ def test_closed_sign_up_needs_the_operator(
 
 
 @pytest.mark.parametrize("gateway_alone", ["operator"], indirect=True)
-@pytest.mark.xfail(reason="the body is read before the caller is turned away", strict=True)
 def test_the_credential_comes_before_the_body(
     gateway_alone: tuple[httpx2.Client, str],
 ) -> None:

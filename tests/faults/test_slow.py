@@ -173,12 +173,7 @@ def test_a_key_service_that_goes_on_works_again(seen: dict[str, list[Seen]]) -> 
     "where",
     [
         "in the head",
-        pytest.param(
-            "before the body",
-            marks=pytest.mark.xfail(
-                reason="the deadline begins with the body's first byte", strict=True
-            ),
-        ),
+        "before the body",
         "in the body",
     ],
 )

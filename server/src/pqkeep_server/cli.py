@@ -80,14 +80,14 @@ def selftest(
 async def _serve(directory: Path, port: int, ready_file: Path | None, *, temporary: bool) -> None:
     installation = Dev(directory, port)
     ready = await installation.start()
+    with suppress(BrokenPipeError):  # nobody reads, which is no reason to stop serving
+        _show(ready, directory, temporary=temporary)
     if ready_file is not None:
         try:
             write_private(ready_file, asdict(ready))
         except OSError as error:
             await installation.stop()
             raise DevError(f"cannot write {ready_file}: {error.strerror}") from None
-    with suppress(BrokenPipeError):  # nobody reads, which is no reason to stop serving
-        _show(ready, directory, temporary=temporary)
     await installation.wait()
 
 

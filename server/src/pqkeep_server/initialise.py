@@ -76,11 +76,16 @@ def initialise(layout: Layout, operator: str, *, signup: Literal["operator", "op
     They are made aside and moved into place, the gateway's last: a directory is whole or it can
     be made again. Raises InitialiseError, and overwrites nothing.
     """
+    if layout.gateway.exists():
+        raise InitialiseError(f"{layout.gateway} is there already")
     try:
+        layout.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".new-", dir=layout.directory) as aside:
             draft = Layout(Path(aside))
             _fill(draft, operator, signup)
-            _discard_half_made(layout)
+            _discard_half_made(
+                layout.key_service, {path.name for path in draft.key_service.iterdir()}
+            )
             draft.key_service.rename(layout.key_service)
             draft.gateway.rename(layout.gateway)
     except OSError as error:
@@ -102,12 +107,11 @@ def _fill(layout: Layout, operator: str, signup: str) -> None:
     _write(layout.gateway_settings, gateway_settings.encode(), 0o600)
 
 
-def _discard_half_made(layout: Layout) -> None:
-    """Remove a key service's folder that was moved into place alone, and holds no keys yet."""
-    made = {layout.root_key, layout.key_service_settings}
-    if layout.key_service.is_dir() and set(layout.key_service.iterdir()) == made:
-        for path in made:
-            path.unlink()
+def _discard_half_made(key_service: Path, made: set[str]) -> None:
+    """Remove a key service's folder that was moved into place alone, and never held a key."""
+    if key_service.is_dir() and {path.name for path in key_service.iterdir()} == made:
+        for name in made:
+            (key_service / name).unlink()
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
