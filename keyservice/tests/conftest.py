@@ -4,7 +4,7 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
@@ -129,6 +129,26 @@ def dispatcher(new_dispatcher: NewDispatcher, material: KeyMaterial) -> Dispatch
 def keys(dispatcher: Dispatcher) -> KeyService:
     """Return the key service as its clients see it."""
     return InProcess(dispatcher)
+
+
+@pytest.fixture
+def serving(
+    database_path: Path, root_key: Path, sealer: Sealer
+) -> Callable[[], AbstractContextManager[KeyService]]:
+    """Serve the database for as long as a block lasts, and close it then."""
+
+    @contextmanager
+    def serve() -> Iterator[KeyService]:
+        with (
+            closing(Database(str(database_path))) as database,
+            closing(Threads()) as threads,
+            closing(SlhDsaProcesses(Setup(str(root_key), "pqcrypto", None))) as slh_dsa,
+        ):
+            store = KeyStore(database)
+            resources = Resources(KeyMaterial(sealer), threads, slh_dsa)
+            yield InProcess(Dispatcher(Keyrings(store), resources, AuditLog(store)))
+
+    return serve
 
 
 @pytest.fixture

@@ -80,15 +80,20 @@ async def test_a_damaged_seed_is_unavailable(
     sql: Sql,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A sealed seed that was changed on disk is never used; public operations and others go on."""
+    """A version whose sealed seed was changed on disk is not used, in public or in private.
+
+    The other versions, the other keys and the keyring itself go on.
+    """
     for algorithm in (KEM, SIGNATURE):
         request = GenerateKey(tenant=tenant, algorithm=algorithm, quota=None)
         await keys.execute(request, attribution)
-    await keys.execute(RotateKey(tenant=tenant, algorithm=KEM), attribution)
     encrypt = Encrypt(tenant=tenant, algorithm=KEM, version=None, plaintext=b"text")
-    blob = await keys.execute(encrypt, attribution)
-    decrypt = Decrypt(
-        tenant=tenant, algorithm=KEM, version=blob.version, ciphertext=blob.ciphertext
+    old = await keys.execute(encrypt, attribution)
+    await keys.execute(RotateKey(tenant=tenant, algorithm=KEM), attribution)
+    new = await keys.execute(encrypt, attribution)
+    old_one, decrypt = (
+        Decrypt(tenant=tenant, algorithm=KEM, version=blob.version, ciphertext=blob.ciphertext)
+        for blob in (old, new)
     )
     sign = Sign(tenant=tenant, algorithm=SIGNATURE, version=None, message=b"text")
 
@@ -112,8 +117,11 @@ async def test_a_damaged_seed_is_unavailable(
         assert repr(seed)[2:20] not in caplog.text
     last = "SELECT operation, outcome FROM audit_records ORDER BY sequence DESC LIMIT 1"
     assert sql(last) == [("decrypt", "unavailable")]
-    await keys.execute(encrypt, attribution)
+    assert await refusal(keys, encrypt, attribution) is ErrorKind.UNAVAILABLE
     await keys.execute(sign, attribution)
+    assert (await keys.execute(old_one, attribution)).plaintext == b"text"
+    await keys.execute(RotateKey(tenant=tenant, algorithm=KEM), attribution)
+    assert (await keys.execute(encrypt, attribution)).version == 3
 
 
 async def test_a_changed_public_key_opens_nothing(

@@ -26,9 +26,6 @@ class Inline:
         return function(*arguments)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a turn that is given as its time runs out is never given back: _turn"
-)
 async def test_a_turn_that_comes_too_late_is_passed_on() -> None:
     """A worker that is freed in the moment a waiter gives up goes to the next one."""
     now = asyncio.get_running_loop().time

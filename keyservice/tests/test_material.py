@@ -1,16 +1,19 @@
 """Expanded keys are kept, but not past their time, and never instead of the right ones."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
-from pqkeep_keyservice.crypto.kem import KEMS
-from pqkeep_keyservice.crypto.signature import SIGNATURE_SCHEMES
-from pqkeep_keyservice.keyring import SealedSeed
+from pqkeep_keyservice.crypto.kem import KEMS, DecapsulationKey
+from pqkeep_keyservice.crypto.signature import SIGNATURE_SCHEMES, SigningKey
+from pqkeep_keyservice.keyring import KeyEntry, SealedSeed
 from pqkeep_keyservice.storage.material import KeyMaterial
-from pqkeep_keyservice.storage.sealing import UnsealError
+from pqkeep_keyservice.storage.sealing import DamagedKeyError
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
@@ -24,15 +27,20 @@ from pqkeep_protocol.messages import (
 )
 
 NOTHING = SealedSeed(b"")
+Load = Callable[[TenantId, KeyEntry], DecapsulationKey | SigningKey]
 
 
-def generated(
-    material: KeyMaterial, tenant: TenantId, algorithm: Algorithm
-) -> tuple[KeyInfo, SealedSeed]:
+def generated(material: KeyMaterial, tenant: TenantId, algorithm: Algorithm) -> KeyEntry:
     """Make a key pair as version 1."""
     public_key, sealed = material.generate(tenant, algorithm, KeyVersion(1))
     now = datetime.now(UTC)
-    return KeyInfo(algorithm, KeyVersion(1), KeyStatus.ACTIVE, public_key, now), sealed
+    info = KeyInfo(algorithm, KeyVersion(1), KeyStatus.ACTIVE, public_key, now)
+    return KeyEntry(info, sealed)
+
+
+def seedless(entry: KeyEntry) -> KeyEntry:
+    """Return the entry with a seed that does not open: only what is kept can be used."""
+    return replace(entry, sealed=NOTHING)
 
 
 @pytest.mark.parametrize("algorithm", [*KEMS, *SIGNATURE_SCHEMES])
@@ -40,27 +48,47 @@ def test_a_forgotten_key_is_unsealed_again(
     algorithm: Algorithm, material: KeyMaterial, tenant: TenantId
 ) -> None:
     """An expanded private key is kept until it is forgotten; then only its seed can bring it back."""
-    info, sealed = generated(material, tenant, algorithm)
-    is_kem = algorithm in KEMS
-    load = material.decapsulation_key if is_kem else material.signing_key
-    with pytest.raises(UnsealError):  # generating keeps nothing
-        load(tenant, info, NOTHING)
-    key = load(tenant, info, sealed)
-    assert key.public_bytes() == info.public_key
-    assert load(tenant, info, NOTHING) is key
+    entry = generated(material, tenant, algorithm)
+    load: Load = material.decapsulation_key if algorithm in KEMS else material.signing_key
+    with pytest.raises(DamagedKeyError):  # generating keeps nothing
+        load(tenant, seedless(entry))
+    key = load(tenant, entry)
+    assert key.public_bytes() == entry.info.public_key
+    assert load(tenant, seedless(entry)) is key
     material.expire()  # not yet
-    assert load(tenant, info, NOTHING) is key
-    material.forget(tenant, info)
-    with pytest.raises(UnsealError):
-        load(tenant, info, NOTHING)
+    assert load(tenant, seedless(entry)) is key
+    material.forget(tenant, entry)
+    with pytest.raises(DamagedKeyError):
+        load(tenant, seedless(entry))
 
 
 def test_a_kept_key_is_its_tenants_only(material: KeyMaterial, tenant: TenantId) -> None:
     """What is kept for one tenant is not found for another with the same version."""
-    info, sealed = generated(material, tenant, Algorithm.ML_KEM_768)
-    material.decapsulation_key(tenant, info, sealed)
-    with pytest.raises(UnsealError):
-        material.decapsulation_key(TenantId(UUID(int=1)), info, sealed)
+    entry = generated(material, tenant, Algorithm.ML_KEM_768)
+    material.decapsulation_key(tenant, entry)
+    with pytest.raises(DamagedKeyError):
+        material.decapsulation_key(TenantId(UUID(int=1)), entry)
+
+
+def test_a_public_key_is_authentic_for_its_own_place_only(
+    material: KeyMaterial, tenant: TenantId
+) -> None:
+    """That one public key was found authentic says nothing of another one in the same place."""
+    entry = generated(material, tenant, Algorithm.ML_KEM_768)
+    other = generated(material, tenant, Algorithm.ML_KEM_768)
+    material.authenticate(tenant, entry)
+    material.authenticate(tenant, seedless(entry))  # once was enough
+    forged = replace(entry, info=structs.replace(entry.info, public_key=other.info.public_key))
+    for who, what in (
+        (tenant, forged),
+        (TenantId(UUID(int=1)), entry),
+        (tenant, replace(entry, info=structs.replace(entry.info, version=KeyVersion(2)))),
+        (tenant, KeyEntry(forged.info, None)),
+    ):
+        with pytest.raises(DamagedKeyError):
+            material.authenticate(who, what)
+        with pytest.raises(DamagedKeyError):
+            material.encapsulation_key(who, what)
 
 
 async def test_archiving_drops_the_expanded_key(
@@ -74,7 +102,8 @@ async def test_archiving_drops_the_expanded_key(
     use = Decapsulate(**one, kem_ciphertext=encapsulated.kem_ciphertext)
     await keys.execute(use, attribution)
     await keys.execute(RetireKey(**one), attribution)
-    material.decapsulation_key(tenant, made.key, NOTHING)  # is kept, so the seed is not needed
+    entry = KeyEntry(made.key, NOTHING)
+    material.decapsulation_key(tenant, entry)  # is kept, so the seed is not needed
     await keys.execute(ArchiveKey(**one), attribution)
-    with pytest.raises(UnsealError):
-        material.decapsulation_key(tenant, made.key, NOTHING)
+    with pytest.raises(DamagedKeyError):
+        material.decapsulation_key(tenant, entry)

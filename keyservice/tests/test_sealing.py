@@ -10,7 +10,7 @@ from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.keyring import SealedSeed
 from pqkeep_keyservice.storage.database import Database
-from pqkeep_keyservice.storage.sealing import Sealer, UnsealError, place, read_root_key
+from pqkeep_keyservice.storage.sealing import DamagedKeyError, Sealer, place, read_root_key
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyVersion, TenantId
@@ -50,7 +50,7 @@ def test_sealing_is_never_the_same_twice(sealer: Sealer) -> None:
 def test_a_moved_seed_does_not_open(moved: str, sealer: Sealer) -> None:
     """A sealed seed in a row with another tenant, algorithm, version or public key is refused."""
     sealed = sealer.seal(Secret(SEED), HERE)
-    with pytest.raises(UnsealError):
+    with pytest.raises(DamagedKeyError):
         sealer.unseal(sealed, ELSEWHERE[moved])
 
 
@@ -58,7 +58,7 @@ def refused(sealer: Sealer, sealed: bytes) -> bool:
     """Return whether a sealed seed does not open."""
     try:
         sealer.unseal(SealedSeed(sealed), HERE)
-    except UnsealError:
+    except DamagedKeyError:
         return True
     return False
 

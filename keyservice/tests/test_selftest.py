@@ -3,7 +3,7 @@
 import json
 from base64 import b64decode
 from collections.abc import Callable, Iterator
-from hashlib import sha256
+from hashlib import sha256, shake_256
 from importlib.resources import files
 
 import pytest
@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey, 
 from pqkeep_keyservice.crypto import selftest
 from pqkeep_keyservice.crypto.kem import KEMS
 from pqkeep_keyservice.crypto.signature import SIGNATURE_SCHEMES
+from pqkeep_keyservice.crypto.slhdsa import SETS
 from pqkeep_keyservice.crypto.slhdsa_pqcrypto import Pqcrypto
 from pqkeep_protocol.algorithms import Algorithm
 
@@ -30,7 +31,7 @@ def test_every_algorithm_passes() -> None:
     assert selftest.run(Pqcrypto()) == dict.fromkeys(Algorithm, True)
     assert sorted(KNOWN) == sorted(Algorithm)
     selftest.require()
-    selftest.require_slhdsa(Pqcrypto())
+    selftest.require_slhdsa(Pqcrypto(), signs=False)
 
 
 @pytest.mark.parametrize(
@@ -47,6 +48,10 @@ def test_the_known_answers_of_ml_kem_are_the_librarys(
     known = KNOWN[algorithm]
     private = load(known["seed"])
     assert private.decapsulate(known["ciphertext"]) == known["shared_secret"]
+    damaged = bytes([known["ciphertext"][0] ^ 1]) + known["ciphertext"][1:]
+    assert private.decapsulate(damaged) == known["rejection_secret"]
+    by_hand = shake_256(known["seed"][32:] + damaged).digest(32)  # FIPS 203: J(z || c)
+    assert by_hand == known["rejection_secret"]
     public_bytes = private.public_key().public_bytes_raw()
     assert sha256(public_bytes).digest() == known["public_key_sha256"]
 
@@ -78,11 +83,8 @@ def passes(algorithm: Algorithm, known: dict[str, bytes]) -> bool:
 
 
 def damaged(data: bytes) -> Iterator[bytes]:
-    """Return a known answer with a bit flipped in its first half, cut short, and empty.
-
-    The second half of an ML-KEM seed is used for rejected ciphertexts only: no self-test sees it.
-    """
-    for at in (0, len(data) // 2 - 1):
+    """Return a known answer with a bit flipped at its ends and in between, cut short, and empty."""
+    for at in (0, len(data) // 2 - 1, len(data) // 2, len(data) - 1):
         yield data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :]
     yield data[:-1]
     yield b""
@@ -95,3 +97,34 @@ def test_a_damaged_known_answer_fails(name: str, field: str) -> None:
     assert passes(algorithm, KNOWN[name])
     for wrong in damaged(KNOWN[name][field]):
         assert not passes(algorithm, {**KNOWN[name], field: wrong})
+
+
+@pytest.mark.parametrize("algorithm", KEMS)
+def test_a_wrong_rejection_secret_fails(algorithm: Algorithm) -> None:
+    """A KEM that answers a damaged ciphertext with anything but its rejection secret fails."""
+    right = KNOWN[algorithm]
+    assert passes(algorithm, right)
+    for wrong in (right["shared_secret"], bytes(32), right["rejection_secret"][::-1]):
+        assert not passes(algorithm, {**right, "rejection_secret": wrong})
+    without = {name: value for name, value in right.items() if name != "rejection_secret"}
+    with pytest.raises(KeyError):  # nor is it left out in silence
+        passes(algorithm, without)
+
+
+class Forging(Pqcrypto):
+    """An implementation that verifies, and does not sign."""
+
+    def sign(
+        self, algorithm: Algorithm, private_key: bytes, message: bytes, context: bytes
+    ) -> bytes:
+        """Return no signature, in the size of one."""
+        return bytes(SETS[algorithm].signature)
+
+
+def test_who_signs_is_tested_by_signing() -> None:
+    """An implementation that cannot sign passes where it only verifies, and fails where it signs."""
+    selftest.require_slhdsa(Forging(), signs=False)
+    with pytest.raises(selftest.SelfTestError, match="SLH-DSA-SHA2-128f"):
+        selftest.require_slhdsa(Forging(), signs=True)
+    passed = selftest.run(Forging())
+    assert {name for name, holds in passed.items() if not holds} == set(SETS)

@@ -1,10 +1,13 @@
 """The real process, started as an operator starts it: ready, hardened, durable, orderly."""
 
+import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -15,6 +18,7 @@ from uuid import UUID
 
 import pytest
 
+import pqkeep_keyservice
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.codec import (
     TO_GATEWAY,
@@ -35,7 +39,6 @@ from pqkeep_protocol.messages import (
     Attribution,
     Decrypt,
     Encrypt,
-    Encrypted,
     GenerateKey,
     ListKeys,
     RotateKey,
@@ -279,41 +282,51 @@ def test_an_orderly_end(installation: Installation) -> None:
     assert "Traceback" not in said
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="drain does not wait for what is queued on its connections: server.py:61, process.py",
-)
 def test_an_orderly_end_for_a_slow_reader(installation: Installation) -> None:
     """Answers that wait for their reader when SIGTERM comes are delivered, not dropped."""
     process = installation.serve()
     with closing(Client(installation.socket)) as client:
         client.ask(generate(KEM))
-        blob = client.ask(
-            Encrypt(tenant=TENANT, algorithm=KEM, version=None, plaintext=bytes(2**20))
-        )
-        assert isinstance(blob, Encrypted)
-        decrypt = Decrypt(
-            tenant=TENANT, algorithm=KEM, version=KeyVersion(1), ciphertext=blob.ciphertext
-        )
-        client.send(*(call(number, decrypt) for number in range(8)))
-        time.sleep(0.3)  # answered, but hardly read: a socket's buffer holds less than one
+        rotate = RotateKey(tenant=TENANT, algorithm=KEM)
+        client.send(*(call(number, rotate) for number in range(60)))
+        for _, rotated in zip(range(60), client.receive(), strict=False):
+            assert isinstance(rotated, Answer)
+        lists = [
+            call(number, ListKeys(tenant=TENANT, algorithm=KEM, status=None))
+            for number in range(16)
+        ]
+        client.send(*lists)
+        time.sleep(0.3)  # answered, but hardly read: a socket's buffer holds about two of them
         process.send_signal(signal.SIGTERM)
         time.sleep(0.3)
-        got = [frame.id for frame in client.receive() if isinstance(frame, Answer)]
-    assert got == list(range(8))
+        assert process.poll() is None  # it waits for us
+        got = [frame for frame in client.receive() if isinstance(frame, Answer)]
+    assert [frame.id for frame in got] == list(range(16))
+    assert {len(getattr(frame.result, "keys", ())) for frame in got} == {61}
     assert process.wait(SECONDS) == 0
+    said = installation.stop(process)
+    assert "stopping" in said
+    assert "Traceback" not in said
 
 
-@pytest.mark.xfail(
-    strict=True, reason="nothing is held back while answers pile up unread: connection.py:40"
-)
-def test_who_does_not_read_is_not_read(installation: Installation) -> None:
-    """The process takes no more frames from a client that leaves its answers unread."""
-    installation.serve()
+def test_who_does_not_read_is_not_read(running: Running) -> None:
+    """The process takes no more from a client that does not read, and goes on when it does."""
+    installation, _ = running
+    count = 60_000
+    frames = memoryview(b"".join(encode(Ping(number + 2**40)) for number in range(count)))
     with closing(Client(installation.socket)) as client:
-        client.socket.settimeout(3)
-        with pytest.raises(TimeoutError):
-            client.send(*[Ping(2**40)] * 60_000)
+        client.socket.settimeout(1)
+        sent = 0
+        with suppress(TimeoutError):
+            while sent < len(frames):
+                sent += client.socket.send(frames[sent:])
+        assert sent < len(frames)
+        client.socket.settimeout(SECONDS)
+        rest = threading.Thread(target=client.socket.sendall, args=(frames[sent:],))
+        rest.start()
+        got = [pong.id - 2**40 for _, pong in zip(range(count), client.receive(), strict=False)]
+        rest.join(SECONDS)
+    assert got == list(range(count))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -364,6 +377,59 @@ def refused(installation: Installation) -> str:
     return said
 
 
+def test_a_second_key_service_is_refused(running: Running) -> None:
+    """A second process on the same database ends with status 78 and says why; the first goes on."""
+    installation, first = running
+    with closing(Client(installation.socket)) as client:
+        said = refused(installation)
+        client.send(Ping(1))
+        assert next(client.receive()) == Pong(1)
+    database = installation.folder / "keys.sqlite3"
+    assert f"the database {database} is in use by another key service" in said
+    assert first.poll() is None
+    with closing(Client(installation.socket)) as newcomer:  # the socket is still the first one's
+        newcomer.send(Ping(2))
+        assert next(newcomer.receive()) == Pong(2)
+
+
+def test_without_settings_it_says_how_it_is_used() -> None:
+    """Without an argument the usage is printed, and the status is 2."""
+    result = subprocess.run(
+        [sys.executable, "-m", "pqkeep_keyservice"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
+    )
+    assert result.returncode == 2
+    assert result.stderr.startswith("usage: python -m pqkeep_keyservice [-h] settings\n")
+    assert "Traceback" not in result.stderr
+
+
+def test_a_failed_self_test_ends_the_process(installation: Installation) -> None:
+    """With a wrong known answer for a rejected ciphertext the status is 70, before anything is made."""
+    source = Path(pqkeep_keyservice.__file__).parent
+    copy = installation.folder / "copy" / "pqkeep_keyservice"
+    shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    known = copy / "crypto" / "selftest.json"
+    answers = json.loads(known.read_text())
+    answers["ML-KEM-1024"]["rejection_secret"] = answers["ML-KEM-1024"]["shared_secret"]
+    known.write_text(json.dumps(answers))
+    result = subprocess.run(
+        [sys.executable, "-m", "pqkeep_keyservice", installation.settings],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
+        env={**os.environ, "PYTHONPATH": str(copy.parent)},
+    )
+    assert result.returncode == os.EX_SOFTWARE
+    assert "self-test failed: ML-KEM-1024\n" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not installation.socket.exists()
+    assert not (installation.folder / "keys.sqlite3").exists()
+
+
 def test_the_wrong_root_key_is_refused(installation: Installation) -> None:
     """With another root key than its database's the process does not start, and says why."""
     process = installation.serve()
@@ -371,6 +437,13 @@ def test_the_wrong_root_key_is_refused(installation: Installation) -> None:
     process.wait(SECONDS)
     installation.put_root_key()
     assert "the root key is not the one that sealed this database's keys" in refused(installation)
+
+
+def open_database(installation: Installation) -> None:
+    """Put a database there that others can read."""
+    database = installation.folder / "keys.sqlite3"
+    database.touch()
+    database.chmod(0o644)
 
 
 MISTAKES: dict[str, tuple[Callable[[Installation], object], str]] = {
@@ -382,6 +455,7 @@ MISTAKES: dict[str, tuple[Callable[[Installation], object], str]] = {
     "no TOML": (lambda at: at.settings.write_text("{"), "settings.toml"),
     "no settings": (lambda at: at.settings.unlink(), "settings.toml"),
     "an open root key": (lambda at: (at.folder / "root.key").chmod(0o444), "0400"),
+    "an open database": (open_database, "0600"),
 }
 
 

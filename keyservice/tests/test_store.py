@@ -175,7 +175,7 @@ async def test_a_change_of_a_keyring_that_is_not_there_is_stale(
         ("synchronous", 2),  # FULL
         ("foreign_keys", 1),
         ("secure_delete", 1),
-        ("busy_timeout", 5000),
+        ("busy_timeout", 200),
     ],
 )
 async def test_pragmas_are_in_force(pragma: str, value: object, database: Database) -> None:
@@ -216,9 +216,43 @@ def test_a_schema_from_the_future_is_refused(database_path: Path, sql: Sql) -> N
 def test_a_file_that_is_no_database_is_refused(database_path: Path, content: bytes) -> None:
     """A file of something else is a ConfigError, and is left as it was."""
     database_path.write_bytes(content)
+    database_path.chmod(0o600)
     with pytest.raises(ConfigError, match="cannot open"):
         Database(str(database_path))
     assert database_path.read_bytes() == content
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o602, 0o666, 0o601])
+def test_a_database_open_to_others_is_refused(mode: int, database_path: Path) -> None:
+    """A database with any right of the group or of others is not opened, and is left as it was."""
+    Database(str(database_path)).close()
+    content = database_path.read_bytes()
+    database_path.chmod(mode)
+    with pytest.raises(ConfigError, match="can be read by others; its mode must be 0600"):
+        Database(str(database_path))
+    assert database_path.read_bytes() == content
+    assert stat.S_IMODE(database_path.stat().st_mode) == mode
+    database_path.chmod(0o600)
+    Database(str(database_path)).close()
+
+
+def test_a_database_is_one_process_s_only(database_path: Path) -> None:
+    """While a database is open it is opened by nobody else, and after close by anybody."""
+    with closing(Database(str(database_path))):
+        for _ in range(2):
+            with pytest.raises(ConfigError, match="in use by another key service"):
+                Database(str(database_path))
+    Database(str(database_path)).close()
+
+
+def test_a_refused_database_is_let_go(database_path: Path, sql: Sql) -> None:
+    """What was wrong with a database can be put right, and the same process opens it then."""
+    Database(str(database_path)).close()
+    sql("UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(ConfigError, match="does not know"):
+        Database(str(database_path))
+    sql("UPDATE alembic_version SET version_num = '0001'")
+    Database(str(database_path)).close()
 
 
 def test_a_folder_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
@@ -249,14 +283,10 @@ async def test_no_sealed_seed_is_visible_to_the_audit_log(
     assert tuple(columns[1:]) == row()
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="archived seeds stay in the write-ahead log until it is overwritten, store.py:138",
-)
 async def test_an_archived_seed_is_gone_from_the_disk(
     database_path: Path, store: KeyStore, tenant: TenantId
 ) -> None:
-    """Once archiving is acknowledged, no file beside the database holds the sealed seed."""
+    """Once the store is scrubbed, no file beside the database holds an archived seed."""
     ring = Keyring(tenant, KEM)
     first = generated(ring)
     retired = first.with_retired(KeyVersion(1))
@@ -266,6 +296,7 @@ async def test_an_archived_seed_is_gone_from_the_disk(
         (retired, retired.with_archived(KeyVersion(1))),
     ):
         await put(store, old, new)
+    assert await store.scrub()
     sealed = first.entries[0].sealed
     assert sealed is not None
     for path in database_path.parent.iterdir():

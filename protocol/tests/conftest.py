@@ -23,7 +23,14 @@ from pqkeep_protocol.codec import (
     ToKeyService,
 )
 from pqkeep_protocol.errors import ErrorKind
-from pqkeep_protocol.keys import MAX_KEY_VERSION, KeyInfo, KeyStatus, KeyVersion, SomeVersion, TenantId
+from pqkeep_protocol.keys import (
+    MAX_KEY_VERSION,
+    KeyInfo,
+    KeyStatus,
+    KeyVersion,
+    SomeVersion,
+    TenantId,
+)
 from pqkeep_protocol.messages import AnyRequest, AnyResult, Attribution
 
 AnyFrame = ToKeyService | ToGateway

@@ -30,6 +30,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """HMAC-SHA-256 of the operator's credential under the pepper, in hexadecimal."""
     signup: Literal["operator", "open"] = "operator"
     """Who may create tenants: the operator only, or anyone (rate-limited by address)."""
+    api_key_overlap_seconds: Annotated[int, Meta(ge=0, le=86_400)] = 30
+    """How long a rotated API key is still accepted."""
     host: str = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8080
 

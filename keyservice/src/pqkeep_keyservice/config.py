@@ -26,7 +26,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     slh_dsa: Literal["pqcrypto", "openssl"] = "pqcrypto"
     """Whose SLH-DSA is used: the pqcrypto package's, or a system's OpenSSL >= 3.5."""
     openssl_library: str | None = None
-    """That OpenSSL's libcrypto, where it is not the system's own."""
+    """That OpenSSL's libcrypto, where it is not the system's own: a name, or a path."""
 
 
 def read(path: Path) -> Config:
@@ -43,4 +43,9 @@ def read(path: Path) -> Config:
         socket=str(here / config.socket),
         database=str(here / config.database),
         root_key_file=str(here / config.root_key_file),
+        openssl_library=_library(config.openssl_library, here),
     )
+
+
+def _library(named: str | None, here: Path) -> str | None:
+    return str(here / named) if named is not None and "/" in named else named

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import assert_never
-from weakref import WeakValueDictionary
 
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.audit.record import SUCCESS, record
@@ -22,9 +21,9 @@ from pqkeep_keyservice.operations.resources import Resources
 from pqkeep_keyservice.storage.keyrings import Keyrings
 from pqkeep_keyservice.storage.sealing import DamagedKeyError
 from pqkeep_keyservice.storage.store import Verdict
+from pqkeep_keyservice.turns import Turns
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import (
     AnyRequest,
     AnyResult,
@@ -59,9 +58,7 @@ class Dispatcher:
         self._rings = rings
         self._resources = resources
         self._log = log
-        self._turns: WeakValueDictionary[tuple[TenantId, Algorithm], asyncio.Lock] = (
-            WeakValueDictionary()
-        )
+        self._turns = Turns()
 
     async def execute(
         self, request: AnyRequest, attribution: Attribution, deadline: float
@@ -72,12 +69,12 @@ class Dispatcher:
         is committed, never after.
         """
         try:
-            async with self._turn(request):
+            async with self._turn(request, deadline):
                 return await self._until_done(request, attribution, deadline)
         except KeyServiceError as refusal:
             kind = refusal.kind
         except DamagedKeyError:
-            _LOG.error("a sealed %s key of tenant %s is damaged", request.algorithm, request.tenant)
+            _LOG.error("%s met a damaged key of tenant %s", request.operation, request.tenant)
             kind = ErrorKind.UNAVAILABLE
         except Exception:  # noqa: BLE001 - a fault of ours is an answer too, and is recorded
             _LOG.exception("%s failed", request.operation)
@@ -96,30 +93,38 @@ class Dispatcher:
             done = await self._answer(request, deadline)
             if now() >= deadline:
                 raise KeyServiceError(ErrorKind.DEADLINE_EXCEEDED)
+            change = done.change
+            destroys = change is not None and change.destroys_a_seed
+            if destroys and not await self._log.scrub():
+                # Somebody reads the file, so a copy would stay: change nothing, and say so.
+                raise KeyServiceError(ErrorKind.UNAVAILABLE)
             row = record(request, attribution, done.version, SUCCESS)
-            verdict = await self._log.commit(row, done.change)
-            if done.change is None:
+            verdict = await self._log.commit(row, change)
+            if change is None:
                 return done.result
             match verdict:
                 case Verdict.DURABLE:
-                    self._take_over(done.change.new)
+                    self._rings.put(change.new)
+                    if destroys:
+                        await self._destroy(change.new)
                     return done.result
                 case Verdict.QUOTA_REACHED:
                     raise KeyServiceError(ErrorKind.KEY_QUOTA_REACHED)
                 case Verdict.STALE:
-                    self._rings.forget(done.change.old)
+                    self._rings.forget(change.old)
 
-    def _turn(self, request: AnyRequest) -> AbstractAsyncContextManager[None]:
-        """Let changes of one keyring come one after the other, or most would be made in vain."""
+    def _turn(self, request: AnyRequest, deadline: float) -> AbstractAsyncContextManager[None]:
         if not isinstance(request, GenerateKey | RotateKey | RetireKey | ArchiveKey):
             return nullcontext()
-        return self._turns.setdefault((request.tenant, request.algorithm), asyncio.Lock())
+        return self._turns.turn(request.tenant, request.algorithm, deadline)
 
-    def _take_over(self, ring: Keyring) -> None:
-        self._rings.put(ring)
+    async def _destroy(self, ring: Keyring) -> None:
+        """Leave no copy of an archived seed, in memory or on disk."""
         for entry in ring.entries:
             if entry.sealed is None:
                 self._resources.material.forget(ring.tenant, entry)
+        if not await self._log.scrub():
+            _LOG.error("an archived key's seed is still in the write-ahead log; trying again soon")
 
     async def _answer(  # noqa: C901, PLR0911, PLR0912 - one flat table, checked by assert_never
         self, request: AnyRequest, deadline: float
@@ -153,9 +158,9 @@ class Dispatcher:
             case RotateKey():
                 return await lifecycle.rotate(request, ring, self._resources, deadline)
             case RetireKey():
-                return lifecycle.retire(request, ring)
+                return lifecycle.retire(request, ring, material)
             case ArchiveKey():
-                return lifecycle.archive(request, ring)
+                return lifecycle.archive(request, ring, material)
             case GetKey() | GetActiveKey():
                 return lifecycle.get(request, ring, material)
             case _:

@@ -30,9 +30,11 @@ def harden() -> bool:
     return True
 
 
-def die_with_parent() -> None:
-    """Have the kernel kill this process when the one that started it is gone."""
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent is gone; end now if it is gone already."""
     _check(_LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+    if os.getppid() != parent:
+        os._exit(os.EX_TEMPFAIL)
 
 
 def _check(result: int) -> None:

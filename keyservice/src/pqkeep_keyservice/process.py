@@ -31,7 +31,7 @@ from pqkeep_keyservice.workers import Threads
 _LOG = logging.getLogger("pqkeep_keyservice")
 
 DRAIN_SECONDS = 10.0
-EXPIRE_SECONDS = 10.0
+HOUSEKEEPING_SECONDS = 10.0
 
 
 def main() -> int:
@@ -76,18 +76,20 @@ async def serve(settings: Config) -> None:
     gc.freeze()  # what is here now stays: collections need not look at it again
     await server.listen(settings.socket)
     _LOG.info("serving")
-    expiry = asyncio.create_task(_expire(resources.material))
+    housekeeping = asyncio.create_task(_keep_house(resources.material, database))
     await stop.wait()
 
     _LOG.info("stopping")
-    expiry.cancel()
+    housekeeping.cancel()
     await server.drain(DRAIN_SECONDS)
     resources.slh_dsa.close()
     resources.threads.close()
     database.close()
 
 
-async def _expire(material: KeyMaterial) -> None:
+async def _keep_house(material: KeyMaterial, database: Database) -> None:
     while True:
-        await asyncio.sleep(EXPIRE_SECONDS)
+        await asyncio.sleep(HOUSEKEEPING_SECONDS)
         material.expire()
+        if not database.is_scrubbed:
+            await database.scrub()

@@ -4,6 +4,7 @@ A worker gets the sealed private key and the message. It reads the root key itse
 private key crosses from one process to another.
 """
 
+import multiprocessing
 import os
 import signal
 from dataclasses import dataclass
@@ -58,7 +59,9 @@ def _initialise_verifier(setup: Setup) -> None:
 
 
 def _initialise(setup: Setup, *, signs: bool) -> None:
-    hardening.die_with_parent()
+    parent = multiprocessing.parent_process()
+    if parent is not None and parent.pid is not None:
+        hardening.die_with(parent.pid)
     hardening.harden()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     selftest.require_slhdsa(implementation(setup), signs=signs)

@@ -21,7 +21,8 @@ T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 
 CORES = os.cpu_count() or 1
-MAX_WAITING = 256
+MAX_WAITING = 96
+"""Well below what may be in flight on a connection: nothing else ever waits behind a lane."""
 MAX_WAITING_PER_TENANT = 64
 
 
@@ -117,8 +118,11 @@ class Lane:
 
     async def _turn(self, tenant: TenantId, deadline: float) -> WorkerProcess:
         mine = self._waiting.get(tenant, ())
-        everyone = sum(len(queue) for queue in self._waiting.values())
-        if len(mine) >= MAX_WAITING_PER_TENANT or everyone >= MAX_WAITING:
+        everyone = sum(not turn.cancelled() for queue in self._waiting.values() for turn in queue)
+        if (
+            sum(not turn.cancelled() for turn in mine) >= MAX_WAITING_PER_TENANT
+            or everyone >= MAX_WAITING
+        ):
             raise KeyServiceError(ErrorKind.OVERLOADED)
         turn: asyncio.Future[WorkerProcess] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(tenant, deque()).append(turn)
@@ -126,10 +130,12 @@ class Lane:
         try:
             async with asyncio.timeout_at(deadline):
                 return await turn
-        except TimeoutError:
+        except (TimeoutError, asyncio.CancelledError) as ended:
             if turn.done() and not turn.cancelled():  # it came in the same moment
                 self._end_turn(tenant, turn.result())
-            raise KeyServiceError(ErrorKind.DEADLINE_EXCEEDED) from None
+            if isinstance(ended, TimeoutError):
+                raise KeyServiceError(ErrorKind.DEADLINE_EXCEEDED) from None
+            raise
 
     def _end_turn(self, tenant: TenantId, worker: WorkerProcess) -> None:
         self._free.append(worker)

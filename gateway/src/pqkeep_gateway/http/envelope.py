@@ -17,7 +17,7 @@ def success(data: Data, request_id: str) -> bytes:
     """Return the body of a success. Bytes become base64, times ISO 8601."""
     return _ENCODER.encode(
         {
-            "data": {name: _plain(value) for name, value in data.items()},
+            "data": _plain(data),
             "request_id": request_id,
             "timestamp": timestamp(datetime.now(UTC)),
         }
@@ -49,7 +49,9 @@ def _plain(value: object) -> object:
             return b64encode_as_string(value)  # ten times as fast as the JSON encoder's own
         case datetime():
             return timestamp(value)
+        case dict():
+            return {name: _plain(each) for name, each in value.items()}
         case tuple():
-            return [{name: _plain(member) for name, member in item.items()} for item in value]
+            return [_plain(each) for each in value]
         case _:
             return value

@@ -1,12 +1,13 @@
-"""/api/v1/tenants: tenants and their API keys."""
+"""/api/v1/tenants: the organisations that own keys."""
 
 import uuid
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from functools import partial
 
 from pqkeep_gateway.access.principals import (
     AnonymousPrincipal,
     ApiKeyPrincipal,
+    OperatorPrincipal,
     Plan,
     Principal,
 )
@@ -14,58 +15,44 @@ from pqkeep_gateway.access.rate_limit import SIGN_UPS, RateLimiter
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import ApiError, Code, too_many
-from pqkeep_gateway.http.fields import member
-from pqkeep_gateway.tenancy.api_keys import ApiKey, ApiKeys, QuotaReachedError
+from pqkeep_gateway.http.fields import E, member
 from pqkeep_gateway.tenancy.tenants import (
     MAX_NAME,
     NameTakenError,
     Tenant,
     TenantNotFoundError,
+    Tenants,
     TenantStatus,
-    TenantStore,
 )
 from pqkeep_protocol.keys import TenantId
 
 
-def endpoints(
-    tenants: TenantStore, api_keys: ApiKeys, limiter: RateLimiter, *, open_signup: bool
-) -> tuple[Endpoint, ...]:
+def endpoints(tenants: Tenants, limiter: RateLimiter, *, open_signup: bool) -> tuple[Endpoint, ...]:
     """Return the endpoints of tenant administration."""
 
-    def require_creator(principal: Principal, source_address: str) -> None:
-        if isinstance(principal, ApiKeyPrincipal):
-            raise ApiError(Code.FORBIDDEN_001, "only the operator creates tenants")
-        if isinstance(principal, AnonymousPrincipal):
-            seconds = limiter.retry_after(SIGN_UPS, "sign-up", source_address)
-            if seconds is not None:
-                raise too_many("too many sign-ups", seconds)
-
     async def create(call: ApiCall) -> Data:
-        now = datetime.now(UTC)
-        tenant = Tenant(
-            id=TenantId(uuid.uuid4()),
-            name=_name(call.body),
-            plan=_plan(call.body),
-            status=TenantStatus.ACTIVE,
-            created_at=now,
-            updated_at=now,
-        )
         try:
-            await tenants.add(tenant)
+            return _tenant(await tenants.create(_name(call.body), _plan(call.body)))
         except NameTakenError:
             raise ApiError(Code.CONFLICT_001, "a tenant has this name", "name") from None
-        return _tenant(tenant)
+
+    async def list_tenants(call: ApiCall) -> Data:
+        if isinstance(call.principal, ApiKeyPrincipal):
+            listed: tuple[Tenant, ...] = (await tenants.get(call.principal.tenant),)
+        else:
+            listed = await tenants.list()
+        return {"tenants": tuple(_tenant(tenant) for tenant in listed), "total": len(listed)}
 
     async def get(call: ApiCall) -> Data:
-        return _tenant(await _visible(call, tenants))
+        return _tenant(await visible_tenant(call, tenants))
 
-    async def create_api_key(call: ApiCall) -> Data:
-        tenant = await _visible(call, tenants)
-        try:
-            made = await api_keys.create(tenant)
-        except QuotaReachedError:
-            raise ApiError(Code.INVALID_001, "the plan allows no more active API keys") from None
-        return {"api_key": made.plaintext, **_api_key(made.metadata)}
+    async def change(call: ApiCall) -> Data:
+        tenant = await visible_tenant(call, tenants)
+        if not isinstance(call.principal, OperatorPrincipal):
+            raise ApiError(Code.FORBIDDEN_001, "only the operator changes tenants")
+        plan = _choice(Plan, call.body, "plan")
+        status = _choice(TenantStatus, call.body, "status")
+        return _tenant(await tenants.change(tenant, plan=plan, status=status))
 
     return (
         Endpoint(
@@ -75,14 +62,24 @@ def endpoints(
             201,
             takes_body=True,
             open_to_anyone=open_signup,
-            guard=require_creator,
+            guard=partial(_require_creator, limiter),
         ),
+        Endpoint("GET", "/tenants", list_tenants),
         Endpoint("GET", "/tenants/{tenant_id}", get),
-        Endpoint("POST", "/tenants/{tenant_id}/api-keys", create_api_key, 201),
+        Endpoint("PATCH", "/tenants/{tenant_id}", change, takes_body=True),
     )
 
 
-async def _visible(call: ApiCall, tenants: TenantStore) -> Tenant:
+def _require_creator(limiter: RateLimiter, principal: Principal, source_address: str) -> None:
+    if isinstance(principal, ApiKeyPrincipal):
+        raise ApiError(Code.FORBIDDEN_001, "only the operator creates tenants")
+    if isinstance(principal, AnonymousPrincipal):
+        seconds = limiter.retry_after(SIGN_UPS, "sign-up", source_address)
+        if seconds is not None:
+            raise too_many("too many sign-ups", seconds)
+
+
+async def visible_tenant(call: ApiCall, tenants: Tenants) -> Tenant:
     """Return the tenant in the path; another's is answered like one that does not exist."""
     not_found = ApiError(Code.NOT_FOUND_001, "no such tenant")
     try:
@@ -114,6 +111,14 @@ def _plan(body: Mapping[str, object]) -> Plan:
     return plan
 
 
+def _choice(kind: type[E], body: Mapping[str, object], name: str) -> E | None:
+    value = body.get(name)
+    chosen = member(kind, value)
+    if chosen is None and value is not None:
+        raise ApiError(Code.UNPROCESSABLE, f"{name} must be one of " + ", ".join(kind), name)
+    return chosen
+
+
 def _tenant(tenant: Tenant) -> Data:
     return {
         "id": str(tenant.id),
@@ -122,13 +127,4 @@ def _tenant(tenant: Tenant) -> Data:
         "status": tenant.status,
         "created_at": tenant.created_at,
         "updated_at": tenant.updated_at,
-    }
-
-
-def _api_key(key: ApiKey) -> Data:
-    return {
-        "key_last4": key.last4,
-        "version": key.version,
-        "status": key.status,
-        "created_at": key.created_at,
     }

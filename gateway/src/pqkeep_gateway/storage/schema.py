@@ -35,4 +35,6 @@ API_KEYS = Table(
     Column("status", String(16), nullable=False),
     Column("created_at_us", BigInteger, nullable=False),
     Column("revoked_at_us", BigInteger, nullable=True),
+    Column("accepted_until_us", BigInteger, nullable=True),
 )
+"""``accepted_until_us``: of a key that was rotated, the end of its overlap with the new one."""

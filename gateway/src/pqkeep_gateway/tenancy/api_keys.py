@@ -1,7 +1,8 @@
 """API keys of tenants: shown once, stored as a digest."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
 
@@ -41,6 +42,14 @@ class QuotaReachedError(Exception):
     """The plan allows no more active API keys."""
 
 
+class ApiKeyNotFoundError(Exception):
+    """The tenant has no API key of this version."""
+
+
+class AlreadyRotatedError(Exception):
+    """Another API key has taken this one's place already."""
+
+
 class ApiKeyStore(Protocol):
     """Where API keys are kept."""
 
@@ -50,15 +59,51 @@ class ApiKeyStore(Protocol):
         """Keep a new API key under the next version. Raises QuotaReachedError."""
         ...
 
+    async def list(self, tenant: TenantId) -> tuple[ApiKey, ...]:
+        """Return a tenant's API keys, by version."""
+        ...
+
+    async def rotate(
+        self,
+        tenant: TenantId,
+        version: int | None,
+        digest: bytes,
+        last4: str,
+        now: datetime,
+        accepted_until: datetime,
+    ) -> tuple[ApiKey, int | None]:
+        """Revoke a version (None: the newest active) and keep a new API key, in one step.
+
+        Return the new one and the version that was revoked, if there was one to revoke. Raises
+        AlreadyRotatedError if the named version is not active any more.
+        """
+        ...
+
+    async def revoke(self, tenant: TenantId, version: int, now: datetime) -> ApiKey:
+        """Accept a version no longer. Raises ApiKeyNotFoundError."""
+        ...
+
 
 class ApiKeys:
-    """Makes API keys, within each plan's quota."""
+    """Makes, rotates and revokes API keys, within each plan's quota."""
 
-    def __init__(self, store: ApiKeyStore, plans: Plans, pepper: Pepper) -> None:
-        """Keep them in a store, as digests under the pepper."""
+    def __init__(
+        self,
+        store: ApiKeyStore,
+        plans: Plans,
+        pepper: Pepper,
+        forget: Callable[[TenantId], None],
+        overlap: timedelta,
+    ) -> None:
+        """Keep them in a store, as digests under the pepper.
+
+        ``forget`` is called after a change. A rotated API key is accepted for the overlap.
+        """
         self._store = store
         self._plans = plans
         self._pepper = pepper
+        self._forget = forget
+        self._overlap = overlap
 
     async def create(self, tenant: Tenant) -> NewApiKey:
         """Make one more API key. Raises QuotaReachedError."""
@@ -71,3 +116,31 @@ class ApiKeys:
             self._plans[tenant.plan].api_keys,
         )
         return NewApiKey(metadata, plaintext)
+
+    async def list(self, tenant: TenantId) -> tuple[ApiKey, ...]:
+        """Return a tenant's API keys, by version."""
+        return await self._store.list(tenant)
+
+    async def rotate(self, tenant: TenantId, version: int | None) -> tuple[NewApiKey, int | None]:
+        """Put a new API key in a version's place (None: the newest active one's).
+
+        Raises AlreadyRotatedError.
+        """
+        plaintext = new_credential(CredentialKind.API_KEY)
+        now = datetime.now(UTC)
+        metadata, revoked = await self._store.rotate(
+            tenant,
+            version,
+            self._pepper.digest(plaintext),
+            plaintext[-4:],
+            now,
+            now + self._overlap,
+        )
+        self._forget(tenant)
+        return NewApiKey(metadata, plaintext), revoked
+
+    async def revoke(self, tenant: TenantId, version: int) -> ApiKey:
+        """Accept a version no longer, from now on. Raises ApiKeyNotFoundError."""
+        revoked = await self._store.revoke(tenant, version, datetime.now(UTC))
+        self._forget(tenant)
+        return revoked

@@ -1,7 +1,9 @@
 """Tenants: the organisations that own keys."""
 
-from dataclasses import dataclass
-from datetime import datetime
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Protocol
 
@@ -48,3 +50,56 @@ class TenantStore(Protocol):
     async def get(self, tenant: TenantId) -> Tenant:
         """Return a tenant. Raises TenantNotFoundError."""
         ...
+
+    async def list(self) -> tuple[Tenant, ...]:
+        """Return every tenant, oldest first."""
+        ...
+
+    async def change(self, tenant: Tenant) -> None:
+        """Keep a tenant's new plan and status. Raises TenantNotFoundError."""
+        ...
+
+
+class Tenants:
+    """Keeps tenants; what is known of their credentials is forgotten when they change."""
+
+    def __init__(self, store: TenantStore, forget: Callable[[TenantId], None]) -> None:
+        """Keep them in a store; ``forget`` is called after a change."""
+        self._store = store
+        self._forget = forget
+
+    async def create(self, name: str, plan: Plan) -> Tenant:
+        """Make a tenant. Raises NameTakenError."""
+        now = datetime.now(UTC)
+        tenant = Tenant(
+            id=TenantId(uuid.uuid4()),
+            name=name,
+            plan=plan,
+            status=TenantStatus.ACTIVE,
+            created_at=now,
+            updated_at=now,
+        )
+        await self._store.add(tenant)
+        return tenant
+
+    async def get(self, tenant: TenantId) -> Tenant:
+        """Return a tenant. Raises TenantNotFoundError."""
+        return await self._store.get(tenant)
+
+    async def list(self) -> tuple[Tenant, ...]:
+        """Return every tenant, oldest first."""
+        return await self._store.list()
+
+    async def change(
+        self, tenant: Tenant, *, plan: Plan | None, status: TenantStatus | None
+    ) -> Tenant:
+        """Change a tenant's plan or status, at once. Raises TenantNotFoundError."""
+        changed = replace(
+            tenant,
+            plan=plan or tenant.plan,
+            status=status or tenant.status,
+            updated_at=datetime.now(UTC),
+        )
+        await self._store.change(changed)
+        self._forget(tenant.id)
+        return changed

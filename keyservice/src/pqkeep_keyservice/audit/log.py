@@ -28,6 +28,10 @@ class AuditLog:
             self._writer = asyncio.create_task(self._write_all())
         return await durable
 
+    async def scrub(self) -> bool:
+        """Leave no copy of what was deleted on disk; return whether that could be done."""
+        return await self._store.scrub()
+
     async def _write_all(self) -> None:
         try:
             await self._write_batches()

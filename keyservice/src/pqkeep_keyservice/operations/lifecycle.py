@@ -45,14 +45,14 @@ async def rotate(_request: RotateKey, ring: Keyring, resources: Resources, deadl
     return Done(Rotated(key=key, old_version=old.version), key.version, Change(ring, new))
 
 
-def retire(request: RetireKey, ring: Keyring) -> Done:
+def retire(request: RetireKey, ring: Keyring, material: KeyMaterial) -> Done:
     """Allow no new use of a key version."""
-    return _changed(ring, ring.with_retired(request.version), request)
+    return _changed(ring, ring.with_retired(request.version), request, material)
 
 
-def archive(request: ArchiveKey, ring: Keyring) -> Done:
+def archive(request: ArchiveKey, ring: Keyring, material: KeyMaterial) -> Done:
     """Destroy the private half of a retired key version."""
-    return _changed(ring, ring.with_archived(request.version), request)
+    return _changed(ring, ring.with_archived(request.version), request, material)
 
 
 def get(request: GetKey | GetActiveKey, ring: Keyring, material: KeyMaterial) -> Done:
@@ -79,7 +79,10 @@ def list_(request: ListKeys, rings: Iterable[Keyring], material: KeyMaterial) ->
     return Done(Keys(keys=tuple(entry.info for _, entry in page), total=len(found)), None)
 
 
-def _changed(ring: Keyring, new: Keyring, request: RetireKey | ArchiveKey) -> Done:
+def _changed(
+    ring: Keyring, new: Keyring, request: RetireKey | ArchiveKey, material: KeyMaterial
+) -> Done:
+    material.authenticate(ring.tenant, ring.entry(request.version))
     change = None if new is ring else Change(ring, new)
     return Done(Key(key=new.entry(request.version).info), request.version, change)
 

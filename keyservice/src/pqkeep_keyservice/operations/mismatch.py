@@ -8,6 +8,7 @@ from pqkeep_keyservice.keyring import Keyring
 from pqkeep_keyservice.operations import encryption, wrapping
 from pqkeep_keyservice.operations.done import Done
 from pqkeep_keyservice.storage.material import KeyMaterial
+from pqkeep_keyservice.storage.sealing import DamagedKeyError
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
@@ -34,7 +35,7 @@ async def open_(
             other = structs.replace(request, algorithm=algorithm)
             try:
                 _open(other, await load(request.tenant, algorithm), material)
-            except KeyServiceError:
+            except (KeyServiceError, DamagedKeyError):
                 continue
             raise KeyServiceError(ErrorKind.ALGORITHM_MISMATCH)
     raise KeyServiceError(ErrorKind.DECRYPTION_FAILED)

@@ -42,6 +42,7 @@ class Database:
         self._lock = _lock(path)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="commit")
         self._turn = asyncio.Lock()
+        self.is_scrubbed = True
         engine = sa.create_engine(
             sa.URL.create("sqlite", database=path),
             isolation_level="AUTOCOMMIT",  # transactions begin and end in this class
@@ -53,12 +54,14 @@ class Database:
             self._connection = engine.connect()
             self._driver = cast(sqlite3.Connection, self._connection.connection.driver_connection)
             self._migrate()
-        except CommandError:
-            raise ConfigError(
-                f"{path} has a schema that this version of pqkeep does not know"
-            ) from None
-        except sa.exc.DatabaseError as error:
-            raise ConfigError(f"cannot open the database {path}: {error.orig}") from None
+        except (CommandError, sa.exc.DatabaseError) as error:
+            engine.dispose()
+            os.close(self._lock)
+            if isinstance(error, CommandError):
+                problem = f"{path} has a schema that this version of pqkeep does not know"
+            else:
+                problem = f"cannot open the database {path}: {error.orig}"
+            raise ConfigError(problem) from None
 
     @property
     def dialect(self) -> sa.Dialect:
@@ -103,12 +106,22 @@ class Database:
         self._connection.engine.dispose()
         os.close(self._lock)
 
-    async def scrub(self) -> None:
-        """Leave no copy of what was deleted in the write-ahead log."""
+    async def scrub(self) -> bool:
+        """Leave no copy of what was deleted in the write-ahead log.
+
+        Return whether that could be done: not while somebody else reads the file, a backup say.
+        """
         loop = asyncio.get_running_loop()
         async with self._turn:
-            checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)"
-            await loop.run_in_executor(self._thread, self._driver.execute, checkpoint)
+            self.is_scrubbed = await loop.run_in_executor(self._thread, self._empty_log)
+        return self.is_scrubbed
+
+    def _empty_log(self) -> bool:
+        try:
+            busy, _, _ = self._driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.OperationalError:
+            return False
+        return not busy
 
     def _migrate(self) -> None:
         config = AlembicConfig()

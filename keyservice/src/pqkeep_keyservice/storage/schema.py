@@ -27,7 +27,9 @@ KEYRINGS = Table(
     Column("tenant_id", Uuid, primary_key=True),
     Column("algorithm", String(32), primary_key=True),
     Column("revision", Integer, nullable=False),
+    Column("versions", Integer, nullable=False),
 )
+"""``versions`` counts the keys, so that a row that is gone is missed."""
 
 KEYS = Table(
     "keys",

@@ -92,10 +92,11 @@ class KeyStore:
 
     async def commit(self, entries: Sequence[Entry]) -> list[Verdict]:
         """Make many records, each with its change, durable in one transaction."""
-        verdicts = await self._database.write(self._write, entries)
-        if any(change is not None and change.destroys_a_seed for _, change in entries):
-            await self._database.scrub()
-        return verdicts
+        return await self._database.write(self._write, entries)
+
+    async def scrub(self) -> bool:
+        """Leave no copy of what was deleted on disk; return whether that could be done."""
+        return await self._database.scrub()
 
     def _write(self, connection: sa.Connection, entries: Sequence[Entry]) -> list[Verdict]:
         verdicts = [
@@ -112,17 +113,17 @@ class KeyStore:
 
 
 def _load(connection: sa.Connection, tenant: TenantId, algorithm: Algorithm) -> Keyring:
-    revision = connection.execute(
-        sa.select(KEYRINGS.c.revision).where(_same_ring(KEYRINGS, tenant, algorithm))
-    ).scalar()
-    if revision is None:
+    ring = connection.execute(
+        sa.select(KEYRINGS).where(_same_ring(KEYRINGS, tenant, algorithm))
+    ).one_or_none()
+    if ring is None:
         return Keyring(tenant, algorithm)
     rows = connection.execute(
         sa.select(KEYS).where(_same_ring(KEYS, tenant, algorithm)).order_by(KEYS.c.version)
     ).all()
-    if [row.version for row in rows] != list(range(1, len(rows) + 1)):
+    if [row.version for row in rows] != list(range(1, ring.versions + 1)):
         raise DamagedKeyError
-    return Keyring(tenant, algorithm, tuple(_entry(algorithm, row) for row in rows), revision)
+    return Keyring(tenant, algorithm, tuple(_entry(algorithm, row) for row in rows), ring.revision)
 
 
 def _apply(connection: sa.Connection, change: Change) -> Verdict:
@@ -133,12 +134,13 @@ def _apply(connection: sa.Connection, change: Change) -> Verdict:
         return Verdict.STALE
     if change.quota is not None and _active_keys(connection, new.tenant) >= change.quota:
         return Verdict.QUOTA_REACHED
+    counts = {"revision": new.revision, "versions": len(new.entries)}
     if current is None:
-        row = {"tenant_id": new.tenant, "algorithm": new.algorithm, "revision": new.revision}
+        row = {"tenant_id": new.tenant, "algorithm": new.algorithm, **counts}
         connection.execute(sa.insert(KEYRINGS), row)
     else:
         swap = sa.update(KEYRINGS).where(same, KEYRINGS.c.revision == old.revision)
-        if connection.execute(swap.values(revision=new.revision)).rowcount == 0:
+        if connection.execute(swap.values(counts)).rowcount == 0:
             return Verdict.STALE
     for before, after in zip(old.entries, new.entries, strict=False):
         if after is not before:

@@ -27,4 +27,5 @@ def upgrade() -> None:
         sa.Column("status", sa.String(16), nullable=False),
         sa.Column("created_at_us", sa.BigInteger, nullable=False),
         sa.Column("revoked_at_us", sa.BigInteger, nullable=True),
+        sa.Column("accepted_until_us", sa.BigInteger, nullable=True),
     )

@@ -19,6 +19,7 @@ def upgrade() -> None:
         sa.Column("tenant_id", sa.Uuid, primary_key=True),
         sa.Column("algorithm", sa.String(32), primary_key=True),
         sa.Column("revision", sa.Integer, nullable=False),
+        sa.Column("versions", sa.Integer, nullable=False),
     )
     op.create_table(
         "keys",

@@ -1,0 +1,109 @@
+"""An archived key is gone: from every file and from memory, right after the answer, or not archived."""
+
+import resource
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pqkeep_keyservice.storage.database import Database
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import KeyVersion, TenantId
+from pqkeep_protocol.messages import (
+    ArchiveKey,
+    Attribution,
+    Decrypt,
+    Encrypt,
+    GenerateKey,
+    KeyService,
+    RetireKey,
+    RotateKey,
+)
+
+Sql = Callable[..., list[Any]]
+KEM, SIGNATURE = Algorithm.ML_KEM_768, Algorithm.ML_DSA_87
+VERSIONS = 30
+PIECE = 16
+SEALED = "SELECT algorithm, version, sealed_seed FROM keys WHERE sealed_seed IS NOT NULL"
+
+
+def is_on_disk(sealed: bytes, database_path: Path) -> bool:
+    """Return whether any file beside the database holds any piece of a sealed seed."""
+    pieces = [sealed[at : at + PIECE] for at in range(2, len(sealed) - PIECE, PIECE)]
+    contents = [path.read_bytes() for path in database_path.parent.iterdir()]
+    return any(content.find(piece) >= 0 for content in contents for piece in pieces)
+
+
+async def test_no_archived_seed_is_on_the_disk(
+    keys: KeyService, tenant: TenantId, attribution: Attribution, database_path: Path, sql: Sql
+) -> None:
+    """Of 60 keys, archived one by one, no piece is in any file once archiving is answered."""
+    for algorithm in (KEM, SIGNATURE):
+        generate = GenerateKey(tenant=tenant, algorithm=algorithm, quota=None)
+        await keys.execute(generate, attribution)
+        for _ in range(VERSIONS):
+            await keys.execute(RotateKey(tenant=tenant, algorithm=algorithm), attribution)
+    seeds = {(algorithm, version): seed for algorithm, version, seed in sql(SEALED)}
+    assert all(is_on_disk(seed, database_path) for seed in seeds.values())
+    archived = []
+    for number in range(VERSIONS):
+        version = KeyVersion(number * 7 % VERSIONS + 1)  # in no order
+        for algorithm in (SIGNATURE, KEM):
+            one: dict[str, Any] = {"tenant": tenant, "algorithm": algorithm, "version": version}
+            await keys.execute(ArchiveKey(**one), attribution)
+            archived.append(seeds[algorithm, version])
+            assert not is_on_disk(archived[-1], database_path)
+    assert not any(is_on_disk(seed, database_path) for seed in archived)
+    assert all(is_on_disk(seeds[algorithm, VERSIONS + 1], database_path) for algorithm in (KEM,))
+
+
+async def test_a_reader_of_the_database_keeps_no_archived_seed(
+    keys: KeyService, tenant: TenantId, attribution: Attribution, database_path: Path, sql: Sql
+) -> None:
+    """While a backup reads the file, archiving leaves no copy, or does not say that it is done."""
+    key: dict[str, Any] = {"tenant": tenant, "algorithm": KEM}
+    await keys.execute(GenerateKey(**key, quota=None), attribution)
+    await keys.execute(RotateKey(**key), attribution)
+    with closing(sqlite3.connect(database_path)) as backup:
+        backup.execute("BEGIN")
+        ((_, _, sealed), _) = backup.execute(SEALED + " ORDER BY version").fetchall()
+        try:
+            await keys.execute(ArchiveKey(**key, version=KeyVersion(1)), attribution)
+        except KeyServiceError:
+            return
+        assert not is_on_disk(sealed, database_path)
+
+
+async def test_a_disk_too_full_to_scrub(
+    keys: KeyService,
+    tenant: TenantId,
+    attribution: Attribution,
+    database: Database,
+    sql: Sql,
+) -> None:
+    """Where the disk is too full to scrub, the key is archived all the same, and scrubbed later."""
+    key: dict[str, Any] = {"tenant": tenant, "algorithm": KEM}
+    await keys.execute(GenerateKey(**key, quota=None), attribution)
+    for _ in range(60):  # so that the file is larger than what it may grow to below
+        await keys.execute(RotateKey(**key), attribution)
+    one: dict[str, Any] = {**key, "version": KeyVersion(61)}
+    blob = await keys.execute(Encrypt(**one, plaintext=b"text"), attribution)
+    await keys.execute(RetireKey(**one), attribution)
+    await database.scrub()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, before[1]))
+    try:
+        await keys.execute(ArchiveKey(**one), attribution)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not database.is_scrubbed
+    ((status,),) = sql("SELECT status FROM keys WHERE version = 61")
+    assert status == "archived"
+    with pytest.raises(KeyServiceError) as refused:
+        await keys.execute(Decrypt(**one, ciphertext=blob.ciphertext), attribution)
+    assert refused.value.kind is ErrorKind.KEY_NOT_FOUND
+    assert await database.scrub()

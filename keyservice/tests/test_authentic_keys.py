@@ -1,0 +1,240 @@
+"""What the database says of a key is not believed: a row that was changed is not used or shown."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from pqkeep_keyservice.crypto.kem import KEMS
+from pqkeep_keyservice.crypto.signature import SIGNATURE_SCHEMES
+from pqkeep_keyservice.crypto.slhdsa import SETS
+from pqkeep_keyservice.crypto.slhdsa_pqcrypto import Pqcrypto
+from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, HashAlgorithm, Operation
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import KeyVersion, TenantId
+from pqkeep_protocol.messages import (
+    ArchiveKey,
+    Attribution,
+    Decapsulate,
+    Decrypt,
+    Encapsulate,
+    Encrypt,
+    GenerateKey,
+    GetActiveKey,
+    GetKey,
+    KeyService,
+    ListKeys,
+    Request,
+    RetireKey,
+    RotateKey,
+    Sign,
+    SignHash,
+    Unwrap,
+    Verify,
+    VerifyHash,
+    Wrap,
+)
+
+Sql = Callable[..., list[Any]]
+Serving = Callable[[], AbstractContextManager[KeyService]]
+KEM, SIGNATURE, SLH_DSA = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65, Algorithm.SLH_DSA_SHA2_128F
+V1, V2, V3 = KeyVersion(1), KeyVersion(2), KeyVersion(3)
+HALVES = "SELECT public_key, sealed_seed FROM keys WHERE tenant_id = ? AND version = ?"
+
+
+class Caller:
+    """Somebody with one key of one algorithm, whose second version is the active one."""
+
+    def __init__(self, tenant: TenantId, algorithm: Algorithm, attribution: Attribution) -> None:
+        self.tenant, self.algorithm = tenant, algorithm
+        self._attribution = attribution
+        self._key: dict[str, Any] = {"tenant": tenant, "algorithm": algorithm}
+
+    async def ask(self, keys: KeyService, request: Request[Any]) -> Any:
+        """Return a result, or the kind of the refusal."""
+        try:
+            return await keys.execute(request, self._attribution)
+        except KeyServiceError as refusal:
+            return refusal.kind
+
+    async def prepare(self, keys: KeyService) -> None:
+        """Make two versions."""
+        await keys.execute(GenerateKey(**self._key, quota=None), self._attribution)
+        await keys.execute(RotateKey(**self._key), self._attribution)
+
+    async def uses(self, keys: KeyService) -> list[Request[Any]]:
+        """Return every request that uses or shows the active version; each of them succeeds."""
+        active: dict[str, Any] = {**self._key, "version": None}
+        one: dict[str, Any] = {**self._key, "version": V2}
+        requests: list[Request[Any]] = [
+            GetKey(**one),
+            GetActiveKey(**self._key),
+            ListKeys(**self._key, status=None),
+            ListKeys(tenant=self.tenant, algorithm=None, status=None),
+        ]
+        operations = ALGORITHMS[self.algorithm].operations
+        if Operation.ENCRYPT in operations:
+            encrypt, encapsulate = Encrypt(**active, plaintext=b"text"), Encapsulate(**one)
+            blob, capsule = await self.ask(keys, encrypt), await self.ask(keys, encapsulate)
+            requests += [encrypt, Encrypt(**one, plaintext=b"text"), encapsulate]
+            requests += [
+                Decrypt(**one, ciphertext=blob.ciphertext),
+                Decapsulate(**one, kem_ciphertext=capsule.kem_ciphertext),
+            ]
+        if Operation.WRAP in operations:
+            wrap = Wrap(**one, symmetric_key=bytearray(32))
+            wrapped = await self.ask(keys, wrap)
+            requests += [wrap, Unwrap(**one, wrapped_key=wrapped.wrapped_key)]
+        if Operation.SIGN in operations:
+            digest: dict[str, Any] = {"hash_algorithm": HashAlgorithm.SHA_256, "digest": bytes(32)}
+            sign, sign_hash = Sign(**active, message=b"text"), SignHash(**active, **digest)
+            signed, hashed = await self.ask(keys, sign), await self.ask(keys, sign_hash)
+            requests += [
+                sign,
+                sign_hash,
+                Verify(**one, message=b"text", signature=signed.signature),
+                VerifyHash(**one, **digest, signature=hashed.signature),
+            ]
+        return requests
+
+
+def public_key_of_a_thief(algorithm: Algorithm) -> bytes:
+    """Return the public half of a key pair that was made elsewhere."""
+    if algorithm in KEMS:
+        return KEMS[algorithm].generate().public_bytes()
+    if algorithm in SIGNATURE_SCHEMES:
+        return SIGNATURE_SCHEMES[algorithm].generate().public_bytes()
+    return Pqcrypto().generate(algorithm)[SETS[algorithm].public_key :]
+
+
+@pytest.mark.parametrize("algorithm", [*KEMS, *SIGNATURE_SCHEMES, SLH_DSA])
+async def test_a_swapped_public_key_is_never_used_or_shown(
+    algorithm: Algorithm, serving: Serving, sql: Sql, tenant: TenantId, attribution: Attribution
+) -> None:
+    """With a thief's public key in its row a version answers UNAVAILABLE, whatever is asked of it."""
+    caller = Caller(tenant, algorithm, attribution)
+    with serving() as keys:
+        await caller.prepare(keys)
+        requests = await caller.uses(keys)
+        for request in requests:
+            assert not isinstance(await caller.ask(keys, request), ErrorKind), request
+    sql("UPDATE keys SET public_key = ? WHERE version = 2", public_key_of_a_thief(algorithm))
+    with serving() as keys:
+        for request in requests:
+            assert await caller.ask(keys, request) is ErrorKind.UNAVAILABLE, request
+        untouched = GetKey(tenant=tenant, algorithm=algorithm, version=V1)
+        assert (await caller.ask(keys, untouched)).key.version == V1
+    outcomes = sql("SELECT outcome FROM audit_records ORDER BY sequence DESC")[1:]
+    assert outcomes[: len(requests)] == [("unavailable",)] * len(requests)
+
+
+@pytest.mark.parametrize("source", ["another tenant", "an older version"])
+@pytest.mark.parametrize("algorithm", [KEM, SIGNATURE])
+async def test_a_pair_in_anothers_row_is_never_used_or_shown(
+    source: str,
+    algorithm: Algorithm,
+    serving: Serving,
+    sql: Sql,
+    tenant: TenantId,
+    attribution: Attribution,
+) -> None:
+    """A public key that is moved together with its own seed is as little believed as one without."""
+    caller = Caller(tenant, algorithm, attribution)
+    other = Caller(TenantId(uuid4()), algorithm, attribution)
+    with serving() as keys:
+        for who in (caller, other):
+            await who.prepare(keys)
+        requests = await caller.uses(keys)
+    (pair,) = (
+        sql(HALVES, other.tenant.hex, 2)
+        if source == "another tenant"
+        else sql(HALVES, tenant.hex, 1)
+    )
+    move = "UPDATE keys SET public_key = ?, sealed_seed = ? WHERE tenant_id = ? AND version = 2"
+    sql(move, *pair, tenant.hex)
+    with serving() as keys:
+        for request in requests:
+            assert await caller.ask(keys, request) is ErrorKind.UNAVAILABLE, request
+        for request in await other.uses(keys):
+            assert not isinstance(await other.ask(keys, request), ErrorKind), request
+
+
+@pytest.mark.parametrize("step", [RetireKey, ArchiveKey])
+async def test_a_change_does_not_show_a_swapped_public_key(
+    step: type[RetireKey | ArchiveKey],
+    serving: Serving,
+    sql: Sql,
+    tenant: TenantId,
+    attribution: Attribution,
+) -> None:
+    """Whatever becomes of retiring or archiving such a version, the thief's key is not answered."""
+    caller = Caller(tenant, KEM, attribution)
+    with serving() as keys:
+        await caller.prepare(keys)
+    thiefs = public_key_of_a_thief(KEM)
+    sql("UPDATE keys SET public_key = ?", thiefs)
+    version = V2 if step is RetireKey else V1
+    with serving() as keys:
+        answer = await caller.ask(keys, step(tenant=tenant, algorithm=KEM, version=version))
+    assert isinstance(answer, ErrorKind) or answer.key.public_key != thiefs
+
+
+LOST = {
+    "the oldest": "version = 1",
+    "one in the middle": "version = 2",
+    "the newest": "version = 3",
+    "all": "true",
+}
+
+
+@pytest.mark.parametrize(
+    "lost",
+    LOST,
+)
+async def test_a_missing_version_makes_the_keyring_unavailable(
+    lost: str, serving: Serving, sql: Sql, tenant: TenantId, attribution: Attribution
+) -> None:
+    """Without one of its rows a keyring is UNAVAILABLE: no version moves up, none is made twice."""
+    caller = Caller(tenant, KEM, attribution)
+    key: dict[str, Any] = {"tenant": tenant, "algorithm": KEM}
+    with serving() as keys:
+        await caller.prepare(keys)
+        await caller.ask(keys, RotateKey(**key))
+        blob = await caller.ask(keys, Encrypt(**key, version=None, plaintext=b"text"))
+        await caller.ask(keys, RetireKey(**key, version=V3))
+        await caller.ask(keys, GenerateKey(tenant=tenant, algorithm=SIGNATURE, quota=None))
+    sql(f"DELETE FROM keys WHERE algorithm = 'Kyber768' AND {LOST[lost]}")  # noqa: S608 - ours
+    left = sql("SELECT * FROM keys")
+    requests: list[Request[Any]] = [
+        *(GetKey(**key, version=version) for version in (V1, V2, V3)),
+        GetActiveKey(**key),
+        ListKeys(**key, status=None),
+        ListKeys(tenant=tenant, algorithm=None, status=None),
+        Decrypt(**key, version=V3, ciphertext=blob.ciphertext),
+        RotateKey(**key),
+        RetireKey(**key, version=V2),
+        ArchiveKey(**key, version=V2),
+        GenerateKey(**key, quota=None),
+    ]
+    with serving() as keys:
+        for request in requests:
+            assert await caller.ask(keys, request) is ErrorKind.UNAVAILABLE, request
+        sign = Sign(tenant=tenant, algorithm=SIGNATURE, version=None, message=b"text")
+        assert not isinstance(await caller.ask(keys, sign), ErrorKind)
+    assert sql("SELECT * FROM keys") == left
+
+
+async def test_a_damaged_neighbour_does_not_change_an_answer(
+    serving: Serving, sql: Sql, tenant: TenantId, attribution: Attribution
+) -> None:
+    """A blob that does not open is DECRYPTION_FAILED, also where the tenant's other KEM is damaged."""
+    caller = Caller(tenant, KEM, attribution)
+    with serving() as keys:
+        await caller.prepare(keys)
+        await Caller(tenant, Algorithm.X_WING, attribution).prepare(keys)
+    sql("UPDATE keys SET sealed_seed = x'00' WHERE algorithm = 'X-Wing'")
+    with serving() as keys:
+        request = Decrypt(tenant=tenant, algorithm=KEM, version=V1, ciphertext=bytes(2000))
+        assert await caller.ask(keys, request) is ErrorKind.DECRYPTION_FAILED

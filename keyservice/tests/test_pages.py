@@ -1,0 +1,102 @@
+"""A long list of keys comes in pages that are complete together."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from pqkeep_keyservice.keyring import KeyEntry, Keyring
+from pqkeep_keyservice.operations.lifecycle import PAGE
+from pqkeep_keyservice.storage.material import KeyMaterial
+from pqkeep_keyservice.storage.store import AuditRow, Change, KeyStore
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
+from pqkeep_protocol.messages import Attribution, KeyService, ListKeys, RotateKey
+
+Sql = Callable[..., list[Any]]
+KEM, OTHER = Algorithm.ML_KEM_768, Algorithm.X_WING
+SIZES = {KEM: 700, OTHER: 500}
+TOTAL = 1200
+
+
+@pytest.fixture
+async def many(store: KeyStore, material: KeyMaterial, tenant: TenantId) -> list[KeyInfo]:
+    """Store 1,200 keys, as rotations would have left them; return them in the order of a list."""
+    made: list[KeyInfo] = []
+    for algorithm, size in SIZES.items():
+        ring = Keyring(tenant, algorithm)
+        entries = []
+        for number in range(1, size + 1):
+            version = KeyVersion(number)
+            public_key, sealed = material.generate(tenant, algorithm, version)
+            status = KeyStatus.ACTIVE if number == size else KeyStatus.RETIRED
+            created = datetime(2026, 1, 1, 0, 0, number % 60, tzinfo=UTC)
+            info = KeyInfo(algorithm, version, status, public_key, created)
+            entries.append(KeyEntry(info, sealed))
+        full = Keyring(tenant, algorithm, tuple(entries), revision=size)
+        row = AuditRow(0, str(tenant), "p", "rotate-key", algorithm, size, "success", "r", "a", "y")
+        await store.commit([(row, Change(ring, full))])
+        made += [entry.info for entry in entries]
+    return made
+
+
+async def test_the_pages_of_a_list_are_complete_and_ordered(
+    many: list[KeyInfo], keys: KeyService, tenant: TenantId, attribution: Attribution
+) -> None:
+    """1,200 keys come as 500, 500 and 200: every key once, by algorithm and version, and the total."""
+
+    async def pages(
+        algorithm: Algorithm | None = None, status: KeyStatus | None = None
+    ) -> list[tuple[KeyInfo, ...]]:
+        got: list[tuple[KeyInfo, ...]] = []
+        for _ in range(TOTAL // PAGE + 2):
+            skip = sum(len(page) for page in got)
+            request = ListKeys(tenant=tenant, algorithm=algorithm, status=status, skip=skip)
+            answer = await keys.execute(request, attribution)
+            if not answer.keys:
+                assert skip == answer.total
+                return got
+            got.append(answer.keys)
+        raise AssertionError("the list does not end")
+
+    everything = await pages()
+    assert [len(page) for page in everything] == [500, 500, 200]
+    assert [key for page in everything for key in page] == many
+    assert many == sorted(many, key=lambda key: (key.algorithm, key.version))
+    (first, second) = await pages(KEM)
+    assert [*first, *second] == many[: SIZES[KEM]]
+    retired = [key for page in await pages(status=KeyStatus.RETIRED) for key in page]
+    assert retired == [key for key in many if key.status is KeyStatus.RETIRED]
+    assert len(retired) == TOTAL - 2
+
+
+async def test_any_part_of_a_list_can_be_asked_for(
+    many: list[KeyInfo], keys: KeyService, tenant: TenantId, attribution: Attribution
+) -> None:
+    """A page begins where it is asked to, and ends after 500 keys or with the list."""
+    for skip, size in ((0, PAGE), (1, PAGE), (701, 499), (1199, 1), (1200, 0)):
+        request = ListKeys(tenant=tenant, algorithm=None, status=None, skip=skip)
+        answer = await keys.execute(request, attribution)
+        assert answer.keys == tuple(many[skip : skip + PAGE])
+        assert (len(answer.keys), answer.total) == (size, TOTAL)
+
+
+async def test_a_page_far_behind_the_end_is_empty(
+    keys: KeyService, tenant: TenantId, attribution: Attribution
+) -> None:
+    """The largest number that can be sent skips everything, and is no fault."""
+    request = ListKeys(tenant=tenant, algorithm=None, status=None, skip=2**64 - 1)
+    answer = await keys.execute(request, attribution)
+    assert (answer.keys, answer.total) == ((), 0)
+
+
+async def test_a_long_keyring_goes_on(
+    many: list[KeyInfo], keys: KeyService, tenant: TenantId, attribution: Attribution, sql: Sql
+) -> None:
+    """A key with 700 versions is rotated like any other, and the new version is on the last page."""
+    rotated = await keys.execute(RotateKey(tenant=tenant, algorithm=KEM), attribution)
+    assert rotated.key.version == SIZES[KEM] + 1
+    request = ListKeys(tenant=tenant, algorithm=KEM, status=None, skip=SIZES[KEM])
+    assert (await keys.execute(request, attribution)).keys == (rotated.key,)
+    assert sql("SELECT count(*) FROM keys") == [(TOTAL + 1,)]

@@ -1,0 +1,150 @@
+"""Numbers and texts that nothing behind the wall could hold do not get past the decoder."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, get_args
+from uuid import UUID
+
+import pytest
+from msgspec import Struct, structs
+
+from pqkeep_protocol.algorithms import Algorithm, HashAlgorithm
+from pqkeep_protocol.codec import (
+    TO_GATEWAY,
+    TO_KEY_SERVICE,
+    Answer,
+    Call,
+    FrameDecoder,
+    ProtocolError,
+    encode,
+)
+from pqkeep_protocol.keys import MAX_KEY_VERSION, KeyInfo, KeyStatus, KeyVersion, TenantId
+from pqkeep_protocol.messages import (
+    AnyRequest,
+    AnyResult,
+    Attribution,
+    Encrypted,
+    GetKey,
+    Key,
+    ListKeys,
+    Rotated,
+    Signed,
+)
+
+Feed = Callable[[FrameDecoder[Any], bytes | bytearray], list[Any]]
+TENANT = TenantId(UUID(int=1))
+SOMEBODY = Attribution("r", "p", "a", "y")
+VALUES: dict[str, Any] = {
+    "tenant": TENANT,
+    "algorithm": Algorithm.ML_KEM_768,
+    "hash_algorithm": HashAlgorithm.SHA_256,
+    "symmetric_key": bytearray(32),
+}
+NAMING_A_VERSION: list[type[Any]] = [
+    kind for kind in get_args(AnyRequest) if "version" in kind.__struct_fields__
+]
+INSIDE = [1, 2, MAX_KEY_VERSION]
+OUTSIDE = [0, -1, MAX_KEY_VERSION + 1, 2**63, 2**64 - 1, -(2**63)]
+LENGTHS = {"request_id": 128, "principal": 128, "source_address": 64, "policy": 128}
+
+
+def request(kind: type[Any], version: int) -> Any:
+    """Return a request of a kind, with a version."""
+    fields = {field.name: VALUES.get(field.name, b"") for field in structs.fields(kind)}
+    return kind(**{**fields, "version": KeyVersion(version)})
+
+
+def passes(feed: Feed, frame: Call | Answer) -> bool:
+    """Return whether a frame comes through its decoder, and is the same then."""
+    decoder: FrameDecoder[Any] = FrameDecoder(
+        TO_KEY_SERVICE if isinstance(frame, Call) else TO_GATEWAY
+    )
+    try:
+        got = feed(decoder, encode(frame))
+    except ProtocolError:
+        return False
+    assert got == [frame]
+    return True
+
+
+@pytest.mark.parametrize("kind", NAMING_A_VERSION)
+def test_a_request_names_a_version_that_can_be(kind: type[Any], feed: Feed) -> None:
+    """Versions from 1 to MAX_KEY_VERSION pass in every request that names one, and no others."""
+    for version in INSIDE:
+        assert passes(feed, Call(1, 1, SOMEBODY, request(kind, version)))
+    for version in OUTSIDE:
+        assert not passes(feed, Call(1, 1, SOMEBODY, request(kind, version)))
+
+
+def test_every_version_is_bounded() -> None:
+    """No message, and no description of a key, has a version without bounds."""
+    named: dict[str, type[Struct]] = {
+        f"{kind.__name__}.{field.name}": kind
+        for kind in (*get_args(AnyRequest), *get_args(AnyResult), KeyInfo)
+        for field in structs.fields(kind)
+        if "version" in field.name
+    }
+    assert len(named) > len(NAMING_A_VERSION)
+    for name, kind in named.items():
+        (field,) = [one for one in structs.fields(kind) if one.name == name.split(".")[1]]
+        assert str(MAX_KEY_VERSION) in str(field.type), name
+
+
+def info(version: int) -> KeyInfo:
+    """Return a description of a key, with a version."""
+    created = datetime(2026, 1, 1, tzinfo=UTC)
+    return KeyInfo(Algorithm.ML_KEM_768, KeyVersion(version), KeyStatus.ACTIVE, b"", created)
+
+
+RESULTS: dict[str, Callable[[int], AnyResult]] = {
+    "encrypted": lambda version: Encrypted(ciphertext=b"", version=KeyVersion(version)),
+    "signed": lambda version: Signed(signature=b"", version=KeyVersion(version)),
+    "key": lambda version: Key(key=info(version)),
+    "rotated": lambda version: Rotated(key=info(1), old_version=KeyVersion(version)),
+}
+
+
+@pytest.mark.parametrize("make", RESULTS.values(), ids=RESULTS.keys())
+def test_a_result_names_a_version_that_can_be(make: Callable[[int], AnyResult], feed: Feed) -> None:
+    """The gateway, too, takes versions from 1 to MAX_KEY_VERSION only."""
+    assert all(passes(feed, Answer(1, make(version))) for version in INSIDE)
+    assert not any(passes(feed, Answer(1, make(version))) for version in OUTSIDE)
+
+
+@pytest.mark.parametrize(("field", "length"), LENGTHS.items())
+@pytest.mark.parametrize("letter", ["a", "\u00e9", "\U0001f511"])
+def test_who_asked_is_said_in_so_many_letters(
+    field: str, length: int, letter: str, feed: Feed
+) -> None:
+    """Each text of the attribution has its longest length, in letters, and one more is no frame."""
+    get = GetKey(tenant=TENANT, algorithm=Algorithm.ML_KEM_768, version=KeyVersion(1))
+    for size in (0, 1, length):
+        by = structs.replace(SOMEBODY, **{field: letter * size})
+        assert passes(feed, Call(1, 1, by, get))
+    for size in (length + 1, 100_000):
+        by = structs.replace(SOMEBODY, **{field: letter * size})
+        assert not passes(feed, Call(1, 1, by, get))
+
+
+def test_every_text_of_an_attribution_is_bounded() -> None:
+    """No text that goes into the audit log is left out above."""
+    assert set(LENGTHS) == set(Attribution.__struct_fields__)
+
+
+@pytest.mark.parametrize(("skip", "expected"), [(0, True), (500, True), (-1, False)])
+def test_no_list_begins_before_its_beginning(skip: int, feed: Feed, *, expected: bool) -> None:
+    """How many keys are skipped is not negative."""
+    page = ListKeys(tenant=TENANT, algorithm=None, status=None, skip=skip)
+    assert passes(feed, Call(1, 1, SOMEBODY, page)) == expected
+
+
+def test_a_list_without_a_skip_is_its_first_page(feed: Feed) -> None:
+    """What says nothing of pages, as before there were any, asks for the first one."""
+    first = Call(1, 1, SOMEBODY, ListKeys(tenant=TENANT, algorithm=None, status=None))
+    stream = bytearray(encode(first))
+    assert stream[-1] == 0  # the skip
+    tag = stream.index(b"\xa9list-keys") - 1
+    stream[tag] -= 1  # an array of one fewer
+    body = stream[4:-1]
+    shorter = len(body).to_bytes(4, "big") + body
+    assert feed(FrameDecoder(TO_KEY_SERVICE), shorter) == [first]

@@ -1,0 +1,155 @@
+"""One end of a connection, on a real pair of sockets: how it ends, and whom it does not read."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+
+import pytest
+
+from pqkeep_protocol.codec import TO_KEY_SERVICE, Ping, Pong, ProtocolError, ToKeyService, encode
+from pqkeep_protocol.connection import FramedConnection
+
+SECONDS = 5.0
+COUNT = 60_000
+
+
+class End:
+    """A connection's end, and what it has said."""
+
+    def __init__(
+        self, *, patient: bool = True, admitted: bool = True, echoes: bool = False
+    ) -> None:
+        self.frames: list[ToKeyService] = []
+        self.lost: list[ProtocolError | None] = []
+        self.over = asyncio.Event()
+        self._echoes = echoes
+        self.connection = FramedConnection(
+            TO_KEY_SERVICE,
+            on_frame=self._receive,
+            on_lost=self._lose,
+            patient=patient,
+            admit=lambda _: admitted,
+        )
+
+    def _receive(self, frame: ToKeyService) -> None:
+        self.frames.append(frame)
+        if self._echoes:
+            self.connection.send(Pong(frame.id))
+
+    def _lose(self, nonsense: ProtocolError | None) -> None:
+        self.lost.append(nonsense)
+        self.over.set()
+
+
+Connect = Callable[[End], Awaitable[socket.socket]]
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Connect]:
+    """Connect an end with a bare socket."""
+    opened: list[tuple[socket.socket, End]] = []
+
+    async def new(end: End) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        theirs.settimeout(0)  # the loop waits for it
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(lambda: end.connection, sock=ours)
+        opened.append((theirs, end))
+        return theirs
+
+    yield new
+    for peer, end in opened:
+        peer.close()
+        async with asyncio.timeout(SECONDS):
+            await end.over.wait()
+
+
+async def test_who_hangs_up_has_said_no_nonsense(connect: Connect) -> None:
+    """When the peer leaves, even within a frame, the end is told once, without a reason."""
+    end = End()
+    peer = await connect(end)
+    await asyncio.get_running_loop().sock_sendall(peer, encode(Ping(1)) + encode(Ping(2))[:-1])
+    peer.close()
+    await end.over.wait()
+    assert end.frames == [Ping(1)]
+    assert end.lost == [None]
+
+
+async def test_nonsense_ends_the_connection_with_its_reason(connect: Connect) -> None:
+    """What is no frame ends it: told once, by a ProtocolError, and nothing is taken afterwards."""
+    end = End()
+    peer = await connect(end)
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(peer, encode(Ping(1)) + b"\xff" * 8 + encode(Ping(2)))
+    await end.over.wait()
+    assert end.frames == [Ping(1)]
+    (reason,) = end.lost
+    assert isinstance(reason, ProtocolError)
+    assert await loop.sock_recv(peer, 100) == b""
+
+
+async def test_sending_on_a_connection_that_is_over_does_nothing(connect: Connect) -> None:
+    """Before there is a connection, and after it, sending and closing are no errors."""
+    end = End()
+    end.connection.send(Pong(1))
+    end.connection.close()
+    peer = await connect(end)
+    peer.close()
+    await end.over.wait()
+    end.connection.send(Pong(2))
+    end.connection.close()
+    assert end.lost == [None]
+
+
+async def test_closing_delivers_what_is_queued(connect: Connect) -> None:
+    """Everything that was sent before close arrives, and then the end of it."""
+    end = End()
+    peer = await connect(end)
+    for number in range(COUNT):
+        end.connection.send(Pong(2**40 + number))
+    end.connection.close()
+    loop, got = asyncio.get_running_loop(), bytearray()
+    while data := await loop.sock_recv(peer, 2**20):
+        got += data
+    assert got == b"".join(encode(Pong(2**40 + number)) for number in range(COUNT))
+    assert end.lost == [None]
+
+
+async def test_who_is_not_admitted_is_not_heard(connect: Connect) -> None:
+    """A peer that is turned away is hung up on: no frame of it is handed over, none is sent."""
+    end = End(admitted=False, echoes=True)
+    peer = await connect(end)
+    with suppress(ConnectionError):
+        await asyncio.get_running_loop().sock_sendall(peer, encode(Ping(1)))
+    await end.over.wait()
+    end.connection.send(Pong(1))
+    assert (end.frames, end.lost) == ([], [None])
+    with suppress(ConnectionError):  # a reset, or the end of it
+        assert await asyncio.get_running_loop().sock_recv(peer, 100) == b""
+
+
+@pytest.mark.parametrize("patient", [False, True])
+async def test_only_the_patient_read_who_does_not_read(connect: Connect, *, patient: bool) -> None:
+    """From a peer that leaves its answers unread a patient end takes all, another one stops.
+
+    When the peer reads at last, that one goes on, and every frame is answered, in order.
+    """
+    end = End(patient=patient, echoes=True)
+    peer = await connect(end)
+    loop = asyncio.get_running_loop()
+    frames = b"".join(encode(Ping(2**40 + number)) for number in range(COUNT))
+    sending = asyncio.create_task(loop.sock_sendall(peer, frames))
+    await asyncio.wait([sending], timeout=SECONDS if patient else 0.5)
+    assert sending.done() == patient
+    if not patient:
+        stopped = len(end.frames)
+        await asyncio.sleep(0.1)
+        assert len(end.frames) == stopped < COUNT
+    expected = b"".join(encode(Pong(2**40 + number)) for number in range(COUNT))
+    got = bytearray()
+    async with asyncio.timeout(SECONDS):
+        while len(got) < len(expected):
+            got += await loop.sock_recv(peer, 2**20)
+        await sending
+    assert got == expected

@@ -1,0 +1,258 @@
+"""The queue before the worker processes, and the processes themselves, with tiny work."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import TypeVar, TypeVarTuple
+from uuid import uuid4
+
+import pytest
+
+from pqkeep_keyservice.workers import (
+    MAX_WAITING,
+    MAX_WAITING_PER_TENANT,
+    Lane,
+    WorkerProcess,
+)
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import TenantId
+
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
+SECONDS = 30.0
+WORKERS = 2
+
+
+class Held(WorkerProcess):
+    """A worker without a process, whose work ends when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__(time.sleep, 0)
+        self.release = asyncio.Event()
+
+    async def run(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
+        await self.release.wait()
+        return function(*arguments)
+
+
+def _tenant() -> TenantId:
+    return TenantId(uuid4())
+
+
+def _soon(seconds: float = SECONDS) -> float:
+    return asyncio.get_running_loop().time() + seconds
+
+
+async def _kind(work: asyncio.Task[T]) -> ErrorKind | None:
+    """Return why work was refused; None if it was done."""
+    try:
+        await work
+    except KeyServiceError as refusal:
+        return refusal.kind
+    return None
+
+
+@pytest.fixture
+def worker() -> Iterator[WorkerProcess]:
+    """One real worker process."""
+    with closing(WorkerProcess(time.sleep, 0)) as made:
+        yield made
+
+
+async def test_work_runs_in_another_process(worker: WorkerProcess) -> None:
+    """A function runs in one process, not this one, and its own exception comes back."""
+    first = await worker.run(os.getpid)
+    with pytest.raises(ValueError, match="invalid literal"):
+        await worker.run(int, "no number")
+    assert await worker.run(os.getpid) == first != os.getpid()
+
+
+async def test_a_worker_that_dies_once_is_replaced_and_tried_again(worker: WorkerProcess) -> None:
+    """Killed in the middle of its work, a worker is replaced; the caller gets the result."""
+    pid = await worker.run(os.getpid)
+    work = asyncio.create_task(worker.run(time.sleep, 0.5))
+    await asyncio.sleep(0.1)
+    os.kill(pid, signal.SIGKILL)
+    await work
+    assert await worker.run(os.getpid) != pid
+
+
+async def test_a_worker_that_dies_twice_is_unavailable_once(worker: WorkerProcess) -> None:
+    """Work that ends its process each time is UNAVAILABLE; the next work is done."""
+    with pytest.raises(KeyServiceError) as refusal:
+        await worker.run(os._exit, 3)
+    assert refusal.value.kind is ErrorKind.UNAVAILABLE
+    assert await worker.run(os.getpid) != os.getpid()
+
+
+async def test_a_worker_that_cannot_start_is_unavailable() -> None:
+    """Where a worker's initialisation ends it each time, work is UNAVAILABLE, and never hangs."""
+    with closing(WorkerProcess(os._exit, 3)) as broken:
+        for _ in range(2):
+            with pytest.raises(KeyServiceError) as refusal:
+                await broken.run(os.getpid)
+            assert refusal.value.kind is ErrorKind.UNAVAILABLE
+
+
+async def test_a_tenant_with_much_work_does_not_hold_another_up() -> None:
+    """With one tenant's 20 pieces queued, another's one piece is done after at most a few."""
+    with closing(
+        Lane([WorkerProcess(time.sleep, 0) for _ in range(WORKERS)], per_tenant=1)
+    ) as lane:
+        busy, other = _tenant(), _tenant()
+        started = (lane.run(each, _soon(), time.sleep, 0.2) for each in (busy, other))
+        await asyncio.gather(*started)
+        done: list[TenantId] = []
+
+        async def run(tenant: TenantId) -> None:
+            await lane.run(tenant, _soon(), time.sleep, 0.05)
+            done.append(tenant)
+
+        work = [asyncio.create_task(run(busy)) for _ in range(20)]
+        await asyncio.sleep(0)
+        await run(other)
+        assert done.count(busy) <= 3
+        await asyncio.gather(*work)
+        assert done.count(busy) == 20
+
+
+async def test_tenants_take_turns() -> None:
+    """After the piece that runs already, each tenant is served once before any is again."""
+    worker = Held()
+    with closing(Lane([worker], per_tenant=1)) as lane:
+        tenants = [_tenant() for _ in range(3)]
+        order: list[int] = []
+
+        async def run(index: int) -> None:
+            await lane.run(tenants[index], _soon(), int)
+            order.append(index)
+
+        work = [asyncio.create_task(run(index)) for index in (0, 0, 0, 1, 1, 1, 2, 2, 2)]
+        await asyncio.sleep(0)
+        worker.release.set()
+        await asyncio.gather(*work)
+        assert sorted(order) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+        assert order[0] == 0
+        assert set(order[1:4]) == set(order[4:7]) == {0, 1, 2}
+
+
+async def test_no_tenant_has_more_than_its_share_running() -> None:
+    """Of three workers a tenant alone gets two; the third is free for another at once."""
+    workers = [Held() for _ in range(3)]
+    with closing(Lane(workers, per_tenant=2)) as lane:
+        busy, other = _tenant(), _tenant()
+        work = [asyncio.create_task(lane.run(busy, _soon(), int)) for _ in range(5)]
+        await asyncio.sleep(0)
+        late = asyncio.create_task(lane.run(other, _soon(), int))
+        await asyncio.sleep(0)
+        assert sum(worker in lane._free for worker in workers) == 0
+        workers[0].release.set()
+        await asyncio.wait_for(late, SECONDS)
+        for worker in workers:
+            worker.release.set()
+        assert await asyncio.gather(*work) == [0] * 5
+        assert sum(worker in lane._free for worker in workers) == 3
+
+
+async def test_a_tenants_queue_is_bounded() -> None:
+    """One piece more than may wait is OVERLOADED at once; other tenants are still let in."""
+    worker = Held()
+    with closing(Lane([worker], per_tenant=1)) as lane:
+        busy, other = _tenant(), _tenant()
+        work = [
+            asyncio.create_task(lane.run(busy, _soon(), int))
+            for _ in range(1 + MAX_WAITING_PER_TENANT)
+        ]
+        await asyncio.sleep(0)
+        with pytest.raises(KeyServiceError) as refusal:
+            await lane.run(busy, _soon(), int)
+        assert refusal.value.kind is ErrorKind.OVERLOADED
+        late = asyncio.create_task(lane.run(other, _soon(), int))
+        worker.release.set()
+        assert await late == 0
+        assert await asyncio.gather(*work) == [0] * len(work)
+        assert await lane.run(busy, _soon(), int) == 0
+
+
+async def test_the_whole_queue_is_bounded() -> None:
+    """When as much waits as may wait, every tenant's next piece is OVERLOADED; later it is not."""
+    worker = Held()
+    with closing(Lane([worker], per_tenant=1)) as lane:
+        tenants = [_tenant() for _ in range(MAX_WAITING + 1)]
+        work = [asyncio.create_task(lane.run(tenant, _soon(), int)) for tenant in tenants]
+        await asyncio.sleep(0)
+        with pytest.raises(KeyServiceError) as refusal:
+            await lane.run(_tenant(), _soon(), int)
+        assert refusal.value.kind is ErrorKind.OVERLOADED
+        worker.release.set()
+        assert await asyncio.gather(*work) == [0] * len(work)
+        assert await lane.run(_tenant(), _soon(), int) == 0
+
+
+async def test_a_turn_that_comes_too_late_is_given_up() -> None:
+    """What waits past its deadline is DEADLINE_EXCEEDED, in time; the lane goes on."""
+    worker = Held()
+    with closing(Lane([worker], per_tenant=1)) as lane:
+        tenant = _tenant()
+        running = asyncio.create_task(lane.run(tenant, _soon(), int))
+        await asyncio.sleep(0)
+        late = [asyncio.create_task(lane.run(tenant, _soon(0.05), int)) for _ in range(5)]
+        refusals = [await _kind(each) for each in late]
+        assert set(refusals) == {ErrorKind.DEADLINE_EXCEEDED}
+        assert not running.done()
+        worker.release.set()
+        assert await running == 0
+        assert await lane.run(tenant, _soon(), int) == 0
+
+
+async def test_no_worker_is_lost_where_turn_and_deadline_come_together() -> None:
+    """A turn that comes in the moment of its deadline is used or handed on, never lost."""
+    worker = Held()
+    with closing(Lane([worker], per_tenant=1)) as lane:
+        tenant = _tenant()
+        running = asyncio.create_task(lane.run(tenant, _soon(), int))
+        late = asyncio.create_task(lane.run(tenant, _soon(0.2), int))
+        await asyncio.sleep(0.1)
+        worker.release.set()
+        time.sleep(0.15)  # noqa: ASYNC251 - the loop is late: both events are in its next round
+        assert await running == 0
+        assert await _kind(late) in (None, ErrorKind.DEADLINE_EXCEEDED)
+        async with asyncio.timeout(SECONDS):
+            assert await lane.run(tenant, _soon(1.0), int) == 0
+        assert not lane._running[tenant]
+
+
+async def test_no_worker_is_lost_where_a_caller_gives_up() -> None:
+    """Cancelled while waiting or while running, a caller leaves the lane whole."""
+    workers = [Held(), Held()]
+    with closing(Lane(workers, per_tenant=1)) as lane:
+        tenant = _tenant()
+        work = [asyncio.create_task(lane.run(tenant, _soon(), int)) for _ in range(3)]
+        await asyncio.sleep(0)
+        for each in (work[1], work[0]):
+            each.cancel()
+        await asyncio.sleep(0.01)
+        for worker in workers:
+            worker.release.set()
+        assert await work[2] == 0
+        assert await lane.run(tenant, _soon(1.0), int) == 0
+        assert len(lane._free) == len(workers)
+
+
+async def test_no_worker_is_lost_where_a_caller_gives_up_at_its_turn() -> None:
+    """A caller that is cancelled in the very moment its turn comes hands the worker on."""
+    worker = Held()
+    with closing(Lane([worker], per_tenant=1)) as lane:
+        first, second = _tenant(), _tenant()
+        running = asyncio.create_task(lane.run(first, _soon(), int))
+        waiting = asyncio.create_task(lane.run(second, _soon(), int))
+        await asyncio.sleep(0)
+        worker.release.set()
+        asyncio.get_running_loop().call_soon(waiting.cancel)  # right after the turn is given
+        assert await running == 0
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert await lane.run(first, _soon(1.0), int) == 0

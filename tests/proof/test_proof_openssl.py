@@ -1,0 +1,135 @@
+"""slh_dsa = "openssl": what it needs, and what is said where that is missing."""
+
+import ctypes
+import ctypes.util
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pqkeep_keyservice.config import ConfigError
+from pqkeep_keyservice.crypto.slhdsa_openssl import OLDEST, OpenSsl
+
+Start = Callable[[str], tuple[subprocess.Popen[str], Path]]
+SECONDS = 30.0
+
+
+def _system_library() -> str:
+    found = ctypes.util.find_library("crypto")
+    if found is None:
+        pytest.skip("the system has no libcrypto")
+    return found
+
+
+def _version(library: str) -> int:
+    number = ctypes.CDLL(library).OpenSSL_version_num
+    number.restype = ctypes.c_ulong
+    return int(number())
+
+
+@pytest.fixture
+def old_library() -> str:
+    """Return the system's libcrypto, where it is older than 3.5."""
+    library = _system_library()
+    if _version(library) >= OLDEST:
+        pytest.skip("the system's OpenSSL is 3.5 or later")
+    return library
+
+
+def test_a_new_enough_library_is_taken(proof_openssl_library: str) -> None:
+    """A libcrypto of 3.5 or later is accepted."""
+    assert _version(proof_openssl_library) >= OLDEST
+    OpenSsl(proof_openssl_library)
+
+
+def test_an_old_library_is_refused(old_library: str) -> None:
+    """A libcrypto before 3.5 is refused; the message names what is needed and what was found."""
+    with pytest.raises(ConfigError, match=r"needs OpenSSL 3\.5 or later; .* is [0-3]\.\d+\.\d+"):
+        OpenSsl(old_library)
+
+
+def test_the_systems_library_is_the_default(old_library: str) -> None:
+    """Without a name the system's own libcrypto is looked at, and refused where it is old."""
+    with pytest.raises(ConfigError, match=r"needs OpenSSL 3\.5 or later"):
+        OpenSsl()
+
+
+@pytest.mark.parametrize("kind", ["missing", "empty", "text", "another library"])
+def test_what_is_no_libcrypto_is_refused(kind: str, tmp_path: Path) -> None:
+    """A file that is missing, empty, no library, or another library is refused by its name."""
+    path = tmp_path / "libcrypto.so"
+    if kind == "empty":
+        path.touch()
+    if kind == "text":
+        path.write_text("not a library")
+    library = ctypes.util.find_library("c") if kind == "another library" else str(path)
+    with pytest.raises(
+        ConfigError, match=r'slh_dsa = "openssl": .*(libcrypto|OpenSSL_version_num)'
+    ):
+        OpenSsl(library)
+
+
+def test_a_key_service_without_its_library_does_not_start(
+    proof_start_key_service: Start, tmp_path: Path
+) -> None:
+    """A key service that is to use a missing library ends with status 78 and says which."""
+    missing = tmp_path / "no-libcrypto.so"
+    process, socket = proof_start_key_service(
+        f'slh_dsa = "openssl"\nopenssl_library = "{missing}"\n'
+    )
+    assert process.wait(SECONDS) == os.EX_CONFIG
+    log = socket.with_name("log").read_text()
+    assert 'slh_dsa = "openssl"' in log
+    assert missing.name in log
+    assert "Traceback" not in log
+    assert not socket.exists()
+
+
+def test_a_key_service_with_an_old_library_does_not_start(
+    proof_start_key_service: Start, old_library: str
+) -> None:
+    """A key service that is to use an old library ends with status 78 and says so."""
+    process, socket = proof_start_key_service(
+        f'slh_dsa = "openssl"\nopenssl_library = "{old_library}"\n'
+    )
+    assert process.wait(SECONDS) == os.EX_CONFIG
+    log = socket.with_name("log").read_text()
+    assert "needs OpenSSL 3.5 or later" in log
+    assert "Traceback" not in log
+
+
+def test_a_key_service_with_a_new_enough_library_starts(
+    proof_start_key_service: Start, proof_openssl_library: str
+) -> None:
+    """A key service with a usable library serves, and ends with status 0."""
+    process, socket = proof_start_key_service(
+        f'slh_dsa = "openssl"\nopenssl_library = "{proof_openssl_library}"\n'
+    )
+    deadline = time.monotonic() + SECONDS
+    while not socket.exists():
+        assert process.poll() is None, socket.with_name("log").read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(0.2)
+    process.terminate()
+    assert process.wait(SECONDS) == 0
+
+
+def test_the_librarys_path_is_relative_to_the_settings_file(
+    proof_start_key_service: Start,
+    tmp_path_factory: pytest.TempPathFactory,
+    proof_openssl_library: str,
+) -> None:
+    """Like every other path in the settings, a relative one starts at the settings file."""
+    (tmp_path_factory.getbasetemp() / "libcrypto.so.3").symlink_to(proof_openssl_library)
+    process, socket = proof_start_key_service(
+        'slh_dsa = "openssl"\nopenssl_library = "../libcrypto.so.3"\n'
+    )
+    deadline = time.monotonic() + SECONDS
+    while not socket.exists():
+        assert process.poll() is None, socket.with_name("log").read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -1,0 +1,417 @@
+"""What was made for one purpose, version, tenant, algorithm or hash serves no other.
+
+In process, through the real Dispatcher.
+"""
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from pqkeep_protocol.algorithms import (
+    ALGORITHMS,
+    DIGEST_SIZE,
+    Algorithm,
+    HashAlgorithm,
+    Kind,
+    Operation,
+)
+from pqkeep_protocol.errors import ErrorKind
+from pqkeep_protocol.keys import KeyVersion, TenantId
+from pqkeep_protocol.messages import (
+    AnyRequest,
+    AnyResult,
+    Decapsulate,
+    Decapsulated,
+    Decrypt,
+    Encapsulate,
+    Encapsulated,
+    Encrypt,
+    Encrypted,
+    GenerateKey,
+    RotateKey,
+    Sign,
+    Signed,
+    SignHash,
+    Unwrap,
+    Unwrapped,
+    Verified,
+    Verify,
+    VerifyHash,
+    Wrap,
+    Wrapped,
+)
+
+Outcome = AnyResult | ErrorKind
+Outcomes = Callable[[Sequence[AnyRequest]], list[Outcome]]
+Serve = Callable[[Path], AbstractContextManager[Outcomes]]
+
+KEMS = [a for a in Algorithm if ALGORITHMS[a].kind is Kind.KEM]
+WRAPPING = [a for a in Algorithm if Operation.WRAP in ALGORITHMS[a].operations]
+SIGNATURES = [a for a in Algorithm if ALGORITHMS[a].kind is Kind.SIGNATURE]
+SIZES = (16, 24, 32, 48, 64)
+ONE, TWO = KeyVersion(1), KeyVersion(2)
+CONTEXT = b"pqkeep/v1/sign-hash"
+OID_SHA_256 = bytes.fromhex("0609608648016503040201")
+DIGEST = bytes(range(64))
+
+
+@pytest.fixture(scope="module")
+def rotated(proof_outcomes: Outcomes) -> TenantId:
+    """Make a tenant with two versions of every KEM key."""
+    tenant = TenantId(uuid4())
+    for algorithm in KEMS:
+        made = proof_outcomes(
+            [
+                GenerateKey(tenant=tenant, algorithm=algorithm, quota=None),
+                RotateKey(tenant=tenant, algorithm=algorithm),
+            ]
+        )
+        assert not [kind for kind in made if isinstance(kind, ErrorKind)]
+    return tenant
+
+
+def _ciphertext(
+    outcomes: Outcomes, tenant: TenantId, algorithm: Algorithm, version: KeyVersion, data: bytes
+) -> bytes:
+    (made,) = outcomes(
+        [Encrypt(tenant=tenant, algorithm=algorithm, version=version, plaintext=data)]
+    )
+    assert isinstance(made, Encrypted)
+    return made.ciphertext
+
+
+def _wrapped(
+    outcomes: Outcomes, tenant: TenantId, algorithm: Algorithm, version: KeyVersion, data: bytes
+) -> bytes:
+    key = bytearray(data)
+    request = Wrap(tenant=tenant, algorithm=algorithm, version=version, symmetric_key=key)
+    (made,) = outcomes([request])
+    assert isinstance(made, Wrapped)
+    assert key == bytes(len(data)), "the key was not wiped"
+    return made.wrapped_key
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("algorithm", WRAPPING)
+def test_a_wrapped_key_never_decrypts(
+    algorithm: Algorithm, size: int, proof_outcomes: Outcomes, proof_tenant: TenantId
+) -> None:
+    """Of each size: unwrap returns it, decrypt refuses it; a ciphertext of it never unwraps."""
+    key = DIGEST[:size]
+    wrapped = _wrapped(proof_outcomes, proof_tenant, algorithm, ONE, key)
+    ciphertext = _ciphertext(proof_outcomes, proof_tenant, algorithm, ONE, key)
+    assert len(wrapped) == len(ciphertext)
+    assert proof_outcomes(
+        [
+            Unwrap(tenant=proof_tenant, algorithm=algorithm, version=ONE, wrapped_key=wrapped),
+            Decrypt(tenant=proof_tenant, algorithm=algorithm, version=ONE, ciphertext=wrapped),
+            Unwrap(tenant=proof_tenant, algorithm=algorithm, version=ONE, wrapped_key=ciphertext),
+        ]
+    ) == [
+        Unwrapped(symmetric_key=key),
+        ErrorKind.DECRYPTION_FAILED,
+        ErrorKind.DECRYPTION_FAILED,
+    ]
+
+
+@pytest.mark.parametrize("algorithm", KEMS)
+def test_a_blob_opens_under_its_own_version_only(
+    algorithm: Algorithm, proof_outcomes: Outcomes, rotated: TenantId
+) -> None:
+    """A ciphertext of the second version does not open under the first."""
+    made = _ciphertext(proof_outcomes, rotated, algorithm, TWO, DIGEST)
+    right, wrong = proof_outcomes(
+        [
+            Decrypt(tenant=rotated, algorithm=algorithm, version=version, ciphertext=made)
+            for version in (TWO, ONE)
+        ]
+    )
+    assert not isinstance(right, ErrorKind)
+    assert wrong is ErrorKind.DECRYPTION_FAILED
+
+
+@pytest.mark.parametrize("algorithm", WRAPPING)
+def test_a_wrapped_key_opens_under_its_own_version_only(
+    algorithm: Algorithm, proof_outcomes: Outcomes, rotated: TenantId
+) -> None:
+    """A key wrapped with the second version does not unwrap with the first."""
+    made = _wrapped(proof_outcomes, rotated, algorithm, TWO, DIGEST)
+    assert proof_outcomes(
+        [
+            Unwrap(tenant=rotated, algorithm=algorithm, version=version, wrapped_key=made)
+            for version in (TWO, ONE)
+        ]
+    ) == [Unwrapped(symmetric_key=DIGEST), ErrorKind.DECRYPTION_FAILED]
+
+
+@pytest.mark.parametrize("algorithm", KEMS)
+def test_secrets_are_of_one_version_and_one_tenant(
+    algorithm: Algorithm, proof_outcomes: Outcomes, rotated: TenantId, proof_tenant: TenantId
+) -> None:
+    """An encapsulation gives its secret to its own key only; any other gets another."""
+    (made,) = proof_outcomes([Encapsulate(tenant=rotated, algorithm=algorithm, version=TWO)])
+    assert isinstance(made, Encapsulated)
+    secrets = [
+        answer.shared_secret
+        for answer in proof_outcomes(
+            [
+                Decapsulate(
+                    tenant=tenant,
+                    algorithm=algorithm,
+                    version=version,
+                    kem_ciphertext=made.kem_ciphertext,
+                )
+                for tenant, version in ((rotated, TWO), (rotated, ONE), (proof_tenant, ONE))
+            ]
+        )
+        if isinstance(answer, Decapsulated)
+    ]
+    assert secrets[0] == made.shared_secret
+    assert len(set(secrets)) == 3
+
+
+@pytest.mark.parametrize("algorithm", KEMS)
+def test_a_blob_opens_for_its_own_tenant_only(
+    algorithm: Algorithm, proof_outcomes: Outcomes, rotated: TenantId, proof_tenant: TenantId
+) -> None:
+    """Another tenant's ciphertext and wrapped key are refused like damaged ones."""
+    requests: list[AnyRequest] = [
+        Decrypt(
+            tenant=rotated,
+            algorithm=algorithm,
+            version=ONE,
+            ciphertext=_ciphertext(proof_outcomes, proof_tenant, algorithm, ONE, DIGEST),
+        )
+    ]
+    if algorithm in WRAPPING:
+        wrapped = _wrapped(proof_outcomes, proof_tenant, algorithm, ONE, DIGEST)
+        requests.append(
+            Unwrap(tenant=rotated, algorithm=algorithm, version=ONE, wrapped_key=wrapped)
+        )
+    assert set(proof_outcomes(requests)) == {ErrorKind.DECRYPTION_FAILED}
+
+
+@pytest.mark.parametrize(("made_with", "named"), list(permutations(KEMS, 2)))
+def test_another_kems_blob_is_a_mismatch(
+    made_with: Algorithm, named: Algorithm, proof_outcomes: Outcomes, rotated: TenantId
+) -> None:
+    """Decrypt says ALGORITHM_MISMATCH for another KEM's blob of that version, and for no other."""
+    blobs = [
+        _ciphertext(proof_outcomes, rotated, made_with, TWO, DIGEST[:size]) for size in (0, 16, 64)
+    ]
+    blob = blobs[-1]
+    damaged = blob[:-1] + bytes((blob[-1] ^ 1,))
+    *right, other_version, broken = proof_outcomes(
+        [
+            Decrypt(tenant=rotated, algorithm=named, version=version, ciphertext=ciphertext)
+            for version, ciphertext in (
+                *((TWO, each) for each in blobs),
+                (ONE, blob),
+                (TWO, damaged),
+            )
+        ]
+    )
+    assert set(right) == {ErrorKind.ALGORITHM_MISMATCH}
+    assert {other_version, broken} == {ErrorKind.DECRYPTION_FAILED}
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("made_with", "named"), list(permutations(WRAPPING, 2)))
+def test_a_key_wrapped_with_another_kem_is_a_mismatch(
+    made_with: Algorithm,
+    named: Algorithm,
+    size: int,
+    proof_outcomes: Outcomes,
+    proof_tenant: TenantId,
+) -> None:
+    """Unwrap says ALGORITHM_MISMATCH for a key of each size that another KEM wrapped."""
+    wrapped = _wrapped(proof_outcomes, proof_tenant, made_with, ONE, DIGEST[:size])
+    request = Unwrap(tenant=proof_tenant, algorithm=named, version=ONE, wrapped_key=wrapped)
+    assert proof_outcomes([request]) == [ErrorKind.ALGORITHM_MISMATCH]
+
+
+@pytest.mark.parametrize("damaged", [Algorithm.ML_KEM_768, Algorithm.ML_KEM_1024])
+def test_another_algorithms_damaged_key_changes_no_answer(
+    damaged: Algorithm, proof_serve: Serve, tmp_path: Path
+) -> None:
+    """A tampered blob is answered the same where the tenant's key of another KEM is damaged."""
+    tenant, database = TenantId(uuid4()), tmp_path / "keys.sqlite3"
+    request = Decrypt(
+        tenant=tenant, algorithm=Algorithm.X_WING, version=ONE, ciphertext=bytes(1200)
+    )
+    with proof_serve(database) as outcomes:
+        made = outcomes(
+            [GenerateKey(tenant=tenant, algorithm=algorithm, quota=None) for algorithm in KEMS]
+        )
+        assert not [kind for kind in made if isinstance(kind, ErrorKind)]
+        assert outcomes([request]) == [ErrorKind.DECRYPTION_FAILED]
+    with closing(sqlite3.connect(database)) as connection, connection:
+        change = "UPDATE keys SET sealed_seed = zeroblob(length(sealed_seed)) WHERE algorithm = ?"
+        assert connection.execute(change, (damaged,)).rowcount == 1
+    with proof_serve(database) as outcomes:
+        assert outcomes([request]) == [ErrorKind.DECRYPTION_FAILED]
+
+
+def _every_operation(tenant: TenantId, algorithm: Algorithm) -> list[AnyRequest]:
+    """Return a request for each operation, well-formed but perhaps for its algorithm."""
+    named: dict[str, Any] = {"tenant": tenant, "algorithm": algorithm, "version": ONE}
+    data = bytes(64)
+    return [
+        Encrypt(**named, plaintext=data),
+        Decrypt(**named, ciphertext=data),
+        Encapsulate(**named),
+        Decapsulate(**named, kem_ciphertext=data),
+        Wrap(**named, symmetric_key=bytearray(data)),
+        Unwrap(**named, wrapped_key=data),
+        Sign(**named, message=data),
+        Verify(**named, message=data, signature=data),
+        _sign_hash(tenant, algorithm, HashAlgorithm.SHA_512),
+        _verify_hash(tenant, algorithm, HashAlgorithm.SHA_512, data),
+    ]
+
+
+def _sign_hash(tenant: TenantId, algorithm: Algorithm, used: HashAlgorithm) -> SignHash:
+    return SignHash(
+        tenant=tenant,
+        algorithm=algorithm,
+        version=ONE,
+        hash_algorithm=used,
+        digest=DIGEST[: DIGEST_SIZE[used]],
+    )
+
+
+def _verify_hash(
+    tenant: TenantId, algorithm: Algorithm, used: HashAlgorithm, signature: bytes
+) -> VerifyHash:
+    return VerifyHash(
+        tenant=tenant,
+        algorithm=algorithm,
+        version=ONE,
+        hash_algorithm=used,
+        digest=DIGEST[: DIGEST_SIZE[used]],
+        signature=signature,
+    )
+
+
+def test_an_algorithm_of_another_kind_is_unsupported(
+    proof_outcomes: Outcomes, proof_tenant: TenantId
+) -> None:
+    """Each operation refuses each algorithm that does not have it: UNSUPPORTED."""
+    wrong = [
+        request
+        for algorithm in Algorithm
+        for request in _every_operation(proof_tenant, algorithm)
+        if request.operation not in ALGORITHMS[algorithm].operations
+    ]
+    assert len(wrong) == 6 * len(SIGNATURES) + 4 * len(KEMS) + 2
+    assert set(proof_outcomes(wrong)) == {ErrorKind.UNSUPPORTED}
+
+
+@pytest.mark.parametrize("algorithm", SIGNATURES)
+def test_signatures_are_for_one_endpoint_and_one_hash(
+    algorithm: Algorithm, proof_outcomes: Outcomes, proof_tenant: TenantId
+) -> None:
+    """Signatures over messages and over digests never stand in for each other.
+
+    The message is what sign-hash signs, byte for byte, and the digest is a message as well.
+    """
+    digest = DIGEST[:32]
+    used = HashAlgorithm.SHA_256
+    messages = (digest, OID_SHA_256 + digest)
+    *signed, hashed = proof_outcomes(
+        [
+            *(
+                Sign(tenant=proof_tenant, algorithm=algorithm, version=ONE, message=message)
+                for message in messages
+            ),
+            _sign_hash(proof_tenant, algorithm, used),
+        ]
+    )
+    assert isinstance(hashed, Signed)
+    right: list[AnyRequest] = [_verify_hash(proof_tenant, algorithm, used, hashed.signature)]
+    wrong: list[AnyRequest] = [
+        Verify(
+            tenant=proof_tenant,
+            algorithm=algorithm,
+            version=ONE,
+            message=message,
+            signature=hashed.signature,
+        )
+        for message in (*messages, CONTEXT + OID_SHA_256 + digest)
+    ]
+    for message, answer in zip(messages, signed, strict=True):
+        assert isinstance(answer, Signed)
+        signature = answer.signature
+        right.append(
+            Verify(
+                tenant=proof_tenant,
+                algorithm=algorithm,
+                version=ONE,
+                message=message,
+                signature=signature,
+            )
+        )
+        wrong.append(_verify_hash(proof_tenant, algorithm, used, signature))
+    wrong += [
+        _verify_hash(proof_tenant, algorithm, other, hashed.signature)
+        for other in HashAlgorithm
+        if other is not used
+    ]
+    assert set(proof_outcomes(right)) == {Verified()}
+    assert set(proof_outcomes(wrong)) == {ErrorKind.VERIFICATION_FAILED}
+
+
+@pytest.fixture(scope="module")
+def signatures(proof_outcomes: Outcomes, proof_tenant: TenantId) -> dict[Algorithm, bytes]:
+    """Sign one digest with each algorithm."""
+    requests = [
+        _sign_hash(proof_tenant, algorithm, HashAlgorithm.SHA_256) for algorithm in SIGNATURES
+    ]
+    made = [answer for answer in proof_outcomes(requests) if isinstance(answer, Signed)]
+    return {a: answer.signature for a, answer in zip(SIGNATURES, made, strict=True)}
+
+
+@pytest.mark.parametrize("algorithm", SIGNATURES)
+def test_the_hash_function_is_bound(
+    algorithm: Algorithm,
+    signatures: dict[Algorithm, bytes],
+    proof_outcomes: Outcomes,
+    proof_tenant: TenantId,
+) -> None:
+    """A signature under one hash function holds under no other, for the same bytes of digest.
+
+    The gateway refuses such a digest by its size already; this is one layer below.
+    """
+    answers = proof_outcomes(
+        [
+            VerifyHash(
+                tenant=proof_tenant,
+                algorithm=algorithm,
+                version=ONE,
+                hash_algorithm=used,
+                digest=DIGEST[:32],
+                signature=signatures[algorithm],
+            )
+            for used in HashAlgorithm
+        ]
+    )
+    assert answers == [Verified(), *[ErrorKind.VERIFICATION_FAILED] * 2]
+
+
+def test_another_algorithms_signature_does_not_hold(
+    signatures: dict[Algorithm, bytes], proof_outcomes: Outcomes, proof_tenant: TenantId
+) -> None:
+    """A signature of each algorithm is refused by each other one's key."""
+    answers = proof_outcomes(
+        [
+            _verify_hash(proof_tenant, named, HashAlgorithm.SHA_256, signatures[signed_with])
+            for signed_with, named in permutations(SIGNATURES, 2)
+        ]
+    )
+    assert answers == [ErrorKind.VERIFICATION_FAILED] * 42

@@ -1,0 +1,224 @@
+"""SLH-DSA: two implementations of ours, an independent third, and recorded answers.
+
+The third is the package slh-dsa. It takes raw keys and contexts. Its deterministic signing is
+slow (seconds for the small sets), so with a context it signs once a set, for the recorded answer;
+without one, where it is fast enough.
+"""
+
+import os
+from base64 import b64decode
+from collections.abc import Callable
+from hashlib import sha256
+from itertools import permutations
+from typing import Any
+
+import pytest
+from cryptography.exceptions import InvalidSignature
+from slhdsa import PublicKey, SecretKey
+from slhdsa.lowlevel import parameters
+
+from pqkeep_keyservice.crypto import prehash
+from pqkeep_keyservice.crypto.slhdsa import SETS, Implementation, sign_checked
+from pqkeep_keyservice.crypto.slhdsa_openssl import OpenSsl
+from pqkeep_keyservice.crypto.slhdsa_pqcrypto import Pqcrypto
+from pqkeep_protocol.algorithms import DIGEST_SIZE, Algorithm, HashAlgorithm
+
+Count = Callable[[Algorithm, int], None]
+Vectors = Callable[[str], Any]
+
+INDEPENDENT = {
+    Algorithm.SLH_DSA_SHA2_128S: parameters.sha2_128s,
+    Algorithm.SLH_DSA_SHA2_128F: parameters.sha2_128f,
+    Algorithm.SLH_DSA_SHA2_192S: parameters.sha2_192s,
+    Algorithm.SLH_DSA_SHA2_256S: parameters.sha2_256s,
+}
+SIGNED_WITHOUT_CONTEXT = (Algorithm.SLH_DSA_SHA2_128F, Algorithm.SLH_DSA_SHA2_128S)
+OID_ENDS = {
+    HashAlgorithm.SHA_256: b"\1",
+    HashAlgorithm.SHA_384: b"\2",
+    HashAlgorithm.SHA_512: b"\3",
+}
+MESSAGE = b"a message"
+CONTEXTS = (b"", bytes(range(255)))
+
+
+@pytest.fixture(params=["pqcrypto", "openssl"])
+def implementation(request: pytest.FixtureRequest) -> Implementation:
+    """Return each implementation in turn; OpenSSL's where there is a library."""
+    if request.param == "pqcrypto":
+        return Pqcrypto()
+    return OpenSsl(request.getfixturevalue("proof_openssl_library"))
+
+
+def _public(private_key: bytes) -> bytes:
+    return private_key[len(private_key) // 2 :]
+
+
+def _recorded(vectors: Vectors, algorithm: Algorithm) -> tuple[bytes, bytes, bytes, bytes]:
+    answer = vectors("slh-dsa.json")["sets"][algorithm]
+    signature = b64decode(answer["sig_b64"])
+    assert sha256(signature).hexdigest() == answer["sig_sha256"]
+    private_key, message, context = (bytes.fromhex(answer[name]) for name in ("sk", "msg", "ctx"))
+    assert _public(private_key).hex() == answer["pk"]
+    return private_key, message, context, signature
+
+
+@pytest.mark.parametrize("algorithm", SETS)
+def test_recorded_signatures_hold(
+    algorithm: Algorithm, implementation: Implementation, proof_vectors: Vectors, proof_count: Count
+) -> None:
+    """A recorded signature holds, and one of ours by the recorded private key holds as well."""
+    private_key, message, context, signature = _recorded(proof_vectors, algorithm)
+    implementation.verify(algorithm, _public(private_key), message, context, signature)
+    own = implementation.sign(algorithm, private_key, message, context)
+    assert own != signature
+    assert len(own) == len(signature) == SETS[algorithm].signature
+    implementation.verify(algorithm, _public(private_key), message, context, own)
+    proof_count(algorithm, 1)
+
+
+@pytest.mark.parametrize("algorithm", SETS)
+def test_independent_deterministic_signatures_equal_the_recorded(
+    algorithm: Algorithm, proof_vectors: Vectors, proof_count: Count
+) -> None:
+    """An independent implementation makes the recorded signatures, byte for byte."""
+    private_key, message, context, signature = _recorded(proof_vectors, algorithm)
+    independent = SecretKey.from_digest(private_key, INDEPENDENT[algorithm])
+    assert independent.sign_pure(message, ctx=context) == signature
+    proof_count(algorithm, 1)
+
+
+@pytest.mark.parametrize("algorithm", SIGNED_WITHOUT_CONTEXT)
+def test_independent_signatures_hold_here(algorithm: Algorithm, proof_count: Count) -> None:
+    """A randomized signature of an independent implementation, without context, holds here."""
+    implementation = Pqcrypto()
+    private_key = implementation.generate(algorithm)
+    independent = SecretKey.from_digest(private_key, INDEPENDENT[algorithm])
+    signature = independent.sign_pure(MESSAGE, randomize=True)
+    implementation.verify(algorithm, _public(private_key), MESSAGE, b"", signature)
+    with pytest.raises(InvalidSignature):
+        implementation.verify(algorithm, _public(private_key), MESSAGE, b"x", signature)
+    proof_count(algorithm, 1)
+
+
+@pytest.mark.parametrize("algorithm", SETS)
+def test_our_signatures_hold_in_an_independent_implementation(
+    algorithm: Algorithm, implementation: Implementation, proof_count: Count
+) -> None:
+    """Signatures of fresh keys, with each context, hold there; with another context they do not."""
+    private_key = implementation.generate(algorithm)
+    public = PublicKey.from_digest(_public(private_key), INDEPENDENT[algorithm])
+    for context in CONTEXTS:
+        signature = sign_checked(implementation, algorithm, private_key, MESSAGE, context)
+        assert public.verify_pure(MESSAGE, signature, context)
+        assert not public.verify_pure(MESSAGE, signature, b"another")
+        assert not public.verify_pure(MESSAGE + b"\0", signature, context)
+    proof_count(algorithm, len(CONTEXTS))
+
+
+@pytest.mark.parametrize("algorithm", SETS)
+def test_signatures_over_digests_hold_in_an_independent_implementation(
+    algorithm: Algorithm, proof_count: Count
+) -> None:
+    """What sign-hash signs is checked there from the documented layout.
+
+    Each hash function with 128f, the fastest set; one of them with the others.
+    """
+    implementation = Pqcrypto()
+    private_key = implementation.generate(algorithm)
+    public = PublicKey.from_digest(_public(private_key), INDEPENDENT[algorithm])
+    used = HashAlgorithm if algorithm is Algorithm.SLH_DSA_SHA2_128F else (HashAlgorithm.SHA_384,)
+    for hash_algorithm in used:
+        digest = os.urandom(DIGEST_SIZE[hash_algorithm])
+        signature = implementation.sign(
+            algorithm, private_key, prehash.represent(hash_algorithm, digest), prehash.CONTEXT
+        )
+        oid = bytes.fromhex("06096086480165030402") + OID_ENDS[hash_algorithm]
+        assert public.verify_pure(oid + digest, signature, b"pqkeep/v1/sign-hash")
+        assert not public.verify_pure(oid + digest, signature)
+    proof_count(algorithm, len(used))
+
+
+@pytest.mark.parametrize("algorithm", SETS)
+def test_both_implementations_agree(algorithm: Algorithm, proof_openssl_library: str) -> None:
+    """One implementation signs with the other's key, which verifies, both ways round."""
+    both: tuple[Implementation, Implementation] = (Pqcrypto(), OpenSsl(proof_openssl_library))
+    for verifying, signing in permutations(both):
+        generating = verifying
+        private_key = generating.generate(algorithm)
+        assert len(private_key) == SETS[algorithm].private_key
+        context = os.urandom(255)
+        signature = signing.sign(algorithm, private_key, MESSAGE, context)
+        verifying.verify(algorithm, _public(private_key), MESSAGE, context, signature)
+        with pytest.raises(InvalidSignature):
+            verifying.verify(algorithm, _public(private_key), MESSAGE, b"", signature)
+
+
+@pytest.mark.parametrize("algorithm", SETS)
+def test_wrong_input_is_refused(algorithm: Algorithm, implementation: Implementation) -> None:
+    """Another message, context or key, and every wrong size, is an InvalidSignature or ValueError."""
+    private_key = implementation.generate(algorithm)
+    public_key, stranger = _public(private_key), _public(implementation.generate(algorithm))
+    signature = implementation.sign(algorithm, private_key, MESSAGE, b"context")
+    sizes = SETS[algorithm]
+    for key, message, context, given in (
+        (stranger, MESSAGE, b"context", signature),
+        (public_key, b"", b"context", signature),
+        (public_key, MESSAGE + b"\0", b"context", signature),
+        (public_key, b"context" + MESSAGE, b"", signature),
+        (public_key, MESSAGE, b"", signature),
+        (public_key, MESSAGE, b"contex", signature),
+        (public_key, MESSAGE, b"context", b""),
+        (public_key, MESSAGE, b"context", signature[:1]),
+        (public_key, MESSAGE, b"context", signature[:-1]),
+        (public_key, MESSAGE, b"context", signature + b"\0"),
+        (public_key, MESSAGE, b"context", bytes(sizes.signature)),
+    ):
+        with pytest.raises(InvalidSignature):
+            implementation.verify(algorithm, key, message, context, given)
+    for size in (0, sizes.private_key - 1, sizes.private_key + 1):
+        with pytest.raises(ValueError, match=r"."):
+            implementation.sign(algorithm, bytes(size), MESSAGE, b"")
+    with pytest.raises(ValueError, match=r"."):
+        implementation.sign(algorithm, private_key, MESSAGE, bytes(256))
+
+
+@pytest.mark.parametrize("algorithm", SETS)
+def test_a_damaged_private_key_releases_no_signature(
+    algorithm: Algorithm, implementation: Implementation
+) -> None:
+    """A signature by a key whose public half was changed is never handed out."""
+    private_key = bytearray(implementation.generate(algorithm))
+    private_key[-1] ^= 1
+    with pytest.raises((InvalidSignature, ValueError)):
+        sign_checked(implementation, algorithm, bytes(private_key), MESSAGE, b"")
+
+
+def _nodes(algorithm: Algorithm, context: bytes) -> list[int]:
+    """Return one position in each n-byte value of a signature, or every one where asked to.
+
+    A signature is R, then FORS values and paths, then WOTS+ chains and paths, of n bytes each.
+    """
+    sizes = SETS[algorithm]
+    fast = algorithm is Algorithm.SLH_DSA_SHA2_128S and not context
+    if fast or "PROOF_EVERY_BYTE" in os.environ:
+        return list(range(sizes.signature))
+    return [start + start // sizes.n % sizes.n for start in range(0, sizes.signature, sizes.n)]
+
+
+@pytest.mark.parametrize("algorithm", SETS)
+@pytest.mark.parametrize("context", [b"", prehash.CONTEXT], ids=["sign", "sign-hash"])
+def test_a_signature_changed_anywhere_does_not_hold(algorithm: Algorithm, context: bytes) -> None:
+    """A flipped bit in each value of a signature (each byte, for 128s) is noticed."""
+    implementation = Pqcrypto()
+    private_key = implementation.generate(algorithm)
+    message = prehash.represent(HashAlgorithm.SHA_256, bytes(32)) if context else MESSAGE
+    signature = sign_checked(implementation, algorithm, private_key, message, context)
+    changed = bytearray(signature)
+    positions = _nodes(algorithm, context)
+    for position in positions:
+        changed[position] ^= 1 << position % 8
+        with pytest.raises(InvalidSignature):
+            implementation.verify(algorithm, _public(private_key), message, context, bytes(changed))
+        changed[position] = signature[position]
+    assert len(positions) * SETS[algorithm].n >= SETS[algorithm].signature

@@ -1,0 +1,391 @@
+"""Real key service processes whose SLH-DSA workers are killed, flooded and kept busy."""
+
+import asyncio
+import itertools
+import os
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from pqkeep_keyservice.workers import MAX_WAITING_PER_TENANT
+from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
+from pqkeep_protocol.codec import TO_GATEWAY, Answer, Call, Refusal, ToGateway
+from pqkeep_protocol.connection import FramedConnection
+from pqkeep_protocol.errors import ErrorKind
+from pqkeep_protocol.keys import KeyVersion, TenantId
+from pqkeep_protocol.messages import (
+    AnyRequest,
+    AnyResult,
+    Attribution,
+    Encapsulate,
+    Encapsulated,
+    GenerateKey,
+    Key,
+    Sign,
+    Signed,
+    Verified,
+    Verify,
+)
+
+Start = Callable[[str], tuple[subprocess.Popen[str], Path]]
+Outcome = AnyResult | ErrorKind
+
+SLOW = Algorithm.SLH_DSA_SHA2_256S
+QUICK = Algorithm.SLH_DSA_SHA2_128F
+ONE = KeyVersion(1)
+SECONDS = 60.0
+POLL_SECONDS = 0.01
+MESSAGE = b"a message"
+FEW_TURNS = 5
+STAT_PPID, STAT_UTIME, STAT_STIME = 1, 11, 12
+"""Fields of /proc/PID/stat, counted from the one after the name: see proc_pid_stat(5)."""
+
+
+class Service:
+    """One key service process, and one connection to it, as the gateway has it."""
+
+    def __init__(self, process: subprocess.Popen[str], socket: Path) -> None:
+        self.process = process
+        self._socket = socket
+        self._ids = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[Outcome]] = {}
+        self._connection: FramedConnection[ToGateway] | None = None
+
+    async def connect(self) -> None:
+        """Connect as soon as it serves."""
+        async with asyncio.timeout(SECONDS):
+            while self._connection is None:
+                assert self.process.poll() is None, self._socket.with_name("log").read_text()
+                try:
+                    loop = asyncio.get_running_loop()
+                    _, self._connection = await loop.create_unix_connection(
+                        lambda: FramedConnection(
+                            TO_GATEWAY, on_frame=self._receive, on_lost=_nothing
+                        ),
+                        str(self._socket),
+                    )
+                except OSError:
+                    await asyncio.sleep(0.05)
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._connection is not None:
+            self._connection.close()
+
+    async def ask(self, request: AnyRequest, seconds: float = SECONDS) -> Outcome:
+        """Return the result, or the kind of the refusal, which must come by the deadline."""
+        assert self._connection is not None
+        number = next(self._ids)
+        self._waiting[number] = asyncio.get_running_loop().create_future()
+        attribution = Attribution("request-1", "api-key:3", "192.0.2.7", "plan-allows")
+        self._connection.send(Call(number, int(seconds * 1000), attribution, request))
+        async with asyncio.timeout(SECONDS):
+            return await self._waiting[number]
+
+    async def new_tenant(self, *algorithms: Algorithm) -> TenantId:
+        """Return a tenant with these keys."""
+        tenant = TenantId(uuid4())
+        for algorithm in algorithms:
+            made = await self.ask(GenerateKey(tenant=tenant, algorithm=algorithm, quota=None))
+            assert isinstance(made, Key)
+        return tenant
+
+    async def warm_up(self) -> None:
+        """Have every signing worker started, by work of several tenants at once."""
+        tenants = [await self.new_tenant(QUICK) for _ in range(max(2, os.cpu_count() or 1))]
+        await asyncio.gather(
+            *(self.ask(_sign(tenant, QUICK)) for tenant in tenants for _ in (1, 2))
+        )
+
+    def workers(self) -> dict[int, int]:
+        """Return the processor time, in ticks, of each worker process, by its id."""
+        return {
+            pid: ticks
+            for pid, ticks in _children(self.process.pid).items()
+            if b"multiprocessing.spawn" in _command(pid)
+        }
+
+    async def first_worker(self) -> int:
+        """Return a worker as soon as there is one."""
+        async with asyncio.timeout(SECONDS):
+            while True:
+                for pid in self.workers():
+                    return pid
+                await asyncio.sleep(POLL_SECONDS)
+
+    async def busy_worker(self, before: dict[int, int]) -> int:
+        """Return a worker that has computed since ``before``, or was not there then."""
+        async with asyncio.timeout(SECONDS):
+            while True:
+                for pid, ticks in self.workers().items():
+                    if ticks >= before.get(pid, 0) + 5:
+                        return pid
+                await asyncio.sleep(POLL_SECONDS)
+
+    def _receive(self, frame: ToGateway) -> None:
+        match frame:
+            case Answer(id=number, result=result):
+                self._waiting.pop(number).set_result(result)
+            case Refusal(id=number, kind=kind):
+                self._waiting.pop(number).set_result(kind)
+            case _:
+                pytest.fail("nobody asked for this")
+
+
+def _nothing(*_: object) -> None:
+    """Leave a lost connection alone."""
+
+
+def _stat(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def _children(parent: int) -> dict[int, int]:
+    """Return the processor time of each living child process."""
+    found: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            stat = _stat(int(entry.name))
+            if stat and stat[0] not in "ZX" and stat[STAT_PPID] == str(parent):
+                found[int(entry.name)] = int(stat[STAT_UTIME]) + int(stat[STAT_STIME])
+    return found
+
+
+def _is_alive(pid: int) -> bool:
+    stat = _stat(pid)
+    return bool(stat) and stat[0] not in "ZX"
+
+
+async def _until_gone(pids: Sequence[int]) -> list[int]:
+    """Return those that are left after some seconds."""
+    for _ in range(500):
+        if any(map(_is_alive, pids)):
+            await asyncio.sleep(POLL_SECONDS)
+    return [pid for pid in pids if _is_alive(pid)]
+
+
+def _sign(tenant: TenantId, algorithm: Algorithm) -> Sign:
+    return Sign(tenant=tenant, algorithm=algorithm, version=None, message=MESSAGE)
+
+
+async def _assert_signs(service: Service, tenant: TenantId, algorithm: Algorithm = SLOW) -> None:
+    made = await service.ask(_sign(tenant, algorithm))
+    assert isinstance(made, Signed)
+    assert len(made.signature) == ALGORITHMS[algorithm].output_size
+    request = Verify(
+        tenant=tenant,
+        algorithm=algorithm,
+        version=made.version,
+        message=MESSAGE,
+        signature=made.signature,
+    )
+    assert await service.ask(request) == Verified()
+
+
+@pytest.fixture(scope="module")
+def running(proof_start_key_service: Start) -> tuple[subprocess.Popen[str], Path]:
+    """Run one key service for all tests that leave it alive."""
+    return proof_start_key_service("")
+
+
+@pytest.fixture
+async def service(running: tuple[subprocess.Popen[str], Path]) -> AsyncIterator[Service]:
+    """Connect to that key service, with its signing workers started."""
+    async with _connected(*running) as made:
+        yield made
+
+
+@pytest.fixture
+async def victim(proof_start_key_service: Start) -> AsyncIterator[Service]:
+    """Run and connect to a key service of this test only, which may end it."""
+    async with _connected(*proof_start_key_service("")) as made:
+        yield made
+
+
+@asynccontextmanager
+async def _connected(process: subprocess.Popen[str], socket: Path) -> AsyncIterator[Service]:
+    made = Service(process, socket)
+    await made.connect()
+    await made.warm_up()
+    yield made
+    made.close()
+
+
+async def test_a_worker_killed_once_changes_nothing(service: Service) -> None:
+    """Kill -9 of a worker in the middle of a signature: the caller still gets a good one."""
+    tenant = await service.new_tenant(SLOW)
+    before = service.workers()
+    signing = asyncio.create_task(service.ask(_sign(tenant, SLOW)))
+    killed = await service.busy_worker(before)
+    assert not signing.done()
+    os.kill(killed, signal.SIGKILL)
+    made = await signing
+    assert isinstance(made, Signed)
+    assert killed not in service.workers()
+    request = Verify(
+        tenant=tenant, algorithm=SLOW, version=ONE, message=MESSAGE, signature=made.signature
+    )
+    assert await service.ask(request) == Verified()
+    await _assert_signs(service, tenant)
+
+
+async def test_a_worker_killed_twice_is_unavailable_and_the_next_signature_is_made(
+    service: Service,
+) -> None:
+    """A second kill -9 in one signature answers UNAVAILABLE; then all is as before."""
+    tenant = await service.new_tenant(SLOW)
+    before = service.workers()
+    signing = asyncio.create_task(service.ask(_sign(tenant, SLOW)))
+    first = await service.busy_worker(before)
+    os.kill(first, signal.SIGKILL)
+    second = await service.busy_worker({**before, **service.workers(), first: 10**9})
+    assert second not in before
+    os.kill(second, signal.SIGKILL)
+    assert await signing is ErrorKind.UNAVAILABLE
+    await _assert_signs(service, tenant)
+
+
+async def test_every_worker_killed_at_once_is_replaced(service: Service) -> None:
+    """Kill -9 of all workers while two tenants sign: both get answers, and later signatures."""
+    tenants = [await service.new_tenant(SLOW) for _ in range(2)]
+    before = service.workers()
+    signing = [asyncio.create_task(service.ask(_sign(tenant, SLOW))) for tenant in tenants]
+    await service.busy_worker(before)
+    for pid in service.workers():
+        os.kill(pid, signal.SIGKILL)
+    for answer in await asyncio.gather(*signing):
+        assert isinstance(answer, Signed) or answer is ErrorKind.UNAVAILABLE
+    for tenant in tenants:
+        await _assert_signs(service, tenant, SLOW)
+
+
+async def test_a_killed_key_service_leaves_no_process(victim: Service) -> None:
+    """Kill -9 of a key service that signs ends every process it started."""
+    tenant = await victim.new_tenant(SLOW)
+    before = victim.workers()
+    signing = asyncio.create_task(victim.ask(_sign(tenant, SLOW)))
+    await victim.busy_worker(before)
+    children = list(_children(victim.process.pid))
+    assert len(children) >= 2
+    victim.process.kill()
+    victim.process.wait()
+    left = await _until_gone(children)
+    signing.cancel()
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert left == []
+
+
+async def test_a_key_service_killed_while_a_worker_starts_leaves_no_process(
+    proof_start_key_service: Start,
+) -> None:
+    """Kill -9 of a key service in the moment it has spawned a worker ends that one too."""
+    service = Service(*proof_start_key_service(""))
+    await service.connect()
+    request = GenerateKey(tenant=TenantId(uuid4()), algorithm=QUICK, quota=None)
+    asking = asyncio.create_task(service.ask(request))
+    await service.first_worker()
+    children = list(_children(service.process.pid))
+    service.process.kill()
+    service.process.wait()
+    left = await _until_gone(children)
+    asking.cancel()
+    service.close()
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert left == []
+
+
+async def test_a_stopped_key_service_leaves_no_process(victim: Service) -> None:
+    """SIGTERM while it signs: the signature is answered, and every process ends."""
+    tenant = await victim.new_tenant(SLOW)
+    before = victim.workers()
+    signing = asyncio.create_task(victim.ask(_sign(tenant, SLOW)))
+    await victim.busy_worker(before)
+    children = list(_children(victim.process.pid))
+    victim.process.terminate()
+    assert isinstance(await signing, Signed)
+    await asyncio.to_thread(victim.process.wait, SECONDS)
+    assert victim.process.returncode == 0
+    assert await _until_gone(children) == []
+
+
+async def test_forty_queued_signatures_do_not_stop_another_tenant(service: Service) -> None:
+    """Behind one tenant's 40 queued signatures, another's comes after at most a few of them."""
+    busy, other = await service.new_tenant(SLOW), await service.new_tenant(QUICK)
+    order: list[TenantId] = []
+
+    async def run(request: Coroutine[Any, Any, Outcome], tenant: TenantId) -> Outcome:
+        answer = await request
+        order.append(tenant)
+        return answer
+
+    queued = [
+        asyncio.create_task(run(service.ask(_sign(busy, SLOW), seconds=3.0), busy))
+        for _ in range(40)
+    ]
+    await asyncio.sleep(0.1)
+    made = await run(service.ask(_sign(other, QUICK)), other)
+    assert isinstance(made, Signed)
+    assert order.count(busy) <= FEW_TURNS < 40 // 2
+    assert sum(task.done() for task in queued) <= FEW_TURNS
+    kinds = {type(answer) for answer in await asyncio.gather(*queued)}
+    assert kinds == {Signed, ErrorKind}, "the queue was not kept busy"
+    await _assert_signs(service, busy)
+
+
+async def test_a_tenants_queue_is_bounded_and_each_wait_too(service: Service) -> None:
+    """Of more signatures than may wait, the rest are OVERLOADED at once; late ones are given up.
+
+    Everything else goes on: other algorithms at once, and SLH-DSA afterwards.
+    """
+    busy = await service.new_tenant(SLOW, Algorithm.ML_KEM_768)
+    too_many = 5
+    asked = [
+        asyncio.create_task(service.ask(_sign(busy, SLOW), seconds=2.5))
+        for _ in range(1 + MAX_WAITING_PER_TENANT + too_many)
+    ]
+    await asyncio.sleep(0.1)
+    request = Encapsulate(tenant=busy, algorithm=Algorithm.ML_KEM_768, version=ONE)
+    assert isinstance(await service.ask(request), Encapsulated)
+    assert not all(task.done() for task in asked)
+    answers = await asyncio.gather(*asked)
+    counts = Counter(answer if isinstance(answer, ErrorKind) else "signed" for answer in answers)
+    assert counts[ErrorKind.OVERLOADED] == too_many
+    assert counts["signed"] >= 1
+    assert counts[ErrorKind.DEADLINE_EXCEEDED] == len(asked) - too_many - counts["signed"] > 0
+    assert all(answer is ErrorKind.OVERLOADED for answer in answers[-too_many:])
+    await _assert_signs(service, busy)
+
+
+async def test_waiting_signatures_do_not_use_up_the_connection(service: Service) -> None:
+    """However many tenants fill their SLH-DSA queues, another's Kyber768 is answered."""
+    busy = [await service.new_tenant(QUICK) for _ in range(4)]
+    other = await service.new_tenant(Algorithm.ML_KEM_768)
+    asked = [
+        asyncio.create_task(service.ask(_sign(tenant, QUICK), seconds=2.0))
+        for tenant in busy
+        for _ in range(1 + MAX_WAITING_PER_TENANT)
+    ]
+    await asyncio.sleep(0)
+    request = Encapsulate(tenant=other, algorithm=Algorithm.ML_KEM_768, version=ONE)
+    answer = await service.ask(request)
+    await asyncio.gather(*asked)
+    assert isinstance(answer, Encapsulated)
