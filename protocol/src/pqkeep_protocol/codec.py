@@ -16,7 +16,7 @@ from pqkeep_protocol.messages import AnyRequest, AnyResult, Attribution
 MAX_FRAME = 2 * 1024 * 1024
 """Bytes in one frame: a 1 MiB message, a 64 KiB signature, and room to spare."""
 
-MAX_IN_FLIGHT = 256
+MAX_IN_FLIGHT = 1024
 """Calls without an answer on one connection; the next is refused with OVERLOADED."""
 
 _LENGTH = 4
