@@ -4,6 +4,8 @@ import asyncio
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
 
@@ -13,14 +15,30 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from pqkeep_gateway.access.authentication import Known
 from pqkeep_gateway.access.principals import ApiKeyPrincipal, Plan
 from pqkeep_gateway.config import ConfigError
 from pqkeep_gateway.storage.database import open_database
 from pqkeep_gateway.storage.schema import METADATA
 from pqkeep_gateway.storage.tenancy import SqlApiKeys, SqlTenants
-from pqkeep_gateway.tenancy.api_keys import ApiKey, ApiKeyStatus, QuotaReachedError
-from pqkeep_gateway.tenancy.tenants import NameTakenError, Tenant, TenantNotFoundError
+from pqkeep_gateway.tenancy.api_keys import (
+    AlreadyRotatedError,
+    ApiKey,
+    ApiKeyNotFoundError,
+    ApiKeyStatus,
+    QuotaReachedError,
+)
+from pqkeep_gateway.tenancy.tenants import (
+    NameTakenError,
+    Tenant,
+    TenantNotFoundError,
+    Tenants,
+    TenantStatus,
+)
 from pqkeep_protocol.keys import TenantId
+
+NOW = datetime(2026, 3, 1, 12, 0, 0, 123_456, tzinfo=UTC)
+OVERLAP = timedelta(seconds=30)
 
 
 async def test_migrations_make_the_schema(engine: AsyncEngine) -> None:
@@ -113,17 +131,16 @@ async def test_each_tenant_counts_for_itself(
 
 
 async def test_a_revoked_key_counts_as_a_version_and_not_in_the_quota(
-    engine: AsyncEngine, database_path: Path, new_tenant: Callable[..., Tenant]
+    engine: AsyncEngine, new_tenant: Callable[..., Tenant]
 ) -> None:
     """After a revocation there is room again; the version is never given out twice."""
     tenant = new_tenant()
     await SqlTenants(engine).add(tenant)
     store = SqlApiKeys(engine)
     await _add(store, tenant, 1, quota=1)
-    with closing(sqlite3.connect(database_path)) as connection, connection:
-        connection.execute("UPDATE api_keys SET status = 'revoked'")
+    await store.revoke(tenant.id, 1, NOW)
     assert (await _add(store, tenant, 2, quota=1)).version == 2
-    assert await store.find_principal((1).to_bytes(32, "big")) is None
+    assert await store.find((1).to_bytes(32, "big")) is None
 
 
 async def test_a_digest_leads_to_its_principal(
@@ -136,13 +153,156 @@ async def test_a_digest_leads_to_its_principal(
     await _add(store, tenant, 7, quota=1)
     digest = (7).to_bytes(32, "big")
     expected = ApiKeyPrincipal(tenant.id, Plan.STARTER, 1, suspended=False)
-    assert await store.find_principal(digest) == expected
-    assert await store.find_principal(bytes(32)) is None
+    assert await store.find(digest) == Known(expected)
+    assert await store.find(bytes(32)) is None
     with closing(sqlite3.connect(database_path)) as connection, connection:
         connection.execute("UPDATE tenants SET status = 'suspended'")
-    suspended = await store.find_principal(digest)
+    suspended = await store.find(digest)
     assert suspended is not None
-    assert suspended.suspended
+    assert suspended.principal.suspended
+
+
+async def _rotate(
+    store: SqlApiKeys, tenant: Tenant, version: int | None, number: int
+) -> tuple[ApiKey, int | None]:
+    digest = number.to_bytes(32, "big")
+    return await store.rotate(tenant.id, version, digest, f"{number:04}", NOW, NOW + OVERLAP)
+
+
+async def test_a_rotated_key_is_found_with_the_end_of_its_overlap(
+    engine: AsyncEngine, new_tenant: Callable[..., Tenant]
+) -> None:
+    """Rotate revokes the old version now, and its digest leads to when its overlap ends."""
+    tenant = new_tenant()
+    await SqlTenants(engine).add(tenant)
+    store = SqlApiKeys(engine)
+    old = await _add(store, tenant, 1, quota=1)
+    made, revoked = await _rotate(store, tenant, 1, 2)
+    assert (made, revoked) == (ApiKey(2, "0002", ApiKeyStatus.ACTIVE, NOW), 1)
+    listed = ApiKey(1, "0001", ApiKeyStatus.REVOKED, old.created_at, NOW)
+    assert await store.list(tenant.id) == (listed, made)
+    found = await store.find((1).to_bytes(32, "big"))
+    principal = ApiKeyPrincipal(tenant.id, Plan.FREE, 1, suspended=False)
+    assert found == Known(principal, (NOW + OVERLAP).timestamp())
+    assert await store.revoke(tenant.id, 1, NOW + OVERLAP) == listed
+    assert await store.find((1).to_bytes(32, "big")) is None
+
+
+@pytest.mark.parametrize("version", [1, 3, 99])
+async def test_only_an_active_version_is_rotated(
+    engine: AsyncEngine, new_tenant: Callable[..., Tenant], version: int
+) -> None:
+    """A version that was rotated, was revoked or never was is refused, and nothing is made."""
+    tenant = new_tenant()
+    await SqlTenants(engine).add(tenant)
+    store = SqlApiKeys(engine)
+    await _add(store, tenant, 1, quota=1)
+    await _rotate(store, tenant, 1, 2)
+    await _add(store, tenant, 3, quota=2)
+    await store.revoke(tenant.id, 3, NOW)
+    before = await store.list(tenant.id)
+    with pytest.raises(AlreadyRotatedError):
+        await _rotate(store, tenant, version, 4)
+    assert await store.list(tenant.id) == before
+    assert await store.find((4).to_bytes(32, "big")) is None
+
+
+async def test_of_concurrent_rotations_of_one_version_one_succeeds(
+    engine: AsyncEngine, new_tenant: Callable[..., Tenant]
+) -> None:
+    """Of sixteen rotations of one version at once, one succeeds: one key is active after it."""
+    tenant = new_tenant()
+    await SqlTenants(engine).add(tenant)
+    store = SqlApiKeys(engine)
+    await _add(store, tenant, 0, quota=1)
+    outcomes = await asyncio.gather(
+        *(_rotate(store, tenant, 1, n) for n in range(1, 17)), return_exceptions=True
+    )
+    assert sum(isinstance(outcome, AlreadyRotatedError) for outcome in outcomes) == 15
+    statuses = [key.status for key in await store.list(tenant.id)]
+    assert statuses == [ApiKeyStatus.REVOKED, ApiKeyStatus.ACTIVE]
+
+
+async def test_concurrent_rotations_of_the_newest_keep_the_number(
+    engine: AsyncEngine, new_tenant: Callable[..., Tenant]
+) -> None:
+    """Sixteen rotations at once that name no version replace one another: two stay active."""
+    tenant = new_tenant()
+    await SqlTenants(engine).add(tenant)
+    store = SqlApiKeys(engine)
+    for number in (100, 101):
+        await _add(store, tenant, number, quota=2)
+    outcomes = await asyncio.gather(*(_rotate(store, tenant, None, n) for n in range(16)))
+    assert sorted(made.version for made, _ in outcomes) == list(range(3, 19))
+    assert sorted(revoked or 0 for _, revoked in outcomes) == list(range(2, 18))
+    listed = await store.list(tenant.id)
+    assert [key.version for key in listed if key.status is ApiKeyStatus.ACTIVE] == [1, 18]
+
+
+async def test_rotating_nothing_makes_a_key(
+    engine: AsyncEngine, new_tenant: Callable[..., Tenant]
+) -> None:
+    """Where no key is active a rotation that names no version makes one and revokes none."""
+    tenant, other = new_tenant(), new_tenant()
+    store = SqlApiKeys(engine)
+    for each in (tenant, other):
+        await SqlTenants(engine).add(each)
+    await _add(store, other, 9, quota=1)
+    assert await _rotate(store, tenant, None, 1) == (
+        ApiKey(1, "0001", ApiKeyStatus.ACTIVE, NOW),
+        None,
+    )
+    assert [key.status for key in await store.list(other.id)] == [ApiKeyStatus.ACTIVE]
+
+
+async def test_revoke_is_each_tenant_s_own(
+    engine: AsyncEngine, new_tenant: Callable[..., Tenant]
+) -> None:
+    """A version is revoked of the tenant named only; one it never had is not found."""
+    tenant, other = new_tenant(), new_tenant()
+    store = SqlApiKeys(engine)
+    for number, each in enumerate((tenant, other)):
+        await SqlTenants(engine).add(each)
+        await _add(store, each, number, quota=1)
+    first = await store.revoke(tenant.id, 1, NOW)
+    assert first.revoked_at == NOW
+    assert await store.revoke(tenant.id, 1, NOW + OVERLAP) == first
+    assert await store.find((1).to_bytes(32, "big"))
+    for each, version in ((tenant, 2), (other, 0), (new_tenant(), 1)):
+        with pytest.raises(ApiKeyNotFoundError):
+            await store.revoke(each.id, version, NOW)
+
+
+async def test_tenants_are_listed_oldest_first(
+    engine: AsyncEngine, new_tenant: Callable[..., Tenant]
+) -> None:
+    """Every tenant is listed, by the time it was made."""
+    tenants = SqlTenants(engine)
+    made = [replace(new_tenant(), created_at=NOW - n * OVERLAP) for n in range(5)]
+    for tenant in made:
+        await tenants.add(tenant)
+    assert await tenants.list() == tuple(reversed(made))
+
+
+async def test_a_change_of_no_tenant(
+    engine: AsyncEngine, new_tenant: Callable[..., Tenant]
+) -> None:
+    """A tenant that is not there cannot be changed."""
+    with pytest.raises(TenantNotFoundError):
+        await SqlTenants(engine).change(new_tenant().id, Plan.STARTER, None, datetime.now(UTC))
+
+
+async def test_a_change_of_plan_undoes_no_suspension(
+    engine: AsyncEngine, new_tenant: Callable[..., Tenant]
+) -> None:
+    """Two changes that began at the same time are both kept: each touches what it names only."""
+    tenant = new_tenant()
+    tenants = Tenants(SqlTenants(engine), lambda _: None)
+    await SqlTenants(engine).add(tenant)
+    await tenants.change(tenant.id, plan=None, status=TenantStatus.SUSPENDED)
+    await tenants.change(tenant.id, plan=Plan.STARTER, status=None)
+    kept = await tenants.get(tenant.id)
+    assert (kept.plan, kept.status) == (Plan.STARTER, TenantStatus.SUSPENDED)
 
 
 async def test_data_survive_reopening(

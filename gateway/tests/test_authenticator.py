@@ -1,11 +1,12 @@
 """Credentials become principals, are remembered, and are forgotten at once."""
 
 import asyncio
+import time
 from uuid import uuid4
 
 import pytest
 
-from pqkeep_gateway.access.authentication import Authenticator
+from pqkeep_gateway.access.authentication import Authenticator, Known
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, new_credential
 from pqkeep_gateway.access.principals import ApiKeyPrincipal, OperatorPrincipal, Plan
 from pqkeep_protocol.keys import TenantId
@@ -17,16 +18,16 @@ class Directory:
     """An ApiKeyDirectory in memory, which can be told to take its time."""
 
     def __init__(self) -> None:
-        self.principals: dict[bytes, ApiKeyPrincipal] = {}
+        self.known: dict[bytes, Known] = {}
         self.asked = 0
         self.started = asyncio.Event()
         self.go_on = asyncio.Event()
         self.go_on.set()
 
-    async def find_principal(self, digest: bytes) -> ApiKeyPrincipal | None:
+    async def find(self, digest: bytes) -> Known | None:
         """Look up first, then wait: what was found can be out of date when it is returned."""
         self.asked += 1
-        found = self.principals.get(digest)
+        found = self.known.get(digest)
         self.started.set()
         await self.go_on.wait()
         return found
@@ -37,21 +38,24 @@ class Setting:
 
     def __init__(self, pepper: Pepper) -> None:
         self.directory = Directory()
-        self.authenticator = Authenticator(self.directory, pepper, pepper.digest(OPERATOR))
+        self.now = 1000.0
+        self.authenticator = Authenticator(
+            self.directory, pepper, pepper.digest(OPERATOR), lambda: self.now
+        )
         self.pepper = pepper
         self.tenant = TenantId(uuid4())
         self.api_key = self.add(self.tenant)
 
-    def add(self, tenant: TenantId) -> str:
+    def add(self, tenant: TenantId, accepted_until: float | None = None) -> str:
         """Put one more API key into the directory."""
         credential = new_credential(CredentialKind.API_KEY)
         principal = ApiKeyPrincipal(tenant, Plan.FREE, 1, suspended=False)
-        self.directory.principals[self.pepper.digest(credential)] = principal
+        self.directory.known[self.pepper.digest(credential)] = Known(principal, accepted_until)
         return credential
 
     def revoke(self, credential: str) -> None:
         """Take an API key out of the directory."""
-        del self.directory.principals[self.pepper.digest(credential)]
+        del self.directory.known[self.pepper.digest(credential)]
 
 
 @pytest.fixture
@@ -91,7 +95,7 @@ async def test_an_operators_digest_is_no_api_key(setting: Setting) -> None:
     """A directory that knew the digest of an operator's credential would not be asked for it."""
     stranger = new_credential(CredentialKind.OPERATOR)
     principal = ApiKeyPrincipal(setting.tenant, Plan.FREE, 1, suspended=False)
-    setting.directory.principals[setting.pepper.digest(stranger)] = principal
+    setting.directory.known[setting.pepper.digest(stranger)] = Known(principal)
     assert await setting.authenticator.authenticate(stranger) is None
 
 
@@ -114,7 +118,7 @@ async def test_nobody_is_not_remembered(setting: Setting) -> None:
     shown = new_credential(CredentialKind.API_KEY)
     assert await setting.authenticator.authenticate(shown) is None
     principal = ApiKeyPrincipal(setting.tenant, Plan.FREE, 2, suspended=False)
-    setting.directory.principals[setting.pepper.digest(shown)] = principal
+    setting.directory.known[setting.pepper.digest(shown)] = Known(principal)
     assert await setting.authenticator.authenticate(shown) == principal
 
 
@@ -151,6 +155,44 @@ async def test_a_look_up_overtaken_by_forget_is_not_kept(setting: Setting) -> No
     setting.directory.go_on.set()
     assert await looking is not None
     assert await setting.authenticator.authenticate(setting.api_key) is None
+
+
+async def test_an_overlap_ends_by_the_clock(setting: Setting) -> None:
+    """A rotated API key is its tenant until its overlap ends, remembered or not, and then nobody."""
+    remembered = setting.add(setting.tenant, accepted_until=1030.0)
+    late = setting.add(setting.tenant, accepted_until=1030.0)
+    authenticate = setting.authenticator.authenticate
+    for setting.now in (1000.0, 1029.999):
+        assert await authenticate(remembered)
+    assert setting.directory.asked == 1
+    for setting.now in (1030.0, 1030.001, 9e9):
+        assert await authenticate(remembered) is None
+        assert await authenticate(late) is None
+        assert await authenticate(setting.api_key)
+
+
+async def test_an_overlap_of_nothing(setting: Setting) -> None:
+    """Where a rotated API key has no overlap, the moment it was rotated is the end of it."""
+    rotated = setting.add(setting.tenant, accepted_until=setting.now)
+    assert await setting.authenticator.authenticate(rotated) is None
+
+
+async def test_an_overlap_can_be_ended_early(setting: Setting) -> None:
+    """A rotated API key that is revoked in its overlap is nobody at once."""
+    rotated = setting.add(setting.tenant, accepted_until=1030.0)
+    assert await setting.authenticator.authenticate(rotated)
+    setting.revoke(rotated)
+    setting.authenticator.forget(setting.tenant)
+    assert await setting.authenticator.authenticate(rotated) is None
+
+
+async def test_the_clock_is_the_world_s(setting: Setting, pepper: Pepper) -> None:
+    """Unless another clock is given, an overlap ends by the seconds since 1970."""
+    authenticator = Authenticator(setting.directory, pepper, pepper.digest(OPERATOR))
+    over = setting.add(setting.tenant, accepted_until=time.time())
+    lasting = setting.add(setting.tenant, accepted_until=time.time() + 30)
+    assert await authenticator.authenticate(over) is None
+    assert await authenticator.authenticate(lasting)
 
 
 async def test_principals_show_no_secret(setting: Setting) -> None:

@@ -35,6 +35,7 @@ def test_defaults_are_the_careful_ones(tmp_path: Path) -> None:
     """Without a word, only the operator makes tenants, and only loopback is served."""
     settings = config.read(write(tmp_path, GOOD))
     assert (settings.signup, settings.host) == ("operator", "127.0.0.1")
+    assert settings.api_key_overlap_seconds == 30
 
 
 @pytest.mark.parametrize("name", GOOD)
@@ -53,6 +54,9 @@ def test_what_has_no_default_is_required(tmp_path: Path, name: str) -> None:
         ("port", "-1"),
         ("port", '"8080"'),
         ("signup", '"everyone"'),
+        ("api_key_overlap_seconds", "-1"),
+        ("api_key_overlap_seconds", "86401"),
+        ("api_key_overlap_seconds", "0.5"),
         ("operator_digest", '"' + "0F" * 32 + '"'),
         ("operator_digest", '"' + "0f" * 31 + '"'),
         ("operator_digest", '"' + "0f" * 33 + '"'),

@@ -52,7 +52,7 @@ def endpoints(tenants: Tenants, limiter: RateLimiter, *, open_signup: bool) -> t
             raise ApiError(Code.FORBIDDEN_001, "only the operator changes tenants")
         plan = _choice(Plan, call.body, "plan")
         status = _choice(TenantStatus, call.body, "status")
-        return _tenant(await tenants.change(tenant, plan=plan, status=status))
+        return _tenant(await tenants.change(tenant.id, plan=plan, status=status))
 
     return (
         Endpoint(

@@ -64,17 +64,25 @@ class SqlTenants:
         async with transaction(self._engine) as connection:
             return tuple(_tenant(row) for row in await connection.execute(query))
 
-    async def change(self, tenant: Tenant) -> None:
-        """Keep a tenant's new plan and status. Raises TenantNotFoundError."""
-        change = sa.update(TENANTS).where(TENANTS.c.id == tenant.id)
-        values = {
-            "plan": tenant.plan,
-            "status": tenant.status,
-            "updated_at_us": microseconds(tenant.updated_at),
+    async def change(
+        self,
+        tenant: TenantId,
+        plan: Plan | None,
+        status: TenantStatus | None,
+        now: datetime,
+    ) -> Tenant:
+        """Change what is named, and nothing else. Raises TenantNotFoundError."""
+        this = TENANTS.c.id == tenant
+        named = {
+            name: value for name, value in (("plan", plan), ("status", status)) if value is not None
         }
+        change = sa.update(TENANTS).where(this).values(updated_at_us=microseconds(now), **named)
         async with transaction(self._engine) as connection:
-            if (await connection.execute(change.values(values))).rowcount == 0:
-                raise TenantNotFoundError
+            await connection.execute(change)
+            row = (await connection.execute(sa.select(TENANTS).where(this))).one_or_none()
+        if row is None:
+            raise TenantNotFoundError
+        return _tenant(row)
 
 
 class SqlApiKeys:

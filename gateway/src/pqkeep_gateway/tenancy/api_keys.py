@@ -128,19 +128,22 @@ class ApiKeys:
         """
         plaintext = new_credential(CredentialKind.API_KEY)
         now = datetime.now(UTC)
-        metadata, revoked = await self._store.rotate(
-            tenant,
-            version,
-            self._pepper.digest(plaintext),
-            plaintext[-4:],
-            now,
-            now + self._overlap,
-        )
-        self._forget(tenant)
+        try:
+            metadata, revoked = await self._store.rotate(
+                tenant,
+                version,
+                self._pepper.digest(plaintext),
+                plaintext[-4:],
+                now,
+                now + self._overlap,
+            )
+        finally:
+            self._forget(tenant)
         return NewApiKey(metadata, plaintext), revoked
 
     async def revoke(self, tenant: TenantId, version: int) -> ApiKey:
         """Accept a version no longer, from now on. Raises ApiKeyNotFoundError."""
-        revoked = await self._store.revoke(tenant, version, datetime.now(UTC))
-        self._forget(tenant)
-        return revoked
+        try:
+            return await self._store.revoke(tenant, version, datetime.now(UTC))
+        finally:
+            self._forget(tenant)

@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Protocol
@@ -55,8 +55,14 @@ class TenantStore(Protocol):
         """Return every tenant, oldest first."""
         ...
 
-    async def change(self, tenant: Tenant) -> None:
-        """Keep a tenant's new plan and status. Raises TenantNotFoundError."""
+    async def change(
+        self,
+        tenant: TenantId,
+        plan: Plan | None,
+        status: TenantStatus | None,
+        now: datetime,
+    ) -> Tenant:
+        """Change what is named, and nothing else. Raises TenantNotFoundError."""
         ...
 
 
@@ -91,15 +97,12 @@ class Tenants:
         return await self._store.list()
 
     async def change(
-        self, tenant: Tenant, *, plan: Plan | None, status: TenantStatus | None
+        self, tenant: TenantId, *, plan: Plan | None, status: TenantStatus | None
     ) -> Tenant:
         """Change a tenant's plan or status, at once. Raises TenantNotFoundError."""
-        changed = replace(
-            tenant,
-            plan=plan or tenant.plan,
-            status=status or tenant.status,
-            updated_at=datetime.now(UTC),
-        )
-        await self._store.change(changed)
-        self._forget(tenant.id)
-        return changed
+        if plan is None and status is None:
+            return await self._store.get(tenant)
+        try:
+            return await self._store.change(tenant, plan, status, datetime.now(UTC))
+        finally:
+            self._forget(tenant)

@@ -1,0 +1,428 @@
+"""API keys of tenants: listed, rotated with an overlap, and revoked at once."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import pytest
+
+from pqkeep_gateway.access.credentials import CredentialKind, new_credential
+from pqkeep_server.initialise import Layout, initialise
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conftest import Caller, Installation
+
+Refused = Callable[[httpx2.Response], tuple[int, str, str | None]]
+
+SHOWN = {"key_last4", "version", "status", "created_at"}
+TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+UNAUTHORIZED = (401, "ERR_AUTH_001", None)
+NO_TENANT = (404, "ERR_NOT_FOUND_001", None)
+NO_VERSION = (404, "ERR_NOT_FOUND_001", "version")
+CONFLICT = (409, "ERR_CONFLICT_001", None)
+ENDPOINTS = [
+    ("GET", ""),
+    ("POST", "/api-keys"),
+    ("GET", "/api-keys"),
+    ("POST", "/api-keys/rotate"),
+    ("DELETE", "/api-keys/1"),
+    ("DELETE", "/api-keys/x"),
+    ("PATCH", ""),
+]
+SECONDS = 30.0
+
+
+def _path(tenant: Caller, end: str = "") -> str:
+    return f"/tenants/{tenant.tenant_id}/api-keys{end}"
+
+
+def _list(tenant: Caller, by: Caller | None = None) -> list[dict[str, Any]]:
+    data = (by or tenant).get(_path(tenant))
+    assert data.keys() == {"api_keys", "total"}
+    keys: list[dict[str, Any]] = data["api_keys"]
+    assert data["total"] == len(keys)
+    return keys
+
+
+def _statuses(tenant: Caller, by: Caller | None = None) -> list[tuple[int, str]]:
+    return [(key["version"], key["status"]) for key in _list(tenant, by)]
+
+
+def _revoke(caller: Caller, tenant: Caller, version: object) -> dict[str, Any]:
+    answer = caller.ask("DELETE", _path(tenant, f"/{version}"))
+    assert answer.status_code == 200, answer.text
+    data: dict[str, Any] = answer.json()["data"]
+    return data
+
+
+@pytest.fixture
+def rotated(installation: Installation, new_tenant: Callable[..., Caller]) -> tuple[Caller, Caller]:
+    """A free tenant by its first API key, in its overlap, and by the one in its place."""
+    old = new_tenant("free")
+    made = old.post(_path(old, "/rotate"))["new_key"]
+    return old, installation.caller(made["api_key"], old.tenant_id)
+
+
+def test_the_list_tells_status_and_times(
+    operator: Caller, new_tenant: Callable[..., Caller]
+) -> None:
+    """Every API key is listed by version with revoked_at null or a time, to tenant and operator."""
+    tenant = new_tenant("starter")
+    made = [tenant.post(_path(tenant), status=201) for _ in range(3)]
+    _revoke(tenant, tenant, 3)
+    listed = _list(tenant)
+    assert [key["version"] for key in listed] == [1, 2, 3, 4]
+    assert all(key.keys() == SHOWN | {"revoked_at"} for key in listed)
+    assert all(TIMESTAMP.fullmatch(key["created_at"]) for key in listed)
+    for key, created in zip(listed[1:], made, strict=True):
+        expected = {**created, "status": key["status"], "revoked_at": key["revoked_at"]}
+        del expected["api_key"]
+        assert key == expected
+    assert [key["status"] for key in listed] == ["active", "active", "revoked", "active"]
+    assert [key["revoked_at"] is None for key in listed] == [True, True, False, True]
+    assert TIMESTAMP.fullmatch(listed[2]["revoked_at"])
+    assert listed[2]["revoked_at"] >= listed[2]["created_at"]
+    assert _list(tenant, operator) == listed
+
+
+def test_a_tenant_without_api_keys_has_an_empty_list(operator: Caller) -> None:
+    """Before its first API key a tenant's list is empty and total is 0."""
+    tenant = operator.post("/tenants", {"name": f"tenant {uuid.uuid4()}"}, status=201)
+    assert operator.get(f"/tenants/{tenant['id']}/api-keys") == {"api_keys": [], "total": 0}
+
+
+def test_the_plaintext_is_shown_once(new_tenant: Callable[..., Caller]) -> None:
+    """An API key is in the answers to create and rotate, and in no other answer."""
+    tenant = new_tenant("starter")
+    made = tenant.post(_path(tenant), status=201)["api_key"]
+    rotated = tenant.post(_path(tenant, "/rotate"))["new_key"]["api_key"]
+    assert len({made, rotated, tenant.api_key}) == 3
+    answers = [
+        tenant.ask("GET", _path(tenant)),
+        tenant.ask("GET", f"/tenants/{tenant.tenant_id}"),
+        tenant.ask("GET", "/tenants"),
+        tenant.ask("DELETE", _path(tenant, "/2")),
+    ]
+    for answer in answers:
+        assert answer.status_code == 200
+        assert "pqk_" not in answer.text
+        assert '"api_key"' not in answer.text
+
+
+def test_rotate_replaces_the_calling_key(
+    installation: Installation, new_tenant: Callable[..., Caller]
+) -> None:
+    """The calling key is revoked in the list at once, and accepted beside the new one for a while."""
+    first = new_tenant("starter")
+    second = installation.caller(first.post(_path(first), status=201)["api_key"], first.tenant_id)
+    data = first.post(_path(first, "/rotate"))
+    assert data.keys() == {"new_key", "revoked_version"}
+    assert data["revoked_version"] == 1
+    made = data["new_key"]
+    assert made.keys() == SHOWN | {"api_key"}
+    assert (made["version"], made["status"]) == (3, "active")
+    assert made["key_last4"] == made["api_key"][-4:]
+    assert TIMESTAMP.fullmatch(made["created_at"])
+    new = installation.caller(made["api_key"], first.tenant_id)
+    expected = [(1, "revoked"), (2, "active"), (3, "active")]
+    for caller in (new, first, second, first):
+        assert _statuses(first, caller) == expected
+        assert caller.ask("GET", "/kms/keys").status_code == 200
+    assert _list(first)[0]["revoked_at"] == made["created_at"]
+
+
+def test_rotate_takes_no_body(new_tenant: Callable[..., Caller]) -> None:
+    """No body is needed to rotate; one that is sent is not read."""
+    for content in (None, b"not JSON"):
+        tenant = new_tenant("free")
+        answer = tenant.ask("POST", _path(tenant, "/rotate"), content=content)
+        assert answer.status_code == 200
+
+
+def test_a_key_in_its_overlap_rotates_nothing(
+    rotated: tuple[Caller, Caller], refused: Refused
+) -> None:
+    """Rotating with a key that was rotated is 409 ERR_CONFLICT_001, and makes no key."""
+    old, new = rotated
+    for _ in range(2):
+        assert refused(old.ask("POST", _path(old, "/rotate"))) == CONFLICT
+    assert _statuses(new) == [(1, "revoked"), (2, "active")]
+    assert new.post(_path(new, "/rotate"))["revoked_version"] == 2
+
+
+def test_the_operator_rotates_the_newest_active_key(
+    operator: Caller, new_tenant: Callable[..., Caller]
+) -> None:
+    """The operator's rotation revokes the newest active key, which keeps its overlap."""
+    tenant = new_tenant("starter")
+    for _ in range(2):
+        tenant.post(_path(tenant), status=201)
+    _revoke(tenant, tenant, 3)
+    data = operator.post(_path(tenant, "/rotate"))
+    assert (data["revoked_version"], data["new_key"]["version"]) == (2, 4)
+    assert operator.post(_path(tenant, "/rotate"))["revoked_version"] == 4
+    assert operator.post(_path(tenant, "/rotate"))["revoked_version"] == 5
+    _revoke(tenant, tenant, 6)
+    assert operator.post(_path(tenant, "/rotate"))["revoked_version"] == 1
+    assert tenant.ask("GET", "/kms/keys").status_code == 200
+
+
+def test_the_operator_rotates_where_no_key_is_active(
+    installation: Installation, operator: Caller, new_tenant: Callable[..., Caller]
+) -> None:
+    """Without an active key a rotation makes one that works, and revoked_version is null."""
+    tenant = new_tenant("free")
+    _revoke(operator, tenant, 1)
+    data = operator.post(_path(tenant, "/rotate"))
+    assert data["revoked_version"] is None
+    assert data["new_key"]["version"] == 2
+    assert _statuses(tenant, installation.caller(data["new_key"]["api_key"])) == [
+        (1, "revoked"),
+        (2, "active"),
+    ]
+
+
+def test_of_concurrent_rotations_with_one_key_one_succeeds(
+    operator: Caller, new_tenant: Callable[..., Caller], refused: Refused
+) -> None:
+    """Sixteen callers rotate with one key at once: one 200, fifteen 409, one active key."""
+    tenant = new_tenant("free")
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda _: tenant.ask("POST", _path(tenant, "/rotate")), range(16)))
+    assert [answer.status_code for answer in answers].count(200) == 1
+    losers = [refused(answer) for answer in answers if not answer.is_success]
+    assert len(losers) == 15
+    assert set(losers) <= {CONFLICT, UNAUTHORIZED}
+    assert _statuses(tenant, operator) == [(1, "revoked"), (2, "active")]
+
+
+def test_of_concurrent_revocations_all_agree(
+    operator: Caller, new_tenant: Callable[..., Caller]
+) -> None:
+    """Sixteen revocations of one key at once are all 200 and tell the same time."""
+    tenant = new_tenant("free")
+    with ThreadPoolExecutor(16) as pool:
+        revoked = list(pool.map(lambda _: _revoke(operator, tenant, 1), range(16)))
+    assert all(each == revoked[0] for each in revoked)
+
+
+def test_a_key_revoked_while_it_is_used_is_refused_from_then_on(
+    operator: Caller, new_tenant: Callable[..., Caller], refused: Refused
+) -> None:
+    """While eight callers use a key it is revoked: whatever begins after the answer is 401."""
+    tenant = new_tenant("free")
+    for _ in range(2):
+        tenant.ask("GET", "/kms/keys")
+    ended: list[bool] = []
+
+    def use(_: int) -> list[int]:
+        statuses: list[int] = []
+        while not ended or len(statuses) < 3:
+            began_after = bool(ended)
+            status = tenant.ask("GET", "/kms/keys").status_code
+            statuses.append(status if began_after else 0)
+        return statuses
+
+    with ThreadPoolExecutor(8) as pool:
+        users = [pool.submit(use, n) for n in range(8)]
+        _revoke(operator, tenant, 1)
+        ended.append(True)
+        seen = {status for user in users for status in user.result()}
+    assert seen <= {0, 401}
+    assert refused(tenant.ask("GET", "/kms/keys")) == UNAUTHORIZED
+
+
+def test_revoke_is_immediate(
+    operator: Caller, new_tenant: Callable[..., Caller], refused: Refused
+) -> None:
+    """A key that was just accepted is 401 in the very next request, and revoked with its times."""
+    tenant = new_tenant("free")
+    before = _list(tenant)[0]
+    revoked = _revoke(tenant, tenant, 1)
+    assert refused(tenant.ask("GET", "/kms/keys")) == UNAUTHORIZED
+    assert refused(tenant.ask("POST", _path(tenant, "/rotate"))) == UNAUTHORIZED
+    assert revoked.keys() == SHOWN | {"revoked_at"}
+    assert TIMESTAMP.fullmatch(revoked["revoked_at"])
+    assert revoked == {**before, "status": "revoked", "revoked_at": revoked["revoked_at"]}
+    assert _revoke(operator, tenant, 1) == revoked
+    assert _list(tenant, operator) == [revoked]
+
+
+@pytest.mark.parametrize("by", ["old", "new", "operator"])
+def test_revoke_ends_an_overlap(
+    rotated: tuple[Caller, Caller], operator: Caller, refused: Refused, by: str
+) -> None:
+    """A rotated key that is revoked is 401 at once; when it was first revoked stays."""
+    old, new = rotated
+    assert old.ask("GET", "/kms/keys").status_code == 200
+    before = _list(new)[0]
+    assert _revoke({"old": old, "new": new, "operator": operator}[by], old, 1) == before
+    assert refused(old.ask("GET", "/kms/keys")) == UNAUTHORIZED
+    assert new.ask("GET", "/kms/keys").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "version",
+    [
+        *(
+            "0",
+            "2",
+            "99",
+            "999999999",
+            "1000000000",
+            "9" * 30,
+            pytest.param("9" * 5000, id="5,000 digits"),
+        ),
+        *("-1", "+1", "1.0", "1e0", "x", "1x", "0x1", "null", "%00", "%20", "1%20"),
+        *("%D9%A1", "%C2%B9", "1;2", "%27OR%201=1"),
+    ],
+)
+def test_a_version_that_is_not_there(
+    operator: Caller, demo: Caller, refused: Refused, version: str
+) -> None:
+    """A version that the tenant never had, and what is no number, are 404, field version."""
+    for caller in (demo, operator):
+        path = _path(demo, f"/{version}")
+        assert refused(caller.ask("DELETE", path)) == NO_VERSION
+    assert _statuses(demo) == [(1, "active")]
+
+
+def test_revoked_keys_are_outside_of_the_quota(
+    operator: Caller, new_tenant: Callable[..., Caller]
+) -> None:
+    """Revoking makes room, for rotated keys and others, and versions count on."""
+    tenant = new_tenant("free")
+    assert tenant.post(_path(tenant), status=201)["version"] == 2
+    quota_reached = (400, "ERR_INVALID_001", None)
+    assert tenant.refusal(_path(tenant), {}) == quota_reached
+    _revoke(tenant, tenant, 2)
+    assert tenant.post(_path(tenant), status=201)["version"] == 3
+    assert tenant.post(_path(tenant, "/rotate"))["new_key"]["version"] == 4
+    assert tenant.refusal(_path(tenant), {}) == quota_reached
+    for version in (3, 4):
+        _revoke(operator, tenant, version)
+    assert operator.post(_path(tenant), status=201)["version"] == 5
+
+
+def test_rotation_never_exceeds_the_quota(
+    operator: Caller, new_tenant: Callable[..., Caller]
+) -> None:
+    """A full tenant can rotate, any number at once, and has as many active keys as before."""
+    tenant = new_tenant("free")
+    tenant.post(_path(tenant), status=201)
+    tenant.post(_path(tenant, "/rotate"))
+    operator.post(_path(tenant, "/rotate"))
+    with ThreadPoolExecutor(8) as pool:
+        asked = pool.map(lambda n: operator.ask("POST", _path(tenant, n)), 4 * ["/rotate", ""])
+        statuses = sorted(answer.status_code for answer in asked)
+    assert statuses == 4 * [200] + 4 * [400]
+    assert [status for _, status in _statuses(tenant)].count("active") == 2
+
+
+@pytest.mark.parametrize(("method", "end"), ENDPOINTS)
+def test_a_tenant_that_is_not_mine_does_not_exist(
+    operator: Caller,
+    demo: Caller,
+    new_tenant: Callable[..., Caller],
+    refused: Refused,
+    method: str,
+    end: str,
+) -> None:
+    """Another's tenant, nobody's and no UUID are the same 404 at every endpoint; nothing changes."""
+    another = new_tenant("free")
+    body: dict[str, object] | None = {"status": "suspended"} if method == "PATCH" else None
+    answers = []
+    for tenant_id in (another.tenant_id, str(uuid.uuid4()), "x"):
+        answer = demo.ask(method, f"/tenants/{tenant_id}{end}", body)
+        assert refused(answer) == NO_TENANT
+        answers.append(answer.json()["error"])
+        if tenant_id != another.tenant_id:
+            answer = operator.ask(method, f"/tenants/{tenant_id}{end}", body)
+            assert refused(answer) == NO_TENANT
+    assert answers == 3 * answers[:1]
+    assert _statuses(another) == [(1, "active")]
+
+
+@pytest.mark.parametrize(("method", "end"), [*ENDPOINTS, ("GET", None)])
+def test_without_a_credential_that_we_know(
+    demo: Caller, anonymous: Caller, refused: Refused, method: str, end: str | None
+) -> None:
+    """Without a credential, and with one that nobody has, every endpoint is 401."""
+    path = "/tenants" if end is None else f"/tenants/{demo.tenant_id}{end}"
+    assert refused(anonymous.ask(method, path)) == UNAUTHORIZED
+    stranger = {"X-API-Key": new_credential(CredentialKind.API_KEY)}
+    assert refused(anonymous.ask(method, path, headers=stranger)) == UNAUTHORIZED
+
+
+@pytest.fixture
+def short_overlap(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[httpx2.Client]:
+    """The operator of a gateway alone whose overlap has as many seconds as the parameter says."""
+    layout = Layout(tmp_path)
+    operator_key = new_credential(CredentialKind.OPERATOR)
+    initialise(layout, operator_key, signup="operator")
+    with layout.gateway_settings.open("a") as settings:
+        settings.write(f"api_key_overlap_seconds = {request.param}\n")
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        (tmp_path / "output").open("ab") as output,
+    ):
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-P", "-m", "pqkeep_gateway"),
+                *(str(layout.gateway_settings), "--fd", str(listener.fileno())),
+            ],
+            pass_fds=[listener.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={"PATH": os.defpath},
+        )
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/api/v1"
+    try:
+        headers = {"X-API-Key": operator_key}
+        with httpx2.Client(
+            base_url=url, headers=headers, timeout=SECONDS, trust_env=False
+        ) as client:
+            yield client
+    finally:
+        process.terminate()
+        try:
+            process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+
+
+@pytest.mark.parametrize(("short_overlap", "overlap"), [(0, 0), (1, 1)], indirect=["short_overlap"])
+def test_the_overlap_is_a_setting(short_overlap: httpx2.Client, overlap: int) -> None:
+    """A rotated key is accepted for as long as the settings say, and then 401; the new one stays."""
+    tenant = short_overlap.post("/tenants", json={"name": "x"}).json()["data"]
+    path = f"/tenants/{tenant['id']}/api-keys"
+    old = {"X-API-Key": short_overlap.post(path).json()["data"]["api_key"]}
+    rotated = short_overlap.post(path + "/rotate", headers=old)
+    since = time.monotonic()
+    assert rotated.status_code == 200
+    new = {"X-API-Key": rotated.json()["data"]["new_key"]["api_key"]}
+    answer = short_overlap.get(path, headers=old)
+    if overlap:
+        assert answer.status_code == 200
+        while (answer := short_overlap.get(path, headers=old)).is_success:
+            assert time.monotonic() < since + 2 * overlap
+            time.sleep(0.02)
+        assert time.monotonic() > since + overlap - 0.5
+    assert answer.status_code == 401
+    assert answer.json()["error"]["error_code"] == "ERR_AUTH_001"
+    assert short_overlap.get(path, headers=new).status_code == 200

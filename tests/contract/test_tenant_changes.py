@@ -1,0 +1,219 @@
+"""Tenants are listed, and changed by the operator, at once."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    import httpx2
+    from tests.conftest import Caller, Installation
+
+Refused = Callable[["httpx2.Response"], tuple[int, str, str | None]]
+
+TENANT_FIELDS = {"id", "name", "plan", "status", "created_at", "updated_at"}
+FORBIDDEN = (403, "ERR_FORBIDDEN_001", None)
+X_WING = {"algorithm": "X-Wing"}
+
+
+def _change(operator: Caller, tenant: Caller, **changes: object) -> dict[str, Any]:
+    answer = operator.ask("PATCH", f"/tenants/{tenant.tenant_id}", changes)
+    assert answer.status_code == 200, answer.text
+    data: dict[str, Any] = answer.json()["data"]
+    return data
+
+
+def test_the_operator_lists_all_tenants(
+    operator: Caller, demo: Caller, new_tenant: Callable[..., Caller]
+) -> None:
+    """The operator's list has every tenant that was made, oldest first, as each is read alone."""
+    made = [demo.tenant_id, *(new_tenant("free").tenant_id for _ in range(3))]
+    data = operator.get("/tenants")
+    assert data.keys() == {"tenants", "total"}
+    assert data["total"] == len(data["tenants"])
+    assert all(tenant.keys() == TENANT_FIELDS for tenant in data["tenants"])
+    assert [tenant["id"] for tenant in data["tenants"] if tenant["id"] in made] == made
+    times = [tenant["created_at"] for tenant in data["tenants"]]
+    assert times == sorted(times)
+    assert operator.get(f"/tenants/{made[-1]}") in data["tenants"]
+
+
+def test_an_api_key_lists_its_own_tenant(new_tenant: Callable[..., Caller]) -> None:
+    """An API key's list is its own tenant and nobody else's."""
+    tenant = new_tenant("starter")
+    own = tenant.get(f"/tenants/{tenant.tenant_id}")
+    assert tenant.get("/tenants") == {"tenants": [own], "total": 1}
+
+
+def test_a_change_of_plan_is_effective_at_once(
+    operator: Caller, new_tenant: Callable[..., Caller]
+) -> None:
+    """The very next request with an API key already seen is on the new plan, up and down again."""
+    tenant = new_tenant("free")
+    policy = (403, "ERR_POLICY_001", None)
+    assert tenant.refusal("/kms/keys/generate", X_WING) == policy
+    before = tenant.get(f"/tenants/{tenant.tenant_id}")
+    changed = _change(operator, tenant, plan="starter")
+    assert tenant.post("/kms/keys/generate", X_WING, status=201)["key_version"] == 1
+    assert changed == {**before, "plan": "starter", "updated_at": changed["updated_at"]}
+    assert changed["updated_at"] > before["updated_at"]
+    assert tenant.get(f"/tenants/{tenant.tenant_id}") == changed
+    _change(operator, tenant, plan="free")
+    assert tenant.refusal("/kem/encrypt", {**X_WING, "plaintext": "QUJD"}) == policy
+
+
+def test_the_quota_of_api_keys_follows_the_plan(
+    operator: Caller, new_tenant: Callable[..., Caller]
+) -> None:
+    """More API keys are made on a better plan; after it those that are there rotate, none is made."""
+    tenant = new_tenant("free")
+    path = f"/tenants/{tenant.tenant_id}/api-keys"
+    tenant.post(path, status=201)
+    quota_reached = (400, "ERR_INVALID_001", None)
+    assert tenant.refusal(path, {}) == quota_reached
+    _change(operator, tenant, plan="starter")
+    tenant.post(path, status=201)
+    _change(operator, tenant, plan="free")
+    assert tenant.refusal(path, {}) == quota_reached
+    assert tenant.post(path + "/rotate")["revoked_version"] == 1
+    statuses = [key["status"] for key in tenant.get(path)["api_keys"]]
+    assert statuses.count("active") == 3
+
+
+def test_a_suspended_tenant_is_allowed_nothing_until_it_is_resumed(
+    installation: Installation,
+    operator: Caller,
+    new_tenant: Callable[..., Caller],
+    refused: Refused,
+) -> None:
+    """Every API key of a suspended tenant is 403 on everything at once; resumed, it works at once."""
+    first = new_tenant("starter")
+    path = f"/tenants/{first.tenant_id}"
+    made = first.post(f"{path}/api-keys", status=201)
+    second = installation.caller(made["api_key"], first.tenant_id)
+    replaced = installation.caller(made["api_key"], first.tenant_id)
+    made = second.post(f"{path}/api-keys/rotate")["new_key"]
+    third = installation.caller(made["api_key"], first.tenant_id)
+    everyone = (first, second, replaced, third)
+    for caller in everyone:
+        caller.get(path)
+    assert _change(operator, first, status="suspended")["status"] == "suspended"
+    for caller in everyone:
+        for method, end in (
+            *(("GET", "/kms/keys"), ("POST", "/kem/encrypt"), ("POST", "/signature/verify")),
+            *(("GET", path), ("PATCH", path), ("GET", "/tenants"), ("POST", "/tenants")),
+            *(("GET", f"{path}/api-keys"), ("POST", f"{path}/api-keys")),
+            *(("POST", f"{path}/api-keys/rotate"), ("DELETE", f"{path}/api-keys/1")),
+            *(("GET", f"/tenants/{uuid.uuid4()}"), ("DELETE", f"{path}/api-keys/x")),
+        ):
+            assert refused(caller.ask(method, end)) == FORBIDDEN
+    assert operator.get(f"{path}/api-keys")["total"] == 3
+    made = operator.post(f"{path}/api-keys", status=201)
+    fourth = installation.caller(made["api_key"])
+    assert refused(fourth.ask("GET", "/kms/keys")) == FORBIDDEN
+    assert _change(operator, first, status="active")["status"] == "active"
+    for caller in (*everyone, fourth):
+        assert caller.get("/kms/keys")["total"] == 0
+
+
+def test_a_suspended_tenant_s_key_that_is_revoked_is_nobody(
+    operator: Caller, new_tenant: Callable[..., Caller], refused: Refused
+) -> None:
+    """A revoked key of a suspended tenant is 401, not 403."""
+    tenant = new_tenant("free")
+    _change(operator, tenant, status="suspended")
+    assert operator.ask("DELETE", f"/tenants/{tenant.tenant_id}/api-keys/1").status_code == 200
+    assert refused(tenant.ask("GET", "/kms/keys")) == (401, "ERR_AUTH_001", None)
+
+
+def test_plan_and_status_change_together(
+    operator: Caller, new_tenant: Callable[..., Caller]
+) -> None:
+    """One request changes both; what is not named stays."""
+    tenant = new_tenant("free")
+    changed = _change(operator, tenant, plan="enterprise", status="suspended")
+    assert (changed["plan"], changed["status"]) == ("enterprise", "suspended")
+    changed = _change(operator, tenant, status="active")
+    assert (changed["plan"], changed["status"]) == ("enterprise", "active")
+    assert operator.get(f"/tenants/{tenant.tenant_id}") == changed
+
+
+@pytest.mark.parametrize("round_", range(4))
+def test_changes_at_once_undo_nothing(
+    operator: Caller, new_tenant: Callable[..., Caller], round_: int
+) -> None:
+    """A suspension among fifteen changes of plan at once is kept."""
+    tenant = new_tenant("free")
+    changes: list[dict[str, object]] = [{"plan": "starter"} for _ in range(16)]
+    changes[4 * round_] = {"status": "suspended"}
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda change: _change(operator, tenant, **change), changes))
+    kept = operator.get(f"/tenants/{tenant.tenant_id}")
+    assert (kept["plan"], kept["status"]) == ("starter", "suspended")
+
+
+def test_only_the_operator_changes_tenants(
+    demo: Caller, new_tenant: Callable[..., Caller], refused: Refused
+) -> None:
+    """An API key's change of its own tenant is 403, of another's 404, whatever it asks for."""
+    another = new_tenant("free")
+    before = [caller.get(f"/tenants/{caller.tenant_id}") for caller in (demo, another)]
+    for body in ({}, {"plan": "enterprise"}, {"status": "active"}, {"plan": "gold"}):
+        answer = demo.ask("PATCH", f"/tenants/{demo.tenant_id}", body)
+        assert refused(answer) == FORBIDDEN
+        answer = demo.ask("PATCH", f"/tenants/{another.tenant_id}", body)
+        assert refused(answer) == (404, "ERR_NOT_FOUND_001", None)
+    assert [caller.get(f"/tenants/{caller.tenant_id}") for caller in (demo, another)] == before
+
+
+@pytest.mark.parametrize("value", ["gold", "", "FREE", "Active", 1, 0, True, False, ["free"], {}])
+@pytest.mark.parametrize("field", ["plan", "status"])
+def test_bad_values(
+    operator: Caller,
+    new_tenant: Callable[..., Caller],
+    refused: Refused,
+    field: str,
+    value: object,
+) -> None:
+    """A plan or status that does not exist is 422 with its field, and the other is not changed."""
+    tenant = new_tenant("free")
+    path = f"/tenants/{tenant.tenant_id}"
+    before = operator.get(path)
+    good = {"plan": "starter", "status": "suspended"}
+    answer = operator.ask("PATCH", path, {**good, field: value})
+    assert refused(answer) == (422, "ERR_INVALID_001", field)
+    assert operator.get(path) == before
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"not JSON", b"{", b"[]", b"null", b'"x"', b'{"plan":"\xff"}']
+)
+def test_malformed_json(operator: Caller, demo: Caller, refused: Refused, content: bytes) -> None:
+    """A body that is no JSON object is 400."""
+    answer = operator.ask("PATCH", f"/tenants/{demo.tenant_id}", content=content)
+    assert refused(answer) == (400, "ERR_INVALID_001", None)
+
+
+def test_unknown_fields_are_ignored(operator: Caller, new_tenant: Callable[..., Caller]) -> None:
+    """Of a body only plan and status are read: name, id and times stay."""
+    tenant = new_tenant("free")
+    before = operator.get(f"/tenants/{tenant.tenant_id}")
+    changed = _change(
+        operator, tenant, name="x", id=str(uuid.uuid4()), created_at="x", more=1, plan="starter"
+    )
+    assert changed == {**before, "plan": "starter", "updated_at": changed["updated_at"]}
+
+
+def test_an_empty_change_changes_nothing(
+    operator: Caller, new_tenant: Callable[..., Caller]
+) -> None:
+    """An empty object, and one of unknown fields, is 200 and the tenant is as it was."""
+    tenant = new_tenant("starter")
+    before = operator.get(f"/tenants/{tenant.tenant_id}")
+    assert _change(operator, tenant) == before
+    assert _change(operator, tenant, name="x") == before
+    assert operator.get(f"/tenants/{tenant.tenant_id}") == before
