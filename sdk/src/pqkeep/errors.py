@@ -10,7 +10,7 @@ class PqkeepError(Exception):
     ``retry_after`` is in seconds. What the service did not say is None.
     """
 
-    def __init__(  # noqa: PLR0913 - an error is all that the service said
+    def __init__(
         self,
         message: str,
         *,
