@@ -20,7 +20,7 @@ from pqkeep_keyservice.operations.done import Done
 from pqkeep_keyservice.operations.resources import Resources
 from pqkeep_keyservice.storage.keyrings import Keyrings
 from pqkeep_keyservice.storage.sealing import DamagedKeyError
-from pqkeep_keyservice.storage.store import Verdict
+from pqkeep_keyservice.storage.store import AuditRow, Change, Verdict
 from pqkeep_keyservice.turns import Turns
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
@@ -48,6 +48,11 @@ from pqkeep_protocol.messages import (
 )
 
 _LOG = logging.getLogger(__name__)
+
+
+def _require_time(deadline: float) -> None:
+    if asyncio.get_running_loop().time() >= deadline:
+        raise KeyServiceError(ErrorKind.DEADLINE_EXCEEDED)
 
 
 class Dispatcher:
@@ -86,32 +91,33 @@ class Dispatcher:
     async def _until_done(
         self, request: AnyRequest, attribution: Attribution, deadline: float
     ) -> AnyResult:
-        now = asyncio.get_running_loop().time
         while True:
-            if now() >= deadline:
-                raise KeyServiceError(ErrorKind.DEADLINE_EXCEEDED)
+            _require_time(deadline)
             done = await self._answer(request, deadline)
-            if now() >= deadline:
-                raise KeyServiceError(ErrorKind.DEADLINE_EXCEEDED)
-            change = done.change
-            destroys = change is not None and change.destroys_a_seed
-            if destroys and not await self._log.scrub():
-                # Somebody reads the file, so a copy would stay: change nothing, and say so.
-                raise KeyServiceError(ErrorKind.UNAVAILABLE)
+            _require_time(deadline)
             row = record(request, attribution, done.version, SUCCESS)
-            verdict = await self._log.commit(row, change)
-            if change is None:
+            if done.change is None:
+                await self._log.commit(row)
                 return done.result
-            match verdict:
-                case Verdict.DURABLE:
-                    self._rings.put(change.new)
-                    if destroys:
-                        await self._destroy(change.new)
-                    return done.result
-                case Verdict.QUOTA_REACHED:
-                    raise KeyServiceError(ErrorKind.KEY_QUOTA_REACHED)
-                case Verdict.STALE:
-                    self._rings.forget(change.old)
+            if await self._is_changed(row, done.change):
+                return done.result
+
+    async def _is_changed(self, row: AuditRow, change: Change) -> bool:
+        """Make a change durable with its record; return False where another change came first."""
+        if change.destroys_a_seed and not await self._log.scrub():
+            # Somebody reads the file, so a copy would stay: change nothing, and say so.
+            raise KeyServiceError(ErrorKind.UNAVAILABLE)
+        self._rings.forget(change.old)  # whatever becomes of the commit, ask the database
+        match await self._log.commit(row, change):
+            case Verdict.DURABLE:
+                self._rings.put(change.new)
+                if change.destroys_a_seed:
+                    await self._destroy(change.new)
+                return True
+            case Verdict.QUOTA_REACHED:
+                raise KeyServiceError(ErrorKind.KEY_QUOTA_REACHED)
+            case Verdict.STALE:
+                return False
 
     def _turn(self, request: AnyRequest, deadline: float) -> AbstractAsyncContextManager[None]:
         if not isinstance(request, GenerateKey | RotateKey | RetireKey | ArchiveKey):

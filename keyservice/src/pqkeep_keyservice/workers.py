@@ -117,12 +117,11 @@ class Lane:
             worker.close()
 
     async def _turn(self, tenant: TenantId, deadline: float) -> WorkerProcess:
-        mine = self._waiting.get(tenant, ())
-        everyone = sum(not turn.cancelled() for queue in self._waiting.values() for turn in queue)
-        if (
-            sum(not turn.cancelled() for turn in mine) >= MAX_WAITING_PER_TENANT
-            or everyone >= MAX_WAITING
-        ):
+        waiting = {
+            each: sum(not turn.cancelled() for turn in queue)
+            for each, queue in self._waiting.items()
+        }
+        if waiting.get(tenant, 0) >= MAX_WAITING_PER_TENANT or sum(waiting.values()) >= MAX_WAITING:
             raise KeyServiceError(ErrorKind.OVERLOADED)
         turn: asyncio.Future[WorkerProcess] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(tenant, deque()).append(turn)

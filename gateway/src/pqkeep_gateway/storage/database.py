@@ -38,12 +38,13 @@ async def open_database(path: str) -> AsyncEngine:
     try:
         async with engine.begin() as connection:
             await connection.run_sync(_migrate)
-    except CommandError:
-        raise ConfigError(
-            f"{path} has a schema that this version of pqkeep does not know"
-        ) from None
-    except sa.exc.DatabaseError as error:
-        raise ConfigError(f"cannot open the database {path}: {error.orig}") from None
+    except (CommandError, sa.exc.DatabaseError) as error:
+        await engine.dispose()
+        if isinstance(error, CommandError):
+            problem = f"{path} has a schema that this version of pqkeep does not know"
+        else:
+            problem = f"cannot open the database {path}: {error.orig}"
+        raise ConfigError(problem) from None
     return engine
 
 
@@ -71,8 +72,12 @@ def time_of(stored: int) -> datetime:
 def _on_connect(connection: Any, _: object) -> None:
     connection.isolation_level = None  # transactions begin where we say, see _on_begin
     cursor = connection.cursor()
-    for pragma in PRAGMAS:
-        cursor.execute(pragma)
+    try:
+        for pragma in PRAGMAS:
+            cursor.execute(pragma)
+    except Exception:
+        connection.close()  # it is in no pool yet
+        raise
     cursor.close()
 
 
