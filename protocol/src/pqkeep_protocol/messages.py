@@ -26,8 +26,8 @@ class Attribution(Struct, frozen=True, array_like=True):
     """The policy that allowed the request."""
 
 
-class _Discreet:
-    """Shows its kind only: the fields of requests and results can be secret."""
+class Discreet:
+    """Shows its kind only: its fields can be secret."""
 
     __slots__ = ()
 
@@ -38,14 +38,14 @@ class _Discreet:
         return []
 
 
-class Request(_Discreet, Struct, Generic[R_co], frozen=True, array_like=True, kw_only=True):
+class Request(Discreet, Struct, Generic[R_co], frozen=True, array_like=True, kw_only=True):
     """Base of all requests; ``R_co`` is the type of the result."""
 
     operation: ClassVar[Operation]
     tenant: TenantId
 
 
-class Result(_Discreet, Struct, frozen=True, array_like=True, kw_only=True):
+class Result(Discreet, Struct, frozen=True, array_like=True, kw_only=True):
     """Base of all results."""
 
 

@@ -19,13 +19,14 @@ from pqkeep_gateway.http import envelope
 from pqkeep_gateway.http.body import ClientGoneError, read_json_object
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import ApiError, Code, unavailable
+from pqkeep_protocol.messages import Discreet
 
 _LOG = logging.getLogger(__name__)
 
 MAX_REQUEST_ID = 128
 
 
-class ApiCall(Struct, frozen=True, kw_only=True):
+class ApiCall(Discreet, Struct, frozen=True, kw_only=True):
     """One authenticated request, as an endpoint sees it."""
 
     principal: Principal

@@ -20,6 +20,7 @@ from pqkeep_protocol.algorithms import (
     Operation,
 )
 from pqkeep_protocol.keys import MAX_KEY_VERSION, KeyStatus, KeyVersion
+from pqkeep_protocol.messages import Discreet
 
 MAX_PLAINTEXT = MAX_MESSAGE = 1_048_576
 MAX_SIGNATURE = 65_536
@@ -41,7 +42,7 @@ E = TypeVar("E", bound=StrEnum)
 _MODES = ("standard", "deterministic")
 
 
-class Fields(Struct, frozen=True):
+class Fields(Discreet, Struct, frozen=True):
     """The fields of one request for one operation."""
 
     operation: Operation

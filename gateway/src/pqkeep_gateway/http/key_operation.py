@@ -18,12 +18,12 @@ from pqkeep_gateway.http.fields import Fields
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.errors import KeyServiceError
 from pqkeep_protocol.keys import TenantId
-from pqkeep_protocol.messages import Attribution, KeyService, Request
+from pqkeep_protocol.messages import Attribution, Discreet, KeyService, Request
 
 R = TypeVar("R")
 
 
-class KeyCall(Struct, frozen=True, kw_only=True):
+class KeyCall(Discreet, Struct, frozen=True, kw_only=True):
     """One call that policy allows, for one tenant and one algorithm."""
 
     tenant: TenantId
