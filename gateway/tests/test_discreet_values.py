@@ -26,7 +26,7 @@ VALUES = (
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
-def test_a_body_is_in_no_repr(value: object) -> None:
+def test_a_body_is_in_no_repr(value: ApiCall | Fields) -> None:
     """Neither repr, nor str, nor Rich shows what a body or a query holds."""
     assert MARKER not in repr(value) + str(value)
-    assert MARKER not in str(getattr(value, "__rich_repr__")())
+    assert MARKER not in str(value.__rich_repr__())
