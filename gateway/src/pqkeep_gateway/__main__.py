@@ -73,7 +73,7 @@ async def serve(settings: Config, fd: int | None) -> None:
         await server.serve(None if fd is None else [socket.socket(fileno=fd)])
     finally:
         connected.cancel()
-        await gateway.engine.dispose()
+        await gateway.close()
 
 
 if __name__ == "__main__":

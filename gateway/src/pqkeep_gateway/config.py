@@ -32,6 +32,15 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Who may create tenants: the operator only, or anyone (rate-limited by address)."""
     api_key_overlap_seconds: Annotated[int, Meta(ge=0, le=86_400)] = 30
     """How long a rotated API key is still accepted."""
+    plans_file: str | None = None
+    """What differs from the built-in plans; see plans.toml."""
+    policy_directory: str | None = None
+    """Cedar policies (*.cedar) that hold beside the built-in ones."""
+    rate_windows: str | None = None
+    """A Redis or Valkey server for the rate limits' windows, redis://… or unix://…; needed where
+    several gateways share a database. Without it they are in this process's memory."""
+    rate_windows_password_file: str | None = None
+    """The server's password, in a file that only this process's user can read."""
     host: str = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8080
 
@@ -50,4 +59,23 @@ def read(path: Path) -> Config:
         key_service_socket=str(here / config.key_service_socket),
         database=str(here / config.database),
         pepper_file=str(here / config.pepper_file),
+        plans_file=_beside(here, config.plans_file),
+        policy_directory=_beside(here, config.policy_directory),
+        rate_windows_password_file=_beside(here, config.rate_windows_password_file),
     )
+
+
+def _beside(here: Path, named: str | None) -> str | None:
+    return None if named is None else str(here / named)
+
+
+def read_private(path: Path) -> bytes:
+    """Return what is in a file that nobody else can read. Raises ConfigError."""
+    try:
+        mode = path.stat().st_mode
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    if mode & 0o077:
+        raise ConfigError(f"{path} can be read by others; its mode must be 0400")
+    return data

@@ -1,21 +1,28 @@
 """Puts the gateway together. The only file that names concrete classes."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.types import ASGIApp
 
+from pqkeep_gateway.access import cedar
+from pqkeep_gateway.access.admission import Gatekeeper
+from pqkeep_gateway.access.allowance import Allowances
 from pqkeep_gateway.access.authentication import Authenticator
+from pqkeep_gateway.access.clock import Clock, steady_clock
 from pqkeep_gateway.access.credentials import read_pepper
-from pqkeep_gateway.access.rate_limit import RateLimiter
+from pqkeep_gateway.access.rate_limit import MemoryWindows, Windows
 from pqkeep_gateway.config import Config
 from pqkeep_gateway.http import api_keys, health, kem, key_operation, keys, signature, tenants
 from pqkeep_gateway.http.app import create_app
+from pqkeep_gateway.http.key_operation import KeyAccess
 from pqkeep_gateway.key_client import KeyClient
 from pqkeep_gateway.storage.database import open_database
+from pqkeep_gateway.storage.rate_windows import RedisWindows
 from pqkeep_gateway.storage.tenancy import SqlApiKeys, SqlTenants
+from pqkeep_gateway.storage.usage import SqlUsage
 from pqkeep_gateway.tenancy import plans
 from pqkeep_gateway.tenancy.api_keys import ApiKeys
 from pqkeep_gateway.tenancy.tenants import Tenants
@@ -27,27 +34,51 @@ class Gateway:
 
     app: ASGIApp
     key_client: KeyClient
-    engine: AsyncEngine
+    close: Callable[[], Awaitable[None]]
 
 
 async def assemble(config: Config) -> Gateway:
     """Open what the settings name and put the parts together. Raises ConfigError."""
     pepper = read_pepper(Path(config.pepper_file))
-    terms = plans.read()
+    terms = plans.read(_path(config.plans_file))
+    policy = cedar.build(terms, _path(config.policy_directory))
+    clock = steady_clock()
+    windows = _windows(config, clock)
     engine = await open_database(config.database)
-    key_client = KeyClient(config.key_service_socket)
+
     sql_api_keys = SqlApiKeys(engine)
-    authenticator = Authenticator(sql_api_keys, pepper, bytes.fromhex(config.operator_digest))
+    operator = bytes.fromhex(config.operator_digest)
+    authenticator = Authenticator(sql_api_keys, windows, pepper, operator, clock)
+    per_minute = {tier: each.requests_per_minute for tier, each in terms.items()}
+    gatekeeper = Gatekeeper(authenticator, windows, per_minute)
+    per_month = {tier: plans.bound(each.operations_per_month) for tier, each in terms.items()}
+    key_client = KeyClient(config.key_service_socket)
+    access = KeyAccess(policy, Allowances(SqlUsage(engine), per_month, clock), key_client)
+
+    all_tenants = Tenants(SqlTenants(engine), windows.announce_change)
     overlap = timedelta(seconds=config.api_key_overlap_seconds)
-    all_tenants = Tenants(SqlTenants(engine), authenticator.forget)
+    all_api_keys = ApiKeys(sql_api_keys, terms, pepper, windows.announce_change, overlap, clock)
     api = (
-        *(key_operation.endpoint(row, key_client) for row in kem.OPERATIONS),
-        *(key_operation.endpoint(row, key_client) for row in signature.OPERATIONS),
-        *keys.endpoints(key_client, terms),
-        *tenants.endpoints(all_tenants, RateLimiter(), open_signup=config.signup == "open"),
-        *api_keys.endpoints(
-            all_tenants, ApiKeys(sql_api_keys, terms, pepper, authenticator.forget, overlap)
-        ),
+        *(key_operation.endpoint(row, access) for row in kem.OPERATIONS),
+        *(key_operation.endpoint(row, access) for row in signature.OPERATIONS),
+        *keys.endpoints(access, terms),
+        *tenants.endpoints(all_tenants, windows, open_signup=config.signup == "open"),
+        *api_keys.endpoints(all_tenants, all_api_keys),
     )
     outside = (health.endpoint(key_client.is_reachable),)
-    return Gateway(create_app(api, outside, authenticator), key_client, engine)
+
+    async def close() -> None:
+        await windows.close()
+        await engine.dispose()
+
+    return Gateway(create_app(api, outside, gatekeeper), key_client, close)
+
+
+def _windows(config: Config, clock: Clock) -> Windows:
+    if config.rate_windows is None:
+        return MemoryWindows(clock)
+    return RedisWindows(config.rate_windows, config.rate_windows_password_file, clock)
+
+
+def _path(named: str | None) -> Path | None:
+    return None if named is None else Path(named)

@@ -1,84 +1,94 @@
 """From a credential to a principal, without asking the database what the last request asked."""
 
 import hmac
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from cachetools import LRUCache
 
+from pqkeep_gateway.access.clock import Clock
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
 from pqkeep_gateway.access.principals import ApiKeyPrincipal, OperatorPrincipal
-from pqkeep_protocol.keys import TenantId
+from pqkeep_gateway.access.rate_limit import Windows
 
 CAPACITY = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class Found:
     """Whose API key it is, and for how long it is accepted (seconds since 1970; None: always)."""
 
     principal: ApiKeyPrincipal
     accepted_until: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Authenticated:
+    """A principal, and the number of changes there had been when it was looked up."""
+
+    principal: ApiKeyPrincipal
+    as_of: int
+
+
 class ApiKeyDirectory(Protocol):
     """Where API keys are looked up."""
 
-    async def find(self, digest: bytes) -> Known | None:
+    async def find(self, digest: bytes) -> Found | None:
         """Return whose API key has this digest, unless it was never there or is revoked."""
         ...
 
 
 class Authenticator:
-    """Knows principals by the digest of what they show. What changes is forgotten at once."""
+    """Knows principals by the digest of what they show.
+
+    Whoever uses what it remembers compares the number of changes, and has it forget what is out
+    of date: the rate limit's windows carry that number, so this costs no question of its own.
+    """
 
     def __init__(
         self,
         directory: ApiKeyDirectory,
+        windows: Windows,
         pepper: Pepper,
         operator: bytes,
-        clock: Callable[[], float] = time.time,
+        clock: Clock,
     ) -> None:
         """Take the digest of the operator's credential (32 bytes)."""
         self._directory = directory
+        self._windows = windows
         self._pepper = pepper
         self._operator = operator
         self._clock = clock
-        self._known: LRUCache[bytes, Known] = LRUCache(CAPACITY)
-        self._changes = 0
+        self._known: LRUCache[bytes, tuple[Found, int]] = LRUCache(CAPACITY)
 
-    async def authenticate(self, credential: str) -> ApiKeyPrincipal | OperatorPrincipal | None:
+    async def authenticate(self, credential: str) -> Authenticated | OperatorPrincipal | None:
         """Return who shows this credential; None for nobody we know."""
         digest = self._pepper.digest(credential)
-        known: Known | None = self._known.get(digest)
-        if known is not None:
-            return self._accepted(known)
-        match kind_of(credential):
-            case CredentialKind.OPERATOR:
-                return OperatorPrincipal() if hmac.compare_digest(digest, self._operator) else None
-            case CredentialKind.API_KEY:
-                return await self._look_up(digest)
-            case None:
-                return None
+        known: tuple[Found, int] | None = self._known.get(digest)
+        if known is None:
+            match kind_of(credential):
+                case CredentialKind.OPERATOR:
+                    is_theirs = hmac.compare_digest(digest, self._operator)
+                    return OperatorPrincipal() if is_theirs else None
+                case CredentialKind.API_KEY:
+                    known = await self._look_up(digest)
+                case None:
+                    return None
+        if known is None:
+            return None
+        found, as_of = known
+        if found.accepted_until is not None and found.accepted_until <= self._clock():
+            return None
+        return Authenticated(found.principal, as_of)
 
-    def forget(self, tenant: TenantId) -> None:
-        """Look a tenant's API keys up again: one of them, or the tenant itself, has changed."""
-        self._changes += 1
-        for digest in [d for d, known in self._known.items() if known.principal.tenant == tenant]:
-            del self._known[digest]
+    def forget(self, credential: str) -> None:
+        """Look a credential up again: something has changed."""
+        self._known.pop(self._pepper.digest(credential), None)
 
-    async def _look_up(self, digest: bytes) -> ApiKeyPrincipal | None:
-        changes = self._changes
+    async def _look_up(self, digest: bytes) -> tuple[Found, int] | None:
+        as_of = await self._windows.changes()  # before the database is asked, never after
         found = await self._directory.find(digest)
         if found is None:
             return None
-        if self._changes == changes:
-            # Otherwise something changed while the database answered: use it once, keep nothing.
-            self._known[digest] = found
-        return self._accepted(found)
-
-    def _accepted(self, known: Known) -> ApiKeyPrincipal | None:
-        over = known.accepted_until is not None and known.accepted_until <= self._clock()
-        return None if over else known.principal
+        self._known[digest] = found, as_of
+        return found, as_of

@@ -11,7 +11,7 @@ import zlib
 from enum import StrEnum
 from pathlib import Path
 
-from pqkeep_gateway.config import ConfigError
+from pqkeep_gateway.config import ConfigError, read_private
 
 PEPPER_SIZE = 32
 _RANDOM_BYTES = 32
@@ -63,14 +63,7 @@ class Pepper:
 
 def read_pepper(path: Path) -> Pepper:
     """Read the pepper from a file that nobody else can read. Raises ConfigError."""
-    try:
-        mode = path.stat().st_mode
-        data = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read the pepper {path}: {error.strerror}") from None
-    if mode & 0o077:
-        raise ConfigError(f"the pepper {path} can be read by others; its mode must be 0400")
-    return Pepper(data)
+    return Pepper(read_private(path))
 
 
 def _checksum(body: str) -> str:

@@ -1,19 +1,9 @@
 """Who is asking."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 
+from pqkeep_gateway.access.standing import Standing
 from pqkeep_protocol.keys import TenantId
-
-
-class Plan(StrEnum):
-    """The values of a tenant's ``plan``."""
-
-    FREE = "free"
-    STARTER = "starter"
-    PROFESSIONAL = "professional"
-    ENTERPRISE = "enterprise"
-    ENTERPRISE_PLUS = "enterprise_plus"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +11,7 @@ class ApiKeyPrincipal:
     """A tenant's program, by the API key it showed."""
 
     tenant: TenantId
-    plan: Plan
+    standing: Standing
     api_key_version: int
     suspended: bool
 

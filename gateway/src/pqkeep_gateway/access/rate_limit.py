@@ -1,25 +1,108 @@
-"""How often. For now: how many tenants one address may sign up."""
+"""How often: exact sliding windows.
 
-import math
-import time
+Every window of so many seconds, wherever it begins, holds at most so many events; events that
+were refused do not count.
+"""
 
-from limits import RateLimitItem, RateLimitItemPerHour
-from limits.storage import MemoryStorage
-from limits.strategies import MovingWindowRateLimiter
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
 
-SIGN_UPS: RateLimitItem = RateLimitItemPerHour(20)
+from pqkeep_gateway.access.clock import Clock
+
+MINUTE = 60
+HOUR = 3600
 
 
-class RateLimiter:
-    """Exact sliding windows, in this process's memory."""
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """So many events in so many seconds."""
 
-    def __init__(self) -> None:
-        """Start with empty windows."""
-        self._limiter = MovingWindowRateLimiter(MemoryStorage())
+    events: int
+    seconds: int
 
-    def retry_after(self, limit: RateLimitItem, *subject: str) -> int | None:
-        """Count one event; return None, or the seconds after which the next may come."""
-        if self._limiter.hit(limit, *subject):
-            return None
-        reset = self._limiter.get_window_stats(limit, *subject).reset_time
-        return max(1, math.ceil(reset - time.time()))
+
+SIGN_UPS = Limit(20, HOUR)
+"""New tenants from one address."""
+
+
+class ChangedError(Exception):
+    """Something changed since; nothing was counted."""
+
+
+class Windows(Protocol):
+    """The windows of one installation, and the number of changes that gateways must hear of.
+
+    All raise UnavailableError where the windows are out of reach.
+    """
+
+    async def enter(self, subject: str, limit: Limit, as_of: int | None = None) -> float | None:
+        """Count one event of a subject, if it may happen, and return None.
+
+        Otherwise return the seconds until one may. Raises ChangedError unless there have been
+        exactly ``as_of`` changes so far; None: whatever there have been.
+        """
+        ...
+
+    async def changes(self) -> int:
+        """Return how often something changed that gateways remember."""
+        ...
+
+    async def announce_change(self) -> None:
+        """Make every gateway look up again what it remembers, from now on."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of what connects them."""
+        ...
+
+
+class MemoryWindows:
+    """Windows of a single gateway. They begin empty when it starts."""
+
+    def __init__(self, clock: Clock) -> None:
+        """Measure time by a clock that does not jump."""
+        self._clock = clock
+        self._windows: dict[str, tuple[deque[float], int]] = {}
+        self._changes = 0
+        self._sweep_at = 1024
+
+    async def enter(self, subject: str, limit: Limit, as_of: int | None = None) -> float | None:
+        """Count one event of a subject, if it may happen; otherwise return how long to wait."""
+        if as_of is not None and as_of != self._changes:
+            raise ChangedError
+        now = self._clock()
+        known = self._windows.get(subject)
+        if known is None:
+            self._sweep(now)
+            known = self._windows[subject] = (deque(), limit.seconds)
+        times, _ = known
+        begin = now - limit.seconds
+        while times and times[0] <= begin:
+            times.popleft()
+        if len(times) >= limit.events:
+            return times[len(times) - limit.events] - begin
+        times.append(now)
+        return None
+
+    async def changes(self) -> int:
+        """Return how often something changed that gateways remember."""
+        return self._changes
+
+    async def announce_change(self) -> None:
+        """Make this gateway look up again what it remembers."""
+        self._changes += 1
+
+    async def close(self) -> None:
+        """Do nothing: they are in memory."""
+
+    def _sweep(self, now: float) -> None:
+        """Let go of windows that nothing is in any more, each time their number has doubled."""
+        if len(self._windows) < self._sweep_at:
+            return
+        self._windows = {
+            subject: (times, seconds)
+            for subject, (times, seconds) in self._windows.items()
+            if times[-1] > now - seconds
+        }
+        self._sweep_at = max(1024, 2 * len(self._windows))

@@ -5,14 +5,14 @@ from collections.abc import Iterable
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pqkeep_gateway.access.authentication import Authenticator
+from pqkeep_gateway.access.admission import Gatekeeper
 from pqkeep_gateway.http.endpoint import Endpoint, Resource, not_found
 
 API = "/api/v1"
 
 
 def create_app(
-    api: Iterable[Endpoint], outside: Iterable[Endpoint], authenticator: Authenticator
+    api: Iterable[Endpoint], outside: Iterable[Endpoint], gatekeeper: Gatekeeper
 ) -> ASGIApp:
     """Route requests to the API's endpoints, and to those outside of it.
 
@@ -22,7 +22,7 @@ def create_app(
     for prefix, endpoints in ((API, api), ("", outside)):
         for endpoint in endpoints:
             by_path.setdefault(prefix + endpoint.path, {})[endpoint.method] = endpoint
-    resources = {path: Resource(methods, authenticator) for path, methods in by_path.items()}
+    resources = {path: Resource(methods, gatekeeper) for path, methods in by_path.items()}
     fixed = {path: resource for path, resource in resources.items() if "{" not in path}
     others = Router(
         [Route(path, resource) for path, resource in resources.items() if path not in fixed],

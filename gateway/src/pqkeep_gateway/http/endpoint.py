@@ -1,6 +1,7 @@
 """What happens to every request, in order, exactly once.
 
-route -> credential -> tenant's status -> guard -> body -> what the endpoint does -> envelope
+route -> credential -> tenant's status -> rate limit -> guard -> body -> what the endpoint does
+-> envelope
 """
 
 import logging
@@ -12,13 +13,18 @@ from urllib.parse import parse_qsl
 from msgspec import Struct
 from starlette.types import Receive, Scope, Send
 
-from pqkeep_gateway.access.authentication import Authenticator
-from pqkeep_gateway.access.principals import AnonymousPrincipal, ApiKeyPrincipal, Principal
+from pqkeep_gateway.access.admission import (
+    Gatekeeper,
+    SuspendedError,
+    TooOftenError,
+    UnknownCredentialError,
+)
+from pqkeep_gateway.access.principals import AnonymousPrincipal, Principal
 from pqkeep_gateway.access.unavailable import UnavailableError
 from pqkeep_gateway.http import envelope
 from pqkeep_gateway.http.body import ClientGoneError, read_json_object
 from pqkeep_gateway.http.envelope import Data
-from pqkeep_gateway.http.errors import ApiError, Code, unavailable
+from pqkeep_gateway.http.errors import ApiError, Code, too_many, unavailable
 from pqkeep_protocol.messages import Discreet
 
 _LOG = logging.getLogger(__name__)
@@ -49,17 +55,17 @@ class Endpoint:
     takes_body: bool = False
     open_to_anyone: bool = False
     """Whether it may be called without a credential."""
-    guard: Callable[[Principal, str], None] | None = None
+    guard: Callable[[Principal, str], Awaitable[None]] | None = None
     """Turns a principal and source address away, by an ApiError, before their body is read."""
 
 
 class Resource:
     """An ASGI application for one path: its endpoints by method."""
 
-    def __init__(self, endpoints: Mapping[str, Endpoint], authenticator: Authenticator) -> None:
+    def __init__(self, endpoints: Mapping[str, Endpoint], gatekeeper: Gatekeeper) -> None:
         """Serve endpoints that share a path."""
         self._endpoints = endpoints
-        self._authenticator = authenticator
+        self._gatekeeper = gatekeeper
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, whatever happens, in the envelope."""
@@ -70,7 +76,7 @@ class Resource:
             endpoint = self._endpoint(scope["method"])
             principal = await self._admit(endpoint, headers)
             if endpoint.guard is not None:
-                endpoint.guard(principal, source_address)
+                await endpoint.guard(principal, source_address)
             data = await endpoint.act(
                 ApiCall(
                     principal=principal,
@@ -107,18 +113,18 @@ class Resource:
 
     async def _admit(self, endpoint: Endpoint, headers: Mapping[bytes, bytes]) -> Principal:
         credential = headers.get(b"x-api-key")
-        if credential is None and endpoint.open_to_anyone:
-            return AnonymousPrincipal()
-        principal = (
-            await self._authenticator.authenticate(credential.decode("latin-1"))
-            if credential is not None
-            else None
-        )
-        if principal is None:
+        if credential is None:
+            if endpoint.open_to_anyone:
+                return AnonymousPrincipal()
             raise ApiError(Code.AUTH_001, "missing or invalid credential")
-        if isinstance(principal, ApiKeyPrincipal) and principal.suspended:
-            raise ApiError(Code.FORBIDDEN_001, "the tenant is suspended")
-        return principal
+        try:
+            return await self._gatekeeper.admit(credential.decode("latin-1"))
+        except UnknownCredentialError:
+            raise ApiError(Code.AUTH_001, "missing or invalid credential") from None
+        except SuspendedError:
+            raise ApiError(Code.FORBIDDEN_001, "the tenant is suspended") from None
+        except TooOftenError as error:
+            raise too_many("too many requests", error.limit, error.wait) from None
 
 
 async def not_found(scope: Scope, receive: Receive, send: Send) -> None:

@@ -4,9 +4,11 @@ What a caller is told depends on the operation and on what is wrong: bad base64 
 codes. So the mapping is two tables, by (operation, field) and by (operation, error kind).
 """
 
+import math
 from collections.abc import Mapping
 from enum import Enum
 
+from pqkeep_gateway.access.rate_limit import Limit
 from pqkeep_protocol.algorithms import LIFECYCLE, Operation
 from pqkeep_protocol.errors import ErrorKind
 
@@ -160,6 +162,18 @@ def unavailable(message: str = "a part of the service is unavailable") -> ApiErr
     return ApiError(Code.SERVICE_001, message, headers={"Retry-After": "1"})
 
 
-def too_many(message: str, retry_after: int) -> ApiError:
-    """Return what to say to someone who is too fast: try again in so many seconds."""
-    return ApiError(Code.RATE_LIMIT_001, message, headers={"Retry-After": str(retry_after)})
+def too_many(message: str, limit: Limit, wait: float) -> ApiError:
+    """Return what to say to someone who is too fast: try again after so many seconds, rounded up.
+
+    Beside Retry-After go the fields of draft-ietf-httpapi-ratelimit-headers.
+    """
+    seconds = max(1, math.ceil(wait))
+    return ApiError(
+        Code.RATE_LIMIT_001,
+        message,
+        headers={
+            "Retry-After": str(seconds),
+            "RateLimit-Policy": f'"default";q={limit.events};w={limit.seconds}',
+            "RateLimit": f'"default";r=0;t={seconds}',
+        },
+    )

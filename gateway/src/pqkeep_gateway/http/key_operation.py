@@ -1,6 +1,6 @@
 """Operations of the key service as endpoints.
 
-algorithm -> policy -> the other fields -> the key service -> data
+algorithm -> policy -> allowance -> the other fields -> the key service -> data
 """
 
 from collections.abc import Awaitable, Callable
@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from pqkeep_gateway.access import policy
+from pqkeep_gateway.access.allowance import Allowances, SpentError
+from pqkeep_gateway.access.policy import Allowed, Policy
 from pqkeep_gateway.access.principals import ApiKeyPrincipal
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
@@ -51,7 +52,25 @@ class KeyOperation:
     status: int = 200
 
 
-def endpoint(row: KeyOperation, keys: KeyService) -> Endpoint:
+@dataclass(frozen=True, slots=True)
+class KeyAccess:
+    """What stands between a request and the keys, and the keys' service."""
+
+    policy: Policy
+    allowances: Allowances
+    keys: KeyService
+
+    def decide(
+        self, principal: ApiKeyPrincipal, operation: Operation, algorithm: Algorithm | None
+    ) -> Allowed:
+        """Ask the policy, and refuse unless it allows."""
+        decision = self.policy.decide(principal.standing, operation, algorithm)
+        if not isinstance(decision, Allowed):
+            raise ApiError(Code.POLICY_001, f"denied by policy {decision.policy}")
+        return decision
+
+
+def endpoint(row: KeyOperation, access: KeyAccess) -> Endpoint:
     """Return the endpoint of a row."""
     takes_body = row.method == "POST"
 
@@ -59,18 +78,23 @@ def endpoint(row: KeyOperation, keys: KeyService) -> Endpoint:
         principal = tenant_of(call)
         fields = Fields(row.operation, call.body if takes_body else {**call.query, **call.path})
         algorithm = fields.algorithm(row.default)
-        decision = decide(principal, row.operation, algorithm)
+        decision = access.decide(principal, row.operation, algorithm)
+        key_call = KeyCall(
+            tenant=principal.tenant,
+            principal=principal,
+            algorithm=algorithm,
+            fields=fields,
+            attribution=attribute(call, decision),
+            keys=access.keys,
+        )
         try:
-            return await row.act(
-                KeyCall(
-                    tenant=principal.tenant,
-                    principal=principal,
-                    algorithm=algorithm,
-                    fields=fields,
-                    attribution=attribute(call, decision),
-                    keys=keys,
-                )
+            return await access.allowances.spend(
+                principal, row.operation, lambda: row.act(key_call)
             )
+        except SpentError:
+            raise ApiError(
+                Code.POLICY_001, "denied by policy monthly-allowance: it is used up"
+            ) from None
         except KeyServiceError as refusal:
             raise error_for(row.operation, refusal.kind) from None
 
@@ -84,17 +108,7 @@ def tenant_of(call: ApiCall) -> ApiKeyPrincipal:
     return call.principal
 
 
-def decide(
-    principal: ApiKeyPrincipal, operation: Operation, algorithm: Algorithm | None
-) -> policy.Allowed:
-    """Ask the policy, and refuse unless it allows."""
-    decision = policy.decide(principal.plan, operation, algorithm)
-    if not isinstance(decision, policy.Allowed):
-        raise ApiError(Code.POLICY_001, f"denied by policy {decision.policy}")
-    return decision
-
-
-def attribute(call: ApiCall, decision: policy.Allowed) -> Attribution:
+def attribute(call: ApiCall, decision: Allowed) -> Attribution:
     """Return who is asking, for the audit log."""
     return Attribution(
         request_id=call.request_id,

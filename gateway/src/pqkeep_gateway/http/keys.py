@@ -7,14 +7,14 @@ from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import ApiError, Code, error_for
 from pqkeep_gateway.http.fields import Fields
 from pqkeep_gateway.http.key_operation import (
+    KeyAccess,
     KeyCall,
     KeyOperation,
     attribute,
-    decide,
     endpoint,
     tenant_of,
 )
-from pqkeep_gateway.tenancy.plans import Plans
+from pqkeep_gateway.tenancy.plans import Plans, bound
 from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.errors import KeyServiceError
 from pqkeep_protocol.keys import KeyInfo
@@ -22,18 +22,17 @@ from pqkeep_protocol.messages import (
     GenerateKey,
     GetActiveKey,
     GetKey,
-    KeyService,
     ListKeys,
     RetireKey,
     RotateKey,
 )
 
 
-def endpoints(keys: KeyService, plans: Plans) -> tuple[Endpoint, ...]:
+def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
     """Return the endpoints of key management."""
 
     async def generate(call: KeyCall) -> Data:
-        quota = plans[call.principal.plan].pqc_keys
+        quota = bound(plans[call.principal.standing.tier_in_force].pqc_keys)
         made = await call.execute(
             GenerateKey(tenant=call.tenant, algorithm=call.algorithm, quota=quota)
         )
@@ -47,11 +46,11 @@ def endpoints(keys: KeyService, plans: Plans) -> tuple[Endpoint, ...]:
             algorithm=fields.optional_algorithm(),
             status=fields.optional_status(),
         )
-        decision = decide(principal, request.operation, request.algorithm)
+        decision = access.decide(principal, request.operation, request.algorithm)
         listed: list[KeyInfo] = []
         try:
             while True:
-                page = await keys.execute(request, attribute(call, decision))
+                page = await access.keys.execute(request, attribute(call, decision))
                 listed += page.keys
                 if not page.keys or len(listed) >= page.total:
                     break
@@ -70,7 +69,7 @@ def endpoints(keys: KeyService, plans: Plans) -> tuple[Endpoint, ...]:
     return (
         Endpoint("GET", "/kms/keys", list_keys),
         Endpoint("POST", "/kms/keys/archive", archive),
-        *(endpoint(row, keys) for row in rows),
+        *(endpoint(row, access) for row in rows),
     )
 
 

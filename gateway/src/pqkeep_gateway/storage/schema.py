@@ -19,7 +19,9 @@ TENANTS = Table(
     METADATA,
     Column("id", Uuid, primary_key=True),
     Column("name", String(255), nullable=False, unique=True),
-    Column("plan", String(32), nullable=False),
+    Column("tier", String(32), nullable=False),
+    Column("subscription", String(16), nullable=False),
+    Column("requests_per_minute", Integer, nullable=True),
     Column("status", String(16), nullable=False),
     Column("created_at_us", BigInteger, nullable=False),
     Column("updated_at_us", BigInteger, nullable=False),
@@ -38,3 +40,12 @@ API_KEYS = Table(
     Column("accepted_until_us", BigInteger, nullable=True),
 )
 """``accepted_until_us``: of a key that was rotated, the end of its overlap with the new one."""
+
+USAGE = Table(
+    "usage",
+    METADATA,
+    Column("tenant_id", Uuid, ForeignKey("tenants.id"), primary_key=True),
+    Column("month", String(7), primary_key=True),
+    Column("operations", Integer, nullable=False),
+)
+"""Operations that succeeded, of the tenants that have an allowance; ``month``: 2026-01, UTC."""

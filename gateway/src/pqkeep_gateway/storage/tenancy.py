@@ -1,13 +1,15 @@
 """Tenants and API keys in SQL."""
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from pqkeep_gateway.access.authentication import Known
-from pqkeep_gateway.access.principals import ApiKeyPrincipal, Plan
+from pqkeep_gateway.access.authentication import Found
+from pqkeep_gateway.access.principals import ApiKeyPrincipal
+from pqkeep_gateway.access.standing import Standing, Subscription, Tier
 from pqkeep_gateway.storage.database import microseconds, time_of, transaction
 from pqkeep_gateway.storage.schema import API_KEYS, TENANTS
 from pqkeep_gateway.tenancy.api_keys import (
@@ -20,6 +22,7 @@ from pqkeep_gateway.tenancy.api_keys import (
 from pqkeep_gateway.tenancy.tenants import (
     NameTakenError,
     Tenant,
+    TenantChange,
     TenantNotFoundError,
     TenantStatus,
 )
@@ -38,7 +41,9 @@ class SqlTenants:
         row = {
             "id": tenant.id,
             "name": tenant.name,
-            "plan": tenant.plan,
+            "tier": tenant.standing.tier,
+            "subscription": tenant.standing.subscription,
+            "requests_per_minute": tenant.standing.requests_per_minute,
             "status": tenant.status,
             "created_at_us": microseconds(tenant.created_at),
             "updated_at_us": microseconds(tenant.updated_at),
@@ -64,21 +69,17 @@ class SqlTenants:
         async with transaction(self._engine) as connection:
             return tuple(_tenant(row) for row in await connection.execute(query))
 
-    async def change(
-        self,
-        tenant: TenantId,
-        plan: Plan | None,
-        status: TenantStatus | None,
-        now: datetime,
-    ) -> Tenant:
+    async def change(self, tenant: TenantId, change: TenantChange, now: datetime) -> Tenant:
         """Change what is named, and nothing else. Raises TenantNotFoundError."""
         this = TENANTS.c.id == tenant
-        named = {
-            name: value for name, value in (("plan", plan), ("status", status)) if value is not None
+        named: dict[str, object] = {
+            name: value for name, value in asdict(change).items() if value is not None
         }
-        change = sa.update(TENANTS).where(this).values(updated_at_us=microseconds(now), **named)
+        if change.requests_per_minute == "plan":
+            named["requests_per_minute"] = None
+        update = sa.update(TENANTS).where(this).values(updated_at_us=microseconds(now), **named)
         async with transaction(self._engine) as connection:
-            await connection.execute(change)
+            await connection.execute(update)
             row = (await connection.execute(sa.select(TENANTS).where(this))).one_or_none()
         if row is None:
             raise TenantNotFoundError
@@ -149,10 +150,10 @@ class SqlApiKeys:
             raise ApiKeyNotFoundError
         return _api_key(row)
 
-    async def find(self, digest: bytes) -> Known | None:
+    async def find(self, digest: bytes) -> Found | None:
         """Return whose API key has this digest, unless it was never there or is revoked."""
         query = (
-            sa.select(API_KEYS, TENANTS.c.plan, TENANTS.c.status.label("tenant_status"))
+            sa.select(API_KEYS, *_STANDING, TENANTS.c.status.label("tenant_status"))
             .join(TENANTS, TENANTS.c.id == API_KEYS.c.tenant_id)
             .where(
                 API_KEYS.c.digest == digest,
@@ -166,13 +167,14 @@ class SqlApiKeys:
         until = row.accepted_until_us
         principal = ApiKeyPrincipal(
             tenant=TenantId(row.tenant_id),
-            plan=Plan(row.plan),
+            standing=_standing(row),
             api_key_version=row.version,
             suspended=row.tenant_status != TenantStatus.ACTIVE,
         )
-        return Known(principal, None if until is None else time_of(until).timestamp())
+        return Found(principal, None if until is None else time_of(until).timestamp())
 
 
+_STANDING = (TENANTS.c.tier, TENANTS.c.subscription, TENANTS.c.requests_per_minute)
 _ACTIVE = API_KEYS.c.status == ApiKeyStatus.ACTIVE
 
 
@@ -208,11 +210,15 @@ def _tenant(row: sa.Row[Any]) -> Tenant:
     return Tenant(
         id=TenantId(row.id),
         name=row.name,
-        plan=Plan(row.plan),
+        standing=_standing(row),
         status=TenantStatus(row.status),
         created_at=time_of(row.created_at_us),
         updated_at=time_of(row.updated_at_us),
     )
+
+
+def _standing(row: sa.Row[Any]) -> Standing:
+    return Standing(Tier(row.tier), Subscription(row.subscription), row.requests_per_minute)
 
 
 def _api_key(row: sa.Row[Any]) -> ApiKey:

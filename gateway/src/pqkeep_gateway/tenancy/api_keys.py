@@ -1,11 +1,12 @@
 """API keys of tenants: shown once, stored as a digest."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
 
+from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, new_credential
 from pqkeep_gateway.tenancy.plans import Plans
 from pqkeep_gateway.tenancy.tenants import Tenant
@@ -92,18 +93,21 @@ class ApiKeys:
         store: ApiKeyStore,
         plans: Plans,
         pepper: Pepper,
-        forget: Callable[[TenantId], None],
+        announce_change: Callable[[], Awaitable[None]],
         overlap: timedelta,
+        clock: Clock,
     ) -> None:
         """Keep them in a store, as digests under the pepper.
 
-        ``forget`` is called after a change. A rotated API key is accepted for the overlap.
+        ``announce_change`` is called after a change. A rotated API key is accepted for the
+        overlap.
         """
         self._store = store
         self._plans = plans
         self._pepper = pepper
-        self._forget = forget
+        self._announce_change = announce_change
         self._overlap = overlap
+        self._clock = clock
 
     async def create(self, tenant: Tenant) -> NewApiKey:
         """Make one more API key. Raises QuotaReachedError."""
@@ -112,8 +116,8 @@ class ApiKeys:
             tenant.id,
             self._pepper.digest(plaintext),
             plaintext[-4:],
-            datetime.now(UTC),
-            self._plans[tenant.plan].api_keys,
+            date_of(self._clock()),
+            self._plans[tenant.standing.tier_in_force].api_keys,
         )
         return NewApiKey(metadata, plaintext)
 
@@ -127,7 +131,7 @@ class ApiKeys:
         Raises AlreadyRotatedError.
         """
         plaintext = new_credential(CredentialKind.API_KEY)
-        now = datetime.now(UTC)
+        now = date_of(self._clock())
         try:
             metadata, revoked = await self._store.rotate(
                 tenant,
@@ -138,12 +142,12 @@ class ApiKeys:
                 now + self._overlap,
             )
         finally:
-            self._forget(tenant)
+            await self._announce_change()
         return NewApiKey(metadata, plaintext), revoked
 
     async def revoke(self, tenant: TenantId, version: int) -> ApiKey:
         """Accept a version no longer, from now on. Raises ApiKeyNotFoundError."""
         try:
-            return await self._store.revoke(tenant, version, datetime.now(UTC))
+            return await self._store.revoke(tenant, version, date_of(self._clock()))
         finally:
-            self._forget(tenant)
+            await self._announce_change()

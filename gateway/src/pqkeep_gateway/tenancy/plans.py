@@ -1,35 +1,67 @@
-"""The plans' quotas, from plans.toml."""
+"""What each tier includes, from plans.toml and, where it differs, the operator's own file."""
 
 from collections.abc import Mapping
 from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from pqkeep_gateway.access.principals import Plan
+from pqkeep_gateway.access.standing import Tier
 from pqkeep_gateway.config import ConfigError
+from pqkeep_protocol.algorithms import Algorithm
+
+AtLeastOne = Annotated[int, Meta(ge=1)]
+Unlimited = Literal["unlimited"]
 
 
 class PlanTerms(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What one plan includes."""
+    """What one tier includes."""
 
-    api_keys: int
+    monthly_price_usd: Annotated[int, Meta(ge=0)]
+    """US dollars a month; for the enterprise tiers the least."""
+    requests_per_minute: AtLeastOne
+    """How many requests a tenant may make in any 60 seconds."""
+    operations_per_month: AtLeastOne | Unlimited
+    """How many operations with keys may succeed in a calendar month (UTC)."""
+    pqc_keys: AtLeastOne | Unlimited
+    """How many active PQC keys a tenant may have, over all algorithms."""
+    api_keys: AtLeastOne
     """How many active API keys a tenant may have."""
-    pqc_keys: int | None = None
-    """How many active PQC keys a tenant may have, over all algorithms; None: any number."""
+    algorithms: frozenset[Algorithm]
+    """The algorithms whose keys are made and used. Reading needs none."""
+    key_wrap: bool
+    """Whether symmetric keys can be wrapped. Unwrapping needs no plan."""
 
 
-Plans = Mapping[Plan, PlanTerms]
+Plans = Mapping[Tier, PlanTerms]
 
 
-def read() -> Plans:
-    """Read the plans. Raises ConfigError unless every plan is there."""
-    data = files(__package__).joinpath("plans.toml").read_bytes()
+def bound(value: int | Unlimited) -> int | None:
+    """Return a number of the plans; None for any number."""
+    return value if isinstance(value, int) else None
+
+
+def read(own: Path | None = None) -> Plans:
+    """Read the plans; an own file's values replace ours, one by one. Raises ConfigError."""
+    ours = files(__package__).joinpath("plans.toml").read_bytes()
+    plans = _decode("plans.toml", ours)
+    if own is not None:
+        try:
+            data = own.read_bytes()
+        except OSError as error:
+            raise ConfigError(f"cannot read the plans {own}: {error.strerror}") from None
+        for tier, terms in _decode(str(own), data).items():
+            plans[tier] = plans[tier] | terms
     try:
-        plans = msgspec.toml.decode(data, type=dict[Plan, PlanTerms])
+        return msgspec.convert(plans, dict[Tier, PlanTerms])
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{own or 'plans.toml'}: {error}") from None
+
+
+def _decode(name: str, data: bytes) -> dict[Tier, dict[str, Any]]:
+    try:
+        return msgspec.toml.decode(data, type=dict[Tier, dict[str, Any]])
     except msgspec.MsgspecError as error:
-        raise ConfigError(f"plans.toml: {error}") from None
-    missing = [plan for plan in Plan if plan not in plans]
-    if missing:
-        raise ConfigError("plans.toml lacks " + ", ".join(missing))
-    return plans
+        raise ConfigError(f"{name}: {error}") from None

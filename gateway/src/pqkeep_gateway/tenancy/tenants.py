@@ -1,13 +1,13 @@
 """Tenants: the organisations that own keys."""
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Protocol
+from typing import Literal, Protocol
 
-from pqkeep_gateway.access.principals import Plan
+from pqkeep_gateway.access.standing import Standing, Subscription, Tier
 from pqkeep_protocol.keys import TenantId
 
 MAX_NAME = 255
@@ -26,10 +26,21 @@ class Tenant:
 
     id: TenantId
     name: str
-    plan: Plan
+    standing: Standing
     status: TenantStatus
     created_at: datetime
     updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class TenantChange:
+    """What to change of a tenant; None: leave it as it is."""
+
+    tier: Tier | None = None
+    subscription: Subscription | None = None
+    status: TenantStatus | None = None
+    requests_per_minute: int | Literal["plan"] | None = None
+    """The tenant's own rate limit; "plan": its plan's again."""
 
 
 class NameTakenError(Exception):
@@ -55,32 +66,26 @@ class TenantStore(Protocol):
         """Return every tenant, oldest first."""
         ...
 
-    async def change(
-        self,
-        tenant: TenantId,
-        plan: Plan | None,
-        status: TenantStatus | None,
-        now: datetime,
-    ) -> Tenant:
+    async def change(self, tenant: TenantId, change: TenantChange, now: datetime) -> Tenant:
         """Change what is named, and nothing else. Raises TenantNotFoundError."""
         ...
 
 
 class Tenants:
-    """Keeps tenants; what is known of their credentials is forgotten when they change."""
+    """Keeps tenants; what gateways remember of them is looked up again when they change."""
 
-    def __init__(self, store: TenantStore, forget: Callable[[TenantId], None]) -> None:
-        """Keep them in a store; ``forget`` is called after a change."""
+    def __init__(self, store: TenantStore, announce_change: Callable[[], Awaitable[None]]) -> None:
+        """Keep them in a store; ``announce_change`` is called after each change."""
         self._store = store
-        self._forget = forget
+        self._announce_change = announce_change
 
-    async def create(self, name: str, plan: Plan) -> Tenant:
+    async def create(self, name: str, tier: Tier) -> Tenant:
         """Make a tenant. Raises NameTakenError."""
         now = datetime.now(UTC)
         tenant = Tenant(
             id=TenantId(uuid.uuid4()),
             name=name,
-            plan=plan,
+            standing=Standing(tier),
             status=TenantStatus.ACTIVE,
             created_at=now,
             updated_at=now,
@@ -96,13 +101,11 @@ class Tenants:
         """Return every tenant, oldest first."""
         return await self._store.list()
 
-    async def change(
-        self, tenant: TenantId, *, plan: Plan | None, status: TenantStatus | None
-    ) -> Tenant:
-        """Change a tenant's plan or status, at once. Raises TenantNotFoundError."""
-        if plan is None and status is None:
+    async def change(self, tenant: TenantId, change: TenantChange) -> Tenant:
+        """Change a tenant, at once and everywhere. Raises TenantNotFoundError."""
+        if change == TenantChange():
             return await self._store.get(tenant)
         try:
-            return await self._store.change(tenant, plan, status, datetime.now(UTC))
+            return await self._store.change(tenant, change, datetime.now(UTC))
         finally:
-            self._forget(tenant)
+            await self._announce_change()

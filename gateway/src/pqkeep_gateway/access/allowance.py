@@ -1,0 +1,74 @@
+"""How much in a month: the allowance of operations that some plans have."""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol, TypeVar
+
+from pqkeep_gateway.access.clock import Clock, date_of
+from pqkeep_gateway.access.principals import ApiKeyPrincipal
+from pqkeep_gateway.access.standing import Tier
+from pqkeep_gateway.access.unavailable import UnavailableError
+from pqkeep_protocol.algorithms import LIFECYCLE, Operation
+from pqkeep_protocol.keys import TenantId
+
+_LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+COUNTED = frozenset(Operation) - LIFECYCLE
+"""Operations with keys. Looking after keys is free: nobody shall put a rotation off."""
+
+
+class SpentError(Exception):
+    """The month's allowance is used up."""
+
+
+class Usage(Protocol):
+    """How many operations each tenant has used in a month. All raise UnavailableError."""
+
+    async def take(self, tenant: TenantId, month: str, allowance: int) -> bool:
+        """Count one operation, in one step, unless the allowance is used up."""
+        ...
+
+    async def give_back(self, tenant: TenantId, month: str) -> None:
+        """Count one operation less: it did not succeed."""
+        ...
+
+
+class Allowances:
+    """Counts operations that succeed, for the tiers that have an allowance."""
+
+    def __init__(self, usage: Usage, operations: Mapping[Tier, int | None], clock: Clock) -> None:
+        """Take the tiers' operations a month; None: any number, which are not counted."""
+        self._usage = usage
+        self._operations = operations
+        self._clock = clock
+
+    async def spend(
+        self,
+        principal: ApiKeyPrincipal,
+        operation: Operation,
+        work: Callable[[], Awaitable[T]],
+    ) -> T:
+        """Do a piece of work and count one operation, unless it fails. Raises SpentError.
+
+        It is taken before and given back after a failure, so that many at once never exceed the
+        allowance. A gateway that is killed in between leaves one too many counted.
+        """
+        allowance = self._operations[principal.standing.tier_in_force]
+        if allowance is None or operation not in COUNTED:
+            return await work()
+        month = f"{date_of(self._clock()):%Y-%m}"
+        if not await self._usage.take(principal.tenant, month, allowance):
+            raise SpentError
+        try:
+            return await work()
+        except BaseException:
+            await self._give_back(principal.tenant, month)
+            raise
+
+    async def _give_back(self, tenant: TenantId, month: str) -> None:
+        try:
+            await self._usage.give_back(tenant, month)
+        except UnavailableError:
+            _LOG.warning("an operation that failed stays counted in %s", month)

@@ -1,0 +1,156 @@
+"""The policy table, evaluated at start from Cedar policies.
+
+The policies are the files ``policies/*.cedar``, for people to read. There are finitely many
+questions, so each is asked once, before the first request: a request costs a look-up, and a
+policy that is wrong, or says nothing about some question, is found when the process starts.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
+from itertools import product
+from pathlib import Path
+from typing import Any, Protocol
+
+import cedarpy
+
+from pqkeep_gateway.access.policy import Allowed, Decision, Denied, Policy, Question, questions
+from pqkeep_gateway.access.standing import Subscription, Tier
+from pqkeep_gateway.config import ConfigError
+from pqkeep_protocol.algorithms import Algorithm
+
+MAX_NAME = 128
+"""Characters of the names of the policies that decided; an audit record holds no more."""
+
+
+class Grants(Protocol):
+    """What a tier includes, as far as policies ask."""
+
+    @property
+    def algorithms(self) -> Iterable[Algorithm]:
+        """The algorithms whose keys are made and used."""
+        ...
+
+    @property
+    def key_wrap(self) -> bool:
+        """Whether keys can be wrapped."""
+        ...
+
+
+def build(grants: Mapping[Tier, Grants], directory: Path | None = None) -> Policy:
+    """Ask every question. An operator's own policies, in a directory, stand beside ours.
+
+    Raises ConfigError if a policy is not valid, has no name of its own, fails on a question, or
+    if there is a question that no policy answers.
+    """
+    ours = files(__package__).joinpath("policies")
+    schema = ours.joinpath("pqkeep.cedarschema").read_text()
+    text = "\n".join([ours.joinpath("operations.cedar").read_text(), *_own(directory)])
+    names = _names(text, schema)
+    asked = questions()
+    answers = cedarpy.is_authorized_batch(
+        [_request(question) for question in asked], text, _entities(grants), schema
+    )
+    return Policy(
+        {
+            question: _decision(question, answer, names)
+            for question, answer in zip(asked, answers, strict=True)
+        }
+    )
+
+
+def _own(directory: Path | None) -> list[str]:
+    if directory is None:
+        return []
+    try:
+        found = [path.read_text() for path in sorted(directory.glob("*.cedar"))]
+    except (OSError, UnicodeDecodeError):
+        raise ConfigError(f"cannot read the policies in {directory}") from None
+    if not found:
+        raise ConfigError(f"there are no policies (*.cedar) in {directory}")
+    return found
+
+
+def _names(text: str, schema: str) -> Mapping[str, str]:
+    """Return the policies' names by what Cedar calls them, after checking them all."""
+    try:
+        validation = cedarpy.validate_policies(text, schema)
+        policies: dict[str, Any] = json.loads(cedarpy.policies_to_json_str(text))["staticPolicies"]
+    except ValueError as error:
+        raise ConfigError(f"the policies cannot be read: {error}") from None
+    if not validation.validation_passed:
+        problems = "; ".join(error.error for error in validation.errors)
+        raise ConfigError(f"the policies are not valid: {problems}")
+    names = {key: policy.get("annotations", {}).get("id") for key, policy in policies.items()}
+    if not all(names.values()) or len(set(names.values())) < len(names):
+        raise ConfigError('every policy needs a name of its own: @id("…")')
+    return names
+
+
+def _decision(
+    question: Question, answer: cedarpy.AuthzResult, names: Mapping[str, str]
+) -> Decision:
+    asked = ", ".join(part for part in question if part is not None)
+    if answer.diagnostics.errors:
+        raise ConfigError(f"a policy fails on {asked}")
+    policy = " and ".join(sorted(names[key] for key in answer.diagnostics.reasons))
+    if not policy:
+        raise ConfigError(f"no policy says anything about {asked}")
+    if len(policy) > MAX_NAME:
+        raise ConfigError(f"the names of the policies about {asked} are too long")
+    return Allowed(policy) if answer.decision is cedarpy.Decision.Allow else Denied(policy)
+
+
+def _request(question: Question) -> dict[str, Any]:
+    resource = ("Catalogue", "all") if question.algorithm is None else _id(question.algorithm)
+    return {
+        "principal": _text(_tenant(question.tier, question.subscription)),
+        "action": _text(("Action", question.operation)),
+        "resource": _text(resource),
+        "context": {},
+    }
+
+
+def _entities(grants: Mapping[Tier, Grants]) -> list[dict[str, Any]]:
+    tiers = [
+        _entity(
+            ("Tier", tier),
+            algorithms=[_reference(_id(each)) for each in grants[tier].algorithms],
+            key_wrap=grants[tier].key_wrap,
+        )
+        for tier in Tier
+    ]
+    tenants = [
+        _entity(
+            _tenant(tier, subscription),
+            tier=_reference(("Tier", tier)),
+            subscription=subscription,
+        )
+        for tier, subscription in product(Tier, Subscription)
+    ]
+    resources = [_entity(_id(each)) for each in Algorithm]
+    return [*tiers, *tenants, *resources, _entity(("Catalogue", "all"))]
+
+
+_Id = tuple[str, str]
+"""An entity's type and name."""
+
+
+def _id(algorithm: Algorithm) -> _Id:
+    return "Algorithm", algorithm
+
+
+def _tenant(tier: Tier, subscription: Subscription) -> _Id:
+    return "Tenant", f"{tier}, {subscription}"
+
+
+def _text(entity: _Id) -> str:
+    return f'{entity[0]}::"{entity[1]}"'
+
+
+def _reference(entity: _Id) -> dict[str, Any]:
+    return {"__entity": {"type": entity[0], "id": entity[1]}}
+
+
+def _entity(entity: _Id, **attributes: object) -> dict[str, Any]:
+    return {"uid": {"type": entity[0], "id": entity[1]}, "attrs": attributes, "parents": []}
