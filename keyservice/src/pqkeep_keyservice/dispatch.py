@@ -19,6 +19,7 @@ from pqkeep_keyservice.operations import (
 from pqkeep_keyservice.operations.done import Done
 from pqkeep_keyservice.operations.resources import Resources
 from pqkeep_keyservice.storage.keyrings import Keyrings
+from pqkeep_keyservice.storage.once import Earlier
 from pqkeep_keyservice.storage.sealing import DamagedKeyError
 from pqkeep_keyservice.storage.store import AuditRow, Change, Verdict
 from pqkeep_keyservice.turns import Turns
@@ -119,6 +120,12 @@ class Dispatcher:
             case Verdict.STALE:
                 return False
 
+    async def _earlier(self, request: GenerateKey | RotateKey) -> Earlier | None:
+        """Return what the request's Idempotency-Key was used for, if it was."""
+        if request.once is None:
+            return None
+        return await self._log.find_earlier(request.tenant, request.once)
+
     def _turn(self, request: AnyRequest, deadline: float) -> AbstractAsyncContextManager[None]:
         if not isinstance(request, GenerateKey | RotateKey | RetireKey | ArchiveKey):
             return nullcontext()
@@ -159,6 +166,8 @@ class Dispatcher:
                 return await signing.sign(request, ring, self._resources, deadline)
             case Verify() | VerifyHash():
                 return await signing.verify(request, ring, self._resources, deadline)
+            case GenerateKey() | RotateKey() if earlier := await self._earlier(request):
+                return lifecycle.repeat(request, ring, earlier, material)
             case GenerateKey():
                 return await lifecycle.generate(request, ring, self._resources, deadline)
             case RotateKey():

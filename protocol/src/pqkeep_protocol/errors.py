@@ -17,6 +17,8 @@ class ErrorKind(StrEnum):
     KEY_QUOTA_REACHED = "key-quota-reached"
     KEY_STATUS = "key-status"
     """The lifecycle has no such step from the key's status."""
+    ONCE_REUSED = "once-reused"
+    """The Idempotency-Key belongs to another request."""
     UNSUPPORTED = "unsupported"
     """The algorithm has no such operation."""
     ALGORITHM_MISMATCH = "algorithm-mismatch"

@@ -211,20 +211,31 @@ class Rotated(Result, frozen=True, kw_only=True, tag="rotated"):
     old_version: SomeVersion
 
 
+class Once(Struct, frozen=True, array_like=True):
+    """A client's Idempotency-Key: who asks again with it gets the first answer again, for a day."""
+
+    key: Annotated[bytes, Meta(min_length=32, max_length=32)]
+    """SHA-256 of the key the client chose, and of whose it is."""
+    request: Annotated[bytes, Meta(min_length=32, max_length=32)]
+    """SHA-256 of what was asked: the same key with another request is refused."""
+
+
 class GenerateKey(Request[Key], frozen=True, kw_only=True, tag="generate-key"):
-    """Make a key where none is active. Errors: KEY_EXISTS, KEY_QUOTA_REACHED."""
+    """Make a key where none is active. Errors: KEY_EXISTS, KEY_QUOTA_REACHED, ONCE_REUSED."""
 
     operation: ClassVar = Operation.GENERATE_KEY
     algorithm: Algorithm
     quota: int | None
     """How many active keys the tenant may have over all algorithms; None: any number."""
+    once: Once | None = None
 
 
 class RotateKey(Request[Rotated], frozen=True, kw_only=True, tag="rotate-key"):
-    """Retire the active key and put a new one in its place, in one step."""
+    """Retire the active key and put a new one in its place, in one step. Errors: ONCE_REUSED."""
 
     operation: ClassVar = Operation.ROTATE_KEY
     algorithm: Algorithm
+    once: Once | None = None
 
 
 class RetireKey(Request[Key], frozen=True, kw_only=True, tag="retire-key"):

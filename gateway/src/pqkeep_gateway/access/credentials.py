@@ -27,9 +27,9 @@ class CredentialKind(StrEnum):
     OPERATOR = "pqo_"
 
 
-def new_credential(kind: CredentialKind) -> str:
-    """Return a credential that nobody has (53 characters)."""
-    number = int.from_bytes(secrets.token_bytes(_RANDOM_BYTES), "big")
+def new_credential(kind: CredentialKind, random: bytes | None = None) -> str:
+    """Return a credential that nobody has (53 characters), from 32 random bytes."""
+    number = int.from_bytes(random or secrets.token_bytes(_RANDOM_BYTES), "big")
     body = kind + _base62(number, _RANDOM_DIGITS)
     return body + _checksum(body)
 
@@ -56,6 +56,11 @@ class Pepper:
     def digest(self, credential: str) -> bytes:
         """Return HMAC-SHA-256 (32 bytes) of a credential."""
         return hmac.digest(self._pepper, credential.encode(), "sha256")
+
+    def derive(self, purpose: str, *parts: bytes) -> bytes:
+        """Return 32 bytes that only this pepper, purpose and parts lead to."""
+        text = b"".join(len(part).to_bytes(4, "big") + part for part in (purpose.encode(), *parts))
+        return hmac.digest(self._pepper, text, "sha256")
 
     def __repr__(self) -> str:
         return "<Pepper>"

@@ -25,7 +25,7 @@ def endpoints(tenants: Tenants, api_keys: ApiKeys) -> tuple[Endpoint, ...]:
     async def create(call: ApiCall) -> Data:
         tenant = await visible_tenant(call, tenants)
         try:
-            made = await api_keys.create(tenant)
+            made = await api_keys.create(tenant, call.idempotency_key)
         except QuotaReachedError:
             raise ApiError(Code.INVALID_001, "the plan allows no more active API keys") from None
         return _new_api_key(made)
@@ -42,7 +42,7 @@ def endpoints(tenants: Tenants, api_keys: ApiKeys) -> tuple[Endpoint, ...]:
         caller = call.principal
         version = caller.api_key_version if isinstance(caller, ApiKeyPrincipal) else None
         try:
-            made, revoked = await api_keys.rotate(tenant.id, version)
+            made, revoked = await api_keys.rotate(tenant.id, version, call.idempotency_key)
         except AlreadyRotatedError:
             raise ApiError(
                 Code.CONFLICT_001, "another API key has taken this one's place"
@@ -58,9 +58,11 @@ def endpoints(tenants: Tenants, api_keys: ApiKeys) -> tuple[Endpoint, ...]:
         return {**_api_key(revoked), "revoked_at": revoked.revoked_at}
 
     return (
-        Endpoint("POST", "/tenants/{tenant_id}/api-keys", create, 201),
+        Endpoint("POST", "/tenants/{tenant_id}/api-keys", create, 201, minds_idempotency_key=True),
         Endpoint("GET", "/tenants/{tenant_id}/api-keys", list_),
-        Endpoint("POST", "/tenants/{tenant_id}/api-keys/rotate", rotate),
+        Endpoint(
+            "POST", "/tenants/{tenant_id}/api-keys/rotate", rotate, minds_idempotency_key=True
+        ),
         Endpoint("DELETE", "/tenants/{tenant_id}/api-keys/{version}", revoke),
     )
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from starlette.types import Receive, Scope, Send
 
 from pqkeep_gateway.access.admission import (
@@ -19,12 +19,18 @@ from pqkeep_gateway.access.admission import (
     TooOftenError,
     UnknownCredentialError,
 )
+from pqkeep_gateway.access.idempotency import (
+    MAX_LENGTH,
+    IdempotencyKey,
+    OnceReusedError,
+    idempotency_key,
+)
 from pqkeep_gateway.access.principals import AnonymousPrincipal, Principal
 from pqkeep_gateway.access.unavailable import UnavailableError
 from pqkeep_gateway.http import envelope
 from pqkeep_gateway.http.body import ClientGoneError, read_json_object
 from pqkeep_gateway.http.envelope import Data
-from pqkeep_gateway.http.errors import ApiError, Code, too_many, unavailable
+from pqkeep_gateway.http.errors import ApiError, Code, once_reused, too_many, unavailable
 from pqkeep_protocol.messages import Discreet
 
 _LOG = logging.getLogger(__name__)
@@ -42,6 +48,8 @@ class ApiCall(Discreet, Struct, frozen=True, kw_only=True):
     query: Mapping[str, str]
     body: Mapping[str, object]
     """The JSON object; empty where the endpoint takes none."""
+    idempotency_key: IdempotencyKey | None = None
+    """Where the endpoint minds one, and the client sent one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +61,8 @@ class Endpoint:
     act: Callable[[ApiCall], Awaitable[Data]]
     status: int = 200
     takes_body: bool = False
+    minds_idempotency_key: bool = False
+    """Whether asking again with the same Idempotency-Key gives the first answer again."""
     open_to_anyone: bool = False
     """Whether it may be called without a credential."""
     guard: Callable[[Principal, str], Awaitable[None]] | None = None
@@ -77,23 +87,27 @@ class Resource:
             principal = await self._admit(endpoint, headers)
             if endpoint.guard is not None:
                 await endpoint.guard(principal, source_address)
-            data = await endpoint.act(
-                ApiCall(
-                    principal=principal,
-                    request_id=request_id,
-                    source_address=source_address,
-                    path=scope.get("path_params", {}),
-                    query=_query(scope),
-                    body=(
-                        await read_json_object(receive, headers.get(b"content-type"))
-                        if endpoint.takes_body
-                        else {}
-                    ),
-                )
+            body = (
+                await read_json_object(receive, headers.get(b"content-type"))
+                if endpoint.takes_body
+                else {}
             )
+            call = ApiCall(
+                principal=principal,
+                request_id=request_id,
+                source_address=source_address,
+                path=scope.get("path_params", {}),
+                query=_query(scope),
+                body=body,
+            )
+            if endpoint.minds_idempotency_key:
+                call = _with_idempotency_key(call, scope, headers)
+            data = await endpoint.act(call)
             await _send(send, endpoint.status, envelope.success(data, request_id), request_id)
         except ApiError as error:
             await send_error(send, error, request_id)
+        except OnceReusedError:
+            await send_error(send, once_reused(), request_id)
         except UnavailableError:
             await send_error(send, unavailable(), request_id)
         except ClientGoneError:
@@ -125,6 +139,25 @@ class Resource:
             raise ApiError(Code.FORBIDDEN_001, "the tenant is suspended") from None
         except TooOftenError as error:
             raise too_many("too many requests", error.limit, error.wait) from None
+
+
+def _with_idempotency_key(call: ApiCall, scope: Scope, headers: Mapping[bytes, bytes]) -> ApiCall:
+    text = headers.get(b"idempotency-key")
+    if text is None:
+        return call
+    try:
+        key = idempotency_key(
+            text.decode("latin-1"),
+            call.principal,
+            call.source_address,
+            scope["method"],
+            scope["path"],
+            call.body,
+        )
+    except ValueError:
+        message = f"Idempotency-Key must be 1 to {MAX_LENGTH} printable ASCII characters"
+        raise ApiError(Code.INVALID_001, message, "Idempotency-Key") from None
+    return structs.replace(call, idempotency_key=key)
 
 
 async def not_found(scope: Scope, receive: Receive, send: Send) -> None:

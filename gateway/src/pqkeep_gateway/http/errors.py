@@ -121,6 +121,11 @@ REFUSALS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
         "the key's status does not allow this",
         "key_version",
     ),
+    ErrorKind.ONCE_REUSED: (
+        Code.CONFLICT_001,
+        "the Idempotency-Key belongs to another request",
+        "Idempotency-Key",
+    ),
     ErrorKind.UNSUPPORTED: (
         Code.INVALID_001,
         "the algorithm does not have this operation",
@@ -160,6 +165,11 @@ def error_for(operation: Operation, kind: ErrorKind) -> ApiError:
 def unavailable(message: str = "a part of the service is unavailable") -> ApiError:
     """Return what to say where a part of the service is missing: try again in a second."""
     return ApiError(Code.SERVICE_001, message, headers={"Retry-After": "1"})
+
+
+def once_reused() -> ApiError:
+    """Return what to say where an Idempotency-Key belongs to another request."""
+    return ApiError(*REFUSALS[ErrorKind.ONCE_REUSED])
 
 
 def too_many(message: str, limit: Limit, wait: float) -> ApiError:

@@ -10,6 +10,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from pqkeep_gateway.access.allowance import Allowances, SpentError
+from pqkeep_gateway.access.idempotency import once_of
 from pqkeep_gateway.access.policy import Allowed, Policy
 from pqkeep_gateway.access.principals import ApiKeyPrincipal
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
@@ -19,7 +20,7 @@ from pqkeep_gateway.http.fields import Fields
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.errors import KeyServiceError
 from pqkeep_protocol.keys import TenantId
-from pqkeep_protocol.messages import Attribution, Discreet, KeyService, Request
+from pqkeep_protocol.messages import Attribution, Discreet, KeyService, Once, Request
 
 R = TypeVar("R")
 
@@ -33,6 +34,8 @@ class KeyCall(Discreet, Struct, frozen=True, kw_only=True):
     fields: Fields
     attribution: Attribution
     keys: KeyService
+    once: Once | None = None
+    """What is kept of the Idempotency-Key, where the operation minds it."""
 
     async def execute(self, request: Request[R]) -> R:
         """Have the key service carry a request out. Raises KeyServiceError."""
@@ -50,6 +53,7 @@ class KeyOperation:
     default: Algorithm | None = None
     """The algorithm where the call names none; None: it must name one."""
     status: int = 200
+    minds_idempotency_key: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,7 @@ def endpoint(row: KeyOperation, access: KeyAccess) -> Endpoint:
             fields=fields,
             attribution=attribute(call, decision),
             keys=access.keys,
+            once=once_of(call.idempotency_key),
         )
         try:
             return await access.allowances.spend(
@@ -98,7 +103,14 @@ def endpoint(row: KeyOperation, access: KeyAccess) -> Endpoint:
         except KeyServiceError as refusal:
             raise error_for(row.operation, refusal.kind) from None
 
-    return Endpoint(row.method, row.path, act, row.status, takes_body=takes_body)
+    return Endpoint(
+        row.method,
+        row.path,
+        act,
+        row.status,
+        takes_body=takes_body,
+        minds_idempotency_key=row.minds_idempotency_key,
+    )
 
 
 def tenant_of(call: ApiCall) -> ApiKeyPrincipal:

@@ -34,7 +34,7 @@ def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
     async def generate(call: KeyCall) -> Data:
         quota = bound(plans[call.principal.standing.tier_in_force].pqc_keys)
         made = await call.execute(
-            GenerateKey(tenant=call.tenant, algorithm=call.algorithm, quota=quota)
+            GenerateKey(tenant=call.tenant, algorithm=call.algorithm, quota=quota, once=call.once)
         )
         return _key(made.key)
 
@@ -60,8 +60,22 @@ def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
         return {"keys": tuple(_key(key) for key in listed), "total": len(listed)}
 
     rows = (
-        KeyOperation("POST", "/kms/keys/generate", Operation.GENERATE_KEY, generate, status=201),
-        KeyOperation("POST", "/kms/keys/rotate", Operation.ROTATE_KEY, rotate, status=201),
+        KeyOperation(
+            "POST",
+            "/kms/keys/generate",
+            Operation.GENERATE_KEY,
+            generate,
+            status=201,
+            minds_idempotency_key=True,
+        ),
+        KeyOperation(
+            "POST",
+            "/kms/keys/rotate",
+            Operation.ROTATE_KEY,
+            rotate,
+            status=201,
+            minds_idempotency_key=True,
+        ),
         KeyOperation("POST", "/kms/keys/retire", Operation.RETIRE_KEY, retire),
         KeyOperation("GET", "/kms/keys/active", Operation.GET_ACTIVE_KEY, get_active),
         KeyOperation("GET", "/kms/keys/{key_version}", Operation.GET_KEY, get),
@@ -75,7 +89,9 @@ def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
 
 async def rotate(call: KeyCall) -> Data:
     """Put a new key in the active one's place."""
-    rotated = await call.execute(RotateKey(tenant=call.tenant, algorithm=call.algorithm))
+    rotated = await call.execute(
+        RotateKey(tenant=call.tenant, algorithm=call.algorithm, once=call.once)
+    )
     return {
         "public_key": rotated.key.public_key,
         "key_version": rotated.key.version,

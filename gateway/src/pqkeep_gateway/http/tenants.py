@@ -36,8 +36,9 @@ def endpoints(tenants: Tenants, windows: Windows, *, open_signup: bool) -> tuple
     """Return the endpoints of tenant administration."""
 
     async def create(call: ApiCall) -> Data:
+        name, tier = _name(call.body), Tier(_plan(call.body))
         try:
-            return _tenant(await tenants.create(_name(call.body), Tier(_plan(call.body))))
+            return _tenant(await tenants.create(name, tier, call.idempotency_key))
         except NameTakenError:
             raise ApiError(Code.CONFLICT_001, "a tenant has this name", "name") from None
 
@@ -64,6 +65,7 @@ def endpoints(tenants: Tenants, windows: Windows, *, open_signup: bool) -> tuple
             create,
             201,
             takes_body=True,
+            minds_idempotency_key=True,
             open_to_anyone=open_signup,
             guard=partial(_require_creator, windows),
         ),

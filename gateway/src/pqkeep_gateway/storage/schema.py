@@ -49,3 +49,16 @@ USAGE = Table(
     Column("operations", Integer, nullable=False),
 )
 """Operations that succeeded, of the tenants that have an allowance; ``month``: 2026-01, UTC."""
+
+IDEMPOTENCY_KEYS = Table(
+    "idempotency_keys",
+    METADATA,
+    Column("key", LargeBinary(32), primary_key=True),
+    Column("request", LargeBinary(32), nullable=False),
+    Column("tenant_id", Uuid, ForeignKey("tenants.id"), nullable=False),
+    Column("api_key_version", Integer, nullable=True),
+    Column("revoked_version", Integer, nullable=True),
+    Column("salt", LargeBinary(16), nullable=True),
+    Column("made_at_us", BigInteger, nullable=False, index=True),
+)
+"""What a client's Idempotency-Key made: a tenant, or an API key, which its ``salt`` makes again."""

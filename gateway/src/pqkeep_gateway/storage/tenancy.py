@@ -1,6 +1,6 @@
 """Tenants and API keys in SQL."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any
 
@@ -11,12 +11,15 @@ from pqkeep_gateway.access.authentication import Found
 from pqkeep_gateway.access.principals import ApiKeyPrincipal
 from pqkeep_gateway.access.standing import Standing, Subscription, Tier
 from pqkeep_gateway.storage.database import microseconds, time_of, transaction
+from pqkeep_gateway.storage.once import find_earlier, remember
 from pqkeep_gateway.storage.schema import API_KEYS, TENANTS
 from pqkeep_gateway.tenancy.api_keys import (
     AlreadyRotatedError,
     ApiKey,
     ApiKeyNotFoundError,
     ApiKeyStatus,
+    Draft,
+    Kept,
     QuotaReachedError,
 )
 from pqkeep_gateway.tenancy.tenants import (
@@ -27,6 +30,7 @@ from pqkeep_gateway.tenancy.tenants import (
     TenantStatus,
 )
 from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.messages import Once
 
 
 class SqlTenants:
@@ -36,8 +40,8 @@ class SqlTenants:
         """Use an open database."""
         self._engine = engine
 
-    async def add(self, tenant: Tenant) -> None:
-        """Keep a new tenant. Raises NameTakenError."""
+    async def add(self, tenant: Tenant, once: Once | None = None) -> Tenant:
+        """Keep a new tenant. Raises NameTakenError, OnceReusedError."""
         row = {
             "id": tenant.id,
             "name": tenant.name,
@@ -48,11 +52,32 @@ class SqlTenants:
             "created_at_us": microseconds(tenant.created_at),
             "updated_at_us": microseconds(tenant.updated_at),
         }
+        earlier = await self._earlier(tenant, once)
+        if earlier is not None:
+            return earlier
         try:
             async with transaction(self._engine) as connection:
                 await connection.execute(sa.insert(TENANTS), row)
+                if once is not None:
+                    await remember(connection, once, tenant.created_at, tenant_id=tenant.id)
         except sa.exc.IntegrityError:
-            raise NameTakenError from None
+            # The name is taken: perhaps by the same request, which came twice at once.
+            earlier = await self._earlier(tenant, once)
+            if earlier is None:
+                raise NameTakenError from None
+            return earlier
+        return tenant
+
+    async def _earlier(self, tenant: Tenant, once: Once | None) -> Tenant | None:
+        if once is None:
+            return None
+        async with transaction(self._engine) as connection:
+            earlier = await find_earlier(connection, once, tenant.created_at)
+            if earlier is None:
+                return None
+            query = sa.select(TENANTS.c.created_at_us).where(TENANTS.c.id == earlier.tenant_id)
+            made = time_of((await connection.execute(query)).scalar_one())
+        return replace(tenant, id=TenantId(earlier.tenant_id), created_at=made, updated_at=made)
 
     async def get(self, tenant: TenantId) -> Tenant:
         """Return a tenant. Raises TenantNotFoundError."""
@@ -94,15 +119,18 @@ class SqlApiKeys:
         self._engine = engine
 
     async def add(
-        self, tenant: TenantId, digest: bytes, last4: str, created_at: datetime, quota: int
-    ) -> ApiKey:
-        """Keep a new API key under the next version. Raises QuotaReachedError."""
+        self, tenant: TenantId, draft: Draft, quota: int, once: Once | None = None
+    ) -> Kept:
+        """Keep a new API key under the next version. Raises QuotaReachedError, OnceReusedError."""
         async with transaction(self._engine) as connection:
             await _lock(connection, tenant)
+            earlier = await _kept_earlier(connection, once, draft)
+            if earlier is not None:
+                return earlier
             count = sa.select(sa.func.count()).where(_of(tenant), _ACTIVE)
             if (await connection.execute(count)).scalar_one() >= quota:
                 raise QuotaReachedError
-            return await _add(connection, tenant, digest, last4, created_at)
+            return await _add(connection, tenant, draft, None, once)
 
     async def list(self, tenant: TenantId) -> tuple[ApiKey, ...]:
         """Return a tenant's API keys, by version."""
@@ -114,14 +142,19 @@ class SqlApiKeys:
         self,
         tenant: TenantId,
         version: int | None,
-        digest: bytes,
-        last4: str,
-        now: datetime,
+        draft: Draft,
         accepted_until: datetime,
-    ) -> tuple[ApiKey, int | None]:
-        """Revoke a version and keep a new API key, in one step. Raises AlreadyRotatedError."""
+        once: Once | None = None,
+    ) -> Kept:
+        """Revoke a version and keep a new API key, in one step.
+
+        Raises AlreadyRotatedError, OnceReusedError.
+        """
         async with transaction(self._engine) as connection:
             await _lock(connection, tenant)
+            earlier = await _kept_earlier(connection, once, draft)
+            if earlier is not None:
+                return earlier
             if version is None:
                 newest = sa.select(sa.func.max(API_KEYS.c.version)).where(_of(tenant), _ACTIVE)
                 version = (await connection.execute(newest)).scalar()
@@ -131,12 +164,12 @@ class SqlApiKeys:
                 )
                 values = {
                     "status": ApiKeyStatus.REVOKED,
-                    "revoked_at_us": microseconds(now),
+                    "revoked_at_us": microseconds(draft.created_at),
                     "accepted_until_us": microseconds(accepted_until),
                 }
                 if (await connection.execute(revoke.values(values))).rowcount == 0:
                     raise AlreadyRotatedError
-            return await _add(connection, tenant, digest, last4, now), version
+            return await _add(connection, tenant, draft, version, once)
 
     async def revoke(self, tenant: TenantId, version: int, now: datetime) -> ApiKey:
         """Accept a version no longer. Raises ApiKeyNotFoundError."""
@@ -190,20 +223,50 @@ async def _lock(connection: AsyncConnection, tenant: TenantId) -> None:
 
 
 async def _add(
-    connection: AsyncConnection, tenant: TenantId, digest: bytes, last4: str, now: datetime
-) -> ApiKey:
+    connection: AsyncConnection,
+    tenant: TenantId,
+    draft: Draft,
+    revoked: int | None,
+    once: Once | None,
+) -> Kept:
     newest = sa.select(sa.func.max(API_KEYS.c.version)).where(_of(tenant))
     version = ((await connection.execute(newest)).scalar() or 0) + 1
     row = {
         "tenant_id": tenant,
         "version": version,
-        "digest": digest,
-        "last4": last4,
+        "digest": draft.digest,
+        "last4": draft.last4,
         "status": ApiKeyStatus.ACTIVE,
-        "created_at_us": microseconds(now),
+        "created_at_us": microseconds(draft.created_at),
     }
     await connection.execute(sa.insert(API_KEYS), row)
-    return ApiKey(version, last4, ApiKeyStatus.ACTIVE, now)
+    if once is not None:
+        await remember(
+            connection,
+            once,
+            draft.created_at,
+            tenant_id=tenant,
+            api_key_version=version,
+            revoked_version=revoked,
+            salt=draft.salt,
+        )
+    metadata = ApiKey(version, draft.last4, ApiKeyStatus.ACTIVE, draft.created_at)
+    return Kept(metadata, draft.salt, revoked)
+
+
+async def _kept_earlier(
+    connection: AsyncConnection, once: Once | None, draft: Draft
+) -> Kept | None:
+    """Return what was kept with an Idempotency-Key before, as it was then."""
+    earlier = None if once is None else await find_earlier(connection, once, draft.created_at)
+    if earlier is None:
+        return None
+    query = sa.select(API_KEYS).where(
+        _of(earlier.tenant_id), API_KEYS.c.version == earlier.api_key_version
+    )
+    row = (await connection.execute(query)).one()
+    metadata = ApiKey(row.version, row.last4, ApiKeyStatus.ACTIVE, time_of(row.created_at_us))
+    return Kept(metadata, earlier.salt, earlier.revoked_version)
 
 
 def _tenant(row: sa.Row[Any]) -> Tenant:

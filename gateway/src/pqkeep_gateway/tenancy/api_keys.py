@@ -1,5 +1,6 @@
 """API keys of tenants: shown once, stored as a digest."""
 
+import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -8,9 +9,13 @@ from typing import Protocol
 
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, new_credential
+from pqkeep_gateway.access.idempotency import IdempotencyKey, once_of
 from pqkeep_gateway.tenancy.plans import Plans
 from pqkeep_gateway.tenancy.tenants import Tenant
 from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.messages import Once
+
+SALT_SIZE = 16
 
 
 class ApiKeyStatus(StrEnum):
@@ -51,13 +56,36 @@ class AlreadyRotatedError(Exception):
     """Another API key has taken this one's place already."""
 
 
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """An API key that is not kept yet."""
+
+    digest: bytes = field(repr=False)
+    last4: str
+    salt: bytes = field(repr=False)
+    """16 bytes, from which an Idempotency-Key makes the plaintext again."""
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An API key as it was first kept, now or earlier, and the version that it replaced."""
+
+    metadata: ApiKey
+    salt: bytes = field(repr=False)
+    revoked: int | None = None
+
+
 class ApiKeyStore(Protocol):
-    """Where API keys are kept."""
+    """Where API keys are kept. What was kept with an Idempotency-Key before is not kept again."""
 
     async def add(
-        self, tenant: TenantId, digest: bytes, last4: str, created_at: datetime, quota: int
-    ) -> ApiKey:
-        """Keep a new API key under the next version. Raises QuotaReachedError."""
+        self, tenant: TenantId, draft: Draft, quota: int, once: Once | None = None
+    ) -> Kept:
+        """Keep a new API key under the next version.
+
+        Raises QuotaReachedError, OnceReusedError.
+        """
         ...
 
     async def list(self, tenant: TenantId) -> tuple[ApiKey, ...]:
@@ -68,15 +96,13 @@ class ApiKeyStore(Protocol):
         self,
         tenant: TenantId,
         version: int | None,
-        digest: bytes,
-        last4: str,
-        now: datetime,
+        draft: Draft,
         accepted_until: datetime,
-    ) -> tuple[ApiKey, int | None]:
+        once: Once | None = None,
+    ) -> Kept:
         """Revoke a version (None: the newest active) and keep a new API key, in one step.
 
-        Return the new one and the version that was revoked, if there was one to revoke. Raises
-        AlreadyRotatedError if the named version is not active any more.
+        Raises AlreadyRotatedError if the named version is not active any more; OnceReusedError.
         """
         ...
 
@@ -109,41 +135,38 @@ class ApiKeys:
         self._overlap = overlap
         self._clock = clock
 
-    async def create(self, tenant: Tenant) -> NewApiKey:
-        """Make one more API key. Raises QuotaReachedError."""
-        plaintext = new_credential(CredentialKind.API_KEY)
-        metadata = await self._store.add(
-            tenant.id,
-            self._pepper.digest(plaintext),
-            plaintext[-4:],
-            date_of(self._clock()),
-            self._plans[tenant.standing.tier_in_force].api_keys,
-        )
-        return NewApiKey(metadata, plaintext)
+    async def create(
+        self, tenant: Tenant, idempotency_key: IdempotencyKey | None = None
+    ) -> NewApiKey:
+        """Make one more API key. Raises QuotaReachedError, OnceReusedError."""
+        plaintext, draft = self._draft(tenant.id, idempotency_key)
+        quota = self._plans[tenant.standing.tier_in_force].api_keys
+        once = once_of(idempotency_key)
+        kept = await self._store.add(tenant.id, draft, quota, once)
+        return self._shown(tenant.id, plaintext, draft, kept, idempotency_key)
 
     async def list(self, tenant: TenantId) -> tuple[ApiKey, ...]:
         """Return a tenant's API keys, by version."""
         return await self._store.list(tenant)
 
-    async def rotate(self, tenant: TenantId, version: int | None) -> tuple[NewApiKey, int | None]:
+    async def rotate(
+        self,
+        tenant: TenantId,
+        version: int | None,
+        idempotency_key: IdempotencyKey | None = None,
+    ) -> tuple[NewApiKey, int | None]:
         """Put a new API key in a version's place (None: the newest active one's).
 
-        Raises AlreadyRotatedError.
+        Return it, and the version it replaced. Raises AlreadyRotatedError, OnceReusedError.
         """
-        plaintext = new_credential(CredentialKind.API_KEY)
-        now = date_of(self._clock())
+        plaintext, draft = self._draft(tenant, idempotency_key)
+        until = draft.created_at + self._overlap
+        once = once_of(idempotency_key)
         try:
-            metadata, revoked = await self._store.rotate(
-                tenant,
-                version,
-                self._pepper.digest(plaintext),
-                plaintext[-4:],
-                now,
-                now + self._overlap,
-            )
+            kept = await self._store.rotate(tenant, version, draft, until, once)
         finally:
             await self._announce_change()
-        return NewApiKey(metadata, plaintext), revoked
+        return self._shown(tenant, plaintext, draft, kept, idempotency_key), kept.revoked
 
     async def revoke(self, tenant: TenantId, version: int) -> ApiKey:
         """Accept a version no longer, from now on. Raises ApiKeyNotFoundError."""
@@ -151,3 +174,35 @@ class ApiKeys:
             return await self._store.revoke(tenant, version, date_of(self._clock()))
         finally:
             await self._announce_change()
+
+    def _draft(self, tenant: TenantId, idempotency_key: IdempotencyKey | None) -> tuple[str, Draft]:
+        salt = secrets.token_bytes(SALT_SIZE)
+        plaintext = self._plaintext(tenant, salt, idempotency_key)
+        now = date_of(self._clock())
+        return plaintext, Draft(self._pepper.digest(plaintext), plaintext[-4:], salt, now)
+
+    def _shown(
+        self,
+        tenant: TenantId,
+        plaintext: str,
+        draft: Draft,
+        kept: Kept,
+        idempotency_key: IdempotencyKey | None,
+    ) -> NewApiKey:
+        if kept.salt != draft.salt:  # it was kept earlier
+            plaintext = self._plaintext(tenant, kept.salt, idempotency_key)
+        return NewApiKey(kept.metadata, plaintext)
+
+    def _plaintext(
+        self, tenant: TenantId, salt: bytes, idempotency_key: IdempotencyKey | None
+    ) -> str:
+        """Return a random API key, or the one that belongs to an Idempotency-Key and a salt.
+
+        So the first answer can be given again, and no plaintext is kept for it.
+        """
+        if idempotency_key is None:
+            return new_credential(CredentialKind.API_KEY)
+        random = self._pepper.derive(
+            "pqkeep/v1/api-key", tenant.bytes, salt, idempotency_key.text.encode()
+        )
+        return new_credential(CredentialKind.API_KEY, random)

@@ -7,8 +7,10 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Literal, Protocol
 
+from pqkeep_gateway.access.idempotency import IdempotencyKey, once_of
 from pqkeep_gateway.access.standing import Standing, Subscription, Tier
 from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.messages import Once
 
 MAX_NAME = 255
 
@@ -54,8 +56,11 @@ class TenantNotFoundError(Exception):
 class TenantStore(Protocol):
     """Where tenants are kept."""
 
-    async def add(self, tenant: Tenant) -> None:
-        """Keep a new tenant. Raises NameTakenError."""
+    async def add(self, tenant: Tenant, once: Once | None = None) -> Tenant:
+        """Keep a new tenant and return it as it was first kept, now or earlier.
+
+        Raises NameTakenError, OnceReusedError.
+        """
         ...
 
     async def get(self, tenant: TenantId) -> Tenant:
@@ -79,8 +84,10 @@ class Tenants:
         self._store = store
         self._announce_change = announce_change
 
-    async def create(self, name: str, tier: Tier) -> Tenant:
-        """Make a tenant. Raises NameTakenError."""
+    async def create(
+        self, name: str, tier: Tier, idempotency_key: IdempotencyKey | None = None
+    ) -> Tenant:
+        """Make a tenant. Raises NameTakenError, OnceReusedError."""
         now = datetime.now(UTC)
         tenant = Tenant(
             id=TenantId(uuid.uuid4()),
@@ -90,8 +97,7 @@ class Tenants:
             created_at=now,
             updated_at=now,
         )
-        await self._store.add(tenant)
-        return tenant
+        return await self._store.add(tenant, once_of(idempotency_key))
 
     async def get(self, tenant: TenantId) -> Tenant:
         """Return a tenant. Raises TenantNotFoundError."""

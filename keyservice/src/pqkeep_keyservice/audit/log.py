@@ -3,8 +3,11 @@
 import asyncio
 import logging
 
+from pqkeep_keyservice.storage.once import Earlier
 from pqkeep_keyservice.storage.store import AuditRow, Change, Entry, KeyStore, Verdict
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.messages import Once
 
 _LOG = logging.getLogger(__name__)
 
@@ -27,6 +30,10 @@ class AuditLog:
         if self._writer is None:
             self._writer = asyncio.create_task(self._write_all())
         return await durable
+
+    async def find_earlier(self, tenant: TenantId, once: Once) -> Earlier | None:
+        """Return what an Idempotency-Key was used for, if it was."""
+        return await self._store.find_earlier(tenant, once)
 
     async def scrub(self) -> bool:
         """Leave no copy of what was deleted on disk; return whether that could be done."""

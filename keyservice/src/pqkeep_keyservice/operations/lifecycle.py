@@ -3,13 +3,17 @@
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
+from msgspec import structs
+
 from pqkeep_keyservice.crypto.slhdsa import SETS
 from pqkeep_keyservice.keyring import KeyEntry, Keyring
 from pqkeep_keyservice.operations.done import Done
 from pqkeep_keyservice.operations.resources import Resources
 from pqkeep_keyservice.storage.material import KeyMaterial
+from pqkeep_keyservice.storage.once import Earlier
 from pqkeep_keyservice.storage.store import Change
-from pqkeep_protocol.keys import KeyInfo, KeyStatus
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion
 from pqkeep_protocol.messages import (
     ArchiveKey,
     GenerateKey,
@@ -34,15 +38,30 @@ async def generate(
     ring.require_no_active()
     new = ring.with_first(await _new_entry(ring, resources, deadline))
     key = new.require_active().info
-    return Done(Key(key=key), key.version, Change(ring, new, request.quota))
+    return Done(Key(key=key), key.version, Change(ring, new, request.quota, request.once))
 
 
-async def rotate(_request: RotateKey, ring: Keyring, resources: Resources, deadline: float) -> Done:
+async def rotate(request: RotateKey, ring: Keyring, resources: Resources, deadline: float) -> Done:
     """Put a new key in the active one's place."""
     old = ring.require_active().info
     new = ring.with_rotated(await _new_entry(ring, resources, deadline))
     key = new.require_active().info
-    return Done(Rotated(key=key, old_version=old.version), key.version, Change(ring, new))
+    change = Change(ring, new, once=request.once)
+    return Done(Rotated(key=key, old_version=old.version), key.version, change)
+
+
+def repeat(
+    request: GenerateKey | RotateKey, ring: Keyring, earlier: Earlier, material: KeyMaterial
+) -> Done:
+    """Answer a change that was made before as it was answered then."""
+    if request.once is None or request.once.request != earlier.request:
+        raise KeyServiceError(ErrorKind.ONCE_REUSED)
+    entry = ring.entry(earlier.version)
+    material.authenticate(ring.tenant, entry)
+    key = structs.replace(entry.info, status=KeyStatus.ACTIVE)
+    if isinstance(request, GenerateKey):
+        return Done(Key(key=key), key.version)
+    return Done(Rotated(key=key, old_version=KeyVersion(key.version - 1)), key.version)
 
 
 def retire(request: RetireKey, ring: Keyring, material: KeyMaterial) -> Done:

@@ -45,6 +45,17 @@ KEYS = Table(
 )
 """``one_active_key``, a unique partial index, says that no keyring has two active keys."""
 
+IDEMPOTENCY_KEYS = Table(
+    "idempotency_keys",
+    METADATA,
+    Column("tenant_id", Uuid, primary_key=True),
+    Column("key", LargeBinary(32), primary_key=True),
+    Column("request", LargeBinary(32), nullable=False),
+    Column("key_version", Integer, nullable=False),
+    Column("made_at_us", BigInteger, nullable=False, index=True),
+)
+"""Which key version a client's Idempotency-Key made; see pqkeep_protocol.messages.Once."""
+
 AUDIT_RECORDS = Table(
     "audit_records",
     METADATA,

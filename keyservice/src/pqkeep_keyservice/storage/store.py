@@ -10,11 +10,14 @@ import sqlalchemy as sa
 
 from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.keyring import KeyEntry, Keyring, SealedSeed
+from pqkeep_keyservice.storage import once
 from pqkeep_keyservice.storage.database import Database
+from pqkeep_keyservice.storage.once import Earlier
 from pqkeep_keyservice.storage.schema import AUDIT_RECORDS, KEYRINGS, KEYS, ROOT_KEYS
 from pqkeep_keyservice.storage.sealing import DamagedKeyError, Sealer
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
+from pqkeep_protocol.messages import Once
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -28,6 +31,8 @@ class Change:
     new: Keyring
     quota: int | None = None
     """How many active keys the tenant may have afterwards; None: any number."""
+    once: Once | None = None
+    """The Idempotency-Key that it was asked for with."""
 
     @property
     def destroys_a_seed(self) -> bool:
@@ -41,7 +46,7 @@ class Verdict(Enum):
 
     DURABLE = auto()
     STALE = auto()
-    """Another change came first."""
+    """Another change came first, or the same one was made before with its Idempotency-Key."""
     QUOTA_REACHED = auto()
 
 
@@ -90,6 +95,10 @@ class KeyStore:
         """Return the current keyring; an empty one where there are no keys."""
         return await self._database.read(_load, tenant, algorithm)
 
+    async def find_earlier(self, tenant: TenantId, key: Once) -> Earlier | None:
+        """Return what an Idempotency-Key was used for, if it was."""
+        return await self._database.read(once.find, tenant, key)
+
     async def commit(self, entries: Sequence[Entry]) -> list[Verdict]:
         """Make many records, each with its change, durable in one transaction."""
         return await self._database.write(self._write, entries)
@@ -132,6 +141,8 @@ def _apply(connection: sa.Connection, change: Change) -> Verdict:
     current = connection.execute(sa.select(KEYRINGS.c.revision).where(same)).scalar()
     if (current or 0) != old.revision:
         return Verdict.STALE
+    if change.once is not None and once.find(connection, new.tenant, change.once):
+        return Verdict.STALE
     if change.quota is not None and _active_keys(connection, new.tenant) >= change.quota:
         return Verdict.QUOTA_REACHED
     counts = {"revision": new.revision, "versions": len(new.entries)}
@@ -154,6 +165,8 @@ def _apply(connection: sa.Connection, change: Change) -> Verdict:
             )
     for added in new.entries[len(old.entries) :]:
         connection.execute(sa.insert(KEYS), _row(new.tenant, added))
+        if change.once is not None:
+            once.remember(connection, new.tenant, change.once, added.info.version)
     return Verdict.DURABLE
 
 

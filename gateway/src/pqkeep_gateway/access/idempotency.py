@@ -1,0 +1,55 @@
+"""Idempotency keys: for asking again, safely, when no answer came."""
+
+import hashlib
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import Struct
+
+from pqkeep_gateway.access.principals import ApiKeyPrincipal, Principal
+from pqkeep_protocol.messages import Discreet, Once
+
+MAX_LENGTH = 255
+
+_ENCODER = msgspec.json.Encoder(order="sorted")
+
+
+class OnceReusedError(Exception):
+    """The key was used for another request."""
+
+
+class IdempotencyKey(Discreet, Struct, frozen=True):
+    """What a client chose, and what is kept of it."""
+
+    text: str
+    once: Once
+
+
+def once_of(key: IdempotencyKey | None) -> Once | None:
+    """Return what is kept of a key, if there is one."""
+    return None if key is None else key.once
+
+
+def idempotency_key(
+    text: str,
+    principal: Principal,
+    source_address: str,
+    method: str,
+    path: str,
+    body: Mapping[str, object],
+) -> IdempotencyKey:
+    """Return the key of a request. A tenant's keys are its own, whichever API key it shows.
+
+    Raises ValueError unless it is 1 to 255 printable ASCII characters.
+    """
+    if not (0 < len(text) <= MAX_LENGTH and text.isascii() and text.isprintable()):
+        raise ValueError
+    if isinstance(principal, ApiKeyPrincipal):
+        owner = str(principal.tenant)
+    else:
+        owner = f"{principal} {source_address}"
+    return IdempotencyKey(text, Once(_digest([owner, text]), _digest([method, path, body])))
+
+
+def _digest(value: object) -> bytes:
+    return hashlib.sha256(_ENCODER.encode(value)).digest()
