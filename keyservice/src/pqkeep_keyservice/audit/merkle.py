@@ -1,0 +1,114 @@
+"""A Merkle tree over the audit log (RFC 9162, section 2.1), with SHA-256. All hashes have 32 bytes.
+
+Nothing here reads or writes: whoever asks for a proof hands over a function that knows the hashes
+of complete subtrees, ``subtree(level, index)``: the ``2 ** level`` leaves from
+``index << level`` on.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import reduce
+from hashlib import sha256
+
+Subtree = Callable[[int, int], bytes]
+
+EMPTY_ROOT = sha256().digest()
+
+
+def leaf_hash(data: bytes) -> bytes:
+    """Return the hash of a leaf."""
+    return sha256(b"\0" + data).digest()
+
+
+def node_hash(left: bytes, right: bytes) -> bytes:
+    """Return the hash of two neighbours."""
+    return sha256(b"\1" + left + right).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """As much of a tree as is needed to let it grow: its complete subtrees, the largest first."""
+
+    size: int = 0
+    hashes: tuple[bytes, ...] = ()
+
+    def grown(self, leaves: Iterable[bytes]) -> "Frontier":
+        """Return the tree with more leaves, given by their hashes."""
+        size, hashes = self.size, list(self.hashes)
+        for leaf in leaves:
+            top, full = leaf, size
+            while full & 1:
+                top, full = node_hash(hashes.pop(), top), full >> 1
+            hashes.append(top)
+            size += 1
+        return Frontier(size, tuple(hashes))
+
+    def root(self) -> bytes:
+        """Return the hash of the whole tree."""
+        return _joined(self.hashes)
+
+
+def frontier(size: int, subtree: Subtree) -> Frontier:
+    """Return the frontier of the tree of the first leaves."""
+    return Frontier(size, tuple(subtree(*each) for each in _complete(0, size)))
+
+
+def range_hash(begin: int, end: int, subtree: Subtree) -> bytes:
+    """Return the hash of the leaves from ``begin`` to before ``end``, as one subtree."""
+    return _joined(tuple(subtree(*each) for each in _complete(begin, end)))
+
+
+def inclusion_proof(index: int, size: int, subtree: Subtree) -> list[bytes]:
+    """Return what leads from a leaf to the root of the first ``size`` (section 2.1.3.1)."""
+    return _path(index, 0, size, subtree)
+
+
+def consistency_proof(first: int, second: int, subtree: Subtree) -> list[bytes]:
+    """Return what shows that a tree grew into another (section 2.1.4.1)."""
+    return [] if first == 0 else _grown_path(first, 0, second, subtree, whole=True)
+
+
+def _path(index: int, begin: int, end: int, subtree: Subtree) -> list[bytes]:
+    if end - begin == 1:
+        return []
+    middle = begin + _split(end - begin)
+    if index < middle:
+        return [*_path(index, begin, middle, subtree), range_hash(middle, end, subtree)]
+    return [*_path(index, middle, end, subtree), range_hash(begin, middle, subtree)]
+
+
+def _grown_path(first: int, begin: int, end: int, subtree: Subtree, *, whole: bool) -> list[bytes]:
+    if first == end:
+        return [] if whole else [range_hash(begin, end, subtree)]
+    middle = begin + _split(end - begin)
+    if first <= middle:
+        return [
+            *_grown_path(first, begin, middle, subtree, whole=whole),
+            range_hash(middle, end, subtree),
+        ]
+    return [
+        *_grown_path(first, middle, end, subtree, whole=False),
+        range_hash(begin, middle, subtree),
+    ]
+
+
+def _split(size: int) -> int:
+    """Return the largest power of two below a size of at least 2."""
+    return 1 << ((size - 1).bit_length() - 1)
+
+
+def _complete(begin: int, end: int) -> Iterable[tuple[int, int]]:
+    """Cut leaves into complete subtrees (level, index), the largest first.
+
+    ``begin`` must be where a subtree of that length can begin.
+    """
+    while begin < end:
+        level = (end - begin).bit_length() - 1
+        yield level, begin >> level
+        begin += 1 << level
+
+
+def _joined(hashes: tuple[bytes, ...]) -> bytes:
+    if not hashes:
+        return EMPTY_ROOT
+    return reduce(lambda right, left: node_hash(left, right), reversed(hashes))
