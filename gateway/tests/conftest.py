@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.credentials import PEPPER_SIZE, Pepper
-from pqkeep_gateway.access.principals import Plan
+from pqkeep_gateway.access.standing import Standing, Tier
 from pqkeep_gateway.storage.database import open_database
 from pqkeep_gateway.tenancy.tenants import Tenant, TenantStatus
 from pqkeep_protocol.keys import TenantId
@@ -39,9 +39,9 @@ async def engine(database_path: Path) -> AsyncIterator[AsyncEngine]:
 def new_tenant() -> Callable[..., Tenant]:
     """Make tenants that are in no database yet."""
 
-    def make(name: str = "", plan: Plan = Plan.FREE) -> Tenant:
+    def make(name: str = "", tier: Tier = Tier.FREE) -> Tenant:
         now = datetime(2026, 2, 28, 23, 59, 59, 999_999, tzinfo=UTC)
         tenant = TenantId(uuid4())
-        return Tenant(tenant, name or str(tenant), plan, TenantStatus.ACTIVE, now, now)
+        return Tenant(tenant, name or str(tenant), Standing(tier), TenantStatus.ACTIVE, now, now)
 
     return make

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from pathlib import Path
 from uuid import uuid4
 
@@ -15,8 +16,9 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pqkeep_gateway.access.authentication import Known
-from pqkeep_gateway.access.principals import ApiKeyPrincipal, Plan
+from pqkeep_gateway.access.authentication import Found
+from pqkeep_gateway.access.principals import ApiKeyPrincipal
+from pqkeep_gateway.access.standing import Standing, Subscription, Tier
 from pqkeep_gateway.config import ConfigError
 from pqkeep_gateway.storage.database import open_database
 from pqkeep_gateway.storage.schema import METADATA
@@ -26,11 +28,13 @@ from pqkeep_gateway.tenancy.api_keys import (
     ApiKey,
     ApiKeyNotFoundError,
     ApiKeyStatus,
+    Draft,
     QuotaReachedError,
 )
 from pqkeep_gateway.tenancy.tenants import (
     NameTakenError,
     Tenant,
+    TenantChange,
     TenantNotFoundError,
     Tenants,
     TenantStatus,
@@ -62,11 +66,11 @@ async def test_a_commit_survives_a_power_cut(engine: AsyncEngine) -> None:
 async def test_a_tenant_comes_back_as_it_was(
     engine: AsyncEngine, new_tenant: Callable[..., Tenant]
 ) -> None:
-    """Every field of a tenant survives, its times to the microsecond."""
+    """Every field of a tenant survives, of every standing, its times to the microsecond."""
     tenants = SqlTenants(engine)
-    for plan in Plan:
-        tenant = new_tenant(plan=plan)
-        await tenants.add(tenant)
+    for tier, subscription, granted in product(Tier, Subscription, (None, 1, 1_000_000)):
+        tenant = replace(new_tenant(), standing=Standing(tier, subscription, granted))
+        assert await tenants.add(tenant) == tenant
         assert await tenants.get(tenant.id) == tenant
 
 
@@ -81,14 +85,17 @@ async def test_a_name_is_taken_once(engine: AsyncEngine, new_tenant: Callable[..
     tenants = SqlTenants(engine)
     made = [new_tenant("one name") for _ in range(20)]
     outcomes = await asyncio.gather(*map(tenants.add, made), return_exceptions=True)
-    assert outcomes.count(None) == 1
+    assert sum(isinstance(outcome, Tenant) for outcome in outcomes) == 1
     assert sum(isinstance(outcome, NameTakenError) for outcome in outcomes) == 19
 
 
+def _draft(number: int, created_at: datetime = NOW) -> Draft:
+    return Draft(number.to_bytes(32, "big"), f"{number:04}", number.to_bytes(16, "big"), created_at)
+
+
 async def _add(store: SqlApiKeys, tenant: Tenant, number: int, quota: int) -> ApiKey:
-    return await store.add(
-        tenant.id, number.to_bytes(32, "big"), f"{number:04}", tenant.created_at, quota
-    )
+    draft = _draft(number, tenant.created_at)
+    return (await store.add(tenant.id, draft, quota)).metadata
 
 
 async def test_versions_count_up_under_concurrency(
@@ -147,13 +154,13 @@ async def test_a_digest_leads_to_its_principal(
     engine: AsyncEngine, database_path: Path, new_tenant: Callable[..., Tenant]
 ) -> None:
     """A digest is its tenant's, with plan and status as they are now; an unknown one nobody's."""
-    tenant = new_tenant(plan=Plan.STARTER)
+    tenant = new_tenant(tier=Tier.STARTER)
     await SqlTenants(engine).add(tenant)
     store = SqlApiKeys(engine)
     await _add(store, tenant, 7, quota=1)
     digest = (7).to_bytes(32, "big")
-    expected = ApiKeyPrincipal(tenant.id, Plan.STARTER, 1, suspended=False)
-    assert await store.find(digest) == Known(expected)
+    expected = ApiKeyPrincipal(tenant.id, Standing(Tier.STARTER), 1, suspended=False)
+    assert await store.find(digest) == Found(expected)
     assert await store.find(bytes(32)) is None
     with closing(sqlite3.connect(database_path)) as connection, connection:
         connection.execute("UPDATE tenants SET status = 'suspended'")
@@ -165,8 +172,8 @@ async def test_a_digest_leads_to_its_principal(
 async def _rotate(
     store: SqlApiKeys, tenant: Tenant, version: int | None, number: int
 ) -> tuple[ApiKey, int | None]:
-    digest = number.to_bytes(32, "big")
-    return await store.rotate(tenant.id, version, digest, f"{number:04}", NOW, NOW + OVERLAP)
+    kept = await store.rotate(tenant.id, version, _draft(number), NOW + OVERLAP)
+    return kept.metadata, kept.revoked
 
 
 async def test_a_rotated_key_is_found_with_the_end_of_its_overlap(
@@ -182,8 +189,8 @@ async def test_a_rotated_key_is_found_with_the_end_of_its_overlap(
     listed = ApiKey(1, "0001", ApiKeyStatus.REVOKED, old.created_at, NOW)
     assert await store.list(tenant.id) == (listed, made)
     found = await store.find((1).to_bytes(32, "big"))
-    principal = ApiKeyPrincipal(tenant.id, Plan.FREE, 1, suspended=False)
-    assert found == Known(principal, (NOW + OVERLAP).timestamp())
+    principal = ApiKeyPrincipal(tenant.id, Standing(Tier.FREE), 1, suspended=False)
+    assert found == Found(principal, (NOW + OVERLAP).timestamp())
     assert await store.revoke(tenant.id, 1, NOW + OVERLAP) == listed
     assert await store.find((1).to_bytes(32, "big")) is None
 
@@ -289,20 +296,66 @@ async def test_a_change_of_no_tenant(
 ) -> None:
     """A tenant that is not there cannot be changed."""
     with pytest.raises(TenantNotFoundError):
-        await SqlTenants(engine).change(new_tenant().id, Plan.STARTER, None, datetime.now(UTC))
+        await SqlTenants(engine).change(new_tenant().id, TenantChange(tier=Tier.STARTER), NOW)
 
 
-async def test_a_change_of_plan_undoes_no_suspension(
+async def _nobody_to_tell() -> None:
+    """Stand for gateways that remember nothing."""
+
+
+CHANGES = (
+    TenantChange(tier=Tier.GROWTH),
+    TenantChange(subscription=Subscription.ENDED),
+    TenantChange(status=TenantStatus.SUSPENDED),
+    TenantChange(requests_per_minute=7),
+)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)])
+async def test_a_change_undoes_no_other(
+    engine: AsyncEngine, new_tenant: Callable[..., Tenant], order: tuple[int, ...]
+) -> None:
+    """Whatever is changed one after another, in any order, is kept: each touches what it names."""
+    tenant = new_tenant()
+    tenants = Tenants(SqlTenants(engine), _nobody_to_tell)
+    await SqlTenants(engine).add(tenant)
+    for number in order:
+        changed = await tenants.change(tenant.id, CHANGES[number])
+    assert await tenants.get(tenant.id) == changed
+    assert changed.standing == Standing(Tier.GROWTH, Subscription.ENDED, 7)
+    assert changed.status is TenantStatus.SUSPENDED
+
+
+async def test_a_tenant_s_own_rate_limit_can_be_taken_back(
     engine: AsyncEngine, new_tenant: Callable[..., Tenant]
 ) -> None:
-    """Two changes that began at the same time are both kept: each touches what it names only."""
+    """Asking for the plan's rate limit removes the tenant's own, and nothing else does."""
     tenant = new_tenant()
-    tenants = Tenants(SqlTenants(engine), lambda _: None)
+    store = SqlTenants(engine)
+    await store.add(tenant)
+    await store.change(tenant.id, TenantChange(requests_per_minute=7), NOW)
+    kept = await store.change(tenant.id, TenantChange(tier=Tier.STARTER), NOW)
+    assert kept.standing == Standing(Tier.STARTER, Subscription.ACTIVE, 7)
+    kept = await store.change(tenant.id, TenantChange(requests_per_minute="plan"), NOW)
+    assert kept.standing == Standing(Tier.STARTER)
+
+
+async def test_changes_are_announced_after_they_are_made(
+    engine: AsyncEngine, new_tenant: Callable[..., Tenant]
+) -> None:
+    """When gateways hear of a change it can be read already; of no change they hear nothing."""
+    tenant = new_tenant()
+    seen: list[Tenant] = []
+
+    async def look() -> None:
+        seen.append(await SqlTenants(engine).get(tenant.id))
+
+    tenants = Tenants(SqlTenants(engine), look)
     await SqlTenants(engine).add(tenant)
-    await tenants.change(tenant.id, plan=None, status=TenantStatus.SUSPENDED)
-    await tenants.change(tenant.id, plan=Plan.STARTER, status=None)
-    kept = await tenants.get(tenant.id)
-    assert (kept.plan, kept.status) == (Plan.STARTER, TenantStatus.SUSPENDED)
+    await tenants.change(tenant.id, TenantChange())
+    assert seen == []
+    changed = await tenants.change(tenant.id, TenantChange(tier=Tier.STARTER))
+    assert seen == [changed]
 
 
 async def test_data_survive_reopening(

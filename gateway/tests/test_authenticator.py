@@ -1,14 +1,15 @@
-"""Credentials become principals, are remembered, and are forgotten at once."""
+"""Credentials become principals, and are remembered together with how much had changed."""
 
 import asyncio
-import time
 from uuid import uuid4
 
 import pytest
 
-from pqkeep_gateway.access.authentication import Authenticator, Known
+from pqkeep_gateway.access.authentication import Authenticated, Authenticator, Found
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, new_credential
-from pqkeep_gateway.access.principals import ApiKeyPrincipal, OperatorPrincipal, Plan
+from pqkeep_gateway.access.principals import ApiKeyPrincipal, OperatorPrincipal
+from pqkeep_gateway.access.rate_limit import MemoryWindows
+from pqkeep_gateway.access.standing import Standing, Tier
 from pqkeep_protocol.keys import TenantId
 
 OPERATOR = new_credential(CredentialKind.OPERATOR)
@@ -18,13 +19,13 @@ class Directory:
     """An ApiKeyDirectory in memory, which can be told to take its time."""
 
     def __init__(self) -> None:
-        self.known: dict[bytes, Known] = {}
+        self.known: dict[bytes, Found] = {}
         self.asked = 0
         self.started = asyncio.Event()
         self.go_on = asyncio.Event()
         self.go_on.set()
 
-    async def find(self, digest: bytes) -> Known | None:
+    async def find(self, digest: bytes) -> Found | None:
         """Look up first, then wait: what was found can be out of date when it is returned."""
         self.asked += 1
         found = self.known.get(digest)
@@ -39,18 +40,19 @@ class Setting:
     def __init__(self, pepper: Pepper) -> None:
         self.directory = Directory()
         self.now = 1000.0
+        self.windows = MemoryWindows(lambda: self.now)
         self.authenticator = Authenticator(
-            self.directory, pepper, pepper.digest(OPERATOR), lambda: self.now
+            self.directory, self.windows, pepper, pepper.digest(OPERATOR), lambda: self.now
         )
         self.pepper = pepper
         self.tenant = TenantId(uuid4())
-        self.api_key = self.add(self.tenant)
+        self.principal = ApiKeyPrincipal(self.tenant, Standing(Tier.FREE), 1, suspended=False)
+        self.api_key = self.add()
 
-    def add(self, tenant: TenantId, accepted_until: float | None = None) -> str:
-        """Put one more API key into the directory."""
+    def add(self, accepted_until: float | None = None) -> str:
+        """Put one more API key of the tenant into the directory."""
         credential = new_credential(CredentialKind.API_KEY)
-        principal = ApiKeyPrincipal(tenant, Plan.FREE, 1, suspended=False)
-        self.directory.known[self.pepper.digest(credential)] = Known(principal, accepted_until)
+        self.directory.known[self.pepper.digest(credential)] = Found(self.principal, accepted_until)
         return credential
 
     def revoke(self, credential: str) -> None:
@@ -65,10 +67,9 @@ async def setting(pepper: Pepper) -> Setting:
 
 
 async def test_an_api_key_is_its_tenant(setting: Setting) -> None:
-    """Who shows an API key is that key's tenant."""
+    """Who shows an API key is what the directory says of that key."""
     found = await setting.authenticator.authenticate(setting.api_key)
-    assert isinstance(found, ApiKeyPrincipal)
-    assert found.tenant == setting.tenant
+    assert found == Authenticated(setting.principal, as_of=0)
 
 
 async def test_the_operator_needs_no_directory(setting: Setting) -> None:
@@ -94,8 +95,7 @@ async def test_nobody(setting: Setting) -> None:
 async def test_an_operators_digest_is_no_api_key(setting: Setting) -> None:
     """A directory that knew the digest of an operator's credential would not be asked for it."""
     stranger = new_credential(CredentialKind.OPERATOR)
-    principal = ApiKeyPrincipal(setting.tenant, Plan.FREE, 1, suspended=False)
-    setting.directory.known[setting.pepper.digest(stranger)] = Known(principal)
+    setting.directory.known[setting.pepper.digest(stranger)] = Found(setting.principal)
     assert await setting.authenticator.authenticate(stranger) is None
 
 
@@ -117,50 +117,49 @@ async def test_nobody_is_not_remembered(setting: Setting) -> None:
     """An API key that is made a moment after it was first shown works at once."""
     shown = new_credential(CredentialKind.API_KEY)
     assert await setting.authenticator.authenticate(shown) is None
-    principal = ApiKeyPrincipal(setting.tenant, Plan.FREE, 2, suspended=False)
-    setting.directory.known[setting.pepper.digest(shown)] = Known(principal)
-    assert await setting.authenticator.authenticate(shown) == principal
+    setting.directory.known[setting.pepper.digest(shown)] = Found(setting.principal)
+    assert await setting.authenticator.authenticate(shown)
 
 
 async def test_what_is_forgotten_is_looked_up_again(setting: Setting) -> None:
     """After forget, a revoked API key is nobody, at once."""
     assert await setting.authenticator.authenticate(setting.api_key)
     setting.revoke(setting.api_key)
-    setting.authenticator.forget(setting.tenant)
+    setting.authenticator.forget(setting.api_key)
     assert await setting.authenticator.authenticate(setting.api_key) is None
 
 
-async def test_forget_forgets_every_key_of_one_tenant_only(setting: Setting) -> None:
-    """All API keys of the tenant are looked up again, and nobody else's."""
-    second = setting.add(setting.tenant)
-    other = setting.add(TenantId(uuid4()))
-    for shown in (setting.api_key, second, other):
-        assert await setting.authenticator.authenticate(shown)
-    assert setting.directory.asked == 3
-    setting.authenticator.forget(setting.tenant)
-    assert await setting.authenticator.authenticate(other)
-    assert setting.directory.asked == 3
+async def test_forget_forgets_one_credential_only(setting: Setting) -> None:
+    """Forgetting one API key costs no other one a look-up; of an unknown one it does nothing."""
+    second = setting.add()
     for shown in (setting.api_key, second):
         assert await setting.authenticator.authenticate(shown)
-    assert setting.directory.asked == 5
+    for shown in (setting.api_key, new_credential(CredentialKind.API_KEY), OPERATOR, ""):
+        setting.authenticator.forget(shown)
+    assert setting.directory.asked == 2
+    assert await setting.authenticator.authenticate(second)
+    assert setting.directory.asked == 2
+    assert await setting.authenticator.authenticate(setting.api_key)
+    assert setting.directory.asked == 3
 
 
-async def test_a_look_up_overtaken_by_forget_is_not_kept(setting: Setting) -> None:
-    """A look-up that began before a revocation and ends after it is used once, never kept."""
+async def test_a_look_up_is_as_old_as_its_beginning(setting: Setting) -> None:
+    """A look-up that a change overtakes carries the number from before the change."""
     setting.directory.go_on.clear()
     looking = asyncio.create_task(setting.authenticator.authenticate(setting.api_key))
     await setting.directory.started.wait()
-    setting.revoke(setting.api_key)
-    setting.authenticator.forget(setting.tenant)
+    await setting.windows.announce_change()
     setting.directory.go_on.set()
-    assert await looking is not None
-    assert await setting.authenticator.authenticate(setting.api_key) is None
+    assert await looking == Authenticated(setting.principal, as_of=0)
+    setting.authenticator.forget(setting.api_key)
+    found = await setting.authenticator.authenticate(setting.api_key)
+    assert found == Authenticated(setting.principal, as_of=1)
 
 
 async def test_an_overlap_ends_by_the_clock(setting: Setting) -> None:
     """A rotated API key is its tenant until its overlap ends, remembered or not, and then nobody."""
-    remembered = setting.add(setting.tenant, accepted_until=1030.0)
-    late = setting.add(setting.tenant, accepted_until=1030.0)
+    remembered = setting.add(accepted_until=1030.0)
+    late = setting.add(accepted_until=1030.0)
     authenticate = setting.authenticator.authenticate
     for setting.now in (1000.0, 1029.999):
         assert await authenticate(remembered)
@@ -173,31 +172,14 @@ async def test_an_overlap_ends_by_the_clock(setting: Setting) -> None:
 
 async def test_an_overlap_of_nothing(setting: Setting) -> None:
     """Where a rotated API key has no overlap, the moment it was rotated is the end of it."""
-    rotated = setting.add(setting.tenant, accepted_until=setting.now)
+    rotated = setting.add(accepted_until=setting.now)
     assert await setting.authenticator.authenticate(rotated) is None
-
-
-async def test_an_overlap_can_be_ended_early(setting: Setting) -> None:
-    """A rotated API key that is revoked in its overlap is nobody at once."""
-    rotated = setting.add(setting.tenant, accepted_until=1030.0)
-    assert await setting.authenticator.authenticate(rotated)
-    setting.revoke(rotated)
-    setting.authenticator.forget(setting.tenant)
-    assert await setting.authenticator.authenticate(rotated) is None
-
-
-async def test_the_clock_is_the_world_s(setting: Setting, pepper: Pepper) -> None:
-    """Unless another clock is given, an overlap ends by the seconds since 1970."""
-    authenticator = Authenticator(setting.directory, pepper, pepper.digest(OPERATOR))
-    over = setting.add(setting.tenant, accepted_until=time.time())
-    lasting = setting.add(setting.tenant, accepted_until=time.time() + 30)
-    assert await authenticator.authenticate(over) is None
-    assert await authenticator.authenticate(lasting)
 
 
 async def test_principals_show_no_secret(setting: Setting) -> None:
     """A principal's text, which logs and the audit log have, says who and nothing else."""
     found = await setting.authenticator.authenticate(setting.api_key)
-    assert str(found) == "api-key:1"
+    assert isinstance(found, Authenticated)
+    assert str(found.principal) == "api-key:1"
     assert setting.api_key not in repr(found)
     assert str(OperatorPrincipal()) == "operator"

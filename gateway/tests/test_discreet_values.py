@@ -4,7 +4,8 @@ from uuid import uuid4
 
 import pytest
 
-from pqkeep_gateway.access.principals import ApiKeyPrincipal, Plan
+from pqkeep_gateway.access.principals import ApiKeyPrincipal
+from pqkeep_gateway.access.standing import Standing, Tier
 from pqkeep_gateway.http.endpoint import ApiCall
 from pqkeep_gateway.http.fields import Fields
 from pqkeep_protocol.algorithms import Operation
@@ -15,7 +16,7 @@ BODY = {"plaintext": MARKER}
 VALUES = (
     Fields(Operation.ENCRYPT, BODY),
     ApiCall(
-        principal=ApiKeyPrincipal(TenantId(uuid4()), Plan.FREE, 1, suspended=False),
+        principal=ApiKeyPrincipal(TenantId(uuid4()), Standing(Tier.FREE), 1, suspended=False),
         request_id="1",
         source_address="127.0.0.1",
         path={},

@@ -72,10 +72,11 @@ def test_what_is_wrong_is_named(tmp_path: Path, name: str, value: str) -> None:
     assert str(path) in str(raised.value)
 
 
-def test_what_is_no_toml(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"{", b"# \xff", b"port = 1\nport = 2"])
+def test_what_is_no_toml(tmp_path: Path, content: bytes) -> None:
     """A file that is no TOML is named."""
     path = tmp_path / "settings.toml"
-    path.write_text("{")
+    path.write_bytes(content)
     with pytest.raises(ConfigError, match=str(path)):
         config.read(path)
 

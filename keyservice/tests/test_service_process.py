@@ -453,6 +453,7 @@ MISTAKES: dict[str, tuple[Callable[[Installation], object], str]] = {
     ),
     "a missing setting": (lambda at: at.settings.write_text('socket = "s"\n'), "database"),
     "no TOML": (lambda at: at.settings.write_text("{"), "settings.toml"),
+    "not UTF-8": (lambda at: at.settings.write_bytes(b"# \xff"), "settings.toml"),
     "no settings": (lambda at: at.settings.unlink(), "settings.toml"),
     "an open root key": (lambda at: (at.folder / "root.key").chmod(0o444), "0400"),
     "an open database": (open_database, "0600"),

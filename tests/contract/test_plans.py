@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
-import uuid
 from collections.abc import Callable
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +10,7 @@ import pytest
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Kind
 
 if TYPE_CHECKING:
-    from tests.conftest import Caller, Installation
+    from tests.conftest import Caller
     from tests.contract.conftest import World
 
 PLANS = ["free", "starter", "professional", "enterprise", "enterprise_plus"]
@@ -122,21 +119,14 @@ def test_fields_come_before_the_key(on_plan: dict[str, Caller]) -> None:
 
 
 @pytest.fixture
-def downgraded(
-    installation: Installation, operator: Caller, new_tenant: Callable[..., Caller]
-) -> Caller:
+def downgraded(operator: Caller, new_tenant: Callable[..., Caller]) -> Caller:
     """A tenant on free with active keys of X-Wing and Dilithium3 from better days."""
-    rich = new_tenant("enterprise_plus")
+    tenant = new_tenant("enterprise_plus")
     for algorithm in ("X-Wing", "Dilithium3"):
-        rich.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
-    with closing(sqlite3.connect(installation.data / "gateway" / "accounts.sqlite3")) as accounts:
-        accounts.execute(
-            "UPDATE tenants SET plan = 'free' WHERE id = ?", (uuid.UUID(rich.tenant_id).hex,)
-        )
-        accounts.commit()
-    # A new API key, because the gateway remembers the plan of the one it has seen.
-    made = operator.post(f"/tenants/{rich.tenant_id}/api-keys", status=201)
-    return installation.caller(made["api_key"], rich.tenant_id)
+        tenant.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
+    changed = operator.ask("PATCH", f"/tenants/{tenant.tenant_id}", {"plan": "free"})
+    assert changed.json()["data"]["plan"] == "free"
+    return tenant
 
 
 def test_the_quota_of_keys_stops_generate_and_nothing_else(downgraded: Caller) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 Refused = Callable[["httpx2.Response"], tuple[int, str, str | None]]
 
 TENANT_FIELDS = {"id", "name", "plan", "status", "created_at", "updated_at"}
+OPERATOR_FIELDS = TENANT_FIELDS | {"tier", "subscription", "requests_per_minute"}
 FORBIDDEN = (403, "ERR_FORBIDDEN_001", None)
 X_WING = {"algorithm": "X-Wing"}
 
@@ -27,6 +28,12 @@ def _change(operator: Caller, tenant: Caller, **changes: object) -> dict[str, An
     return data
 
 
+def _shown(tenant: dict[str, Any]) -> dict[str, Any]:
+    """Return what everyone is told of a tenant that the operator sees in full."""
+    assert tenant.keys() == OPERATOR_FIELDS
+    return {name: tenant[name] for name in TENANT_FIELDS}
+
+
 def test_the_operator_lists_all_tenants(
     operator: Caller, demo: Caller, new_tenant: Callable[..., Caller]
 ) -> None:
@@ -35,11 +42,11 @@ def test_the_operator_lists_all_tenants(
     data = operator.get("/tenants")
     assert data.keys() == {"tenants", "total"}
     assert data["total"] == len(data["tenants"])
-    assert all(tenant.keys() == TENANT_FIELDS for tenant in data["tenants"])
     assert [tenant["id"] for tenant in data["tenants"] if tenant["id"] in made] == made
     times = [tenant["created_at"] for tenant in data["tenants"]]
     assert times == sorted(times)
-    assert operator.get(f"/tenants/{made[-1]}") in data["tenants"]
+    shown = [_shown(tenant) for tenant in data["tenants"]]
+    assert operator.get(f"/tenants/{made[-1]}") in shown
 
 
 def test_an_api_key_lists_its_own_tenant(new_tenant: Callable[..., Caller]) -> None:
@@ -59,9 +66,10 @@ def test_a_change_of_plan_is_effective_at_once(
     before = tenant.get(f"/tenants/{tenant.tenant_id}")
     changed = _change(operator, tenant, plan="starter")
     assert tenant.post("/kms/keys/generate", X_WING, status=201)["key_version"] == 1
-    assert changed == {**before, "plan": "starter", "updated_at": changed["updated_at"]}
+    expected = {**before, "plan": "starter", "updated_at": changed["updated_at"]}
+    assert _shown(changed) == expected
     assert changed["updated_at"] > before["updated_at"]
-    assert tenant.get(f"/tenants/{tenant.tenant_id}") == changed
+    assert tenant.get(f"/tenants/{tenant.tenant_id}") == expected
     _change(operator, tenant, plan="free")
     assert tenant.refusal("/kem/encrypt", {**X_WING, "plaintext": "QUJD"}) == policy
 
@@ -139,7 +147,7 @@ def test_plan_and_status_change_together(
     assert (changed["plan"], changed["status"]) == ("enterprise", "suspended")
     changed = _change(operator, tenant, status="active")
     assert (changed["plan"], changed["status"]) == ("enterprise", "active")
-    assert operator.get(f"/tenants/{tenant.tenant_id}") == changed
+    assert operator.get(f"/tenants/{tenant.tenant_id}") == _shown(changed)
 
 
 @pytest.mark.parametrize("round_", range(4))
@@ -170,23 +178,52 @@ def test_only_the_operator_changes_tenants(
     assert [caller.get(f"/tenants/{caller.tenant_id}") for caller in (demo, another)] == before
 
 
-@pytest.mark.parametrize("value", ["gold", "", "FREE", "Active", 1, 0, True, False, ["free"], {}])
-@pytest.mark.parametrize("field", ["plan", "status"])
+NO_WORD: list[object] = ["gold", "", "FREE", "Active", 1, 0, True, False, ["free"], {}]
+NO_RATE: list[object] = [0, -1, 1_000_001, 10**30, 1.5, 1e3, "1", "free", "", True, False, [1], {}]
+BAD: list[tuple[str, object]] = [
+    *((name, value) for name in ("plan", "tier", "subscription", "status") for value in NO_WORD),
+    ("plan", "growth"),
+    ("plan", "active"),
+    ("tier", "ended"),
+    ("subscription", "suspended"),
+    ("subscription", "free"),
+    ("status", "ended"),
+    *(("requests_per_minute", value) for value in NO_RATE),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), BAD)
 def test_bad_values(
     operator: Caller,
-    new_tenant: Callable[..., Caller],
+    demo: Caller,
     refused: Refused,
     field: str,
     value: object,
 ) -> None:
-    """A plan or status that does not exist is 422 with its field, and the other is not changed."""
-    tenant = new_tenant("free")
-    path = f"/tenants/{tenant.tenant_id}"
-    before = operator.get(path)
-    good = {"plan": "starter", "status": "suspended"}
+    """A value that does not exist is 422 with its field, and nothing else is changed either."""
+    path = f"/tenants/{demo.tenant_id}"
+    before = _change(operator, demo)
+    good = {"subscription": "ended", "status": "suspended", "requests_per_minute": 1}
     answer = operator.ask("PATCH", path, {**good, field: value})
     assert refused(answer) == (422, "ERR_INVALID_001", field)
-    assert operator.get(path) == before
+    assert _change(operator, demo) == before
+
+
+def test_plan_and_tier_are_not_both_given(operator: Caller, demo: Caller, refused: Refused) -> None:
+    """A plan and a tier together are 422, also where they say the same."""
+    before = _change(operator, demo)
+    for tier in ("professional", "growth"):
+        body = {"plan": "professional", "tier": tier}
+        answer = operator.ask("PATCH", f"/tenants/{demo.tenant_id}", body)
+        assert refused(answer) == (422, "ERR_INVALID_001", "tier")
+    assert _change(operator, demo) == before
+
+
+@pytest.mark.parametrize("field", ["plan", "tier", "subscription", "status", "requests_per_minute"])
+def test_null_leaves_a_value_as_it_is(operator: Caller, demo: Caller, field: str) -> None:
+    """A field that is null counts as not there."""
+    before = _change(operator, demo)
+    assert _change(operator, demo, **{field: None}) == before
 
 
 @pytest.mark.parametrize(
@@ -199,13 +236,14 @@ def test_malformed_json(operator: Caller, demo: Caller, refused: Refused, conten
 
 
 def test_unknown_fields_are_ignored(operator: Caller, new_tenant: Callable[..., Caller]) -> None:
-    """Of a body only plan and status are read: name, id and times stay."""
+    """A name, an id and times in the body change nothing."""
     tenant = new_tenant("free")
     before = operator.get(f"/tenants/{tenant.tenant_id}")
     changed = _change(
         operator, tenant, name="x", id=str(uuid.uuid4()), created_at="x", more=1, plan="starter"
     )
-    assert changed == {**before, "plan": "starter", "updated_at": changed["updated_at"]}
+    expected = {**before, "plan": "starter", "updated_at": changed["updated_at"]}
+    assert _shown(changed) == expected
 
 
 def test_an_empty_change_changes_nothing(
@@ -214,6 +252,6 @@ def test_an_empty_change_changes_nothing(
     """An empty object, and one of unknown fields, is 200 and the tenant is as it was."""
     tenant = new_tenant("starter")
     before = operator.get(f"/tenants/{tenant.tenant_id}")
-    assert _change(operator, tenant) == before
-    assert _change(operator, tenant, name="x") == before
+    assert _shown(_change(operator, tenant)) == before
+    assert _shown(_change(operator, tenant, name="x")) == before
     assert operator.get(f"/tenants/{tenant.tenant_id}") == before

@@ -51,7 +51,7 @@ def read(path: Path) -> Config:
         config = msgspec.toml.decode(path.read_bytes(), type=Config)
     except OSError as error:
         raise ConfigError(f"cannot read the settings file {path}: {error.strerror}") from None
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from None
     here = path.resolve().parent
     return msgspec.structs.replace(

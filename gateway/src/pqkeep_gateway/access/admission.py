@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from pqkeep_gateway.access.authentication import Authenticator
+from pqkeep_gateway.access.authentication import Authenticated, Authenticator
 from pqkeep_gateway.access.principals import ApiKeyPrincipal, OperatorPrincipal
 from pqkeep_gateway.access.rate_limit import MINUTE, ChangedError, Limit, Windows
 from pqkeep_gateway.access.standing import Standing, Tier
@@ -52,18 +52,23 @@ class Gatekeeper:
                 raise UnknownCredentialError
             if isinstance(shown, OperatorPrincipal):
                 return shown
-            principal = shown.principal
-            limit = self._limit_of(principal.standing)
             try:
-                wait = await self._windows.enter(str(principal.tenant), limit, shown.as_of)
+                await self._count(shown)
             except ChangedError:
                 self._authenticator.forget(credential)
                 continue
-            if principal.suspended:
-                raise SuspendedError
-            if wait is not None:
-                raise TooOftenError(limit, wait)
-            return principal
+            return shown.principal
+
+    async def _count(self, shown: Authenticated) -> None:
+        principal = shown.principal
+        if principal.suspended:
+            if await self._windows.changes() != shown.as_of:
+                raise ChangedError
+            raise SuspendedError
+        limit = self._limit_of(principal.standing)
+        wait = await self._windows.enter(str(principal.tenant), limit, shown.as_of)
+        if wait is not None:
+            raise TooOftenError(limit, wait)
 
     def _limit_of(self, standing: Standing) -> Limit:
         if standing.requests_per_minute is not None:

@@ -63,5 +63,5 @@ def read(own: Path | None = None) -> Plans:
 def _decode(name: str, data: bytes) -> dict[Tier, dict[str, Any]]:
     try:
         return msgspec.toml.decode(data, type=dict[Tier, dict[str, Any]])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ConfigError(f"{name}: {error}") from None
