@@ -1,41 +1,73 @@
-"""A real key service in this process: a SQLite file, real cryptography, no socket."""
+"""A real key service in this process: a real database, real cryptography, no socket.
+
+Tests run on a SQLite file. A module that is about what any database must do says so with
+``pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)``.
+"""
+
+from __future__ import annotations
 
 import asyncio
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 from uuid import uuid4
 
+import psycopg
 import pytest
 
 from pqkeep_keyservice.audit.log import AuditLog
+from pqkeep_keyservice.auditing import Auditor
 from pqkeep_keyservice.dispatch import Dispatcher
+from pqkeep_keyservice.notary import Notary
 from pqkeep_keyservice.operations.resources import Resources
+from pqkeep_keyservice.root_keys import RootKeyChanger
 from pqkeep_keyservice.slhdsa_process import Setup, SlhDsaProcesses
 from pqkeep_keyservice.storage.database import Database
 from pqkeep_keyservice.storage.keyrings import Keyrings
 from pqkeep_keyservice.storage.material import KeyMaterial
+from pqkeep_keyservice.storage.postgresql import PostgresqlDatabase
 from pqkeep_keyservice.storage.sealing import Sealer, read_root_key
+from pqkeep_keyservice.storage.sqlite import SqliteDatabase
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.workers import Threads
 from pqkeep_protocol.keys import TenantId
-from pqkeep_protocol.messages import Attribution, KeyService, R_co, Request
+from pqkeep_protocol.messages import Attribution, KeyRequest, KeyService, R_co, Request
 
+if TYPE_CHECKING:
+    from conftest import PostgresServer
+
+Sql = Callable[..., list[Any]]
 SECONDS = 30.0
+ROLE = "pqkeep_keyservice"
 
 
+@dataclass(frozen=True)
 class InProcess:
     """The key service without a socket: every call gets the same generous deadline."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self._dispatcher = dispatcher
+    store: KeyStore
+    dispatcher: Dispatcher
+    notary: Notary
+    auditor: Auditor
+
+    @classmethod
+    def of(cls, store: KeyStore, resources: Resources) -> Self:
+        """Put one together that knows no keyring yet."""
+        rings, log = Keyrings(store), AuditLog(store)
+        dispatcher = Dispatcher(rings, resources, log)
+        notary = Notary(dispatcher, rings, resources, store)
+        return cls(store, dispatcher, notary, Auditor(store, rings, log, notary))
 
     async def execute(self, request: Request[R_co], attribution: Attribution, /) -> R_co:
+        """Answer a request, about keys or about the log."""
+        if not isinstance(request, KeyRequest):
+            return cast(R_co, await self.auditor.answer(cast(Any, request)))
         deadline = asyncio.get_running_loop().time() + SECONDS
-        result = await self._dispatcher.execute(cast(Any, request), attribution, deadline)
+        result = await self.dispatcher.execute(cast(Any, request), attribution, deadline)
         return cast(R_co, result)
 
 
@@ -57,22 +89,75 @@ def database_path(tmp_path: Path) -> Path:
     return tmp_path / "keys.sqlite3"
 
 
-@pytest.fixture
-def database(database_path: Path) -> Iterator[Database]:
-    """Open a new database."""
-    with closing(Database(str(database_path))) as opened:
-        yield opened
+@dataclass(frozen=True)
+class Location:
+    """A database: how the key service opens it, and how a test gets behind the service's back."""
+
+    open: Callable[[], Awaitable[Database]]
+    sql: Sql
+    url: str
+    """For SQLAlchemy."""
 
 
 @pytest.fixture
-def sql(database_path: Path) -> Callable[..., list[Any]]:
-    """Run one statement on the database file, behind the key service's back."""
+def backend(request: pytest.FixtureRequest) -> str:
+    """Which kind of database it is."""
+    return getattr(request, "param", "sqlite")
 
+
+@pytest.fixture
+def location(
+    backend: str, request: pytest.FixtureRequest, database_path: Path
+) -> Iterator[Location]:
+    """Where a new database is."""
+    if backend == "sqlite":
+
+        async def opened() -> Database:
+            return SqliteDatabase(str(database_path))
+
+        yield Location(opened, _sqlite(database_path), f"sqlite:///{database_path}")
+        return
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    name = server.new_database(ROLE)
+    url = server.url(ROLE, name)
+    yield Location(
+        lambda: PostgresqlDatabase.open(url, patience=0),
+        _postgresql(url),
+        url.replace("postgresql", "postgresql+psycopg", 1),
+    )
+    server.drop(name)
+
+
+def _sqlite(path: Path) -> Sql:
     def run(statement: str, *parameters: object) -> list[Any]:
-        with closing(sqlite3.connect(database_path)) as connection, connection:
+        with closing(sqlite3.connect(path)) as connection, connection:
             return connection.execute(statement, parameters).fetchall()
 
     return run
+
+
+def _postgresql(url: str) -> Sql:
+    def run(statement: str, *parameters: object) -> list[Any]:
+        with psycopg.connect(url) as connection:
+            placed = cast(Any, statement.replace("?", "%s"))
+            cursor = connection.execute(placed, parameters or None)
+            return cursor.fetchall() if cursor.description else []
+
+    return run
+
+
+@pytest.fixture
+async def database(location: Location) -> AsyncIterator[Database]:
+    """Open a new database."""
+    opened = await location.open()
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def sql(location: Location) -> Sql:
+    """Run one statement on the database, behind the key service's back."""
+    return location.sql
 
 
 @pytest.fixture
@@ -93,7 +178,7 @@ def root_key(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def sealer(root_key: Path) -> Sealer:
     """Seal with that root key."""
-    return Sealer(read_root_key(root_key))
+    return Sealer({1: read_root_key(root_key)})
 
 
 @pytest.fixture
@@ -102,56 +187,84 @@ def material(sealer: Sealer) -> KeyMaterial:
     return KeyMaterial(sealer)
 
 
-NewDispatcher = Callable[[KeyMaterial], Dispatcher]
+NewService = Callable[[KeyMaterial], InProcess]
 
 
 @pytest.fixture
-def new_dispatcher(store: KeyStore, root_key: Path) -> Iterator[NewDispatcher]:
-    """Make dispatchers on one database that know no keyring yet."""
-    threads = Threads()
-    slh_dsa = SlhDsaProcesses(Setup(str(root_key), "pqcrypto", None))
-
-    def new(material: KeyMaterial) -> Dispatcher:
-        return Dispatcher(Keyrings(store), Resources(material, threads, slh_dsa), AuditLog(store))
-
-    yield new
-    slh_dsa.close()
-    threads.close()
+def new_service(store: KeyStore, root_key: Path) -> Iterator[NewService]:
+    """Make key services on one database that know no keyring yet."""
+    with (
+        closing(Threads()) as threads,
+        closing(SlhDsaProcesses(Setup(((1, str(root_key)),), "pqcrypto", None))) as slh_dsa,
+    ):
+        yield lambda material: InProcess.of(store, Resources(material, threads, slh_dsa))
 
 
 @pytest.fixture
-def dispatcher(new_dispatcher: NewDispatcher, material: KeyMaterial) -> Dispatcher:
-    """Return the key service as its socket sees it."""
-    return new_dispatcher(material)
+def service(new_service: NewService, material: KeyMaterial) -> InProcess:
+    """Return a key service with its parts."""
+    return new_service(material)
 
 
 @pytest.fixture
-def keys(dispatcher: Dispatcher) -> KeyService:
+def dispatcher(service: InProcess) -> Dispatcher:
+    """Return what answers requests about keys."""
+    return service.dispatcher
+
+
+@pytest.fixture
+def auditor(service: InProcess) -> Auditor:
+    """Return what answers requests about the log."""
+    return service.auditor
+
+
+@pytest.fixture
+def settings(root_key: Path, tmp_path: Path) -> Path:
+    """Write a settings file that names the root key."""
+    path = tmp_path / "settings.toml"
+    path.write_text(f'socket = "s"\ndatabase = "keys.sqlite3"\nroot_key_file = "{root_key}"\n')
+    return path
+
+
+@pytest.fixture
+def root_keys(
+    settings: Path, sealer: Sealer, store: KeyStore, dispatcher: Dispatcher
+) -> RootKeyChanger:
+    """Return what changes the root key."""
+    parts = dispatcher._rings, dispatcher._resources, dispatcher._log
+    return RootKeyChanger(settings, sealer, store, *parts)
+
+
+@pytest.fixture
+def keys(service: InProcess) -> KeyService:
     """Return the key service as its clients see it."""
-    return InProcess(dispatcher)
+    return service
 
 
 @pytest.fixture
 def serving(
-    database_path: Path, root_key: Path, sealer: Sealer
-) -> Callable[[], AbstractContextManager[KeyService]]:
-    """Serve the database for as long as a block lasts, and close it then."""
+    location: Location, root_key: Path, sealer: Sealer
+) -> Callable[[], AbstractAsyncContextManager[InProcess]]:
+    """Check and serve the database for as long as a block lasts, and close it then."""
 
-    @contextmanager
-    def serve() -> Iterator[KeyService]:
-        with (
-            closing(Database(str(database_path))) as database,
-            closing(Threads()) as threads,
-            closing(SlhDsaProcesses(Setup(str(root_key), "pqcrypto", None))) as slh_dsa,
-        ):
-            store = KeyStore(database)
-            resources = Resources(KeyMaterial(sealer), threads, slh_dsa)
-            yield InProcess(Dispatcher(Keyrings(store), resources, AuditLog(store)))
+    @asynccontextmanager
+    async def serve() -> AsyncIterator[InProcess]:
+        database = await location.open()
+        try:
+            with (
+                closing(Threads()) as threads,
+                closing(SlhDsaProcesses(Setup(((1, str(root_key)),), "pqcrypto", None))) as slh_dsa,
+            ):
+                store = KeyStore(database)
+                await store.check(sealer)
+                yield InProcess.of(store, Resources(KeyMaterial(sealer), threads, slh_dsa))
+        finally:
+            await database.close()
 
     return serve
 
 
 @pytest.fixture
-def restarted(new_dispatcher: NewDispatcher, sealer: Sealer) -> Callable[[], KeyService]:
+def restarted(new_service: NewService, sealer: Sealer) -> Callable[[], KeyService]:
     """Forget everything that is in memory and serve the same database again."""
-    return lambda: InProcess(new_dispatcher(KeyMaterial(sealer)))
+    return lambda: new_service(KeyMaterial(sealer))

@@ -7,12 +7,16 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
 from pqkeep_keyservice.audit.log import MAX_BATCH, AuditLog
 from pqkeep_keyservice.storage.database import Database
-from pqkeep_keyservice.storage.store import AuditRow, KeyStore, Verdict
+from pqkeep_keyservice.storage.postgresql import PostgresqlDatabase
+from pqkeep_keyservice.storage.records import Draft
+from pqkeep_keyservice.storage.sqlite import SqliteDatabase
+from pqkeep_keyservice.storage.store import KeyStore, Verdict
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.keys import TenantId
@@ -25,26 +29,47 @@ from pqkeep_protocol.messages import (
 )
 
 Sql = Callable[..., list[Any]]
+TENANT = TenantId(UUID(int=7))
 COUNT = "SELECT count(*), count(DISTINCT request_id) FROM audit_records"
 
 
-def row(number: int) -> AuditRow:
-    """Return a row of about half a kilobyte that can be told by its number."""
-    return AuditRow(
-        number, "t", "p" * 500, "encrypt", "Kyber768", 1, "success", f"request-{number}", "a", "y"
+def row(number: int) -> Draft:
+    """Return a record of about a third of a kilobyte that can be told by its number."""
+    return Draft(
+        TENANT,
+        "p" * 128,
+        "encrypt",
+        "Kyber768",
+        1,
+        "success",
+        f"request-{number}",
+        "a",
+        "y" * 128,
     )
+
+
+BOTH = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 
 
 @pytest.fixture
 def transactions(database: Database) -> list[str]:
     """Collect the ends of transactions, as the driver executes them."""
     ends: list[str] = []
-    database._driver.set_trace_callback(
-        lambda statement: ends.append(statement) if statement in {"COMMIT", "ROLLBACK"} else None
-    )
+
+    def note(statement: str) -> None:
+        if statement.rstrip(";") in {"COMMIT", "ROLLBACK"}:
+            ends.append(statement.rstrip(";"))
+
+    if isinstance(database, PostgresqlDatabase):
+        assert database._session
+        database._session.driver.add_query_logger(lambda logged: note(logged.query))
+    else:
+        assert isinstance(database, SqliteDatabase)
+        database._driver.set_trace_callback(note)
     return ends
 
 
+@BOTH
 async def test_many_records_share_a_transaction(
     store: KeyStore, transactions: list[str], sql: Sql
 ) -> None:
@@ -52,12 +77,13 @@ async def test_many_records_share_a_transaction(
     log = AuditLog(store)
     verdicts = await asyncio.gather(*(log.commit(row(number)) for number in range(500)))
     assert verdicts == [Verdict.DURABLE] * 500
-    assert sql("SELECT recorded_at_us FROM audit_records ORDER BY sequence") == [
-        (number,) for number in range(500)
+    assert sql("SELECT request_id FROM audit_records ORDER BY id") == [
+        (f"request-{number}",) for number in range(500)
     ]
     assert transactions.count("COMMIT") <= 2
 
 
+@BOTH
 async def test_a_batch_has_a_limit(store: KeyStore, transactions: list[str], sql: Sql) -> None:
     """More than MAX_BATCH waiting records are written in several transactions, none lost."""
     log = AuditLog(store)
@@ -66,6 +92,7 @@ async def test_a_batch_has_a_limit(store: KeyStore, transactions: list[str], sql
     assert transactions == ["COMMIT"] * 3
 
 
+@BOTH
 async def test_a_record_is_durable_when_its_caller_goes_on(store: KeyStore, sql: Sql) -> None:
     """At the moment commit returns, another connection to the file sees the row."""
     log = AuditLog(store)
@@ -126,7 +153,10 @@ async def test_without_space_nothing_is_answered(
     assert [getattr(refusal, "kind", None) for refusal in refusals] == [ErrorKind.UNAVAILABLE] * 200
     assert sql(COUNT) == [(1, 1)]
     assert await log.commit(row(201)) is Verdict.DURABLE
-    assert sql("SELECT recorded_at_us FROM audit_records ORDER BY sequence") == [(0,), (201,)]
+    assert sql("SELECT id, request_id FROM audit_records ORDER BY id") == [
+        (1, "request-0"),
+        (2, "request-201"),
+    ]
     assert sql("PRAGMA integrity_check") == [("ok",)]
 
 
@@ -164,6 +194,6 @@ async def test_what_went_wrong_is_logged_without_the_rows(
             rows = (row(number) for number in range(200))
             log = AuditLog(store)
             await asyncio.gather(*(log.commit(row) for row in rows), return_exceptions=True)
-    assert "audit records could not be written" in caplog.text
+    assert caplog.text.count("the database cannot be written") == 1
     assert "full" in caplog.text
     assert "ppp" not in caplog.text

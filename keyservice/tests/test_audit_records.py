@@ -19,9 +19,9 @@ from pqkeep_protocol.messages import (
     GenerateKey,
     GetActiveKey,
     GetKey,
+    KeyRequest,
     KeyService,
     ListKeys,
-    Request,
     RetireKey,
     RotateKey,
     Sign,
@@ -37,7 +37,7 @@ KEM, SIGNATURE = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65
 SECRET = b"never in the audit log"
 LAST = (
     "SELECT tenant_id, principal, operation, algorithm, key_version, outcome, request_id,"
-    " source_address, policy FROM audit_records ORDER BY sequence DESC LIMIT 1"
+    " source_address, policy FROM audit_records ORDER BY id DESC LIMIT 1"
 )
 COUNT = "SELECT count(*) FROM audit_records"
 
@@ -52,7 +52,7 @@ class Recorded:
         self.tenant = tenant
 
     async def ask(
-        self, request: Request[Any], version: int | None, outcome: str = "success"
+        self, request: KeyRequest[Any], version: int | None, outcome: str = "success"
     ) -> Any:
         """Expect an outcome with a version and return the result, if there is one."""
         (before,) = self._sql(COUNT)[0]

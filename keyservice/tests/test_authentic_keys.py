@@ -1,7 +1,7 @@
 """What the database says of a key is not believed: a row that was changed is not used or shown."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 from uuid import uuid4
 
@@ -38,7 +38,7 @@ from pqkeep_protocol.messages import (
 )
 
 Sql = Callable[..., list[Any]]
-Serving = Callable[[], AbstractContextManager[KeyService]]
+Serving = Callable[[], AbstractAsyncContextManager[KeyService]]
 KEM, SIGNATURE, SLH_DSA = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65, Algorithm.SLH_DSA_SHA2_128F
 V1, V2, V3 = KeyVersion(1), KeyVersion(2), KeyVersion(3)
 HALVES = "SELECT public_key, sealed_seed FROM keys WHERE tenant_id = ? AND version = ?"
@@ -115,18 +115,18 @@ async def test_a_swapped_public_key_is_never_used_or_shown(
 ) -> None:
     """With a thief's public key in its row a version answers UNAVAILABLE, whatever is asked of it."""
     caller = Caller(tenant, algorithm, attribution)
-    with serving() as keys:
+    async with serving() as keys:
         await caller.prepare(keys)
         requests = await caller.uses(keys)
         for request in requests:
             assert not isinstance(await caller.ask(keys, request), ErrorKind), request
     sql("UPDATE keys SET public_key = ? WHERE version = 2", public_key_of_a_thief(algorithm))
-    with serving() as keys:
+    async with serving() as keys:
         for request in requests:
             assert await caller.ask(keys, request) is ErrorKind.UNAVAILABLE, request
         untouched = GetKey(tenant=tenant, algorithm=algorithm, version=V1)
         assert (await caller.ask(keys, untouched)).key.version == V1
-    outcomes = sql("SELECT outcome FROM audit_records ORDER BY sequence DESC")[1:]
+    outcomes = sql("SELECT outcome FROM audit_records ORDER BY id DESC")[1:]
     assert outcomes[: len(requests)] == [("unavailable",)] * len(requests)
 
 
@@ -143,7 +143,7 @@ async def test_a_pair_in_anothers_row_is_never_used_or_shown(
     """A public key that is moved together with its own seed is as little believed as one without."""
     caller = Caller(tenant, algorithm, attribution)
     other = Caller(TenantId(uuid4()), algorithm, attribution)
-    with serving() as keys:
+    async with serving() as keys:
         for who in (caller, other):
             await who.prepare(keys)
         requests = await caller.uses(keys)
@@ -154,7 +154,7 @@ async def test_a_pair_in_anothers_row_is_never_used_or_shown(
     )
     move = "UPDATE keys SET public_key = ?, sealed_seed = ? WHERE tenant_id = ? AND version = 2"
     sql(move, *pair, tenant.hex)
-    with serving() as keys:
+    async with serving() as keys:
         for request in requests:
             assert await caller.ask(keys, request) is ErrorKind.UNAVAILABLE, request
         for request in await other.uses(keys):
@@ -171,12 +171,12 @@ async def test_a_change_does_not_show_a_swapped_public_key(
 ) -> None:
     """Whatever becomes of retiring or archiving such a version, the thief's key is not answered."""
     caller = Caller(tenant, KEM, attribution)
-    with serving() as keys:
+    async with serving() as keys:
         await caller.prepare(keys)
     thiefs = public_key_of_a_thief(KEM)
     sql("UPDATE keys SET public_key = ?", thiefs)
     version = V2 if step is RetireKey else V1
-    with serving() as keys:
+    async with serving() as keys:
         answer = await caller.ask(keys, step(tenant=tenant, algorithm=KEM, version=version))
     assert isinstance(answer, ErrorKind) or answer.key.public_key != thiefs
 
@@ -199,7 +199,7 @@ async def test_a_missing_version_makes_the_keyring_unavailable(
     """Without one of its rows a keyring is UNAVAILABLE: no version moves up, none is made twice."""
     caller = Caller(tenant, KEM, attribution)
     key: dict[str, Any] = {"tenant": tenant, "algorithm": KEM}
-    with serving() as keys:
+    async with serving() as keys:
         await caller.prepare(keys)
         await caller.ask(keys, RotateKey(**key))
         blob = await caller.ask(keys, Encrypt(**key, version=None, plaintext=b"text"))
@@ -218,7 +218,7 @@ async def test_a_missing_version_makes_the_keyring_unavailable(
         ArchiveKey(**key, version=V2),
         GenerateKey(**key, quota=None),
     ]
-    with serving() as keys:
+    async with serving() as keys:
         for request in requests:
             assert await caller.ask(keys, request) is ErrorKind.UNAVAILABLE, request
         sign = Sign(tenant=tenant, algorithm=SIGNATURE, version=None, message=b"text")
@@ -231,10 +231,10 @@ async def test_a_damaged_neighbour_does_not_change_an_answer(
 ) -> None:
     """A blob that does not open is DECRYPTION_FAILED, also where the tenant's other KEM is damaged."""
     caller = Caller(tenant, KEM, attribution)
-    with serving() as keys:
+    async with serving() as keys:
         await caller.prepare(keys)
         await Caller(tenant, Algorithm.X_WING, attribution).prepare(keys)
     sql("UPDATE keys SET sealed_seed = x'00' WHERE algorithm = 'X-Wing'")
-    with serving() as keys:
+    async with serving() as keys:
         request = Decrypt(tenant=tenant, algorithm=KEM, version=V1, ciphertext=bytes(2000))
         assert await caller.ask(keys, request) is ErrorKind.DECRYPTION_FAILED

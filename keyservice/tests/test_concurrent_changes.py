@@ -1,19 +1,21 @@
 """Many callers change the same keys at once, and the keys stay one consistent story."""
 
+from __future__ import annotations
+
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pqkeep_keyservice.dispatch import Dispatcher
 from pqkeep_keyservice.keyring import SealedSeed
+from pqkeep_keyservice.operations.lifecycle import PAGE
 from pqkeep_keyservice.storage.material import KeyMaterial
 from pqkeep_keyservice.storage.sealing import Sealer
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.keys import KeyStatus, KeyVersion, TenantId
+from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
     Attribution,
     Encrypt,
@@ -26,11 +28,17 @@ from pqkeep_protocol.messages import (
     RotateKey,
 )
 
+if TYPE_CHECKING:
+    from keyservice.tests.conftest import NewService
+
+pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+
 Sql = Callable[..., list[Any]]
-NewDispatcher = Callable[[KeyMaterial], Dispatcher]
 KEM, SIGNATURE = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65
-WRITERS, ROTATIONS = 8, 50
+WRITERS, ROTATIONS = 8, 150
+LOOKS = 60
 MANY, SECONDS = 60, 5.0
+ACTIVE = "SELECT count(*) FROM keys WHERE status = 'active'"
 
 
 class Counting(KeyMaterial):
@@ -57,7 +65,7 @@ async def outcome(answer: Any) -> Any:
 async def test_rotations_leave_no_gap(
     keys: KeyService, tenant: TenantId, attribution: Attribution, sql: Sql
 ) -> None:
-    """Eight writers rotate one key 50 times each: every version once, one active, nothing lost."""
+    """Eight writers rotate one key 150 times each: every version once, one active all the time."""
     await keys.execute(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), attribution)
     encrypted: list[int] = []
 
@@ -71,14 +79,24 @@ async def test_rotations_leave_no_gap(
             result: Encrypted = await keys.execute(request, attribution)
             encrypted.append(result.version)
 
-    *rotated, _ = await asyncio.gather(*(rotate() for _ in range(WRITERS)), encrypt())
+    active: list[int] = []
+
+    async def watch() -> None:
+        while len(active) < LOOKS:
+            ((count,),) = await asyncio.to_thread(sql, ACTIVE)
+            active.append(count)
+
+    *rotated, _, _ = await asyncio.gather(*(rotate() for _ in range(WRITERS)), encrypt(), watch())
+    assert active == [1] * LOOKS
     pairs = [(one.old_version, one.key.version) for writer in rotated if writer for one in writer]
     total = WRITERS * ROTATIONS
     assert sorted(pairs) == [(version, version + 1) for version in range(1, total + 1)]
     assert encrypted == sorted(encrypted)  # the active key is never answered to be missing, or old
 
-    everything = ListKeys(tenant=tenant, algorithm=KEM, status=None)
-    listed = (await keys.execute(everything, attribution)).keys
+    listed: list[KeyInfo] = []
+    for skip in range(0, total + 1, PAGE):
+        page = ListKeys(tenant=tenant, algorithm=KEM, status=None, skip=skip)
+        listed += (await keys.execute(page, attribution)).keys
     assert [key.version for key in listed] == list(range(1, total + 2))
     statuses = [KeyStatus.RETIRED] * total + [KeyStatus.ACTIVE]
     assert [key.status for key in listed] == statuses
@@ -92,7 +110,7 @@ async def test_rotations_leave_no_gap(
 async def test_no_rotation_is_made_in_vain(
     *,
     algorithm: Algorithm,
-    new_dispatcher: NewDispatcher,
+    new_service: NewService,
     sealer: Sealer,
     tenant: TenantId,
     attribution: Attribution,
@@ -100,7 +118,7 @@ async def test_no_rotation_is_made_in_vain(
 ) -> None:
     """60 rotations of one key at once all succeed in time, with exactly 60 key generations."""
     material = Counting(sealer)
-    dispatcher = new_dispatcher(material)
+    dispatcher = new_service(material).dispatcher
     deadline = asyncio.get_running_loop().time() + SECONDS
     generate = GenerateKey(tenant=tenant, algorithm=algorithm, quota=None)
     await dispatcher.execute(generate, attribution, deadline)
@@ -119,14 +137,14 @@ async def test_no_rotation_is_made_in_vain(
 @pytest.mark.parametrize("algorithm", [KEM, SIGNATURE])
 async def test_one_of_many_generations_wins(
     algorithm: Algorithm,
-    new_dispatcher: NewDispatcher,
+    new_service: NewService,
     sealer: Sealer,
     tenant: TenantId,
     attribution: Attribution,
 ) -> None:
     """Of eight callers that make the first key at once one does, and the others hear KEY_EXISTS."""
     material = Counting(sealer)
-    dispatcher = new_dispatcher(material)
+    dispatcher = new_service(material).dispatcher
     deadline = asyncio.get_running_loop().time() + SECONDS
     request = GenerateKey(tenant=tenant, algorithm=algorithm, quota=None)
     outcomes = await asyncio.gather(

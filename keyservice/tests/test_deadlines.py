@@ -11,9 +11,9 @@ from pqkeep_keyservice.crypto.kem import EncapsulationKey
 from pqkeep_keyservice.crypto.signature import SigningKey
 from pqkeep_keyservice.dispatch import Dispatcher
 from pqkeep_keyservice.keyring import KeyEntry, SealedSeed
-from pqkeep_keyservice.storage.database import Database
 from pqkeep_keyservice.storage.material import KeyMaterial
 from pqkeep_keyservice.storage.sealing import Sealer
+from pqkeep_keyservice.storage.sqlite import SqliteDatabase
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import KeyVersion, TenantId
@@ -104,7 +104,7 @@ async def test_an_expired_deadline_does_no_work(
 
 
 async def test_a_turn_that_comes_too_late_makes_no_key(
-    ask: Ask, material: Watched, database: Database, tenant: TenantId, sql: Sql
+    ask: Ask, material: Watched, database: SqliteDatabase, tenant: TenantId, sql: Sql
 ) -> None:
     """A rotation whose time runs out while another one has its turn makes no key afterwards."""
     await ask(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), SECONDS)

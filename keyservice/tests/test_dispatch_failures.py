@@ -62,7 +62,7 @@ async def test_a_deadline_in_the_past_changes_nothing(
             await dispatcher.execute(request, attribution, deadline)
         assert refused.value.kind is ErrorKind.DEADLINE_EXCEEDED
     assert sql(KEYS) == before
-    outcomes = sql("SELECT outcome FROM audit_records ORDER BY sequence")
+    outcomes = sql("SELECT outcome FROM audit_records ORDER BY id")
     assert outcomes == [("success",), *[("deadline-exceeded",)] * len(requests)]
     await keys.execute(
         RotateKey(tenant=tenant, algorithm=KEM), attribution
@@ -115,7 +115,7 @@ async def test_a_damaged_seed_is_unavailable(
     for seed in (sealed, damaged):
         assert seed.hex() not in caplog.text
         assert repr(seed)[2:20] not in caplog.text
-    last = "SELECT operation, outcome FROM audit_records ORDER BY sequence DESC LIMIT 1"
+    last = "SELECT operation, outcome FROM audit_records ORDER BY id DESC LIMIT 1"
     assert sql(last) == [("decrypt", "unavailable")]
     assert await refusal(keys, encrypt, attribution) is ErrorKind.UNAVAILABLE
     await keys.execute(sign, attribution)
@@ -160,5 +160,5 @@ async def test_our_own_fault_is_internal_and_recorded(
     assert await refusal(keys, encrypt, attribution) is ErrorKind.INTERNAL
     assert "encrypt failed" in caplog.text
     assert "very secret text" not in caplog.text
-    last = "SELECT operation, outcome FROM audit_records ORDER BY sequence DESC LIMIT 1"
+    last = "SELECT operation, outcome FROM audit_records ORDER BY id DESC LIMIT 1"
     assert sql(last) == [("encrypt", "internal")]

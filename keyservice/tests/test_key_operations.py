@@ -26,6 +26,7 @@ from pqkeep_protocol.messages import (
     GenerateKey,
     GetActiveKey,
     GetKey,
+    KeyRequest,
     KeyService,
     ListKeys,
     R_co,
@@ -39,6 +40,8 @@ from pqkeep_protocol.messages import (
     VerifyHash,
     Wrap,
 )
+
+pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 
 KEM, SIGNATURE = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65
 V1, V2, V3 = KeyVersion(1), KeyVersion(2), KeyVersion(3)
@@ -359,7 +362,7 @@ async def test_a_strangers_key_does_not_exist(caller: Caller, stranger: Caller) 
     """Another tenant's keys are not found, listed, rotated or retired."""
     await caller.ask(caller.generate())
     not_found = ErrorKind.KEY_NOT_FOUND
-    attempts: list[Request[Any]] = [
+    attempts: list[KeyRequest[Any]] = [
         stranger.encrypt(),
         stranger.encrypt(V1),
         stranger.encapsulate(V1),
@@ -373,7 +376,7 @@ async def test_a_strangers_key_does_not_exist(caller: Caller, stranger: Caller) 
     assert (await stranger.ask(everything)).keys == ()
 
 
-def first_uses(tenant: TenantId, algorithm: Algorithm) -> list[Request[Any]]:
+def first_uses(tenant: TenantId, algorithm: Algorithm) -> list[KeyRequest[Any]]:
     """Return one request of each cryptographic operation, with any algorithm."""
     key: dict[str, Any] = {"tenant": tenant, "algorithm": algorithm, "version": V1}
     return [

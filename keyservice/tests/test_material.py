@@ -91,6 +91,22 @@ def test_a_public_key_is_authentic_for_its_own_place_only(
             material.encapsulation_key(who, what)
 
 
+@pytest.mark.parametrize("algorithm", [*KEMS, *SIGNATURE_SCHEMES])
+def test_another_key_of_the_same_version_is_another(
+    algorithm: Algorithm, material: KeyMaterial, tenant: TenantId
+) -> None:
+    """Where a database was put back, and a version made again, nothing of the first one is used."""
+    is_kem = algorithm in KEMS
+    public = material.encapsulation_key if is_kem else material.verifying_key
+    private: Load = material.decapsulation_key if is_kem else material.signing_key
+    first, second = (generated(material, tenant, algorithm) for _ in range(2))
+    assert public(tenant, first) is public(tenant, first)
+    assert public(tenant, first) is not public(tenant, second)
+    for entry in (first, second):
+        assert private(tenant, entry).public_bytes() == entry.info.public_key
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 async def test_archiving_drops_the_expanded_key(
     keys: KeyService, material: KeyMaterial, tenant: TenantId, attribution: Attribution
 ) -> None:

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pqkeep_keyservice.audit.merkle import (
+from pqkeep_keyservice.merkle import (
     EMPTY_ROOT,
     Frontier,
     consistency_proof,
+    fold,
     frontier,
     inclusion_proof,
     leaf_hash,
@@ -86,7 +87,7 @@ def test_hashes_are_separated() -> None:
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 7, 8, 255, 256, 257, 600])
 def test_the_root_is_the_definition_s(size: int) -> None:
     """A tree that grew leaf by leaf, and one that is put together, have the defined root."""
-    grown = Frontier().grown(LEAVES[:size])
+    grown = Frontier().grown(LEAVES[:size])[0]
     assert grown.size == size
     assert grown.root() == tree_hash(LEAVES[:size])
     assert frontier(size, subtree) == grown
@@ -95,8 +96,8 @@ def test_the_root_is_the_definition_s(size: int) -> None:
 @given(st.integers(0, 300), st.integers(0, 300))
 def test_growing_in_steps_changes_nothing(first: int, more: int) -> None:
     """However the leaves come, all at once or in two parts, the tree is the same."""
-    in_steps = Frontier().grown(LEAVES[:first]).grown(LEAVES[first : first + more])
-    assert in_steps == Frontier().grown(LEAVES[: first + more])
+    in_steps = Frontier().grown(LEAVES[:first])[0].grown(LEAVES[first : first + more])[0]
+    assert in_steps == Frontier().grown(LEAVES[: first + more])[0]
 
 
 @given(st.integers(1, 600), st.data())
@@ -126,3 +127,19 @@ def test_nothing_is_consistent_with_everything() -> None:
     """From the empty tree, and from a tree to itself, nothing has to be shown."""
     assert consistency_proof(0, 600, subtree) == []
     assert consistency_proof(600, 600, subtree) == []
+
+
+def test_every_eighth_level_is_handed_out() -> None:
+    """A tree that grows hands out the hash of each complete subtree of 256 and of 65,536 leaves."""
+    leaves = [leaf_hash(n.to_bytes(4, "big")) for n in range(65_600)]
+    tiles = Frontier().grown(leaves[:300])[1] + Frontier().grown(leaves)[1][1:]
+    assert [(tile.level, tile.position) for tile in tiles] == [
+        *((8, index) for index in range(256)),
+        (16, 0),
+    ]
+    assert all(
+        tile.hash
+        == tree_hash(leaves[tile.position << tile.level : (tile.position + 1) << tile.level])
+        for tile in (tiles[0], tiles[255], tiles[256])
+    )
+    assert fold([tile.hash for tile in tiles[:256]]) == tiles[256].hash

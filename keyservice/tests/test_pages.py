@@ -9,10 +9,13 @@ import pytest
 from pqkeep_keyservice.keyring import KeyEntry, Keyring
 from pqkeep_keyservice.operations.lifecycle import PAGE
 from pqkeep_keyservice.storage.material import KeyMaterial
-from pqkeep_keyservice.storage.store import AuditRow, Change, KeyStore
+from pqkeep_keyservice.storage.records import Draft
+from pqkeep_keyservice.storage.store import Change, KeyStore
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import Attribution, KeyService, ListKeys, RotateKey
+
+pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 
 Sql = Callable[..., list[Any]]
 KEM, OTHER = Algorithm.ML_KEM_768, Algorithm.X_WING
@@ -35,7 +38,7 @@ async def many(store: KeyStore, material: KeyMaterial, tenant: TenantId) -> list
             info = KeyInfo(algorithm, version, status, public_key, created)
             entries.append(KeyEntry(info, sealed))
         full = Keyring(tenant, algorithm, tuple(entries), revision=size)
-        row = AuditRow(0, str(tenant), "p", "rotate-key", algorithm, size, "success", "r", "a", "y")
+        row = Draft(tenant, "p", "rotate-key", algorithm, size, "success", "r", "a", "y")
         await store.commit([(row, Change(ring, full))])
         made += [entry.info for entry in entries]
     return made

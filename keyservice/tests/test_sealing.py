@@ -1,7 +1,10 @@
 """A seed at rest opens in its own place, with its own root key, undamaged; otherwise never."""
 
+from __future__ import annotations
+
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
@@ -9,11 +12,13 @@ import pytest
 from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.keyring import SealedSeed
-from pqkeep_keyservice.storage.database import Database
 from pqkeep_keyservice.storage.sealing import DamagedKeyError, Sealer, place, read_root_key
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyVersion, TenantId
+
+if TYPE_CHECKING:
+    from keyservice.tests.conftest import Location
 
 SEED = bytes(range(64))
 HERE = place(TenantId(UUID(int=1)), Algorithm.ML_KEM_768, KeyVersion(1), b"public key")
@@ -79,26 +84,26 @@ def test_no_damaged_seed_opens(sealer: Sealer) -> None:
 def test_another_root_key_does_not_open_it(sealer: Sealer) -> None:
     """Neither another root key nor another id of the same root key opens a seed."""
     sealed = sealer.seal(Secret(SEED), HERE)
-    assert refused(Sealer(Secret(os.urandom(32))), sealed)
+    assert refused(Sealer({1: Secret(os.urandom(32))}), sealed)
     root_key = os.urandom(32)
-    other_id = Sealer(Secret(root_key), root_key_id=2).seal(Secret(SEED), HERE)
-    assert refused(Sealer(Secret(root_key), root_key_id=1), other_id)
+    other_id = Sealer({2: Secret(root_key)}).seal(Secret(SEED), HERE)
+    assert refused(Sealer({1: Secret(root_key)}), other_id)
 
 
 def test_check_values_tell_root_keys_apart(sealer: Sealer) -> None:
     """A check value matches its own root key and no other, and is not part of it."""
     root_key = os.urandom(32)
-    other = Sealer(Secret(root_key))
-    assert other.matches(Sealer(Secret(root_key)).check_value())
-    assert not sealer.matches(other.check_value())
-    assert other.check_value() not in root_key
+    other = Sealer({1: Secret(root_key)})
+    assert other.matches(1, Sealer({1: Secret(root_key)}).check_value(1))
+    assert not sealer.matches(1, other.check_value(1))
+    assert other.check_value(1) not in root_key
 
 
 @pytest.mark.parametrize("size", [0, 16, 31, 33, 64])
 def test_a_root_key_of_another_size_is_refused(size: int) -> None:
     """A sealer takes 32 bytes, no fewer, no more."""
     with pytest.raises(ConfigError, match="32 bytes"):
-        Sealer(Secret(bytes(size)))
+        Sealer({1: Secret(bytes(size))})
 
 
 @pytest.fixture
@@ -141,24 +146,30 @@ def test_a_missing_root_key_file_is_a_clear_error(tmp_path: Path) -> None:
             read_root_key(path)
 
 
-def test_the_wrong_root_key_is_refused(store: KeyStore, sealer: Sealer) -> None:
+BOTH = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+
+
+@BOTH
+async def test_the_wrong_root_key_is_refused(store: KeyStore, sealer: Sealer) -> None:
     """A database knows the root key of its first start, and no other one later."""
-    store.check_root_key(sealer)
-    store.check_root_key(sealer)
+    await store.check(sealer)
+    await store.check(sealer)
     with pytest.raises(ConfigError, match="root key"):
-        store.check_root_key(Sealer(Secret(os.urandom(32))))
-    store.check_root_key(sealer)
+        await store.check(Sealer({1: Secret(os.urandom(32))}))
+    await store.check(sealer)
 
 
-def test_the_root_key_is_remembered_over_a_restart(database_path: Path, sealer: Sealer) -> None:
-    """The check value is in the file, so a wrong root key is refused after a restart too."""
-    for attempt in (sealer, Sealer(Secret(os.urandom(32)))):
-        database = Database(str(database_path))
-        try:
-            if attempt is sealer:
-                KeyStore(database).check_root_key(attempt)
-            else:
-                with pytest.raises(ConfigError):
-                    KeyStore(database).check_root_key(attempt)
-        finally:
-            database.close()
+@BOTH
+async def test_the_root_key_is_remembered_over_a_restart(
+    location: Location, sealer: Sealer
+) -> None:
+    """The check value is in the database, so a wrong root key is refused after a restart too."""
+    first = await location.open()
+    await KeyStore(first).check(sealer)
+    await first.close()
+    second = await location.open()
+    try:
+        with pytest.raises(ConfigError, match="root key"):
+            await KeyStore(second).check(Sealer({1: Secret(os.urandom(32))}))
+    finally:
+        await second.close()

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -368,11 +369,11 @@ def test_what_was_acknowledged_survives_a_kill(installation: Installation) -> No
         assert next(client.receive()) == Refusal(1, ErrorKind.KEY_EXISTS)
 
 
-def refused(installation: Installation) -> str:
+def refused(installation: Installation, status: int = os.EX_CONFIG) -> str:
     """Start a process that must refuse, and return what it said."""
     process = installation.start()
     _, said = process.communicate(timeout=SECONDS)
-    assert process.returncode == os.EX_CONFIG, said
+    assert process.returncode == status, said
     assert "Traceback" not in said
     return said
 
@@ -430,6 +431,30 @@ def test_a_failed_self_test_ends_the_process(installation: Installation) -> None
     assert not (installation.folder / "keys.sqlite3").exists()
 
 
+def test_a_damaged_log_is_refused_and_left_as_it_is(installation: Installation) -> None:
+    """A log that is not the one that was signed: exit status 78, and no byte is changed."""
+    process = installation.serve()
+    with closing(Client(installation.socket)) as client:
+        client.ask(generate(KEM))
+    database = installation.folder / "keys.sqlite3"
+    deadline = time.monotonic() + SECONDS
+    with closing(sqlite3.connect(database)) as connection:
+        while not connection.execute("SELECT 1 FROM audit_checkpoints").fetchall():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    process.terminate()
+    assert process.wait(SECONDS) == 0
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("UPDATE audit_records SET outcome = 'x' WHERE id = 1")
+    before = database.read_bytes()
+    again = installation.start()
+    said = again.communicate(timeout=SECONDS)[1]
+    assert again.returncode == os.EX_CONFIG, said
+    assert "the audit log is damaged" in said
+    assert "Traceback" not in said
+    assert database.read_bytes() == before
+
+
 def test_the_wrong_root_key_is_refused(installation: Installation) -> None:
     """With another root key than its database's the process does not start, and says why."""
     process = installation.serve()
@@ -467,3 +492,13 @@ def test_a_mistake_in_the_setup_is_refused(mistake: str, installation: Installat
     make(installation)
     assert expected in refused(installation)
     assert not installation.socket.exists()
+
+
+def test_a_server_out_of_reach_is_worth_another_try(installation: Installation) -> None:
+    """Where its database's server does not answer the process ends with status 75 and says so."""
+    address = "postgresql://role@127.0.0.1:9/name"
+    installation.settings.write_text(
+        installation.settings.read_text().replace("keys.sqlite3", address)
+    )
+    said = refused(installation, os.EX_TEMPFAIL)
+    assert f"the database {address} is out of reach" in said

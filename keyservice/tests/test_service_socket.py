@@ -12,14 +12,18 @@ from uuid import UUID
 
 import pytest
 
+from pqkeep_keyservice.auditing import Auditor
 from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.dispatch import Dispatcher
 from pqkeep_keyservice.keyring import KeyEntry, Keyring
 from pqkeep_keyservice.operations.lifecycle import PAGE
+from pqkeep_keyservice.root_keys import RootKeyChanger
 from pqkeep_keyservice.server import Server
 from pqkeep_keyservice.storage.material import KeyMaterial
-from pqkeep_keyservice.storage.store import AuditRow, Change, KeyStore
+from pqkeep_keyservice.storage.records import Draft
+from pqkeep_keyservice.storage.store import Change, KeyStore
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
+from pqkeep_protocol.audit import SignCheckpoint
 from pqkeep_protocol.codec import (
     MAX_FRAME,
     MAX_IN_FLIGHT,
@@ -35,9 +39,10 @@ from pqkeep_protocol.codec import (
     encode,
 )
 from pqkeep_protocol.errors import ErrorKind
-from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
+from pqkeep_protocol.keys import INSTALLATION, KeyInfo, KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
     AnyRequest,
+    ArchiveKey,
     Attribution,
     Decrypt,
     Encrypt,
@@ -46,6 +51,7 @@ from pqkeep_protocol.messages import (
     GetKey,
     Keys,
     ListKeys,
+    RetireKey,
     RotateKey,
     Sign,
 )
@@ -109,9 +115,11 @@ def socket_path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def server(dispatcher: Dispatcher, socket_path: Path) -> AsyncIterator[Server]:
+async def server(
+    dispatcher: Dispatcher, auditor: Auditor, root_keys: RootKeyChanger, socket_path: Path
+) -> AsyncIterator[Server]:
     """Serve on the socket."""
-    started = Server(dispatcher)
+    started = Server(dispatcher, auditor, root_keys)
     await started.listen(str(socket_path))
     yield started
     await started.drain(SECONDS)
@@ -336,7 +344,7 @@ async def _put_versions(
         created = datetime(2026, 1, 1, tzinfo=UTC)
         entries.append(KeyEntry(KeyInfo(algorithm, version, status, public_key, created), sealed))
     ring = Keyring(TENANT, algorithm, tuple(entries), revision=count)
-    row = AuditRow(0, str(TENANT), "p", "rotate-key", algorithm, None, "success", "r", "a", "y")
+    row = Draft(TENANT, "p", "rotate-key", algorithm, None, "success", "r", "a", "y")
     await store.commit([(row, Change(Keyring(TENANT, algorithm), ring))])
 
 
@@ -358,22 +366,48 @@ async def test_the_largest_message_crosses_the_socket(connect: Connect) -> None:
     assert getattr(getattr(decrypted, "result", None), "plaintext", None) == text
 
 
+async def test_the_log_s_keys_are_for_the_log(connect: Connect, auditor: Auditor) -> None:
+    """Over the socket nobody uses, changes or lists the keys that checkpoints are signed with."""
+    await auditor.answer(SignCheckpoint(tenant=INSTALLATION, algorithm=Algorithm.ML_DSA_65))
+    client: Client = await connect()
+    signing: dict[str, Any] = {"tenant": INSTALLATION, "algorithm": Algorithm.ML_DSA_65}
+    requests: list[AnyRequest] = [
+        Sign(**signing, version=None, message=b"pqkeep/v1/audit-checkpoint\n"),
+        Sign(**signing, version=KeyVersion(1), message=b""),
+        RotateKey(**signing),
+        RetireKey(**signing, version=KeyVersion(1)),
+        ArchiveKey(**signing, version=KeyVersion(1)),
+        GenerateKey(tenant=INSTALLATION, algorithm=KEM, quota=None),
+        GetKey(**signing, version=KeyVersion(1)),
+        ListKeys(tenant=INSTALLATION, algorithm=None, status=None),
+    ]
+    for number, request in enumerate(requests):
+        await client.send(call(number, request))
+        assert await client.receive(1) == [Refusal(number, ErrorKind.KEY_NOT_FOUND)]
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # not closed
 @pytest.mark.parametrize("path", ["x" * 200, "missing/socket"])
 async def test_a_socket_that_cannot_be_made_is_a_clear_error(
-    path: str, tmp_path: Path, dispatcher: Dispatcher
+    path: str,
+    tmp_path: Path,
+    dispatcher: Dispatcher,
+    auditor: Auditor,
+    root_keys: RootKeyChanger,
 ) -> None:
     """A path that is too long, or in no folder, is a ConfigError that names it."""
     with pytest.raises(ConfigError, match=path):
-        await Server(dispatcher).listen(str(tmp_path / path))
+        await Server(dispatcher, auditor, root_keys).listen(str(tmp_path / path))
 
 
-def test_only_a_socket_gives_way_to_the_socket(socket_path: Path, dispatcher: Dispatcher) -> None:
+def test_only_a_socket_gives_way_to_the_socket(
+    socket_path: Path, dispatcher: Dispatcher, auditor: Auditor, root_keys: RootKeyChanger
+) -> None:
     """A file at the socket's path, such as the database, is not deleted to make room."""
     socket_path.write_bytes(b"something precious")
 
     async def listen() -> None:
-        server = Server(dispatcher)
+        server = Server(dispatcher, auditor, root_keys)
         try:
             await server.listen(str(socket_path))
         finally:

@@ -2,14 +2,18 @@
 
 from collections.abc import Callable
 from datetime import UTC
-from typing import Annotated, Any, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+from uuid import UUID
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from msgspec import Struct, structs
 
+from pqkeep_protocol.administration import RootKeys, TakeUpRootKeys
 from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.audit import AnyAuditRequest, AnyAuditResult, Digest
 from pqkeep_protocol.codec import (
     TO_GATEWAY,
     TO_KEY_SERVICE,
@@ -50,7 +54,10 @@ _keys = st.builds(
     public_key=_bytes,
     created_at=st.datetimes(timezones=st.just(UTC)),
 )
+_digests = st.binary(min_size=32, max_size=32)
 FIELDS: dict[object, SearchStrategy[Any]] = {
+    UUID: st.uuids(),
+    Digest: _digests,
     TenantId: st.uuids(),
     Algorithm: _algorithms,
     Algorithm | None: st.none() | _algorithms,
@@ -58,7 +65,7 @@ FIELDS: dict[object, SearchStrategy[Any]] = {
     SomeVersion | None: st.none() | _versions,
     KeyStatus | None: st.none() | _statuses,
     int: st.integers(0, 2**31),
-    int | None: st.none() | st.integers(0, 2**31),
+    NoneType: st.none(),
     bool: st.booleans(),
     str: _text,
     str | None: st.none() | _text,
@@ -70,9 +77,18 @@ FIELDS: dict[object, SearchStrategy[Any]] = {
 
 
 def _field(kind: Any) -> SearchStrategy[Any]:
-    if get_origin(kind) is Annotated:  # and then the bounds are kept by the strategies
-        kind = get_args(kind)[0]
-    return FIELDS[kind] if kind in FIELDS else st.sampled_from(list(kind))  # an enumeration
+    if kind in FIELDS:
+        return FIELDS[kind]
+    if get_origin(kind) is Annotated:  # bounds of texts and lists are kept by the strategies
+        plain, meta = get_args(kind)
+        return st.integers(meta.ge or 0, meta.le or 2**31) if plain is int else _field(plain)
+    if get_origin(kind) in (Union, UnionType):
+        return st.one_of(*map(_field, get_args(kind)))
+    if get_origin(kind) is tuple:
+        return st.lists(_field(get_args(kind)[0]), max_size=4).map(tuple)
+    if issubclass(kind, Struct):
+        return _of(kind)
+    return st.sampled_from(list(kind))  # an enumeration
 
 
 def _of(kind: type[Struct]) -> SearchStrategy[Any]:
@@ -92,12 +108,15 @@ _TO_KEY_SERVICE: list[SearchStrategy[AnyFrame]] = [
             attribution=_attributions,
             request=_of(kind),
         )
-        for kind in get_args(AnyRequest)
+        for kind in get_args(AnyRequest | AnyAuditRequest | TakeUpRootKeys)
     ),
     st.builds(Ping, id=_ids),
 ]
 _TO_GATEWAY: list[SearchStrategy[AnyFrame]] = [
-    *(st.builds(Answer, id=_ids, result=_of(kind)) for kind in get_args(AnyResult)),
+    *(
+        st.builds(Answer, id=_ids, result=_of(kind))
+        for kind in get_args(AnyResult | AnyAuditResult | RootKeys)
+    ),
     st.builds(Refusal, id=_ids, kind=st.sampled_from(ErrorKind)),
     st.builds(Pong, id=_ids),
 ]

@@ -18,10 +18,12 @@ from pqkeep_keyservice.operations import (
 )
 from pqkeep_keyservice.operations.done import Done
 from pqkeep_keyservice.operations.resources import Resources
+from pqkeep_keyservice.storage.database import OutOfReachError
 from pqkeep_keyservice.storage.keyrings import Keyrings
 from pqkeep_keyservice.storage.once import Earlier
+from pqkeep_keyservice.storage.records import Draft
 from pqkeep_keyservice.storage.sealing import DamagedKeyError
-from pqkeep_keyservice.storage.store import AuditRow, Change, Verdict
+from pqkeep_keyservice.storage.store import Change, Verdict
 from pqkeep_keyservice.turns import Turns
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
@@ -74,6 +76,7 @@ class Dispatcher:
         The deadline is in the event loop's time. Work that is late is given up before its change
         is committed, never after.
         """
+        epoch = self._rings.epoch
         try:
             async with self._turn(request, deadline):
                 return await self._until_done(request, attribution, deadline)
@@ -82,11 +85,15 @@ class Dispatcher:
         except DamagedKeyError:
             _LOG.error("%s met a damaged key of tenant %s", request.operation, request.tenant)
             kind = ErrorKind.UNAVAILABLE
+        except OutOfReachError:
+            raise KeyServiceError(ErrorKind.UNAVAILABLE) from None  # nothing can be recorded
         except Exception:  # noqa: BLE001 - a fault of ours is an answer too, and is recorded
             _LOG.exception("%s failed", request.operation)
             kind = ErrorKind.INTERNAL
         version = getattr(request, "version", None)
-        await self._log.commit(record(request, attribution, version, kind))
+        row = record(request, attribution, version, kind)
+        if await self._log.commit(row, epoch=epoch) is not Verdict.DURABLE:
+            kind = ErrorKind.UNAVAILABLE  # the keys may be others by now, and the answer too
         raise KeyServiceError(kind)
 
     async def _until_done(
@@ -94,24 +101,26 @@ class Dispatcher:
     ) -> AnyResult:
         while True:
             _require_time(deadline)
+            epoch = self._rings.epoch
             done = await self._answer(request, deadline)
             _require_time(deadline)
-            row = record(request, attribution, done.version, SUCCESS)
+            draft = record(request, attribution, done.version, SUCCESS)
             if done.change is None:
-                await self._log.commit(row)
-                return done.result
-            if await self._is_changed(row, done.change):
+                is_recorded = await self._log.commit(draft, epoch=epoch) is Verdict.DURABLE
+            else:
+                is_recorded = await self._is_changed(draft, done.change, epoch)
+            if is_recorded:
                 return done.result
 
-    async def _is_changed(self, row: AuditRow, change: Change) -> bool:
+    async def _is_changed(self, draft: Draft, change: Change, epoch: int) -> bool:
         """Make a change durable with its record; return False where another change came first."""
         if change.destroys_a_seed and not await self._log.scrub():
             # Somebody reads the file, so a copy would stay: change nothing, and say so.
             raise KeyServiceError(ErrorKind.UNAVAILABLE)
         self._rings.forget(change.old)  # whatever becomes of the commit, ask the database
-        match await self._log.commit(row, change):
+        match await self._log.commit(draft, change, epoch):
             case Verdict.DURABLE:
-                self._rings.put(change.new)
+                self._rings.put(change.new, epoch)
                 if change.destroys_a_seed:
                     await self._destroy(change.new)
                 return True

@@ -5,6 +5,7 @@ cryptography. A Keyring is a value: a method returns the next one, and storage s
 the old one still stands.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NewType, NoReturn
 
@@ -95,6 +96,17 @@ class Keyring:
         if entry.info.status is not KeyStatus.RETIRED:
             raise KeyServiceError(ErrorKind.KEY_STATUS)
         return self._with(replace(_with_status(entry, KeyStatus.ARCHIVED), sealed=None))
+
+    def with_sealed_again(self, sealed: Mapping[KeyVersion, SealedSeed]) -> "Keyring":
+        """Put other sealed forms of the same seeds in the place of some."""
+        return self._next(
+            tuple(
+                replace(entry, sealed=sealed[entry.info.version])
+                if entry.sealed and entry.info.version in sealed
+                else entry
+                for entry in self.entries
+            )
+        )
 
     def _with(self, entry: KeyEntry) -> "Keyring":
         index = entry.info.version - 1

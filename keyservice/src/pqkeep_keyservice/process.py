@@ -1,6 +1,7 @@
 """The key service's process: put together, run, drained.
 
 Exit status 78 (EX_CONFIG): it cannot start as it is set up. 70 (EX_SOFTWARE): a self-test failed.
+75 (EX_TEMPFAIL): its database is out of reach; another try may succeed.
 """
 
 import argparse
@@ -15,16 +16,21 @@ import uvloop
 
 from pqkeep_keyservice import config, hardening
 from pqkeep_keyservice.audit.log import AuditLog
+from pqkeep_keyservice.auditing import Auditor
 from pqkeep_keyservice.config import Config, ConfigError
 from pqkeep_keyservice.crypto import selftest
 from pqkeep_keyservice.dispatch import Dispatcher
+from pqkeep_keyservice.notary import Notary
 from pqkeep_keyservice.operations.resources import Resources
+from pqkeep_keyservice.root_keys import RootKeyChanger, setup_of
 from pqkeep_keyservice.server import Server
-from pqkeep_keyservice.slhdsa_process import Setup, SlhDsaProcesses, implementation
-from pqkeep_keyservice.storage.database import Database
+from pqkeep_keyservice.slhdsa_process import SlhDsaProcesses, implementation
+from pqkeep_keyservice.storage.database import Database, OutOfReachError
 from pqkeep_keyservice.storage.keyrings import Keyrings
 from pqkeep_keyservice.storage.material import KeyMaterial
-from pqkeep_keyservice.storage.sealing import Sealer, read_root_key
+from pqkeep_keyservice.storage.postgresql import PostgresqlDatabase
+from pqkeep_keyservice.storage.sealing import read_sealer
+from pqkeep_keyservice.storage.sqlite import SqliteDatabase
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.workers import Threads
 
@@ -48,43 +54,63 @@ def main() -> int:
             _LOG.warning("memory is not locked: the memlock limit is not infinite")
         settings = config.read(arguments.settings)
         selftest.require()
-        uvloop.run(serve(settings))
+        uvloop.run(serve(settings, arguments.settings))
     except ConfigError as error:
         _LOG.critical("%s", error)
         return os.EX_CONFIG
+    except OutOfReachError as error:
+        _LOG.critical("%s", error)
+        return os.EX_TEMPFAIL
     except selftest.SelfTestError as error:
         _LOG.critical("%s", error)
         return os.EX_SOFTWARE
     return os.EX_OK
 
 
-async def serve(settings: Config) -> None:
-    """Put the parts together and serve."""
+async def serve(settings: Config, file: Path) -> None:
+    """Put the parts together and serve. The settings are read again from their file if asked."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
-    setup = Setup(settings.root_key_file, settings.slh_dsa, settings.openssl_library)
+    setup = setup_of(settings)
     selftest.require_slhdsa(implementation(setup), signs=False)
-    sealer = Sealer(read_root_key(Path(settings.root_key_file)))
-    database = Database(settings.database)
+    sealer = read_sealer(settings.root_keys)
+    database = await open_database(settings)
     store = KeyStore(database)
-    store.check_root_key(sealer)
+    await store.check(sealer)
     resources = Resources(KeyMaterial(sealer), Threads(), SlhDsaProcesses(setup))
-    server = Server(Dispatcher(Keyrings(store), resources, AuditLog(store)))
+    rings, log = Keyrings(store), AuditLog(store)
+    dispatcher = Dispatcher(rings, resources, log)
+    notary = Notary(dispatcher, rings, resources, store)
+    await notary.check()
+    root_keys = RootKeyChanger(file, sealer, store, rings, resources, log)
+    await root_keys.begin()
+    server = Server(dispatcher, Auditor(store, rings, log, notary), root_keys)
     gc.collect()
     gc.freeze()  # what is here now stays: collections need not look at it again
     await server.listen(settings.socket)
     _LOG.info("serving")
     housekeeping = asyncio.create_task(_keep_house(resources.material, database))
+    signing = asyncio.create_task(notary.run())
+    sealing = asyncio.create_task(root_keys.run())
     await stop.wait()
 
     _LOG.info("stopping")
     housekeeping.cancel()
+    signing.cancel()
+    sealing.cancel()
     await server.drain(DRAIN_SECONDS)
     resources.slh_dsa.close()
     resources.threads.close()
-    database.close()
+    await database.close()
+
+
+async def open_database(settings: Config) -> Database:
+    """Open the database, whichever it is. Raises ConfigError and OutOfReachError."""
+    if settings.database.startswith(config.POSTGRESQL):
+        return await PostgresqlDatabase.open(settings.database, settings.database_password_file)
+    return SqliteDatabase(settings.database)
 
 
 async def _keep_house(material: KeyMaterial, database: Database) -> None:

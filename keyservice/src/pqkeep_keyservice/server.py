@@ -12,8 +12,12 @@ import struct
 from contextlib import suppress
 from pathlib import Path
 
+from pqkeep_keyservice.auditing import Auditor
 from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.dispatch import Dispatcher
+from pqkeep_keyservice.root_keys import RootKeyChanger
+from pqkeep_protocol.administration import RootKeys, TakeUpRootKeys
+from pqkeep_protocol.audit import AnyAuditResult
 from pqkeep_protocol.codec import (
     MAX_IN_FLIGHT,
     TO_KEY_SERVICE,
@@ -27,6 +31,8 @@ from pqkeep_protocol.codec import (
 )
 from pqkeep_protocol.connection import FramedConnection
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import INSTALLATION
+from pqkeep_protocol.messages import AnyResult, KeyRequest
 
 _LOG = logging.getLogger(__name__)
 
@@ -38,9 +44,11 @@ _UCRED = struct.Struct("3i")  # pid, uid, gid; see unix(7), SO_PEERCRED
 class Server:
     """Answers calls until it is told to drain."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        """Answer by a dispatcher."""
+    def __init__(self, dispatcher: Dispatcher, auditor: Auditor, root_keys: RootKeyChanger) -> None:
+        """Answer by a dispatcher, and what is not about keys by those who know."""
         self._dispatcher = dispatcher
+        self._auditor = auditor
+        self._root_keys = root_keys
         self._connections: set[FramedConnection[ToKeyService]] = set()
         self._calls: set[asyncio.Task[None]] = set()
         self._draining = False
@@ -104,13 +112,22 @@ class Server:
     async def _answer(self, connection: FramedConnection[ToKeyService], call: Call) -> None:
         deadline = asyncio.get_running_loop().time() + call.timeout_ms / 1000
         try:
-            result = await self._dispatcher.execute(call.request, call.attribution, deadline)
-            connection.send(Answer(call.id, result))
+            connection.send(Answer(call.id, await self._result(call, deadline)))
         except KeyServiceError as refusal:
             connection.send(Refusal(call.id, refusal.kind))
         except ProtocolError:
-            _LOG.error("an answer to %s is too large for a frame", call.request.operation)
+            _LOG.error("an answer to %s is too large for a frame", type(call.request).__name__)
             connection.send(Refusal(call.id, ErrorKind.INTERNAL))
+
+    async def _result(self, call: Call, deadline: float) -> AnyResult | AnyAuditResult | RootKeys:
+        request = call.request
+        if isinstance(request, TakeUpRootKeys):
+            return await self._root_keys.answer(request)
+        if not isinstance(request, KeyRequest):
+            return await self._auditor.answer(request)
+        if request.tenant == INSTALLATION:  # its keys are for the log alone
+            raise KeyServiceError(ErrorKind.KEY_NOT_FOUND)
+        return await self._dispatcher.execute(request, call.attribution, deadline)
 
 
 def _bind(path: str) -> socket.socket:

@@ -1,6 +1,6 @@
 """SLH-DSA in worker processes: what they do, and what the service asks of them.
 
-A worker gets the sealed private key and the message. It reads the root key itself, once, so no
+A worker gets the sealed private key and the message. It reads the root keys itself, once, so no
 private key crosses from one process to another.
 """
 
@@ -8,8 +8,7 @@ import multiprocessing
 import os
 import signal
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
+from functools import cache, lru_cache
 from typing import Literal
 
 from pqkeep_keyservice import hardening
@@ -19,7 +18,7 @@ from pqkeep_keyservice.crypto.slhdsa import SETS, Implementation, sign_checked
 from pqkeep_keyservice.crypto.slhdsa_openssl import OpenSsl
 from pqkeep_keyservice.crypto.slhdsa_pqcrypto import Pqcrypto
 from pqkeep_keyservice.keyring import KeyEntry, SealedSeed
-from pqkeep_keyservice.storage.sealing import DamagedKeyError, Sealer, place, read_root_key
+from pqkeep_keyservice.storage.sealing import DamagedKeyError, Sealer, place, read_sealer
 from pqkeep_keyservice.workers import CORES, Lane, WorkerProcess
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyVersion, TenantId
@@ -32,7 +31,8 @@ LOW_PRIORITY = 10
 class Setup:
     """What a worker needs to know before its first work."""
 
-    root_key_file: str
+    root_keys: tuple[tuple[int, str], ...]
+    """Ids and files."""
     implementation: Literal["pqcrypto", "openssl"]
     openssl_library: str | None
 
@@ -43,9 +43,9 @@ def implementation(setup: Setup) -> Implementation:
     return OpenSsl(setup.openssl_library) if setup.implementation == "openssl" else Pqcrypto()
 
 
-@cache
+@lru_cache(maxsize=1)
 def _sealer(setup: Setup) -> Sealer:
-    return Sealer(read_root_key(Path(setup.root_key_file)))
+    return read_sealer(dict(setup.root_keys))
 
 
 def _initialise_signer(setup: Setup) -> None:
@@ -117,6 +117,10 @@ class SlhDsaProcesses:
         signers = [WorkerProcess(_initialise_signer, setup) for _ in range(max(2, CORES))]
         self._signing = Lane(signers, per_tenant=len(signers) - 1)
         self._verifying = Lane([WorkerProcess(_initialise_verifier, setup)], per_tenant=1)
+
+    def use(self, setup: Setup) -> None:
+        """Have the workers read other root keys before their next work."""
+        self._setup = setup
 
     async def generate(
         self, tenant: TenantId, algorithm: Algorithm, version: KeyVersion, deadline: float

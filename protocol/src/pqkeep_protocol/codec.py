@@ -4,14 +4,16 @@ The decoder returns frames or raises ProtocolError, nothing else, whatever it is
 announces more than MAX_FRAME bytes is refused before it is read. This file does no I/O.
 """
 
-from collections.abc import Iterator
-from typing import Generic, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Generic, TypeVar, get_args
 
 import msgspec
 from msgspec import Struct
 
+from pqkeep_protocol.administration import RootKeys, TakeUpRootKeys
+from pqkeep_protocol.audit import AnyAuditRequest, AnyAuditResult
 from pqkeep_protocol.errors import ErrorKind
-from pqkeep_protocol.messages import AnyRequest, AnyResult, Attribution
+from pqkeep_protocol.messages import AnyRequest, AnyResult, Attribution, Result
 
 MAX_FRAME = 2 * 1024 * 1024
 """Bytes in one frame: a 1 MiB message, a 64 KiB signature, and room to spare."""
@@ -34,7 +36,7 @@ class Call(Struct, frozen=True, array_like=True, tag="call"):
     timeout_ms: int
     """Time left. Relative, so that the two machines' clocks need not agree."""
     attribution: Attribution
-    request: AnyRequest
+    request: AnyRequest | AnyAuditRequest | TakeUpRootKeys
 
 
 class Ping(Struct, frozen=True, array_like=True, tag="ping"):
@@ -47,7 +49,7 @@ class Answer(Struct, frozen=True, array_like=True, tag="answer"):
     """The result of a call. Its audit record is durable."""
 
     id: int
-    result: AnyResult
+    result: AnyResult | AnyAuditResult | RootKeys
 
 
 class Refusal(Struct, frozen=True, array_like=True, tag="refusal"):
@@ -62,6 +64,12 @@ class Pong(Struct, frozen=True, array_like=True, tag="pong"):
 
     id: int
 
+
+RESULT_TYPE: Mapping[type[Struct], type[Result]] = {
+    request: get_args(request.__orig_bases__[0])[0]
+    for request in get_args(AnyRequest | AnyAuditRequest | TakeUpRootKeys)
+}
+"""What each request names in its base class, for checking an answer against it."""
 
 ToKeyService = Call | Ping
 ToGateway = Answer | Refusal | Pong

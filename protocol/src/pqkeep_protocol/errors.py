@@ -19,6 +19,8 @@ class ErrorKind(StrEnum):
     """The lifecycle has no such step from the key's status."""
     ONCE_REUSED = "once-reused"
     """The Idempotency-Key belongs to another request."""
+    RECORD_NOT_FOUND = "record-not-found"
+    """The audit log has no such record, or is not that large."""
     UNSUPPORTED = "unsupported"
     """The algorithm has no such operation."""
     ALGORITHM_MISMATCH = "algorithm-mismatch"

@@ -13,6 +13,9 @@ from pqkeep_protocol.algorithms import LIFECYCLE, READING, Algorithm, Operation
 TenantId = NewType("TenantId", UUID)
 KeyVersion = NewType("KeyVersion", int)
 
+INSTALLATION = TenantId(UUID(int=0))
+"""Owns what is no tenant's: the keys that sign checkpoints, and the operator's records."""
+
 MAX_KEY_VERSION = 2**31 - 1
 """No version can be larger; a client that names one names a key that does not exist."""
 

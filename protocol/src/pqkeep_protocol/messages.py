@@ -4,8 +4,7 @@ A request names its result in its base class, so ``await keys.execute(Encrypt(..
 On the wire each is an array that starts with its tag (see ``codec``).
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar
 
 from msgspec import Meta, Struct
 
@@ -41,8 +40,13 @@ class Discreet:
 class Request(Discreet, Struct, Generic[R_co], frozen=True, array_like=True, kw_only=True):
     """Base of all requests; ``R_co`` is the type of the result."""
 
-    operation: ClassVar[Operation]
     tenant: TenantId
+
+
+class KeyRequest(Request[R_co], Generic[R_co], frozen=True, kw_only=True):
+    """Base of all requests that use keys or change them. Each leaves one record in the log."""
+
+    operation: ClassVar[Operation]
 
 
 class Result(Discreet, Struct, frozen=True, array_like=True, kw_only=True):
@@ -56,7 +60,7 @@ class Encrypted(Result, frozen=True, kw_only=True, tag="encrypted"):
     version: SomeVersion
 
 
-class Encrypt(Request[Encrypted], frozen=True, kw_only=True, tag="encrypt"):
+class Encrypt(KeyRequest[Encrypted], frozen=True, kw_only=True, tag="encrypt"):
     """Encrypt under a key version, or under the active key where it is None."""
 
     operation: ClassVar = Operation.ENCRYPT
@@ -71,7 +75,7 @@ class Decrypted(Result, frozen=True, kw_only=True, tag="decrypted"):
     plaintext: bytes
 
 
-class Decrypt(Request[Decrypted], frozen=True, kw_only=True, tag="decrypt"):
+class Decrypt(KeyRequest[Decrypted], frozen=True, kw_only=True, tag="decrypt"):
     """Open what encrypt made. Errors: DECRYPTION_FAILED, ALGORITHM_MISMATCH."""
 
     operation: ClassVar = Operation.DECRYPT
@@ -87,7 +91,7 @@ class Encapsulated(Result, frozen=True, kw_only=True, tag="encapsulated"):
     shared_secret: bytes
 
 
-class Encapsulate(Request[Encapsulated], frozen=True, kw_only=True, tag="encapsulate"):
+class Encapsulate(KeyRequest[Encapsulated], frozen=True, kw_only=True, tag="encapsulate"):
     """Make a shared secret for the holder of a key version."""
 
     operation: ClassVar = Operation.ENCAPSULATE
@@ -101,7 +105,7 @@ class Decapsulated(Result, frozen=True, kw_only=True, tag="decapsulated"):
     shared_secret: bytes
 
 
-class Decapsulate(Request[Decapsulated], frozen=True, kw_only=True, tag="decapsulate"):
+class Decapsulate(KeyRequest[Decapsulated], frozen=True, kw_only=True, tag="decapsulate"):
     """Recover a shared secret. Errors: DECRYPTION_FAILED on a wrong size."""
 
     operation: ClassVar = Operation.DECAPSULATE
@@ -116,7 +120,7 @@ class Wrapped(Result, frozen=True, kw_only=True, tag="wrapped"):
     wrapped_key: bytes
 
 
-class Wrap(Request[Wrapped], frozen=True, kw_only=True, tag="wrap"):
+class Wrap(KeyRequest[Wrapped], frozen=True, kw_only=True, tag="wrap"):
     """Encrypt a symmetric key of SYMMETRIC_KEY_SIZES bytes, which is wiped afterwards."""
 
     operation: ClassVar = Operation.WRAP
@@ -131,7 +135,7 @@ class Unwrapped(Result, frozen=True, kw_only=True, tag="unwrapped"):
     symmetric_key: bytes
 
 
-class Unwrap(Request[Unwrapped], frozen=True, kw_only=True, tag="unwrap"):
+class Unwrap(KeyRequest[Unwrapped], frozen=True, kw_only=True, tag="unwrap"):
     """Open what wrap made. Errors: DECRYPTION_FAILED, ALGORITHM_MISMATCH."""
 
     operation: ClassVar = Operation.UNWRAP
@@ -147,7 +151,7 @@ class Signed(Result, frozen=True, kw_only=True, tag="signed"):
     version: SomeVersion
 
 
-class Sign(Request[Signed], frozen=True, kw_only=True, tag="sign"):
+class Sign(KeyRequest[Signed], frozen=True, kw_only=True, tag="sign"):
     """Sign with a key version, or with the active key where it is None."""
 
     operation: ClassVar = Operation.SIGN
@@ -160,7 +164,7 @@ class Verified(Result, frozen=True, kw_only=True, tag="verified"):
     """The signature holds. One that does not is refused: VERIFICATION_FAILED."""
 
 
-class Verify(Request[Verified], frozen=True, kw_only=True, tag="verify"):
+class Verify(KeyRequest[Verified], frozen=True, kw_only=True, tag="verify"):
     """Check a signature. Errors: VERIFICATION_FAILED."""
 
     operation: ClassVar = Operation.VERIFY
@@ -170,7 +174,7 @@ class Verify(Request[Verified], frozen=True, kw_only=True, tag="verify"):
     signature: bytes
 
 
-class SignHash(Request[Signed], frozen=True, kw_only=True, tag="sign-hash"):
+class SignHash(KeyRequest[Signed], frozen=True, kw_only=True, tag="sign-hash"):
     """Sign a digest of DIGEST_SIZE bytes, which the caller computed."""
 
     operation: ClassVar = Operation.SIGN_HASH
@@ -180,7 +184,7 @@ class SignHash(Request[Signed], frozen=True, kw_only=True, tag="sign-hash"):
     digest: bytes
 
 
-class VerifyHash(Request[Verified], frozen=True, kw_only=True, tag="verify-hash"):
+class VerifyHash(KeyRequest[Verified], frozen=True, kw_only=True, tag="verify-hash"):
     """Check a signature over a digest. Errors: VERIFICATION_FAILED."""
 
     operation: ClassVar = Operation.VERIFY_HASH
@@ -220,7 +224,7 @@ class Once(Struct, frozen=True, array_like=True):
     """SHA-256 of what was asked: the same key with another request is refused."""
 
 
-class GenerateKey(Request[Key], frozen=True, kw_only=True, tag="generate-key"):
+class GenerateKey(KeyRequest[Key], frozen=True, kw_only=True, tag="generate-key"):
     """Make a key where none is active. Errors: KEY_EXISTS, KEY_QUOTA_REACHED, ONCE_REUSED."""
 
     operation: ClassVar = Operation.GENERATE_KEY
@@ -230,7 +234,7 @@ class GenerateKey(Request[Key], frozen=True, kw_only=True, tag="generate-key"):
     once: Once | None = None
 
 
-class RotateKey(Request[Rotated], frozen=True, kw_only=True, tag="rotate-key"):
+class RotateKey(KeyRequest[Rotated], frozen=True, kw_only=True, tag="rotate-key"):
     """Retire the active key and put a new one in its place, in one step. Errors: ONCE_REUSED."""
 
     operation: ClassVar = Operation.ROTATE_KEY
@@ -238,7 +242,7 @@ class RotateKey(Request[Rotated], frozen=True, kw_only=True, tag="rotate-key"):
     once: Once | None = None
 
 
-class RetireKey(Request[Key], frozen=True, kw_only=True, tag="retire-key"):
+class RetireKey(KeyRequest[Key], frozen=True, kw_only=True, tag="retire-key"):
     """Allow no new use of a key version. Errors: KEY_STATUS if it is archived."""
 
     operation: ClassVar = Operation.RETIRE_KEY
@@ -246,7 +250,7 @@ class RetireKey(Request[Key], frozen=True, kw_only=True, tag="retire-key"):
     version: SomeVersion
 
 
-class ArchiveKey(Request[Key], frozen=True, kw_only=True, tag="archive-key"):
+class ArchiveKey(KeyRequest[Key], frozen=True, kw_only=True, tag="archive-key"):
     """Destroy the private half of a retired key version. Errors: KEY_STATUS if not retired."""
 
     operation: ClassVar = Operation.ARCHIVE_KEY
@@ -254,7 +258,7 @@ class ArchiveKey(Request[Key], frozen=True, kw_only=True, tag="archive-key"):
     version: SomeVersion
 
 
-class ListKeys(Request[Keys], frozen=True, kw_only=True, tag="list-keys"):
+class ListKeys(KeyRequest[Keys], frozen=True, kw_only=True, tag="list-keys"):
     """List a tenant's keys; None means any algorithm, any status."""
 
     operation: ClassVar = Operation.LIST_KEYS
@@ -264,7 +268,7 @@ class ListKeys(Request[Keys], frozen=True, kw_only=True, tag="list-keys"):
     """How many keys came on the pages before."""
 
 
-class GetKey(Request[Key], frozen=True, kw_only=True, tag="get-key"):
+class GetKey(KeyRequest[Key], frozen=True, kw_only=True, tag="get-key"):
     """Look one key version up, whatever its status."""
 
     operation: ClassVar = Operation.GET_KEY
@@ -272,7 +276,7 @@ class GetKey(Request[Key], frozen=True, kw_only=True, tag="get-key"):
     version: SomeVersion
 
 
-class GetActiveKey(Request[Key], frozen=True, kw_only=True, tag="get-active-key"):
+class GetActiveKey(KeyRequest[Key], frozen=True, kw_only=True, tag="get-active-key"):
     """Look the active key up."""
 
     operation: ClassVar = Operation.GET_ACTIVE_KEY
@@ -311,11 +315,6 @@ AnyResult = (
     | Keys
     | Rotated
 )
-
-RESULT_TYPE: Mapping[type[Struct], type[Result]] = {
-    request: get_args(request.__orig_bases__[0])[0] for request in get_args(AnyRequest)
-}
-"""What each request names in its base class, for checking an answer against it."""
 
 
 class KeyService(Protocol):

@@ -2,9 +2,13 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+from pqkeep_keyservice.storage.database import OutOfReachError
 from pqkeep_keyservice.storage.once import Earlier
-from pqkeep_keyservice.storage.store import AuditRow, Change, Entry, KeyStore, Verdict
+from pqkeep_keyservice.storage.records import Draft
+from pqkeep_keyservice.storage.store import AnyChange, Entry, KeyStore, Verdict
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Once
@@ -14,19 +18,37 @@ _LOG = logging.getLogger(__name__)
 MAX_BATCH = 1_000
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiting:
+    entry: Entry
+    epoch: int
+    durable: asyncio.Future[Verdict]
+
+    def hears(self, verdict: Verdict) -> None:
+        if not self.durable.done():
+            self.durable.set_result(verdict)
+
+
 class AuditLog:
     """Nothing is answered before its record is durable; if that fails, nothing is answered."""
 
     def __init__(self, store: KeyStore) -> None:
         """Write through the store."""
         self._store = store
-        self._waiting: list[tuple[Entry, asyncio.Future[Verdict]]] = []
+        self._waiting: list[_Waiting] = []
         self._writer: asyncio.Task[None] | None = None
 
-    async def commit(self, row: AuditRow, change: Change | None = None) -> Verdict:
-        """Make a record and its change durable. Raises UNAVAILABLE if that cannot be done."""
+    async def commit(
+        self, draft: Draft, change: AnyChange | None = None, epoch: int | None = None
+    ) -> Verdict:
+        """Make a record and its change durable. Raises UNAVAILABLE if that cannot be done.
+
+        STALE: neither is, because another change came first, or because the epoch in which the
+        record's work was done is over. Without an epoch it is this one.
+        """
         durable: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
-        self._waiting.append(((row, change), durable))
+        of_epoch = self._store.epoch if epoch is None else epoch
+        self._waiting.append(_Waiting((draft, change), of_epoch, durable))
         if self._writer is None:
             self._writer = asyncio.create_task(self._write_all())
         return await durable
@@ -47,15 +69,31 @@ class AuditLog:
 
     async def _write_batches(self) -> None:
         while self._waiting:
-            batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
-            try:
-                verdicts = await self._store.commit([entry for entry, _ in batch])
-            except Exception:  # noqa: BLE001 - whatever it was, the records are not durable
-                _LOG.exception("audit records could not be written")
-                for _, durable in batch:
-                    if not durable.done():
-                        durable.set_exception(KeyServiceError(ErrorKind.UNAVAILABLE))
-            else:
-                for (_, durable), verdict in zip(batch, verdicts, strict=True):
-                    if not durable.done():
-                        durable.set_result(verdict)
+            epoch = self._store.epoch
+            batch = []
+            for waiting in self._waiting[:MAX_BATCH]:
+                if waiting.epoch == epoch:
+                    batch.append(waiting)
+                else:
+                    waiting.hears(Verdict.STALE)
+            self._waiting = self._waiting[MAX_BATCH:]
+            if batch:
+                await self._write(batch, epoch)
+
+    async def _write(self, batch: Sequence[_Waiting], epoch: int) -> None:
+        try:
+            verdicts = await self._store.commit([waiting.entry for waiting in batch], epoch)
+        except OutOfReachError:  # which the database itself has logged, once
+            _refuse(batch)
+        except Exception:  # noqa: BLE001 - whatever it was, the records are not durable
+            _LOG.exception("audit records could not be written")
+            _refuse(batch)
+        else:
+            for waiting, verdict in zip(batch, verdicts, strict=True):
+                waiting.hears(verdict)
+
+
+def _refuse(batch: Sequence[_Waiting]) -> None:
+    for waiting in batch:
+        if not waiting.durable.done():
+            waiting.durable.set_exception(KeyServiceError(ErrorKind.UNAVAILABLE))

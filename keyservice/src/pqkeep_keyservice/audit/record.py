@@ -1,8 +1,7 @@
 """What the log says about one operation. Never key material, plaintext, message or signature."""
 
-import time
-
-from pqkeep_keyservice.storage.store import AuditRow
+from pqkeep_keyservice.storage.records import Draft
+from pqkeep_protocol.audit import Event
 from pqkeep_protocol.keys import KeyVersion
 from pqkeep_protocol.messages import AnyRequest, Attribution
 
@@ -11,11 +10,10 @@ SUCCESS = "success"
 
 def record(
     request: AnyRequest, attribution: Attribution, version: KeyVersion | None, outcome: str
-) -> AuditRow:
-    """Return the row for one operation. The outcome is SUCCESS or an ErrorKind."""
-    return AuditRow(
-        recorded_at_us=time.time_ns() // 1000,
-        tenant_id=str(request.tenant),
+) -> Draft:
+    """Return the record of one operation. The outcome is SUCCESS or an ErrorKind."""
+    return Draft(
+        tenant=request.tenant,
         principal=attribution.principal,
         operation=request.operation,
         algorithm=request.algorithm,
@@ -24,4 +22,21 @@ def record(
         request_id=attribution.request_id,
         source_address=attribution.source_address,
         policy=attribution.policy,
+    )
+
+
+def record_of_event(event: Event) -> Draft:
+    """Return the record of something the gateway did or refused."""
+    return Draft(
+        tenant=event.tenant,
+        principal=event.principal,
+        operation=event.operation,
+        algorithm=event.algorithm,
+        key_version=event.key_version,
+        outcome=event.outcome,
+        request_id=event.request_id,
+        source_address=event.source_address,
+        policy=event.policy,
+        event_id=str(event.id),
+        happened_at_us=event.at_us,
     )

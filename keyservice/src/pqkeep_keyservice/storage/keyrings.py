@@ -11,23 +11,41 @@ CAPACITY = 10_000
 
 
 class Keyrings:
-    """The current keyrings. This process is the only one that changes them."""
+    """The current keyrings. In one epoch this process is the only one that changes them."""
 
     def __init__(self, store: KeyStore) -> None:
         """Start empty."""
         self._store = store
+        self._epoch = store.epoch
         self._known: LRUCache[tuple[TenantId, Algorithm], Keyring] = LRUCache(CAPACITY)
 
+    @property
+    def epoch(self) -> int:
+        """The epoch that is now; what was known in the one before it is forgotten."""
+        if self._epoch != self._store.epoch:
+            self._epoch = self._store.epoch
+            self._known.clear()
+        return self._epoch
+
     async def get(self, tenant: TenantId, algorithm: Algorithm) -> Keyring:
-        """Return the current keyring; an empty one where there are no keys."""
+        """Return the current keyring; an empty one where there are no keys.
+
+        Raises OutOfReachError.
+        """
+        epoch = self.epoch
         known = self._known.get((tenant, algorithm))
         if known is not None:
             return known
         loaded = await self._store.load(tenant, algorithm)
-        return self.put(loaded)
+        return self.put(loaded, epoch)
 
-    def put(self, ring: Keyring) -> Keyring:
-        """Take note of a keyring, unless a newer one is known; return the newer of the two."""
+    def put(self, ring: Keyring, epoch: int) -> Keyring:
+        """Take note of a keyring, unless a newer one is known; return the newer of the two.
+
+        Nothing is kept of an epoch that is over.
+        """
+        if epoch != self.epoch:
+            return ring
         known = self._known.get((ring.tenant, ring.algorithm))
         if known is not None and known.revision > ring.revision:
             return known

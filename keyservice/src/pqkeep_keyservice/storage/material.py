@@ -21,7 +21,8 @@ from pqkeep_protocol.keys import KeyStatus, KeyVersion, TenantId
 CAPACITY = 1_000
 SECONDS = 60.0
 
-KeyId = tuple[TenantId, Algorithm, KeyVersion]
+KeyId = tuple[TenantId, Algorithm, KeyVersion, bytes]
+"""With the public key: in a database that was put back, a version may have come to another."""
 T = TypeVar("T")
 
 
@@ -31,7 +32,7 @@ class KeyMaterial:
     def __init__(self, sealer: Sealer) -> None:
         """Start with nothing expanded."""
         self._sealer = sealer
-        self._authentic: MutableMapping[KeyId, bytes] = LRUCache(CAPACITY)
+        self._authentic: MutableMapping[KeyId, bool] = LRUCache(CAPACITY)
         self._encapsulation: MutableMapping[KeyId, EncapsulationKey] = LRUCache(CAPACITY)
         self._verifying: MutableMapping[KeyId, VerifyingKey] = LRUCache(CAPACITY)
         self._decapsulation: TTLCache[KeyId, DecapsulationKey] = TTLCache(CAPACITY, SECONDS)
@@ -70,9 +71,9 @@ class KeyMaterial:
         if entry.info.status is KeyStatus.ARCHIVED:
             return
         key_id = _id(tenant, entry)
-        if self._authentic.get(key_id) != entry.info.public_key:
+        if not self._authentic.get(key_id):
             self._unseal(tenant, entry).wipe()
-            self._authentic[key_id] = entry.info.public_key
+            self._authentic[key_id] = True
 
     def generate(
         self, tenant: TenantId, algorithm: Algorithm, version: KeyVersion
@@ -84,6 +85,17 @@ class KeyMaterial:
         with private.seed() as seed:
             sealed = self._sealer.seal(seed, place(tenant, algorithm, version, public_key))
         return public_key, sealed
+
+    def use(self, sealer: Sealer) -> None:
+        """Seal and unseal with other root keys from now on. Expanded keys stay what they are."""
+        self._sealer = sealer
+
+    def seal_again(self, tenant: TenantId, entry: KeyEntry) -> SealedSeed:
+        """Return a seed under the newest root key."""
+        info = entry.info
+        with self._unseal(tenant, entry) as seed:
+            where = place(tenant, info.algorithm, info.version, info.public_key)
+            return self._sealer.seal(seed, where)
 
     def forget(self, tenant: TenantId, entry: KeyEntry) -> None:
         """Keep nothing of a private key."""
@@ -108,7 +120,8 @@ class KeyMaterial:
 
 
 def _id(tenant: TenantId, entry: KeyEntry) -> KeyId:
-    return tenant, entry.info.algorithm, entry.info.version
+    info = entry.info
+    return tenant, info.algorithm, info.version, info.public_key
 
 
 def _kept(cache: MutableMapping[KeyId, T], key_id: KeyId, load: Callable[[], T]) -> T:

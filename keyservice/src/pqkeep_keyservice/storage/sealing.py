@@ -2,12 +2,15 @@
 
     sealed = 0x01 || root key id (1) || salt (16) || nonce (12) || ciphertext || tag (16)
 
+Root keys are numbered from 1. The newest seals, and each unseals what it sealed.
+
 The associated data names tenant, algorithm, version and public key: a sealed seed that was moved
 to another row does not open.
 """
 
 import hmac
 import os
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 
@@ -36,47 +39,57 @@ class DamagedKeyError(Exception):
 
 
 class Sealer:
-    """Seals and unseals seeds. The only holder of the root key."""
+    """Seals and unseals seeds. The only holder of the root keys."""
 
-    def __init__(self, root_key: Secret, root_key_id: int = 1) -> None:
-        """Take a root key of 32 bytes."""
-        if len(root_key) != ROOT_KEY_SIZE:
+    def __init__(self, root_keys: Mapping[int, Secret]) -> None:
+        """Take root keys of 32 bytes by their ids, at least one."""
+        if any(len(root_key) != ROOT_KEY_SIZE for root_key in root_keys.values()):
             raise ConfigError(f"the root key must be {ROOT_KEY_SIZE} bytes long")
-        self._root_key = root_key
-        self.root_key_id = root_key_id
+        self._root_keys = dict(root_keys)
+        self.newest = max(root_keys)
+
+    @property
+    def root_key_ids(self) -> frozenset[int]:
+        """Which root keys it has."""
+        return frozenset(self._root_keys)
 
     def seal(self, seed: Secret, place: bytes) -> SealedSeed:
         """Encrypt a seed for one place (see ``place``)."""
-        header = bytes((_FORMAT, self.root_key_id))
+        header = bytes((_FORMAT, self.newest))
         salt, nonce = os.urandom(_SALT), os.urandom(_NONCE)
-        box = self._aead(salt).encrypt(nonce, seed.reveal(), header + place)
+        box = self._aead(self.newest, salt).encrypt(nonce, seed.reveal(), header + place)
         return SealedSeed(header + salt + nonce + box)
 
     def unseal(self, sealed: SealedSeed, place: bytes) -> Secret:
         """Decrypt a seed at its place. Raises DamagedKeyError."""
         header, rest = sealed[:_HEADER], sealed[_HEADER:]
-        if header != bytes((_FORMAT, self.root_key_id)):
+        if len(header) != _HEADER or header[0] != _FORMAT or header[1] not in self._root_keys:
             raise DamagedKeyError
         salt, nonce, box = rest[:_SALT], rest[_SALT : _SALT + _NONCE], rest[_SALT + _NONCE :]
         try:
-            return Secret(self._aead(salt).decrypt(nonce, box, header + place))
+            return Secret(self._aead(header[1], salt).decrypt(nonce, box, header + place))
         except (InvalidTag, ValueError):
             raise DamagedKeyError from None
 
-    def check_value(self) -> bytes:
+    def check_value(self, root_key_id: int) -> bytes:
         """Return 16 bytes that tell root keys apart and reveal nothing of them."""
-        return self._derive(b"", b"pqkeep/check/v1")[:CHECK_VALUE_SIZE]
+        return self._derive(root_key_id, b"", b"pqkeep/check/v1")[:CHECK_VALUE_SIZE]
 
-    def matches(self, check_value: bytes) -> bool:
-        """Return whether a check value is this root key's."""
-        return hmac.compare_digest(self.check_value(), check_value)
+    def matches(self, root_key_id: int, check_value: bytes) -> bool:
+        """Return whether a check value is that root key's."""
+        return hmac.compare_digest(self.check_value(root_key_id), check_value)
 
-    def _aead(self, salt: bytes) -> AESGCM:
-        return AESGCM(self._derive(salt, b"pqkeep/seal/v1"))
+    def _aead(self, root_key_id: int, salt: bytes) -> AESGCM:
+        return AESGCM(self._derive(root_key_id, salt, b"pqkeep/seal/v1"))
 
-    def _derive(self, salt: bytes, info: bytes) -> bytes:
+    def _derive(self, root_key_id: int, salt: bytes, info: bytes) -> bytes:
         kdf = HKDF(SHA256(), length=ROOT_KEY_SIZE, salt=salt, info=info)
-        return kdf.derive(self._root_key.reveal())
+        return kdf.derive(self._root_keys[root_key_id].reveal())
+
+
+def root_key_of(sealed: SealedSeed) -> int:
+    """Return the id of the root key that a seed is sealed under."""
+    return sealed[1]
 
 
 def place(tenant: TenantId, algorithm: Algorithm, version: KeyVersion, public_key: bytes) -> bytes:
@@ -90,6 +103,11 @@ def place(tenant: TenantId, algorithm: Algorithm, version: KeyVersion, public_ke
             sha256(public_key).digest(),
         )
     )
+
+
+def read_sealer(files: Mapping[int, str]) -> Sealer:
+    """Read root keys by their ids. Raises ConfigError."""
+    return Sealer({each: read_root_key(Path(path)) for each, path in files.items()})
 
 
 def read_root_key(path: Path) -> Secret:

@@ -1,23 +1,32 @@
 """Keyrings and audit records in SQL. A change is a compare-and-swap on the keyring's revision."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
-from typing import NamedTuple
+from typing import TypeVar, TypeVarTuple, assert_never
+from uuid import UUID
 
 import sqlalchemy as sa
 
 from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.keyring import KeyEntry, Keyring, SealedSeed
+from pqkeep_keyservice.merkle import Frontier
 from pqkeep_keyservice.storage import once
+from pqkeep_keyservice.storage.checkpoints import check_log, log_id
 from pqkeep_keyservice.storage.database import Database
 from pqkeep_keyservice.storage.once import Earlier
+from pqkeep_keyservice.storage.records import Addition, Draft, Row, Tail, add
 from pqkeep_keyservice.storage.schema import AUDIT_RECORDS, KEYRINGS, KEYS, ROOT_KEYS
-from pqkeep_keyservice.storage.sealing import DamagedKeyError, Sealer
+from pqkeep_keyservice.storage.sealing import DamagedKeyError, Sealer, root_key_of
+from pqkeep_keyservice.storage.search import size
+from pqkeep_keyservice.storage.tree import load_tail, make_tiles
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import Once
+
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -41,32 +50,35 @@ class Change:
         return any(before.sealed and after.sealed is None for before, after in before_and_after)
 
 
+@dataclass(frozen=True, slots=True)
+class RootKeyAdded:
+    """A root key that seals from now on."""
+
+    root_key_id: int
+    check_value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RootKeysDropped:
+    """Root keys older than one; stale for as long as a seed is sealed under them."""
+
+    newest: int
+
+
+AnyChange = Change | RootKeyAdded | RootKeysDropped
+
+
 class Verdict(Enum):
     """What became of a change and its record: both are durable, or neither is there."""
 
     DURABLE = auto()
     STALE = auto()
-    """Another change came first, or the same one was made before with its Idempotency-Key."""
+    """Another change came first, or may have; or this one was made with its Idempotency-Key."""
     QUOTA_REACHED = auto()
 
 
-class AuditRow(NamedTuple):
-    """One row of the audit log, in the order of its columns."""
-
-    recorded_at_us: int
-    tenant_id: str
-    principal: str
-    operation: str
-    algorithm: str | None
-    key_version: int | None
-    outcome: str
-    request_id: str
-    source_address: str
-    policy: str
-
-
-Entry = tuple[AuditRow, Change | None]
-"""One row, and the change it records, if any."""
+Entry = tuple[Draft, AnyChange | None]
+"""One record, and the change it is of, if any."""
 
 
 class KeyStore:
@@ -75,50 +87,142 @@ class KeyStore:
     def __init__(self, database: Database) -> None:
         """Use an open database."""
         self._database = database
-        insert = sa.insert(AUDIT_RECORDS)
-        self._insert_audit_row = str(
-            insert.compile(dialect=database.dialect, column_keys=AuditRow._fields)
+        self._insert_record = str(
+            sa.insert(AUDIT_RECORDS).compile(dialect=database.dialect, column_keys=Row._fields)
         )
+        self._tail: tuple[int, Tail] | None = None
+        self.size = 0
+        """How many audit records are durable."""
 
-    def check_root_key(self, sealer: Sealer) -> None:
-        """Remember the root key's check value, or compare it. Raises ConfigError."""
-        query = sa.select(ROOT_KEYS.c.check_value).where(ROOT_KEYS.c.id == sealer.root_key_id)
-        with self._database.transaction() as connection:
-            stored = connection.execute(query).scalar()
-            if stored is None:
-                row = {"id": sealer.root_key_id, "check_value": sealer.check_value()}
-                connection.execute(sa.insert(ROOT_KEYS), row)
-            elif not sealer.matches(stored):
-                raise ConfigError("the root key is not the one that sealed this database's keys")
+    @property
+    def epoch(self) -> int:
+        """Counts how often what is in memory has become out of date all at once."""
+        return self._database.epoch
+
+    async def check(self, sealer: Sealer) -> None:
+        """Compare root key and audit log with what was kept of them. Raises ConfigError."""
+        self.size = await self._database.write(_check, sealer)
+
+    async def root_keys(self) -> dict[int, bytes]:
+        """Return the check values of the root keys that seeds are sealed under, by id."""
+        return await self._database.read(_root_keys)
 
     async def load(self, tenant: TenantId, algorithm: Algorithm) -> Keyring:
         """Return the current keyring; an empty one where there are no keys."""
         return await self._database.read(_load, tenant, algorithm)
 
+    async def write(
+        self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
+    ) -> T:
+        """Run a function in a transaction of its own. What it wrote is durable on return."""
+        return await self._database.write(function, *arguments)
+
+    async def query(
+        self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
+    ) -> T:
+        """Run a function that only reads, and may take its time, on what is durable."""
+        return await self._database.query(function, *arguments)
+
+    async def frontier(self) -> tuple[UUID, Frontier]:
+        """Return which log this is, and its tree, of all that is durable."""
+        return await self._database.read(self._frontier)
+
     async def find_earlier(self, tenant: TenantId, key: Once) -> Earlier | None:
         """Return what an Idempotency-Key was used for, if it was."""
         return await self._database.read(once.find, tenant, key)
 
-    async def commit(self, entries: Sequence[Entry]) -> list[Verdict]:
-        """Make many records, each with its change, durable in one transaction."""
-        return await self._database.write(self._write, entries)
+    async def commit(self, entries: Sequence[Entry], epoch: int | None = None) -> list[Verdict]:
+        """Make many records, each with its change, durable in one transaction.
+
+        What was worked out in an earlier epoch is stale. Raises OutOfReachError.
+        """
+        of_epoch = epoch or self.epoch
+        verdicts, tail, addition = await self._database.write(self._write, entries, of_epoch)
+        tail.move(addition)
+        self._tail = of_epoch, tail
+        self.size = tail.frontier.size
+        return verdicts
 
     async def scrub(self) -> bool:
         """Leave no copy of what was deleted on disk; return whether that could be done."""
         return await self._database.scrub()
 
-    def _write(self, connection: sa.Connection, entries: Sequence[Entry]) -> list[Verdict]:
+    def _frontier(self, connection: sa.Connection) -> tuple[UUID, Frontier]:
+        tail = self._take_tail(connection)
+        self._tail = self._database.epoch, tail
+        return log_id(connection), tail.frontier
+
+    def _take_tail(self, connection: sa.Connection) -> Tail:
+        """Return the log's end. It is kept again once what is added to it is durable."""
+        kept, self._tail = self._tail, None
+        if kept is not None and kept[0] == self._database.epoch:
+            return kept[1]
+        return load_tail(connection)
+
+    def _write(
+        self, connection: sa.Connection, entries: Sequence[Entry], epoch: int
+    ) -> tuple[list[Verdict], Tail, Addition]:
+        is_current = epoch == self._database.epoch
+        tail = self._take_tail(connection)
         verdicts = [
-            _apply(connection, change) if change else Verdict.DURABLE for _, change in entries
+            (_apply(connection, change) if change else Verdict.DURABLE)
+            if is_current
+            else Verdict.STALE
+            for _, change in entries
         ]
-        rows = [
-            row
-            for (row, _), verdict in zip(entries, verdicts, strict=True)
+        drafts = [
+            draft
+            for (draft, _), verdict in zip(entries, verdicts, strict=True)
             if verdict is Verdict.DURABLE
         ]
-        if rows:
-            connection.exec_driver_sql(self._insert_audit_row, rows)
-        return verdicts
+        return verdicts, tail, add(connection, self._insert_record, tail, _new(connection, drafts))
+
+
+def _check(connection: sa.Connection, sealer: Sealer) -> int:
+    """Check what is kept; return how many audit records there are."""
+    _check_root_keys(connection, sealer)
+    make_tiles(connection)
+    check_log(connection)
+    return size(connection)
+
+
+def _check_root_keys(connection: sa.Connection, sealer: Sealer) -> None:
+    """Compare the root keys with their check values, or remember the first one's."""
+    stored = _root_keys(connection)
+    if not stored:
+        added = RootKeyAdded(sealer.newest, sealer.check_value(sealer.newest))
+        _add_root_key(connection, added)
+    require_root_keys(sealer, stored)
+
+
+def require_root_keys(sealer: Sealer, check_values: Mapping[int, bytes]) -> None:
+    """Raise ConfigError unless everything that is sealed can be unsealed."""
+    for each, check_value in check_values.items():
+        if each not in sealer.root_key_ids:
+            raise ConfigError(
+                f"root key {each} is missing: this database's keys are sealed with it"
+            )
+        if not sealer.matches(each, check_value):
+            raise ConfigError("the root key is not the one that sealed this database's keys")
+
+
+def _root_keys(connection: sa.Connection) -> dict[int, bytes]:
+    return {row.id: row.check_value for row in connection.execute(sa.select(ROOT_KEYS))}
+
+
+def _new(connection: sa.Connection, drafts: Sequence[Draft]) -> Sequence[Draft]:
+    """Leave out the events that were brought before."""
+    brought = {draft.event_id for draft in drafts if draft.event_id is not None}
+    if not brought:
+        return drafts
+    query = sa.select(AUDIT_RECORDS.c.event_id).where(AUDIT_RECORDS.c.event_id.in_(brought))
+    seen = set(connection.execute(query).scalars())
+    new: list[Draft] = []
+    for draft in drafts:
+        if draft.event_id is None or draft.event_id not in seen:
+            new.append(draft)
+            seen.add(draft.event_id)
+    return new
 
 
 def _load(connection: sa.Connection, tenant: TenantId, algorithm: Algorithm) -> Keyring:
@@ -135,13 +239,74 @@ def _load(connection: sa.Connection, tenant: TenantId, algorithm: Algorithm) -> 
     return Keyring(tenant, algorithm, tuple(_entry(algorithm, row) for row in rows), ring.revision)
 
 
-def _apply(connection: sa.Connection, change: Change) -> Verdict:
+def _apply(connection: sa.Connection, change: AnyChange) -> Verdict:
+    match change:
+        case Change():
+            return _change_keyring(connection, change)
+        case RootKeyAdded():
+            return _add_root_key(connection, change)
+        case RootKeysDropped():
+            return _drop_root_keys(connection, change)
+        case _:
+            assert_never(change)
+
+
+def _add_root_key(connection: sa.Connection, change: RootKeyAdded) -> Verdict:
+    if change.root_key_id in _root_keys(connection):
+        return Verdict.STALE
+    row = {"id": change.root_key_id, "check_value": change.check_value}
+    connection.execute(sa.insert(ROOT_KEYS), row)
+    return Verdict.DURABLE
+
+
+def _drop_root_keys(connection: sa.Connection, change: RootKeysDropped) -> Verdict:
+    if sealed_otherwise(connection, change.newest, None, 1):
+        return Verdict.STALE
+    dropped = connection.execute(sa.delete(ROOT_KEYS).where(ROOT_KEYS.c.id != change.newest))
+    return Verdict.DURABLE if dropped.rowcount else Verdict.STALE
+
+
+def sealed_otherwise(
+    connection: sa.Connection,
+    root_key_id: int,
+    after: tuple[TenantId, Algorithm] | None,
+    limit: int,
+) -> list[tuple[TenantId, Algorithm]]:
+    """Return keyrings with seeds under another root key, in their order, after one of them."""
+    name = (KEYS.c.tenant_id, KEYS.c.algorithm)
+    query = sa.select(*name).where(_is_sealed_otherwise(root_key_id)).distinct()
+    if after is not None:
+        tenant, algorithm = after
+        query = query.where(
+            sa.or_(
+                KEYS.c.tenant_id > tenant,
+                sa.and_(KEYS.c.tenant_id == tenant, KEYS.c.algorithm > algorithm),
+            )
+        )
+    found = connection.execute(query.order_by(*name).limit(limit))
+    return [(TenantId(row.tenant_id), Algorithm(row.algorithm)) for row in found]
+
+
+def count_sealed_otherwise(connection: sa.Connection, root_key_id: int) -> int:
+    """Return how many seeds are sealed under another root key."""
+    query = sa.select(sa.func.count()).where(_is_sealed_otherwise(root_key_id))
+    return connection.execute(query).scalar_one()
+
+
+def _is_sealed_otherwise(root_key_id: int) -> sa.ColumnElement[bool]:
+    under = sa.func.substr(KEYS.c.sealed_seed, 2, 1, type_=sa.LargeBinary)
+    return sa.and_(KEYS.c.sealed_seed.is_not(None), under != bytes((root_key_id,)))
+
+
+def _change_keyring(connection: sa.Connection, change: Change) -> Verdict:
     old, new = change.old, change.new
     same = _same_ring(KEYRINGS, new.tenant, new.algorithm)
     current = connection.execute(sa.select(KEYRINGS.c.revision).where(same)).scalar()
     if (current or 0) != old.revision:
         return Verdict.STALE
     if change.once is not None and once.find(connection, new.tenant, change.once):
+        return Verdict.STALE
+    if _is_under_dropped_root_key(connection, change):
         return Verdict.STALE
     if change.quota is not None and _active_keys(connection, new.tenant) >= change.quota:
         return Verdict.QUOTA_REACHED
@@ -153,6 +318,12 @@ def _apply(connection: sa.Connection, change: Change) -> Verdict:
         swap = sa.update(KEYRINGS).where(same, KEYRINGS.c.revision == old.revision)
         if connection.execute(swap.values(counts)).rowcount == 0:
             return Verdict.STALE
+    _write_keys(connection, change)
+    return Verdict.DURABLE
+
+
+def _write_keys(connection: sa.Connection, change: Change) -> None:
+    old, new = change.old, change.new
     for before, after in zip(old.entries, new.entries, strict=False):
         if after is not before:
             connection.execute(
@@ -167,7 +338,13 @@ def _apply(connection: sa.Connection, change: Change) -> Verdict:
         connection.execute(sa.insert(KEYS), _row(new.tenant, added))
         if change.once is not None:
             once.remember(connection, new.tenant, change.once, added.info.version)
-    return Verdict.DURABLE
+
+
+def _is_under_dropped_root_key(connection: sa.Connection, change: Change) -> bool:
+    """Return whether a key was made while the root key that sealed it went away."""
+    oldest = connection.execute(sa.select(sa.func.min(ROOT_KEYS.c.id))).scalar() or 0
+    new = change.new.entries[len(change.old.entries) :]
+    return any(each.sealed and root_key_of(each.sealed) < oldest for each in new)
 
 
 def _active_keys(connection: sa.Connection, tenant: TenantId) -> int:

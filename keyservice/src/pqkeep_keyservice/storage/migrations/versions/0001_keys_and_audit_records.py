@@ -42,9 +42,10 @@ def upgrade() -> None:
         sqlite_where=sa.text("status = 'active'"),
         postgresql_where=sa.text("status = 'active'"),
     )
+    counter = sa.BigInteger().with_variant(sa.Integer, "sqlite")
     op.create_table(
         "audit_records",
-        sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=True),
+        sa.Column("sequence", counter, primary_key=True, autoincrement=True),
         sa.Column("recorded_at_us", sa.BigInteger, nullable=False),
         sa.Column("tenant_id", sa.String(36), nullable=False),
         sa.Column("principal", sa.String(128), nullable=False),

@@ -5,14 +5,27 @@ of complete subtrees, ``subtree(level, index)``: the ``2 ** level`` leaves from
 ``index << level`` on.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from hashlib import sha256
+from typing import NamedTuple
 
 Subtree = Callable[[int, int], bytes]
 
 EMPTY_ROOT = sha256().digest()
+
+TILE_LEVELS = 8
+"""Every eighth level of the tree is kept: one hash for 256 below it. The rest is computed again
+when a proof asks for it."""
+
+
+class Tile(NamedTuple):
+    """The hash of a complete subtree on a level that is kept."""
+
+    level: int
+    position: int
+    hash: bytes
 
 
 def leaf_hash(data: bytes) -> bytes:
@@ -32,16 +45,19 @@ class Frontier:
     size: int = 0
     hashes: tuple[bytes, ...] = ()
 
-    def grown(self, leaves: Iterable[bytes]) -> "Frontier":
-        """Return the tree with more leaves, given by their hashes."""
+    def grown(self, leaves: Iterable[bytes]) -> tuple["Frontier", list[Tile]]:
+        """Return the tree with more leaves, given by their hashes, and its new tiles."""
         size, hashes = self.size, list(self.hashes)
+        tiles: list[Tile] = []
         for leaf in leaves:
-            top, full = leaf, size
+            top, full, level = leaf, size, 0
             while full & 1:
-                top, full = node_hash(hashes.pop(), top), full >> 1
+                top, full, level = node_hash(hashes.pop(), top), full >> 1, level + 1
+                if level % TILE_LEVELS == 0:
+                    tiles.append(Tile(level, full, top))
             hashes.append(top)
             size += 1
-        return Frontier(size, tuple(hashes))
+        return Frontier(size, tuple(hashes)), tiles
 
     def root(self) -> bytes:
         """Return the hash of the whole tree."""
@@ -51,6 +67,13 @@ class Frontier:
 def frontier(size: int, subtree: Subtree) -> Frontier:
     """Return the frontier of the tree of the first leaves."""
     return Frontier(size, tuple(subtree(*each) for each in _complete(0, size)))
+
+
+def fold(hashes: Sequence[bytes]) -> bytes:
+    """Return the root of a complete subtree from the hashes of one of its levels."""
+    while len(hashes) > 1:
+        hashes = [node_hash(*pair) for pair in zip(hashes[::2], hashes[1::2], strict=True)]
+    return hashes[0]
 
 
 def range_hash(begin: int, end: int, subtree: Subtree) -> bytes:

@@ -1,0 +1,111 @@
+"""Answers requests about the audit log. Reading it leaves no record."""
+
+import asyncio
+import logging
+from typing import assert_never
+
+from pqkeep_keyservice.audit.log import AuditLog
+from pqkeep_keyservice.audit.record import record_of_event
+from pqkeep_keyservice.notary import ALGORITHMS, Notary
+from pqkeep_keyservice.storage import checkpoints, search
+from pqkeep_keyservice.storage.database import OutOfReachError
+from pqkeep_keyservice.storage.keyrings import Keyrings
+from pqkeep_keyservice.storage.store import KeyStore
+from pqkeep_keyservice.storage.tree import DamagedLogError
+from pqkeep_protocol.audit import (
+    AnyAuditRequest,
+    AnyAuditResult,
+    AuditKey,
+    AuditKeys,
+    Checkpoints,
+    Consistency,
+    GetUsage,
+    ListAuditKeys,
+    ListCheckpoints,
+    ListRecords,
+    NewCheckpoint,
+    Proofs,
+    ProveConsistency,
+    ProveRecords,
+    Recorded,
+    RecordEvents,
+    Records,
+    SignCheckpoint,
+    Usage,
+)
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import INSTALLATION
+
+_LOG = logging.getLogger(__name__)
+
+
+class Auditor:
+    """What the key service says about its log."""
+
+    def __init__(self, store: KeyStore, rings: Keyrings, log: AuditLog, notary: Notary) -> None:
+        """Read the store, write to the log, have the notary sign."""
+        self._store = store
+        self._rings = rings
+        self._log = log
+        self._notary = notary
+
+    async def answer(self, request: AnyAuditRequest) -> AnyAuditResult:
+        """Return what is asked for. Raises KeyServiceError."""
+        try:
+            return await self._answer(request)
+        except KeyServiceError:
+            raise
+        except DamagedLogError:
+            kind = ErrorKind.RECORD_NOT_FOUND
+        except OutOfReachError:
+            kind = ErrorKind.UNAVAILABLE
+        except Exception:  # noqa: BLE001 - a fault of ours is an answer too
+            _LOG.exception("%s failed", type(request).__name__)
+            kind = ErrorKind.INTERNAL
+        raise KeyServiceError(kind)
+
+    async def _answer(  # noqa: PLR0911 - one flat table, checked by assert_never
+        self, request: AnyAuditRequest
+    ) -> AnyAuditResult:
+        match request:
+            case RecordEvents():
+                events = [record_of_event(event) for event in request.events]
+                await asyncio.gather(*map(self._log.commit, events))
+                return Recorded()
+            case ListRecords():
+                page = await self._store.query(search.find, request)
+                return Records(lines=page.lines, next=page.next)
+            case ProveRecords():
+                return Proofs(proofs=await self._store.query(search.prove, request))
+            case ProveConsistency():
+                path = await self._store.query(search.prove_consistency, request)
+                return Consistency(path=path)
+            case ListCheckpoints():
+                return Checkpoints(checkpoints=await self._store.query(checkpoints.find, request))
+            case SignCheckpoint():
+                return NewCheckpoint(checkpoint=await self._notary.sign(request.algorithm))
+            case ListAuditKeys():
+                return await self._keys()
+            case GetUsage():
+                return await self._usage(request)
+            case _:
+                assert_never(request)
+
+    async def _keys(self) -> AuditKeys:
+        rings = [await self._rings.get(INSTALLATION, algorithm) for algorithm in ALGORITHMS]
+        return AuditKeys(
+            log_id=await self._store.query(checkpoints.log_id),
+            keys=tuple(
+                AuditKey(ring.algorithm, entry.info.version, entry.info.public_key)
+                for ring in rings
+                for entry in ring.entries
+            ),
+        )
+
+    async def _usage(self, request: GetUsage) -> Usage:
+        ring = await self._rings.get(request.tenant, request.algorithm)
+        ring.entry(request.version)
+        uses, last = await self._store.query(
+            checkpoints.uses, request.tenant, request.algorithm, request.version
+        )
+        return Usage(uses=uses, last_used_us=last)

@@ -1,0 +1,191 @@
+"""Changes the root key while the service runs.
+
+A root key is taken up when the settings name it, at the start or when an operator's command asks
+for that. From then on it seals what is new, and what older ones sealed is sealed again, a keyring
+at a time, each as a change like any other: where somebody else changed the keyring first, it is
+tried again. When nothing is left the older root keys are dropped. All of it is in the database, so
+a process that is killed goes on where it was.
+"""
+
+import asyncio
+import logging
+from pathlib import Path
+
+from pqkeep_keyservice import config
+from pqkeep_keyservice.audit.log import AuditLog
+from pqkeep_keyservice.audit.record import SUCCESS
+from pqkeep_keyservice.config import Config, ConfigError
+from pqkeep_keyservice.operations.resources import Resources
+from pqkeep_keyservice.slhdsa_process import Setup
+from pqkeep_keyservice.storage.database import OutOfReachError
+from pqkeep_keyservice.storage.keyrings import Keyrings
+from pqkeep_keyservice.storage.records import Draft
+from pqkeep_keyservice.storage.sealing import DamagedKeyError, Sealer, read_sealer, root_key_of
+from pqkeep_keyservice.storage.store import (
+    Change,
+    KeyStore,
+    RootKeyAdded,
+    RootKeysDropped,
+    Verdict,
+    count_sealed_otherwise,
+    require_root_keys,
+    sealed_otherwise,
+)
+from pqkeep_protocol.administration import RootKeys, TakeUpRootKeys
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import INSTALLATION, TenantId
+
+_LOG = logging.getLogger(__name__)
+
+OPERATION = "rotate-root-key"
+OPERATOR, KEY_SERVICE = "operator", "key-service"
+BEGUN, COMPLETED = "begun", "completed"
+AT_ONCE = 16
+"""Keyrings in one transaction."""
+RETRY_SECONDS = 5.0
+
+
+def setup_of(settings: Config) -> Setup:
+    """Return what SLH-DSA's workers need to know."""
+    root_keys = tuple(settings.root_keys.items())
+    return Setup(root_keys, settings.slh_dsa, settings.openssl_library)
+
+
+class RootKeyChanger:
+    """Takes root keys up, and has everything sealed under the newest."""
+
+    def __init__(
+        self,
+        settings: Path,
+        sealer: Sealer,
+        store: KeyStore,
+        rings: Keyrings,
+        resources: Resources,
+        log: AuditLog,
+    ) -> None:
+        """Begin with the root keys of a sealer, of which the store was checked."""
+        self._settings = settings
+        self._sealer = sealer
+        self._store = store
+        self._rings = rings
+        self._resources = resources
+        self._log = log
+        self._turn = asyncio.Lock()
+        self._wanted = asyncio.Event()
+        self._damaged = 0
+
+    async def answer(self, _: TakeUpRootKeys) -> RootKeys:
+        """Take up what the settings name now, and tell how far things are."""
+        try:
+            settings = config.read(self._settings)
+            sealer = read_sealer(settings.root_keys)
+            async with self._turn:
+                await self._take_up(sealer, setup_of(settings))
+            in_use = tuple(sorted(await self._store.root_keys()))
+            left = await self._store.query(count_sealed_otherwise, self._sealer.newest)
+        except ConfigError as error:
+            _LOG.error("the root keys stay as they are: %s", error)
+            raise KeyServiceError(ErrorKind.UNAVAILABLE) from None
+        except OutOfReachError:
+            raise KeyServiceError(ErrorKind.UNAVAILABLE) from None
+        return RootKeys(in_use=in_use, left=left, damaged=min(left, self._damaged))
+
+    async def begin(self) -> None:
+        """Note the newest root key before anything is sealed with it. Raises KeyServiceError."""
+        if await self._is_new(self._sealer):
+            await self._note(self._sealer)
+
+    async def run(self) -> None:
+        """Seal again what is sealed under older root keys, whenever there is such, until cancelled."""
+        self._wanted.set()
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            try:
+                is_over = await self._seal_all_again()
+            except (KeyServiceError, OutOfReachError):
+                is_over = False
+            except Exception:  # noqa: BLE001 - it is tried again, and the command says what is left
+                _LOG.exception("private keys could not be sealed again")
+                is_over = False
+            if not is_over:
+                await asyncio.sleep(RETRY_SECONDS)
+                self._wanted.set()
+
+    async def _take_up(self, sealer: Sealer, setup: Setup) -> None:
+        check_values = await self._store.root_keys()
+        require_root_keys(sealer, check_values)
+        if sealer.root_key_ids == self._sealer.root_key_ids:
+            return
+        if sealer.newest not in check_values:
+            await self._note(sealer)
+        self._sealer = sealer
+        self._resources.material.use(sealer)
+        self._resources.slh_dsa.use(setup)
+        self._wanted.set()
+
+    async def _is_new(self, sealer: Sealer) -> bool:
+        check_values = await self._store.root_keys()
+        return sealer.newest not in check_values
+
+    async def _note(self, sealer: Sealer) -> None:
+        added = RootKeyAdded(sealer.newest, sealer.check_value(sealer.newest))
+        draft = _draft(OPERATOR, sealer.newest, None, BEGUN)
+        await self._log.commit(draft, added)
+        _LOG.info("root key %d seals from now on", sealer.newest)
+
+    async def _seal_all_again(self) -> bool:
+        """Return whether there is nothing left under an older root key."""
+        newest = self._sealer.newest
+        if set(await self._store.root_keys()) == {newest}:
+            return True
+        after, damaged = None, 0
+        while some := await self._store.query(sealed_otherwise, newest, after, AT_ONCE):
+            outcomes = await asyncio.gather(*(self._seal_again(*name) for name in some))
+            damaged += sum(outcomes)
+            after = some[-1]
+        self._damaged = damaged
+        draft = _draft(KEY_SERVICE, newest, None, COMPLETED)
+        if await self._log.commit(draft, RootKeysDropped(newest)) is not Verdict.DURABLE:
+            return False
+        await self._log.scrub()
+        _LOG.info("every private key is sealed under root key %d", newest)
+        return True
+
+    async def _seal_again(self, tenant: TenantId, algorithm: Algorithm) -> int:
+        """Seal a keyring's seeds again; return how many could not be unsealed."""
+        newest = self._sealer.newest
+        while True:
+            epoch = self._rings.epoch
+            ring = await self._rings.get(tenant, algorithm)
+            sealed, damaged = {}, 0
+            for entry in ring.entries:
+                if entry.sealed is None or root_key_of(entry.sealed) == newest:
+                    continue
+                try:
+                    sealed[entry.info.version] = self._resources.material.seal_again(tenant, entry)
+                except DamagedKeyError:
+                    damaged += 1
+            if not sealed:
+                return damaged
+            new = ring.with_sealed_again(sealed)
+            draft = _draft(KEY_SERVICE, newest, algorithm, SUCCESS)
+            self._rings.forget(ring)
+            if await self._log.commit(draft, Change(ring, new), epoch) is Verdict.DURABLE:
+                self._rings.put(new, epoch)
+                return damaged
+
+
+def _draft(principal: str, root_key_id: int, algorithm: Algorithm | None, outcome: str) -> Draft:
+    return Draft(
+        tenant=INSTALLATION,
+        principal=principal,
+        operation=OPERATION,
+        algorithm=algorithm,
+        key_version=None,
+        outcome=outcome,
+        request_id=f"root-key-{root_key_id}",
+        source_address="",
+        policy="",
+    )

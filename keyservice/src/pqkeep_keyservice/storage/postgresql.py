@@ -1,0 +1,307 @@
+"""The key service's database on a PostgreSQL server.
+
+One session does all the work. It holds an advisory lock for as long as it lives, so that nobody
+else writes. When it is lost, for whatever reason, nothing more is answered until there is a new
+one that holds the lock; and since another key service may have held it in between, that begins a
+new epoch.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Self
+
+import asyncpg
+import sqlalchemy as sa
+from alembic.util import CommandError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
+
+from pqkeep_keyservice.config import ConfigError
+from pqkeep_keyservice.storage.database import Arguments, OutOfReachError, T
+from pqkeep_keyservice.storage.migration import migrate
+from pqkeep_keyservice.storage.schema import KEYS
+
+_LOG = logging.getLogger(__name__)
+
+LOCK = 0x7071_6B65_6570_0001
+"""The advisory lock of the key service: "pqkeep", 1."""
+LOCK_SECONDS = 15.0
+"""A server needs so long to notice that the machine which held the lock is gone; see SESSION."""
+CONNECT_SECONDS = 3.0
+OPEN_SECONDS = 30.0
+"""The lock, the checks and the migrations, which may be many."""
+ANSWER_SECONDS = 4.0
+"""For one transaction. Who asked is told within the gateway's ten seconds."""
+QUERY_SECONDS = 8.0
+QUERIES = 2
+"""Queries at once: each has a connection, and the role has few (see deploy/postgresql.sql)."""
+SCRUB_SECONDS = 60.0
+FIRST_RETRY_SECONDS = 0.05
+LAST_RETRY_SECONDS = 1.0
+SESSION = {
+    "application_name": "pqkeep key service",
+    "idle_in_transaction_session_timeout": "10s",  # a process that hangs does not keep the lock
+    "tcp_keepalives_idle": "5",  # nor does a machine that is gone
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "10s",
+}
+_MISFITS = (
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.InsufficientPrivilegeError,
+    asyncpg.ClientConfigurationError,
+)
+"""What a server says that will say the same tomorrow."""
+_FAILURES = (sa.exc.SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
+
+
+class _InUseError(ConfigError):
+    pass
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Session:
+    connection: AsyncConnection
+    driver: asyncpg.Connection
+
+    async def close(self) -> None:
+        """End it, politely if the server answers."""
+        with suppress(*_FAILURES):
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await self.connection.close()
+
+    async def abandon(self) -> None:
+        """End it, whatever the server says."""
+        self.driver.terminate()
+        with suppress(*_FAILURES):
+            await self.connection.invalidate()
+            await self.connection.close()
+
+
+class PostgresqlDatabase:
+    """A Database in which each batch is one transaction on one session."""
+
+    def __init__(self, engine: AsyncEngine, name: str) -> None:
+        """Know where the database is, by a name without secrets. See ``open``."""
+        self._engine = engine
+        self._name = name
+        self._session: _Session | None = None
+        self._turn = asyncio.Lock()
+        self._queries = asyncio.Semaphore(QUERIES)
+        self._reopening: asyncio.Task[None] | None = None
+        self._epoch = 0
+        self.is_scrubbed = True
+
+    @classmethod
+    async def open(
+        cls, url: str, password_file: str | None = None, patience: float = LOCK_SECONDS
+    ) -> Self:
+        """Take the database for this process alone and migrate it.
+
+        The password, if there is one, is in a file as libpq knows it. Raises ConfigError, and
+        OutOfReachError where a later try may succeed.
+        """
+        if password_file is not None:
+            _require_private(Path(password_file))
+        connect = partial(
+            asyncpg.connect,
+            url,
+            passfile=password_file,
+            timeout=CONNECT_SECONDS,
+            server_settings=SESSION,
+            target_session_attrs="read-write",
+        )
+        engine = create_async_engine(
+            "postgresql+asyncpg://",
+            async_creator=connect,
+            poolclass=NullPool,
+            isolation_level="READ COMMITTED",
+            hide_parameters=True,
+        )
+        opened = cls(engine, url)
+        until = asyncio.get_running_loop().time() + patience
+        while True:
+            try:
+                await opened._begin_epoch()
+            except _InUseError:
+                if asyncio.get_running_loop().time() >= until:
+                    raise
+                await asyncio.sleep(LAST_RETRY_SECONDS)
+            else:
+                return opened
+
+    @property
+    def dialect(self) -> sa.Dialect:
+        """What SQL is compiled for."""
+        return self._engine.dialect
+
+    @property
+    def epoch(self) -> int:
+        """Counts the sessions there have been."""
+        return self._epoch
+
+    async def write(
+        self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
+    ) -> T:
+        """Run a function in a transaction. What it wrote is durable on return.
+
+        Raises OutOfReachError, also where the outcome of a commit is unknown.
+        """
+        async with self._turn:
+            session = self._session
+            if session is None:
+                raise OutOfReachError
+            try:
+                async with asyncio.timeout(ANSWER_SECONDS), session.connection.begin():
+                    return await session.connection.run_sync(function, *arguments)
+            except sa.exc.IntegrityError:
+                raise  # the server has said no, and the session is as good as before
+            except _FAILURES as error:
+                self._lose(session, _problem(error))
+                raise OutOfReachError from None
+            except asyncio.CancelledError:
+                self._lose(session, "interrupted")
+                raise
+
+    read = write
+
+    async def query(
+        self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
+    ) -> T:
+        """Run a function that only reads, and may take its time, on what is durable."""
+        try:
+            async with (
+                asyncio.timeout(QUERY_SECONDS),
+                self._queries,
+                self._engine.connect() as connection,
+            ):
+                # All that the function reads is of one moment.
+                moment = await connection.execution_options(isolation_level="REPEATABLE READ")
+                return await moment.run_sync(function, *arguments)
+        except _FAILURES as error:
+            _LOG.warning("the database could not be read: %s", _problem(error))
+            raise OutOfReachError from None
+
+    async def scrub(self) -> bool:
+        """Remove deleted rows from the table of keys.
+
+        Not from the write-ahead log, replicas and backups, nor the bytes from a page's free space.
+        """
+        self.is_scrubbed = False
+        try:
+            async with asyncio.timeout(SCRUB_SECONDS), self._engine.connect() as connection:
+                single = await connection.execution_options(isolation_level="AUTOCOMMIT")
+                await single.exec_driver_sql(f"VACUUM {KEYS.name}")
+        except _FAILURES as error:
+            _LOG.warning("deleted keys could not be vacuumed: %s", _problem(error))
+        else:
+            self.is_scrubbed = True
+        return self.is_scrubbed
+
+    async def close(self) -> None:
+        """Wait for the last commit and end the session."""
+        async with self._turn:
+            last, self._session = self._session, None
+        if self._reopening is not None:
+            self._reopening.cancel()
+            await asyncio.wait([self._reopening])
+        for session in (last, self._session):
+            if session is not None:
+                await session.close()
+        self._session = None
+        await self._engine.dispose()
+
+    async def _begin_epoch(self) -> None:
+        """Begin a session that holds the lock. Raises ConfigError and OutOfReachError."""
+        try:
+            connection = await self._engine.connect()
+        except _FAILURES as error:
+            raise self._refusal(error) from None
+        driver: asyncpg.Connection = (await connection.get_raw_connection()).driver_connection
+        session = _Session(connection, driver)
+        try:
+            async with asyncio.timeout(OPEN_SECONDS), connection.begin():
+                await connection.run_sync(_take)
+        except (CommandError, ConfigError, *_FAILURES) as error:
+            await session.abandon()
+            raise self._refusal(error) from None
+        except BaseException:
+            await session.abandon()
+            raise
+        driver.add_termination_listener(lambda _: self._lose(session, "the server hung up"))
+        self._session = session
+        self._epoch += 1
+        self.is_scrubbed = False  # as far as we know
+
+    def _refusal(self, error: Exception) -> ConfigError | OutOfReachError:
+        driver = getattr(error, "orig", None)
+        cause = error if driver is None else driver.__cause__ or driver
+        if isinstance(cause, _InUseError):
+            return _InUseError(f"the database {self._name} is in use by another key service")
+        if isinstance(cause, ConfigError):
+            return ConfigError(f"the database {self._name} {cause}")
+        if isinstance(cause, CommandError):
+            problem = "has a schema that this version of pqkeep does not know"
+            return ConfigError(f"{self._name} {problem}")
+        if isinstance(cause, _MISFITS):
+            return ConfigError(f"cannot open the database {self._name}: {cause}")
+        return OutOfReachError(f"the database {self._name} is out of reach: {_problem(cause)}")
+
+    def _lose(self, session: _Session, why: str) -> None:
+        """Give a session up, and begin to look for another."""
+        if self._session is not session:
+            return
+        self._session = None
+        _LOG.error("lost the database: %s", why)
+        self._reopening = asyncio.create_task(self._reopen(session))
+
+    async def _reopen(self, lost: _Session) -> None:
+        lost.driver.terminate()  # who waits for it hears so
+        async with self._turn:
+            await lost.abandon()
+        retry, said = FIRST_RETRY_SECONDS, ""
+        while True:
+            try:
+                await self._begin_epoch()
+            except Exception as error:  # noqa: BLE001 - whatever it was, another try may succeed
+                if str(error) != said:
+                    said = str(error)
+                    _LOG.error("%s; trying again", error)
+            else:
+                _LOG.warning("found the database again")
+                return
+            await asyncio.sleep(retry)
+            retry = min(2 * retry, LAST_RETRY_SECONDS)
+
+
+def _take(connection: sa.Connection) -> None:
+    """Check the server, take the lock, migrate. Raises ConfigError and CommandError."""
+    if connection.exec_driver_sql("SHOW fsync").scalar_one() != "on":
+        raise ConfigError("is on a server with fsync off: commits would not survive a power cut")
+    if connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == "off":
+        connection.exec_driver_sql("SET synchronous_commit = on")
+    query = sa.select(sa.func.pg_try_advisory_lock(LOCK))
+    if not connection.execute(query).scalar_one():
+        raise _InUseError
+    migrate(connection)
+
+
+def _require_private(password_file: Path) -> None:
+    try:
+        mode = password_file.stat().st_mode
+    except OSError as error:
+        raise ConfigError(f"cannot read {password_file}: {error.strerror}") from None
+    if mode & 0o077:
+        raise ConfigError(f"{password_file} can be read by others; its mode must be 0600")
+
+
+def _problem(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return str(getattr(error, "orig", None) or error) or type(error).__name__

@@ -1,0 +1,120 @@
+"""Reading the audit log: a bounded stretch of it at a time."""
+
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from pqkeep_keyservice.merkle import Subtree, consistency_proof, inclusion_proof
+from pqkeep_keyservice.storage.records import record_of
+from pqkeep_keyservice.storage.schema import AUDIT_RECORDS
+from pqkeep_keyservice.storage.tree import DamagedLogError, subtrees
+from pqkeep_protocol.audit import ListRecords, Proof, ProveConsistency, ProveRecords
+from pqkeep_protocol.keys import INSTALLATION, TenantId
+
+STRETCH = 10_000
+"""Records that one request looks at, at most."""
+
+
+class Page(NamedTuple):
+    """Records, each as its text, and from where to go on; None at the end."""
+
+    lines: tuple[bytes, ...]
+    next: int | None
+
+
+def size(connection: sa.Connection) -> int:
+    """Return how many records there are."""
+    return connection.execute(sa.select(sa.func.max(AUDIT_RECORDS.c.id))).scalar() or 0
+
+
+def find(connection: sa.Connection, request: ListRecords) -> Page:
+    """Return the records that match, of the next stretch."""
+    order = AUDIT_RECORDS.c.id.desc() if request.newest_first else AUDIT_RECORDS.c.id
+    stretch = sa.select(AUDIT_RECORDS).where(*_of(request.tenant)).order_by(order).limit(STRETCH)
+    if request.after is not None:
+        stretch = stretch.where(AUDIT_RECORDS.c.id > request.after)
+    if request.before is not None:
+        stretch = stretch.where(AUDIT_RECORDS.c.id < request.before)
+    if request.since_us is not None:
+        first = _first_at(connection, request.since_us)
+        stretch = stretch.where(AUDIT_RECORDS.c.id >= first)
+    if request.until_us is not None:
+        first = _first_at(connection, request.until_us)
+        stretch = stretch.where(AUDIT_RECORDS.c.id < first)
+    looked_at = stretch.subquery()
+    wanted = {
+        "operation": request.operation,
+        "algorithm": request.algorithm,
+        "key_version": request.key_version,
+        "outcome": request.outcome,
+    }
+    query = (
+        sa.select(looked_at)
+        .where(*(looked_at.c[name] == value for name, value in wanted.items() if value is not None))
+        .order_by(looked_at.c.id.desc() if request.newest_first else looked_at.c.id)
+        .limit(request.limit + 1)
+    )
+    rows = connection.execute(query).all()
+    lines = tuple(record_of(row).text() for row in rows[: request.limit])
+    if len(rows) > request.limit:
+        return Page(lines, rows[request.limit - 1].id)
+    edge = sa.func.min if request.newest_first else sa.func.max
+    count, last = connection.execute(
+        sa.select(sa.func.count(), edge(looked_at.c.id)).select_from(looked_at)
+    ).one()
+    return Page(lines, last if count == STRETCH else None)
+
+
+def prove(connection: sa.Connection, request: ProveRecords) -> tuple[Proof, ...]:
+    """Return records with their proofs. Raises DamagedLogError if the tree is too large.
+
+    Where a proof needs a record that is gone it is empty, so that an export goes on and whoever
+    verifies it can name what is missing.
+    """
+    if request.size > size(connection):
+        raise DamagedLogError
+    rows = connection.execute(
+        sa.select(AUDIT_RECORDS)
+        .where(
+            *_of(request.tenant),
+            AUDIT_RECORDS.c.id > request.after,
+            AUDIT_RECORDS.c.id <= request.size,
+        )
+        .order_by(AUDIT_RECORDS.c.id)
+        .limit(request.limit)
+    ).all()
+    subtree = subtrees(connection)
+    return tuple(
+        Proof(record_of(row).text(), _path(row.id - 1, request.size, subtree)) for row in rows
+    )
+
+
+def _path(index: int, size: int, subtree: Subtree) -> tuple[bytes, ...]:
+    try:
+        return tuple(inclusion_proof(index, size, subtree))
+    except DamagedLogError:
+        return ()
+
+
+def prove_consistency(connection: sa.Connection, request: ProveConsistency) -> tuple[bytes, ...]:
+    """Return what shows that one tree grew into another. Raises DamagedLogError."""
+    if not request.first <= request.second <= size(connection):
+        raise DamagedLogError
+    return tuple(consistency_proof(request.first, request.second, subtrees(connection)))
+
+
+def _of(tenant: TenantId) -> tuple[sa.ColumnElement[bool], ...]:
+    return () if tenant == INSTALLATION else (AUDIT_RECORDS.c.tenant_id == str(tenant),)
+
+
+def _first_at(connection: sa.Connection, microseconds: int) -> int:
+    """Return the id of the first record at a time or later: times never run backwards."""
+    low, high = 1, size(connection) + 1
+    while low < high:
+        middle = (low + high) // 2
+        query = sa.select(AUDIT_RECORDS.c.recorded_at_us).where(AUDIT_RECORDS.c.id == middle)
+        if connection.execute(query).scalar_one() < microseconds:
+            low = middle + 1
+        else:
+            high = middle
+    return low

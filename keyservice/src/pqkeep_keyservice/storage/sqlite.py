@@ -1,0 +1,204 @@
+"""The key service's database in a SQLite file."""
+
+import asyncio
+import fcntl
+import logging
+import os
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import cast
+
+import sqlalchemy as sa
+from alembic.util import CommandError
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from pqkeep_keyservice.config import ConfigError
+from pqkeep_keyservice.storage.database import Arguments, OutOfReachError, T
+from pqkeep_keyservice.storage.migration import migrate
+
+_LOG = logging.getLogger(__name__)
+
+PRAGMAS = (
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = FULL",  # a commit that returned survives a power cut
+    "PRAGMA foreign_keys = ON",
+    "PRAGMA secure_delete = ON",  # a destroyed seed leaves no copy in free pages
+    "PRAGMA busy_timeout = 200",  # nobody else writes; see _lock
+)
+
+_PASSING = frozenset(
+    {
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR,  # what a limit on the file's size is, or a broken disk
+        sqlite3.SQLITE_READONLY,  # as a file system becomes after errors
+        sqlite3.SQLITE_CANTOPEN,  # the files beside the database
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+    }
+)
+"""Codes of what need not be so for ever."""
+_PRIMARY = 0xFF
+"""Where an extended code has the code it belongs to."""
+
+
+class SqliteDatabase:
+    """A Database: one connection, used by one transaction at a time.
+
+    Statements run on the event loop: to SQLite they are memory work of microseconds, and in
+    another thread each would wait for the interpreter lock. What waits for the disk, the commit,
+    has a thread of its own.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Open the file, creating it if need be, and migrate it. Raises ConfigError."""
+        self._lock = _lock(path)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="commit")
+        self._turn = asyncio.Lock()
+        self.is_scrubbed = True
+        self._is_lost = False
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="query")
+        self._engine = engine = sa.create_engine(
+            sa.URL.create("sqlite", database=path),
+            isolation_level="AUTOCOMMIT",  # transactions begin and end in this class
+            connect_args={"check_same_thread": False},
+            hide_parameters=True,
+        )
+        sa.event.listen(engine, "connect", _on_connect)
+        try:
+            self._connection = engine.connect()
+            self._driver = cast(sqlite3.Connection, self._connection.connection.driver_connection)
+            self._driver.execute("BEGIN IMMEDIATE")
+            migrate(self._connection)  # commits
+        except (CommandError, sa.exc.DatabaseError) as error:
+            engine.dispose()
+            os.close(self._lock)
+            if isinstance(error, CommandError):
+                problem = f"{path} has a schema that this version of pqkeep does not know"
+            else:
+                problem = f"cannot open the database {path}: {error.orig}"
+            raise ConfigError(problem) from None
+
+    @property
+    def dialect(self) -> sa.Dialect:
+        """What SQL is compiled for."""
+        return self._connection.dialect
+
+    @property
+    def epoch(self) -> int:
+        """Always the first: a file is not lost while it is open."""
+        return 1
+
+    async def write(
+        self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
+    ) -> T:
+        """Run a function in a transaction. What it wrote is durable on return.
+
+        Raises OutOfReachError: the disk is full, say. Nothing is written then.
+        """
+        loop = asyncio.get_running_loop()
+        async with self._turn:
+            try:
+                self._driver.execute("BEGIN IMMEDIATE")
+                result = function(self._connection, *arguments)
+                await loop.run_in_executor(self._thread, self._driver.execute, "COMMIT")
+            except (sqlite3.Error, sa.exc.DBAPIError) as error:
+                self._lose(error)
+                raise
+            finally:
+                self._roll_back()
+        self._find()
+        return result
+
+    async def read(
+        self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
+    ) -> T:
+        """Run a function that only reads, after every write that was asked for before."""
+        async with self._turn:
+            return function(self._connection, *arguments)
+
+    async def query(
+        self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
+    ) -> T:
+        """Run a function that only reads, and may take its time, on what is durable."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._reader, self._query, function, arguments)
+
+    def _query(
+        self, function: Callable[[sa.Connection, *Arguments], T], arguments: tuple[*Arguments]
+    ) -> T:
+        with self._engine.connect() as connection:
+            connection.exec_driver_sql("BEGIN")
+            try:
+                return function(connection, *arguments)
+            finally:
+                connection.exec_driver_sql("ROLLBACK")
+
+    async def close(self) -> None:
+        """Wait for the last commit and close the file."""
+        self._thread.shutdown()
+        self._reader.shutdown()
+        self._connection.close()
+        self._engine.dispose()
+        os.close(self._lock)
+
+    async def scrub(self) -> bool:
+        """Leave no copy of what was deleted in the write-ahead log.
+
+        Return whether that could be done: not while somebody else reads the file, a backup say.
+        """
+        loop = asyncio.get_running_loop()
+        async with self._turn:
+            self.is_scrubbed = await loop.run_in_executor(self._thread, self._empty_log)
+        return self.is_scrubbed
+
+    def _empty_log(self) -> bool:
+        try:
+            busy, _, _ = self._driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.OperationalError:
+            return False
+        return not busy
+
+    def _roll_back(self) -> None:
+        if self._driver.in_transaction:
+            self._driver.execute("ROLLBACK")
+
+    def _lose(self, error: sqlite3.Error | sa.exc.DBAPIError) -> None:
+        """Say once that nothing can be written. Raises OutOfReachError if that may pass."""
+        cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
+        if getattr(cause, "sqlite_errorcode", 0) & _PRIMARY not in _PASSING:
+            return
+        if not self._is_lost:
+            self._is_lost = True
+            _LOG.error("the database cannot be written: %s", cause)
+        raise OutOfReachError from None
+
+    def _find(self) -> None:
+        if self._is_lost:
+            self._is_lost = False
+            _LOG.warning("the database can be written again")
+
+
+def _on_connect(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
+    for pragma in PRAGMAS:
+        connection.execute(pragma)
+
+
+def _lock(path: str) -> int:
+    """Take the database for this process alone: keyrings are cached, and nobody else may write."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise ConfigError(f"cannot open the database {path}: {error.strerror}") from None
+    if os.fstat(descriptor).st_mode & 0o077:
+        problem = "can be read by others; its mode must be 0600"
+    else:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            problem = "is in use by another key service"
+        else:
+            return descriptor
+    os.close(descriptor)
+    raise ConfigError(f"the database {path} {problem}")

@@ -1,0 +1,297 @@
+"""The log grows by one record at a time: in order, without a gap, each in its canonical text."""
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, suppress
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from typing import Any, cast
+from uuid import UUID, uuid4
+
+import pytest
+import sqlalchemy as sa
+
+from pqkeep_keyservice.audit.log import AuditLog
+from pqkeep_keyservice.keyring import Keyring
+from pqkeep_keyservice.storage.database import Database, OutOfReachError
+from pqkeep_keyservice.storage.records import Draft, Row
+from pqkeep_keyservice.storage.sealing import Sealer
+from pqkeep_keyservice.storage.store import Change, KeyStore, Verdict
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.audit import Event, ListRecords, RecordEvents
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import INSTALLATION, KeyVersion, TenantId
+from pqkeep_protocol.messages import (
+    Attribution,
+    GenerateKey,
+    GetActiveKey,
+    KeyService,
+    ListKeys,
+    RetireKey,
+    RotateKey,
+)
+
+pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+
+Sql = Callable[..., list[Any]]
+Serving = Callable[[], AbstractAsyncContextManager[KeyService]]
+KEM = Algorithm.ML_KEM_768
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def draft(tenant: TenantId, request_id: str = "request") -> Draft:
+    """Return a record that has no place yet."""
+    return Draft(tenant, "p", "encrypt", KEM, 1, "success", request_id, "a", "y")
+
+
+def new_event(tenant: TenantId, operation: str = "create-tenant") -> Event:
+    """Return an event of the gateway's."""
+    return Event(
+        id=uuid4(),
+        at_us=1,
+        tenant=tenant,
+        principal="operator",
+        operation=operation,
+        algorithm=None,
+        key_version=None,
+        outcome="success",
+        request_id="r",
+        source_address="a",
+        policy="",
+    )
+
+
+def brought(*events: Event) -> RecordEvents:
+    """Return the request that brings events."""
+    return RecordEvents(tenant=INSTALLATION, events=events)
+
+
+def require_contiguous(sql: Sql) -> int:
+    """Require ids from 1, and each tenant's numbers from 1, in the same order; return how many."""
+    counted: Counter[str] = Counter()
+    rows = sql("SELECT id, tenant_id, number FROM audit_records ORDER BY id")
+    for place, (number_of_all, tenant, number) in enumerate(rows, 1):
+        counted[tenant] += 1
+        assert (number_of_all, number) == (place, counted[tenant])
+    return len(rows)
+
+
+async def test_places_have_no_gaps_under_concurrency(store: KeyStore, sql: Sql) -> None:
+    """600 records of five tenants at once: ids count all of them, numbers those of each tenant."""
+    log = AuditLog(store)
+    tenants = [TenantId(uuid4()) for _ in range(5)]
+    await asyncio.gather(*(log.commit(draft(tenants[n * n % 5])) for n in range(600)))
+    assert require_contiguous(sql) == 600
+
+
+async def test_what_was_refused_leaves_no_gap(
+    keys: KeyService, tenant: TenantId, attribution: Attribution, sql: Sql
+) -> None:
+    """Rivals, quotas and missing keys among the requests: every record has the next place."""
+    requests = [
+        *(GenerateKey(tenant=tenant, algorithm=KEM, quota=1) for _ in range(5)),
+        *(RotateKey(tenant=tenant, algorithm=KEM) for _ in range(5)),
+        GenerateKey(tenant=tenant, algorithm=Algorithm.X_WING, quota=1),
+        RetireKey(tenant=tenant, algorithm=KEM, version=KeyVersion(99)),
+    ]
+    asked = (keys.execute(cast(Any, request), attribution) for request in requests)
+    await asyncio.gather(*asked, return_exceptions=True)
+    assert require_contiguous(sql) == len(requests)
+
+
+async def test_places_go_on_after_a_restart(
+    serving: Serving, tenant: TenantId, attribution: Attribution, sql: Sql
+) -> None:
+    """Three runs with two records each, of two tenants in turn: six places, without a gap."""
+    for _ in range(3):
+        async with serving() as keys:
+            for each in (tenant, TenantId(uuid4())):
+                await keys.execute(ListKeys(tenant=each, algorithm=None, status=None), attribution)
+    assert require_contiguous(sql) == 6
+
+
+class Failing:
+    """A Database whose next transactions fail after all their statements, before the commit."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.failures = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+    async def write(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Run a function in a transaction, and spoil it if that is wanted."""
+
+        def spoiled(connection: sa.Connection, *arguments: Any) -> Any:
+            function(connection, *arguments)
+            raise RuntimeError
+
+        if self.failures:
+            self.failures -= 1
+            return await self._database.write(spoiled, *arguments)
+        return await self._database.write(function, *arguments)
+
+
+async def test_a_failed_commit_leaves_no_gap(database: Database, sql: Sql) -> None:
+    """What a failed transaction had written is not there, and its places go to what comes next."""
+    failing = Failing(database)
+    store = KeyStore(cast(Database, failing))
+    tenant, other = TenantId(uuid4()), TenantId(uuid4())
+    for failures in (0, 1, 2, 0):
+        failing.failures = failures
+        for each in (tenant, other, tenant):
+            try:
+                await store.commit([(draft(each, f"{failures}"), None)])
+            except (RuntimeError, OutOfReachError):
+                assert failures
+                await _until_back(database)
+    assert require_contiguous(sql) == 3 + 2 + 1 + 3
+    assert store.size == 9
+    _, tree = await store.frontier()
+    assert tree.root() == root_of(sql)
+
+
+async def _until_back(database: Database) -> None:
+    """Wait for the session that takes a failed one's place."""
+    async with asyncio.timeout(10):
+        while True:
+            with suppress(OutOfReachError):
+                return await database.read(lambda _: None)
+            await asyncio.sleep(0.01)
+
+
+async def test_time_never_runs_backwards(
+    store: KeyStore, location: Any, tenant: TenantId, sql: Sql
+) -> None:
+    """Where the last record is from the future, as after a clock was set back, the next is too."""
+    await store.commit([(draft(tenant), None)])
+    future = time.time_ns() // 1000 + 3_600_000_000
+    location.sql("UPDATE audit_records SET recorded_at_us = ?", future)
+    again = KeyStore(store._database)
+    for _ in range(2):
+        await again.commit([(draft(tenant), None), (draft(tenant), None)])
+    times = [at for (at,) in sql("SELECT recorded_at_us FROM audit_records ORDER BY id")]
+    assert times == [future] * 5
+
+
+def text_of(row: Row) -> bytes:
+    """Return a record's canonical text, by json and datetime."""
+
+    def instant(microseconds: int) -> str:
+        when = EPOCH + timedelta(microseconds=microseconds)
+        return when.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+    said = row._asdict()
+    said["nonce"] = bytes(row.nonce).hex()
+    said["recorded_at"] = instant(said.pop("recorded_at_us"))
+    happened = said.pop("happened_at_us")
+    said["happened_at"] = None if happened is None else instant(happened)
+    return json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def rows_of(sql: Sql) -> list[Row]:
+    """Return the log's rows."""
+    return [Row(*row) for row in sql("SELECT * FROM audit_records ORDER BY id")]
+
+
+def root_of(sql: Sql) -> bytes:
+    """Return the tree's root, computed from the rows by RFC 9162's definition alone."""
+
+    def tree(leaves: list[bytes]) -> bytes:
+        if len(leaves) == 1:
+            return leaves[0]
+        half = 1 << (len(leaves) - 1).bit_length() - 1
+        return sha256(b"\x01" + tree(leaves[:half]) + tree(leaves[half:])).digest()
+
+    return tree([sha256(b"\x00" + text_of(row)).digest() for row in rows_of(sql)])
+
+
+STRANGE = '"\\/\u00e9\u20ac\U0001f511\u2028\u007f<>&'
+
+
+async def test_a_record_is_its_canonical_text(
+    store: KeyStore, keys: KeyService, attribution: Attribution, tenant: TenantId, sql: Sql
+) -> None:
+    """The text is RFC 8785's: names in order, no space, only what must be escaped is escaped."""
+    strange = Draft(
+        tenant, STRANGE, STRANGE[:20], None, None, "x", "\b\t\n\f\r\x01\x1f", "", STRANGE
+    )
+    await store.commit([(draft(tenant), None), (strange, None)])
+    await keys.execute(brought(new_event(tenant)), attribution)
+    listed = await keys.execute(ListRecords(tenant=tenant), attribution)
+    assert list(listed.lines) == [text_of(row) for row in rows_of(sql)]
+    assert len(listed.lines) == 3
+
+
+@pytest.mark.parametrize("size", [1, 255, 256, 257, 700])
+async def test_the_root_is_that_of_the_rows(
+    size: int, store: KeyStore, sealer: Sealer, tenant: TenantId, sql: Sql
+) -> None:
+    """The tree that grew with the commits, and the one read after a restart, are the rows' own."""
+    await store.commit([(draft(tenant, f"{n}"), None) for n in range(size)])
+    _, grown = await store.frontier()
+    assert (grown.size, grown.root()) == (size, root_of(sql))
+    again = KeyStore(store._database)
+    await again.check(sealer)
+    assert again.size == size
+    assert (await again.frontier())[1] == grown
+
+
+async def test_nonces_are_of_each_record(store: KeyStore, tenant: TenantId, sql: Sql) -> None:
+    """Two records of the same thing have different nonces, and so different leaves."""
+    await store.commit([(draft(tenant), None)] * 300)
+    assert sql("SELECT count(DISTINCT nonce), min(length(nonce)) FROM audit_records") == [(300, 16)]
+
+
+async def test_an_event_is_recorded_once(
+    keys: KeyService, attribution: Attribution, tenant: TenantId, sql: Sql
+) -> None:
+    """However often an event is brought, in one message, in several, at once: one record."""
+    events = [new_event(tenant, f"event-{n}") for n in range(6)]
+    await keys.execute(brought(events[0], events[0], events[1]), attribution)
+    rest = (brought(*events[n:], *events[:2]) for n in range(6) for _ in range(3))
+    await asyncio.gather(*(keys.execute(request, attribution) for request in rest))
+    await keys.execute(brought(*events), attribution)
+    recorded = sql("SELECT event_id, operation FROM audit_records ORDER BY operation")
+    assert recorded == [(str(each.id), each.operation) for each in events]
+    assert require_contiguous(sql) == 6
+
+
+async def test_an_event_is_recorded_once_over_a_restart(
+    serving: Serving, attribution: Attribution, tenant: TenantId, sql: Sql
+) -> None:
+    """What was brought to an earlier run is known to the next one, and says when it happened."""
+    event = new_event(tenant)
+    for _ in range(2):
+        async with serving() as keys:
+            await keys.execute(brought(event), attribution)
+    assert sql("SELECT event_id, happened_at_us, tenant_id FROM audit_records") == [
+        (str(event.id), 1, str(tenant))
+    ]
+
+
+async def test_reading_leaves_no_record(
+    keys: KeyService, attribution: Attribution, tenant: TenantId, sql: Sql
+) -> None:
+    """Who lists records, with or without finding any, is not recorded."""
+    await keys.execute(brought(new_event(tenant)), attribution)
+    for each in (tenant, INSTALLATION, TenantId(UUID(int=3))):
+        await keys.execute(ListRecords(tenant=each), attribution)
+    assert sql("SELECT count(*) FROM audit_records") == [(1,)]
+
+
+async def test_a_batch_without_anything_new_is_no_failure(
+    store: KeyStore, keys: KeyService, attribution: Attribution, tenant: TenantId, sql: Sql
+) -> None:
+    """Where every change of a batch is refused nothing is recorded, and the log goes on."""
+    ring = Keyring(tenant, KEM)
+    stale = Change(Keyring(tenant, KEM, (), revision=7), ring)
+    assert await store.commit([(draft(tenant), stale)] * 2) == [Verdict.STALE] * 2
+    with pytest.raises(KeyServiceError) as refused:
+        await keys.execute(GetActiveKey(tenant=tenant, algorithm=KEM), attribution)
+    assert refused.value.kind is ErrorKind.KEY_NOT_FOUND
+    assert require_contiguous(sql) == 1

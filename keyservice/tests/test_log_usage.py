@@ -1,0 +1,153 @@
+"""How much a key is in use is what a count of the log says, at any moment."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+from pqkeep_keyservice.storage.records import Draft
+from pqkeep_protocol.algorithms import LIFECYCLE, Algorithm, Operation
+from pqkeep_protocol.audit import GetUsage, SignCheckpoint
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import INSTALLATION, KeyVersion, TenantId
+from pqkeep_protocol.messages import Attribution, GenerateKey, RotateKey
+
+if TYPE_CHECKING:
+    from keyservice.tests.conftest import InProcess
+
+pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+
+Sql = Callable[..., list[Any]]
+KEM, SIGNATURE = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65
+USES = sorted(set(Operation) - LIFECYCLE)
+USE = ", ".join(f"'{use}'" for use in USES)
+COUNT = f"""
+SELECT count(*), max(recorded_at_us) FROM audit_records
+WHERE tenant_id = ? AND algorithm = ? AND key_version = ?
+AND outcome IN ('success', 'verification-failed') AND operation IN ({USE})
+"""  # noqa: S608
+
+
+def draft(tenant: TenantId, algorithm: Algorithm, version: int | None, **said: str) -> Draft:
+    """Return a record of a use, unless something else is said."""
+    use = Draft(tenant, "p", "encrypt", algorithm, version, "success", "r", "a", "y")
+    return use._replace(**said)  # type: ignore[arg-type]
+
+
+class Books:
+    """Compares what the service says about usage with the log."""
+
+    def __init__(self, service: InProcess, sql: Sql, tenants: list[TenantId]) -> None:
+        self.service, self._sql, self._tenants = service, sql, tenants
+
+    async def work(self, rounds: int) -> None:
+        """Use keys, and do what is no use."""
+        for tenant in self._tenants:
+            for algorithm in (KEM, SIGNATURE):
+                mixed = [
+                    *(draft(tenant, algorithm, 1, operation=str(use)) for use in USES),
+                    *(draft(tenant, algorithm, 1, operation=str(other)) for other in LIFECYCLE),
+                    *[draft(tenant, algorithm, 2)] * rounds,
+                    draft(tenant, algorithm, 1, operation="verify", outcome="verification-failed"),
+                    draft(tenant, algorithm, 1, outcome="decryption-failed"),
+                    draft(tenant, algorithm, 1, outcome="ERR_POLICY_001"),
+                    draft(tenant, algorithm, None),
+                ]
+                await self.service.store.commit([(each, None) for each in mixed])
+
+    async def sign(self) -> None:
+        request = SignCheckpoint(tenant=INSTALLATION, algorithm=SIGNATURE)
+        await self.service.execute(request, ATTRIBUTION)
+
+    async def usage(self, tenant: TenantId, algorithm: Algorithm, version: int) -> tuple[int, Any]:
+        request = GetUsage(tenant=tenant, algorithm=algorithm, version=KeyVersion(version))
+        told = await self.service.execute(request, ATTRIBUTION)
+        return told.uses, told.last_used_us
+
+    async def agree(self) -> int:
+        """Require that usage and the log agree for every key; return all uses."""
+        total = 0
+        for tenant in self._tenants:
+            for algorithm in (KEM, SIGNATURE):
+                for version in (1, 2):
+                    counted = self._sql(COUNT, str(tenant), str(algorithm), version)
+                    assert await self.usage(tenant, algorithm, version) == counted[0]
+                    total += counted[0][0]
+        return total
+
+
+ATTRIBUTION = Attribution("r", "p", "a", "y")
+
+
+@pytest.fixture
+async def books(service: InProcess, sql: Sql) -> Books:
+    """Two tenants with two versions of two keys."""
+    tenants = [TenantId(uuid4()) for _ in range(2)]
+    for tenant in tenants:
+        for algorithm in (KEM, SIGNATURE):
+            generate = GenerateKey(tenant=tenant, algorithm=algorithm, quota=None)
+            await service.execute(generate, ATTRIBUTION)
+            await service.execute(RotateKey(tenant=tenant, algorithm=algorithm), ATTRIBUTION)
+    return Books(service, sql, tenants)
+
+
+async def test_usage_is_the_log_s_count(books: Books) -> None:
+    """Before a checkpoint, after it, with records on both sides of it: the count is the log's."""
+    assert await books.agree() == 0
+    for rounds in (3, 0, 5):
+        await books.work(rounds)
+        before = await books.agree()
+        await books.sign()
+        assert await books.agree() == before > 0
+    await books.sign()  # of nothing new
+    assert await books.agree() == 4 * (3 * (len(USES) + 1) + 3 + 5)
+
+
+async def test_usage_agrees_while_checkpoints_are_made(books: Books) -> None:
+    """Whoever asks at the moment a checkpoint takes records into account hears the same number."""
+    (tenant, *_) = books._tenants
+    await books.work(4)
+    expected = await books.usage(tenant, KEM, 2)
+    for _ in range(15):
+        other = draft(TenantId(uuid4()), KEM, 1)
+        await books.service.store.commit([(other, None)])
+        _, *heard = await asyncio.gather(
+            books.sign(), *(books.usage(tenant, KEM, 2) for _ in range(8))
+        )
+        assert heard == [expected] * 8
+        more = draft(tenant, KEM, 2)
+        await books.service.store.commit([(more, None)])
+        expected = await books.usage(tenant, KEM, 2)
+    assert expected[0] == 4 + 15
+
+
+async def test_usage_survives_a_restart(
+    serving: Callable[[], AbstractAsyncContextManager[InProcess]], tenant: TenantId, sql: Sql
+) -> None:
+    """What was counted by an earlier run, signed or not, is counted by the next one."""
+    for run in range(1, 4):
+        async with serving() as service:
+            if run == 1:
+                generate = GenerateKey(tenant=tenant, algorithm=KEM, quota=None)
+                await service.execute(generate, ATTRIBUTION)
+            books = Books(service, sql, [])
+            await service.store.commit([(draft(tenant, KEM, 1), None)])
+            await books.sign()
+            await service.store.commit([(draft(tenant, KEM, 1), None)])
+            assert (await books.usage(tenant, KEM, 1))[0] == 2 * run
+
+
+async def test_usage_is_of_keys_that_are_there(
+    service: InProcess, books: Books, tenant: TenantId
+) -> None:
+    """A version that was never made, and another tenant's, is not found."""
+    (owner, *_) = books._tenants
+    for who, version in ((owner, 3), (tenant, 1)):
+        with pytest.raises(KeyServiceError) as refused:
+            await books.usage(who, KEM, version)
+        assert refused.value.kind is ErrorKind.KEY_NOT_FOUND

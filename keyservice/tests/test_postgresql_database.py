@@ -1,0 +1,348 @@
+"""What a key service does with a PostgreSQL server that is lost, hangs, or is not as it must be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+
+from pqkeep_keyservice.audit.log import AuditLog
+from pqkeep_keyservice.config import ConfigError
+from pqkeep_keyservice.keyring import SealedSeed
+from pqkeep_keyservice.storage.database import OutOfReachError
+from pqkeep_keyservice.storage.postgresql import LOCK, PostgresqlDatabase
+from pqkeep_keyservice.storage.records import Draft
+from pqkeep_keyservice.storage.sealing import Sealer, place
+from pqkeep_keyservice.storage.store import KeyStore, Verdict
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import KeyVersion, TenantId
+from pqkeep_protocol.messages import (
+    ArchiveKey,
+    Attribution,
+    Encrypt,
+    GenerateKey,
+    GetActiveKey,
+    KeyService,
+    RotateKey,
+)
+
+if TYPE_CHECKING:
+    from keyservice.tests.conftest import Location
+
+    from conftest import PostgresServer
+
+pytestmark = pytest.mark.parametrize("backend", ["postgresql"], indirect=True)
+
+Sql = Callable[..., list[Any]]
+KEM = Algorithm.ML_KEM_768
+SECONDS = 30.0
+TENANT = TenantId(UUID(int=7))
+PASSWORD = "correct-horse"  # noqa: S105 - of a server that is gone when the tests end
+
+
+def row(request_id: str = "request") -> Draft:
+    """Return a record that can be told by its request."""
+    return Draft(TENANT, "p", "rotate-key", KEM, 1, "success", request_id, "a", "y")
+
+
+def one(connection: sa.Connection) -> object:
+    """Be something to run in a transaction."""
+    return connection.execute(sa.select(1)).scalar_one()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something to become true."""
+    async with asyncio.timeout(SECONDS):
+        while not condition():  # noqa: ASYNC110 - it happens elsewhere
+            await asyncio.sleep(0.01)
+
+
+async def until_back(database: PostgresqlDatabase, epoch: int) -> None:
+    """Wait for the end of an epoch."""
+    await until(lambda: database.epoch > epoch)
+
+
+@pytest.fixture
+def name(sql: Sql) -> str:
+    """The database's name on its server."""
+    ((found,),) = sql("SELECT current_database()")
+    return str(found)
+
+
+async def test_a_lost_session_is_found_again(
+    database: PostgresqlDatabase, postgres_server: PostgresServer, name: str
+) -> None:
+    """When the server hangs up a new session begins by itself, and with it an epoch."""
+    assert database.epoch == 1
+    for epoch in (2, 3):
+        await asyncio.to_thread(postgres_server.hang_up, name)
+        await until_back(database, epoch - 1)
+        assert database.epoch == epoch
+        assert await database.write(one) == 1
+
+
+async def test_a_server_that_hangs_is_out_of_reach(
+    database: PostgresqlDatabase, postgres_server: PostgresServer, name: str
+) -> None:
+    """A transaction without an answer is given up; afterwards the next one is answered."""
+    with postgres_server.frozen(name):
+        with pytest.raises(OutOfReachError):
+            await database.write(one)
+        with pytest.raises(OutOfReachError):  # at once: the lock is still the hanging session's
+            await database.write(one)
+    await until_back(database, 1)
+    assert await database.write(one) == 1
+
+
+@pytest.fixture
+def rival(sql: Sql, postgres_server: PostgresServer, name: str) -> Iterator[Rival]:
+    """Another key service, as far as the database can tell, that waits for the lock."""
+    with psycopg.connect(
+        postgres_server.url("pqkeep_keyservice", name), autocommit=True
+    ) as connection:
+        yield Rival(connection)
+
+
+@dataclass(frozen=True)
+class Rival:
+    """Takes the lock when it becomes free, and changes keys."""
+
+    connection: psycopg.Connection[Any]
+
+    def take(self) -> None:
+        self.connection.execute("SELECT pg_advisory_lock(%s)", [LOCK])
+
+    def retire(self) -> None:
+        self.connection.execute("UPDATE keys SET status = 'retired'")
+        self.connection.execute("UPDATE keyrings SET revision = revision + 1")
+
+    def release(self) -> None:
+        self.connection.execute("SELECT pg_advisory_unlock(%s)", [LOCK])
+
+
+async def test_what_another_key_service_changed_is_seen(
+    keys: KeyService,
+    database: PostgresqlDatabase,
+    postgres_server: PostgresServer,
+    name: str,
+    rival: Rival,
+    tenant: TenantId,
+    attribution: Attribution,
+) -> None:
+    """While another one has the lock nothing is answered, and then by what is stored now."""
+    encrypt = Encrypt(tenant=tenant, algorithm=KEM, version=None, plaintext=b"text")
+    await keys.execute(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), attribution)
+    await keys.execute(encrypt, attribution)
+    (ours,) = (
+        pid for pid in postgres_server.backends(name) if pid != rival.connection.info.backend_pid
+    )
+    taken = asyncio.create_task(asyncio.to_thread(rival.take))
+    waiting = "SELECT 1 FROM pg_locks WHERE locktype='advisory' AND NOT granted"
+    await until(lambda: bool(postgres_server.sql(waiting)))
+    await asyncio.to_thread(postgres_server.sql, "SELECT pg_terminate_backend(%s)", ours)
+    await taken
+    for _ in range(3):
+        with pytest.raises(KeyServiceError) as refused:
+            await keys.execute(encrypt, attribution)
+        assert refused.value.kind is ErrorKind.UNAVAILABLE
+    rival.retire()
+    rival.release()
+    await until_back(database, 1)
+    with pytest.raises(KeyServiceError) as refused:
+        await keys.execute(encrypt, attribution)
+    assert refused.value.kind is ErrorKind.KEY_NOT_FOUND
+
+
+async def test_work_of_an_earlier_epoch_is_stale(
+    database: PostgresqlDatabase,
+    store: KeyStore,
+    postgres_server: PostgresServer,
+    name: str,
+    sql: Sql,
+) -> None:
+    """What was worked out before the session was lost is not recorded after it."""
+    log = AuditLog(store)
+    await asyncio.to_thread(postgres_server.hang_up, name)
+    await until_back(database, 1)
+    early, late = log.commit(row("early"), epoch=1), log.commit(row("late"), epoch=2)
+    assert [*await asyncio.gather(early, late)] == [Verdict.STALE, Verdict.DURABLE]
+    assert await store.commit([(row("early"), None)], epoch=1) == [Verdict.STALE]
+    assert sql("SELECT request_id FROM audit_records") == [("late",)]
+
+
+async def test_a_key_survives_every_hang_up_or_is_not_made(
+    keys: KeyService,
+    database: PostgresqlDatabase,
+    postgres_server: PostgresServer,
+    name: str,
+    tenant: TenantId,
+    attribution: Attribution,
+    sql: Sql,
+) -> None:
+    """Rotations while the server hangs up again and again: what is answered is stored, in order."""
+    await keys.execute(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), attribution)
+    rotate = RotateKey(tenant=tenant, algorithm=KEM)
+    answered, refusals = [1], set()
+    for _ in range(5):
+        hanging_up = asyncio.create_task(asyncio.to_thread(postgres_server.hang_up, name))
+        for _ in range(40):
+            try:
+                answered.append((await keys.execute(rotate, attribution)).key.version)
+            except KeyServiceError as refused:
+                refusals.add(refused.kind)
+                await asyncio.sleep(0.01)
+        await hanging_up
+    assert refusals <= {ErrorKind.UNAVAILABLE}
+    await until_back(database, 5)
+    stored = [version for (version,) in sql("SELECT version FROM keys ORDER BY version")]
+    assert stored == list(range(1, len(stored) + 1))
+    assert set(answered) <= set(stored)
+    assert answered == sorted(set(answered))
+    recorded = sql("SELECT key_version FROM audit_records WHERE operation = 'rotate-key'")
+    assert sorted(version for (version,) in recorded) == stored[1:]
+    active = GetActiveKey(tenant=tenant, algorithm=KEM)
+    assert (await keys.execute(active, attribution)).key.version == stored[-1]
+
+
+async def test_a_server_without_fsync_is_refused(
+    location: Location, postgres_server: PostgresServer
+) -> None:
+    """Where a commit would not survive a power cut the key service does not start."""
+    postgres_server.sql("ALTER SYSTEM SET fsync = off")
+    try:
+        postgres_server.sql("SELECT pg_reload_conf()")
+        await until(lambda: postgres_server.sql("SHOW fsync") == [("off",)])
+        with pytest.raises(ConfigError, match="fsync"):
+            await location.open()
+    finally:
+        postgres_server.sql("ALTER SYSTEM RESET fsync")
+        postgres_server.sql("SELECT pg_reload_conf()")
+        await until(lambda: postgres_server.sql("SHOW fsync") == [("on",)])
+
+
+@pytest.mark.parametrize(
+    ("default", "used"), [("off", "on"), ("local", "local"), ("on", "on"), ("remote_apply",) * 2]
+)
+async def test_commits_wait_for_the_disk(
+    default: str, used: str, location: Location, sql: Sql, name: str
+) -> None:
+    """A default of not waiting is overruled for the session; any other one is left alone."""
+    sql(f"ALTER DATABASE {name} SET synchronous_commit = {default}")
+    database = await location.open()
+    query = "SHOW synchronous_commit"
+    assert await database.read(lambda c: c.exec_driver_sql(query).scalar()) == used
+    await database.close()
+
+
+async def test_no_deleted_row_stays_in_the_table(
+    keys: KeyService,
+    tenant: TenantId,
+    attribution: Attribution,
+    postgres_server: PostgresServer,
+    name: str,
+) -> None:
+    """Once archiving is answered, the pages of the table hold the rows that are there, and no other."""
+    key: dict[str, Any] = {"tenant": tenant, "algorithm": KEM}
+    await keys.execute(GenerateKey(**key, quota=None), attribution)
+    for _ in range(10):
+        await keys.execute(RotateKey(**key), attribution)
+    postgres_server.sql("CREATE EXTENSION pageinspect", database=name)
+    rows = (
+        "SELECT count(*) FROM generate_series(0, pg_relation_size('keys') / 8192 - 1) AS page,"
+        " heap_page_items(get_raw_page('keys', page::int)) WHERE t_data IS NOT NULL"
+    )
+    assert postgres_server.sql(rows, database=name)[0][0] > 11
+    for version in (3, 1, 2):
+        await keys.execute(ArchiveKey(**key, version=KeyVersion(version)), attribution)
+    assert postgres_server.sql(rows, database=name) == [(11,)]
+
+
+async def test_no_private_key_is_in_the_server_s_files(
+    keys: KeyService,
+    sealer: Sealer,
+    tenant: TenantId,
+    attribution: Attribution,
+    postgres_server: PostgresServer,
+    sql: Sql,
+) -> None:
+    """Public keys are found in the server's files, tables and log alike; their seeds are not."""
+    key: dict[str, Any] = {"tenant": tenant, "algorithm": KEM}
+    await keys.execute(GenerateKey(**key, quota=None), attribution)
+    for _ in range(5):
+        await keys.execute(RotateKey(**key), attribution)
+    postgres_server.sql("CHECKPOINT")
+    files = b"".join(
+        path.read_bytes() for path in postgres_server.data.rglob("*") if path.is_file()
+    )
+    for version, public_key, sealed in sql("SELECT version, public_key, sealed_seed FROM keys"):
+        where = place(tenant, KEM, version, public_key)
+        assert files.find(public_key) >= 0
+        assert files.find(sealed) >= 0
+        seed = bytes(sealer.unseal(SealedSeed(sealed), where).reveal())
+        assert all(files.find(half) < 0 for half in (seed[:32], seed[32:]))
+
+
+@pytest.fixture
+def with_password(postgres_server: PostgresServer, name: str) -> Iterator[str]:
+    """The address of the database for a role that needs a password."""
+    postgres_server.sql(f"CREATE ROLE with_password SUPERUSER LOGIN PASSWORD '{PASSWORD}'")
+    yield postgres_server.url("with_password", name)
+    postgres_server.sql("DROP OWNED BY with_password; ", database=name)
+    postgres_server.sql("DROP ROLE with_password")
+
+
+@pytest.fixture
+def password_file(tmp_path: Path) -> Path:
+    """A file as libpq knows it, with the right password."""
+    path = tmp_path / "passwords"
+    path.write_text(f"*:*:*:with_password:{PASSWORD}\n")
+    path.chmod(0o600)
+    return path
+
+
+async def test_a_password_comes_from_its_file(
+    with_password: str, password_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the file the database opens, without it or with another password it does not."""
+    database = await PostgresqlDatabase.open(with_password, str(password_file))
+    assert PASSWORD not in repr(vars(database))
+    await database.close()
+    password_file.write_text("*:*:*:with_password:wrong-horse\n")  # noqa: ASYNC240 - a few bytes
+    for file in (str(password_file), None):
+        with pytest.raises(ConfigError, match="with_password") as refused:
+            await PostgresqlDatabase.open(with_password, file)
+        assert "horse" not in str(refused.value)
+    assert "horse" not in caplog.text
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o644])
+async def test_a_password_file_open_to_others_is_refused(
+    mode: int, password_file: Path, location: Location
+) -> None:
+    """Others could read it: the file is named, and nothing is connected to."""
+    password_file.chmod(mode)  # noqa: ASYNC240 - no waiting
+    with pytest.raises(ConfigError, match="passwords can be read by others"):
+        await PostgresqlDatabase.open("postgresql://nobody@127.0.0.1:9/none", str(password_file))
+
+
+async def test_a_server_that_is_not_there_may_come(location: Location) -> None:
+    """Where nobody listens the database is out of reach, which is no fault of the settings."""
+    with pytest.raises(OutOfReachError, match=r"127\.0\.0\.1"):
+        await PostgresqlDatabase.open("postgresql://pqkeep_keyservice@127.0.0.1:9/pqkeep_keys")
+
+
+async def test_a_database_that_is_not_there_is_a_clear_error(
+    location: Location, postgres_server: PostgresServer
+) -> None:
+    """A name that the server does not know is a fault of the settings."""
+    for role, name in (("pqkeep_keyservice", "missing"), ("missing", "pqkeep_keys")):
+        with pytest.raises(ConfigError, match="missing"):
+            await PostgresqlDatabase.open(postgres_server.url(role, name))

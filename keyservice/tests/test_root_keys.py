@@ -1,0 +1,155 @@
+"""A new root key, taken up while the service runs."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from pqkeep_keyservice.audit.log import AuditLog
+from pqkeep_keyservice.keyring import KeyEntry, Keyring
+from pqkeep_keyservice.root_keys import RootKeyChanger
+from pqkeep_keyservice.storage.material import KeyMaterial
+from pqkeep_keyservice.storage.records import Draft
+from pqkeep_keyservice.storage.sealing import Sealer, read_root_key, root_key_of
+from pqkeep_keyservice.storage.store import Change, KeyStore, Verdict
+from pqkeep_protocol.administration import RootKeys, TakeUpRootKeys
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import INSTALLATION, KeyInfo, KeyStatus, KeyVersion, TenantId
+from pqkeep_protocol.messages import Attribution, Decrypt, Encrypt, GenerateKey, KeyService
+
+KEM = Algorithm.ML_KEM_768
+TAKE_UP = TakeUpRootKeys(tenant=INSTALLATION)
+RENEWED = RootKeys(in_use=(2,), left=0, damaged=0)
+SECONDS = 20.0
+
+pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+
+
+@pytest.fixture
+def new_root_key(tmp_path: Path) -> Path:
+    """Make a second root key."""
+    path = tmp_path / "root-2.key"
+    path.write_bytes(os.urandom(32))
+    path.chmod(0o400)
+    return path
+
+
+def name(settings: Path, **files: Path) -> None:
+    """Write settings that name root keys."""
+    named = ", ".join(f'{each.removeprefix("_")} = "{path}"' for each, path in files.items())
+    settings.write_text(f'socket = "s"\ndatabase = "k"\nroot_keys = {{{named}}}\n')
+
+
+@asynccontextmanager
+async def renewing(changer: RootKeyChanger) -> AsyncIterator[None]:
+    """Have it work for as long as a block lasts."""
+    work = asyncio.create_task(changer.run())
+    try:
+        yield
+    finally:
+        work.cancel()
+        with suppress(asyncio.CancelledError):
+            await work
+
+
+async def renew(changer: RootKeyChanger) -> None:
+    """Return when the second root key is the only one in use."""
+    async with renewing(changer), asyncio.timeout(SECONDS):
+        while await changer.answer(TAKE_UP) != RENEWED:  # noqa: ASYNC110 - as the command asks
+            await asyncio.sleep(0.01)
+
+
+async def test_everything_is_sealed_again(  # noqa: PLR0917 - fixtures are arguments
+    keys: KeyService,
+    root_keys: RootKeyChanger,
+    store: KeyStore,
+    sealer: Sealer,
+    settings: Path,
+    root_key: Path,
+    new_root_key: Path,
+    tenant: TenantId,
+    attribution: Attribution,
+) -> None:
+    """What was encrypted before opens when only the new root key is left."""
+    await store.check(sealer)
+    await keys.execute(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), attribution)
+    sealed = await keys.execute(
+        Encrypt(tenant=tenant, algorithm=KEM, version=None, plaintext=b"text"), attribution
+    )
+    name(settings, _1=root_key, _2=new_root_key)
+    await renew(root_keys)
+    name(settings, _2=new_root_key)
+    assert await root_keys.answer(TAKE_UP) == RENEWED
+    request = Decrypt(
+        tenant=tenant, algorithm=KEM, version=sealed.version, ciphertext=sealed.ciphertext
+    )
+    assert (await keys.execute(request, attribution)).plaintext == b"text"
+    ring = await store.load(tenant, KEM)
+    alone = KeyMaterial(Sealer({2: read_root_key(new_root_key)}))
+    alone.decapsulation_key(tenant, ring.require_active())
+
+
+async def test_a_root_key_in_use_cannot_be_left_out(
+    root_keys: RootKeyChanger,
+    store: KeyStore,
+    sealer: Sealer,
+    settings: Path,
+    new_root_key: Path,
+) -> None:
+    """Settings without the root key that seals are refused, and change nothing."""
+    await store.check(sealer)
+    before = await store.root_keys()
+    name(settings, _2=new_root_key)
+    with pytest.raises(KeyServiceError) as refused:
+        await root_keys.answer(TAKE_UP)
+    assert refused.value.kind is ErrorKind.UNAVAILABLE
+    assert await store.root_keys() == before
+
+
+async def test_a_root_key_cannot_be_exchanged(
+    root_keys: RootKeyChanger,
+    store: KeyStore,
+    sealer: Sealer,
+    settings: Path,
+    new_root_key: Path,
+) -> None:
+    """Another key under the id of one in use is refused."""
+    await store.check(sealer)
+    name(settings, _1=new_root_key)
+    with pytest.raises(KeyServiceError):
+        await root_keys.answer(TAKE_UP)
+
+
+async def test_a_key_made_meanwhile_is_not_lost(
+    root_keys: RootKeyChanger,
+    store: KeyStore,
+    sealer: Sealer,
+    settings: Path,
+    root_key: Path,
+    new_root_key: Path,
+    tenant: TenantId,
+) -> None:
+    """A key that a slow process sealed under a root key that was dropped is not committed."""
+    await store.check(sealer)
+    slow = KeyMaterial(sealer)
+    entry = slow_entry(slow, tenant)
+    assert entry.active
+    assert entry.active.sealed
+    assert root_key_of(entry.active.sealed) == 1
+    name(settings, _1=root_key, _2=new_root_key)
+    await renew(root_keys)
+    draft = Draft(tenant, "p", "generate-key", KEM, 1, "success", "r", "", "")
+    verdict = await AuditLog(store).commit(draft, Change(Keyring(tenant, KEM), entry))
+    assert verdict is Verdict.STALE
+
+
+def slow_entry(material: KeyMaterial, tenant: TenantId) -> Keyring:
+    """Return a keyring with a first key."""
+    public_key, sealed = material.generate(tenant, KEM, KeyVersion(1))
+    info = KeyInfo(KEM, KeyVersion(1), KeyStatus.ACTIVE, public_key, datetime.now(UTC))
+    return Keyring(tenant, KEM).with_first(KeyEntry(info, sealed))

@@ -1,0 +1,72 @@
+"""What a SQLite file must be like, and what is asked of SQLite."""
+
+import asyncio
+import stat
+from pathlib import Path
+
+import pytest
+
+from pqkeep_keyservice.config import ConfigError
+from pqkeep_keyservice.storage.database import Database
+from pqkeep_keyservice.storage.sqlite import SqliteDatabase
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.messages import Attribution, GenerateKey, KeyService
+
+
+@pytest.mark.parametrize(
+    ("pragma", "value"),
+    [
+        ("journal_mode", "wal"),
+        ("synchronous", 2),  # FULL
+        ("foreign_keys", 1),
+        ("secure_delete", 1),
+        ("busy_timeout", 200),
+    ],
+)
+async def test_pragmas_are_in_force(pragma: str, value: object, database: Database) -> None:
+    """The connection that writes has each setting on, as SQLite itself says."""
+    query = f"PRAGMA {pragma}"
+    assert await database.read(lambda c: c.exec_driver_sql(query).scalar()) == value
+
+
+@pytest.mark.parametrize("content", [b"not a database" * 100, b"SQLite format 3\0" + bytes(4080)])
+def test_a_file_that_is_no_database_is_refused(database_path: Path, content: bytes) -> None:
+    """A file of something else is a ConfigError, and is left as it was."""
+    database_path.write_bytes(content)
+    database_path.chmod(0o600)
+    with pytest.raises(ConfigError, match="cannot open"):
+        SqliteDatabase(str(database_path))
+    assert database_path.read_bytes() == content
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o602, 0o666, 0o601])
+def test_a_database_open_to_others_is_refused(mode: int, database_path: Path) -> None:
+    """A database with any right of the group or of others is not opened, and is left as it was."""
+    asyncio.run(SqliteDatabase(str(database_path)).close())
+    content = database_path.read_bytes()
+    database_path.chmod(mode)
+    with pytest.raises(ConfigError, match="can be read by others; its mode must be 0600"):
+        SqliteDatabase(str(database_path))
+    assert database_path.read_bytes() == content
+    assert stat.S_IMODE(database_path.stat().st_mode) == mode
+    database_path.chmod(0o600)
+    asyncio.run(SqliteDatabase(str(database_path)).close())
+
+
+def test_a_folder_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
+    """A path that cannot be opened is a ConfigError that names it."""
+    with pytest.raises(ConfigError, match="missing"):
+        SqliteDatabase(str(tmp_path / "missing" / "keys.sqlite3"))
+
+
+async def test_only_the_owner_can_read_the_files(
+    database_path: Path, keys: KeyService, tenant: TenantId, attribution: Attribution
+) -> None:
+    """The database, its log and its index have mode 0600, whatever the umask."""
+    generate = GenerateKey(tenant=tenant, algorithm=Algorithm.ML_KEM_768, quota=None)
+    await keys.execute(generate, attribution)
+    modes = {
+        path.name: stat.S_IMODE(path.stat().st_mode) for path in database_path.parent.iterdir()
+    }
+    assert modes == dict.fromkeys(["keys.sqlite3", "keys.sqlite3-wal", "keys.sqlite3-shm"], 0o600)

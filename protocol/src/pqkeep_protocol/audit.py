@@ -1,0 +1,200 @@
+"""Requests about the audit log. They are not in it themselves, but for the events they bring.
+
+The tenant of a request is whose records are meant; INSTALLATION means everybody's.
+"""
+
+from typing import Annotated
+from uuid import UUID
+
+from msgspec import Meta, Struct
+
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.keys import SomeVersion, TenantId
+from pqkeep_protocol.messages import Request, Result
+
+MAX_PAGE = 500
+"""Records, checkpoints or events in one message: with their proofs they fit into a frame."""
+
+Natural = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
+
+
+class Event(Struct, frozen=True, array_like=True, kw_only=True):
+    """Something the gateway did or refused, which the key service would not know of."""
+
+    id: UUID
+    """The event's own: it is recorded once, however often it is brought."""
+    at_us: Natural
+    """When, in microseconds since 1970."""
+    tenant: TenantId
+    principal: Annotated[str, Meta(max_length=128)]
+    operation: Annotated[str, Meta(min_length=1, max_length=32)]
+    algorithm: Annotated[str, Meta(max_length=32)] | None
+    key_version: SomeVersion | None
+    outcome: Annotated[str, Meta(min_length=1, max_length=32)]
+    request_id: Annotated[str, Meta(max_length=128)]
+    source_address: Annotated[str, Meta(max_length=64)]
+    policy: Annotated[str, Meta(max_length=128)]
+
+
+class Recorded(Result, frozen=True, kw_only=True, tag="recorded"):
+    """The events are in the log, durably."""
+
+
+class RecordEvents(Request[Recorded], frozen=True, kw_only=True, tag="record-events"):
+    """Record events of the gateway. The tenant is INSTALLATION; each event names its own."""
+
+    events: Annotated[tuple[Event, ...], Meta(max_length=MAX_PAGE)]
+
+
+class Records(Result, frozen=True, kw_only=True, tag="records"):
+    """One page of records, each as the JSON text that its leaf is the hash of."""
+
+    lines: tuple[bytes, ...]
+    next: Natural | None
+    """The id from which to go on, exclusive; a page can be empty and still have one."""
+
+
+class ListRecords(Request[Records], frozen=True, kw_only=True, tag="list-records"):
+    """List records that match everything that is named, by id."""
+
+    after: Natural | None = None
+    before: Natural | None = None
+    """Ids, exclusive."""
+    newest_first: bool = False
+    since_us: Natural | None = None
+    until_us: Natural | None = None
+    """Microseconds since 1970: from, and before."""
+    operation: Annotated[str, Meta(max_length=32)] | None = None
+    algorithm: Algorithm | None = None
+    key_version: SomeVersion | None = None
+    outcome: Annotated[str, Meta(max_length=32)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 100
+
+
+class Proof(Struct, frozen=True, array_like=True):
+    """One record, and what leads from its leaf to the root of a tree (RFC 9162, 2.1.3)."""
+
+    line: bytes
+    path: tuple[Digest, ...]
+    """Empty too where the log is damaged, and there is no proof."""
+
+
+class Proofs(Result, frozen=True, kw_only=True, tag="proofs"):
+    """Records with their proofs, by id."""
+
+    proofs: tuple[Proof, ...]
+
+
+class ProveRecords(Request[Proofs], frozen=True, kw_only=True, tag="prove-records"):
+    """Prove that records after an id are in the tree of the first ``size``; one, or a page.
+
+    Errors: RECORD_NOT_FOUND if the tree is larger than the log.
+    """
+
+    after: Natural
+    size: Annotated[int, Meta(ge=1, le=2**63 - 1)]
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)]
+
+
+class Checkpoint(Struct, frozen=True, array_like=True, kw_only=True):
+    """What the whole log was at a time, signed by the key service."""
+
+    log_id: UUID
+    size: Natural
+    root: Digest
+    at_us: Natural
+    algorithm: Algorithm
+    key_version: SomeVersion
+    signature: bytes
+
+
+class Checkpoints(Result, frozen=True, kw_only=True, tag="checkpoints"):
+    """Checkpoints, by size."""
+
+    checkpoints: tuple[Checkpoint, ...]
+
+
+class ListCheckpoints(Request[Checkpoints], frozen=True, kw_only=True, tag="list-checkpoints"):
+    """List checkpoints larger than a size, or the newest one of each algorithm."""
+
+    after: Natural | None
+    """None: the newest ones."""
+    algorithm: Algorithm | None = None
+    limit: Annotated[int, Meta(ge=1, le=100)] = 100
+
+
+class NewCheckpoint(Result, frozen=True, kw_only=True, tag="new-checkpoint"):
+    """A new checkpoint, durably kept."""
+
+    checkpoint: Checkpoint
+
+
+class SignCheckpoint(Request[NewCheckpoint], frozen=True, kw_only=True, tag="sign-checkpoint"):
+    """Sign what the log is now, with Dilithium3 or SLH-DSA-SHA2-128s."""
+
+    algorithm: Algorithm
+
+
+class Consistency(Result, frozen=True, kw_only=True, tag="consistency"):
+    """What shows that a tree grew into another (RFC 9162, 2.1.4)."""
+
+    path: tuple[Digest, ...]
+
+
+class ProveConsistency(Request[Consistency], frozen=True, kw_only=True, tag="prove-consistency"):
+    """Prove that the tree of one size grew into that of another.
+
+    Errors: RECORD_NOT_FOUND unless ``first <= second``, and both are in the log.
+    """
+
+    first: Natural
+    second: Natural
+
+
+class AuditKey(Struct, frozen=True, array_like=True):
+    """A key that checkpoints are verified with."""
+
+    algorithm: Algorithm
+    version: SomeVersion
+    public_key: bytes
+
+
+class AuditKeys(Result, frozen=True, kw_only=True, tag="audit-keys"):
+    """All keys that ever signed checkpoints, and the log's id."""
+
+    log_id: UUID
+    keys: tuple[AuditKey, ...]
+
+
+class ListAuditKeys(Request[AuditKeys], frozen=True, kw_only=True, tag="list-audit-keys"):
+    """List the keys that checkpoints are verified with."""
+
+
+class Usage(Result, frozen=True, kw_only=True, tag="usage"):
+    """How often a key version was used, and when last; refusals do not count."""
+
+    uses: Natural
+    last_used_us: Natural | None
+
+
+class GetUsage(Request[Usage], frozen=True, kw_only=True, tag="get-usage"):
+    """Tell how much a key version is in use. Errors: KEY_NOT_FOUND."""
+
+    algorithm: Algorithm
+    version: SomeVersion
+
+
+AnyAuditRequest = (
+    RecordEvents
+    | ListRecords
+    | ProveRecords
+    | ListCheckpoints
+    | SignCheckpoint
+    | ProveConsistency
+    | ListAuditKeys
+    | GetUsage
+)
+AnyAuditResult = (
+    Recorded | Records | Proofs | Checkpoints | NewCheckpoint | Consistency | AuditKeys | Usage
+)
