@@ -1,13 +1,13 @@
-"""Tenants and API keys on a real SQLite file."""
+"""Tenants and API keys in a real database."""
+
+from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import product
-from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
@@ -20,6 +20,7 @@ from pqkeep_gateway.access.authentication import Found
 from pqkeep_gateway.access.principals import ApiKeyPrincipal
 from pqkeep_gateway.access.standing import Standing, Subscription, Tier
 from pqkeep_gateway.config import ConfigError
+from pqkeep_gateway.events import Asker, Courier, event
 from pqkeep_gateway.storage.database import open_database
 from pqkeep_gateway.storage.schema import METADATA
 from pqkeep_gateway.storage.tenancy import SqlApiKeys, SqlTenants
@@ -39,10 +40,22 @@ from pqkeep_gateway.tenancy.tenants import (
     Tenants,
     TenantStatus,
 )
+from pqkeep_protocol.audit import Event
 from pqkeep_protocol.keys import TenantId
+
+if TYPE_CHECKING:
+    from gateway.tests.conftest import Location
+
+pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123_456, tzinfo=UTC)
 OVERLAP = timedelta(seconds=30)
+ASKER = Asker("operator", "request-1", "192.0.2.7")
+
+
+def news(tenant: Tenant) -> Event:
+    """Return the event of a tenant that is made."""
+    return event(ASKER, tenant.id, "create-tenant")
 
 
 async def test_migrations_make_the_schema(engine: AsyncEngine) -> None:
@@ -55,14 +68,6 @@ async def test_migrations_make_the_schema(engine: AsyncEngine) -> None:
         assert await connection.run_sync(difference) == []
 
 
-async def test_a_commit_survives_a_power_cut(engine: AsyncEngine) -> None:
-    """Every connection writes ahead, waits for the disk and minds foreign keys."""
-    async with engine.begin() as connection:
-        for pragma, value in (("journal_mode", "wal"), ("synchronous", 2), ("foreign_keys", 1)):
-            found = await connection.exec_driver_sql(f"PRAGMA {pragma}")
-            assert found.scalar_one() == value
-
-
 async def test_a_tenant_comes_back_as_it_was(
     engine: AsyncEngine, new_tenant: Callable[..., Tenant]
 ) -> None:
@@ -70,7 +75,7 @@ async def test_a_tenant_comes_back_as_it_was(
     tenants = SqlTenants(engine)
     for tier, subscription, granted in product(Tier, Subscription, (None, 1, 1_000_000)):
         tenant = replace(new_tenant(), standing=Standing(tier, subscription, granted))
-        assert await tenants.add(tenant) == tenant
+        assert await tenants.add(tenant, news(tenant)) == tenant
         assert await tenants.get(tenant.id) == tenant
 
 
@@ -83,8 +88,10 @@ async def test_a_tenant_that_is_not_there(engine: AsyncEngine) -> None:
 async def test_a_name_is_taken_once(engine: AsyncEngine, new_tenant: Callable[..., Tenant]) -> None:
     """Of twenty tenants of one name that are added at once, one is added."""
     tenants = SqlTenants(engine)
-    made = [new_tenant("one name") for _ in range(20)]
-    outcomes = await asyncio.gather(*map(tenants.add, made), return_exceptions=True)
+    rivals = [new_tenant("one name") for _ in range(20)]
+    outcomes = await asyncio.gather(
+        *(tenants.add(each, news(each)) for each in rivals), return_exceptions=True
+    )
     assert sum(isinstance(outcome, Tenant) for outcome in outcomes) == 1
     assert sum(isinstance(outcome, NameTakenError) for outcome in outcomes) == 19
 
@@ -95,7 +102,7 @@ def _draft(number: int, created_at: datetime = NOW) -> Draft:
 
 async def _add(store: SqlApiKeys, tenant: Tenant, number: int, quota: int) -> ApiKey:
     draft = _draft(number, tenant.created_at)
-    return (await store.add(tenant.id, draft, quota)).metadata
+    return (await store.add(tenant.id, draft, quota, ASKER)).metadata
 
 
 async def test_versions_count_up_under_concurrency(
@@ -103,7 +110,7 @@ async def test_versions_count_up_under_concurrency(
 ) -> None:
     """Twenty API keys that are added at once have the versions 1 to 20."""
     tenant = new_tenant()
-    await SqlTenants(engine).add(tenant)
+    await SqlTenants(engine).add(tenant, news(tenant))
     store = SqlApiKeys(engine)
     made = await asyncio.gather(*(_add(store, tenant, n, quota=20) for n in range(20)))
     assert sorted(key.version for key in made) == list(range(1, 21))
@@ -115,7 +122,7 @@ async def test_the_quota_is_exact_under_concurrency(
 ) -> None:
     """Of twenty that are added at once to a quota of five, five are added: versions 1 to 5."""
     tenant = new_tenant()
-    await SqlTenants(engine).add(tenant)
+    await SqlTenants(engine).add(tenant, news(tenant))
     store = SqlApiKeys(engine)
     outcomes = await asyncio.gather(
         *(_add(store, tenant, n, quota=5) for n in range(20)), return_exceptions=True
@@ -132,7 +139,7 @@ async def test_each_tenant_counts_for_itself(
     first, second = new_tenant(), new_tenant()
     store = SqlApiKeys(engine)
     for tenant in (first, second):
-        await SqlTenants(engine).add(tenant)
+        await SqlTenants(engine).add(tenant, news(tenant))
     assert (await _add(store, first, 1, quota=1)).version == 1
     assert (await _add(store, second, 2, quota=1)).version == 1
 
@@ -142,28 +149,27 @@ async def test_a_revoked_key_counts_as_a_version_and_not_in_the_quota(
 ) -> None:
     """After a revocation there is room again; the version is never given out twice."""
     tenant = new_tenant()
-    await SqlTenants(engine).add(tenant)
+    await SqlTenants(engine).add(tenant, news(tenant))
     store = SqlApiKeys(engine)
     await _add(store, tenant, 1, quota=1)
-    await store.revoke(tenant.id, 1, NOW)
+    await store.revoke(tenant.id, 1, NOW, ASKER)
     assert (await _add(store, tenant, 2, quota=1)).version == 2
     assert await store.find((1).to_bytes(32, "big")) is None
 
 
 async def test_a_digest_leads_to_its_principal(
-    engine: AsyncEngine, database_path: Path, new_tenant: Callable[..., Tenant]
+    engine: AsyncEngine, location: Location, new_tenant: Callable[..., Tenant]
 ) -> None:
     """A digest is its tenant's, with plan and status as they are now; an unknown one nobody's."""
     tenant = new_tenant(tier=Tier.STARTER)
-    await SqlTenants(engine).add(tenant)
+    await SqlTenants(engine).add(tenant, news(tenant))
     store = SqlApiKeys(engine)
     await _add(store, tenant, 7, quota=1)
     digest = (7).to_bytes(32, "big")
     expected = ApiKeyPrincipal(tenant.id, Standing(Tier.STARTER), 1, suspended=False)
     assert await store.find(digest) == Found(expected)
     assert await store.find(bytes(32)) is None
-    with closing(sqlite3.connect(database_path)) as connection, connection:
-        connection.execute("UPDATE tenants SET status = 'suspended'")
+    location.run("UPDATE tenants SET status = 'suspended'")
     suspended = await store.find(digest)
     assert suspended is not None
     assert suspended.principal.suspended
@@ -172,7 +178,7 @@ async def test_a_digest_leads_to_its_principal(
 async def _rotate(
     store: SqlApiKeys, tenant: Tenant, version: int | None, number: int
 ) -> tuple[ApiKey, int | None]:
-    kept = await store.rotate(tenant.id, version, _draft(number), NOW + OVERLAP)
+    kept = await store.rotate(tenant.id, version, _draft(number), NOW + OVERLAP, ASKER)
     return kept.metadata, kept.revoked
 
 
@@ -181,7 +187,7 @@ async def test_a_rotated_key_is_found_with_the_end_of_its_overlap(
 ) -> None:
     """Rotate revokes the old version now, and its digest leads to when its overlap ends."""
     tenant = new_tenant()
-    await SqlTenants(engine).add(tenant)
+    await SqlTenants(engine).add(tenant, news(tenant))
     store = SqlApiKeys(engine)
     old = await _add(store, tenant, 1, quota=1)
     made, revoked = await _rotate(store, tenant, 1, 2)
@@ -191,7 +197,7 @@ async def test_a_rotated_key_is_found_with_the_end_of_its_overlap(
     found = await store.find((1).to_bytes(32, "big"))
     principal = ApiKeyPrincipal(tenant.id, Standing(Tier.FREE), 1, suspended=False)
     assert found == Found(principal, (NOW + OVERLAP).timestamp())
-    assert await store.revoke(tenant.id, 1, NOW + OVERLAP) == listed
+    assert await store.revoke(tenant.id, 1, NOW + OVERLAP, ASKER) == listed
     assert await store.find((1).to_bytes(32, "big")) is None
 
 
@@ -201,12 +207,12 @@ async def test_only_an_active_version_is_rotated(
 ) -> None:
     """A version that was rotated, was revoked or never was is refused, and nothing is made."""
     tenant = new_tenant()
-    await SqlTenants(engine).add(tenant)
+    await SqlTenants(engine).add(tenant, news(tenant))
     store = SqlApiKeys(engine)
     await _add(store, tenant, 1, quota=1)
     await _rotate(store, tenant, 1, 2)
     await _add(store, tenant, 3, quota=2)
-    await store.revoke(tenant.id, 3, NOW)
+    await store.revoke(tenant.id, 3, NOW, ASKER)
     before = await store.list(tenant.id)
     with pytest.raises(AlreadyRotatedError):
         await _rotate(store, tenant, version, 4)
@@ -219,7 +225,7 @@ async def test_of_concurrent_rotations_of_one_version_one_succeeds(
 ) -> None:
     """Of sixteen rotations of one version at once, one succeeds: one key is active after it."""
     tenant = new_tenant()
-    await SqlTenants(engine).add(tenant)
+    await SqlTenants(engine).add(tenant, news(tenant))
     store = SqlApiKeys(engine)
     await _add(store, tenant, 0, quota=1)
     outcomes = await asyncio.gather(
@@ -235,7 +241,7 @@ async def test_concurrent_rotations_of_the_newest_keep_the_number(
 ) -> None:
     """Sixteen rotations at once that name no version replace one another: two stay active."""
     tenant = new_tenant()
-    await SqlTenants(engine).add(tenant)
+    await SqlTenants(engine).add(tenant, news(tenant))
     store = SqlApiKeys(engine)
     for number in (100, 101):
         await _add(store, tenant, number, quota=2)
@@ -253,7 +259,7 @@ async def test_rotating_nothing_makes_a_key(
     tenant, other = new_tenant(), new_tenant()
     store = SqlApiKeys(engine)
     for each in (tenant, other):
-        await SqlTenants(engine).add(each)
+        await SqlTenants(engine).add(each, news(each))
     await _add(store, other, 9, quota=1)
     assert await _rotate(store, tenant, None, 1) == (
         ApiKey(1, "0001", ApiKeyStatus.ACTIVE, NOW),
@@ -269,15 +275,15 @@ async def test_revoke_is_each_tenant_s_own(
     tenant, other = new_tenant(), new_tenant()
     store = SqlApiKeys(engine)
     for number, each in enumerate((tenant, other)):
-        await SqlTenants(engine).add(each)
+        await SqlTenants(engine).add(each, news(each))
         await _add(store, each, number, quota=1)
-    first = await store.revoke(tenant.id, 1, NOW)
+    first = await store.revoke(tenant.id, 1, NOW, ASKER)
     assert first.revoked_at == NOW
-    assert await store.revoke(tenant.id, 1, NOW + OVERLAP) == first
+    assert await store.revoke(tenant.id, 1, NOW + OVERLAP, ASKER) == first
     assert await store.find((1).to_bytes(32, "big"))
     for each, version in ((tenant, 2), (other, 0), (new_tenant(), 1)):
         with pytest.raises(ApiKeyNotFoundError):
-            await store.revoke(each.id, version, NOW)
+            await store.revoke(each.id, version, NOW, ASKER)
 
 
 async def test_tenants_are_listed_oldest_first(
@@ -285,10 +291,10 @@ async def test_tenants_are_listed_oldest_first(
 ) -> None:
     """Every tenant is listed, by the time it was made."""
     tenants = SqlTenants(engine)
-    made = [replace(new_tenant(), created_at=NOW - n * OVERLAP) for n in range(5)]
-    for tenant in made:
-        await tenants.add(tenant)
-    assert await tenants.list() == tuple(reversed(made))
+    listed = [replace(new_tenant(), created_at=NOW - n * OVERLAP) for n in range(5)]
+    for tenant in listed:
+        await tenants.add(tenant, news(tenant))
+    assert await tenants.list() == tuple(reversed(listed))
 
 
 async def test_a_change_of_no_tenant(
@@ -296,7 +302,7 @@ async def test_a_change_of_no_tenant(
 ) -> None:
     """A tenant that is not there cannot be changed."""
     with pytest.raises(TenantNotFoundError):
-        await SqlTenants(engine).change(new_tenant().id, TenantChange(tier=Tier.STARTER), NOW)
+        await SqlTenants(engine).change(new_tenant().id, TenantChange(tier=Tier.STARTER), NOW, ())
 
 
 async def _nobody_to_tell() -> None:
@@ -313,14 +319,17 @@ CHANGES = (
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)])
 async def test_a_change_undoes_no_other(
-    engine: AsyncEngine, new_tenant: Callable[..., Tenant], order: tuple[int, ...]
+    engine: AsyncEngine,
+    courier: Courier,
+    new_tenant: Callable[..., Tenant],
+    order: tuple[int, ...],
 ) -> None:
     """Whatever is changed one after another, in any order, is kept: each touches what it names."""
     tenant = new_tenant()
-    tenants = Tenants(SqlTenants(engine), _nobody_to_tell)
-    await SqlTenants(engine).add(tenant)
+    tenants = Tenants(SqlTenants(engine), _nobody_to_tell, courier)
+    await SqlTenants(engine).add(tenant, news(tenant))
     for number in order:
-        changed = await tenants.change(tenant.id, CHANGES[number])
+        changed = await tenants.change(tenant.id, CHANGES[number], ASKER)
     assert await tenants.get(tenant.id) == changed
     assert changed.standing == Standing(Tier.GROWTH, Subscription.ENDED, 7)
     assert changed.status is TenantStatus.SUSPENDED
@@ -332,16 +341,16 @@ async def test_a_tenant_s_own_rate_limit_can_be_taken_back(
     """Asking for the plan's rate limit removes the tenant's own, and nothing else does."""
     tenant = new_tenant()
     store = SqlTenants(engine)
-    await store.add(tenant)
-    await store.change(tenant.id, TenantChange(requests_per_minute=7), NOW)
-    kept = await store.change(tenant.id, TenantChange(tier=Tier.STARTER), NOW)
+    await store.add(tenant, news(tenant))
+    await store.change(tenant.id, TenantChange(requests_per_minute=7), NOW, ())
+    kept = await store.change(tenant.id, TenantChange(tier=Tier.STARTER), NOW, ())
     assert kept.standing == Standing(Tier.STARTER, Subscription.ACTIVE, 7)
-    kept = await store.change(tenant.id, TenantChange(requests_per_minute="plan"), NOW)
+    kept = await store.change(tenant.id, TenantChange(requests_per_minute="plan"), NOW, ())
     assert kept.standing == Standing(Tier.STARTER)
 
 
 async def test_changes_are_announced_after_they_are_made(
-    engine: AsyncEngine, new_tenant: Callable[..., Tenant]
+    engine: AsyncEngine, courier: Courier, new_tenant: Callable[..., Tenant]
 ) -> None:
     """When gateways hear of a change it can be read already; of no change they hear nothing."""
     tenant = new_tenant()
@@ -350,53 +359,33 @@ async def test_changes_are_announced_after_they_are_made(
     async def look() -> None:
         seen.append(await SqlTenants(engine).get(tenant.id))
 
-    tenants = Tenants(SqlTenants(engine), look)
-    await SqlTenants(engine).add(tenant)
-    await tenants.change(tenant.id, TenantChange())
+    tenants = Tenants(SqlTenants(engine), look, courier)
+    await SqlTenants(engine).add(tenant, news(tenant))
+    await tenants.change(tenant.id, TenantChange(), ASKER)
     assert seen == []
-    changed = await tenants.change(tenant.id, TenantChange(tier=Tier.STARTER))
+    changed = await tenants.change(tenant.id, TenantChange(tier=Tier.STARTER), ASKER)
     assert seen == [changed]
 
 
 async def test_data_survive_reopening(
-    database_path: Path, new_tenant: Callable[..., Tenant]
+    location: Location, new_tenant: Callable[..., Tenant]
 ) -> None:
     """A database that is opened a second time is migrated already and has what it had."""
     tenant = new_tenant()
     for expected in (False, True):
-        engine = await open_database(str(database_path))
+        engine = await open_database(location.name)
         tenants = SqlTenants(engine)
         if expected:
             assert await tenants.get(tenant.id) == tenant
         else:
-            await tenants.add(tenant)
+            await tenants.add(tenant, news(tenant))
         await engine.dispose()
 
 
-async def test_a_newer_schema_is_refused(database_path: Path) -> None:
+async def test_a_newer_schema_is_refused(location: Location) -> None:
     """A database that a later version has migrated is not touched."""
-    engine = await open_database(str(database_path))
+    engine = await open_database(location.name)
     await engine.dispose()
-    with closing(sqlite3.connect(database_path)) as connection, connection:
-        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    location.run("UPDATE alembic_version SET version_num = '9999'")
     with pytest.raises(ConfigError, match="does not know"):
-        await open_database(str(database_path))
-
-
-@pytest.fixture
-def no_database(database_path: Path) -> Path:
-    """A file of something else."""
-    database_path.write_bytes(b"no database" * 1000)
-    return database_path
-
-
-async def test_what_is_no_database_is_refused(no_database: Path) -> None:
-    """A file that is no database is refused by name."""
-    with pytest.raises(ConfigError, match=str(no_database)):
-        await open_database(str(no_database))
-
-
-async def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    """A path that cannot be opened is refused by name."""
-    with pytest.raises(ConfigError, match="nowhere"):
-        await open_database(str(tmp_path / "nowhere" / "accounts.sqlite3"))
+        await open_database(location.name)

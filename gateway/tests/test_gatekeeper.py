@@ -17,7 +17,7 @@ from pqkeep_gateway.access.credentials import CredentialKind, Pepper, new_creden
 from pqkeep_gateway.access.principals import ApiKeyPrincipal, OperatorPrincipal
 from pqkeep_gateway.access.rate_limit import Limit, MemoryWindows
 from pqkeep_gateway.access.standing import Standing, Subscription, Tier
-from pqkeep_gateway.access.unavailable import UnavailableError
+from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.keys import TenantId
 
 OPERATOR = new_credential(CredentialKind.OPERATOR)

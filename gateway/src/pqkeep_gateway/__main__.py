@@ -1,80 +1,16 @@
 """Starts the gateway: ``python -m pqkeep_gateway SETTINGS.toml [--fd N]``.
 
-With ``--fd`` it serves on a socket that its parent listens on already. Exit status 78 (EX_CONFIG):
-it cannot start as it is set up.
+With ``--fd`` it serves on a socket that its parent listens on already. Before anything else is
+imported, cryptography becomes what this process cannot import.
 """
 
-import argparse
-import asyncio
-import gc
-import logging
-import os
-import resource
-import socket
 import sys
-from pathlib import Path
 
-import uvicorn
-import uvloop
-
-from pqkeep_gateway import config
-from pqkeep_gateway.config import Config, ConfigError
-from pqkeep_gateway.http.bounded import BoundedHttpProtocol
-from pqkeep_gateway.wiring import assemble
-
-_LOG = logging.getLogger("pqkeep_gateway")
-
-DRAIN_SECONDS = 10
-IDLE_SECONDS = 65
-
-
-def main() -> int:
-    """Run until SIGTERM or SIGINT."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s gateway %(levelname)s %(message)s")
-    logging.getLogger("alembic").setLevel(logging.WARNING)
-    os.umask(0o077)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # requests are in this memory
-    parser = argparse.ArgumentParser(prog="python -m pqkeep_gateway")
-    parser.add_argument("settings", type=Path)
-    parser.add_argument("--fd", type=int)
-    arguments = parser.parse_args()
-    try:
-        settings = config.read(arguments.settings)
-        uvloop.run(serve(settings, arguments.fd))
-    except ConfigError as error:
-        _LOG.critical("%s", error)
-        return os.EX_CONFIG
-    return os.EX_OK
-
-
-async def serve(settings: Config, fd: int | None) -> None:
-    """Put the parts together and serve."""
-    gateway = await assemble(settings)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            gateway.app,
-            host=settings.host,
-            port=settings.port,
-            http=BoundedHttpProtocol,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            timeout_keep_alive=IDLE_SECONDS,
-            timeout_graceful_shutdown=DRAIN_SECONDS,
-        )
-    )
-    gc.collect()
-    gc.freeze()  # what is here now stays: collections need not look at it again
-    connected = asyncio.create_task(gateway.key_client.run())
-    try:
-        await server.serve(None if fd is None else [socket.socket(fileno=fd)])
-    finally:
-        connected.cancel()
-        await gateway.close()
-
+from pqkeep_gateway import wall
 
 if __name__ == "__main__":
+    wall.build()
+
+    from pqkeep_gateway.process import main  # not before the wall stands
+
     sys.exit(main())

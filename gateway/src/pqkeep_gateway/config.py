@@ -6,9 +6,13 @@ own, and of the operator's credential only a digest is known.
 
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 from msgspec import Meta, Struct
+
+POSTGRESQL = "postgresql://"
+_OPTIONS = frozenset({"host", "port", "sslmode", "sslrootcert", "sslcert", "sslkey"})
 
 DIGEST_HEX = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
@@ -23,7 +27,13 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     key_service_socket: str
     """The Unix socket of the key service."""
     database: str
-    """The SQLite file of tenants and API keys."""
+    """Of tenants and API keys: a SQLite file, or postgresql://user@host:port/name.
+
+    Several hosts may be named, for a server that moves, and after a question mark sslmode,
+    sslrootcert, sslcert, sslkey and, for a Unix socket, host.
+    """
+    database_password_file: str | None = None
+    """A PostgreSQL password file as libpq has it, that only this process's user can read."""
     pepper_file: str
     """32 random bytes that API-key digests depend on, readable by this process's user only."""
     operator_digest: DIGEST_HEX
@@ -57,12 +67,34 @@ def read(path: Path) -> Config:
     return msgspec.structs.replace(
         config,
         key_service_socket=str(here / config.key_service_socket),
-        database=str(here / config.database),
+        database=_database(config.database, here),
+        database_password_file=_beside(here, config.database_password_file),
         pepper_file=str(here / config.pepper_file),
         plans_file=_beside(here, config.plans_file),
         policy_directory=_beside(here, config.policy_directory),
         rate_windows_password_file=_beside(here, config.rate_windows_password_file),
     )
+
+
+def _database(named: str, here: Path) -> str:
+    """Return a PostgreSQL address as it is, or where a file is. Never repeats a bad address."""
+    if "://" not in named:
+        return str(here / named)
+    if not named.startswith(POSTGRESQL):
+        raise ConfigError(f"database: neither a file nor an address that begins with {POSTGRESQL}")
+    try:
+        parts = urlsplit(named)
+        options = parse_qs(parts.query, strict_parsing=bool(parts.query))
+        user, password, name = parts.username, parts.password, parts.path.removeprefix("/")
+    except ValueError:
+        raise ConfigError("database: not a well-formed address") from None
+    if password is not None or "@" in (user or "") or "password" in options:
+        raise ConfigError("database: a password belongs in the database_password_file, not here")
+    if not user or not name or "/" in name or parts.fragment:
+        raise ConfigError(f"database: expected {POSTGRESQL}user@host:port/name")
+    if not options.keys() <= _OPTIONS:
+        raise ConfigError("database: the options are " + ", ".join(sorted(_OPTIONS)))
+    return named
 
 
 def _beside(here: Path, named: str | None) -> str | None:

@@ -9,8 +9,10 @@ import itertools
 import logging
 from typing import cast
 
+from pqkeep_protocol.audit import AnyAuditRequest
 from pqkeep_protocol.codec import (
     MAX_IN_FLIGHT,
+    RESULT_TYPE,
     TO_GATEWAY,
     Answer,
     Call,
@@ -22,7 +24,7 @@ from pqkeep_protocol.codec import (
 )
 from pqkeep_protocol.connection import FramedConnection
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.messages import RESULT_TYPE, AnyRequest, Attribution, R_co, Request
+from pqkeep_protocol.messages import AnyRequest, Attribution, R_co, Request
 
 _LOG = logging.getLogger(__name__)
 
@@ -65,7 +67,7 @@ class KeyClient:
             next(self._ids),
             int(TIMEOUT_SECONDS * 1000),
             attribution,
-            cast(AnyRequest, request),
+            cast(AnyRequest | AnyAuditRequest, request),
         )
         match await self._exchange(call, TIMEOUT_SECONDS):
             case Answer(result=result) if isinstance(result, RESULT_TYPE[type(request)]):

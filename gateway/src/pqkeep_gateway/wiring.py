@@ -15,11 +15,25 @@ from pqkeep_gateway.access.clock import Clock, steady_clock
 from pqkeep_gateway.access.credentials import read_pepper
 from pqkeep_gateway.access.rate_limit import MemoryWindows, Windows
 from pqkeep_gateway.config import Config
-from pqkeep_gateway.http import api_keys, health, kem, key_operation, keys, signature, tenants
+from pqkeep_gateway.events import Courier
+from pqkeep_gateway.http import (
+    api_keys,
+    audit,
+    health,
+    kem,
+    key_operation,
+    keys,
+    signature,
+    tenants,
+)
 from pqkeep_gateway.http.app import create_app
+from pqkeep_gateway.http.documents import WHOLE, descriptions, served
+from pqkeep_gateway.http.fixed import FixedDocument
 from pqkeep_gateway.http.key_operation import KeyAccess
 from pqkeep_gateway.key_client import KeyClient
+from pqkeep_gateway.portal import reference
 from pqkeep_gateway.storage.database import open_database
+from pqkeep_gateway.storage.outbox import SqlOutbox
 from pqkeep_gateway.storage.rate_windows import RedisWindows
 from pqkeep_gateway.storage.tenancy import SqlApiKeys, SqlTenants
 from pqkeep_gateway.storage.usage import SqlUsage
@@ -34,6 +48,7 @@ class Gateway:
 
     app: ASGIApp
     key_client: KeyClient
+    courier: Courier
     close: Callable[[], Awaitable[None]]
 
 
@@ -44,7 +59,7 @@ async def assemble(config: Config) -> Gateway:
     policy = cedar.build(terms, _path(config.policy_directory))
     clock = steady_clock()
     windows = _windows(config, clock)
-    engine = await open_database(config.database)
+    engine = await open_database(config.database, config.database_password_file)
 
     sql_api_keys = SqlApiKeys(engine)
     operator = bytes.fromhex(config.operator_digest)
@@ -55,23 +70,38 @@ async def assemble(config: Config) -> Gateway:
     key_client = KeyClient(config.key_service_socket)
     access = KeyAccess(policy, Allowances(SqlUsage(engine), per_month, clock), key_client)
 
-    all_tenants = Tenants(SqlTenants(engine), windows.announce_change)
+    courier = Courier(SqlOutbox(engine), key_client)
+
+    all_tenants = Tenants(SqlTenants(engine), windows.announce_change, courier)
     overlap = timedelta(seconds=config.api_key_overlap_seconds)
-    all_api_keys = ApiKeys(sql_api_keys, terms, pepper, windows.announce_change, overlap, clock)
+    all_api_keys = ApiKeys(
+        sql_api_keys, terms, pepper, windows.announce_change, courier, overlap, clock
+    )
     api = (
         *(key_operation.endpoint(row, access) for row in kem.OPERATIONS),
         *(key_operation.endpoint(row, access) for row in signature.OPERATIONS),
         *keys.endpoints(access, terms),
         *tenants.endpoints(all_tenants, windows, open_signup=config.signup == "open"),
         *api_keys.endpoints(all_tenants, all_api_keys),
+        *audit.endpoints(key_client),
     )
     outside = (health.endpoint(key_client.is_reachable),)
+
+    described = descriptions(api, outside)
+    page, style = reference.page(described[WHOLE]), reference.style()
+    documents = {
+        **served(described),
+        "/docs": FixedDocument(page, "text/html; charset=utf-8", reference.HEADERS),
+        reference.STYLE_PATH: FixedDocument(style, "text/css; charset=utf-8", reference.HEADERS),
+    }
 
     async def close() -> None:
         await windows.close()
         await engine.dispose()
 
-    return Gateway(create_app(api, outside, gatekeeper), key_client, close)
+    return Gateway(
+        create_app(api, outside, documents, gatekeeper, courier), key_client, courier, close
+    )
 
 
 def _windows(config: Config, clock: Clock) -> Windows:

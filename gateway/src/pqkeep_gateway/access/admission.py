@@ -15,6 +15,11 @@ class UnknownCredentialError(Exception):
 class SuspendedError(Exception):
     """The tenant is known, and allowed nothing."""
 
+    def __init__(self, principal: ApiKeyPrincipal) -> None:
+        """Carry who it was."""
+        super().__init__()
+        self.principal = principal
+
 
 class TooOftenError(Exception):
     """The tenant has used its rate limit up."""
@@ -64,7 +69,7 @@ class Gatekeeper:
         if principal.suspended:
             if await self._windows.changes() != shown.as_of:
                 raise ChangedError
-            raise SuspendedError
+            raise SuspendedError(principal)
         limit = self._limit_of(principal.standing)
         wait = await self._windows.enter(str(principal.tenant), limit, shown.as_of)
         if wait is not None:

@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.principals import ApiKeyPrincipal
 from pqkeep_gateway.access.standing import Tier
-from pqkeep_gateway.access.unavailable import UnavailableError
+from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.algorithms import LIFECYCLE, Operation
 from pqkeep_protocol.keys import TenantId
 

@@ -63,21 +63,32 @@ def _own(directory: Path | None) -> list[str]:
     if directory is None:
         return []
     try:
-        found = [path.read_text() for path in sorted(directory.glob("*.cedar"))]
+        found = {path: path.read_text() for path in sorted(directory.glob("*.cedar"))}
     except (OSError, UnicodeDecodeError):
         raise ConfigError(f"cannot read the policies in {directory}") from None
     if not found:
         raise ConfigError(f"there are no policies (*.cedar) in {directory}")
-    return found
+    for path, text in found.items():
+        if not _policies(text, str(path)):
+            raise ConfigError(f"there is no policy in {path}")
+    return list(found.values())
+
+
+def _policies(text: str, where: str) -> Mapping[str, Any]:
+    """Return the policies by what Cedar calls them."""
+    try:
+        read: Mapping[str, Mapping[str, Any]] = json.loads(cedarpy.policies_to_json_str(text))
+    except ValueError as error:
+        raise ConfigError(f"{where} cannot be read: {error}") from None
+    if read["templates"]:
+        raise ConfigError(f"{where}: a template decides nothing, a forbid neither")
+    return read["staticPolicies"]
 
 
 def _names(text: str, schema: str) -> Mapping[str, str]:
     """Return the policies' names by what Cedar calls them, after checking them all."""
-    try:
-        validation = cedarpy.validate_policies(text, schema)
-        policies: dict[str, Any] = json.loads(cedarpy.policies_to_json_str(text))["staticPolicies"]
-    except ValueError as error:
-        raise ConfigError(f"the policies cannot be read: {error}") from None
+    policies = _policies(text, "the policies")
+    validation = cedarpy.validate_policies(text, schema)
     if not validation.validation_passed:
         problems = "; ".join(error.error for error in validation.errors)
         raise ConfigError(f"the policies are not valid: {problems}")

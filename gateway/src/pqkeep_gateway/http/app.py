@@ -1,20 +1,25 @@
 """The ASGI application: every path, and the endpoints behind it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pqkeep_gateway.access.admission import Gatekeeper
+from pqkeep_gateway.events import Courier
 from pqkeep_gateway.http.endpoint import Endpoint, Resource, not_found
 
 API = "/api/v1"
 
 
 def create_app(
-    api: Iterable[Endpoint], outside: Iterable[Endpoint], gatekeeper: Gatekeeper
+    api: Iterable[Endpoint],
+    outside: Iterable[Endpoint],
+    documents: Mapping[str, ASGIApp],
+    gatekeeper: Gatekeeper,
+    courier: Courier,
 ) -> ASGIApp:
-    """Route requests to the API's endpoints, and to those outside of it.
+    """Route requests to the API's endpoints, to those outside of it, and to documents.
 
     Starlette tries its routes one by one, so only the paths with parameters are left to it.
     """
@@ -22,8 +27,11 @@ def create_app(
     for prefix, endpoints in ((API, api), ("", outside)):
         for endpoint in endpoints:
             by_path.setdefault(prefix + endpoint.path, {})[endpoint.method] = endpoint
-    resources = {path: Resource(methods, gatekeeper) for path, methods in by_path.items()}
-    fixed = {path: resource for path, resource in resources.items() if "{" not in path}
+    resources = {path: Resource(methods, gatekeeper, courier) for path, methods in by_path.items()}
+    fixed: dict[str, ASGIApp] = {
+        **{path: resource for path, resource in resources.items() if "{" not in path},
+        **documents,
+    }
     others = Router(
         [Route(path, resource) for path, resource in resources.items() if path not in fixed],
         redirect_slashes=False,

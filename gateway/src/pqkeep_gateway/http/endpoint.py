@@ -6,8 +6,9 @@ route -> credential -> tenant's status -> rate limit -> guard -> body -> what th
 
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
 from urllib.parse import parse_qsl
 
 from msgspec import Struct, structs
@@ -25,17 +26,28 @@ from pqkeep_gateway.access.idempotency import (
     OnceReusedError,
     idempotency_key,
 )
-from pqkeep_gateway.access.principals import AnonymousPrincipal, Principal
-from pqkeep_gateway.access.unavailable import UnavailableError
+from pqkeep_gateway.access.principals import AnonymousPrincipal, ApiKeyPrincipal, Principal
+from pqkeep_gateway.events import Asker, Courier, event
 from pqkeep_gateway.http import envelope
+from pqkeep_gateway.http.about import About
 from pqkeep_gateway.http.body import ClientGoneError, read_json_object
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import ApiError, Code, once_reused, too_many, unavailable
+from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.keys import INSTALLATION
 from pqkeep_protocol.messages import Discreet
 
 _LOG = logging.getLogger(__name__)
 
 MAX_REQUEST_ID = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """An answer that is a file of JSON lines, made while it is sent."""
+
+    name: str
+    chunks: AsyncIterator[bytes]
 
 
 class ApiCall(Discreet, Struct, frozen=True, kw_only=True):
@@ -51,6 +63,11 @@ class ApiCall(Discreet, Struct, frozen=True, kw_only=True):
     idempotency_key: IdempotencyKey | None = None
     """Where the endpoint minds one, and the client sent one."""
 
+    @property
+    def asker(self) -> Asker:
+        """Who asks, for the audit log."""
+        return Asker(str(self.principal), self.request_id, self.source_address)
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
@@ -58,7 +75,7 @@ class Endpoint:
 
     method: str
     path: str
-    act: Callable[[ApiCall], Awaitable[Data]]
+    act: Callable[[ApiCall], Awaitable[Data | Lines]]
     status: int = 200
     takes_body: bool = False
     minds_idempotency_key: bool = False
@@ -67,26 +84,32 @@ class Endpoint:
     """Whether it may be called without a credential."""
     guard: Callable[[Principal, str], Awaitable[None]] | None = None
     """Turns a principal and source address away, by an ApiError, before their body is read."""
+    about: About = field(kw_only=True)
+    """For the reference, which takes the rest from the docstring of ``act``."""
 
 
 class Resource:
     """An ASGI application for one path: its endpoints by method."""
 
-    def __init__(self, endpoints: Mapping[str, Endpoint], gatekeeper: Gatekeeper) -> None:
+    def __init__(
+        self, endpoints: Mapping[str, Endpoint], gatekeeper: Gatekeeper, courier: Courier
+    ) -> None:
         """Serve endpoints that share a path."""
         self._endpoints = endpoints
         self._gatekeeper = gatekeeper
+        self._courier = courier
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, whatever happens, in the envelope."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        request_id = _request_id(headers)
+        request_id = request_id_of(headers)
         source_address = scope["client"][0] if scope["client"] else ""
         try:
             endpoint = self._endpoint(scope["method"])
-            principal = await self._admit(endpoint, headers)
-            if endpoint.guard is not None:
-                await endpoint.guard(principal, source_address)
+            principal = await self._admit(endpoint, headers, request_id, source_address)
+            await self._guard(
+                endpoint, principal, Asker(str(principal), request_id, source_address)
+            )
             body = (
                 await read_json_object(receive, headers.get(b"content-type"))
                 if endpoint.takes_body
@@ -102,8 +125,11 @@ class Resource:
             )
             if endpoint.minds_idempotency_key:
                 call = _with_idempotency_key(call, scope, headers)
-            data = await endpoint.act(call)
-            await _send(send, endpoint.status, envelope.success(data, request_id), request_id)
+            data = await self._act(endpoint, call)
+            if isinstance(data, Lines):
+                await send_lines(send, data, request_id)
+            else:
+                await _send(send, endpoint.status, envelope.success(data, request_id), request_id)
         except ApiError as error:
             await send_error(send, error, request_id)
         except OnceReusedError:
@@ -116,6 +142,40 @@ class Resource:
             _LOG.exception("request %s failed", request_id)
             await send_error(send, ApiError(Code.INTERNAL_001, "internal error"), request_id)
 
+    async def _guard(self, endpoint: Endpoint, principal: Principal, asker: Asker) -> None:
+        """Turn a principal away. A refusal is recorded before it is answered."""
+        if endpoint.guard is None:
+            return
+        try:
+            await endpoint.guard(principal, asker.source_address)
+        except ApiError as error:
+            await self._record(error, endpoint, principal, asker)
+            raise
+
+    async def _act(self, endpoint: Endpoint, call: ApiCall) -> Data | Lines:
+        """Do what the endpoint does. A refusal is recorded before it is answered."""
+        try:
+            return await endpoint.act(call)
+        except ApiError as error:
+            await self._record(error, endpoint, call.principal, call.asker)
+            raise
+
+    async def _record(
+        self, error: ApiError, endpoint: Endpoint, principal: Principal, asker: Asker
+    ) -> None:
+        if error.code.status != HTTPStatus.FORBIDDEN or error.is_recorded:
+            return
+        tenant = principal.tenant if isinstance(principal, ApiKeyPrincipal) else INSTALLATION
+        refusal = event(
+            asker,
+            tenant,
+            endpoint.about.name.replace("_", "-"),
+            outcome=error.code.code,
+            policy=error.policy,
+            algorithm=error.algorithm,
+        )
+        await self._courier.record(refusal)
+
     def _endpoint(self, method: str) -> Endpoint:
         if method not in self._endpoints:
             raise ApiError(
@@ -125,7 +185,13 @@ class Resource:
             )
         return self._endpoints[method]
 
-    async def _admit(self, endpoint: Endpoint, headers: Mapping[bytes, bytes]) -> Principal:
+    async def _admit(
+        self,
+        endpoint: Endpoint,
+        headers: Mapping[bytes, bytes],
+        request_id: str,
+        source_address: str,
+    ) -> Principal:
         credential = headers.get(b"x-api-key")
         if credential is None:
             if endpoint.open_to_anyone:
@@ -135,8 +201,11 @@ class Resource:
             return await self._gatekeeper.admit(credential.decode("latin-1"))
         except UnknownCredentialError:
             raise ApiError(Code.AUTH_001, "missing or invalid credential") from None
-        except SuspendedError:
-            raise ApiError(Code.FORBIDDEN_001, "the tenant is suspended") from None
+        except SuspendedError as refusal:
+            error = ApiError(Code.FORBIDDEN_001, "the tenant is suspended")
+            asker = Asker(str(refusal.principal), request_id, source_address)
+            await self._record(error, endpoint, refusal.principal, asker)
+            raise error from None
         except TooOftenError as error:
             raise too_many("too many requests", error.limit, error.wait) from None
 
@@ -163,13 +232,36 @@ def _with_idempotency_key(call: ApiCall, scope: Scope, headers: Mapping[bytes, b
 async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer for every path that is none: an ASGI application."""
     error = ApiError(Code.NOT_FOUND_001, "no such path")
-    await send_error(send, error, _request_id(dict(scope["headers"])))
+    await send_error(send, error, request_id_of(dict(scope["headers"])))
 
 
 async def send_error(send: Send, error: ApiError, request_id: str) -> None:
     """Answer with an error."""
     body = envelope.failure(error, request_id)
     await _send(send, error.code.status, body, request_id, error.headers)
+
+
+async def send_lines(send: Send, lines: Lines, request_id: str) -> None:
+    """Answer with a file of lines, as they come.
+
+    If they cannot go on, the connection is cut: a file that is whole has its last line.
+    """
+    start = {
+        "type": "http.response.start",
+        "status": HTTPStatus.OK,
+        "headers": [
+            (b"content-type", b"application/jsonl"),
+            (b"content-disposition", f'attachment; filename="{lines.name}"'.encode()),
+            (b"cache-control", b"no-store"),
+            (b"x-request-id", request_id.encode()),
+        ],
+    }
+    async for chunk in lines.chunks:
+        if start:
+            await send(start)
+            start = {}
+        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
 
 
 async def _send(
@@ -200,7 +292,8 @@ def _query(scope: Scope) -> dict[str, str]:
     return dict(parse_qsl(text, keep_blank_values=True)) if text else {}
 
 
-def _request_id(headers: Mapping[bytes, bytes]) -> str:
+def request_id_of(headers: Mapping[bytes, bytes]) -> str:
+    """Return the identifier that a request carries, or a new one."""
     given = headers.get(b"x-request-id", b"").decode("latin-1")
     usable = 0 < len(given) <= MAX_REQUEST_ID and given.isascii() and given.isprintable()
     return given if usable else str(uuid.uuid4())

@@ -58,13 +58,23 @@ class ApiError(Exception):
         field: str | None = None,
         *,
         headers: Mapping[str, str] | None = None,
+        policy: str = "",
+        algorithm: str | None = None,
+        is_recorded: bool = False,
     ) -> None:
-        """Take the headers too that belong to this answer."""
+        """Take the headers too that belong to this answer.
+
+        For the audit log: the policy that refused, for which algorithm; and whether the key
+        service has recorded it already.
+        """
         super().__init__(message)
         self.code = code
         self.message = message
         self.field = field
         self.headers = headers or {}
+        self.policy = policy
+        self.algorithm = algorithm
+        self.is_recorded = is_recorded
 
 
 MALFORMED: Mapping[Operation, Code] = {
@@ -126,6 +136,11 @@ REFUSALS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
         "the Idempotency-Key belongs to another request",
         "Idempotency-Key",
     ),
+    ErrorKind.RECORD_NOT_FOUND: (
+        Code.NOT_FOUND_001,
+        "the audit log has no such record, or is not that large",
+        None,
+    ),
     ErrorKind.UNSUPPORTED: (
         Code.INVALID_001,
         "the algorithm does not have this operation",
@@ -152,14 +167,55 @@ REFUSALS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
 }
 """What every operation says when the key service refuses: code, message, field."""
 
+_ALWAYS = frozenset(
+    {
+        ErrorKind.OVERLOADED,
+        ErrorKind.UNAVAILABLE,
+        ErrorKind.DEADLINE_EXCEEDED,
+        ErrorKind.BAD_ANSWER,
+        ErrorKind.INTERNAL,
+    }
+)
+_NAMES_A_KEY = frozenset(Operation) - {Operation.GENERATE_KEY, Operation.LIST_KEYS}
+_OWN_KINDS: Mapping[Operation, frozenset[ErrorKind]] = {
+    Operation.GENERATE_KEY: frozenset({ErrorKind.KEY_EXISTS, ErrorKind.KEY_QUOTA_REACHED}),
+    Operation.RETIRE_KEY: frozenset({ErrorKind.KEY_STATUS}),
+    Operation.DECRYPT: frozenset({ErrorKind.ALGORITHM_MISMATCH}),
+    Operation.UNWRAP: frozenset({ErrorKind.ALGORITHM_MISMATCH}),
+}
+
+
+KEY_SERVICE_AWAY = frozenset(REFUSALS[kind][0] for kind in _ALWAYS)
+"""What everything that asks the key service can be answered with."""
+
+
+def codes_of(operation: Operation) -> frozenset[Code]:
+    """Return what an operation of the key service can be refused with, whatever its fields."""
+    kinds = _ALWAYS | _OWN_KINDS.get(operation, frozenset())
+    if operation in _NAMES_A_KEY:
+        kinds |= {ErrorKind.KEY_NOT_FOUND}
+    codes = {Code.POLICY_001, MALFORMED[operation], *(REFUSALS[kind][0] for kind in kinds)}
+    if operation in TOO_LARGE:
+        codes.add(TOO_LARGE[operation])
+    if operation in UNDECRYPTABLE:
+        codes.add(UNDECRYPTABLE[operation][0])
+    return frozenset(codes)
+
 
 def error_for(operation: Operation, kind: ErrorKind) -> ApiError:
     """Return what to say when the key service refuses, or refuses what cannot be refused."""
     if kind is ErrorKind.DECRYPTION_FAILED and operation in UNDECRYPTABLE:
         code, name = UNDECRYPTABLE[operation]
         return ApiError(code, f"{name} does not open with this key", name)
+    return error_of(kind)
+
+
+def error_of(kind: ErrorKind) -> ApiError:
+    """Return what to say when the key service refuses, whatever was asked."""
     code, message, field = REFUSALS.get(kind, REFUSALS[ErrorKind.BAD_ANSWER])
-    return unavailable(message) if code is Code.SERVICE_001 else ApiError(code, message, field)
+    if code is Code.SERVICE_001:
+        return unavailable(message)
+    return ApiError(code, message, field, is_recorded=True)
 
 
 def unavailable(message: str = "a part of the service is unavailable") -> ApiError:

@@ -39,7 +39,7 @@ KEMS = tuple(a for a, spec in ALGORITHMS.items() if spec.kind is Kind.KEM)
 
 E = TypeVar("E", bound=StrEnum)
 
-_MODES = ("standard", "deterministic")
+MODES = ("standard", "deterministic")
 
 
 class Fields(Discreet, Struct, frozen=True):
@@ -148,7 +148,7 @@ class Fields(Discreet, Struct, frozen=True):
     def check_mode_and_salt(self) -> None:
         """Check two fields that are accepted and change nothing."""
         mode, salt = self.values.get("mode"), self.values.get("salt")
-        if mode is not None and mode not in _MODES:
+        if mode is not None and mode not in MODES:
             raise ApiError(Code.KEM_007, "mode must be standard or deterministic", "mode")
         if mode == "deterministic" and salt is None:
             raise ApiError(Code.INVALID_001, "salt is required in deterministic mode", "salt")

@@ -4,7 +4,7 @@ algorithm -> policy -> allowance -> the other fields -> the key service -> data
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from msgspec import Struct
@@ -13,10 +13,12 @@ from pqkeep_gateway.access.allowance import Allowances, SpentError
 from pqkeep_gateway.access.idempotency import once_of
 from pqkeep_gateway.access.policy import Allowed, Policy
 from pqkeep_gateway.access.principals import ApiKeyPrincipal
+from pqkeep_gateway.http.about import About, Caller, Parameter
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
-from pqkeep_gateway.http.errors import ApiError, Code, error_for
+from pqkeep_gateway.http.errors import ApiError, Code, codes_of, error_for
 from pqkeep_gateway.http.fields import Fields
+from pqkeep_gateway.http.parameters import algorithm_for
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.errors import KeyServiceError
 from pqkeep_protocol.keys import TenantId
@@ -54,6 +56,10 @@ class KeyOperation:
     """The algorithm where the call names none; None: it must name one."""
     status: int = 200
     minds_idempotency_key: bool = False
+    name: str = field(kw_only=True)
+    example: Data = field(kw_only=True)
+    parameters: tuple[Parameter, ...] = field(kw_only=True)
+    """What it reads beside ``algorithm``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +76,12 @@ class KeyAccess:
         """Ask the policy, and refuse unless it allows."""
         decision = self.policy.decide(principal.standing, operation, algorithm)
         if not isinstance(decision, Allowed):
-            raise ApiError(Code.POLICY_001, f"denied by policy {decision.policy}")
+            raise ApiError(
+                Code.POLICY_001,
+                f"denied by policy {decision.policy}",
+                policy=decision.policy,
+                algorithm=algorithm,
+            )
         return decision
 
 
@@ -98,11 +109,15 @@ def endpoint(row: KeyOperation, access: KeyAccess) -> Endpoint:
             )
         except SpentError:
             raise ApiError(
-                Code.POLICY_001, "denied by policy monthly-allowance: it is used up"
+                Code.POLICY_001,
+                "denied by policy monthly-allowance: it is used up",
+                policy="monthly-allowance",
+                algorithm=algorithm,
             ) from None
         except KeyServiceError as refusal:
             raise error_for(row.operation, refusal.kind) from None
 
+    act.__doc__ = row.act.__doc__
     return Endpoint(
         row.method,
         row.path,
@@ -110,6 +125,25 @@ def endpoint(row: KeyOperation, access: KeyAccess) -> Endpoint:
         row.status,
         takes_body=takes_body,
         minds_idempotency_key=row.minds_idempotency_key,
+        about=about(
+            row.name,
+            row.operation,
+            row.example,
+            (*row.parameters, algorithm_for(row.operation, row.default)),
+        ),
+    )
+
+
+def about(
+    name: str, operation: Operation, example: Data | None, parameters: tuple[Parameter, ...]
+) -> About:
+    """Return what an operation says of itself."""
+    return About(
+        name=name,
+        caller=Caller.TENANT,
+        example=example,
+        parameters=parameters,
+        codes=codes_of(operation),
     )
 
 

@@ -1,7 +1,12 @@
 """/api/v1/kms/keys: the lifecycle of keys, and looking them up."""
 
-from msgspec import structs
+from datetime import UTC, datetime
+from typing import Annotated, Never
 
+from msgspec import Meta, structs
+
+from pqkeep_gateway.http.about import About, Caller
+from pqkeep_gateway.http.audit_data import Instant, instant
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import ApiError, Code, error_for
@@ -10,14 +15,18 @@ from pqkeep_gateway.http.key_operation import (
     KeyAccess,
     KeyCall,
     KeyOperation,
+    about,
     attribute,
     endpoint,
     tenant_of,
 )
+from pqkeep_gateway.http.parameters import KEY_VERSION, STATUS, algorithm_for
+from pqkeep_gateway.http.text import Base64, Timestamp, base64, timestamp
 from pqkeep_gateway.tenancy.plans import Plans, bound
-from pqkeep_protocol.algorithms import Operation
+from pqkeep_protocol.algorithms import Algorithm, Operation
+from pqkeep_protocol.audit import GetUsage
 from pqkeep_protocol.errors import KeyServiceError
-from pqkeep_protocol.keys import KeyInfo
+from pqkeep_protocol.keys import KeyInfo, KeyStatus
 from pqkeep_protocol.messages import (
     GenerateKey,
     GetActiveKey,
@@ -27,18 +36,69 @@ from pqkeep_protocol.messages import (
     RotateKey,
 )
 
+KeyVersionOf = Annotated[int, Meta(ge=1, description="Counted from 1 for each algorithm.")]
+PublicKey = Annotated[
+    Base64, Meta(description="The public half, as the algorithm's standard encodes it.")
+]
+
+
+class Key(Data, frozen=True, kw_only=True):
+    """One version of a key: everything that is ever shown of it."""
+
+    key_version: KeyVersionOf
+    algorithm: Algorithm
+    status: KeyStatus
+    public_key: PublicKey
+    created_at: Timestamp
+
+
+class Keys(Data, frozen=True, kw_only=True):
+    """Versions of keys, ordered by algorithm, then version."""
+
+    keys: tuple[Key, ...]
+    total: Annotated[int, Meta(ge=0, description="How many there are.")]
+
+
+class KeyUsage(Data, frozen=True, kw_only=True):
+    """How much one version of a key is in use."""
+
+    key_version: KeyVersionOf
+    algorithm: Algorithm
+    uses: Annotated[int, Meta(ge=0, description="Operations that used it, and succeeded.")]
+    last_used_at: Instant | None
+
+
+class RotatedKey(Data, frozen=True, kw_only=True):
+    """The new active key."""
+
+    public_key: PublicKey
+    key_version: KeyVersionOf
+    algorithm: Algorithm
+    old_key_version: Annotated[int, Meta(ge=1, description="The version that is retired now.")]
+
+
+EXAMPLE = Key(
+    key_version=1,
+    algorithm=Algorithm.ML_KEM_768,
+    status=KeyStatus.ACTIVE,
+    public_key=base64(b"\x1d\xa2\x7f" * 8),
+    created_at=timestamp(datetime(2026, 1, 31, 12, tzinfo=UTC)),
+)
+
 
 def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
     """Return the endpoints of key management."""
 
-    async def generate(call: KeyCall) -> Data:
+    async def generate(call: KeyCall) -> Key:
+        """Make an algorithm's first key, or the next one where none is active."""
         quota = bound(plans[call.principal.standing.tier_in_force].pqc_keys)
         made = await call.execute(
             GenerateKey(tenant=call.tenant, algorithm=call.algorithm, quota=quota, once=call.once)
         )
         return _key(made.key)
 
-    async def list_keys(call: ApiCall) -> Data:
+    async def list_keys(call: ApiCall) -> Keys:
+        """List keys, ordered by algorithm, then version."""
         principal = tenant_of(call)
         fields = Fields(Operation.LIST_KEYS, call.query)
         request = ListKeys(
@@ -57,7 +117,7 @@ def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
                 request = structs.replace(request, skip=len(listed))
         except KeyServiceError as refusal:
             raise error_for(request.operation, refusal.kind) from None
-        return {"keys": tuple(_key(key) for key in listed), "total": len(listed)}
+        return Keys(keys=tuple(_key(key) for key in listed), total=len(listed))
 
     rows = (
         KeyOperation(
@@ -67,6 +127,9 @@ def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
             generate,
             status=201,
             minds_idempotency_key=True,
+            name="generate_key",
+            parameters=(),
+            example=EXAMPLE,
         ),
         KeyOperation(
             "POST",
@@ -75,32 +138,98 @@ def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
             rotate,
             status=201,
             minds_idempotency_key=True,
+            name="rotate_key",
+            parameters=(),
+            example=RotatedKey(
+                public_key=EXAMPLE.public_key,
+                key_version=2,
+                algorithm=EXAMPLE.algorithm,
+                old_key_version=1,
+            ),
         ),
-        KeyOperation("POST", "/kms/keys/retire", Operation.RETIRE_KEY, retire),
-        KeyOperation("GET", "/kms/keys/active", Operation.GET_ACTIVE_KEY, get_active),
-        KeyOperation("GET", "/kms/keys/{key_version}", Operation.GET_KEY, get),
+        KeyOperation(
+            "POST",
+            "/kms/keys/retire",
+            Operation.RETIRE_KEY,
+            retire,
+            name="retire_key",
+            parameters=(KEY_VERSION,),
+            example=structs.replace(EXAMPLE, status=KeyStatus.RETIRED),
+        ),
+        KeyOperation(
+            "GET",
+            "/kms/keys/active",
+            Operation.GET_ACTIVE_KEY,
+            get_active,
+            name="get_active_key",
+            parameters=(),
+            example=EXAMPLE,
+        ),
+        KeyOperation(
+            "GET",
+            "/kms/keys/{key_version}/usage",
+            Operation.GET_KEY,
+            usage,
+            name="get_key_usage",
+            parameters=(KEY_VERSION,),
+            example=KeyUsage(
+                key_version=1,
+                algorithm=EXAMPLE.algorithm,
+                uses=1200,
+                last_used_at=instant(1_769_860_800_000_000),
+            ),
+        ),
+        KeyOperation(
+            "GET",
+            "/kms/keys/{key_version}",
+            Operation.GET_KEY,
+            get,
+            name="get_key",
+            parameters=(KEY_VERSION,),
+            example=EXAMPLE,
+        ),
     )
     return (
-        Endpoint("GET", "/kms/keys", list_keys),
-        Endpoint("POST", "/kms/keys/archive", archive),
+        Endpoint(
+            "GET",
+            "/kms/keys",
+            list_keys,
+            about=about(
+                "list_keys",
+                Operation.LIST_KEYS,
+                Keys(keys=(EXAMPLE,), total=1),
+                (algorithm_for(Operation.LIST_KEYS, None).optional(), STATUS),
+            ),
+        ),
+        Endpoint(
+            "POST",
+            "/kms/keys/archive",
+            archive,
+            about=About(
+                name="archive_key",
+                caller=Caller.TENANT,
+                example=None,
+                codes=frozenset({Code.KMS_020}),
+            ),
+        ),
         *(endpoint(row, access) for row in rows),
     )
 
 
-async def rotate(call: KeyCall) -> Data:
+async def rotate(call: KeyCall) -> RotatedKey:
     """Put a new key in the active one's place."""
     rotated = await call.execute(
         RotateKey(tenant=call.tenant, algorithm=call.algorithm, once=call.once)
     )
-    return {
-        "public_key": rotated.key.public_key,
-        "key_version": rotated.key.version,
-        "algorithm": rotated.key.algorithm,
-        "old_key_version": rotated.old_version,
-    }
+    return RotatedKey(
+        public_key=base64(rotated.key.public_key),
+        key_version=rotated.key.version,
+        algorithm=rotated.key.algorithm,
+        old_key_version=rotated.old_version,
+    )
 
 
-async def retire(call: KeyCall) -> Data:
+async def retire(call: KeyCall) -> Key:
     """Allow no new use of a key."""
     version = call.fields.version()
     retired = await call.execute(
@@ -109,7 +238,24 @@ async def retire(call: KeyCall) -> Data:
     return _key(retired.key)
 
 
-async def get(call: KeyCall) -> Data:
+async def usage(call: KeyCall) -> KeyUsage:
+    """Tell how often a version was used, and when last.
+
+    Before you retire or archive it: what it protected can be read with no other.
+    """
+    version = call.fields.version_in_path()
+    found = await call.execute(
+        GetUsage(tenant=call.tenant, algorithm=call.algorithm, version=version)
+    )
+    return KeyUsage(
+        key_version=version,
+        algorithm=call.algorithm,
+        uses=found.uses,
+        last_used_at=None if found.last_used_us is None else instant(found.last_used_us),
+    )
+
+
+async def get(call: KeyCall) -> Key:
     """Return one version, whatever its status."""
     version = call.fields.version_in_path()
     found = await call.execute(
@@ -118,23 +264,23 @@ async def get(call: KeyCall) -> Data:
     return _key(found.key)
 
 
-async def get_active(call: KeyCall) -> Data:
+async def get_active(call: KeyCall) -> Key:
     """Return the active key."""
     found = await call.execute(GetActiveKey(tenant=call.tenant, algorithm=call.algorithm))
     return _key(found.key)
 
 
-async def archive(call: ApiCall) -> Data:
+async def archive(call: ApiCall) -> Never:
     """Refuse: a program may not destroy a key, whatever it asks for."""
     tenant_of(call)
     raise ApiError(Code.KMS_020, "keys are archived in the portal, not over the API")
 
 
-def _key(key: KeyInfo) -> Data:
-    return {
-        "key_version": key.version,
-        "algorithm": key.algorithm,
-        "status": key.status,
-        "public_key": key.public_key,
-        "created_at": key.created_at,
-    }
+def _key(key: KeyInfo) -> Key:
+    return Key(
+        key_version=key.version,
+        algorithm=key.algorithm,
+        status=key.status,
+        public_key=base64(key.public_key),
+        created_at=timestamp(key.created_at),
+    )

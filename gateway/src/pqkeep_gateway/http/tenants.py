@@ -2,8 +2,11 @@
 
 import uuid
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, UnsetType, structs
 
 from pqkeep_gateway.access.principals import (
     AnonymousPrincipal,
@@ -13,10 +16,12 @@ from pqkeep_gateway.access.principals import (
 )
 from pqkeep_gateway.access.rate_limit import SIGN_UPS, Windows
 from pqkeep_gateway.access.standing import Plan, Subscription, Tier
+from pqkeep_gateway.http.about import About, Caller, Parameter
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import ApiError, Code, too_many
 from pqkeep_gateway.http.fields import E, member
+from pqkeep_gateway.http.text import Timestamp, timestamp
 from pqkeep_gateway.tenancy.tenants import (
     MAX_NAME,
     NameTakenError,
@@ -31,32 +36,133 @@ from pqkeep_protocol.keys import TenantId
 MAX_RATE = 1_000_000
 """Requests a minute that can be granted to one tenant."""
 
+TenantName = Annotated[str, Meta(min_length=1, max_length=MAX_NAME, description="Unique.")]
+
+
+class TenantData(Data, frozen=True, kw_only=True):
+    """One organisation. The operator alone is told its tier, subscription and own rate."""
+
+    id: Annotated[str, Meta(extra_json_schema={"format": "uuid"})]
+    name: TenantName
+    plan: Plan
+    status: TenantStatus
+    created_at: Timestamp
+    updated_at: Timestamp
+    tier: Tier | UnsetType = UNSET
+    subscription: Subscription | UnsetType = UNSET
+    requests_per_minute: Annotated[
+        int | UnsetType | None, Meta(description="null where the plan says it.")
+    ] = UNSET
+
+
+class TenantsData(Data, frozen=True, kw_only=True):
+    """Tenants, oldest first."""
+
+    tenants: tuple[TenantData, ...]
+    total: Annotated[int, Meta(ge=0, description="How many there are.")]
+
+
+TENANT = Parameter(
+    "tenant_id",
+    "The tenant's identifier.",
+    {"type": "string", "format": "uuid"},
+    "6f1c2c52-52a5-4d0e-9a43-7f4d0c8f8a11",
+    codes=(Code.NOT_FOUND_001,),
+)
+_NAME = Parameter(
+    "name",
+    "Printable characters. No two tenants have the same name.",
+    {"type": "string", "minLength": 1, "maxLength": MAX_NAME},
+    "Example Corporation",
+)
+_PLAN = Parameter(
+    "plan",
+    "The plan.",
+    {"type": "string", "enum": list(Plan), "default": Plan.FREE},
+    Plan.STARTER,
+    required=False,
+)
+_CHANGES = (
+    Parameter(
+        "plan",
+        "The new plan.",
+        {"type": "string", "enum": list(Plan)},
+        Plan.STARTER,
+        required=False,
+    ),
+    Parameter(
+        "tier",
+        "The new commercial tier, instead of a plan.",
+        {"type": "string", "enum": list(Tier)},
+        Tier.STARTER,
+        required=False,
+    ),
+    Parameter(
+        "subscription",
+        "Whether the tier is paid for.",
+        {"type": "string", "enum": list(Subscription)},
+        Subscription.ACTIVE,
+        required=False,
+    ),
+    Parameter(
+        "status",
+        "Suspend the tenant, or let it go on.",
+        {"type": "string", "enum": list(TenantStatus)},
+        TenantStatus.ACTIVE,
+        required=False,
+    ),
+    Parameter(
+        "requests_per_minute",
+        "A rate limit of its own, or the plan's again.",
+        {
+            "oneOf": [
+                {"type": "integer", "minimum": 1, "maximum": MAX_RATE},
+                {"const": "plan"},
+            ]
+        },
+        1000,
+        required=False,
+    ),
+)
+_EXAMPLE = TenantData(
+    id=str(TENANT.example),
+    name=str(_NAME.example),
+    plan=Plan.FREE,
+    status=TenantStatus.ACTIVE,
+    created_at=timestamp(datetime(2026, 1, 31, 12, tzinfo=UTC)),
+    updated_at=timestamp(datetime(2026, 1, 31, 12, tzinfo=UTC)),
+)
+
 
 def endpoints(tenants: Tenants, windows: Windows, *, open_signup: bool) -> tuple[Endpoint, ...]:
     """Return the endpoints of tenant administration."""
 
-    async def create(call: ApiCall) -> Data:
+    async def create(call: ApiCall) -> TenantData:
+        """Make a tenant. It has no API key yet."""
         name, tier = _name(call.body), Tier(_plan(call.body))
         try:
-            return _tenant(await tenants.create(name, tier, call.idempotency_key))
+            return _tenant(await tenants.create(name, tier, call.asker, call.idempotency_key))
         except NameTakenError:
             raise ApiError(Code.CONFLICT_001, "a tenant has this name", "name") from None
 
-    async def list_tenants(call: ApiCall) -> Data:
+    async def list_tenants(call: ApiCall) -> TenantsData:
+        """List tenants: every one for the operator, its own for an API key."""
         if isinstance(call.principal, ApiKeyPrincipal):
             own = await tenants.get(call.principal.tenant)
-            return {"tenants": (_tenant(own),), "total": 1}
+            return TenantsData(tenants=(_tenant(own),), total=1)
         listed = await tenants.list()
-        return {"tenants": tuple(_in_full(each) for each in listed), "total": len(listed)}
+        return TenantsData(tenants=tuple(_in_full(each) for each in listed), total=len(listed))
 
-    async def get(call: ApiCall) -> Data:
+    async def get(call: ApiCall) -> TenantData:
+        """Look a tenant up."""
         return _tenant(await visible_tenant(call, tenants))
 
-    async def change(call: ApiCall) -> Data:
+    async def change(call: ApiCall) -> TenantData:
+        """Change what is named of a tenant, at once."""
         tenant = await visible_tenant(call, tenants)
         if not isinstance(call.principal, OperatorPrincipal):
             raise ApiError(Code.FORBIDDEN_001, "only the operator changes tenants")
-        return _in_full(await tenants.change(tenant.id, _change(call.body)))
+        return _in_full(await tenants.change(tenant.id, _change(call.body), call.asker))
 
     return (
         Endpoint(
@@ -68,10 +174,54 @@ def endpoints(tenants: Tenants, windows: Windows, *, open_signup: bool) -> tuple
             minds_idempotency_key=True,
             open_to_anyone=open_signup,
             guard=partial(_require_creator, windows),
+            about=About(
+                name="create_tenant",
+                caller=Caller.OPERATOR,
+                parameters=(_NAME, _PLAN),
+                example=_EXAMPLE,
+                codes=frozenset({Code.CONFLICT_001}),
+            ),
         ),
-        Endpoint("GET", "/tenants", list_tenants),
-        Endpoint("GET", "/tenants/{tenant_id}", get),
-        Endpoint("PATCH", "/tenants/{tenant_id}", change, takes_body=True),
+        Endpoint(
+            "GET",
+            "/tenants",
+            list_tenants,
+            about=About(
+                name="list_tenants",
+                caller=Caller.EITHER,
+                example=TenantsData(tenants=(_EXAMPLE,), total=1),
+            ),
+        ),
+        Endpoint(
+            "GET",
+            "/tenants/{tenant_id}",
+            get,
+            about=About(
+                name="get_tenant",
+                caller=Caller.EITHER,
+                parameters=(TENANT,),
+                example=_EXAMPLE,
+            ),
+        ),
+        Endpoint(
+            "PATCH",
+            "/tenants/{tenant_id}",
+            change,
+            takes_body=True,
+            about=About(
+                name="change_tenant",
+                caller=Caller.OPERATOR,
+                parameters=(TENANT, *_CHANGES),
+                example=structs.replace(
+                    _EXAMPLE,
+                    plan=Plan.STARTER,
+                    tier=Tier.STARTER,
+                    subscription=Subscription.ACTIVE,
+                    requests_per_minute=None,
+                ),
+                codes=frozenset({Code.UNPROCESSABLE}),
+            ),
+        ),
     )
 
 
@@ -157,22 +307,22 @@ def _choice(kind: type[E], body: Mapping[str, object], name: str) -> E | None:
     return chosen
 
 
-def _tenant(tenant: Tenant) -> Data:
-    return {
-        "id": str(tenant.id),
-        "name": tenant.name,
-        "plan": tenant.standing.plan,
-        "status": tenant.status,
-        "created_at": tenant.created_at,
-        "updated_at": tenant.updated_at,
-    }
+def _tenant(tenant: Tenant) -> TenantData:
+    return TenantData(
+        id=str(tenant.id),
+        name=tenant.name,
+        plan=tenant.standing.plan,
+        status=tenant.status,
+        created_at=timestamp(tenant.created_at),
+        updated_at=timestamp(tenant.updated_at),
+    )
 
 
-def _in_full(tenant: Tenant) -> Data:
+def _in_full(tenant: Tenant) -> TenantData:
     """Return what the operator is told beside."""
-    return {
-        **_tenant(tenant),
-        "tier": tenant.standing.tier,
-        "subscription": tenant.standing.subscription,
-        "requests_per_minute": tenant.standing.requests_per_minute,
-    }
+    return structs.replace(
+        _tenant(tenant),
+        tier=tenant.standing.tier,
+        subscription=tenant.standing.subscription,
+        requests_per_minute=tenant.standing.requests_per_minute,
+    )

@@ -1,61 +1,75 @@
-"""How the accounts database is opened."""
+"""How the accounts database is opened, whichever it is, and asked."""
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config as AlembicConfig
 from alembic.util import CommandError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from pqkeep_gateway.access.unavailable import UnavailableError
-from pqkeep_gateway.config import ConfigError
+from pqkeep_gateway.config import POSTGRESQL, ConfigError
+from pqkeep_gateway.storage.postgresql import (
+    is_misfit,
+    postgresql_engine,
+    wait_for_other_migrations,
+)
+from pqkeep_gateway.storage.sqlite import sqlite_engine
+from pqkeep_gateway.unavailable import UnavailableError
 
 _LOG = logging.getLogger(__name__)
 
-PRAGMAS = (
-    "PRAGMA journal_mode = WAL",
-    "PRAGMA synchronous = FULL",  # a commit that returned survives a power cut
-    "PRAGMA foreign_keys = ON",
-    "PRAGMA busy_timeout = 5000",
-)
+ANSWER_SECONDS: Mapping[str, float | None] = {"postgresql": 4.0, "sqlite": None}
+"""For one transaction, by dialect: a server may hang, a file does not."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-async def open_database(path: str) -> AsyncEngine:
-    """Open the file, creating it if need be, and migrate it. Raises ConfigError."""
-    engine = create_async_engine(
-        sa.URL.create("sqlite+aiosqlite", database=path), hide_parameters=True
-    )
-    sa.event.listen(engine.sync_engine, "connect", _on_connect)
-    sa.event.listen(engine.sync_engine, "begin", _on_begin)
+async def open_database(location: str, password_file: str | None = None) -> AsyncEngine:
+    """Open a file, creating it if need be, or connect to a server, and migrate.
+
+    Raises ConfigError, and UnavailableError where a later try may succeed.
+    """
+    on_server = location.startswith(POSTGRESQL)
+    engine = postgresql_engine(location, password_file) if on_server else sqlite_engine(location)
     try:
         async with engine.begin() as connection:
             await connection.run_sync(_migrate)
-    except (CommandError, sa.exc.DatabaseError) as error:
+    except CommandError:
         await engine.dispose()
-        if isinstance(error, CommandError):
-            problem = f"{path} has a schema that this version of pqkeep does not know"
-        else:
-            problem = f"cannot open the database {path}: {error.orig}"
+        problem = f"{location} has a schema that this version of pqkeep does not know"
+        raise ConfigError(problem) from None
+    except (sa.exc.SQLAlchemyError, OSError) as error:
+        await engine.dispose()
+        problem = f"cannot open the database {location}: {_problem(error)}"
+        if on_server and not is_misfit(error):
+            _LOG.error(problem)
+            raise UnavailableError from None
         raise ConfigError(problem) from None
     return engine
 
 
 @asynccontextmanager
 async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-    """Begin a transaction; commit it at the end. Raises UnavailableError."""
+    """Begin a transaction; commit it at the end. Raises UnavailableError.
+
+    What a constraint refuses raises sqlalchemy.exc.IntegrityError.
+    """
     try:
-        async with engine.begin() as connection:
+        async with (
+            asyncio.timeout(ANSWER_SECONDS[engine.dialect.name]),
+            engine.begin() as connection,
+        ):
             yield connection
-    except sa.exc.OperationalError as error:
-        _LOG.error("the accounts database is out of reach: %s", error.orig)
+    except sa.exc.IntegrityError:
+        raise
+    except (sa.exc.DBAPIError, sa.exc.TimeoutError, OSError) as error:
+        _LOG.error("the accounts database is out of reach: %s", _problem(error))
         raise UnavailableError from None
 
 
@@ -69,23 +83,15 @@ def time_of(stored: int) -> datetime:
     return _EPOCH + stored * _MICROSECOND
 
 
-def _on_connect(connection: Any, _: object) -> None:
-    connection.isolation_level = None  # transactions begin where we say, see _on_begin
-    cursor = connection.cursor()
-    try:
-        for pragma in PRAGMAS:
-            cursor.execute(pragma)
-    except Exception:
-        connection.close()  # it is in no pool yet
-        raise
-    cursor.close()
-
-
-def _on_begin(connection: sa.Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
+def _problem(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return str(getattr(error, "orig", None) or error) or type(error).__name__
 
 
 def _migrate(connection: sa.Connection) -> None:
+    if connection.dialect.name == "postgresql":
+        wait_for_other_migrations(connection)
     config = AlembicConfig()
     config.set_main_option("script_location", "pqkeep_gateway.storage:migrations")
     config.attributes["connection"] = connection

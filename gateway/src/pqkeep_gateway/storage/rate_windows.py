@@ -4,15 +4,15 @@ import logging
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.exceptions import RedisError
 
 from pqkeep_gateway.access.clock import Clock
 from pqkeep_gateway.access.rate_limit import ChangedError, Limit
-from pqkeep_gateway.access.unavailable import UnavailableError
 from pqkeep_gateway.config import ConfigError, read_private
+from pqkeep_gateway.unavailable import UnavailableError
 
 _LOG = logging.getLogger(__name__)
 
@@ -20,6 +20,9 @@ TIMEOUT_SECONDS = 2.0
 MAX_CONNECTIONS = 64
 KEPT_SECONDS = 7 * 86_400
 """How long a window stays that nobody enters: the server's clock may be set on by as much."""
+
+REMEMBERED_SECONDS = 30
+"""How long a gateway may remember what it looked up, whatever it heard since."""
 
 CHANGES_KEY = "pqkeep:changes"
 WINDOW_KEY = "pqkeep:window:"
@@ -44,13 +47,17 @@ return -1
 a gateway whose time is not ours, and shuts nobody out."""
 
 CHANGES = """
-local changes = redis.call('GET', KEYS[1])
-if changes then return changes end
-local time = redis.call('TIME')
-redis.call('SET', KEYS[1], time[1] .. string.format('%06d', time[2]))
-return redis.call('GET', KEYS[1])
+if redis.call('EXISTS', KEYS[1]) == 0 then
+  local time = redis.call('TIME')
+  redis.call('SET', KEYS[1], time[1] .. string.format('%06d', time[2]), 'EX', ARGV[1])
+end
+return redis.call('INCRBY', KEYS[1], ARGV[2])
 """
-"""Where nothing is counted yet, or was lost, counting begins at a number never used before."""
+"""Where nothing is counted yet, or was lost, counting begins at a number never used before.
+
+It is lost on purpose every half minute: a gateway that died, or could not reach the server, between
+a change and its announcement leaves nobody who remembers what was before for longer than that.
+"""
 
 
 class RedisWindows:
@@ -64,7 +71,7 @@ class RedisWindows:
         """Connect when needed. Raises ConfigError."""
         try:
             parts = urlsplit(url)
-            if parts.password:
+            if parts.password or "password" in parse_qs(parts.query):
                 raise ConfigError("rate_windows: the password belongs into a file of its own")
             pool = BlockingConnectionPool.from_url(
                 url,
@@ -76,7 +83,7 @@ class RedisWindows:
             )
         except ValueError:
             raise ConfigError("rate_windows: not a redis://, rediss:// or unix:// URL") from None
-        self._redis = Redis(connection_pool=pool)
+        self._redis = Redis.from_pool(pool)  # which it closes, too
         self._enter = self._redis.register_script(ENTER)
         self._changes = self._redis.register_script(CHANGES)
         self._clock = clock
@@ -91,16 +98,19 @@ class RedisWindows:
 
     async def changes(self) -> int:
         """Return how often something changed that gateways remember."""
-        return int(await _reached(self._changes(keys=[CHANGES_KEY])))
+        return await self._changes_and(0)
 
     async def announce_change(self) -> None:
         """Make every gateway look up again what it remembers, from now on."""
-        await self.changes()
-        await _reached(self._redis.incr(CHANGES_KEY))
+        await self._changes_and(1)
 
     async def close(self) -> None:
         """Hang up."""
         await self._redis.aclose()
+
+    async def _changes_and(self, more: int) -> int:
+        args = [REMEMBERED_SECONDS, more]
+        return int(await _reached(self._changes(keys=[CHANGES_KEY], args=args)))
 
     async def _enter_now(self, subject: str, limit: Limit, as_of: int | None) -> int:
         if self._offset is None:

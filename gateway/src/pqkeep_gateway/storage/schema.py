@@ -62,3 +62,12 @@ IDEMPOTENCY_KEYS = Table(
     Column("made_at_us", BigInteger, nullable=False, index=True),
 )
 """What a client's Idempotency-Key made: a tenant, or an API key, which its ``salt`` makes again."""
+
+OUTBOX = Table(
+    "outbox",
+    METADATA,
+    Column("id", String(36), primary_key=True),
+    Column("at_us", BigInteger, nullable=False, index=True),
+    Column("event", LargeBinary, nullable=False),
+)
+"""Events on their way into the audit log, as msgpack; see pqkeep_protocol.audit.Event."""

@@ -1,5 +1,6 @@
 """Tenants and API keys in SQL."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any
@@ -10,8 +11,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from pqkeep_gateway.access.authentication import Found
 from pqkeep_gateway.access.principals import ApiKeyPrincipal
 from pqkeep_gateway.access.standing import Standing, Subscription, Tier
+from pqkeep_gateway.events import Asker, event
 from pqkeep_gateway.storage.database import microseconds, time_of, transaction
 from pqkeep_gateway.storage.once import find_earlier, remember
+from pqkeep_gateway.storage.outbox import put
 from pqkeep_gateway.storage.schema import API_KEYS, TENANTS
 from pqkeep_gateway.tenancy.api_keys import (
     AlreadyRotatedError,
@@ -29,6 +32,7 @@ from pqkeep_gateway.tenancy.tenants import (
     TenantNotFoundError,
     TenantStatus,
 )
+from pqkeep_protocol.audit import Event
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Once
 
@@ -40,8 +44,8 @@ class SqlTenants:
         """Use an open database."""
         self._engine = engine
 
-    async def add(self, tenant: Tenant, once: Once | None = None) -> Tenant:
-        """Keep a new tenant. Raises NameTakenError, OnceReusedError."""
+    async def add(self, tenant: Tenant, made: Event, once: Once | None = None) -> Tenant:
+        """Keep a new tenant and its event. Raises NameTakenError, OnceReusedError."""
         row = {
             "id": tenant.id,
             "name": tenant.name,
@@ -58,6 +62,7 @@ class SqlTenants:
         try:
             async with transaction(self._engine) as connection:
                 await connection.execute(sa.insert(TENANTS), row)
+                await put(connection, (made,))
                 if once is not None:
                     await remember(connection, once, tenant.created_at, tenant_id=tenant.id)
         except sa.exc.IntegrityError:
@@ -94,7 +99,9 @@ class SqlTenants:
         async with transaction(self._engine) as connection:
             return tuple(_tenant(row) for row in await connection.execute(query))
 
-    async def change(self, tenant: TenantId, change: TenantChange, now: datetime) -> Tenant:
+    async def change(
+        self, tenant: TenantId, change: TenantChange, now: datetime, events: Sequence[Event]
+    ) -> Tenant:
         """Change what is named, and nothing else. Raises TenantNotFoundError."""
         this = TENANTS.c.id == tenant
         named: dict[str, object] = {
@@ -106,6 +113,8 @@ class SqlTenants:
         async with transaction(self._engine) as connection:
             await connection.execute(update)
             row = (await connection.execute(sa.select(TENANTS).where(this))).one_or_none()
+            if row is not None:
+                await put(connection, events)
         if row is None:
             raise TenantNotFoundError
         return _tenant(row)
@@ -119,7 +128,7 @@ class SqlApiKeys:
         self._engine = engine
 
     async def add(
-        self, tenant: TenantId, draft: Draft, quota: int, once: Once | None = None
+        self, tenant: TenantId, draft: Draft, quota: int, asker: Asker, once: Once | None = None
     ) -> Kept:
         """Keep a new API key under the next version. Raises QuotaReachedError, OnceReusedError."""
         async with transaction(self._engine) as connection:
@@ -130,7 +139,9 @@ class SqlApiKeys:
             count = sa.select(sa.func.count()).where(_of(tenant), _ACTIVE)
             if (await connection.execute(count)).scalar_one() >= quota:
                 raise QuotaReachedError
-            return await _add(connection, tenant, draft, None, once)
+            kept = await _add(connection, tenant, draft, None, once)
+            await _tell(connection, asker, tenant, "create-api-key", kept.metadata.version)
+            return kept
 
     async def list(self, tenant: TenantId) -> tuple[ApiKey, ...]:
         """Return a tenant's API keys, by version."""
@@ -144,6 +155,7 @@ class SqlApiKeys:
         version: int | None,
         draft: Draft,
         accepted_until: datetime,
+        asker: Asker,
         once: Once | None = None,
     ) -> Kept:
         """Revoke a version and keep a new API key, in one step.
@@ -169,16 +181,21 @@ class SqlApiKeys:
                 }
                 if (await connection.execute(revoke.values(values))).rowcount == 0:
                     raise AlreadyRotatedError
-            return await _add(connection, tenant, draft, version, once)
+            kept = await _add(connection, tenant, draft, version, once)
+            await _tell(connection, asker, tenant, "rotate-api-key", kept.metadata.version)
+            return kept
 
-    async def revoke(self, tenant: TenantId, version: int, now: datetime) -> ApiKey:
+    async def revoke(self, tenant: TenantId, version: int, now: datetime, asker: Asker) -> ApiKey:
         """Accept a version no longer. Raises ApiKeyNotFoundError."""
         this = sa.and_(_of(tenant), API_KEYS.c.version == version)
         values = {"status": ApiKeyStatus.REVOKED, "revoked_at_us": microseconds(now)}
         async with transaction(self._engine) as connection:
+            await _lock(connection, tenant)
             await connection.execute(sa.update(API_KEYS).where(this, _ACTIVE).values(values))
             await connection.execute(sa.update(API_KEYS).where(this).values(accepted_until_us=None))
             row = (await connection.execute(sa.select(API_KEYS).where(this))).one_or_none()
+            if row is not None:
+                await _tell(connection, asker, tenant, "revoke-api-key", version)
         if row is None:
             raise ApiKeyNotFoundError
         return _api_key(row)
@@ -220,6 +237,12 @@ async def _lock(connection: AsyncConnection, tenant: TenantId) -> None:
     await connection.execute(
         sa.select(TENANTS.c.id).where(TENANTS.c.id == tenant).with_for_update()
     )
+
+
+async def _tell(
+    connection: AsyncConnection, asker: Asker, tenant: TenantId, operation: str, version: int
+) -> None:
+    await put(connection, (event(asker, tenant, operation, key_version=version),))
 
 
 async def _add(

@@ -10,6 +10,7 @@ from typing import Protocol
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, new_credential
 from pqkeep_gateway.access.idempotency import IdempotencyKey, once_of
+from pqkeep_gateway.events import Asker, Courier
 from pqkeep_gateway.tenancy.plans import Plans
 from pqkeep_gateway.tenancy.tenants import Tenant
 from pqkeep_protocol.keys import TenantId
@@ -77,10 +78,13 @@ class Kept:
 
 
 class ApiKeyStore(Protocol):
-    """Where API keys are kept. What was kept with an Idempotency-Key before is not kept again."""
+    """Where API keys are kept, and an event of each change.
+
+    What was kept with an Idempotency-Key before is not kept again.
+    """
 
     async def add(
-        self, tenant: TenantId, draft: Draft, quota: int, once: Once | None = None
+        self, tenant: TenantId, draft: Draft, quota: int, asker: Asker, once: Once | None = None
     ) -> Kept:
         """Keep a new API key under the next version.
 
@@ -98,6 +102,7 @@ class ApiKeyStore(Protocol):
         version: int | None,
         draft: Draft,
         accepted_until: datetime,
+        asker: Asker,
         once: Once | None = None,
     ) -> Kept:
         """Revoke a version (None: the newest active) and keep a new API key, in one step.
@@ -106,7 +111,7 @@ class ApiKeyStore(Protocol):
         """
         ...
 
-    async def revoke(self, tenant: TenantId, version: int, now: datetime) -> ApiKey:
+    async def revoke(self, tenant: TenantId, version: int, now: datetime, asker: Asker) -> ApiKey:
         """Accept a version no longer. Raises ApiKeyNotFoundError."""
         ...
 
@@ -120,6 +125,7 @@ class ApiKeys:
         plans: Plans,
         pepper: Pepper,
         announce_change: Callable[[], Awaitable[None]],
+        courier: Courier,
         overlap: timedelta,
         clock: Clock,
     ) -> None:
@@ -132,17 +138,19 @@ class ApiKeys:
         self._plans = plans
         self._pepper = pepper
         self._announce_change = announce_change
+        self._courier = courier
         self._overlap = overlap
         self._clock = clock
 
     async def create(
-        self, tenant: Tenant, idempotency_key: IdempotencyKey | None = None
+        self, tenant: Tenant, asker: Asker, idempotency_key: IdempotencyKey | None = None
     ) -> NewApiKey:
         """Make one more API key. Raises QuotaReachedError, OnceReusedError."""
         plaintext, draft = self._draft(tenant.id, idempotency_key)
         quota = self._plans[tenant.standing.tier_in_force].api_keys
         once = once_of(idempotency_key)
-        kept = await self._store.add(tenant.id, draft, quota, once)
+        kept = await self._store.add(tenant.id, draft, quota, asker, once)
+        await self._courier.deliver()
         return self._shown(tenant.id, plaintext, draft, kept, idempotency_key)
 
     async def list(self, tenant: TenantId) -> tuple[ApiKey, ...]:
@@ -153,6 +161,7 @@ class ApiKeys:
         self,
         tenant: TenantId,
         version: int | None,
+        asker: Asker,
         idempotency_key: IdempotencyKey | None = None,
     ) -> tuple[NewApiKey, int | None]:
         """Put a new API key in a version's place (None: the newest active one's).
@@ -163,17 +172,21 @@ class ApiKeys:
         until = draft.created_at + self._overlap
         once = once_of(idempotency_key)
         try:
-            kept = await self._store.rotate(tenant, version, draft, until, once)
+            kept = await self._store.rotate(tenant, version, draft, until, asker, once)
         finally:
             await self._announce_change()
+        await self._courier.deliver()
         return self._shown(tenant, plaintext, draft, kept, idempotency_key), kept.revoked
 
-    async def revoke(self, tenant: TenantId, version: int) -> ApiKey:
+    async def revoke(self, tenant: TenantId, version: int, asker: Asker) -> ApiKey:
         """Accept a version no longer, from now on. Raises ApiKeyNotFoundError."""
+        now = date_of(self._clock())
         try:
-            return await self._store.revoke(tenant, version, date_of(self._clock()))
+            revoked = await self._store.revoke(tenant, version, now, asker)
         finally:
             await self._announce_change()
+        await self._courier.deliver()
+        return revoked
 
     def _draft(self, tenant: TenantId, idempotency_key: IdempotencyKey | None) -> tuple[str, Draft]:
         salt = secrets.token_bytes(SALT_SIZE)

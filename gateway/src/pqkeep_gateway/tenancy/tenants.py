@@ -1,7 +1,7 @@
 """Tenants: the organisations that own keys."""
 
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -9,6 +9,8 @@ from typing import Literal, Protocol
 
 from pqkeep_gateway.access.idempotency import IdempotencyKey, once_of
 from pqkeep_gateway.access.standing import Standing, Subscription, Tier
+from pqkeep_gateway.events import Asker, Courier, event
+from pqkeep_protocol.audit import Event
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Once
 
@@ -56,8 +58,8 @@ class TenantNotFoundError(Exception):
 class TenantStore(Protocol):
     """Where tenants are kept."""
 
-    async def add(self, tenant: Tenant, once: Once | None = None) -> Tenant:
-        """Keep a new tenant and return it as it was first kept, now or earlier.
+    async def add(self, tenant: Tenant, event: Event, once: Once | None = None) -> Tenant:
+        """Keep a new tenant and its event; return it as it was first kept, now or earlier.
 
         Raises NameTakenError, OnceReusedError.
         """
@@ -71,21 +73,32 @@ class TenantStore(Protocol):
         """Return every tenant, oldest first."""
         ...
 
-    async def change(self, tenant: TenantId, change: TenantChange, now: datetime) -> Tenant:
-        """Change what is named, and nothing else. Raises TenantNotFoundError."""
+    async def change(
+        self, tenant: TenantId, change: TenantChange, now: datetime, events: Sequence[Event]
+    ) -> Tenant:
+        """Change what is named, and nothing else, and keep the events.
+
+        Raises TenantNotFoundError.
+        """
         ...
 
 
 class Tenants:
     """Keeps tenants; what gateways remember of them is looked up again when they change."""
 
-    def __init__(self, store: TenantStore, announce_change: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        store: TenantStore,
+        announce_change: Callable[[], Awaitable[None]],
+        courier: Courier,
+    ) -> None:
         """Keep them in a store; ``announce_change`` is called after each change."""
         self._store = store
         self._announce_change = announce_change
+        self._courier = courier
 
     async def create(
-        self, name: str, tier: Tier, idempotency_key: IdempotencyKey | None = None
+        self, name: str, tier: Tier, asker: Asker, idempotency_key: IdempotencyKey | None = None
     ) -> Tenant:
         """Make a tenant. Raises NameTakenError, OnceReusedError."""
         now = datetime.now(UTC)
@@ -97,7 +110,10 @@ class Tenants:
             created_at=now,
             updated_at=now,
         )
-        return await self._store.add(tenant, once_of(idempotency_key))
+        made = event(asker, tenant.id, "create-tenant")
+        kept = await self._store.add(tenant, made, once_of(idempotency_key))
+        await self._courier.deliver()
+        return kept
 
     async def get(self, tenant: TenantId) -> Tenant:
         """Return a tenant. Raises TenantNotFoundError."""
@@ -107,11 +123,28 @@ class Tenants:
         """Return every tenant, oldest first."""
         return await self._store.list()
 
-    async def change(self, tenant: TenantId, change: TenantChange) -> Tenant:
+    async def change(self, tenant: TenantId, change: TenantChange, asker: Asker) -> Tenant:
         """Change a tenant, at once and everywhere. Raises TenantNotFoundError."""
         if change == TenantChange():
             return await self._store.get(tenant)
+        events = [event(asker, tenant, each) for each in _actions(change)]
         try:
-            return await self._store.change(tenant, change, datetime.now(UTC))
+            changed = await self._store.change(tenant, change, datetime.now(UTC), events)
         finally:
             await self._announce_change()
+        await self._courier.deliver()
+        return changed
+
+
+def _actions(change: TenantChange) -> Iterator[str]:
+    """Say what a change does, as the audit log says it."""
+    if change.tier is not None:
+        yield f"set-tier-{change.tier.value.replace('_', '-')}"
+    if change.subscription is Subscription.ENDED:
+        yield "end-subscription"
+    if change.status is not None:
+        yield "suspend-tenant" if change.status is TenantStatus.SUSPENDED else "resume-tenant"
+    if change.requests_per_minute is not None:
+        yield f"set-rate-limit-{change.requests_per_minute}"
+    if change.subscription is Subscription.ACTIVE and change.tier is None:
+        yield "renew-subscription"

@@ -1,0 +1,181 @@
+"""The audit log's values as the API shows them."""
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from pqkeep_gateway.http.envelope import Data
+from pqkeep_gateway.http.text import Base64, base64
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.audit import AuditKeys, Checkpoint
+
+Hash = Annotated[Base64, Meta(description="SHA-256, 32 bytes.")]
+Instant = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+KeyVersion = Annotated[int, Meta(ge=1)]
+
+
+class RecordData(Data, frozen=True, kw_only=True):
+    """What the log says about one operation, action or refusal."""
+
+    algorithm: str | None
+    event_id: str | None
+    happened_at: Instant | None
+    id: Annotated[int, Meta(ge=1, description="Counts all records.")]
+    key_version: int | None
+    nonce: Annotated[str, Meta(description="16 random bytes, so that a hash tells nothing.")]
+    number: Annotated[int, Meta(ge=1, description="Counts the tenant's own records.")]
+    operation: str
+    outcome: str
+    policy: str
+    principal: str
+    recorded_at: Instant
+    request_id: str
+    source_address: str
+    tenant_id: str
+
+
+class RecordsData(Data, frozen=True, kw_only=True):
+    """One page of records."""
+
+    records: tuple[RecordData, ...]
+    next: Annotated[
+        int | None,
+        Meta(description="Go on after (or before) this id; null at the end."),
+    ]
+
+
+class CheckpointData(Data, frozen=True, kw_only=True):
+    """What the whole log was at a time, signed."""
+
+    log_id: str
+    size: Annotated[int, Meta(ge=0, description="How many records it covers.")]
+    root: Hash
+    at: Instant
+    algorithm: Algorithm
+    key_version: KeyVersion
+    signature: Base64
+
+
+class CheckpointsData(Data, frozen=True, kw_only=True):
+    """Checkpoints, by size."""
+
+    checkpoints: tuple[CheckpointData, ...]
+
+
+class ProofData(Data, frozen=True, kw_only=True):
+    """A record, its place in a tree, and what leads to the signed root."""
+
+    record: RecordData
+    leaf_index: int
+    size: int
+    path: tuple[Hash, ...]
+    checkpoint: CheckpointData
+
+
+class ConsistencyData(Data, frozen=True, kw_only=True):
+    """What shows that one tree grew into another."""
+
+    first: int
+    second: int
+    path: tuple[Hash, ...]
+
+
+class AuditKeyData(Data, frozen=True, kw_only=True):
+    """A key that checkpoints are verified with."""
+
+    algorithm: Algorithm
+    key_version: KeyVersion
+    public_key: Base64
+
+
+class AuditKeysData(Data, frozen=True, kw_only=True):
+    """All keys that ever signed checkpoints of this log."""
+
+    log_id: str
+    keys: tuple[AuditKeyData, ...]
+
+
+def record(line: bytes) -> RecordData:
+    """Return a record from its text."""
+    return _RECORDS.decode(line)
+
+
+def shown(checkpoint: Checkpoint) -> CheckpointData:
+    """Return a checkpoint as it is shown."""
+    return CheckpointData(
+        log_id=str(checkpoint.log_id),
+        size=checkpoint.size,
+        root=base64(checkpoint.root),
+        at=instant(checkpoint.at_us),
+        algorithm=checkpoint.algorithm,
+        key_version=checkpoint.key_version,
+        signature=base64(checkpoint.signature),
+    )
+
+
+def shown_keys(found: AuditKeys) -> AuditKeysData:
+    """Return the keys as they are shown."""
+    return AuditKeysData(
+        log_id=str(found.log_id),
+        keys=tuple(
+            AuditKeyData(
+                algorithm=each.algorithm,
+                key_version=each.version,
+                public_key=base64(each.public_key),
+            )
+            for each in found.keys
+        ),
+    )
+
+
+def instant(microseconds: int) -> str:
+    """Return microseconds since 1970 as ISO 8601, UTC, to the microsecond."""
+    seconds, rest = divmod(microseconds, 1_000_000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:06}Z"
+
+
+_RECORDS = msgspec.json.Decoder(RecordData)
+
+_LOG_ID = "0b9f8d5e-3f7c-4a55-9d0e-6f6d1f2f9c11"
+_TENANT_ID = "6f1c2c52-52a5-4d0e-9a43-7f4d0c8f8a11"
+_AT = 1_769_860_800_000_000
+_HASH = base64(bytes(range(32)))
+
+RECORD = RecordData(
+    algorithm=Algorithm.ML_KEM_768,
+    event_id=None,
+    happened_at=None,
+    id=42,
+    key_version=1,
+    nonce=bytes(range(16)).hex(),
+    number=7,
+    operation="encrypt",
+    outcome="success",
+    policy="plan-includes-algorithm",
+    principal="api-key:1",
+    recorded_at=instant(_AT),
+    request_id="order-4711",
+    source_address="127.0.0.1",
+    tenant_id=_TENANT_ID,
+)
+CHECKPOINT = CheckpointData(
+    log_id=_LOG_ID,
+    size=64,
+    root=_HASH,
+    at=instant(_AT + 500_000),
+    algorithm=Algorithm.ML_DSA_65,
+    key_version=1,
+    signature=base64(b"\x5a\x01\x7f" * 8),
+)
+RECORDS = RecordsData(records=(RECORD,), next=42)
+CHECKPOINTS = CheckpointsData(checkpoints=(CHECKPOINT,))
+PROOF = ProofData(record=RECORD, leaf_index=41, size=64, path=6 * (_HASH,), checkpoint=CHECKPOINT)
+CONSISTENCY = ConsistencyData(first=32, second=64, path=(_HASH,))
+KEYS = AuditKeysData(
+    log_id=_LOG_ID,
+    keys=(
+        AuditKeyData(algorithm=Algorithm.ML_DSA_65, key_version=1, public_key=base64(b"\x1d" * 24)),
+    ),
+)

@@ -1,0 +1,47 @@
+"""Documents that never change while the gateway runs: made once, served as they are."""
+
+from collections.abc import Mapping
+from hashlib import sha256
+
+from starlette.types import Receive, Scope, Send
+
+from pqkeep_gateway.http.endpoint import request_id_of, send_error
+from pqkeep_gateway.http.errors import ApiError, Code
+
+METHODS = ("GET", "HEAD")
+
+
+class FixedDocument:
+    """An ASGI application for one document. It needs no credential."""
+
+    def __init__(self, body: bytes, content_type: str, headers: Mapping[str, str]) -> None:
+        """Serve a body, with headers beside its type, size and ETag."""
+        self._body = body
+        self._etag = f'"{sha256(body).hexdigest()[:32]}"'.encode()
+        self._headers = (
+            (b"content-type", content_type.encode()),
+            (b"cache-control", b"no-cache"),  # may be kept, and is asked for again by its ETag
+            (b"etag", self._etag),
+            *((name.lower().encode(), value.encode()) for name, value in headers.items()),
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        request_id = request_id_of(headers)
+        if scope["method"] not in METHODS:
+            message, allow = "the path does not have this method", {"Allow": ", ".join(METHODS)}
+            error = ApiError(Code.METHOD_NOT_ALLOWED, message, headers=allow)
+            await send_error(send, error, request_id)
+            return
+        known = self._etag in [
+            each.strip().removeprefix(b"W/")
+            for each in headers.get(b"if-none-match", b"").split(b",")
+        ]
+        size = () if known else ((b"content-length", str(len(self._body)).encode()),)
+        sent = (*self._headers, *size, (b"x-request-id", request_id.encode()))
+        body = b"" if known or scope["method"] == "HEAD" else self._body
+        await send(
+            {"type": "http.response.start", "status": 304 if known else 200, "headers": sent}
+        )
+        await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,43 @@
+"""Bytes and times as the JSON text they travel in."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Annotated, NewType
+
+from msgspec import Meta
+from pybase64 import b64encode_as_string
+
+_Base64 = NewType("_Base64", str)
+_Timestamp = NewType("_Timestamp", str)
+
+
+def base64_size(size: int) -> int:
+    """Return how many characters so many bytes become."""
+    return -(-size // 3) * 4
+
+
+def base64_pattern(sizes: Iterable[int]) -> str:
+    """Return the regular expression of base64 of some exact sizes in bytes."""
+    forms = []
+    for size in sorted(sizes):
+        padding = -size % 3
+        forms.append(f"[A-Za-z0-9+/]{{{base64_size(size) - padding}}}" + "=" * padding)
+    return f"^({'|'.join(forms)})$"
+
+
+ANY_BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+
+Base64 = Annotated[
+    _Base64, Meta(extra_json_schema={"contentEncoding": "base64", "pattern": ANY_BASE64})
+]
+Timestamp = Annotated[_Timestamp, Meta(extra_json_schema={"format": "date-time"})]
+
+
+def base64(data: bytes) -> Base64:
+    """Return bytes as standard base64 with padding."""
+    return _Base64(b64encode_as_string(data))  # ten times as fast as the JSON encoder's own
+
+
+def timestamp(when: datetime) -> Timestamp:
+    """Return a UTC time as ISO 8601 with milliseconds and Z."""
+    return _Timestamp(when.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z")

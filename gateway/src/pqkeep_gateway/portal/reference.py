@@ -1,0 +1,275 @@
+"""``/docs``: the API's reference, from its OpenAPI document."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+Json = Mapping[str, Any]
+
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none';"
+    " frame-ancestors 'none'"
+)
+HEADERS: Mapping[str, str] = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+STYLE_PATH = "/docs/style.css"
+
+ON_EVERY_REQUEST = ("X-Request-ID",)
+"""Headers that the page tells of once."""
+
+_PARAMETER_PREFIX = "#/components/parameters/"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One line of a table of fields."""
+
+    name: str
+    place: str
+    form: str
+    choices: tuple[str, ...]
+    default: str
+    required: bool
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One line of a table of errors."""
+
+    code: str
+    status: int
+    when: str
+    what_to_do: str
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One endpoint, as the page shows it."""
+
+    name: str
+    method: str
+    path: str
+    summary: str
+    description: str
+    takes: tuple[Field, ...]
+    gives: tuple[Field, ...]
+    status: str
+    failures: tuple[Failure, ...]
+    curl: str
+    answer: str
+    note: str
+    """What there is to know about the example."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One group of endpoints."""
+
+    name: str
+    description: str
+    operations: tuple[Operation, ...]
+
+
+def page(document: Json) -> bytes:
+    """Return the reference as HTML."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader(__package__),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters["code"] = _with_code
+    parts = tuple(_parts(document))
+    return (
+        environment.get_template("reference.html")
+        .render(
+            info=document["info"],
+            parts=parts,
+            errors=_every_failure(parts),
+            headers=[
+                _parameter(document, each)
+                for each in document["components"]["parameters"].values()
+                if each["name"] in ON_EVERY_REQUEST
+            ],
+            scheme=document["components"]["securitySchemes"]["ApiKey"],
+        )
+        .encode()
+    )
+
+
+def style() -> bytes:
+    """Return the style sheet of the pages."""
+    return files(__package__).joinpath("static", "style.css").read_bytes()
+
+
+def _parts(document: Json) -> Iterator[Part]:
+    for tag in document["tags"]:
+        yield Part(
+            tag["name"],
+            tag["description"],
+            tuple(
+                _operation(document, path, method, operation)
+                for path, methods in document["paths"].items()
+                for method, operation in methods.items()
+                if tag["name"] in operation["tags"]
+            ),
+        )
+
+
+def _operation(document: Json, path: str, method: str, operation: Json) -> Operation:
+    content = operation.get("requestBody", {}).get("content", {}).get("application/json")
+    body: Json = content["schema"] if content else {"properties": {}}
+    example = next(iter(content["examples"].values())) if content else {}
+    parameters = [_resolved(document, each) for each in operation["parameters"]]
+    status, success = next(
+        ((s, each) for s, each in operation["responses"].items() if s.startswith("2")), ("", None)
+    )
+    answer = success["content"].get("application/json") if success else None
+    data = answer["schema"]["properties"]["data"] if answer else None
+    return Operation(
+        name=operation["operationId"],
+        method=method.upper(),
+        path=path,
+        summary=operation["summary"],
+        description=operation["description"],
+        takes=(
+            *(_parameter(document, each) for each in parameters if each["in"] != "header"),
+            *_fields(document, body, "body"),
+            *(
+                _parameter(document, each)
+                for each in parameters
+                if each["in"] == "header" and each["name"] not in ON_EVERY_REQUEST
+            ),
+        ),
+        gives=tuple(_fields(document, _resolved(document, data), "")) if data else (),
+        status=status,
+        failures=tuple(_failures(operation)),
+        curl=_curl(path, method, operation, parameters, example.get("value")),
+        answer=_pretty(answer["examples"]["answer"]["value"]) if answer else "",
+        note=example.get("summary", ""),
+    )
+
+
+def _parameter(document: Json, parameter: Json) -> Field:
+    schema = parameter["schema"]
+    return Field(
+        parameter["name"],
+        parameter["in"],
+        _form(document, schema),
+        _choices(document, schema),
+        schema.get("default", ""),
+        parameter["required"],
+        parameter["description"],
+    )
+
+
+def _resolved(document: Json, thing: Json) -> Json:
+    reference = thing.get("$ref")
+    if reference is None:
+        return thing
+    kind = "parameters" if reference.startswith(_PARAMETER_PREFIX) else "schemas"
+    found: Json = document["components"][kind][reference.rsplit("/", 1)[1]]
+    return found
+
+
+def _fields(document: Json, schema: Json, place: str, within: str = "") -> Iterator[Field]:
+    for name, each in schema["properties"].items():
+        inner = _resolved(document, each)
+        item = _resolved(document, inner["items"]) if "items" in inner else inner
+        yield Field(
+            within + name,
+            place,
+            _form(document, inner),
+            _choices(document, inner),
+            inner.get("default", "") if place else "",
+            name in schema.get("required", ()),
+            "" if "properties" in inner else each.get("description", inner.get("description", "")),
+        )
+        if "properties" in item:
+            marker = "[]." if "items" in inner else "."
+            yield from _fields(document, item, place, within + name + marker)
+
+
+def _form(document: Json, schema: Json) -> str:
+    """Say in a few words what a value looks like."""
+    schema = _resolved(document, schema)
+    choices = schema.get("anyOf") or schema.get("oneOf")
+    if choices:
+        return " or ".join(_form(document, each) for each in choices)
+    if "const" in schema:
+        return json.dumps(schema["const"])
+    words = [schema.get("contentEncoding") or schema.get("format") or schema.get("type", "string")]
+    words += [
+        f"{word} {schema[key]:,}"
+        for key, word in (("minimum", "from"), ("maximum", "to"))
+        if key in schema
+    ]
+    if "maxLength" in schema:
+        words.append(f"of at most {schema['maxLength']:,} characters")
+    return " ".join(words)
+
+
+def _choices(document: Json, schema: Json) -> tuple[str, ...]:
+    return tuple(_resolved(document, schema).get("enum", ()))
+
+
+def _failures(operation: Json) -> Iterator[Failure]:
+    for status, response in operation["responses"].items():
+        if not status.startswith("2"):
+            for code, example in response["content"]["application/json"]["examples"].items():
+                message = example["value"]["error"]["message"]
+                yield Failure(code, int(status), message, example["summary"])
+
+
+def _every_failure(parts: tuple[Part, ...]) -> tuple[Failure, ...]:
+    found = {
+        (each.status, each.code): each
+        for part in parts
+        for operation in part.operations
+        for each in operation.failures
+    }
+    return tuple(found[key] for key in sorted(found))
+
+
+def _curl(path: str, method: str, operation: Json, parameters: list[Json], body: object) -> str:
+    query = "&".join(
+        f"{each['name']}={each['example']}"
+        for each in parameters
+        if each["in"] == "query" and each["required"]
+    )
+    for each in parameters:
+        path = path.replace(f"{{{each['name']}}}", str(each.get("example")))
+    lines = ["curl" + ("" if method in {"get", "post"} and body else f" -X {method.upper()}")]
+    if method == "get":
+        lines = ["curl"]
+    lines[0] += f' "$BASE_URL{path}{"?" + query if query else ""}"'
+    if operation.get("security") != []:
+        lines.append('-H "X-API-Key: $API_KEY"')
+    if body is not None:
+        lines.append('-H "Content-Type: application/json"')
+        lines.append(f"-d '{_pretty(body)}'")
+    return " \\\n  ".join(lines)
+
+
+def _pretty(value: object) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _with_code(text: str) -> Markup:
+    """Return text as HTML; what is between backticks is code."""
+    return Markup("").join(
+        Markup("<code>{}</code>").format(each) if index % 2 else each
+        for index, each in enumerate(text.split("`"))
+    )

@@ -1,0 +1,39 @@
+"""The accounts database in a SQLite file."""
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+PRAGMAS = (
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = FULL",  # a commit that returned survives a power cut
+    "PRAGMA foreign_keys = ON",
+    "PRAGMA busy_timeout = 5000",
+)
+
+
+def sqlite_engine(path: str) -> AsyncEngine:
+    """Return an engine on a file, which is made when it is first used."""
+    engine = create_async_engine(
+        sa.URL.create("sqlite+aiosqlite", database=path), hide_parameters=True
+    )
+    sa.event.listen(engine.sync_engine, "connect", _on_connect)
+    sa.event.listen(engine.sync_engine, "begin", _on_begin)
+    return engine
+
+
+def _on_connect(connection: Any, _: object) -> None:
+    connection.isolation_level = None  # transactions begin where we say, see _on_begin
+    cursor = connection.cursor()
+    try:
+        for pragma in PRAGMAS:
+            cursor.execute(pragma)
+    except Exception:
+        connection.close()  # it is in no pool yet
+        raise
+    cursor.close()
+
+
+def _on_begin(connection: sa.Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -1,0 +1,48 @@
+"""What a SQLite file of accounts must be like, and what is asked of SQLite."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from pqkeep_gateway.config import ConfigError
+from pqkeep_gateway.storage.database import open_database
+
+
+@pytest.fixture(autouse=True)
+async def _threads_end() -> AsyncIterator[None]:
+    """Keep the loop until aiosqlite's threads are gone: one that could not open reports to it."""
+    yield
+    for thread in threading.enumerate():
+        if thread.name.endswith("(_connection_worker_thread)"):
+            await asyncio.to_thread(thread.join)
+
+
+async def test_a_commit_survives_a_power_cut(engine: AsyncEngine) -> None:
+    """Every connection writes ahead, waits for the disk and minds foreign keys."""
+    async with engine.begin() as connection:
+        for pragma, value in (("journal_mode", "wal"), ("synchronous", 2), ("foreign_keys", 1)):
+            found = await connection.exec_driver_sql(f"PRAGMA {pragma}")
+            assert found.scalar_one() == value
+
+
+@pytest.fixture
+def no_database(database_path: Path) -> Path:
+    """A file of something else."""
+    database_path.write_bytes(b"no database" * 1000)
+    return database_path
+
+
+async def test_what_is_no_database_is_refused(no_database: Path) -> None:
+    """A file that is no database is refused by name."""
+    with pytest.raises(ConfigError, match=str(no_database)):
+        await open_database(str(no_database))
+
+
+async def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    """A path that cannot be opened is refused by name."""
+    with pytest.raises(ConfigError, match="nowhere"):
+        await open_database(str(tmp_path / "nowhere" / "accounts.sqlite3"))

@@ -1,0 +1,214 @@
+"""What a gateway does with a PostgreSQL server that is lost, hangs, or is not as it must be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from pqkeep_gateway.config import ConfigError
+from pqkeep_gateway.events import Asker, event
+from pqkeep_gateway.storage.database import open_database, transaction
+from pqkeep_gateway.storage.postgresql import POOL
+from pqkeep_gateway.storage.tenancy import SqlApiKeys, SqlTenants
+from pqkeep_gateway.tenancy.api_keys import Draft
+from pqkeep_gateway.tenancy.tenants import Tenant, TenantNotFoundError
+from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.audit import Event
+from pqkeep_protocol.keys import TenantId
+
+if TYPE_CHECKING:
+    from gateway.tests.conftest import Location
+
+    from conftest import PostgresServer
+
+pytestmark = pytest.mark.parametrize("backend", ["postgresql"], indirect=True)
+
+MOST_SECONDS = 10.0
+"""By when the gateway has answered, one way or the other."""
+PASSWORD = "correct-horse"  # noqa: S105 - of a server that is gone when the tests end
+
+
+ASKER = Asker("operator", "request-1", "192.0.2.7")
+
+
+def news(tenant: Tenant) -> Event:
+    """Return the event of a tenant that is made."""
+    return event(ASKER, tenant.id, "create-tenant")
+
+
+@pytest.fixture
+def name(location: Location) -> str:
+    """The database's name on its server."""
+    return location.name.rpartition("/")[2]
+
+
+async def test_connections_that_were_lost_are_made_again(
+    engine: AsyncEngine,
+    postgres_server: PostgresServer,
+    name: str,
+    new_tenant: Callable[..., Tenant],
+) -> None:
+    """Where the server hung up on idle connections, nobody who asks hears of it."""
+    tenants = SqlTenants(engine)
+    tenant = new_tenant()
+    await tenants.add(tenant, news(tenant))
+    await asyncio.gather(*(tenants.get(tenant.id) for _ in range(POOL)))
+    await asyncio.to_thread(postgres_server.hang_up, name)
+    found = await asyncio.gather(*(tenants.get(tenant.id) for _ in range(POOL)))
+    assert found == [tenant] * POOL
+
+
+async def test_a_connection_that_breaks_is_unavailable(
+    engine: AsyncEngine, postgres_server: PostgresServer, name: str
+) -> None:
+    """Who is in the middle of a transaction hears UnavailableError; the next one is answered."""
+
+    async def interrupted() -> None:
+        async with transaction(engine) as connection:
+            await connection.execute(sa.select(1))
+            await asyncio.to_thread(postgres_server.hang_up, name)
+            await connection.execute(sa.select(1))
+
+    with pytest.raises(UnavailableError):
+        await interrupted()
+    async with transaction(engine) as connection:
+        assert (await connection.execute(sa.select(1))).scalar_one() == 1
+
+
+async def test_a_server_that_hangs_is_unavailable(
+    engine: AsyncEngine, postgres_server: PostgresServer, name: str
+) -> None:
+    """More callers than connections to a hanging server are all told so in time; then it goes on."""
+    tenants = SqlTenants(engine)
+    nobody = TenantId(uuid4())
+    with pytest.raises(TenantNotFoundError):
+        await tenants.get(nobody)
+    asked = (tenants.get(nobody) for _ in range(POOL))
+    await asyncio.gather(*asked, return_exceptions=True)
+    async with asyncio.timeout(MOST_SECONDS):
+        with postgres_server.frozen(name):
+            asked = (tenants.get(nobody) for _ in range(2 * POOL))
+            heard = await asyncio.gather(*asked, return_exceptions=True)
+    assert {type(error) for error in heard} == {UnavailableError}
+    with pytest.raises(TenantNotFoundError):
+        await tenants.get(nobody)
+
+
+async def test_a_server_that_starts_again_is_found(
+    another_postgres_server: PostgresServer, location: Location, new_tenant: Callable[..., Tenant]
+) -> None:
+    """While the server is down accounts are unavailable; when it is back so is what was stored."""
+    server = another_postgres_server
+    engine = await open_database(server.url("pqkeep_gateway", "pqkeep_accounts"))
+    tenants = SqlTenants(engine)
+    tenant = new_tenant()
+    await tenants.add(tenant, news(tenant))
+    await asyncio.to_thread(server.stop)
+    for _ in range(3):
+        with pytest.raises(UnavailableError):
+            await tenants.get(tenant.id)
+    await asyncio.to_thread(server.start)
+    assert await tenants.get(tenant.id) == tenant
+    await engine.dispose()
+
+
+async def test_gateways_that_start_at_once_migrate_once(location: Location) -> None:
+    """Six that find an empty database at the same time all open it, and it is migrated."""
+    engines = await asyncio.gather(*(open_database(location.name) for _ in range(6)))
+    for engine in engines:
+        assert await SqlTenants(engine).list() == ()
+        await engine.dispose()
+
+
+async def test_a_rotation_waits_for_a_revocation(
+    engine: AsyncEngine,
+    postgres_server: PostgresServer,
+    name: str,
+    new_tenant: Callable[..., Tenant],
+) -> None:
+    """A rotation that comes while the newest API key is being revoked replaces the next newest."""
+    tenant = new_tenant()
+    await SqlTenants(engine).add(tenant, news(tenant))
+    store = SqlApiKeys(engine)
+    drafts = [Draft(bytes([n]) * 32, "last", bytes(16), tenant.created_at) for n in range(3)]
+    for draft in drafts[:2]:
+        await store.add(tenant.id, draft, 2, ASKER)
+
+    async def until_waiting(count: int) -> None:
+        query = "SELECT 1 FROM pg_stat_activity WHERE datname = %s AND wait_event_type = 'Lock'"
+        async with asyncio.timeout(MOST_SECONDS):
+            while len(postgres_server.sql(query, name)) < count:  # noqa: ASYNC110 - elsewhere
+                await asyncio.sleep(0.01)
+
+    with psycopg.connect(postgres_server.url("pqkeep_gateway", name)) as in_between:
+        in_between.execute("SELECT * FROM api_keys WHERE version = 2 FOR UPDATE")
+        revoking = asyncio.create_task(store.revoke(tenant.id, 2, tenant.created_at, ASKER))
+        await until_waiting(1)
+        when = tenant.created_at
+        rotating = asyncio.create_task(store.rotate(tenant.id, None, drafts[2], when, ASKER))
+        await until_waiting(2)
+    assert (await revoking).version == 2
+    assert (await rotating).revoked == 1
+
+
+async def test_a_server_that_is_not_there_may_come(location: Location) -> None:
+    """Where nobody listens accounts are unavailable, which is no fault of the settings."""
+    with pytest.raises(UnavailableError):
+        await open_database("postgresql://pqkeep_gateway@127.0.0.1:9/pqkeep_accounts")
+
+
+async def test_a_database_that_is_not_there_is_a_clear_error(
+    location: Location, postgres_server: PostgresServer
+) -> None:
+    """A name that the server does not know is a fault of the settings."""
+    for role, name in (("pqkeep_gateway", "missing"), ("missing", "pqkeep_accounts")):
+        with pytest.raises(ConfigError, match="missing"):
+            await open_database(postgres_server.url(role, name))
+
+
+@pytest.fixture
+def with_password(postgres_server: PostgresServer, name: str) -> Iterator[str]:
+    """The address of the database for a role that needs a password."""
+    postgres_server.sql(f"CREATE ROLE with_password SUPERUSER LOGIN PASSWORD '{PASSWORD}'")
+    yield postgres_server.url("with_password", name)
+    postgres_server.sql("DROP OWNED BY with_password", database=name)
+    postgres_server.sql("DROP ROLE with_password")
+
+
+@pytest.fixture
+def password_file(tmp_path: Path) -> Path:
+    """A file as libpq knows it, with the right password."""
+    path = tmp_path / "passwords"
+    path.write_text(f"*:*:*:with_password:{PASSWORD}\n")
+    path.chmod(0o600)
+    return path
+
+
+async def test_a_password_comes_from_its_file(
+    with_password: str, password_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the file the database opens, without it it does not, and the password is not said."""
+    engine = await open_database(with_password, str(password_file))
+    assert PASSWORD not in repr(engine)
+    await engine.dispose()
+    with pytest.raises(ConfigError, match="with_password") as refused:
+        await open_database(with_password)
+    assert PASSWORD not in str(refused.value) + caplog.text
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o644])
+async def test_a_password_file_open_to_others_is_refused(
+    mode: int, password_file: Path, location: Location
+) -> None:
+    """Others could read it: the file is named, and nothing is connected to."""
+    password_file.chmod(mode)  # noqa: ASYNC240 - no waiting
+    with pytest.raises(ConfigError, match="passwords can be read by others"):
+        await open_database("postgresql://nobody@127.0.0.1:9/none", str(password_file))

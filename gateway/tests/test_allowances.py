@@ -1,0 +1,292 @@
+"""The month's allowance is exact, and only what succeeds is counted."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from uuid import uuid4
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from pqkeep_gateway.access.allowance import COUNTED, Allowances, SpentError
+from pqkeep_gateway.access.principals import ApiKeyPrincipal
+from pqkeep_gateway.access.standing import Standing, Subscription, Tier
+from pqkeep_gateway.events import Asker, event
+from pqkeep_gateway.storage.schema import USAGE
+from pqkeep_gateway.storage.tenancy import SqlTenants
+from pqkeep_gateway.storage.usage import SqlUsage
+from pqkeep_gateway.tenancy.tenants import Tenant
+from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.algorithms import Operation
+from pqkeep_protocol.audit import Event
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import TenantId
+
+ALLOWANCE = 5
+PER_MONTH = {tier: ALLOWANCE if tier is Tier.FREE else None for tier in Tier}
+
+
+def news(tenant: Tenant) -> Event:
+    """Return the event of a tenant that is made."""
+    return event(Asker("operator", "request-1", "192.0.2.7"), tenant.id, "create-tenant")
+
+
+NEW_YEAR_S_EVE = datetime(2026, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC).timestamp()
+NEW_YEAR = datetime(2027, 1, 1, tzinfo=UTC).timestamp()
+
+
+async def _succeed() -> str:
+    return "done"
+
+
+class Month:
+    """Allowances on a real database, on a day of the test's choice, and one tenant."""
+
+    def __init__(self, engine: AsyncEngine, tenant: Tenant) -> None:
+        self.now = NEW_YEAR
+        self.usage = SqlUsage(engine)
+        self.allowances = Allowances(self.usage, PER_MONTH, lambda: self.now)
+        self.tenant = tenant.id
+        self._engine = engine
+
+    async def spend(
+        self,
+        work: Callable[[], Awaitable[str]] = _succeed,
+        standing: Standing | None = None,
+        operation: Operation = Operation.ENCRYPT,
+    ) -> str:
+        """Spend one operation of the tenant, on free unless another standing is named."""
+        principal = ApiKeyPrincipal(
+            self.tenant, standing or Standing(Tier.FREE), 1, suspended=False
+        )
+        return await self.allowances.spend(principal, operation, work)
+
+    async def rows(self) -> dict[str, int]:
+        """Return what is counted of the tenant, by month."""
+        async with self._engine.begin() as connection:
+            query = sa.select(USAGE).where(USAGE.c.tenant_id == self.tenant)
+            return {row.month: row.operations for row in await connection.execute(query)}
+
+
+@pytest.fixture
+async def month(engine: AsyncEngine, new_tenant: Callable[..., Tenant]) -> Month:
+    """January, and nothing spent."""
+    tenant = new_tenant()
+    await SqlTenants(engine).add(tenant, news(tenant))
+    return Month(engine, tenant)
+
+
+async def test_so_many_and_no_more(month: Month) -> None:
+    """As many operations as the allowance has are done; the next is not even begun."""
+    for _ in range(ALLOWANCE):
+        assert await month.spend() == "done"
+    begun: list[bool] = []
+
+    async def work() -> str:
+        begun.append(True)
+        return "done"
+
+    for _ in range(2):
+        with pytest.raises(SpentError):
+            await month.spend(work)
+    assert begun == []
+    assert await month.rows() == {"2027-01": ALLOWANCE}
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+async def test_it_is_exact_under_concurrency(month: Month) -> None:
+    """Of forty at once as many are done as the allowance has, never more or fewer."""
+    outcomes = await asyncio.gather(*(month.spend() for _ in range(40)), return_exceptions=True)
+    assert outcomes.count("done") == ALLOWANCE
+    assert sum(isinstance(outcome, SpentError) for outcome in outcomes) == 40 - ALLOWANCE
+    assert await month.rows() == {"2027-01": ALLOWANCE}
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+async def test_what_fails_is_given_back_under_concurrency(month: Month) -> None:
+    """However many fail at once, afterwards the whole allowance is there."""
+
+    async def fail() -> str:
+        await asyncio.sleep(0)
+        raise KeyServiceError(ErrorKind.KEY_NOT_FOUND)
+
+    outcomes = await asyncio.gather(*(month.spend(fail) for _ in range(40)), return_exceptions=True)
+    assert all(isinstance(outcome, KeyServiceError | SpentError) for outcome in outcomes)
+    assert await month.rows() == {"2027-01": 0}
+
+
+@pytest.mark.parametrize(
+    "failure", [KeyServiceError(ErrorKind.INTERNAL), ValueError(), asyncio.CancelledError()]
+)
+async def test_a_failure_counts_nothing(month: Month, failure: BaseException) -> None:
+    """An operation that fails, in whatever way, is raised as it is and not counted."""
+
+    async def fail() -> str:
+        raise failure
+
+    for _ in range(2 * ALLOWANCE):
+        with pytest.raises(type(failure)):
+            await month.spend(fail)
+    assert await month.rows() == {"2027-01": 0}
+    assert await month.spend() == "done"
+
+
+async def test_what_is_cancelled_is_given_back(month: Month) -> None:
+    """An operation that is cancelled while it is done is not counted."""
+    begun = asyncio.Event()
+
+    async def hang() -> str:
+        begun.set()
+        await asyncio.Event().wait()
+        return "done"
+
+    spending = asyncio.create_task(month.spend(hang))
+    await begun.wait()
+    assert await month.rows() == {"2027-01": 1}
+    spending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await spending
+    assert await month.rows() == {"2027-01": 0}
+
+
+async def test_a_month_begins_at_midnight_in_utc(month: Month) -> None:
+    """A spent allowance is whole again when January begins, and the old month's count stays."""
+    month.now = NEW_YEAR_S_EVE
+    for _ in range(ALLOWANCE):
+        await month.spend()
+    with pytest.raises(SpentError):
+        await month.spend()
+    month.now = NEW_YEAR
+    assert await month.spend() == "done"
+    assert await month.rows() == {"2026-12": ALLOWANCE, "2027-01": 1}
+
+
+async def test_what_fails_in_the_new_year_is_given_back_to_the_old(month: Month) -> None:
+    """An operation is given back to the month that it was taken from."""
+    month.now = NEW_YEAR_S_EVE
+
+    async def fail_late() -> str:
+        month.now = NEW_YEAR
+        raise KeyServiceError(ErrorKind.INTERNAL)
+
+    with pytest.raises(KeyServiceError):
+        await month.spend(fail_late)
+    assert await month.rows() == {"2026-12": 0}
+
+
+@pytest.mark.parametrize("tier", [tier for tier in Tier if tier is not Tier.FREE])
+async def test_tiers_without_an_allowance_write_nothing(month: Month, tier: Tier) -> None:
+    """A tier of any number of operations counts none, whether they succeed or fail."""
+
+    async def fail() -> str:
+        raise ValueError
+
+    for _ in range(2 * ALLOWANCE):
+        assert await month.spend(standing=Standing(tier)) == "done"
+    with pytest.raises(ValueError, match=r"^$"):
+        await month.spend(fail, Standing(tier))
+    assert await month.rows() == {}
+
+
+async def test_an_ended_subscription_has_free_s_allowance(month: Month) -> None:
+    """After a subscription has ended free's allowance holds, and counts what was used on free."""
+    await month.spend()
+    ended = Standing(Tier.ENTERPRISE, Subscription.ENDED)
+    for _ in range(ALLOWANCE - 1):
+        await month.spend(standing=ended)
+    with pytest.raises(SpentError):
+        await month.spend(standing=ended)
+    assert await month.spend(standing=Standing(Tier.ENTERPRISE)) == "done"
+
+
+@pytest.mark.parametrize("operation", Operation)
+async def test_operations_with_keys_count_and_upkeep_does_not(
+    month: Month, operation: Operation
+) -> None:
+    """The ten operations with keys count; key management does not, and goes on when all is spent."""
+    await month.spend(operation=operation)
+    counts = "key" not in operation.value
+    assert await month.rows() == ({"2027-01": 1} if counts else {})
+    for _ in range(ALLOWANCE - counts):
+        await month.spend()
+    if counts:
+        with pytest.raises(SpentError):
+            await month.spend(operation=operation)
+    else:
+        assert await month.spend(operation=operation) == "done"
+
+
+def test_ten_operations_count() -> None:
+    """The specification's ten operations with keys are those that count."""
+    assert {operation.value for operation in COUNTED} == {
+        *("encrypt", "decrypt", "encapsulate", "decapsulate", "wrap", "unwrap"),
+        *("sign", "verify", "sign-hash", "verify-hash"),
+    }
+
+
+async def test_each_tenant_has_its_own(
+    engine: AsyncEngine, month: Month, new_tenant: Callable[..., Tenant]
+) -> None:
+    """What one tenant spends is nobody else's."""
+    other = new_tenant()
+    await SqlTenants(engine).add(other, news(other))
+    for _ in range(ALLOWANCE):
+        await month.spend()
+    assert await month.usage.take(other.id, "2027-01", 1)
+    assert not await month.usage.take(other.id, "2027-01", 1)
+    assert await month.rows() == {"2027-01": ALLOWANCE}
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+async def test_nothing_is_given_back_that_was_not_taken(month: Month) -> None:
+    """The count never falls below nothing, so nobody gains operations."""
+    await month.usage.give_back(month.tenant, "2027-01")
+    assert await month.rows() == {}
+    await month.usage.take(month.tenant, "2027-01", 1)
+    for _ in range(3):
+        await month.usage.give_back(month.tenant, "2027-01")
+    assert await month.rows() == {"2027-01": 0}
+
+
+class Unreachable:
+    """A Usage that is out of reach: from the start, or when something is given back."""
+
+    def __init__(self, *, taking: bool) -> None:
+        self._taking = taking
+
+    async def take(self, tenant: TenantId, month: str, allowance: int) -> bool:
+        """Count, if it can be reached."""
+        if not self._taking:
+            raise UnavailableError
+        return True
+
+    async def give_back(self, tenant: TenantId, month: str) -> None:
+        """Be out of reach."""
+        raise UnavailableError
+
+
+FREE = ApiKeyPrincipal(TenantId(uuid4()), Standing(Tier.FREE), 1, suspended=False)
+
+
+async def test_without_a_count_nothing_is_done() -> None:
+    """Where usage is out of reach the work is not begun: it fails closed."""
+    allowances = Allowances(Unreachable(taking=False), PER_MONTH, lambda: NEW_YEAR)
+
+    async def work() -> str:
+        pytest.fail("it was begun")
+
+    with pytest.raises(UnavailableError):
+        await allowances.spend(FREE, Operation.ENCRYPT, work)
+
+
+async def test_a_failure_is_told_as_it_was(caplog: pytest.LogCaptureFixture) -> None:
+    """Where it cannot be given back the caller hears why the work failed, and the log the rest."""
+    allowances = Allowances(Unreachable(taking=True), PER_MONTH, lambda: NEW_YEAR)
+
+    async def fail() -> str:
+        raise KeyServiceError(ErrorKind.DECRYPTION_FAILED)
+
+    with pytest.raises(KeyServiceError):
+        await allowances.spend(FREE, Operation.DECRYPT, fail)
+    assert "stays counted in 2027-01" in caplog.text

@@ -1,0 +1,79 @@
+"""Who had pqkeep before keeps everything: an old accounts database becomes a new one."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from pqkeep_gateway.access.authentication import Found
+from pqkeep_gateway.access.principals import ApiKeyPrincipal
+from pqkeep_gateway.access.standing import PLAN_OF, Plan, Standing, Tier
+from pqkeep_gateway.storage.database import microseconds, open_database
+from pqkeep_gateway.storage.tenancy import SqlApiKeys, SqlTenants
+from pqkeep_gateway.tenancy.tenants import Tenant
+
+DIGEST = bytes(range(32))
+
+
+@pytest.fixture
+def tenants(new_tenant: Callable[..., Tenant]) -> list[Tenant]:
+    """One tenant on each plan that there was at first, in the order of their making."""
+    made = [new_tenant(tier=Tier(plan)) for plan in Plan]
+    return sorted(made, key=lambda tenant: (tenant.created_at, tenant.id))
+
+
+@pytest.fixture
+def first_database(database_path: Path, tenants: list[Tenant]) -> Path:
+    """A database of the first version, with those tenants, and an API key of the first of them."""
+    engine = sa.create_engine(f"sqlite:///{database_path}")
+    with engine.begin() as connection:
+        config = Config()
+        config.set_main_option("script_location", "pqkeep_gateway.storage:migrations")
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        for tenant in tenants:
+            connection.execute(
+                sa.text("INSERT INTO tenants VALUES (:id, :name, :plan, 'active', :made, :made)"),
+                {
+                    "id": tenant.id.hex,
+                    "name": tenant.name,
+                    "plan": tenant.standing.plan.value,
+                    "made": microseconds(tenant.created_at),
+                },
+            )
+        connection.execute(
+            sa.text("INSERT INTO api_keys VALUES (:id, 3, :d, 'abcd', 'active', 1, NULL, NULL)"),
+            {"id": tenants[0].id.hex, "d": DIGEST},
+        )
+    engine.dispose()
+    return database_path
+
+
+@pytest.fixture
+async def migrated(first_database: Path) -> AsyncEngine:
+    """The same database, opened by this version."""
+    engine = await open_database(str(first_database))
+    await engine.dispose()  # its connections are made again when they are needed
+    return engine
+
+
+async def test_a_plan_becomes_a_running_subscription(
+    migrated: AsyncEngine, tenants: list[Tenant]
+) -> None:
+    """Each tenant of the first version is there, unchanged, on the tier of its plan's name."""
+    kept = await SqlTenants(migrated).list()
+    await migrated.dispose()
+    assert list(kept) == tenants
+    assert {tenant.standing.plan for tenant in kept} == set(PLAN_OF.values())
+
+
+async def test_api_keys_are_still_known(migrated: AsyncEngine, tenants: list[Tenant]) -> None:
+    """An API key of the first version leads to its tenant."""
+    found = await SqlApiKeys(migrated).find(DIGEST)
+    await migrated.dispose()
+    standing = Standing(tenants[0].standing.tier)
+    assert found == Found(ApiKeyPrincipal(tenants[0].id, standing, 3, suspended=False))

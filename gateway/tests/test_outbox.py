@@ -1,0 +1,270 @@
+"""What the gateway does reaches the audit log once, whatever happens on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from pqkeep_gateway.access.credentials import Pepper
+from pqkeep_gateway.access.standing import Subscription, Tier
+from pqkeep_gateway.events import Asker, Courier, event
+from pqkeep_gateway.storage.database import transaction
+from pqkeep_gateway.storage.outbox import SqlOutbox, put
+from pqkeep_gateway.storage.tenancy import SqlApiKeys, SqlTenants
+from pqkeep_gateway.tenancy import plans
+from pqkeep_gateway.tenancy.api_keys import ApiKeys, QuotaReachedError
+from pqkeep_gateway.tenancy.tenants import (
+    NameTakenError,
+    Tenant,
+    TenantChange,
+    TenantNotFoundError,
+    Tenants,
+    TenantStatus,
+)
+from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.audit import MAX_PAGE, Event
+from pqkeep_protocol.keys import KeyVersion, TenantId
+
+if TYPE_CHECKING:
+    from gateway.tests.conftest import EventLog
+
+pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+
+ASKER = Asker("operator", "request-1", "192.0.2.7")
+CLOCK = 1_769_860_800.0
+
+
+async def _nobody_to_tell() -> None:
+    """Stand for gateways that remember nothing."""
+
+
+@pytest.fixture
+def tenants(engine: AsyncEngine, courier: Courier) -> Tenants:
+    """Make and change tenants."""
+    return Tenants(SqlTenants(engine), _nobody_to_tell, courier)
+
+
+@pytest.fixture
+def api_keys(engine: AsyncEngine, courier: Courier, pepper: Pepper) -> ApiKeys:
+    """Make and change API keys."""
+    return ApiKeys(
+        SqlApiKeys(engine),
+        plans.read(),
+        pepper,
+        _nobody_to_tell,
+        courier,
+        timedelta(seconds=30),
+        lambda: CLOCK,
+    )
+
+
+@pytest.fixture
+def outbox(engine: AsyncEngine) -> SqlOutbox:
+    """What waits."""
+    return SqlOutbox(engine)
+
+
+async def waiting(outbox: SqlOutbox) -> list[str]:
+    """Return the operations that wait."""
+    return [each.operation for each in await outbox.waiting(MAX_PAGE)]
+
+
+async def test_an_action_is_in_the_log_before_its_answer(
+    tenants: Tenants, api_keys: ApiKeys, log: EventLog, outbox: SqlOutbox
+) -> None:
+    """Each administrative action is one event of its tenant's, by who asked; nothing is left over."""
+    tenant = await tenants.create("one", Tier.FREE, ASKER)
+    made = await api_keys.create(tenant, ASKER)
+    rotated, _ = await api_keys.rotate(tenant.id, made.metadata.version, ASKER)
+    await api_keys.revoke(tenant.id, rotated.metadata.version, ASKER)
+    assert [(e.operation, e.key_version) for e in log.recorded.values()] == [
+        ("create-tenant", None),
+        ("create-api-key", 1),
+        ("rotate-api-key", 2),
+        ("revoke-api-key", 2),
+    ]
+    for each in log.recorded.values():
+        assert (each.tenant, each.outcome) == (tenant.id, "success")
+        assert (each.principal, each.request_id, each.source_address) == ASKER
+    assert await waiting(outbox) == []
+
+
+CHANGES: dict[str, tuple[TenantChange, list[str]]] = {
+    "nothing": (TenantChange(), []),
+    "tier": (TenantChange(tier=Tier.GROWTH), ["set-tier-growth"]),
+    "long tier": (
+        TenantChange(tier=Tier.ENTERPRISE_PLUS, subscription=Subscription.ACTIVE),
+        ["set-tier-enterprise-plus"],
+    ),
+    "end": (TenantChange(subscription=Subscription.ENDED), ["end-subscription"]),
+    "renewal": (TenantChange(subscription=Subscription.ACTIVE), ["renew-subscription"]),
+    "suspension": (TenantChange(status=TenantStatus.SUSPENDED), ["suspend-tenant"]),
+    "resumption": (TenantChange(status=TenantStatus.ACTIVE), ["resume-tenant"]),
+    "rate": (TenantChange(requests_per_minute=1_000_000), ["set-rate-limit-1000000"]),
+    "rate of the plan": (TenantChange(requests_per_minute="plan"), ["set-rate-limit-plan"]),
+    "renewal and rate": (
+        TenantChange(subscription=Subscription.ACTIVE, requests_per_minute=7),
+        ["renew-subscription", "set-rate-limit-7"],
+    ),
+    "everything": (
+        TenantChange(Tier.STARTER, Subscription.ENDED, TenantStatus.SUSPENDED, 7),
+        ["end-subscription", "set-rate-limit-7", "set-tier-starter", "suspend-tenant"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "names"), CHANGES.values(), ids=CHANGES.keys())
+async def test_a_change_says_all_that_it_does(
+    change: TenantChange, names: list[str], tenants: Tenants, log: EventLog
+) -> None:
+    """Each thing that a change of a tenant does is an event with a name of its own."""
+    tenant = await tenants.create("one", Tier.FREE, ASKER)
+    await tenants.change(tenant.id, change, ASKER)
+    assert sorted(log.operations[1:]) == names
+
+
+Action = Callable[[Tenants, ApiKeys, Tenant], Awaitable[Any]]
+ACTIONS: dict[str, Action] = {
+    "create-tenant": lambda tenants, _, __: tenants.create("two", Tier.FREE, ASKER),
+    "suspend-tenant": lambda tenants, _, tenant: tenants.change(
+        tenant.id, TenantChange(status=TenantStatus.SUSPENDED), ASKER
+    ),
+    "create-api-key": lambda _, api_keys, tenant: api_keys.create(tenant, ASKER),
+    "rotate-api-key": lambda _, api_keys, tenant: api_keys.rotate(tenant.id, 1, ASKER),
+    "revoke-api-key": lambda _, api_keys, tenant: api_keys.revoke(tenant.id, 1, ASKER),
+}
+
+
+@pytest.mark.parametrize(("name", "act"), ACTIONS.items(), ids=ACTIONS.keys())
+async def test_without_the_log_an_action_waits_with_its_event(
+    *,
+    name: str,
+    act: Action,
+    tenants: Tenants,
+    api_keys: ApiKeys,
+    log: EventLog,
+    outbox: SqlOutbox,
+    courier: Courier,
+) -> None:
+    """The log away: who asks hears UnavailableError, and the event comes later, exactly once."""
+    tenant = await tenants.create("one", Tier.STARTER, ASKER)
+    await api_keys.create(tenant, ASKER)
+    before = log.operations
+    log.is_away = True
+    with pytest.raises(UnavailableError):
+        await act(tenants, api_keys, tenant)
+    assert await waiting(outbox) == [name]
+    with pytest.raises(UnavailableError):
+        await courier.deliver()
+    log.is_away = False
+    await courier.deliver()
+    await courier.deliver()
+    assert log.operations == [*before, name]
+    assert await waiting(outbox) == []
+
+
+async def test_what_was_delivered_and_not_removed_is_recorded_once(
+    tenants: Tenants, log: EventLog, outbox: SqlOutbox, courier: Courier
+) -> None:
+    """Where the log's answer is lost the event is brought again, as the same event."""
+    log.loses_answers = True
+    with pytest.raises(UnavailableError):
+        await tenants.create("one", Tier.FREE, ASKER)
+    assert log.operations == await waiting(outbox) == ["create-tenant"]
+    log.loses_answers = False
+    await courier.deliver()
+    assert (log.operations, log.brought) == (["create-tenant"], 2)
+    assert await waiting(outbox) == []
+
+
+async def test_an_action_that_is_not_done_has_no_event(
+    tenants: Tenants, api_keys: ApiKeys, log: EventLog, outbox: SqlOutbox
+) -> None:
+    """A name that is taken, a quota that is reached, a tenant that is not there: no event at all."""
+    tenant = await tenants.create("one", Tier.FREE, ASKER)
+    for _ in range(plans.read()[Tier.FREE].api_keys):
+        await api_keys.create(tenant, ASKER)
+    before = log.operations
+    nobody = TenantId(uuid4())
+    change = TenantChange(tier=Tier.GROWTH)
+    with pytest.raises(NameTakenError):
+        await tenants.create("one", Tier.FREE, ASKER)
+    with pytest.raises(QuotaReachedError):
+        await api_keys.create(tenant, ASKER)
+    with pytest.raises(TenantNotFoundError):
+        await tenants.change(nobody, change, ASKER)
+    assert log.operations == before
+    assert await waiting(outbox) == []
+
+
+def _refusal(number: int) -> Event:
+    tenant = TenantId(uuid4())
+    return event(ASKER, tenant, f"op-{number}", outcome="ERR_POLICY_001", key_version=1)
+
+
+async def test_a_refusal_waits_only_where_it_must(
+    log: EventLog, outbox: SqlOutbox, courier: Courier
+) -> None:
+    """A refusal goes to the log at once; with the log away it is kept, whole, and comes later."""
+    first, second = _refusal(1), _refusal(2)
+    await courier.record(first)
+    assert list(log.recorded.values()) == [first]
+    log.is_away = True
+    with pytest.raises(UnavailableError):
+        await courier.record(second)
+    assert await outbox.waiting(MAX_PAGE) == [second]
+    log.is_away = False
+    await courier.deliver()
+    assert list(log.recorded.values()) == [first, second]
+    assert second.key_version == KeyVersion(1)
+
+
+async def test_everything_that_waits_is_delivered_in_order(
+    engine: AsyncEngine, log: EventLog, outbox: SqlOutbox, courier: Courier
+) -> None:
+    """More events than fit into one message all come, the oldest first."""
+    events = [_refusal(number) for number in range(MAX_PAGE + 20)]
+    async with transaction(engine) as connection:
+        await put(connection, events)
+    await courier.deliver()
+    at = [each.at_us for each in log.recorded.values()]
+    assert at == sorted(at)
+    assert set(log.recorded) == {each.id for each in events}
+    assert await waiting(outbox) == []
+
+
+async def test_two_couriers_at_once_record_once(
+    engine: AsyncEngine, log: EventLog, outbox: SqlOutbox
+) -> None:
+    """Gateways that deliver the same events at the same time do no harm."""
+    events = [_refusal(number) for number in range(30)]
+    for each in events:
+        await outbox.keep(each)
+    await asyncio.gather(*(Courier(SqlOutbox(engine), log).deliver() for _ in range(4)))
+    assert len(log.recorded) == 30
+    assert await waiting(outbox) == []
+
+
+async def test_what_was_left_behind_is_delivered_by_itself(
+    log: EventLog, outbox: SqlOutbox, courier: Courier
+) -> None:
+    """A courier that runs delivers when the log is back, without being asked."""
+    await outbox.keep(_refusal(1))
+    log.is_away = True
+    running = asyncio.create_task(courier.run())
+    await asyncio.sleep(0)
+    log.is_away = False
+    async with asyncio.timeout(20):
+        while await waiting(outbox):  # noqa: ASYNC110 - another task empties it
+            await asyncio.sleep(0.05)
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+    assert log.operations == ["op-1"]

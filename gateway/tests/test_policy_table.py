@@ -1,0 +1,280 @@
+"""Who may do what with which algorithm: every answer there is, and every way to refuse to start."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import cedarpy
+import pytest
+
+from pqkeep_gateway.access import cedar
+from pqkeep_gateway.access.policy import Allowed, Decision, Denied, Policy, questions
+from pqkeep_gateway.access.standing import Standing, Subscription, Tier
+from pqkeep_gateway.config import ConfigError
+from pqkeep_gateway.tenancy import plans
+from pqkeep_protocol.algorithms import Algorithm, Operation
+
+MAY_WRITE = {
+    # with           free    starter  growth  profess. enterpr. ent. plus  after the subscription
+    "Kyber768": ("use", "wrap", "wrap", "wrap", "wrap", "wrap", "use"),
+    "X-Wing": ("", "wrap", "wrap", "wrap", "wrap", "wrap", ""),
+    "ML-KEM-1024": ("", "", "", "", "use", "use", ""),
+    "Dilithium3": ("sign", "sign", "sign", "sign", "sign", "sign", "sign"),
+    "Composite-ML-DSA": ("", "sign", "sign", "sign", "sign", "sign", ""),
+    "ML-DSA-87": ("", "", "", "", "sign", "sign", ""),
+    "SLH-DSA-SHA2-128s": ("", "sign", "sign", "sign", "sign", "sign", ""),
+    "SLH-DSA-SHA2-128f": ("", "sign", "sign", "sign", "sign", "sign", ""),
+    "SLH-DSA-SHA2-192s": ("", "sign", "sign", "sign", "sign", "sign", ""),
+    "SLH-DSA-SHA2-256s": ("", "sign", "sign", "sign", "sign", "sign", ""),
+}
+"""The specification's column "Plans (write side)"; what the words stand for is in ``WRITING``."""
+COLUMNS = ("free", "starter", "growth", "professional", "enterprise", "enterprise_plus")
+WRITING: Mapping[str, set[str]] = {
+    "": set(),
+    "use": {"generate-key", "encrypt", "encapsulate"},
+    "wrap": {"generate-key", "encrypt", "encapsulate", "wrap"},
+    "sign": {"generate-key", "sign", "sign-hash"},
+}
+READING = {
+    "use": {"decrypt", "decapsulate"},
+    "wrap": {"decrypt", "decapsulate", "unwrap"},
+    "sign": {"verify", "verify-hash"},
+}
+"""What is allowed always, by the best that any plan has of the algorithm."""
+UPKEEP = {"rotate-key", "retire-key", "archive-key"}
+LOOKING_UP = {"list-keys", "get-key", "get-active-key"}
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    """The table as it is sold."""
+    return cedar.build(plans.read())
+
+
+def _allowed_by(tier: str, subscription: str, algorithm: str | None) -> dict[str, str]:
+    """Return the operations that are allowed, and by which policies, as the tables above say."""
+    if algorithm is None:
+        return {"list-keys": "own-public-keys"}
+    row = MAY_WRITE[algorithm]
+    here = row[-1] if subscription == "ended" else row[COLUMNS.index(tier)]
+    policy = (
+        "plan-includes-algorithm" if subscription == "active" else "free-plan-after-subscription"
+    )
+    return {
+        **dict.fromkeys(WRITING[here], policy),
+        **dict.fromkeys(READING[row[-2]], "reading-on-every-plan"),
+        **dict.fromkeys(UPKEEP, "upkeep-on-every-plan"),
+        **dict.fromkeys(LOOKING_UP, "own-public-keys"),
+    }
+
+
+@pytest.mark.parametrize("tier", COLUMNS)
+@pytest.mark.parametrize("subscription", ["active", "ended"])
+def test_every_answer_is_the_specification_s(policy: Policy, tier: str, subscription: str) -> None:
+    """Each operation with each algorithm, or none, is allowed by the specified policy, or denied."""
+    standing = Standing(Tier(tier), Subscription(subscription))
+    for algorithm in (*MAY_WRITE, None):
+        named = None if algorithm is None else Algorithm(algorithm)
+        allowed = {
+            operation.value: decision.policy
+            for operation in Operation
+            if isinstance(decision := policy.decide(standing, operation, named), Allowed)
+        }
+        assert allowed == _allowed_by(tier, subscription, algorithm), algorithm
+
+
+def test_the_specification_s_table_is_whole() -> None:
+    """The table above has every algorithm and every tier, so nothing is left unproven."""
+    assert MAY_WRITE.keys() == set(Algorithm)
+    assert set(COLUMNS) == set(Tier)
+
+
+LACKS, LACKS_WRAP = "plan-lacks-algorithm", "plan-lacks-key-wrap"
+ENDED, ENDED_WRAP = "subscription-ended", "subscription-ended-without-key-wrap"
+REFUSALS = [
+    ("free", "active", "encrypt", "X-Wing", {LACKS}),
+    ("free", "active", "generate-key", "ML-DSA-87", {LACKS}),
+    ("free", "active", "sign", "SLH-DSA-SHA2-128s", {LACKS}),
+    ("free", "active", "wrap", "Kyber768", {LACKS_WRAP}),
+    ("free", "active", "wrap", "X-Wing", {LACKS, LACKS_WRAP}),
+    ("professional", "active", "encrypt", "ML-KEM-1024", {LACKS}),
+    ("enterprise", "ended", "encrypt", "ML-KEM-1024", {ENDED}),
+    ("growth", "ended", "sign-hash", "Composite-ML-DSA", {ENDED}),
+    ("starter", "ended", "encapsulate", "ML-KEM-1024", {LACKS, ENDED}),
+    ("starter", "ended", "wrap", "Kyber768", {ENDED_WRAP}),
+    ("starter", "ended", "wrap", "X-Wing", {ENDED, ENDED_WRAP}),
+    ("free", "ended", "wrap", "X-Wing", {LACKS, LACKS_WRAP, ENDED, ENDED_WRAP}),
+]
+
+
+@pytest.mark.parametrize(("tier", "subscription", "operation", "algorithm", "names"), REFUSALS)
+def test_a_refusal_names_every_policy_that_refuses(
+    policy: Policy, tier: str, subscription: str, operation: str, algorithm: str, names: set[str]
+) -> None:
+    """The refusal of a writing operation says what is missing: plan, key wrap or subscription."""
+    standing = Standing(Tier(tier), Subscription(subscription))
+    decision = policy.decide(standing, Operation(operation), Algorithm(algorithm))
+    assert isinstance(decision, Denied)
+    assert set(decision.policy.split(" and ")) == names
+
+
+def test_every_refusal_of_a_question_names_a_policy(policy: Policy) -> None:
+    """No question that a request can ask is refused because nothing was said about it."""
+    known = {LACKS, LACKS_WRAP, ENDED, ENDED_WRAP}
+    for tier, subscription, operation, algorithm in questions():
+        decision = policy.decide(Standing(tier, subscription), operation, algorithm)
+        if isinstance(decision, Denied):
+            assert set(decision.policy.split(" and ")) <= known
+
+
+def test_the_operator_s_grants_are_no_question(policy: Policy) -> None:
+    """A tenant's own rate limit changes no answer."""
+    granted = Standing(Tier.FREE, requests_per_minute=1_000_000)
+    for operation in Operation:
+        for algorithm in Algorithm:
+            plain = policy.decide(Standing(Tier.FREE), operation, algorithm)
+            assert policy.decide(granted, operation, algorithm) == plain
+
+
+UNKNOWN = cast(Any, "unknown")
+
+
+@pytest.mark.parametrize(
+    ("standing", "operation", "algorithm"),
+    [
+        (Standing(UNKNOWN), Operation.DECRYPT, Algorithm.ML_KEM_768),
+        (Standing(Tier.FREE, UNKNOWN), Operation.DECRYPT, Algorithm.ML_KEM_768),
+        (Standing(Tier.FREE), UNKNOWN, Algorithm.ML_KEM_768),
+        (Standing(Tier.FREE), Operation.DECRYPT, UNKNOWN),
+        (Standing(Tier.FREE), Operation.DECRYPT, None),
+        (Standing(Tier.FREE), Operation.DECRYPT, Algorithm.ML_DSA_65),
+        (Standing(Tier.ENTERPRISE), Operation.WRAP, Algorithm.ML_KEM_1024),
+    ],
+)
+def test_what_is_in_no_table_is_denied(
+    policy: Policy, standing: Standing, operation: Operation, algorithm: Algorithm | None
+) -> None:
+    """A question that nobody has thought of is denied, and does not raise."""
+    assert policy.decide(standing, operation, algorithm) == Denied("not-in-the-table")
+
+
+NO_NIGHT_WORK = """
+@id("no-encryption-here")
+forbid (principal, action == Action::"encrypt", resource == Algorithm::"Kyber768");
+"""
+
+
+def _own(folder: Path, text: str) -> Path:
+    (folder / "own.cedar").write_text(text)
+    return folder
+
+
+def test_an_own_forbid_outweighs_ours(policy: Policy, tmp_path: Path) -> None:
+    """An operator's forbid denies what it names, by its own name, and changes nothing else."""
+    own = cedar.build(plans.read(), _own(tmp_path, NO_NIGHT_WORK))
+    for question in questions():
+        tier, subscription, operation, algorithm = question
+        standing = Standing(tier, subscription)
+        expected: Decision = policy.decide(standing, operation, algorithm)
+        if (operation, algorithm) == (Operation.ENCRYPT, Algorithm.ML_KEM_768):
+            expected = Denied("no-encryption-here")
+        assert own.decide(standing, operation, algorithm) == expected
+
+
+def test_an_own_permit_outweighs_no_forbid_of_ours(policy: Policy, tmp_path: Path) -> None:
+    """An operator cannot give away by a policy what the plans do not include."""
+    text = '@id("everything") permit (principal, action, resource);'
+    own = cedar.build(plans.read(), _own(tmp_path, text))
+    for tier, subscription, operation, algorithm in questions():
+        standing = Standing(tier, subscription)
+        before = policy.decide(standing, operation, algorithm)
+        after = own.decide(standing, operation, algorithm)
+        assert type(after) is type(before)
+        assert isinstance(after, Denied) or "everything" in after.policy.split(" and ")
+
+
+def test_every_own_file_counts(tmp_path: Path) -> None:
+    """All files *.cedar of the directory are read, whatever they end with, and no others."""
+    for name, operation in (("a.cedar", "encrypt"), ("b.cedar", "sign"), ("c.txt", "decrypt")):
+        text = f'@id("no-{operation}") forbid (principal, action == Action::"{operation}", resource); // x'
+        (tmp_path / name).write_text(text)
+    own = cedar.build(plans.read(), tmp_path)
+    enterprise = Standing(Tier.ENTERPRISE)
+    decided = [
+        own.decide(enterprise, Operation.ENCRYPT, Algorithm.ML_KEM_768),
+        own.decide(enterprise, Operation.SIGN, Algorithm.ML_DSA_65),
+        own.decide(enterprise, Operation.DECRYPT, Algorithm.ML_KEM_768),
+    ]
+    assert decided == [Denied("no-encrypt"), Denied("no-sign"), Allowed("reading-on-every-plan")]
+
+
+def test_own_plans_change_the_answers(tmp_path: Path) -> None:
+    """An algorithm that an operator's plans file adds to free is allowed on free."""
+    path = tmp_path / "own.toml"
+    path.write_text('[free]\nalgorithms = ["X-Wing"]\nkey_wrap = true\n')
+    own = cedar.build(plans.read(path))
+    free = Standing(Tier.FREE)
+    assert isinstance(own.decide(free, Operation.WRAP, Algorithm.X_WING), Allowed)
+    assert own.decide(free, Operation.ENCRYPT, Algorithm.ML_KEM_768) == Denied(LACKS)
+    ended = Standing(Tier.ENTERPRISE, Subscription.ENDED)
+    assert isinstance(own.decide(ended, Operation.ENCRYPT, Algorithm.X_WING), Allowed)
+    assert own.decide(ended, Operation.ENCRYPT, Algorithm.ML_KEM_768) == Denied(ENDED)
+
+
+FORBID = "forbid (principal, action, resource)"
+MISTAKES = {
+    "no syntax": "forbid (",
+    "an unknown attribute": f'@id("x") {FORBID} when {{ principal.colour == "red" }};',
+    "an unknown operation": '@id("x") forbid (principal, action == Action::"destroy", resource);',
+    "an unknown kind": '@id("x") forbid (principal == User::"x", action, resource);',
+    "a wrong type": f'@id("x") {FORBID} when {{ principal.tier.key_wrap == 1 }};',
+    "a number for a truth": f'@id("x") {FORBID} when {{ 1 }};',
+    "an unknown context": f'@id("x") {FORBID} when {{ context.hour > 20 }};',
+    "no name": f"{FORBID};",
+    "an empty name": f'@id("") {FORBID};',
+    "another annotation": f'@name("x") {FORBID};',
+    "one name twice": f'@id("x") {FORBID}; @id("x") {FORBID};',
+    "a name of ours": f'@id("reading-on-every-plan") {FORBID};',
+    "a name that is too long": f'@id("{129 * "x"}") {FORBID};',
+    "a policy that fails": f'@id("x") {FORBID} when {{ Tier::"gold".key_wrap }};',
+    "a template": '@id("x") forbid (principal == ?principal, action, resource);',
+    "nothing": "",
+    "comments": "// forbid (principal, action, resource);\n",
+}
+
+
+@pytest.mark.parametrize("text", MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_is_found_at_start(tmp_path: Path, text: str) -> None:
+    """Policies with a mistake build no table at all, not even the rest of one."""
+    with pytest.raises(ConfigError):
+        cedar.build(plans.read(), _own(tmp_path, text))
+
+
+def test_a_policy_that_is_not_utf_8(tmp_path: Path) -> None:
+    """A file that is no text is refused, by its directory's name."""
+    (tmp_path / "own.cedar").write_bytes(b"// \xff\n")
+    with pytest.raises(ConfigError, match=str(tmp_path)):
+        cedar.build(plans.read(), tmp_path)
+
+
+def test_a_directory_without_policies(tmp_path: Path) -> None:
+    """A directory that has no policy, or is not there, is refused: it was named for something."""
+    (tmp_path / "own.txt").write_text(NO_NIGHT_WORK)
+    for directory in (tmp_path, tmp_path / "missing", tmp_path / "own.txt"):
+        with pytest.raises(ConfigError, match=str(directory)):
+            cedar.build(plans.read(), directory)
+
+
+def test_a_question_that_no_policy_answers(policy: Policy) -> None:
+    """An answer that no policy gave, which Cedar calls a denial, builds no table."""
+    silent = cedarpy.is_authorized(
+        cast(
+            Any,
+            {"principal": 'A::"a"', "action": 'Action::"b"', "resource": 'C::"c"', "context": {}},
+        ),
+        'permit (principal == A::"somebody else", action, resource);',
+        [],
+    )
+    assert silent.decision is cedarpy.Decision.Deny
+    with pytest.raises(ConfigError, match="no policy says anything about free, active, encrypt"):
+        cedar._decision(questions()[0], silent, {})

@@ -1,0 +1,129 @@
+"""What the rows say of themselves is what they do."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, get_type_hints
+from uuid import uuid4
+
+import pytest
+
+from pqkeep_gateway.access.principals import ApiKeyPrincipal
+from pqkeep_gateway.access.standing import Standing, Tier
+from pqkeep_gateway.http import kem, signature
+from pqkeep_gateway.http.errors import MALFORMED, ApiError, Code, codes_of
+from pqkeep_gateway.http.fields import SHORTEST_WRAPPED_KEY, Fields
+from pqkeep_gateway.http.guidance import GUIDANCE
+from pqkeep_gateway.http.key_operation import KeyCall, KeyOperation
+from pqkeep_gateway.http.text import base64
+from pqkeep_protocol.algorithms import ALGORITHMS, Operation
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.messages import Attribution, Request
+
+ROWS = (*kem.OPERATIONS, *signature.OPERATIONS)
+ROW = pytest.mark.parametrize("row", [pytest.param(row, id=row.name) for row in ROWS])
+REQUIRED = pytest.mark.parametrize(
+    ("row", "name"),
+    [
+        pytest.param(row, each.name, id=f"{row.name} {each.name}")
+        for row in ROWS
+        for each in row.parameters
+        if each.required
+    ],
+)
+WHOLE = {
+    "kem_ciphertext": base64(bytes(ALGORITHMS[kem.DEFAULT].output_size)),
+    "wrapped_key": base64(bytes(SHORTEST_WRAPPED_KEY)),
+}
+"""What is cut short in the examples, in a size that an operation takes."""
+
+
+class Watched(Mapping[str, object]):
+    """Values, and which of them were asked for."""
+
+    def __init__(self, values: Mapping[str, object]) -> None:
+        self._values = values
+        self.asked: set[str] = set()
+
+    def __getitem__(self, name: str) -> object:
+        self.asked.add(name)
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+class NoKeys:
+    """A key service that has no key."""
+
+    async def execute(self, request: Request[Any], attribution: Attribution, /) -> Any:
+        raise KeyServiceError(ErrorKind.KEY_NOT_FOUND)
+
+
+async def use(row: KeyOperation, values: Mapping[str, object]) -> None:
+    assert row.default is not None
+    tenant = TenantId(uuid4())
+    await row.act(
+        KeyCall(
+            tenant=tenant,
+            principal=ApiKeyPrincipal(tenant, Standing(Tier.FREE), 1, suspended=False),
+            algorithm=row.default,
+            fields=Fields(row.operation, values),
+            attribution=Attribution("1", "api-key:1", "127.0.0.1", "test"),
+            keys=NoKeys(),
+        )
+    )
+
+
+def example(row: KeyOperation) -> dict[str, object]:
+    return {each.name: WHOLE.get(each.name, each.example) for each in row.parameters}
+
+
+@ROW
+async def test_reads_what_it_documents(row: KeyOperation) -> None:
+    """An operation reads each field that its row has, and no other."""
+    values = Watched(example(row))
+    with pytest.raises(KeyServiceError):
+        await use(row, values)
+    assert values.asked == {each.name for each in row.parameters}
+
+
+@REQUIRED
+async def test_what_is_required_is_required(row: KeyOperation, name: str) -> None:
+    """Without a required field an operation is refused with the code that the row documents."""
+    parameter = next(each for each in row.parameters if each.name == name)
+    values = example(row)
+    del values[name]
+    with pytest.raises(ApiError) as refused:
+        await use(row, values)
+    assert refused.value.code == (*parameter.codes, MALFORMED[row.operation])[0]
+    assert refused.value.field == name
+
+
+@ROW
+async def test_what_is_optional_is_optional(row: KeyOperation) -> None:
+    """With the required fields alone an operation comes as far as the key service."""
+    required = {each.name for each in row.parameters if each.required}
+    with pytest.raises(KeyServiceError):
+        await use(row, {name: each for name, each in example(row).items() if name in required})
+
+
+@ROW
+def test_examples_are_of_the_answers_type(row: KeyOperation) -> None:
+    """A row's example has the type that its function returns."""
+    assert get_type_hints(row.act)["return"] is type(row.example)
+
+
+@pytest.mark.parametrize("code", Code)
+def test_every_code_is_explained(code: Code) -> None:
+    """For each error code the reference says when it comes and what to do."""
+    assert GUIDANCE[code].when.endswith(".")
+    assert GUIDANCE[code].what_to_do.endswith(".")
+
+
+@pytest.mark.parametrize("operation", Operation)
+def test_documented_codes_have_the_malformed_one(operation: Operation) -> None:
+    """Every operation documents the code of a malformed field."""
+    assert MALFORMED[operation] in codes_of(operation)
