@@ -24,7 +24,17 @@ def run(*arguments: str) -> tuple[int, str]:
     return ended.returncode, ended.stdout + ended.stderr
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("dev", "--help")])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--help",),
+        ("dev", "--help"),
+        ("backup", "--help"),
+        ("restore", "--help"),
+        ("recovery-key", "create", "--help"),
+        ("root-key", "rotate", "--help"),
+    ],
+)
 def test_help(arguments: tuple[str, ...]) -> None:
     """--help ends well and shows how to call it."""
     status, said = run(*arguments)

@@ -11,7 +11,7 @@ from pqkeep_gateway.access.credentials import CredentialKind, new_credential, re
 from pqkeep_keyservice import config as key_service_config
 from pqkeep_keyservice.storage.sealing import read_root_key
 from pqkeep_server.dev import write_private
-from pqkeep_server.initialise import InitialiseError, Layout, initialise
+from pqkeep_server.initialise import InitialiseError, Layout, Stores, initialise, stores_of
 
 OPERATOR = new_credential(CredentialKind.OPERATOR)
 
@@ -60,7 +60,7 @@ def test_both_processes_read_their_settings(layout: Layout, signup: str) -> None
     key_service = key_service_config.read(layout.key_service_settings)
     assert gateway.signup == signup
     assert os.path.realpath(gateway.key_service_socket) == os.path.realpath(key_service.socket)
-    assert Path(key_service.root_key_file) == layout.root_key.resolve()
+    assert Path(key_service.root_keys[1]) == layout.root_key.resolve()
     assert gateway.operator_digest == read_pepper(layout.pepper).digest(OPERATOR).hex()
 
 
@@ -131,3 +131,27 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     write_private(path, {})
     assert target.read_text() == "untouched"
     assert not path.is_symlink()
+
+
+def test_an_installation_on_a_server(layout: Layout) -> None:
+    """The addresses of both databases arrive in the settings of the process that each is for."""
+    stores = Stores(
+        "postgresql://a@localhost/accounts", "passwords", "postgresql://k@localhost/keys", None
+    )
+    initialise(layout, OPERATOR, signup="operator", stores=stores)
+    gateway = gateway_config.read(layout.gateway_settings)
+    assert gateway.database == stores.accounts
+    assert gateway.database_password_file == str(layout.gateway.resolve() / "passwords")
+    key_service = key_service_config.read(layout.key_service_settings)
+    assert (key_service.database, key_service.database_password_file) == (stores.keys, None)
+    assert stores_of(layout) == stores
+
+
+@pytest.mark.parametrize("name", ["accounts", "keys"])
+def test_a_bad_address_is_refused(layout: Layout, name: str) -> None:
+    """An address with a password is not repeated, and no file is made."""
+    stores = Stores(**{name: "postgresql://role:hunter2@localhost/name"})
+    with pytest.raises(InitialiseError, match="database_password_file") as refused:
+        initialise(layout, OPERATOR, signup="operator", stores=stores)
+    assert "hunter2" not in str(refused.value)
+    assert list(layout.directory.iterdir()) == []

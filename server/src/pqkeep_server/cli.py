@@ -11,7 +11,9 @@ import typer
 from rich.console import Console
 
 from pqkeep_keyservice.config import ConfigError
+from pqkeep_server import administration
 from pqkeep_server.dev import Dev, DevError, Ready, data_directory, write_private
+from pqkeep_server.initialise import ACCOUNTS_FILE, KEYS_FILE, Stores
 from pqkeep_server.selftest import run as run_selftest
 
 app = typer.Typer(
@@ -21,6 +23,12 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+app.add_typer(administration.recovery_keys, name="recovery-key")
+app.command()(administration.backup)
+app.command()(administration.restore)
+app.add_typer(administration.root_keys, name="root-key")
 
 
 @app.callback()
@@ -42,6 +50,20 @@ def dev(
         Path | None,
         typer.Option(help="Write base_url, tenant_id, api_key, operator_key here when ready."),
     ] = None,
+    accounts_database: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Keep accounts in PostgreSQL: postgresql://user@host/name"
+        ),
+    ] = None,
+    keys_database: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Keep keys and audit records in PostgreSQL, likewise."),
+    ] = None,
+    rate_windows: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Keep rate windows in Redis or Valkey: redis://host:port"),
+    ] = None,
 ) -> None:
     """Run gateway and key service on this machine's loopback, with a demo tenant."""
     logging.basicConfig(
@@ -49,7 +71,13 @@ def dev(
     )
     try:
         with data_directory(data) as directory:
-            asyncio.run(_serve(directory, port, ready_file, temporary=data is None))
+            stores = Stores(
+                accounts=accounts_database or ACCOUNTS_FILE,
+                keys=keys_database or KEYS_FILE,
+                rate_windows=rate_windows,
+            )
+            installation = Dev(directory, port, stores)
+            asyncio.run(_serve(installation, directory, ready_file, temporary=data is None))
     except DevError as error:
         typer.echo(f"pqkeepd: {error}", err=True)
         raise typer.Exit(1) from None
@@ -77,8 +105,9 @@ def selftest(
         raise typer.Exit(1)
 
 
-async def _serve(directory: Path, port: int, ready_file: Path | None, *, temporary: bool) -> None:
-    installation = Dev(directory, port)
+async def _serve(
+    installation: Dev, directory: Path, ready_file: Path | None, *, temporary: bool
+) -> None:
     ready = await installation.start()
     with suppress(BrokenPipeError):  # nobody reads, which is no reason to stop serving
         _show(ready, directory, temporary=temporary)

@@ -5,7 +5,6 @@ of mode 0600, so that both still work when it starts again. No other mode keeps 
 """
 
 import asyncio
-import fcntl
 import json
 import os
 import secrets
@@ -13,12 +12,20 @@ import signal
 import socket
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
-from pqkeep_server.initialise import InitialiseError, Layout, initialise
+from pqkeep_server.data_lock import locked
+from pqkeep_server.initialise import (
+    IN_FILES,
+    InitialiseError,
+    Layout,
+    Stores,
+    initialise,
+    stores_of,
+)
 from pqkeep_server.operator import GatewayError, Operator
 from pqkeep_server.supervise import FatalExitError, Program, Supervisor
 
@@ -56,28 +63,25 @@ def data_directory(chosen: Path | None) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="pqkeep-") as temporary:
             yield Path(temporary)
         return
-    try:
-        chosen.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(chosen / "lock", os.O_WRONLY | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise DevError(f"cannot use the data directory {chosen}: {error.strerror}") from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with ExitStack() as stack:
+        try:
+            chosen.mkdir(mode=0o700, parents=True, exist_ok=True)
+            stack.enter_context(locked(chosen))
+        except BlockingIOError:
+            raise DevError(f"another pqkeepd uses the data directory {chosen}") from None
+        except OSError as error:
+            raise DevError(f"cannot use the data directory {chosen}: {error.strerror}") from None
         yield chosen.resolve()
-    except BlockingIOError:
-        raise DevError(f"another pqkeepd uses the data directory {chosen}") from None
-    finally:
-        os.close(lock)
 
 
 class Dev:
     """One development installation."""
 
-    def __init__(self, directory: Path, port: int) -> None:
+    def __init__(self, directory: Path, port: int, stores: Stores) -> None:
         """Prepare the data directory and take the port. Raises DevError."""
         self._layout = Layout(directory)
-        self._credentials_file = directory / "dev.json"
-        self._credentials = self._prepare()
+        self._credentials_file = self._layout.development_credentials
+        self._credentials = self._prepare(stores)
         self._listener = _listen(port)
         self._port = self._listener.getsockname()[1]
         self._operator = Operator(HOST, self._port, self._credentials.operator_key)
@@ -130,7 +134,7 @@ class Dev:
         self._stop.set()
         await self.wait()
 
-    def _prepare(self) -> _Credentials:
+    def _prepare(self, stores: Stores) -> _Credentials:
         whole = self._layout.gateway_settings.exists()
         try:
             credentials = _Credentials(**json.loads(self._credentials_file.read_bytes()))
@@ -141,11 +145,13 @@ class Dev:
                 ) from None
             credentials = _Credentials(new_credential(CredentialKind.OPERATOR))
             self._keep(credentials)
-        if not whole:
-            try:
-                initialise(self._layout, credentials.operator_key, signup="open")
-            except InitialiseError as error:
-                raise DevError(str(error)) from None
+        try:
+            if not whole:
+                initialise(self._layout, credentials.operator_key, signup="open", stores=stores)
+            elif stores != IN_FILES and stores != stores_of(self._layout):
+                raise DevError(f"{self._layout.directory} has its databases elsewhere already")
+        except InitialiseError as error:
+            raise DevError(str(error)) from None
         return credentials
 
     def _keep(self, credentials: _Credentials) -> None:

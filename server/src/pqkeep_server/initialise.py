@@ -4,33 +4,44 @@ keyservice/  settings.toml  root.key  keys.sqlite3  keyservice.sock
 gateway/     settings.toml  pepper  accounts.sqlite3
 """
 
+import json
 import os
 import secrets
 import tempfile
+import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from pqkeep_gateway import config as gateway_config
 from pqkeep_gateway.access.credentials import PEPPER_SIZE, Pepper
+from pqkeep_keyservice import config as key_service_config
 from pqkeep_keyservice.storage.sealing import ROOT_KEY_SIZE
 
-_KEY_SERVICE_SETTINGS = """\
-socket = "keyservice.sock"
-database = "keys.sqlite3"
-root_key_file = "root.key"
-"""
-
-_GATEWAY_SETTINGS = """\
-key_service_socket = "../keyservice/keyservice.sock"
-database = "accounts.sqlite3"
-pepper_file = "pepper"
-operator_digest = "{operator_digest}"
-signup = "{signup}"
-"""
+ACCOUNTS_FILE = "accounts.sqlite3"
+KEYS_FILE = "keys.sqlite3"
 
 
 class InitialiseError(Exception):
     """The data directory cannot be made. The message is for the person who wants it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """Where an installation keeps what it must remember."""
+
+    accounts: str = ACCOUNTS_FILE
+    """A file in the gateway's folder, or a postgresql:// address."""
+    accounts_password_file: str | None = None
+    keys: str = KEYS_FILE
+    """A file in the key service's folder, or a postgresql:// address."""
+    keys_password_file: str | None = None
+    rate_windows: str | None = None
+    """A redis:// address; None: the gateway's memory."""
+
+
+IN_FILES = Stores()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +80,19 @@ class Layout:
         """The secret that credentials' digests depend on."""
         return self.gateway / "pepper"
 
+    @property
+    def development_credentials(self) -> Path:
+        """What pqkeepd dev keeps."""
+        return self.directory / "dev.json"
 
-def initialise(layout: Layout, operator: str, *, signup: Literal["operator", "open"]) -> None:
+
+def initialise(
+    layout: Layout,
+    operator: str,
+    *,
+    signup: Literal["operator", "open"],
+    stores: Stores = IN_FILES,
+) -> None:
     """Make a data directory's files. Of the operator's credential a digest is kept.
 
     They are made aside and moved into place, the gateway's last: a directory is whole or it can
@@ -82,12 +104,16 @@ def initialise(layout: Layout, operator: str, *, signup: Literal["operator", "op
         layout.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".new-", dir=layout.directory) as aside:
             draft = Layout(Path(aside))
-            _fill(draft, operator, signup)
+            _fill(draft, operator, signup, stores)
+            gateway_config.read(draft.gateway_settings)
+            key_service_config.read(draft.key_service_settings)
             _discard_half_made(
                 layout.key_service, {path.name for path in draft.key_service.iterdir()}
             )
             draft.key_service.rename(layout.key_service)
             draft.gateway.rename(layout.gateway)
+    except (gateway_config.ConfigError, key_service_config.ConfigError) as error:
+        raise InitialiseError(str(error)) from None
     except OSError as error:
         raise InitialiseError(
             f"cannot make a data directory in {layout.directory}: "
@@ -95,16 +121,55 @@ def initialise(layout: Layout, operator: str, *, signup: Literal["operator", "op
         ) from None
 
 
-def _fill(layout: Layout, operator: str, signup: str) -> None:
+def stores_of(layout: Layout) -> Stores:
+    """Return where an installation keeps what it must remember. Raises InitialiseError."""
+    try:
+        gateway = tomllib.loads(layout.gateway_settings.read_text())
+        key_service = tomllib.loads(layout.key_service_settings.read_text())
+        accounts, keys = gateway["database"], key_service["database"]
+    except (OSError, KeyError, ValueError):
+        raise InitialiseError(f"cannot read the settings in {layout.directory}") from None
+    passwords = "database_password_file"
+    return Stores(
+        accounts,
+        gateway.get(passwords),
+        keys,
+        key_service.get(passwords),
+        gateway.get("rate_windows"),
+    )
+
+
+def _fill(layout: Layout, operator: str, signup: str, stores: Stores) -> None:
     pepper = secrets.token_bytes(PEPPER_SIZE)
-    digest = Pepper(pepper).digest(operator).hex()
-    gateway_settings = _GATEWAY_SETTINGS.format(operator_digest=digest, signup=signup)
+    key_service_settings = {
+        "socket": "keyservice.sock",
+        "database": stores.keys,
+        "database_password_file": stores.keys_password_file,
+        "root_key_file": layout.root_key.name,
+    }
+    gateway_settings = {
+        "key_service_socket": "../keyservice/keyservice.sock",
+        "database": stores.accounts,
+        "database_password_file": stores.accounts_password_file,
+        "pepper_file": layout.pepper.name,
+        "operator_digest": Pepper(pepper).digest(operator).hex(),
+        "signup": signup,
+        "rate_windows": stores.rate_windows,
+    }
     for folder in (layout.key_service, layout.gateway):
         folder.mkdir(mode=0o700)
     _write(layout.root_key, secrets.token_bytes(ROOT_KEY_SIZE), 0o400)
-    _write(layout.key_service_settings, _KEY_SERVICE_SETTINGS.encode(), 0o600)
+    _write(layout.key_service_settings, _toml(key_service_settings), 0o600)
     _write(layout.pepper, pepper, 0o400)
-    _write(layout.gateway_settings, gateway_settings.encode(), 0o600)
+    _write(layout.gateway_settings, _toml(gateway_settings), 0o600)
+
+
+def _toml(settings: Mapping[str, str | int | bool | None]) -> bytes:
+    """Return a settings file; what is None has its default."""
+    lines = (
+        f"{name} = {json.dumps(value)}\n" for name, value in settings.items() if value is not None
+    )
+    return "".join(lines).encode()
 
 
 def _discard_half_made(key_service: Path, made: set[str]) -> None:

@@ -1,0 +1,12 @@
+-- What pqkeep needs of a PostgreSQL server, 15 or later: two databases, and for each a role that
+-- owns it and cannot connect to the other. Run it as a superuser: psql -f postgresql.sql
+-- Give the roles passwords with \password, or none where pg_hba.conf says peer or cert.
+
+CREATE ROLE pqkeep_gateway LOGIN CONNECTION LIMIT 50;
+CREATE ROLE pqkeep_keyservice LOGIN CONNECTION LIMIT 5;
+
+CREATE DATABASE pqkeep_accounts OWNER pqkeep_gateway;
+CREATE DATABASE pqkeep_keys OWNER pqkeep_keyservice;
+
+REVOKE CONNECT, TEMPORARY ON DATABASE pqkeep_accounts FROM PUBLIC;
+REVOKE CONNECT, TEMPORARY ON DATABASE pqkeep_keys FROM PUBLIC;

@@ -1,0 +1,165 @@
+"""A backup's form: a header, then segments under AES-256-GCM, as in the STREAM construction.
+
+    file    = "pqkeep backup 1", newline || length of header (4) || header || segment ...
+    key     = HKDF-SHA-384(shared secret, info = length-prefixed "pqkeep/v1", "backup", KEM)
+    segment = AES-256-GCM(key, nonce = number (11) || is last (1), 64 KiB or, the last, less)
+
+The header is msgpack and names the KEM, the recovery key and the time, and carries the KEM
+ciphertext. Everything before the segments is the associated data of each. So no segment can be
+changed, left out, moved or taken from another file, and nothing can be cut off or added: a file
+that was read to its end is the file that was written. (STREAM: Hoang, Reyhanitabar, Rogaway,
+Vizár, "Online Authenticated-Encryption and its Nonce-Reuse Misuse-Resistance", 2015.)
+"""
+
+from typing import BinaryIO
+
+import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA384
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from msgspec import Struct
+
+from pqkeep_keyservice.crypto.binding import length_prefixed
+from pqkeep_server.backup.recovery_key import PrivateHalf, PublicHalf
+
+MAGIC = b"pqkeep backup 1\n"
+SEGMENT = 64 * 1024
+"""Bytes of plaintext in every segment but the last."""
+_TAG = 16
+_LENGTH = 4
+_MAX_HEADER = 64 * 1024
+_KEY = 32
+_NUMBER = 11
+
+
+class SealedFileError(Exception):
+    """The file is no backup, not for this recovery key, or not as it was written."""
+
+
+class Header(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What can be known of a backup without the recovery key."""
+
+    kem: str
+    recovery_key: bytes
+    """The fingerprint of the recovery key."""
+    kem_ciphertext: bytes
+    created_at_us: int
+    """Microseconds since 1970."""
+    version: str
+    """Of the pqkeep that made it."""
+
+
+class Writer:
+    """Encrypts what is written to it."""
+
+    def __init__(
+        self, file: BinaryIO, recovery_key: PublicHalf, *, created_at_us: int, version: str
+    ) -> None:
+        """Begin a backup in an empty file."""
+        secret, kem_ciphertext = recovery_key.key.encapsulate()
+        header = msgspec.msgpack.encode(
+            Header(
+                kem=recovery_key.kem,
+                recovery_key=recovery_key.fingerprint,
+                kem_ciphertext=kem_ciphertext,
+                created_at_us=created_at_us,
+                version=version,
+            )
+        )
+        self._bound = MAGIC + len(header).to_bytes(_LENGTH, "big") + header
+        self._aead = _aead(secret, recovery_key.kem)
+        self._file = file
+        self._number = 0
+        self._buffer = bytearray()
+        file.write(self._bound)
+
+    def write(self, data: bytes) -> None:
+        """Add to the plaintext."""
+        self._buffer += data
+        while len(self._buffer) > SEGMENT:  # the last segment is known only at the end
+            self._put(bytes(self._buffer[:SEGMENT]), is_last=False)
+            del self._buffer[:SEGMENT]
+
+    def finish(self) -> None:
+        """Write the last segment. Without it the file does not open."""
+        self._put(bytes(self._buffer), is_last=True)
+        self._buffer.clear()
+
+    def _put(self, plaintext: bytes, *, is_last: bool) -> None:
+        nonce = _nonce(self._number, is_last=is_last)
+        self._file.write(self._aead.encrypt(nonce, plaintext, self._bound))
+        self._number += 1
+
+
+class Reader:
+    """Decrypts a backup from its beginning to its end."""
+
+    def __init__(self, file: BinaryIO, recovery_key: PrivateHalf) -> None:
+        """Read the header. Raises SealedFileError."""
+        self._file = file
+        self._bound, self.header = _read_header(file)
+        if self.header.recovery_key != recovery_key.fingerprint:
+            raise SealedFileError(
+                "it was made for another recovery key, with the fingerprint "
+                + self.header.recovery_key.hex()
+            )
+        if self.header.kem != recovery_key.kem:
+            raise SealedFileError("it is damaged")
+        try:
+            secret = recovery_key.key.decapsulate(self.header.kem_ciphertext)
+        except ValueError:
+            raise SealedFileError("it is damaged") from None
+        self._aead = _aead(secret, recovery_key.kem)
+        self._number = 0
+        self._plaintext = bytearray()
+        self._next = file.read(SEGMENT + _TAG)
+        self._is_over = False
+
+    def read(self, size: int) -> bytes:
+        """Return so many bytes of plaintext. Raises SealedFileError where there are fewer."""
+        while len(self._plaintext) < size:
+            if self._is_over:
+                raise SealedFileError("it is damaged")
+            self._plaintext += self._segment()
+        data = bytes(self._plaintext[:size])
+        del self._plaintext[:size]
+        return data
+
+    def finish(self) -> None:
+        """Raise SealedFileError unless everything has been read."""
+        if self._plaintext or not self._is_over:
+            raise SealedFileError("it is damaged")
+
+    def _segment(self) -> bytes:
+        sealed, self._next = self._next, self._file.read(SEGMENT + _TAG)
+        self._is_over = not self._next
+        nonce = _nonce(self._number, is_last=self._is_over)
+        self._number += 1
+        try:
+            return self._aead.decrypt(nonce, sealed, self._bound)
+        except (InvalidTag, ValueError):
+            raise SealedFileError("it is damaged") from None
+
+
+def _read_header(file: BinaryIO) -> tuple[bytes, Header]:
+    if file.read(len(MAGIC)) != MAGIC:
+        raise SealedFileError("it is not a backup that this version of pqkeep can read")
+    length = file.read(_LENGTH)
+    size = int.from_bytes(length, "big")
+    header = file.read(min(size, _MAX_HEADER))
+    try:
+        if len(header) != size:
+            raise SealedFileError("it is damaged")
+        return MAGIC + length + header, msgspec.msgpack.decode(header, type=Header)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise SealedFileError("it is damaged") from None
+
+
+def _aead(shared_secret: bytes, kem: str) -> AESGCM:
+    info = length_prefixed(b"pqkeep/v1", b"backup", kem.encode())
+    return AESGCM(HKDF(SHA384(), length=_KEY, salt=None, info=info).derive(shared_secret))
+
+
+def _nonce(number: int, *, is_last: bool) -> bytes:
+    return number.to_bytes(_NUMBER, "big") + bytes((is_last,))
