@@ -1,0 +1,16 @@
+"""Verifies the audit log offline: from files alone, without the service and without its code.
+
+    from pqkeep.audit import verify
+
+    report = verify(["export.jsonl", "checkpoints.jsonl"], trusted_keys="keys.json")
+    for finding in report.findings:
+        print(finding)
+
+The formats, what a verified file shows and what it cannot show are in docs/audit.md. It needs the
+extra ``pqkeep[audit]``; nothing else in the client loads any cryptography.
+"""
+
+from pqkeep.audit._verification import verify
+from pqkeep.audit.report import Anchor, Finding, Kind, Portion, Report, SigningKey
+
+__all__ = ["Anchor", "Finding", "Kind", "Portion", "Report", "SigningKey", "verify"]

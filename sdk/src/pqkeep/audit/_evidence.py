@@ -1,0 +1,158 @@
+"""Weighs what the files say besides records: whose log, which keys, which checkpoints hold."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pqkeep.audit._files import Said
+from pqkeep.audit._findings import Findings, Place
+from pqkeep.audit._signatures import holds
+from pqkeep.audit._statements import Checkpoint, Consistency, Header, Key
+from pqkeep.audit.report import Kind
+
+KeyName = tuple[str, int]
+"""Algorithm and version."""
+
+
+class Node(NamedTuple):
+    """A tree that a good signature vouches for."""
+
+    size: int
+    root: bytes
+
+
+class Signed(NamedTuple):
+    """A checkpoint whose signature holds, and where it stands."""
+
+    place: Place
+    checkpoint: Checkpoint
+
+
+@dataclass(slots=True)
+class Evidence:
+    """What is left after what is wrong was sorted out."""
+
+    log_id: str | None
+    keys: dict[KeyName, Key] = field(default_factory=dict)
+    nodes: dict[Node, list[Signed]] = field(default_factory=dict)
+    sizes: dict[int, list[Node]] = field(default_factory=dict)
+    """The same trees by size: two of one size are a fork."""
+    consistencies: list[tuple[Place, Consistency]] = field(default_factory=list)
+    headers: list[tuple[Place, Header]] = field(default_factory=list)
+    """Of the exports of this log, the first line of each."""
+    used: dict[KeyName, Key] = field(default_factory=dict)
+    """Keys that a signature held with."""
+
+
+def weigh(said: Sequence[Said], trusted: Sequence[Said] | None, findings: Findings) -> Evidence:
+    """Sort out what does not hold. Without trusted keys those in the files are taken."""
+    log_id = _first_log_id([*(trusted or ()), *said])
+    evidence = Evidence(log_id)
+    ours = list(_of_log(log_id, said, findings))
+    _take_keys(evidence, ours if trusted is None else trusted, findings)
+    if trusted is not None:
+        _compare_keys(evidence, ours, findings)
+    for place, statement in ours:
+        match statement:
+            case Header():
+                evidence.headers.append((place, statement))
+            case Consistency():
+                evidence.consistencies.append((place, statement))
+            case Checkpoint():
+                _take_checkpoint(evidence, place, statement, findings)
+            case _:
+                pass
+    return evidence
+
+
+def _log_id(said: Said) -> str | None:
+    statement = said.statement
+    return statement.log_id if isinstance(statement, Header | Key | Checkpoint) else None
+
+
+def _first_log_id(said: Iterable[Said]) -> str | None:
+    return next((log_id for each in said if (log_id := _log_id(each)) is not None), None)
+
+
+def _of_log(log_id: str | None, said: Iterable[Said], findings: Findings) -> Iterable[Said]:
+    """Yield what is about the log, and report what is about another: each file's once."""
+    reported: set[tuple[int, str]] = set()
+    foreign_exports: set[int] = set()
+    for each in said:
+        about = _log_id(each)
+        order = each.place.order
+        if about is None or about == log_id:
+            if order not in foreign_exports:
+                yield each
+            continue
+        if isinstance(each.statement, Header):
+            foreign_exports.add(order)
+        if (order, about) not in reported:
+            reported.add((order, about))
+            message = f"it is about log {about}; the others are about {log_id}"
+            findings.add(Kind.ANOTHER_LOG, message, each.place)
+
+
+def _take_keys(evidence: Evidence, said: Iterable[Said], findings: Findings) -> None:
+    places: dict[KeyName, Place] = {}
+    for place, key in said:
+        if not isinstance(key, Key):
+            continue
+        name = (key.algorithm, key.version)
+        first = evidence.keys.setdefault(name, key)
+        places.setdefault(name, place)
+        if first.public_key != key.public_key:
+            findings.add(
+                Kind.REPLACED_KEY,
+                f"key {_named(name)} is {key.fingerprint()} here and {first.fingerprint()} "
+                f"in {places[name]}",
+                place,
+            )
+
+
+def _compare_keys(evidence: Evidence, said: Iterable[Said], findings: Findings) -> None:
+    for place, key in said:
+        if not isinstance(key, Key):
+            continue
+        name = (key.algorithm, key.version)
+        trusted = evidence.keys.get(name)
+        if trusted is not None and trusted.public_key != key.public_key:
+            findings.add(
+                Kind.REPLACED_KEY,
+                f"key {_named(name)} is {key.fingerprint()}; the trusted one is "
+                f"{trusted.fingerprint()}",
+                place,
+            )
+
+
+def _take_checkpoint(
+    evidence: Evidence, place: Place, checkpoint: Checkpoint, findings: Findings
+) -> None:
+    name = (checkpoint.algorithm, checkpoint.version)
+    key = evidence.keys.get(name)
+    if key is None:
+        message = f"no key {_named(name)} to verify the checkpoint of size {checkpoint.size} with"
+        findings.add(Kind.UNKNOWN_KEY, message, place)
+        return
+    if not holds(checkpoint, key):
+        findings.add(
+            Kind.BAD_SIGNATURE,
+            f"the checkpoint of size {checkpoint.size} is not what key {_named(name)} signed",
+            place,
+        )
+        return
+    evidence.used[name] = key
+    node = Node(checkpoint.size, checkpoint.root)
+    if node not in evidence.nodes:
+        evidence.nodes[node] = []
+        of_size = evidence.sizes.setdefault(node.size, [])
+        of_size.append(node)
+        if len(of_size) > 1:
+            other = evidence.nodes[of_size[0]][0].place
+            message = f"the log of {node.size} records was signed with another root in {other}"
+            findings.add(Kind.FORK, message, place)
+    evidence.nodes[node].append(Signed(place, checkpoint))
+
+
+def _named(name: KeyName) -> str:
+    return f"{name[0]} version {name[1]}"

@@ -1,0 +1,158 @@
+"""Reads the files: line by line, and never more of one at a time than its longest line."""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from pqkeep.audit._findings import Findings, Place
+from pqkeep.audit._json import MalformedError, NoJsonError, parse
+from pqkeep.audit._statements import End, Entry, Header, Statement, read_kept, read_line
+from pqkeep.audit.report import Kind
+
+LONGEST_LINE = 16 * 1024 * 1024
+_RECORD = b'{"type":"record"'
+"""How a record's line begins as the service writes it. Looking for it is all that the first reading
+of an export spends on a record."""
+
+
+class Said(NamedTuple):
+    """A statement, and where it stands."""
+
+    place: Place
+    statement: Statement
+
+
+class Line(NamedTuple):
+    """A line of an export: what it says, None for a record that cannot be read."""
+
+    place: Place
+    statement: Statement | None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One open file."""
+
+    order: int
+    name: str
+    handle: BinaryIO
+    is_export: bool
+    """Whether it begins as an export does; everything else was kept from the API or elsewhere."""
+
+    def place(self, line: int) -> Place:
+        """Return the place of a line."""
+        return Place(self.order, line, self.name)
+
+
+def opened(path: Path, order: int, stack: ExitStack) -> Source:
+    """Open a file for as long as the stack lasts. Raises OSError."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        # It is read twice, and opening a pipe could wait for ever.
+        code = errno.EISDIR if path.is_dir() else errno.ESPIPE
+        raise OSError(code, os.strerror(code), str(path))
+    handle = stack.enter_context(path.open("rb"))
+    return Source(order, str(path), handle, _begins_as_export(handle))
+
+
+def statements(source: Source, findings: Findings) -> Iterator[Said]:
+    """Yield everything but an export's records, which ``export_lines`` does."""
+    return _of_export(source, findings) if source.is_export else _of_kept(source, findings)
+
+
+def export_lines(source: Source, findings: Findings) -> Iterator[Line]:
+    """Yield all lines of an export but those that ``statements`` reports as malformed."""
+    for line, text in _lines(source.handle):
+        place = source.place(line)
+        try:
+            yield Line(place, read_line(parse(_whole(text))))
+        except MalformedError as error:
+            if text.startswith(_RECORD):
+                _refuse(findings, error, place)
+                yield Line(place, None)
+
+
+def _of_export(source: Source, findings: Findings) -> Iterator[Said]:
+    for line, text in _lines(source.handle):
+        if text.startswith(_RECORD):
+            continue
+        place = source.place(line)
+        try:
+            statement = read_line(parse(_whole(text)))
+        except MalformedError as error:
+            _refuse(findings, error, place)
+        else:
+            if not isinstance(statement, Entry):
+                yield Said(place, statement)
+
+
+def _of_kept(source: Source, findings: Findings) -> Iterator[Said]:
+    document = _document(source.handle)
+    texts = _lines(source.handle) if document is None else iter([document])
+    for line, text in texts:
+        place = source.place(line)
+        try:
+            for statement in read_kept(parse(_whole(text))):
+                if isinstance(statement, Header | Entry | End):
+                    message = "the file does not begin as an export does, and has a part of one"
+                    findings.add(Kind.MALFORMED, message, place)
+                    return
+                yield Said(place, statement)
+        except MalformedError as error:
+            _refuse(findings, error, place)
+
+
+def _document(handle: BinaryIO) -> tuple[int, bytes] | None:
+    """Return a file that is one JSON value over several lines, and where it begins."""
+    first = next(_lines(handle), None)
+    if first is None or _is_json(first[1]):
+        return None
+    handle.seek(0)
+    text = handle.read(LONGEST_LINE + 1)
+    return (first[0], text) if len(text) <= LONGEST_LINE and _is_json(text) else None
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        parse(text)
+    except NoJsonError:
+        return False
+    except MalformedError:
+        pass
+    return True
+
+
+def _begins_as_export(handle: BinaryIO) -> bool:
+    with suppress(MalformedError):
+        for _, text in _lines(handle):
+            value = parse(_whole(text))
+            return isinstance(value, dict) and value.get("type") == "export"
+    return False
+
+
+def _lines(handle: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines that are not blank, with their numbers, the longest ones only in part."""
+    handle.seek(0)
+    line = 0
+    while text := handle.readline(LONGEST_LINE + 1):
+        line += 1
+        rest = text
+        while len(rest) > LONGEST_LINE and not rest.endswith(b"\n"):
+            rest = handle.readline(LONGEST_LINE + 1)
+        if not text.isspace():
+            yield line, text
+
+
+def _whole(text: bytes) -> bytes:
+    if len(text) > LONGEST_LINE:
+        raise MalformedError("the line is too long")
+    return text
+
+
+def _refuse(findings: Findings, error: MalformedError, place: Place) -> None:
+    kind = Kind.NO_JSON if isinstance(error, NoJsonError) else Kind.MALFORMED
+    findings.add(kind, str(error), place)

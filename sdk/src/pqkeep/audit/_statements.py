@@ -1,0 +1,387 @@
+"""What the lines of a file say, as values: read from JSON, or refused.
+
+In an export every object has exactly the names that it must have. What was saved from the API, or
+kept elsewhere, may have more of them.
+"""
+
+import binascii
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from pqkeep.audit._json import MalformedError, canonical
+from pqkeep.audit._merkle import HASH_SIZE, leaf_hash
+
+FORMAT = "pqkeep/v1/audit-export"
+CHECKPOINT_CONTEXT = b"pqkeep/v1/audit-checkpoint"
+MOST = 2**63 - 1
+LONGEST_PATH = 2 * 63
+
+KEY_SIZES: Mapping[str, int] = {"Dilithium3": 1952, "SLH-DSA-SHA2-128s": 32}
+"""The algorithms that sign checkpoints, and the bytes of their public keys."""
+
+_matches_time = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", re.ASCII).fullmatch
+_matches_export_time = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{6})?Z", re.ASCII).fullmatch
+_matches_nonce = re.compile(r"[0-9a-f]{32}").fullmatch
+_matches_uuid = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The first line of an export."""
+
+    log_id: str
+    tenant_id: str | None
+    size: int
+    exported_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A public key, and of which log, where that is said."""
+
+    algorithm: str
+    version: int
+    public_key: bytes
+    log_id: str | None
+
+    def fingerprint(self) -> str:
+        """Return SHA-256 of the raw key, hexadecimal."""
+        return sha256(self.public_key).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What a log was at a time, signed."""
+
+    log_id: str
+    size: int
+    root: bytes
+    at: str
+    algorithm: str
+    version: int
+    signature: bytes
+
+    def signed_text(self) -> bytes:
+        """Return what the signature is over."""
+        root = binascii.b2a_base64(self.root, newline=False)
+        lines = (self.log_id.encode(), b"%d" % self.size, root, self.at.encode())
+        return b"".join(line + b"\n" for line in (CHECKPOINT_CONTEXT, *lines))
+
+
+@dataclass(frozen=True, slots=True)
+class Consistency:
+    """What is to show that one tree grew into another."""
+
+    first: int
+    second: int
+    path: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A record and its inclusion proof."""
+
+    id: int
+    number: int
+    tenant_id: str
+    recorded_at: str
+    leaf: bytes
+    path: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The last line of an export."""
+
+    records: int
+
+
+Statement = Header | Key | Checkpoint | Consistency | Entry | End
+
+
+def read_line(value: object) -> Statement:
+    """Return what a line of an export says. Raises MalformedError."""
+    fields = _Fields(value, is_exact=True)
+    kind = fields.text("type")
+    read = _READERS.get(kind)
+    if read is None:
+        raise MalformedError("its type is none that an export has")
+    return read(fields)
+
+
+def read_kept(value: object) -> Iterator[Statement]:
+    """Yield what a kept value says: a line of an export, or an answer of the API.
+
+    Raises MalformedError.
+    """
+    fields = _Fields(value, is_exact=False)
+    if "type" in fields:
+        read = _READERS.get(fields.text("type"))
+        if read is None:
+            raise MalformedError("its type is none that is known")
+        yield read(fields)
+    elif "data" in fields:
+        yield from _read_answer(_Fields(fields.value("data"), is_exact=False))
+    else:
+        yield from _read_answer(fields)
+
+
+def _read_answer(fields: "_Fields") -> Iterator[Statement]:
+    if "checkpoints" in fields:
+        for each in fields.values("checkpoints"):
+            yield _checkpoint(_Fields(each, is_exact=False))
+    elif "keys" in fields:
+        log_id = fields.log_id()
+        for each in fields.values("keys"):
+            yield _key(_Fields(each, is_exact=False), log_id)
+    else:
+        read = next((read for name, read in _BY_NAME.items() if name in fields), None)
+        if read is None:
+            raise MalformedError("it is nothing that can be verified")
+        yield read(fields)
+
+
+class _Fields:
+    """The fields of one object."""
+
+    __slots__ = ("_is_exact", "_values")
+
+    def __init__(self, value: object, *, is_exact: bool) -> None:
+        if type(value) is not dict:
+            raise MalformedError("it is no JSON object")
+        self._values: dict[str, Any] = value
+        self._is_exact = is_exact
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def only(self, *names: str) -> "_Fields":
+        """Refuse what lacks one of these names or, in an export, has another."""
+        check_names(self._values, names, is_exact=self._is_exact)
+        return self
+
+    def value(self, name: str) -> Any:
+        """Return any value."""
+        if name not in self._values:
+            raise MalformedError(f"{name} is missing")
+        return self._values[name]
+
+    def values(self, name: str) -> list[Any]:
+        """Return a list."""
+        value = self.value(name)
+        if type(value) is not list:
+            raise _wrong(name)
+        return value
+
+    def text(self, name: str) -> str:
+        """Return text."""
+        value = self.value(name)
+        if type(value) is not str:
+            raise _wrong(name)
+        return value
+
+    def natural(self, name: str, at_least: int = 0) -> int:
+        """Return an integer."""
+        value = self.value(name)
+        if type(value) is not int or not at_least <= value <= MOST:
+            raise _wrong(name)
+        return value
+
+    def log_id(self) -> str:
+        """Return which log it is about."""
+        return self.matching("log_id", _matches_uuid)
+
+    def matching(self, name: str, matches: Callable[[str], object]) -> str:
+        """Return text of a certain form."""
+        value = self.text(name)
+        if not matches(value):
+            raise _wrong(name)
+        return value
+
+    def algorithm(self) -> str:
+        """Return the name of an algorithm that checkpoints are signed with."""
+        return self.matching("algorithm", KEY_SIZES.__contains__)
+
+    def binary(self, name: str) -> bytes:
+        """Return what is base64, written in the one way that there is."""
+        return _binary(self.value(name), name)
+
+    def hash(self, name: str) -> bytes:
+        """Return a hash."""
+        return _hash(self.value(name), name)
+
+    def path(self, name: str) -> tuple[bytes, ...]:
+        """Return a proof."""
+        steps = self.values(name)
+        if len(steps) > LONGEST_PATH:
+            raise _wrong(name)
+        return tuple([_hash(step, name) for step in steps])
+
+
+def check_names(values: Mapping[str, Any], names: tuple[str, ...], *, is_exact: bool) -> None:
+    """Refuse an object that lacks a name or, if it must be exact, has one too many."""
+    missing = sorted(name for name in names if name not in values)
+    if missing:
+        raise MalformedError(f"{missing[0]} is missing")
+    if is_exact and len(values) != len(names):
+        raise MalformedError("it has a name that it must not have")
+
+
+def _wrong(name: str) -> MalformedError:
+    return MalformedError(f"{name} is not what it must be")
+
+
+def _binary(value: Any, name: str) -> bytes:
+    try:
+        raw = binascii.a2b_base64(value, strict_mode=True)
+        # Bits that no byte uses could be set in a second spelling of the same bytes.
+        if type(value) is str and binascii.b2a_base64(raw, newline=False).decode() == value:
+            return raw
+    except (ValueError, TypeError):
+        pass
+    raise _wrong(name)
+
+
+def _hash(value: Any, name: str) -> bytes:
+    raw = _binary(value, name)
+    if len(raw) != HASH_SIZE:
+        raise _wrong(name)
+    return raw
+
+
+def _header(fields: _Fields) -> Header:
+    fields.only("type", "format", "log_id", "tenant_id", "size", "exported_at")
+    if fields.text("format") != FORMAT:
+        raise MalformedError(f"its format is not {FORMAT}")
+    is_whole = fields.value("tenant_id") is None
+    return Header(
+        log_id=fields.log_id(),
+        tenant_id=None if is_whole else fields.matching("tenant_id", _matches_uuid),
+        size=fields.natural("size"),
+        exported_at=fields.matching("exported_at", _matches_export_time),
+    )
+
+
+def _exported_key(fields: _Fields) -> Key:
+    return _key(fields.only("type", "algorithm", "key_version", "public_key"), None)
+
+
+def _key(fields: _Fields, log_id: str | None) -> Key:
+    algorithm = fields.algorithm()
+    public_key = fields.binary("public_key")
+    if len(public_key) != KEY_SIZES[algorithm]:
+        raise _wrong("public_key")
+    return Key(algorithm, fields.natural("key_version", 1), public_key, log_id)
+
+
+def _exported_checkpoint(fields: _Fields) -> Checkpoint:
+    return _checkpoint(
+        fields.only("type", "log_id", "size", "root", "at", "algorithm", "key_version", "signature")
+    )
+
+
+def _checkpoint(fields: _Fields) -> Checkpoint:
+    return Checkpoint(
+        log_id=fields.log_id(),
+        size=fields.natural("size"),
+        root=fields.hash("root"),
+        at=fields.matching("at", _matches_time),
+        algorithm=fields.algorithm(),
+        version=fields.natural("key_version", 1),
+        signature=fields.binary("signature"),
+    )
+
+
+def _exported_consistency(fields: _Fields) -> Consistency:
+    return _consistency(fields.only("type", "first", "second", "path"))
+
+
+def _consistency(fields: _Fields) -> Consistency:
+    return Consistency(fields.natural("first"), fields.natural("second"), fields.path("path"))
+
+
+def _end(fields: _Fields) -> End:
+    return End(fields.only("type", "records").natural("records"))
+
+
+def _is_text(value: Any) -> bool:
+    return type(value) is str
+
+
+def _is_positive(value: Any) -> bool:
+    return type(value) is int and 1 <= value <= MOST
+
+
+def _is_uuid(value: Any) -> bool:
+    return type(value) is str and _matches_uuid(value) is not None
+
+
+def _is_time(value: Any) -> bool:
+    return type(value) is str and _matches_time(value) is not None
+
+
+def _is_nonce(value: Any) -> bool:
+    return type(value) is str and _matches_nonce(value) is not None
+
+
+def _or_null(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or is_right(value)
+
+
+RECORD: Mapping[str, Callable[[Any], bool]] = {
+    "algorithm": _or_null(_is_text),
+    "event_id": _or_null(_is_uuid),
+    "happened_at": _or_null(_is_time),
+    "id": _is_positive,
+    "key_version": _or_null(_is_positive),
+    "nonce": _is_nonce,
+    "number": _is_positive,
+    "operation": _is_text,
+    "outcome": _is_text,
+    "policy": _is_text,
+    "principal": _is_text,
+    "recorded_at": _is_time,
+    "request_id": _is_text,
+    "source_address": _is_text,
+    "tenant_id": _is_uuid,
+}
+"""The names of a record, and what their values must be."""
+
+_RECORD_NAMES = tuple(RECORD)
+
+
+def _entry(fields: _Fields) -> Entry:
+    record = fields.only("type", "record", "proof").value("record")
+    if type(record) is not dict:
+        raise _wrong("record")
+    check_names(record, _RECORD_NAMES, is_exact=True)
+    for name, is_right in RECORD.items():
+        if not is_right(record[name]):
+            raise _wrong(name)
+    return Entry(
+        id=record["id"],
+        number=record["number"],
+        tenant_id=record["tenant_id"],
+        recorded_at=record["recorded_at"],
+        leaf=leaf_hash(canonical(record)),
+        path=fields.path("proof"),
+    )
+
+
+_READERS: Mapping[str, Callable[[_Fields], Statement]] = {
+    "export": _header,
+    "key": _exported_key,
+    "checkpoint": _exported_checkpoint,
+    "consistency": _exported_consistency,
+    "record": _entry,
+    "end": _end,
+}
+_BY_NAME: Mapping[str, Callable[[_Fields], Statement]] = {
+    "signature": _checkpoint,
+    "public_key": lambda fields: _key(fields, None),
+    "first": _consistency,
+}
+"""A name that tells what an object without a type is."""

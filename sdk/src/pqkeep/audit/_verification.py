@@ -1,0 +1,109 @@
+"""The whole verification: from paths to a report."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from os import PathLike
+from pathlib import Path
+
+from pqkeep.audit._connections import connect
+from pqkeep.audit._evidence import Evidence, Node, weigh
+from pqkeep.audit._files import Said, Source, export_lines, opened, statements
+from pqkeep.audit._findings import Findings, Place
+from pqkeep.audit._statements import Header, Key
+from pqkeep.audit._walk import Walked, walk
+from pqkeep.audit.report import Anchor, Kind, Report, SigningKey
+
+TRUSTED = -1
+"""The order of the file of trusted keys: before all others."""
+
+
+def verify(
+    paths: Sequence[str | PathLike[str]], trusted_keys: str | PathLike[str] | None = None
+) -> Report:
+    """Verify exports, and checkpoints, keys and consistency proofs that were kept.
+
+    Without a file of trusted keys, the keys in the files themselves are taken: that shows only that
+    the files agree with themselves. Whatever the files hold is a finding, never an exception.
+
+    Raises OSError for a file that cannot be read, ValueError without paths, and ImportError if
+    ``pqkeep[audit]`` is not installed.
+    """
+    if not paths:
+        raise ValueError("no files to verify")
+    findings = Findings()
+    with ExitStack() as stack:
+        sources = [opened(Path(path), order, stack) for order, path in enumerate(paths)]
+        trusted = None
+        if trusted_keys is not None:
+            trusted = _trusted(opened(Path(trusted_keys), TRUSTED, stack), findings)
+        said = [each for source in sources for each in statements(source, findings)]
+        evidence = weigh(said, trusted, findings)
+        exports = list(_walk_exports(evidence, sources, findings))
+        notes = connect(evidence, exports, findings)
+    if not said and not findings.count:
+        findings.add(Kind.NOTHING, "there is nothing to verify", sources[0].place(0))
+    return Report(
+        log_id=evidence.log_id,
+        portions=tuple(walked.portion for _, walked in exports),
+        checkpoints=tuple(_anchors(evidence)),
+        keys=tuple(
+            SigningKey(*name, key.fingerprint()) for name, key in sorted(evidence.used.items())
+        ),
+        are_keys_trusted=trusted is not None,
+        findings=findings.listed(),
+        further=findings.further,
+        notes=notes,
+    )
+
+
+def _trusted(source: Source, findings: Findings) -> list[Said]:
+    keys = [each for each in statements(source, findings) if isinstance(each.statement, Key)]
+    if not keys:
+        findings.add(Kind.NO_KEYS, "there are no keys in it", source.place(0))
+    return keys
+
+
+def _walk_exports(
+    evidence: Evidence, sources: Sequence[Source], findings: Findings
+) -> Iterator[tuple[Node | None, Walked]]:
+    """Yield each export's signed tree, None if there is none, and what its records are."""
+    for start in _first_lines(evidence):
+        place, header = start
+        head = _head(evidence, place, header)
+        if head is None:
+            message = f"no checkpoint of its size, {header.size}, has a good signature"
+            findings.add(Kind.NO_CHECKPOINT, message, place)
+        root = None if head is None else head.root
+        lines = export_lines(sources[place.order], findings)
+        yield head, walk(lines, start, root, evidence.sizes, findings)
+
+
+def _first_lines(evidence: Evidence) -> Iterator[tuple[Place, Header]]:
+    seen: set[int] = set()
+    for place, header in evidence.headers:
+        if place.order not in seen:
+            seen.add(place.order)
+            yield place, header
+
+
+def _head(evidence: Evidence, place: Place, header: Header) -> Node | None:
+    """Return the signed tree of an export's size: of two the one that the export itself has."""
+
+    def is_elsewhere(node: Node) -> bool:
+        return all(signed.place.order != place.order for signed in evidence.nodes[node])
+
+    return min(evidence.sizes.get(header.size, ()), key=is_elsewhere, default=None)
+
+
+def _anchors(evidence: Evidence) -> Iterator[Anchor]:
+    for node in sorted(evidence.nodes):
+        for place, checkpoint in evidence.nodes[node]:
+            yield Anchor(
+                size=node.size,
+                root=node.root,
+                at=checkpoint.at,
+                algorithm=checkpoint.algorithm,
+                key_version=checkpoint.version,
+                file=place.file,
+                line=place.line,
+            )

@@ -1,0 +1,261 @@
+"""Goes through the records of one export, once, and holds each against the tree.
+
+A whole export has the ids from 1 to its size; a tenant's has the tenant's numbers from 1. Either
+way it is known which position comes next. A record whose proof does not lead to the root takes no
+position: what it was is clear at the end only. If nothing else took its position, it was edited;
+if the true record is there too, it was inserted.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pqkeep.audit._evidence import Node
+from pqkeep.audit._files import Line
+from pqkeep.audit._findings import MOST, Findings, Place
+from pqkeep.audit._gaps import Gap, Gaps
+from pqkeep.audit._merkle import GrowingTree, proven_root
+from pqkeep.audit._statements import End, Entry, Header, Statement
+from pqkeep.audit.report import Kind, Portion
+
+
+@dataclass(frozen=True, slots=True)
+class Walked:
+    """What one export turned out to be."""
+
+    portion: Portion
+    is_sound: bool
+    """Whether nothing is wrong with its records."""
+    continued: frozenset[Node]
+    """Trees that this log once was."""
+    not_continued: frozenset[Node]
+    """Trees that it never was."""
+
+
+def walk(
+    lines: Iterable[Line],
+    start: tuple[Place, Header],
+    root: bytes | None,
+    nodes: Mapping[int, Sequence[Node]],
+    findings: Findings,
+) -> Walked:
+    """Go through an export, from its first line on.
+
+    ``root`` is the signed one of its size. Without one, the records are held against the root that
+    the first proof leads to. ``nodes`` are signed trees by size: a whole export shows which of them
+    the log was.
+    """
+    before = findings.count
+    going = _Walk(start, root, nodes, findings)
+    for line in lines:
+        going.take(line)
+    going.finish()
+    return Walked(
+        portion=going.portion(),
+        is_sound=findings.count == before,
+        continued=frozenset(going.continued),
+        not_continued=frozenset(going.not_continued),
+    )
+
+
+class _Failure(NamedTuple):
+    """A record whose proof does not lead to the root."""
+
+    position: int
+    place: Place
+    entry: Entry
+    is_in_tree: bool
+    """Whether it is one of the leaves of the tree that grew."""
+
+
+class _Walk:
+    def __init__(
+        self,
+        start: tuple[Place, Header],
+        root: bytes | None,
+        nodes: Mapping[int, Sequence[Node]],
+        findings: Findings,
+    ) -> None:
+        self._start, self._header = start
+        self._is_whole = self._header.tenant_id is None
+        self._root = root
+        self._nodes = nodes
+        self._findings = findings
+        self._count = 0
+        self._times: tuple[str, str] | None = None
+        self._next = 1
+        self._last_id = 0
+        self._gaps = Gaps()
+        self._failures: list[_Failure] = []
+        self._unlisted = 0
+        """Records that do not fit, beyond those that are kept: nobody reads so many."""
+        self._numbers: dict[str, int] = {}
+        self._tree = GrowingTree()
+        self._is_complete = True
+        self._last_place = self._start
+        self._end: End | None = None
+        self.continued: set[Node] = set()
+        self.not_continued: set[Node] = set()
+        self._compare_trees()
+
+    def portion(self) -> Portion:
+        """Return what the export holds."""
+        first_at, last_at = self._times or (None, None)
+        return Portion(
+            file=self._start.file,
+            tenant_id=self._header.tenant_id,
+            size=self._header.size,
+            records=self._count,
+            first_at=first_at,
+            last_at=last_at,
+        )
+
+    def take(self, line: Line) -> None:
+        """Go on by one line."""
+        place, statement = line
+        if self._end is not None:
+            self._findings.add(Kind.MALFORMED, "it stands after the export's end", place)
+            return
+        self._last_place = place
+        if isinstance(statement, Entry):
+            self._count += 1
+            self._take_record(place, statement)
+        else:
+            self._take_other(place, statement)
+
+    def finish(self) -> None:
+        """Say what is missing, and what the records that did not fit were."""
+        findings = self._findings
+        if self._end is None:
+            findings.add(
+                Kind.TRUNCATED, "the export breaks off: it has no end line", self._last_place
+            )
+        elif self._end.records != self._count:
+            message = f"the end counts {self._end.records} records; there are {self._count}"
+            findings.add(Kind.WRONG_COUNT, message, self._last_place)
+        beyond = self._header.size + 1
+        if self._is_whole:
+            self._gaps.open(self._next, beyond, self._last_place)
+        is_grown_whole = self._tree.size == self._header.size and self._tree.root() == self._root
+        for failure in sorted(self._failures, key=lambda each: (each.position, each.place)):
+            kind = self._judge(failure)
+            is_only_proof = is_grown_whole and failure.is_in_tree
+            self._report(Kind.WRONG_PROOF if is_only_proof else kind, failure)
+        if self._unlisted:
+            findings.leave_out(self._unlisted)
+            return
+        for gap in self._gaps:
+            is_tail = self._is_whole and gap.end == beyond
+            findings.add(
+                Kind.TRUNCATED if is_tail else Kind.MISSING,
+                self._missing(gap),
+                gap.place,
+                gap.begin if self._is_whole else None,
+            )
+
+    def _take_other(self, place: Place, statement: Statement | None) -> None:
+        match statement:
+            case End():
+                self._end = statement
+            case Header() if place != self._start:
+                self._findings.add(Kind.MALFORMED, "another export begins here", place)
+            case None:  # a record that is reported already
+                self._count += 1
+            case _:
+                pass
+
+    def _take_record(self, place: Place, entry: Entry) -> None:
+        is_in_tree = self._is_whole and entry.id == self._tree.size + 1
+        if is_in_tree:
+            self._tree.add(entry.leaf)
+        root = proven_root(entry.leaf, entry.id - 1, self._header.size, entry.path)
+        if self._root is None:
+            self._root = root
+        position = entry.id if self._is_whole else entry.number
+        if root is None or root != self._root:
+            self._take_failure(_Failure(position, place, entry, is_in_tree))
+            return
+        if self._header.tenant_id not in (None, entry.tenant_id):
+            message = f"record {entry.id} is another tenant's, {entry.tenant_id}"
+            self._findings.add(Kind.ANOTHER_TENANT, message, place, entry.id)
+            return
+        self._times = (self._times[0] if self._times else entry.recorded_at, entry.recorded_at)
+        self._is_complete = self._is_complete and position == self._next
+        self._place(position, place, entry)
+        if self._is_whole and self._is_complete:
+            self._count_number(place, entry)
+            self._compare_trees()
+
+    def _take_failure(self, failure: _Failure) -> None:
+        self._is_complete = False
+        if len(self._failures) < MOST:
+            self._failures.append(failure)
+        else:
+            self._unlisted += 1
+
+    def _place(self, position: int, place: Place, entry: Entry) -> None:
+        """Say whether a record comes where it must."""
+        is_later = entry.id > self._last_id
+        self._last_id = max(self._last_id, entry.id)
+        is_new = position >= self._next
+        if is_new:
+            self._gaps.open(self._next, position, place)
+            self._next = position + 1
+        was_missing = not is_new and self._gaps.fill(position)
+        if is_new and is_later:
+            return
+        if is_new or is_later:
+            # Only a tenant's export comes here: numbers must grow as ids do.
+            kind, what = Kind.WRONG_NUMBER, f"has number {position}, against the order of the ids"
+        elif was_missing:
+            kind, what = Kind.OUT_OF_ORDER, f"comes after record {self._last_id}"
+        else:
+            kind, what = Kind.REPEATED, "is here again"
+        self._findings.add(kind, f"record {entry.id} {what}", place, entry.id)
+
+    def _count_number(self, place: Place, entry: Entry) -> None:
+        expected = self._numbers.get(entry.tenant_id, 0) + 1
+        self._numbers[entry.tenant_id] = entry.number
+        if entry.number != expected:
+            message = f"record {entry.id} is its tenant's number {entry.number}, not {expected}"
+            self._findings.add(Kind.WRONG_NUMBER, message, place, entry.id)
+
+    def _compare_trees(self) -> None:
+        nodes = self._nodes.get(self._tree.size) if self._is_whole else None
+        if nodes:
+            root = self._tree.root()
+            self.continued.update(node for node in nodes if node.root == root)
+            self.not_continued.update(node for node in nodes if node.root != root)
+
+    def _judge(self, failure: _Failure) -> Kind:
+        if self._gaps.fill(failure.position):
+            return Kind.EDITED
+        if not self._is_whole and failure.position == self._next:
+            self._next += 1
+            return Kind.EDITED
+        return Kind.INSERTED
+
+    def _report(self, kind: Kind, failure: _Failure) -> None:
+        record = failure.entry.id
+        name = (
+            f"record {record}" if self._is_whole else f"record {record} (number {failure.position})"
+        )
+        message = _FAILURES[kind].format(
+            name=name, proof="" if self._is_whole else ", or its proof"
+        )
+        self._findings.add(kind, message, failure.place, record)
+
+    def _missing(self, gap: Gap) -> str:
+        begin, last = gap.begin, gap.end - 1
+        noun = "record" if self._is_whole else "the tenant's record number"
+        said = f"{noun} {begin} is" if begin == last else f"{noun}s {begin} to {last} are"
+        if self._is_whole and last == self._header.size:
+            return f"the log has {last} records, and {said} missing"
+        return f"{said} missing"
+
+
+_FAILURES: Mapping[Kind, str] = {
+    Kind.EDITED: "{name} was edited{proof}: it is not what was signed",
+    Kind.INSERTED: "{name} was inserted: it is not in the log that was signed",
+    Kind.WRONG_PROOF: "{name} is what was signed, but its proof is not",
+}

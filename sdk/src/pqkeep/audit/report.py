@@ -1,0 +1,112 @@
+"""What a verification found."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """What is wrong. The values are stable, for programs; docs/audit.md explains each."""
+
+    NO_JSON = "no-json"
+    MALFORMED = "malformed"
+    EDITED = "edited"
+    WRONG_PROOF = "wrong-proof"
+    MISSING = "missing"
+    INSERTED = "inserted"
+    REPEATED = "repeated"
+    OUT_OF_ORDER = "out-of-order"
+    TRUNCATED = "truncated"
+    WRONG_COUNT = "wrong-count"
+    WRONG_NUMBER = "wrong-number"
+    ANOTHER_TENANT = "another-tenant"
+    ANOTHER_LOG = "another-log"
+    BAD_SIGNATURE = "bad-signature"
+    UNKNOWN_KEY = "unknown-key"
+    REPLACED_KEY = "replaced-key"
+    NO_KEYS = "no-keys"
+    NO_CHECKPOINT = "no-checkpoint"
+    FORK = "fork"
+    NOT_CONTINUED = "not-continued"
+    NOT_CONNECTED = "not-connected"
+    BAD_CONSISTENCY = "bad-consistency"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong, and where."""
+
+    kind: Kind
+    message: str
+    file: str
+    line: int | None = None
+    """Counts from 1; None if it is about the whole file."""
+    record: int | None = None
+    """A record's id, where one is concerned; the first one of several."""
+
+    def __str__(self) -> str:
+        place = self.file if self.line is None else f"{self.file}:{self.line}"
+        return f"{place}: {self.kind}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """What one export holds."""
+
+    file: str
+    tenant_id: str | None
+    """None: everybody's records."""
+    size: int
+    """How many records the log had."""
+    records: int
+    """How many of them the export has."""
+    first_at: str | None
+    last_at: str | None
+    """When the first and the last of them were recorded; None without records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """A checkpoint with a good signature, and what it signs."""
+
+    size: int
+    root: bytes
+    at: str
+    algorithm: str
+    key_version: int
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    """A public key that a good signature was made with."""
+
+    algorithm: str
+    key_version: int
+    fingerprint: str
+    """SHA-256 of the raw public key, hexadecimal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was shown, and what speaks against it."""
+
+    log_id: str | None
+    portions: tuple[Portion, ...]
+    checkpoints: tuple[Anchor, ...]
+    """By size."""
+    keys: tuple[SigningKey, ...]
+    are_keys_trusted: bool
+    """False: the keys came with what they verify, and anybody could have made them."""
+    findings: tuple[Finding, ...]
+    """In the order of the files and their lines."""
+    further: int
+    """Findings beyond those that are listed."""
+    notes: tuple[str, ...]
+    """What was not compared, without being wrong."""
+
+    @property
+    def is_verified(self) -> bool:
+        """Tell whether nothing speaks against it."""
+        return not self.findings

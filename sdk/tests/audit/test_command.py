@@ -1,0 +1,175 @@
+"""``pqkeep audit verify``, run as anyone would run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from sdk.tests.audit.conftest import Log, Signer
+
+PQKEEP = Path(sysconfig.get_path("scripts")) / "pqkeep"
+Save = Callable[..., Path]
+
+
+def run(*arguments: str | Path, program: tuple[str | Path, ...] = (PQKEEP,)) -> tuple[int, str]:
+    """Run the command; return status and output. It must end without a traceback."""
+    ended = subprocess.run(
+        [*program, *arguments],
+        env={"PATH": os.defpath, "COLUMNS": "200"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "Traceback" not in ended.stdout
+    return ended.returncode, ended.stdout
+
+
+@pytest.fixture
+def export(log: Log, save: Save) -> Path:
+    """A whole export."""
+    return save("export.jsonl", log.export())
+
+
+@pytest.fixture
+def keys(log: Log, save: Save) -> Path:
+    """The keys, kept from elsewhere."""
+    return save("keys.json", [log.signer.key()])
+
+
+def test_verified(log: Log, export: Path, keys: Path, signer: Signer) -> None:
+    """What is verified ends with 0, and every line says what was shown."""
+    status, said = run("audit", "verify", export, "--keys", keys)
+    assert status == 0
+    first, last = "2026-11-20T11:00:01.000000Z", "2026-11-20T11:00:21.000000Z"
+    signed = f"at 2026-11-20T12:00:00.000021Z, root {log.root(21).hex()}, signed with Dilithium3"
+    assert said.splitlines() == [
+        f"log         {log.log_id}",
+        f"records     21, all of the log's first 21, from {first} to {last}, in {export}",
+        f"checkpoint  21 records {signed} version 1",
+        f"key         Dilithium3 version 1, {signer.fingerprint()}, trusted",
+        "verified",
+    ]
+
+
+def test_a_tenant_and_older_checkpoints(log: Log, keys: Path, save: Save) -> None:
+    """A tenant's export says whose records it has; older checkpoints are counted."""
+    tenant = log.records[0]["tenant_id"]
+    kept = save("kept.jsonl", [log.checkpoint(5), log.checkpoint(13)])
+    proofs = log.consistency(5, 21), log.consistency(13, 21)
+    path = save("export.jsonl", log.export(log.checkpoint(5), *proofs, tenant=tenant))
+    status, said = run("audit", "verify", path, kept, "--keys", keys)
+    assert status == 0
+    assert f"records     7, those of tenant {tenant} of the log's first 21, from" in said
+    assert "checkpoint  3 more, of 5 to 13 records" in said
+
+
+def test_without_keys(export: Path) -> None:
+    """Without kept keys it ends with 0, and says plainly how little that shows."""
+    status, said = run("audit", "verify", export)
+    assert status == 0
+    assert "not trusted" in said
+    assert "only that the files agree with themselves" in said
+
+
+def test_not_verified(log: Log, keys: Path, save: Save) -> None:
+    """What is not verified ends with 7 and a line a finding: file, line, kind, what is wrong."""
+    lines = log.export()
+    lines[9]["record"]["outcome"] = "refused"
+    del lines[12]
+    path = save("export.jsonl", lines)
+    status, said = run("audit", "verify", path, "--keys", keys)
+    assert status == 7
+    assert said.splitlines() == [
+        f"{path}:10: edited: record 7 was edited: it is not what was signed",
+        f"{path}:13: missing: record 10 is missing",
+        f"{path}:24: wrong-count: the end counts 21 records; there are 20",
+        "NOT VERIFIED: 3 findings",
+    ]
+
+
+def test_json(log: Log, keys: Path, save: Save) -> None:
+    """As JSON, the result has whether it is verified, the findings, and what was shown."""
+    lines = log.export()
+    lines[9]["record"]["outcome"] = "refused"
+    good, bad = save("good.jsonl", log.export()), save("bad.jsonl", lines)
+    status, said = run("audit", "verify", good, "--keys", keys, "--output", "json")
+    result = json.loads(said)
+    assert (status, result["verified"], result["findings"]) == (0, True, [])
+    assert result["checkpoints"][0]["root"] == log.root(21).hex()
+    assert result["portions"][0]["records"] == 21
+    status, said = run("audit", "verify", bad, "--keys", keys, "--output", "json")
+    result = json.loads(said)
+    assert (status, result["verified"]) == (7, False)
+    assert result["findings"] == [
+        {
+            "kind": "edited",
+            "message": "record 7 was edited: it is not what was signed",
+            "file": str(bad),
+            "line": 10,
+            "record": 7,
+        }
+    ]
+
+
+def test_files_that_cannot_be_read(export: Path, tmp_path: Path) -> None:
+    """A file that is not there, a directory and a pipe end with 1, and are named."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (tmp_path / "nothing", tmp_path, pipe):
+        for arguments in ((path,), (export, path), (export, "--keys", path)):
+            status, said = run("audit", "verify", *arguments)
+            assert status == 1
+            assert said.startswith(f"pqkeep: cannot read {path}: ")
+
+
+def test_a_name_that_is_no_text(tmp_path: Path) -> None:
+    """A file whose name would do something to a terminal is named without doing it."""
+    status, said = run("audit", "verify", os.fsdecode(bytes(tmp_path) + b"/\x1b[2J\xff"))
+    assert status == 1
+    assert said.startswith(f"pqkeep: cannot read {tmp_path}/?[2J?: ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("audit", "verify"), ("audit", "verify", "--unknown", "x"), ("unknown",), ("audit", "prove")],
+)
+def test_a_usage_error(arguments: tuple[str, ...]) -> None:
+    """What is no command or lacks its files ends with 2 and an explanation."""
+    status, said = run(*arguments)
+    assert status == 2
+    assert "Usage: pqkeep" in said
+
+
+def test_help() -> None:
+    """--help names the command, its options and its statuses; --version says which it is."""
+    assert "audit" in run("--help")[1]
+    assert "verify" in run("audit", "--help")[1]
+    status, said = run("audit", "verify", "--help")
+    assert status == 0
+    for word in ("FILE...", "--keys", "--output", "7 if anything is wrong"):
+        assert word in said
+    assert run("--version") == (0, "pqkeep 0.1.0\n")
+
+
+@pytest.mark.parametrize(
+    ("missing", "extra"),
+    [("typer", "pqkeep[cli]"), ("cryptography", "pqkeep[audit]")],
+)
+def test_without_an_extra(export: Path, missing: str, extra: str) -> None:
+    """Where an extra is not installed the command says which, and ends with 1."""
+    start = f"import sys; sys.modules[{missing!r}] = None; from pqkeep.cli import app; app()"
+    status, said = run("audit", "verify", export, program=(sys.executable, "-c", start))
+    assert status == 1
+    assert extra in said

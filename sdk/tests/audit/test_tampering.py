@@ -1,0 +1,670 @@
+"""Every way of changing a log is found, and named by what was done, record and line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pqkeep.audit import Kind, Report, verify
+
+if TYPE_CHECKING:
+    from sdk.tests.audit.conftest import Log, Signer
+
+Line = dict[str, Any]
+Save = Callable[..., Path]
+Found = list[tuple[str, int | None, int | None]]
+
+FIRST = 4
+"""The line of an export's first record."""
+ALL_FIELDS = (
+    "algorithm",
+    "event_id",
+    "happened_at",
+    "key_version",
+    "nonce",
+    "number",
+    "operation",
+    "outcome",
+    "policy",
+    "principal",
+    "recorded_at",
+    "request_id",
+    "source_address",
+    "tenant_id",
+)
+OTHERS: Line = {
+    "key_version": 2,
+    "number": 99,
+    "event_id": "00000000-0000-4000-8000-000000000999",
+    "happened_at": "2026-11-20T11:59:00.000000Z",
+    "recorded_at": "2026-11-20T11:59:00.000000Z",
+    "nonce": "0" * 32,
+}
+
+
+def found(report: Report) -> Found:
+    """Return kind, line and record of each finding."""
+    return [(str(each.kind), each.line, each.record) for each in report.findings]
+
+
+def line_of(record: int) -> int:
+    """Return the line of a record in a whole export."""
+    return FIRST + record - 1
+
+
+@pytest.fixture
+def keys(log: Log, save: Save) -> Path:
+    """The keys, kept from elsewhere."""
+    return save("keys.json", [log.signer.key()])
+
+
+@pytest.fixture
+def check(save: Save, keys: Path) -> Callable[..., Found]:
+    """Verify an export, with other files, against the kept keys; return what is found."""
+
+    def run(lines: list[Line], *others: list[Line]) -> Found:
+        paths = [save(f"{n}.jsonl", each) for n, each in enumerate((lines, *others))]
+        return found(verify(paths, keys))
+
+    return run
+
+
+@pytest.mark.parametrize("record", [1, 7, 16, 21])
+@pytest.mark.parametrize("name", ALL_FIELDS)
+def test_an_edited_field(log: Log, check: Callable[..., Found], record: int, name: str) -> None:
+    """A record of a whole export of which any field was edited is the one finding."""
+    lines = log.export()
+    values = lines[line_of(record) - 1]["record"]
+    other = OTHERS.get(name, log.records[1]["tenant_id"] if name == "tenant_id" else "another")
+    values[name] = other if values[name] != other else log.records[2]["tenant_id"]
+    assert check(lines) == [("edited", line_of(record), record)]
+
+
+@pytest.mark.parametrize("place", [0, 3, 6])
+@pytest.mark.parametrize("name", sorted(set(ALL_FIELDS) - {"number"}))
+def test_an_edited_field_in_a_tenants_export(
+    log: Log, check: Callable[..., Found], place: int, name: str
+) -> None:
+    """A record of a tenant's export of which any field was edited is the one finding."""
+    lines = log.export(tenant=log.records[0]["tenant_id"])
+    values = lines[FIRST - 1 + place]["record"]
+    values[name] = OTHERS.get(name, log.records[1]["tenant_id"])
+    assert check(lines) == [("edited", FIRST + place, values["id"])]
+
+
+def test_an_edited_number_in_a_tenants_export(log: Log, check: Callable[..., Found]) -> None:
+    """A record with an edited number is no record of the log, and the number it had is missing."""
+    lines = log.export(tenant=log.records[0]["tenant_id"])
+    lines[FIRST]["record"]["number"] = 99
+    assert check(lines) == [("inserted", FIRST + 1, 4), ("missing", FIRST + 2, None)]
+
+
+def test_an_edited_id(log: Log, check: Callable[..., Found]) -> None:
+    """A record with another's id is no record of the log, and the id it had is missing."""
+    lines = log.export()
+    lines[line_of(7) - 1]["record"]["id"] = 12
+    assert check(lines) == [("inserted", line_of(7), 12), ("missing", line_of(8), 7)]
+
+
+def test_a_forged_proof(log: Log, new_log: Callable[..., Log], check: Callable[..., Found]) -> None:
+    """An edited record is found with a proof that leads to the root of a tree that has it."""
+    forged = new_log(21)
+    forged.records[6]["outcome"] = "refused"
+    forged = type(forged)(log.signer, forged.records)
+    lines = log.export()
+    lines[line_of(7) - 1] = forged.line(7, 21)
+    assert check(lines) == [("edited", line_of(7), 7)]
+
+
+def test_a_forged_tree(log: Log, new_log: Callable[..., Log], check: Callable[..., Found]) -> None:
+    """A whole tree that was made anew, under the old signature, has no signed root."""
+    forged = new_log(21, salt="forged")
+    lines = forged.export()
+    lines[2] = {**log.checkpoint(21), "root": forged.checkpoint(21)["root"]}
+    assert check(lines) == [("no-checkpoint", 1, None), ("bad-signature", 3, None)]
+
+
+def test_an_edited_proof(log: Log, check: Callable[..., Found]) -> None:
+    """In a whole export an edited proof is told from an edited record."""
+    lines = log.export()
+    steps = lines[line_of(7) - 1]["proof"]
+    steps[0], steps[1] = steps[1], steps[0]
+    assert check(lines) == [("wrong-proof", line_of(7), 7)]
+
+
+@pytest.mark.parametrize("change", [lambda p: p[:-1], lambda p: [*p, p[0]], lambda p: []])
+def test_a_proof_of_another_length(
+    log: Log, check: Callable[..., Found], change: Callable[[list[str]], list[str]]
+) -> None:
+    """A proof that is too short or too long proves nothing."""
+    lines = log.export(tenant=log.records[0]["tenant_id"])
+    lines[FIRST]["proof"] = change(lines[FIRST]["proof"])
+    assert check(lines) == [("edited", FIRST + 1, 4)]
+
+
+@pytest.mark.parametrize("record", [1, 7, 20])
+def test_a_removed_record(log: Log, check: Callable[..., Found], record: int) -> None:
+    """A record that was removed is missing, where the next one comes; and the count is wrong."""
+    lines = log.export()
+    del lines[line_of(record) - 1]
+    assert check(lines) == [
+        ("missing", line_of(record), record),
+        ("wrong-count", len(lines), None),
+    ]
+
+
+def test_removed_records(log: Log, save: Save, keys: Path) -> None:
+    """Records that were removed, with the count made right, are named from the first to the last."""
+    lines = log.export()
+    del lines[line_of(7) - 1 : line_of(10)]
+    lines[-1]["records"] = 17
+    report = verify([save("export.jsonl", lines)], keys)
+    assert [each.message for each in report.findings] == ["records 7 to 10 are missing"]
+
+
+def test_a_removed_record_of_a_tenant(log: Log, save: Save, keys: Path) -> None:
+    """In a tenant's export the missing record is named by its number."""
+    lines = log.export(tenant=log.records[0]["tenant_id"])
+    del lines[FIRST]
+    lines[-1]["records"] -= 1
+    report = verify([save("export.jsonl", lines)], keys)
+    assert [each.message for each in report.findings] == ["the tenant's record number 2 is missing"]
+
+
+@pytest.mark.parametrize("tenant", [None, 0])
+def test_swapped_records(log: Log, check: Callable[..., Found], tenant: int | None) -> None:
+    """Of two records that were swapped the one that comes too late is out of order."""
+    lines = log.export(tenant=None if tenant is None else log.records[tenant]["tenant_id"])
+    lines[FIRST], lines[FIRST + 1] = lines[FIRST + 1], lines[FIRST]
+    late = lines[FIRST + 1]["record"]["id"]
+    assert check(lines) == [("out-of-order", FIRST + 2, late)]
+
+
+@pytest.mark.parametrize("tenant", [None, 0])
+def test_a_repeated_record(log: Log, check: Callable[..., Found], tenant: int | None) -> None:
+    """A record that is there twice is repeated."""
+    lines = log.export(tenant=None if tenant is None else log.records[tenant]["tenant_id"])
+    lines.insert(FIRST + 2, lines[FIRST])
+    lines[-1]["records"] += 1
+    assert check(lines) == [("repeated", FIRST + 3, lines[FIRST]["record"]["id"])]
+
+
+@pytest.mark.parametrize("shift", [0, 1], ids=["before", "after"])
+def test_an_inserted_record(log: Log, check: Callable[..., Found], shift: int) -> None:
+    """A forged record beside the true one, before or after it, is the one that was inserted."""
+    lines = log.export()
+    forged = log.line(7, 21)
+    forged["record"]["principal"] = "api-key:2"
+    at = line_of(7) - 1 + shift
+    lines.insert(at, forged)
+    lines[-1]["records"] += 1
+    assert check(lines) == [("inserted", at + 1, 7)]
+
+
+def test_an_appended_record(log: Log, new_log: Callable[..., Log], check: Any) -> None:
+    """A record beyond the export's size was inserted."""
+    lines = log.export()
+    lines.insert(-1, new_log(22).line(22, 22))
+    lines[-1]["records"] += 1
+    assert check(lines) == [("inserted", line_of(22), 22)]
+
+
+def test_a_record_of_another_tenant(log: Log, check: Callable[..., Found]) -> None:
+    """Another tenant's record, though it is in the log, does not belong into a tenant's export."""
+    lines = log.export(tenant=log.records[0]["tenant_id"])
+    lines.insert(FIRST, log.line(2, 21))
+    lines[-1]["records"] += 1
+    assert check(lines) == [("another-tenant", FIRST + 1, 2)]
+
+
+def test_the_end_cut_off(log: Log, save: Save, keys: Path) -> None:
+    """A file that breaks off says so, and of a whole export which records are missing."""
+    lines = log.export()[: line_of(18)]
+    report = verify([save("export.jsonl", lines)], keys)
+    assert found(report) == [("truncated", line_of(18), None), ("truncated", line_of(18), 19)]
+    assert report.findings[1].message == "the log has 21 records, and records 19 to 21 are missing"
+
+
+def test_the_end_cut_off_neatly(log: Log, check: Callable[..., Found]) -> None:
+    """A whole export that ends too early is found though it has an end with the right count."""
+    lines = log.export()
+    del lines[line_of(18) : -1]
+    lines[-1]["records"] = 18
+    assert check(lines) == [("truncated", len(lines), 19)]
+
+
+def test_cut_within_a_line(log: Log, save: Save, keys: Path) -> None:
+    """A file that breaks off within a record names the line, and the record."""
+    path = save("export.jsonl", log.export()[: line_of(21)])
+    path.write_bytes(path.read_bytes()[:-100])
+    assert found(verify([path], keys)) == [
+        ("no-json", line_of(21), None),
+        ("truncated", line_of(21), None),
+        ("truncated", line_of(21), 21),
+    ]
+
+
+@pytest.mark.parametrize("name", ["root", "at", "signature", "size"])
+def test_a_changed_checkpoint(log: Log, check: Callable[..., Found], name: str) -> None:
+    """A checkpoint of which anything was changed has a bad signature, and signs nothing."""
+    lines = log.export()
+    lines[2][name] = {**log.checkpoint(20), "signature": log.checkpoint(21)["signature"]}[name]
+    if name == "signature":
+        lines[2][name] = log.checkpoint(20)["signature"]
+    assert check(lines) == [("no-checkpoint", 1, None), ("bad-signature", 3, None)]
+
+
+@pytest.mark.parametrize("size", [21, 13], ids=["same size", "older"])
+def test_a_fork(log: Log, new_log: Callable[..., Log], check: Any, size: int) -> None:
+    """Two roots that were signed for one size are a fork."""
+    other = new_log(size, salt="fork").checkpoint(size)
+    assert check(log.export(), [log.checkpoint(size)], [other]) == [("fork", 1, None)]
+
+
+@pytest.mark.parametrize("size", [1, 13, 20])
+def test_a_checkpoint_that_does_not_fit(
+    log: Log, new_log: Callable[..., Log], check: Any, size: int
+) -> None:
+    """A kept checkpoint of another history is not continued by a whole export, though both are signed."""
+    kept = new_log(size, salt="history").checkpoint(size)
+    assert check(log.export(), [kept]) == [("not-continued", 1, None)]
+
+
+def test_a_checkpoint_that_does_not_fit_was_compared(
+    log: Log, new_log: Callable[..., Log], save: Save, keys: Path
+) -> None:
+    """Of a checkpoint that does not fit no note says that it was not compared."""
+    kept = save("kept.jsonl", [new_log(13, salt="history").checkpoint(13)])
+    assert verify([save("export.jsonl", log.export()), kept], keys).notes == ()
+
+
+def test_a_checkpoint_beside_a_damaged_export(log: Log, save: Save, keys: Path) -> None:
+    """Where the records do not hold, a note says that a kept checkpoint was not compared with them."""
+    lines = log.export()
+    lines[line_of(7) - 1]["record"]["outcome"] = "refused"
+    kept = save("kept.jsonl", [log.checkpoint(5), log.checkpoint(13)])
+    report = verify([save("export.jsonl", lines), kept], keys)
+    assert found(report) == [("edited", line_of(7), 7)]
+    assert len(report.notes) == 1
+    assert report.notes[0].startswith(f"{kept}:2: the checkpoint of size 13 was not compared")
+
+
+def test_a_fork_beside_an_export(log: Log, new_log: Callable[..., Log], check: Any) -> None:
+    """An export's records are held against its own checkpoint, though another comes first."""
+    other = new_log(21, salt="fork").checkpoint(21)
+    assert check([other], log.export()) == [("fork", 3, None)]
+
+
+def test_an_older_checkpoint_in_an_export(log: Log, save: Save, keys: Path) -> None:
+    """An older checkpoint without a proof is a note if only the export has it, else a finding."""
+    lines = log.export(log.checkpoint(13), tenant=log.records[0]["tenant_id"])
+    export, kept = save("export.jsonl", lines), save("kept.jsonl", [log.checkpoint(13)])
+    alone, beside = verify([export], keys), verify([export, kept], keys)
+    assert alone.is_verified
+    assert "no proof of consistency" in alone.notes[0]
+    assert found(beside) == [("not-connected", 4, None)]
+
+
+def test_a_checkpoint_that_does_not_fit_a_tenant(
+    log: Log, new_log: Callable[..., Log], check: Any
+) -> None:
+    """To a kept checkpoint of another history there is no proof that holds."""
+    other = new_log(13, salt="history")
+    kept = [other.checkpoint(13), log.consistency(13, 21)]
+    lines = log.export(tenant=log.records[0]["tenant_id"])
+    assert check(lines, kept) == [("not-connected", 1, None), ("bad-consistency", 2, None)]
+
+
+def test_a_checkpoint_without_a_proof(log: Log, save: Save, keys: Path) -> None:
+    """A kept checkpoint that nothing connects with a tenant's export is a finding: it says what to get."""
+    export = save("export.jsonl", log.export(tenant=log.records[0]["tenant_id"]))
+    report = verify([export, save("kept.jsonl", [log.checkpoint(13)])], keys)
+    assert found(report) == [("not-connected", 1, None)]
+    assert "/api/v1/audit/consistency?first=13&second=21" in report.findings[0].message
+
+
+@pytest.mark.parametrize("first", range(1, 21))
+def test_an_edited_consistency_proof(log: Log, check: Callable[..., Found], first: int) -> None:
+    """A consistency proof with any step changed, left out or added shows nothing."""
+    good = log.consistency(first, 21)
+    lines = log.export(tenant=log.records[0]["tenant_id"])
+    path = good["path"]
+    other = log.checkpoint(21)["root"]
+    changed = [[*path[:n], other, *path[n + 1 :]] for n in range(len(path))]
+    for bad in [*changed, path[:-1], [*path, other], path[1:], []]:
+        kept = [log.checkpoint(first), {**good, "path": bad}]
+        assert check(lines, kept) == [("not-connected", 1, None), ("bad-consistency", 2, None)]
+
+
+def test_a_kept_proof_without_its_checkpoints(log: Log, check: Callable[..., Found]) -> None:
+    """A consistency proof that was kept, and goes with nothing that was given, does no harm."""
+    assert check(log.export(), [log.consistency(5, 19)]) == []
+
+
+def test_a_proof_without_its_checkpoints(log: Log, check: Callable[..., Found]) -> None:
+    """A consistency proof in an export shows nothing without the checkpoints that it joins."""
+    assert check(log.export(log.consistency(5, 21))) == [("bad-consistency", 4, None)]
+
+
+def test_another_log(log: Log, new_log: Callable[..., Log], check: Callable[..., Found]) -> None:
+    """The export of another log, though the same keys signed it, is another log's."""
+    other = new_log(21, log_id="0b9f8d5e-3f7c-4a55-9d0e-6f6d1f2f9c11")
+    assert check(log.export(), other.export()) == [("another-log", 1, None)]
+
+
+def test_another_log_s_keys(
+    log: Log, new_log: Callable[..., Log], new_signer: Callable[[], Signer], check: Any
+) -> None:
+    """What another log's export says of keys and proofs is not held against this log."""
+    other = new_log(21, log_id="0b9f8d5e-3f7c-4a55-9d0e-6f6d1f2f9c11", by=new_signer())
+    foreign = other.export(other.checkpoint(9), other.consistency(9, 21))
+    assert check(log.export(), foreign) == [("another-log", 1, None)]
+
+
+def test_another_log_than_the_keys(log: Log, new_log: Callable[..., Log], save: Save) -> None:
+    """Kept keys say which log they are of: the export of another is found."""
+    other = new_log(21, log_id="0b9f8d5e-3f7c-4a55-9d0e-6f6d1f2f9c11")
+    keys = save("keys.json", [{"data": {"log_id": log.log_id, "keys": [log.signer.key()]}}])
+    report = verify([save("export.jsonl", other.export())], keys)
+    assert found(report) == [("another-log", 1, None)]
+
+
+def test_the_attackers_key(
+    new_log: Callable[..., Log], new_signer: Callable[[], Signer], check: Any
+) -> None:
+    """A log that was made anew and signed with the attacker's own key does not stand up to kept keys."""
+    forged = new_log(21, salt="forged", by=new_signer())
+    assert check(forged.export()) == [
+        ("no-checkpoint", 1, None),
+        ("replaced-key", 2, None),
+        ("bad-signature", 3, None),
+    ]
+
+
+def test_the_attackers_key_without_kept_ones(
+    new_log: Callable[..., Log], new_signer: Callable[[], Signer], save: Save
+) -> None:
+    """Without kept keys the same forgery passes, and the report says that nothing was trusted."""
+    forged = new_log(21, salt="forged", by=new_signer())
+    report = verify([save("export.jsonl", forged.export())])
+    assert (report.is_verified, report.are_keys_trusted) == (True, False)
+
+
+def test_another_key_in_another_file(
+    log: Log, new_log: Callable[..., Log], new_signer: Callable[[], Signer], save: Save
+) -> None:
+    """Two files that disagree on a key are found without kept keys."""
+    forged = new_log(21, by=new_signer())
+    paths = [save("one.jsonl", log.export()), save("two.jsonl", forged.export())]
+    kinds = {each.kind for each in verify(paths).findings}
+    assert Kind.REPLACED_KEY in kinds
+
+
+def test_an_unknown_key(log: Log, check: Callable[..., Found]) -> None:
+    """A checkpoint by a version of the key that nobody knows is not believed."""
+    lines = log.export()
+    lines[2]["key_version"] = 2
+    assert check(lines) == [("no-checkpoint", 1, None), ("unknown-key", 3, None)]
+
+
+def test_keys_that_are_none(log: Log, save: Save) -> None:
+    """A file of keys without keys is a finding, and so is that nothing can be verified."""
+    report = verify([save("export.jsonl", log.export())], save("keys.json", [log.checkpoint(3)]))
+    kinds = [each.kind for each in report.findings]
+    assert kinds == [Kind.NO_KEYS, Kind.NO_CHECKPOINT, Kind.UNKNOWN_KEY]
+
+
+def test_a_number_given_twice(log: Log, new_log: Callable[..., Log], check: Any) -> None:
+    """A log that gives a tenant's number to two records, properly signed, is found out."""
+    records = new_log(21).records
+    records[3]["number"] = 1
+    bad = type(log)(log.signer, records)
+    whole, tenant = bad.export(), bad.export(tenant=records[0]["tenant_id"])
+    assert ("wrong-number", line_of(4), 4) in check(whole)
+    assert ("wrong-number", FIRST + 1, 4) in check(tenant)
+
+
+@pytest.mark.parametrize("is_sorted", [False, True], ids=["by id", "by number"])
+def test_numbers_against_ids(
+    log: Log, new_log: Callable[..., Log], check: Any, *, is_sorted: bool
+) -> None:
+    """A log whose numbers do not grow as its ids do is found out, in whatever order it is shown."""
+    records = new_log(21).records
+    records[0]["number"], records[3]["number"] = 2, 1
+    lines = type(log)(log.signer, records).export(tenant=records[0]["tenant_id"])
+    if is_sorted:
+        lines[FIRST - 1], lines[FIRST] = lines[FIRST], lines[FIRST - 1]
+    assert check(lines) == [("wrong-number", FIRST + 1, 1 if is_sorted else 4)]
+
+
+def test_records_without_a_root(log: Log, check: Callable[..., Found]) -> None:
+    """Without a signed root a record without a proof does not pass."""
+    lines = log.export()
+    lines[2]["root"] = log.checkpoint(20)["root"]
+    for line in lines[3:-1]:
+        line["proof"] = []
+    kinds = [kind for kind, _, _ in check(lines)]
+    assert kinds == ["no-checkpoint", "bad-signature", *(21 * ["edited"])]
+
+
+def test_a_key_of_another_size(log: Log, check: Callable[..., Found]) -> None:
+    """A key that is shorter than its algorithm's keys are is malformed."""
+    lines = log.export()
+    lines[1]["public_key"] = lines[1]["public_key"][:40]
+    assert check(lines) == [("malformed", 2, None)]
+
+
+def test_a_thousand_findings(new_log: Callable[..., Log], save: Save, keys: Path) -> None:
+    """Of very many findings a thousand are listed and the others are counted."""
+    lines = new_log(1_200).export()
+    for line in lines[3:-1]:
+        line["record"]["outcome"] = "refused"
+    report = verify([save("export.jsonl", lines)], keys)
+    assert len(report.findings) == 1_000
+    assert report.further == 200
+
+
+def _stray_bits(text: str) -> str:
+    """Return a line whose first hash is spelled otherwise: 32 bytes leave two bits over."""
+    at = text.index('="')
+    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    return text[: at - 1] + alphabet[alphabet.index(text[at - 1]) + 1] + text[at:]
+
+
+MALFORMED: list[tuple[str, Callable[[str], str]]] = [
+    ("no JSON", lambda text: text[:-1]),
+    ("two values", lambda text: text + "{}"),
+    ("a list", lambda text: f"[{text}]"),
+    ("a fraction", lambda text: text.replace('"id":7', '"id":7.0')),
+    ("an exponent", lambda text: text.replace('"id":7', '"id":7e0')),
+    ("text for a number", lambda text: text.replace('"id":7', '"id":"7"')),
+    ("true for a number", lambda text: text.replace('"key_version":1', '"key_version":true')),
+    ("a huge number", lambda text: text.replace('"id":7', '"id":' + "7" * 5000)),
+    ("a large number", lambda text: text.replace('"id":7', '"id":9223372036854775808')),
+    ("not a number", lambda text: text.replace('"id":7', '"id":NaN')),
+    ("a name twice", lambda text: text.replace('"id":7', '"id":7,"id":7')),
+    ("a name too many", lambda text: text.replace('"id":7', '"id":7,"note":""')),
+    ("a name too few", lambda text: text.replace('"id":7,', "")),
+    ("a name beside it", lambda text: text.replace('"record":', '"note":"","record":')),
+    ("no record", lambda text: '{"type":"record"}'),
+    ("a null record", lambda text: '{"type":"record","record":null,"proof":[]}'),
+    ("half a surrogate pair", lambda text: text.replace("order-7", r"\ud800")),
+    ("deeply nested", lambda text: '{"type":"record","record":' + "[" * 100_000),
+    ("another type", lambda text: text.replace('"record"', '"rekord"', 1)),
+    ("a type that is no text", lambda text: text.replace('"type":"record"', '"type":[]')),
+    ("a short hash", lambda text: text.replace('"proof":["', '"proof":["QUJD","')),
+    ("stray bits", _stray_bits),
+    ("no base64", lambda text: text.replace('"proof":["', '"proof":["!!!!","')),
+    ("null in a proof", lambda text: text.replace('"proof":["', '"proof":[null,"')),
+    (
+        "an endless proof",
+        lambda text: '{"type":"record","record":{},"proof":[' + "1," * 999 + "1]}",
+    ),
+    ("another time", lambda text: text.replace("000000Z", "000Z")),
+]
+
+
+@pytest.mark.parametrize("change", [c for _, c in MALFORMED], ids=[n for n, _ in MALFORMED])
+def test_a_malformed_record(log: Log, save: Save, keys: Path, change: Callable[[str], str]) -> None:
+    """A record's line that is not what it must be is named, and the record that it was is missing."""
+    path = save("export.jsonl", log.export())
+    lines = path.read_text().split("\n")
+    at = line_of(7) - 1
+    assert change(lines[at]) != lines[at]
+    lines[at] = change(lines[at])
+    path.write_text("\n".join(lines))
+    report = found(verify([path], keys))
+    assert report[0][:2] in [("malformed", at + 1), ("no-json", at + 1)]
+    assert ("missing", at + 2, 7) in report
+
+
+@pytest.mark.parametrize("line", range(3))
+@pytest.mark.parametrize("bad", [0, None, [], "", {}, -1, 2**63, True, "x", ["x"]], ids=repr)
+def test_malformed_heads(log: Log, save: Save, keys: Path, line: int, bad: object) -> None:
+    """Header, key and checkpoint with anything wrong in any field are findings, never exceptions."""
+    for name in log.export()[line]:
+        if name == "tenant_id" and bad is None:
+            continue
+        lines = log.export()
+        lines[line][name] = bad
+        report = verify([save("export.jsonl", lines)], keys)
+        assert not report.is_verified, name
+
+
+def test_two_exports_in_one_file(log: Log, check: Callable[..., Found]) -> None:
+    """What stands after the end of an export does not pass, be it an export itself."""
+    report = check([*log.export(), *log.export()])
+    assert report[0] == ("malformed", 26, None)
+
+
+def test_an_export_without_its_header(log: Log, check: Callable[..., Found]) -> None:
+    """Records without an export's header do not pass as something that was kept."""
+    assert check(log.export()[1:]) == [("malformed", 3, None)]
+
+
+def test_bytes_that_are_no_text(log: Log, save: Save, keys: Path) -> None:
+    """Bytes that are not UTF-8 are a finding at their line."""
+    path = save("export.jsonl", log.export())
+    path.write_bytes(path.read_bytes().replace(b"order-7", b"order-\xff"))
+    assert found(verify([path], keys))[0] == ("no-json", line_of(7), None)
+
+
+def test_an_endless_line(log: Log, save: Save, keys: Path) -> None:
+    """A line of more than 16 MiB is a finding, and the lines after it are read."""
+    path = save("export.jsonl", log.export())
+    lines = path.read_bytes().split(b"\n")
+    lines[line_of(7) - 1] += b" " * (40 * 1024 * 1024)
+    path.write_bytes(b"\n".join(lines))
+    assert found(verify([path], keys)) == [
+        ("malformed", line_of(7), None),
+        ("missing", line_of(8), 7),
+    ]
+
+
+@pytest.fixture(scope="module")
+def exports(log: Log, tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    """A whole export and a tenant's, with an older checkpoint and its proof, as bytes."""
+    older = log.checkpoint(13), log.consistency(13, 21)
+    files = [log.export(*older), log.export(*older, tenant=log.records[0]["tenant_id"])]
+    return [
+        b"".join(json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in lines)
+        for lines in files
+    ]
+
+
+@settings(
+    max_examples=600,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(which=st.integers(0, 1), at=st.integers(0), byte=st.integers(0, 255))
+def test_any_byte(
+    exports: list[bytes], tmp_path: Path, keys: Path, which: int, at: int, byte: int
+) -> None:
+    """A file with any byte changed is refused, or it shows exactly what it showed before."""
+    path = tmp_path / "export.jsonl"
+    content = bytearray(exports[which])
+    path.write_bytes(content)
+    before = verify([path], keys)
+    assert before.is_verified
+    content[at % len(content)] = byte
+    path.write_bytes(content)
+    after = verify([path], keys)
+    assert after == before or not after.is_verified
+
+
+@settings(
+    max_examples=300,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(content=st.binary() | st.text().map(str.encode))
+def test_any_file(tmp_path: Path, keys: Path, content: bytes) -> None:
+    """Whatever a file holds, verifying it and taking keys from it raises nothing and passes nothing."""
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    assert not verify([path], keys).is_verified
+    assert not verify([keys], path).is_verified
+
+
+@pytest.mark.parametrize("opening", ['{"data":', "[", '{"type":', '{"data":{"checkpoints":['])
+@pytest.mark.parametrize("depth", [2, 100, 300, 480, 900, 1_000, 100_000])
+def test_nesting(tmp_path: Path, keys: Path, opening: str, depth: int) -> None:
+    """However deep something is nested, it is a finding."""
+    closing = "".join({"{": "}", "[": "]"}[each] for each in reversed(opening) if each in "{[")
+    path = tmp_path / "file"
+    path.write_text(opening * depth + "1" + closing * depth)
+    assert not verify([path], keys).is_verified
+    assert not verify([keys], path).is_verified
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_any_choice_of_lines(
+    log: Log, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Of a whole export's records only all of them, in order, are verified."""
+    _check_choice(log.export(), tmp_path_factory.mktemp("choice"), data, is_whole=True)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_any_choice_of_a_tenants_lines(
+    log: Log, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Of a tenant's records only the first ones, without a gap and in order, are verified."""
+    lines = log.export(tenant=log.records[0]["tenant_id"])
+    _check_choice(lines, tmp_path_factory.mktemp("choice"), data, is_whole=False)
+
+
+def _check_choice(lines: list[Line], folder: Path, data: st.DataObject, *, is_whole: bool) -> None:
+    records = lines[FIRST - 1 : -1]
+    numbers = range(len(records))
+    first = data.draw(st.sampled_from(numbers))
+    chosen = data.draw(
+        st.permutations(numbers)
+        | st.lists(st.sampled_from(numbers))
+        | st.lists(st.sampled_from(numbers), max_size=2).map(lambda more: [*numbers, *more])
+        | st.just([n for n in numbers if n != first])
+        | st.just([*numbers[:first]])
+    )
+    end = {"type": "end", "records": len(chosen)}
+    written = [*lines[: FIRST - 1], *(records[n] for n in chosen), end]
+    path = folder / "export.jsonl"
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in written))
+    is_right = chosen == list(numbers[: None if is_whole else len(chosen)])
+    assert verify([path]).is_verified == is_right
+
+
+def test_log_cut_back(log: Log, save: Save, keys: Path) -> None:
+    """A log that was cut back to an earlier checkpoint is found by a later one that was kept."""
+    kept = save("kept.jsonl", [log.checkpoint(21)])
+    report = verify([save("export.jsonl", log.export(size=13)), kept], keys)
+    assert found(report) == [("truncated", 1, None)]
+    assert "had 21 records" in report.findings[0].message
