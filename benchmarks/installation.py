@@ -7,8 +7,9 @@ import subprocess
 import sys
 import time
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,7 +17,7 @@ from urllib.parse import urlsplit
 from benchmarks import cpu
 from benchmarks.errors import BenchmarkError
 from benchmarks.load import Target
-from benchmarks.processes import running
+from benchmarks.processes import ROOT, running
 
 READY_SECONDS = 40.0
 POLL_SECONDS = 0.05
@@ -27,13 +28,28 @@ RATE = 1_000_000
 API = "/api/v1"
 
 
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """How an installation is started, and by which module its key service is known."""
+
+    command: Sequence[str]
+    key_service: str
+
+
+PRODUCT = Launcher((str(Path(sys.executable).with_name("pqkeepd")),), "pqkeep_keyservice")
+UNAUDITED = Launcher(
+    (sys.executable, "-m", "benchmarks.yardsticks.unaudited"), "benchmarks.yardsticks.unaudited"
+)
+
+
 @contextmanager
-def installation(directory: Path) -> Iterator[dict[str, Target]]:
+def installation(directory: Path, launcher: Launcher = PRODUCT) -> Iterator[dict[str, Target]]:
     """Run pqkeep for the length of a ``with`` block; yield a prepared request an operation."""
+    directory.mkdir(exist_ok=True)
     ready_file = directory / "ready.json"
     log = directory / "pqkeepd.log"
     command = [
-        str(Path(sys.executable).with_name("pqkeepd")),
+        *launcher.command,
         "dev",
         "--port=0",
         f"--ready-file={ready_file}",
@@ -41,7 +57,12 @@ def installation(directory: Path) -> Iterator[dict[str, Target]]:
     ]
     with (
         log.open("wb") as output,
-        running(command, output=output, errors=subprocess.STDOUT) as process,
+        running(
+            command,
+            output=output,
+            errors=subprocess.STDOUT,
+            environment={"PYTHONPATH": str(ROOT)},  # for the key service of another launcher
+        ) as process,
     ):
         _wait_until_ready(process, ready_file, log)
         ready = json.loads(ready_file.read_bytes())
@@ -51,7 +72,7 @@ def installation(directory: Path) -> Iterator[dict[str, Target]]:
             {"requests_per_minute": RATE},
             ready["operator_key"],
         )
-        front, back = _parts(process.pid)
+        front, back = _parts(process.pid, launcher.key_service)
         yield {
             operation: Target(
                 url=ready["base_url"] + API + path,
@@ -72,10 +93,10 @@ def _wait_until_ready(process: subprocess.Popen[bytes], ready_file: Path, log: P
         time.sleep(POLL_SECONDS)
 
 
-def _parts(supervisor: int) -> tuple[int, int]:
+def _parts(supervisor: int, key_service: str) -> tuple[int, int]:
     """Return the process ids of the gateway and of the key service."""
     started = cpu.children(supervisor)
-    modules = ("pqkeep_gateway", "pqkeep_keyservice")
+    modules = ("pqkeep_gateway", key_service)
     found = [[pid for pid, command in started.items() if module in command] for module in modules]
     if [len(pids) for pids in found] != [1, 1]:
         raise BenchmarkError(f"pqkeepd has unexpected children: {list(started.values())}")

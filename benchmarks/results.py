@@ -1,5 +1,7 @@
 """What a run found out, and how it is shown."""
 
+from statistics import median
+
 from msgspec import Struct
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -33,6 +35,23 @@ class Operation(Struct, frozen=True, kw_only=True):
         return None if self.harness is None else self.loaded.cpu / self.harness.cpu
 
 
+class Audited(Struct, frozen=True):
+    """One operation with durable records and without, measured in turns."""
+
+    durable: tuple[Measurement, ...]
+    forgotten: tuple[Measurement, ...]
+
+    @property
+    def with_records(self) -> float:
+        """The key service's CPU an operation: the median of the rounds."""
+        return median(each.cpu_back for each in self.durable)
+
+    @property
+    def without_records(self) -> float:
+        """The same where no record is written."""
+        return median(each.cpu_back for each in self.forgotten)
+
+
 class Results(Struct, frozen=True, kw_only=True):
     """One run."""
 
@@ -43,6 +62,7 @@ class Results(Struct, frozen=True, kw_only=True):
     cores: int
     operations: tuple[Operation, ...]
     audit: Loop | None
+    audited: Audited
 
     def show(self, console: Console) -> None:
         """Print everything."""
@@ -60,6 +80,12 @@ class Results(Struct, frozen=True, kw_only=True):
                 f"audit log alone, 64 callers: {self.audit.operations_per_second:,.0f} durable "
                 f"records/s, {self.audit.cpu:.1f} µs of CPU a record"
             )
+
+        console.print(
+            f"the key service, encapsulating: {self.audited.with_records:.1f} µs of CPU with a "
+            f"durable record, {self.audited.without_records:.1f} without; the record costs "
+            f"{self.audited.with_records - self.audited.without_records:.1f}"
+        )
 
     def _speed(self) -> Table:
         table = _table(

@@ -8,15 +8,17 @@ from pathlib import Path
 
 from benchmarks.comparison import audit_log, harness, library_call
 from benchmarks.errors import BenchmarkError
-from benchmarks.installation import installation
+from benchmarks.installation import UNAUDITED, installation
 from benchmarks.load import Measurement, Target, measure, require_wrk
-from benchmarks.results import Operation, Results
+from benchmarks.results import Audited, Operation, Results
 from benchmarks.yardsticks.library import Loop
 
 WARM_UP_SECONDS = 1
 ALONE_SECONDS = 2
 MOUNTS = Path("/proc/mounts")
 IN_MEMORY = frozenset({"tmpfs", "ramfs"})
+ROUNDS = 3
+IN_TURNS = "encapsulate"
 COMPARED_WITH_HARNESS = "encapsulate"
 
 
@@ -43,6 +45,9 @@ def run(plan: Plan, tell: Callable[[str], None]) -> Results:
         with installation(directory) as targets, harness(directory) as minimal:
             steps = _Steps(plan, wrk, targets, minimal, tell)
             operations = tuple(steps.operation(name) for name in plan.operations)
+            tell("the same without a durable audit log")
+            with installation(directory / "unaudited", UNAUDITED) as unaudited:
+                audited = steps.in_turns(targets[IN_TURNS], unaudited[IN_TURNS])
         tell("audit log")
         audit = audit_log(directory, plan.seconds)
     return Results(
@@ -52,6 +57,7 @@ def run(plan: Plan, tell: Callable[[str], None]) -> Results:
         cores=os.cpu_count() or 1,
         operations=operations,
         audit=audit,
+        audited=audited,
     )
 
 
@@ -77,6 +83,11 @@ class _Steps:
         return Operation(
             name=name, loaded=loaded, alone=alone, library=_mean(first, second), harness=harness
         )
+
+    def in_turns(self, one: Target, other: Target) -> Audited:
+        """Measure the same operation with and without durable records, again and again."""
+        rounds = [(self._loaded(one), self._loaded(other)) for _ in range(ROUNDS)]
+        return Audited(*(tuple(each) for each in zip(*rounds, strict=True)))
 
     def _loaded(self, target: Target) -> Measurement:
         connections = self.plan.connections

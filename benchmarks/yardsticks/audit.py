@@ -14,7 +14,7 @@ import uvloop
 from benchmarks.yardsticks.library import WARM_UP_SECONDS, Loop
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.audit.record import SUCCESS, record
-from pqkeep_keyservice.storage.database import Database
+from pqkeep_keyservice.storage.sqlite import SqliteDatabase
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyVersion, TenantId
@@ -25,13 +25,13 @@ CALLERS = 64
 
 async def measure(path: str, seconds: float) -> Loop:
     """Commit records to a new database, for so long."""
-    database = Database(path)
+    database = SqliteDatabase(path)
     log = AuditLog(KeyStore(database))
     await _commit(log, WARM_UP_SECONDS)
     began, cpu_began = time.perf_counter(), time.process_time()
     count = await _commit(log, seconds)
     elapsed, cpu = time.perf_counter() - began, time.process_time() - cpu_began
-    database.close()
+    await database.close()
     return Loop(count / elapsed, cpu / count * 1_000_000)
 
 

@@ -11,7 +11,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
@@ -19,8 +20,10 @@ import httpx2
 import pytest
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
+from pqkeep_protocol.audit import Recorded, RecordEvents
 from pqkeep_protocol.codec import (
     TO_KEY_SERVICE,
+    Answer,
     Call,
     FrameDecoder,
     Ping,
@@ -54,9 +57,14 @@ class FakeKeyService:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(SECONDS)
-        assert not self._thread.is_alive()
+        self.stop()
+
+    def stop(self) -> None:
+        """Be there no more."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join(SECONDS)
+            assert not self._thread.is_alive()
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
@@ -86,6 +94,9 @@ class FakeKeyService:
         if isinstance(frame, Ping):
             writer.write(encode(Pong(frame.id)))
             return
+        if isinstance(frame.request, RecordEvents):  # so that there can be tenants to ask for
+            writer.write(encode(Answer(frame.id, Recorded())))
+            return
         match self.reply(frame):
             case None:
                 return
@@ -95,6 +106,30 @@ class FakeKeyService:
                 writer.write(garbage)
             case answer:
                 writer.write(encode(answer))
+
+
+@contextmanager
+def key_service_process(layout: Layout, output: Path) -> Iterator[None]:
+    """Run the key service."""
+    with output.open("ab") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "pqkeep_keyservice", str(layout.key_service_settings)],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(SECONDS)
+
+
+def until_healthy(client: httpx2.Client) -> None:
+    """Wait until a gateway and the key service behind it answer."""
+    deadline = time.monotonic() + SECONDS
+    while not client.get("/healthz").is_success:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 @contextmanager
@@ -128,15 +163,20 @@ def gateway_process(layout: Layout, output: Path) -> Iterator[str]:
 @contextmanager
 def tenant_of_gateway(
     folder: Path, signup: Literal["operator", "open"]
-) -> Iterator[tuple[httpx2.Client, str]]:
-    """Run a gateway; yield a client with a tenant's API key, and the operator's credential."""
+) -> Iterator[tuple[httpx2.Client, str, FakeKeyService]]:
+    """Run a gateway before a fake key service.
+
+    Yield a client with a tenant's API key, the operator's credential, and the fake.
+    """
     layout = Layout(folder)
     operator_key = new_credential(CredentialKind.OPERATOR)
     initialise(layout, operator_key, signup=signup)
     with (
+        FakeKeyService(folder / "keyservice" / "keyservice.sock") as fake,
         gateway_process(layout, folder / "output") as url,
         httpx2.Client(base_url=url, timeout=SECONDS, trust_env=False) as client,
     ):
+        until_healthy(client)
         operator = {"X-API-Key": operator_key}
         tenant = client.post(
             "/api/v1/tenants", json={"name": "x", "plan": "enterprise_plus"}, headers=operator
@@ -144,16 +184,24 @@ def tenant_of_gateway(
         path = f"/api/v1/tenants/{tenant['id']}/api-keys"
         made = client.post(path, headers=operator).json()["data"]
         client.headers["X-API-Key"] = made["api_key"]
-        yield client, operator_key
+        yield client, operator_key, fake
 
 
 @pytest.fixture(params=["open"])
 def gateway_alone(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> Iterator[tuple[httpx2.Client, str]]:
-    """A gateway of this test only, before no key service; the parameter says who signs up."""
-    with tenant_of_gateway(tmp_path, request.param) as alone:
-        yield alone
+    """A gateway of this test only, before nobody who uses keys; the parameter says who signs up."""
+    with tenant_of_gateway(tmp_path, request.param) as (client, operator_key, _):
+        yield client, operator_key
+
+
+@pytest.fixture
+def gateway_left_alone(tmp_path: Path) -> Iterator[tuple[httpx2.Client, str]]:
+    """A gateway of this test only, whose key service is there no more."""
+    with tenant_of_gateway(tmp_path, "open") as (client, operator_key, fake):
+        fake.stop()
+        yield client, operator_key
 
 
 @pytest.fixture(scope="session")
@@ -162,10 +210,7 @@ def lying(
 ) -> Iterator[tuple[httpx2.Client, FakeKeyService]]:
     """A gateway before a fake key service, which says nothing until it is told to."""
     folder = tmp_path_factory.mktemp("lying")
-    with (
-        tenant_of_gateway(folder, "open") as (client, _),
-        FakeKeyService(folder / "keyservice" / "keyservice.sock") as fake,
-    ):
+    with tenant_of_gateway(folder, "open") as (client, _, fake):
         yield client, fake
 
 
@@ -176,10 +221,48 @@ def lie(lying: tuple[httpx2.Client, FakeKeyService]) -> Callable[[Reply], httpx2
 
     def to(reply: Reply) -> httpx2.Client:
         fake.reply = reply
-        deadline = time.monotonic() + SECONDS
-        while not client.get("/healthz").is_success:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until_healthy(client)
         return client
 
     return to
+
+
+@dataclass(frozen=True)
+class SharedGateways:
+    """Two gateways with one accounts database and one Redis, and a tenant of theirs."""
+
+    first: httpx2.Client
+    second: httpx2.Client
+    operator: dict[str, str]
+    tenant: str
+    api_key: dict[str, str]
+
+
+@pytest.fixture
+def shared_gateways(redis_server: str, tmp_path: Path) -> Iterator[SharedGateways]:
+    """Two gateways of this test only, before one key service; the tenant is on free."""
+    layout = Layout(tmp_path)
+    operator_key = new_credential(CredentialKind.OPERATOR)
+    operator = {"X-API-Key": operator_key}
+    initialise(layout, operator_key, signup="operator")
+    with layout.gateway_settings.open("a") as settings:
+        settings.write(f'rate_windows = "redis://{redis_server}"\n')
+    with ExitStack() as stack:
+        stack.enter_context(key_service_process(layout, tmp_path / "keys"))
+        first, second = (
+            stack.enter_context(
+                httpx2.Client(
+                    base_url=stack.enter_context(gateway_process(layout, tmp_path / name)),
+                    timeout=SECONDS,
+                    trust_env=False,
+                )
+            )
+            for name in ("first", "second")
+        )
+        for gateway in (first, second):
+            until_healthy(gateway)
+        made = first.post("/api/v1/tenants", json={"name": "x"}, headers=operator)
+        tenant = made.json()["data"]["id"]
+        made = first.post(f"/api/v1/tenants/{tenant}/api-keys", headers=operator)
+        api_key = {"X-API-Key": made.json()["data"]["api_key"]}
+        yield SharedGateways(first, second, operator, tenant, api_key)

@@ -1,0 +1,63 @@
+"""The same installation without a durable audit log: the difference is what the log costs.
+
+Nothing in the product can switch the log off. This runs the product's own processes, but for an
+audit log that takes a record for durable at once, unless a change of keys goes with it.
+
+Run as ``python -m benchmarks.yardsticks.unaudited dev …``, in place of ``pqkeepd dev …``; the key
+service that it starts is ``python -m benchmarks.yardsticks.unaudited SETTINGS``.
+"""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from pqkeep_keyservice import process
+from pqkeep_keyservice.audit.log import AuditLog
+from pqkeep_keyservice.storage.records import Draft
+from pqkeep_keyservice.storage.store import AnyChange, Verdict
+from pqkeep_server import cli
+from pqkeep_server.dev import Dev
+from pqkeep_server.initialise import Stores
+from pqkeep_server.supervise import Supervisor
+
+MODULE = "benchmarks.yardsticks.unaudited"
+
+
+class UnauditedLog(AuditLog):
+    """Forgets every record without a change."""
+
+    async def commit(
+        self, draft: Draft, change: AnyChange | None = None, epoch: int | None = None
+    ) -> Verdict:
+        """Make a change durable, with its record; say of everything else that it is."""
+        if change is None:
+            return Verdict.DURABLE
+        return await super().commit(draft, change, epoch)
+
+
+class UnauditedDev(Dev):
+    """Starts this module as the key service."""
+
+    def __init__(self, directory: Path, port: int, stores: Stores) -> None:
+        """Prepare everything as the product does."""
+        super().__init__(directory, port, stores)
+        self.supervisor = Supervisor(
+            tuple(
+                replace(program, module=MODULE) if program.name == "key service" else program
+                for program in self.supervisor._programs  # noqa: SLF001 - all but one as they are
+            )
+        )
+
+
+def main() -> int:
+    """Run the one or the other."""
+    if sys.argv[1] == "dev":
+        cli.Dev = UnauditedDev  # type: ignore[attr-defined]
+        cli.app()
+        return 0
+    process.AuditLog = UnauditedLog  # type: ignore[attr-defined]
+    return process.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

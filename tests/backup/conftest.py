@@ -1,0 +1,122 @@
+"""The operator's commands, and witnesses of what an installation must be able to do afterwards."""
+
+from __future__ import annotations
+
+import base64
+import os
+import sqlite3
+import subprocess
+import sysconfig
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
+
+if TYPE_CHECKING:
+    from tests.conftest import Caller
+
+PQKEEPD = Path(sysconfig.get_path("scripts")) / "pqkeepd"
+COMMAND_SECONDS = 100
+TEXT = base64.b64encode(b"what was there before").decode()
+Command = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture(scope="session")
+def command() -> Command:
+    """Run pqkeepd to its end; return status and output."""
+
+    def run(*arguments: str | Path) -> tuple[int, str]:
+        ended = subprocess.run(
+            [PQKEEPD, *arguments],
+            env={"PATH": os.defpath, "COLUMNS": "200"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_SECONDS,
+            check=False,
+        )
+        return ended.returncode, ended.stdout + ended.stderr
+
+    return run
+
+
+@dataclass(frozen=True)
+class RecoveryKey:
+    """A recovery key's files."""
+
+    private: Path
+    public: Path
+
+
+@pytest.fixture(scope="session")
+def recovery_key(tmp_path_factory: pytest.TempPathFactory, command: Command) -> RecoveryKey:
+    """A recovery key, made by the command."""
+    folder = tmp_path_factory.mktemp("recovery")
+    key = RecoveryKey(folder / "recovery.private", folder / "recovery.public")
+    status, said = command(
+        *("recovery-key", "create", "--private", key.private, "--public", key.public)
+    )
+    assert status == 0, said
+    return key
+
+
+@dataclass
+class Witness:
+    """What one tenant made with every algorithm: it must be of use for as long as its keys are."""
+
+    ciphertexts: list[dict[str, Any]] = field(default_factory=list)
+    signatures: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, caller: Caller) -> Witness:
+        """Make a key of each algorithm, one retired, and use them all."""
+        witness = cls()
+        for algorithm in Algorithm:
+            caller.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
+        caller.post("/kms/keys/rotate", {"algorithm": "Kyber768"}, status=201)
+        for algorithm, spec in ALGORITHMS.items():
+            named = {"algorithm": algorithm}
+            if Operation.ENCRYPT in spec.operations:
+                made = caller.post("/kem/encrypt", {**named, "plaintext": TEXT})
+                witness.ciphertexts.append({**named, **_named(made, "ciphertext")})
+            else:
+                made = caller.post("/signature/sign", {**named, "message": TEXT})
+                body = {**named, **_named(made, "signature"), "message": TEXT}
+                witness.signatures.append(body)
+        return witness
+
+    def testify(self, caller: Caller) -> None:
+        """Decrypt and verify everything, and sign anew."""
+        for body in self.ciphertexts:
+            assert caller.post("/kem/decrypt", body)["plaintext"] == TEXT
+        for body in self.signatures:
+            assert caller.post("/signature/verify", body)["valid"] is True
+        new = {"algorithm": "SLH-DSA-SHA2-128f", "message": TEXT}
+        made = caller.post("/signature/sign", new)
+        assert caller.post("/signature/verify", {**new, **_named(made, "signature")})["valid"]
+
+
+def _named(made: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {name: made[name], "key_version": made["key_version"]}
+
+
+@pytest.fixture(scope="session")
+def witness_of() -> Callable[[Caller], Witness]:
+    """Have a tenant make and use a key of each algorithm."""
+    return Witness.of
+
+
+@pytest.fixture(scope="session")
+def ask_file() -> Callable[..., list[tuple[Any, ...]]]:
+    """Run one statement on a SQLite file."""
+
+    def ask(path: Path, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(path)) as connection, connection:
+            return connection.execute(statement, parameters).fetchall()
+
+    return ask

@@ -1,0 +1,373 @@
+"""A backup of a running installation, restored elsewhere: everything in it is of use again."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+if TYPE_CHECKING:
+    from tests.backup.conftest import Command, RecoveryKey, Witness
+    from tests.conftest import Caller, Installation
+
+    from conftest import PostgresServer
+
+    Run = Callable[..., AbstractContextManager[Installation]]
+    AskFile = Callable[..., list[tuple[Any, ...]]]
+
+OPTIONS = {"--accounts-database": "pqkeep_gateway", "--keys-database": "pqkeep_keyservice"}
+WRITERS = 4
+LOG = {
+    "audit_records": "SELECT * FROM audit_records ORDER BY id",
+    "audit_tiles": "SELECT * FROM audit_tiles ORDER BY level, position",
+    "audit_checkpoints": "SELECT * FROM audit_checkpoints ORDER BY size, algorithm",
+    "audit_log": "SELECT * FROM audit_log",
+}
+
+
+@dataclass(frozen=True)
+class Store:
+    """Databases of an installation, empty at first."""
+
+    options: tuple[str, ...]
+    keys: Callable[[str], list[tuple[Any, ...]]]
+    """Runs a query on the database of keys."""
+
+
+@pytest.fixture
+def stores(
+    request: pytest.FixtureRequest, tmp_path: Path, ask_file: AskFile
+) -> Iterator[Callable[[str, Path], Store]]:
+    """Make a store of a kind, for the installation in a data directory."""
+    made: list[tuple[PostgresServer, str]] = []
+
+    def store(kind: str, data: Path) -> Store:
+        if kind == "sqlite":
+            file = data / "keyservice" / "keys.sqlite3"
+            return Store((), lambda query: ask_file(file, query))
+        server: PostgresServer = request.getfixturevalue("postgres_server")
+        urls = {}
+        for option, role in OPTIONS.items():
+            name = server.new_database(role)
+            made.append((server, name))
+            urls[option] = server.url(role, name)
+
+        def ask(query: str) -> list[tuple[Any, ...]]:
+            with psycopg.connect(urls["--keys-database"]) as connection:
+                return connection.execute(query).fetchall()
+
+        return Store(tuple(word for pair in urls.items() for word in pair), ask)
+
+    yield store
+    for server, name in made:
+        server.drop(name)
+
+
+def log_of(store: Store) -> dict[str, list[tuple[Any, ...]]]:
+    """Return the whole audit log as it is stored."""
+    return {table: store.keys(query) for table, query in LOG.items()}
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [("sqlite", "sqlite"), ("sqlite", "postgresql"), ("postgresql", "sqlite")],
+)
+def test_restored_elsewhere(
+    source: str,
+    target: str,
+    stores: Callable[[str, Path], Store],
+    run_installation: Run,
+    witness_of: Callable[[Caller], Witness],
+    command: Command,
+    recovery_key: RecoveryKey,
+    tmp_path: Path,
+) -> None:
+    """Ciphertexts and signatures of all ten algorithms, API keys and the audit log survive."""
+    old, new, file = tmp_path / "old", tmp_path / "new", tmp_path / "backup"
+    here, there = stores(source, old), stores(target, new)
+    files = tmp_path / "ready", tmp_path / "output"
+    with run_installation(old, *files, options=here.options) as installation:
+        tenant = installation.new_tenant()
+        witness = witness_of(tenant)
+        api_key, tenant_id = tenant.api_key, tenant.tenant_id
+        status, said = command(
+            *("backup", "--data", old, "--recovery-key", recovery_key.public, "--to", file)
+        )
+        assert status == 0, said
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    log = log_of(here)
+
+    status, said = command(
+        *("restore", file, "--recovery-key", recovery_key.private, "--data", new),
+        *("--root-key", old / "keyservice" / "root.key", *there.options),
+    )
+    assert status == 0, said
+    restored = log_of(there)
+    assert restored["audit_records"]
+    for table, rows in restored.items():
+        if table != "audit_log":
+            assert rows == log[table][: len(rows)]
+    assert restored["audit_log"][0][0] == log["audit_log"][0][0]
+    shutil.rmtree(old)
+
+    with run_installation(new, *files) as installation:
+        witness.testify(installation.caller(api_key, tenant_id))
+        assert installation.operator().get(f"/tenants/{tenant_id}")["id"] == tenant_id
+
+
+def work(caller: Caller, stop: threading.Event, done: list[tuple[str, int]]) -> None:
+    """Change keys and API keys, and note every version that was acknowledged."""
+    while not stop.is_set():
+        made = caller.post("/kms/keys/rotate", {"algorithm": "Dilithium3"}, status=201)
+        done.append((caller.tenant_id, made["key_version"]))
+        caller.post("/kem/encrypt", {"plaintext": "eHh4"})
+        caller.get(f"/tenants/{caller.tenant_id}/api-keys")
+
+
+def test_a_consistent_moment(
+    run_installation: Run,
+    command: Command,
+    recovery_key: RecoveryKey,
+    ask_file: AskFile,
+    tmp_path: Path,
+) -> None:
+    """Made under load, a backup has all that was acknowledged before, and nothing by halves."""
+    old, new, file = tmp_path / "old", tmp_path / "new", tmp_path / "backup"
+    with run_installation(old, tmp_path / "ready", tmp_path / "output") as installation:
+        tenants = [installation.new_tenant() for _ in range(WRITERS)]
+        for tenant in tenants:
+            for algorithm in ("Dilithium3", "Kyber768"):
+                tenant.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
+        done: list[tuple[str, int]] = []
+        stop = threading.Event()
+        threads = [threading.Thread(target=work, args=(tenant, stop, done)) for tenant in tenants]
+        for thread in threads:
+            thread.start()
+        while len(done) < 10 * WRITERS:
+            time.sleep(0.01)
+        acknowledged = list(done)
+        status, said = command(
+            *("backup", "--data", old, "--recovery-key", recovery_key.public, "--to", file)
+        )
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert status == 0, said
+    assert len(done) > len(acknowledged)  # they went on
+    status, said = command(
+        *("restore", file, "--recovery-key", recovery_key.private, "--data", new),
+        *("--root-key", old / "keyservice" / "root.key"),
+    )
+    assert status == 0, said
+
+    keys = new / "keyservice" / "keys.sqlite3"
+    there = {
+        (tenant, version)
+        for tenant, version in ask_file(
+            keys, "SELECT tenant_id, version FROM keys WHERE algorithm = 'Dilithium3'"
+        )
+    }
+    assert {(tenant.replace("-", ""), version) for tenant, version in acknowledged} <= there
+    assert not ask_file(
+        keys,
+        "SELECT * FROM keyrings r WHERE versions != (SELECT count(*) FROM keys k "
+        "WHERE k.tenant_id = r.tenant_id AND k.algorithm = r.algorithm)",
+    )
+    ((count, last),) = ask_file(keys, "SELECT count(*), max(id) FROM audit_records")
+    assert count == last > 0
+    ((changes,),) = ask_file(
+        keys,
+        "SELECT count(*) FROM audit_records WHERE outcome = 'success' "
+        "AND operation IN ('generate-key', 'rotate-key')",
+    )
+    assert ask_file(keys, "SELECT count(*) FROM keys") == [(changes,)]
+
+
+@dataclass(frozen=True)
+class Backup:
+    """A backup of an installation that is stopped."""
+
+    file: Path
+    data: Path
+
+    @property
+    def root_key(self) -> Path:
+        """Its root key."""
+        return self.data / "keyservice" / "root.key"
+
+
+@pytest.fixture(scope="module")
+def backup(
+    tmp_path_factory: pytest.TempPathFactory,
+    run_installation: Run,
+    command: Command,
+    recovery_key: RecoveryKey,
+) -> Backup:
+    """A small backup."""
+    folder = tmp_path_factory.mktemp("backup")
+    made = Backup(folder / "backup", folder / "data")
+    with run_installation(made.data, folder / "ready", folder / "output") as installation:
+        installation.demo().post("/kms/keys/generate", {"algorithm": "X-Wing"}, status=201)
+    status, said = command(
+        *("backup", "--data", made.data, "--recovery-key", recovery_key.public),
+        *("--to", made.file),
+    )
+    assert status == 0, said
+    return made
+
+
+class Attempt:
+    """A restore that must fail: its arguments, and what is in the folder it restores to."""
+
+    def __init__(self, folder: Path, backup: Backup, recovery_key: RecoveryKey) -> None:
+        self.folder = folder
+        self.data = folder / "new"
+        self.file = Path(shutil.copy(backup.file, folder / "backup"))
+        self.recovery_key = recovery_key.private
+        self.root_key = backup.root_key
+        self.backup = backup
+        self.options: tuple[str, ...] = ()
+
+
+@pytest.fixture
+def attempt(tmp_path: Path, backup: Backup, recovery_key: RecoveryKey) -> Attempt:
+    """A restore that would succeed."""
+    return Attempt(tmp_path, backup, recovery_key)
+
+
+def other_recovery_key(attempt: Attempt, command: Command) -> str:
+    files = attempt.folder / "private", attempt.folder / "public"
+    status, _ = command("recovery-key", "create", "--private", files[0], "--public", files[1])
+    assert status == 0
+    attempt.recovery_key = files[0]
+    return "made for another recovery key"
+
+
+def other_root_key(attempt: Attempt, _: Command) -> str:
+    attempt.root_key = attempt.folder / "root.key"
+    attempt.root_key.write_bytes(bytes(32))
+    attempt.root_key.chmod(0o400)
+    return "sealed under root key 1"
+
+
+def flipped_bit(attempt: Attempt, _: Command) -> str:
+    data = bytearray(attempt.file.read_bytes())
+    data[-20] ^= 1
+    attempt.file.write_bytes(data)
+    return "it is damaged"
+
+
+def cut_off(attempt: Attempt, _: Command) -> str:
+    attempt.file.write_bytes(attempt.file.read_bytes()[:-1])
+    return "it is damaged"
+
+
+def no_backup(attempt: Attempt, _: Command) -> str:
+    attempt.file.write_bytes(b"something else")
+    return "not a backup"
+
+
+def no_file(attempt: Attempt, _: Command) -> str:
+    attempt.file.unlink()
+    return "No such file"
+
+
+def full_target(attempt: Attempt, _: Command) -> str:
+    attempt.data.mkdir()
+    (attempt.data / "precious").write_text("precious")
+    return "is not empty"
+
+
+def newer_schema(attempt: Attempt, command: Command) -> str:
+    data = attempt.folder / "data"
+    shutil.copytree(attempt.backup.data, data, ignore=shutil.ignore_patterns("*.sock"))
+    with closing(sqlite3.connect(data / "keyservice" / "keys.sqlite3")) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    attempt.file.unlink()
+    public = attempt.recovery_key.with_suffix(".public")
+    status, said = command(
+        *("backup", "--data", data, "--recovery-key", public, "--to", attempt.file)
+    )
+    assert status == 0, said
+    return "a schema that this version of pqkeep does not know"
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        other_recovery_key,
+        other_root_key,
+        flipped_bit,
+        cut_off,
+        no_backup,
+        no_file,
+        full_target,
+        newer_schema,
+    ],
+)
+def test_a_restore_that_is_refused(
+    mistake: Callable[[Attempt, Command], str], attempt: Attempt, command: Command
+) -> None:
+    """What does not fit is said, status 1, and everything is as it was before."""
+    message = mistake(attempt, command)
+    before = sorted(attempt.folder.rglob("*"))
+    status, said = command(
+        *("restore", attempt.file, "--recovery-key", attempt.recovery_key),
+        *("--root-key", attempt.root_key, "--data", attempt.data),
+    )
+    assert (status, message in said) == (1, True), said
+    assert "Traceback" not in said
+    assert sorted(attempt.folder.rglob("*")) == before
+
+
+def test_a_database_that_is_not_empty(
+    attempt: Attempt, command: Command, stores: Callable[[str, Path], Store]
+) -> None:
+    """A database on a server that has a table is not restored into, and the other stays empty."""
+    store = stores("postgresql", attempt.data)
+    _, accounts, _, keys = store.options
+    with psycopg.connect(keys) as connection:
+        connection.execute("CREATE TABLE precious (id integer)")
+    status, said = command(
+        *("restore", attempt.file, "--recovery-key", attempt.recovery_key),
+        *("--root-key", attempt.root_key, "--data", attempt.data, *store.options),
+    )
+    assert (status, "is not empty" in said) == (1, True), said
+    assert not attempt.data.exists()
+    with psycopg.connect(accounts) as connection:
+        tables = "SELECT count(*) FROM information_schema.tables WHERE table_schema = 'public'"
+        assert connection.execute(tables).fetchall() == [(0,)]
+
+
+def test_no_backup_is_overwritten(
+    backup: Backup, command: Command, recovery_key: RecoveryKey
+) -> None:
+    """A backup to a file that is there is refused, and the file stays."""
+    before = backup.file.read_bytes()
+    status, said = command(
+        *("backup", "--data", backup.data, "--recovery-key", recovery_key.public),
+        *("--to", backup.file),
+    )
+    assert (status, "is there already" in said) == (1, True), said
+    assert backup.file.read_bytes() == before
+
+
+def test_secrets_are_not_in_a_backup(backup: Backup) -> None:
+    """Neither root key nor pepper nor tenants' names can be read in the file."""
+    data = backup.file.read_bytes()
+    for secret in (
+        backup.root_key.read_bytes(),
+        (backup.data / "gateway" / "pepper").read_bytes(),
+        b"enterprise_plus",
+    ):
+        assert secret not in data

@@ -1,0 +1,48 @@
+"""Kills a real installation under load, again and again, and then goes through its books.
+
+``python -m tests.campaign --operations 100000 --kills 50``, or ``make campaign``. Exit status 1:
+something is lost, twice, or not as the log says.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+
+from tests.campaign.run import Plan, campaign
+from tests.conftest import on_postgresql
+
+from conftest import running_postgres
+
+
+def main() -> int:
+    """Run one campaign and print what it found."""
+    usual = Plan()
+    parser = argparse.ArgumentParser(prog="python -m tests.campaign", description=__doc__)
+    parser.add_argument("--operations", type=int, default=usual.operations)
+    parser.add_argument("--kills", type=int, default=usual.kills)
+    parser.add_argument("--threads", type=int, default=usual.threads)
+    parser.add_argument("--seed", default=usual.seed)
+    parser.add_argument("--postgresql", action="store_true", help="keep both databases there")
+    parser.add_argument("--keep", type=Path, help="keep data, export and report in this directory")
+    arguments = parser.parse_args()
+    plan = Plan(arguments.operations, arguments.kills, arguments.threads, arguments.seed)
+    with ExitStack() as stack:
+        folder = arguments.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder.mkdir(exist_ok=True)
+        if arguments.postgresql:
+            server = stack.enter_context(running_postgres())
+            options = stack.enter_context(on_postgresql(server))
+            accounts, keys = (url.replace("://", "+psycopg://") for url in options[1::2])
+            report = campaign(plan, folder, options, (accounts, keys))
+        else:
+            report = campaign(plan, folder)
+    sys.stdout.write(json.dumps(asdict(report), indent=2) + "\n")
+    return 1 if any(report.findings.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

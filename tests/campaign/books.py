@@ -1,0 +1,62 @@
+"""What an installation has in its databases, read without its own code but for the tables."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from pqkeep_gateway.storage import schema as accounts
+from pqkeep_keyservice.storage import schema as keys
+
+Rows = Sequence[sa.Row[Any]]
+
+
+@dataclass(frozen=True)
+class Books:
+    """All rows, in the order of their keys."""
+
+    log_id: str
+    records: Rows
+    tiles: Rows
+    checkpoints: Rows
+    keyrings: Rows
+    keys: Rows
+    usage: Rows
+    tenants: Rows
+    api_keys: Rows
+    outbox: Rows
+
+
+def sqlite_urls(data: Path) -> tuple[sa.URL, sa.URL]:
+    """Return where a data directory has its accounts, and its keys."""
+    return (
+        sa.URL.create("sqlite", database=str(data / "gateway" / "accounts.sqlite3")),
+        sa.URL.create("sqlite", database=str(data / "keyservice" / "keys.sqlite3")),
+    )
+
+
+def read(accounts_url: sa.URL | str, keys_url: sa.URL | str) -> Books:
+    """Read everything that the checks ask about."""
+    ours = _all(
+        keys_url,
+        (keys.AUDIT_LOG, keys.AUDIT_RECORDS, keys.AUDIT_TILES, keys.AUDIT_CHECKPOINTS),
+        (keys.KEYRINGS, keys.KEYS, keys.KEY_USAGE),
+    )
+    theirs = _all(accounts_url, (accounts.TENANTS, accounts.API_KEYS, accounts.OUTBOX))
+    log, records, tiles, checkpoints, keyrings, all_keys, usage = ours
+    return Books(log[0].log_id, records, tiles, checkpoints, keyrings, all_keys, usage, *theirs)
+
+
+def _all(url: sa.URL | str, *tables: Sequence[sa.Table]) -> list[Rows]:
+    engine = sa.create_engine(url)
+    try:
+        with engine.connect() as connection:
+            return [
+                connection.execute(sa.select(table).order_by(*table.primary_key)).all()
+                for group in tables
+                for table in group
+            ]
+    finally:
+        engine.dispose()

@@ -1,0 +1,163 @@
+"""A campaign: a real installation is killed under load, again and again, and its books are read."""
+
+import json
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import httpx2
+import sqlalchemy as sa
+from tests.campaign import checks
+from tests.campaign.books import read, sqlite_urls
+from tests.campaign.client import Caller, Ledger, client
+from tests.campaign.dice import Dice
+from tests.campaign.scene import Scene, set_the_scene
+from tests.campaign.work import Worker
+from tests.conftest import API, Installation, running
+
+VICTIMS = ("pqkeep_gateway", "pqkeep_keyservice")
+EXPORT = "export.jsonl"
+POLL_SECONDS = 0.01
+SETTLE_SECONDS = 30.0
+OUTBOX_SECONDS = 1.2
+"""What waits in the outbox is brought every second."""
+EXPORT_SECONDS = 600.0
+
+Urls = tuple[sa.URL | str, sa.URL | str]
+"""Of the accounts and of the keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How large a campaign is."""
+
+    operations: int = 100_000
+    kills: int = 50
+    threads: int = 16
+    seed: str = "1"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a campaign was, and what it found."""
+
+    seed: str
+    database: str
+    operations: int
+    kills: dict[str, int]
+    seconds: float
+    answers: dict[str, int]
+    broken: int
+    records: int
+    checkpoints: int
+    findings: dict[str, list[str]]
+
+
+def campaign(
+    plan: Plan, folder: Path, options: Sequence[str] = (), urls: Urls | None = None
+) -> Report:
+    """Run an installation, load it, kill it, settle, stop it, and read its books."""
+    ledgers = [Ledger() for _ in range(plan.threads + 1)]
+    began = time.monotonic()
+    files = folder / "data", folder / "ready.json", folder / "output"
+    with running(*files, options=options) as installation:
+        with client(installation.base_url, ledgers[-1]) as first:
+            scene = set_the_scene(first, installation.ready["operator_key"], plan.threads)
+        with at_work(installation, scene, ledgers, plan.seed):
+            kills = _kill(installation, ledgers, plan)
+        seconds = time.monotonic() - began
+        exported = _settle(installation, scene.operator)
+        (folder / EXPORT).write_bytes(exported)
+    books = read(*(urls or sqlite_urls(folder / "data")))
+    promises = [promise for ledger in ledgers for promise in ledger.promises]
+    found = checks.everything(books, promises)
+    found["answers"] = [wrong for ledger in ledgers for wrong in ledger.wrong]
+    found["export"] = list(checks.the_export_is_the_log(books, exported))
+    answers = sum((ledger.answers for ledger in ledgers), Counter[tuple[int, str]]())
+    report = Report(
+        seed=plan.seed,
+        database="postgresql" if options else "sqlite",
+        operations=len(promises),
+        kills=dict(kills),
+        seconds=round(seconds, 1),
+        answers={f"{status} {code}".strip(): n for (status, code), n in sorted(answers.items())},
+        broken=sum(ledger.broken for ledger in ledgers),
+        records=len(books.records),
+        checkpoints=len(books.checkpoints),
+        findings=found,
+    )
+    (folder / "report.json").write_text(json.dumps(asdict(report), indent=2))
+    return report
+
+
+@contextmanager
+def at_work(
+    installation: Installation, scene: Scene, ledgers: Sequence[Ledger], seed: str
+) -> Iterator[None]:
+    """Let a thread work for each tenant that is not always busy, until the block ends."""
+    stop = threading.Event()
+
+    def work(number: int, idle: Caller) -> None:
+        with client(installation.base_url, ledgers[number]) as mine:
+            Worker(scene, mine, Dice(f"{seed} {number}"), idle).run(stop)
+
+    with ThreadPoolExecutor(len(scene.idle)) as pool:
+        threads = [pool.submit(work, number, idle) for number, idle in enumerate(scene.idle)]
+        try:
+            yield
+        finally:
+            stop.set()
+        for thread in threads:
+            thread.result()
+
+
+def _kill(installation: Installation, ledgers: Sequence[Ledger], plan: Plan) -> Counter[str]:
+    """Kill one of the two after every so many operations; return when enough are done."""
+    dice = Dice(f"{plan.seed} kills")
+    kills: Counter[str] = Counter()
+    step = plan.operations // (plan.kills + 1)
+    for turn in range(1, plan.kills + 1):
+        _until(ledgers, turn * step)
+        time.sleep(dice.below(100) / 1000)
+        victim = dice.one_of(VICTIMS)
+        while (process := installation.children().get(victim)) is None:
+            time.sleep(POLL_SECONDS)
+        os.kill(process, signal.SIGKILL)
+        kills[victim] += 1
+    _until(ledgers, plan.operations)
+    return kills
+
+
+def _until(ledgers: Sequence[Ledger], operations: int) -> None:
+    last, since = 0, time.monotonic()
+    while (done := sum(ledger.operations for ledger in ledgers)) < operations:
+        if done != last:
+            last, since = done, time.monotonic()
+        if time.monotonic() - since > SETTLE_SECONDS:
+            raise TimeoutError(f"the service does not come back after {done} operations")
+        time.sleep(POLL_SECONDS)
+
+
+def _settle(installation: Installation, operator: Caller) -> bytes:
+    """Wait until the service is whole, have the log signed, and return its export."""
+    headers = {"X-API-Key": operator.credential}
+    deadline = time.monotonic() + SETTLE_SECONDS
+    with httpx2.Client(
+        base_url=installation.base_url + API, headers=headers, timeout=600, trust_env=False
+    ) as asking:
+        while True:
+            time.sleep(2)  # whatever waits in the outbox is brought every second
+            try:
+                if asking.post("/audit/checkpoints", json={}).is_success:
+                    break
+            except httpx2.TransportError:
+                if time.monotonic() > deadline:
+                    raise
+        return asking.get("/audit/export").raise_for_status().content

@@ -1,0 +1,123 @@
+"""The tenants of a campaign, and what its threads have made with their keys."""
+
+import uuid
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.campaign.client import Caller, Client
+
+KEMS = ("Kyber768", "X-Wing", "ML-KEM-1024")
+WRAPPING = KEMS[:2]
+SIGNATURES = ("Dilithium3", "Composite-ML-DSA", "ML-DSA-87")
+SLH_DSA = "SLH-DSA-SHA2-128f"
+OPERATOR_TENANT = str(uuid.UUID(int=0))
+"""Whose records those of the operator's refusals are."""
+BUSY_TENANTS = 6
+RATE = 1_000_000
+REMEMBERED = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What an operation returned, and the request that undoes or checks it."""
+
+    caller: Caller
+    body: dict[str, Any]
+    expected: dict[str, Any]
+
+
+@dataclass
+class Scene:
+    """Everybody there is. Threads share it: deques may be appended to by many at once."""
+
+    operator: Caller
+    busy: list[Caller] = field(default_factory=list)
+    idle: list[Caller] = field(default_factory=list)
+    """Tenants that are suspended now and then, one a thread."""
+    free: Caller | None = None
+    """A tenant of the free plan, which refuses much."""
+    made: dict[str, deque[Made]] = field(default_factory=dict)
+    """What can be asked next, by operation."""
+    api_keys: deque[Caller] = field(default_factory=deque)
+    """API keys to rotate and revoke; whoever takes one has it alone."""
+    keys: deque[tuple[Caller, str, int]] = field(default_factory=deque)
+    """Key versions: tenant, algorithm, version."""
+
+    def remember(self, operation: str, made: Made) -> None:
+        """Keep something for another operation."""
+        self.made.setdefault(operation, deque(maxlen=REMEMBERED)).append(made)
+
+    @property
+    def plan_bound(self) -> Caller:
+        """The tenant of the free plan."""
+        assert self.free is not None
+        return self.free
+
+
+def set_the_scene(client: Client, operator_key: str, threads: int) -> Scene:
+    """Make the tenants and their first keys."""
+    scene = Scene(Caller(OPERATOR_TENANT, "operator", operator_key))
+    scene.busy = [_tenant(client, scene, "enterprise_plus") for _ in range(BUSY_TENANTS)]
+    scene.idle = [_tenant(client, scene, "enterprise_plus") for _ in range(threads)]
+    scene.free = _tenant(client, scene, "free")
+    for caller in scene.busy:
+        for algorithm in (*KEMS, *SIGNATURES):
+            _generate(client, scene, caller, algorithm)
+    _generate(client, scene, scene.busy[0], SLH_DSA)
+    for algorithm in ("Kyber768", "Dilithium3"):
+        _generate(client, scene, scene.free, algorithm)
+    return scene
+
+
+def new_tenant(client: Client, scene: Scene, plan: str) -> str:
+    """Make a tenant; return its id."""
+    body = {"name": f"tenant {uuid.uuid4()}", "plan": plan}
+    made = client.ask(scene.operator, "POST", "/tenants", body, once=str(uuid.uuid4()))
+    assert made is not None
+    assert made.is_success, made
+    tenant_id: str = made.data["id"]
+    client.promised(made, Caller(tenant_id, "operator", ""), "create-tenant")
+    return tenant_id
+
+
+def new_api_key(client: Client, scene: Scene, tenant_id: str) -> Caller:
+    """Make one more API key of a tenant."""
+    path = f"/tenants/{tenant_id}/api-keys"
+    made = client.ask(scene.operator, "POST", path, {}, once=str(uuid.uuid4()))
+    assert made is not None
+    assert made.is_success, made
+    version = made.data["version"]
+    client.promised(made, Caller(tenant_id, "operator", ""), "create-api-key", key_version=version)
+    return Caller(tenant_id, f"api-key:{version}", made.data["api_key"])
+
+
+def change_tenant(client: Client, scene: Scene, tenant_id: str, change: dict[str, Any]) -> bool:
+    """Change a tenant, as the operator; return whether that was answered."""
+    changed = client.ask(scene.operator, "PATCH", f"/tenants/{tenant_id}", change)
+    if changed is None:
+        return False
+    assert changed.is_success, changed
+    ((name, value),) = change.items()
+    operation = {
+        ("status", "suspended"): "suspend-tenant",
+        ("status", "active"): "resume-tenant",
+    }.get((name, value), f"set-rate-limit-{value}")
+    client.promised(changed, Caller(tenant_id, "operator", ""), operation)
+    return True
+
+
+def _tenant(client: Client, scene: Scene, plan: str) -> Caller:
+    tenant_id = new_tenant(client, scene, plan)
+    assert change_tenant(client, scene, tenant_id, {"requests_per_minute": RATE})
+    return new_api_key(client, scene, tenant_id)
+
+
+def _generate(client: Client, scene: Scene, caller: Caller, algorithm: str) -> None:
+    body = {"algorithm": algorithm}
+    made = client.ask(caller, "POST", "/kms/keys/generate", body, once=str(uuid.uuid4()))
+    assert made is not None
+    assert made.is_success, made
+    client.promised(made, caller, "generate-key", key_version=made.data["key_version"])
+    if caller in scene.busy:
+        scene.keys.append((caller, algorithm, made.data["key_version"]))

@@ -1,0 +1,35 @@
+"""kill -9, again and again, under every kind of load: nothing is lost, twice or unexplained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.campaign.conftest import PLAN
+from tests.campaign.run import Report
+
+
+@pytest.fixture
+def report(small_campaign: tuple[Report, Path]) -> Report:
+    """What a small campaign found."""
+    return small_campaign[0]
+
+
+def test_campaign_is_one(report: Report) -> None:
+    """Both processes were killed, and far more requests were answered than lost."""
+    assert sum(report.kills.values()) == PLAN.kills
+    assert len(report.kills) == 2
+    assert report.operations >= PLAN.operations
+    assert report.answers["503 ERR_SERVICE_001"] > 0
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        *("promises", "nothing twice", "no gaps", "keys", "accounts"),
+        *("uses", "tree", "checkpoints", "answers", "export"),
+    ],
+)
+def test_nothing_is_lost(report: Report, check: str) -> None:
+    """After all kills this check of answers, log, keys and accounts against each other holds."""
+    assert report.findings[check] == []

@@ -1,0 +1,326 @@
+"""A log that is tampered with where it lies: found when the key service starts, or by the verifier."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA65PrivateKey
+from tests.campaign import checks
+from tests.campaign.books import Books, read, sqlite_urls
+from tests.campaign.run import EXPORT, Report
+
+from pqkeep.audit import verify
+from pqkeep_gateway.access.principals import OperatorPrincipal
+from pqkeep_gateway.http import audit
+from pqkeep_gateway.http.endpoint import ApiCall, Lines
+from pqkeep_gateway.http.errors import ApiError
+from pqkeep_gateway.key_client import KeyClient
+
+START_SECONDS = 20.0
+OLD = 10
+"""A record whose tile is long complete."""
+SOON_SECONDS = 11.0
+"""An export that is older than that does not make up for a checkpoint that it does not know."""
+NOBODY = "0" * 32
+TABLES = ("audit_records", "audit_tiles", "audit_checkpoints", "keys")
+
+Tamper = Callable[[sqlite3.Connection], None]
+
+
+def edit_an_old_one(log: sqlite3.Connection) -> None:
+    """Say that somebody else did it."""
+    _edit(log, OLD)
+
+
+def edit_the_last(log: sqlite3.Connection) -> None:
+    _edit(log, _size(log))
+
+
+def remove_an_old_one(log: sqlite3.Connection) -> None:
+    log.execute("DELETE FROM audit_records WHERE id = ?", (OLD,))
+
+
+def remove_the_last(log: sqlite3.Connection) -> None:
+    log.execute("DELETE FROM audit_records WHERE id = ?", (_size(log),))
+
+
+def swap(log: sqlite3.Connection) -> None:
+    """Exchange the places of two neighbours of different tenants."""
+    for old, new in ((OLD, 0), (OLD + 1, OLD), (0, OLD + 1)):
+        log.execute("UPDATE audit_records SET id = ? WHERE id = ?", (new, old))
+
+
+def insert(log: sqlite3.Connection) -> None:
+    """Put one more between two others: every later one has another id."""
+    log.execute("UPDATE audit_records SET id = -id WHERE id > ?", (OLD,))
+    log.execute("UPDATE audit_records SET id = 1 - id WHERE id < 0")
+    names = ", ".join(
+        name for (_, name, *_) in log.execute("PRAGMA table_info(audit_records)") if name != "id"
+    )
+    values = names.replace("number", "1000000").replace("event_id", "NULL")
+    log.execute(
+        f"INSERT INTO audit_records (id, {names}) "  # noqa: S608 - names of columns
+        f"SELECT id + 1, {values} FROM audit_records WHERE id = ?",
+        (OLD,),
+    )
+
+
+def change_a_tile(log: sqlite3.Connection) -> None:
+    log.execute("UPDATE audit_tiles SET hash = randomblob(32) WHERE level = 1 * 8 AND position = 1")
+
+
+def change_the_root(log: sqlite3.Connection) -> None:
+    log.execute("UPDATE audit_checkpoints SET root = randomblob(32) WHERE size = ?", (_size(log),))
+
+
+def change_the_signature(log: sqlite3.Connection) -> None:
+    log.execute(
+        "UPDATE audit_checkpoints SET signature = randomblob(length(signature)) WHERE size = ?",
+        (_size(log),),
+    )
+
+
+def truncate(log: sqlite3.Connection) -> None:
+    """Take the log back to an earlier checkpoint, with everything that was made since."""
+    ((size,),) = log.execute(
+        "SELECT max(size) FROM audit_checkpoints WHERE size < ?", (_size(log),)
+    )
+    log.execute("DELETE FROM audit_records WHERE id > ?", (size,))
+    log.execute("DELETE FROM audit_checkpoints WHERE size > ?", (size,))
+    log.execute("DELETE FROM audit_tiles WHERE (position + 1) * (1 << level) > ?", (size,))
+
+
+def rehash(log: sqlite3.Connection) -> None:
+    """Edit a record, and make tree and checkpoints fit it; they cannot be signed again."""
+    _edit(log, OLD)
+    log.commit()
+    books = _books(log)
+    tiles, roots = checks.tree(books, [each.size for each in books.checkpoints])
+    log.executemany(
+        "UPDATE audit_tiles SET hash = ? WHERE level = ? AND position = ?",
+        [(top, *name) for name, top in tiles.items()],
+    )
+    log.executemany(
+        "UPDATE audit_checkpoints SET root = ? WHERE size = ?",
+        [(root, size) for size, root in roots.items()],
+    )
+
+
+def replace_the_key(log: sqlite3.Connection) -> None:
+    """Make everything fit an edited record, and sign it with a key put in the real one's place."""
+    rehash(log)
+    log.commit()
+    books = _books(log)
+    forger = MLDSA65PrivateKey.generate()
+    log.execute(
+        "UPDATE keys SET public_key = ? WHERE tenant_id = ? AND algorithm = ?",
+        (forger.public_key().public_bytes_raw(), NOBODY, checks.SIGNED_WITH),
+    )
+    log.executemany(
+        "UPDATE audit_checkpoints SET signature = ? WHERE size = ?",
+        [
+            (forger.sign(checks.signed_text(books.log_id, each), checks.CONTEXT), each.size)
+            for each in books.checkpoints
+        ],
+    )
+
+
+def _edit(log: sqlite3.Connection, record: int) -> None:
+    log.execute("UPDATE audit_records SET principal = 'api-key:99' WHERE id = ?", (record,))
+
+
+def _size(log: sqlite3.Connection) -> int:
+    size: int = log.execute("SELECT max(id) FROM audit_records").fetchone()[0]
+    return size
+
+
+def _books(log: sqlite3.Connection) -> Books:
+    file = Path(log.execute("PRAGMA database_list").fetchone()[2])
+    return read(*sqlite_urls(file.parent.parent))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A way to tamper, and what is said of it."""
+
+    tamper: Tamper
+    named: tuple[str, int | None]
+    """By the verifier, of an export that the running service made afterwards: kind and record.
+
+    Every record of a tile whose hash does not fit is named, or every record where the last tile's
+    does not: which of them was edited nobody can tell. None: no record, or not that one.
+    """
+    at_start: str | None
+    """By the key service, when it starts again; None: it cannot know, and the verifier has to."""
+
+
+RECORDS = "records are not those that were signed"
+SIGNATURE = "a signature that is not the log's"
+KEYS = "keys are not those that were made here"
+CASES = [
+    Case(edit_an_old_one, ("edited", OLD), None),
+    Case(edit_the_last, ("edited", None), RECORDS),
+    Case(remove_an_old_one, ("missing", OLD), None),
+    Case(remove_the_last, ("truncated", None), RECORDS),
+    Case(swap, ("edited", OLD), None),
+    Case(insert, ("edited", OLD + 1), RECORDS),
+    Case(change_a_tile, ("wrong-proof", None), RECORDS),
+    Case(change_the_root, ("bad-signature", None), RECORDS),
+    Case(change_the_signature, ("bad-signature", None), SIGNATURE),
+    Case(rehash, ("bad-signature", None), SIGNATURE),
+    Case(replace_the_key, ("bad-signature", None), KEYS),
+    Case(truncate, ("truncated", None), None),
+]
+
+
+@pytest.fixture
+def kept(small_campaign: tuple[Report, Path], tmp_path: Path) -> tuple[Path, Path]:
+    """What somebody kept elsewhere: the log's keys, and a checkpoint."""
+    lines = (small_campaign[1] / EXPORT).read_bytes().splitlines(keepends=True)
+    files = tmp_path / "keys.jsonl", tmp_path / "checkpoint.jsonl"
+    for file, kind in zip(files, (b'{"type":"key"', b'{"type":"checkpoint"'), strict=True):
+        file.write_bytes(b"".join(line for line in lines if line.startswith(kind)))
+    return files
+
+
+def _copy(small_campaign: tuple[Report, Path], folder: Path) -> Path:
+    """Copy the data that the campaign left."""
+    ignored = shutil.ignore_patterns("*.sock")
+    return shutil.copytree(small_campaign[1] / "data", folder / "d", ignore=ignored)
+
+
+@contextmanager
+def key_service(data: Path) -> Iterator[str | None]:
+    """Run a key service alone; yield why it does not start, or None."""
+    folder = data / "keyservice"
+    output = data / "output"
+    with output.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "pqkeep_keyservice", folder / "settings.toml"],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env={"PATH": os.defpath},
+        )
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while process.poll() is None and "serving" not in output.read_text():
+            assert time.monotonic() < deadline, output.read_text()
+            time.sleep(0.02)
+        assert process.returncode in (None, os.EX_CONFIG)
+        yield None if process.returncode is None else output.read_text()
+    finally:
+        process.terminate()
+        process.wait(START_SECONDS)
+
+
+@pytest.fixture(scope="module")
+def served(
+    small_campaign: tuple[Report, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    """A copy of the data, while a key service serves it."""
+    data = _copy(small_campaign, tmp_path_factory.mktemp("served"))
+    with key_service(data) as problem:
+        assert problem is None
+        yield data
+
+
+@contextmanager
+def tampered(data: Path, original: Path, tamper: Tamper) -> Iterator[None]:
+    """Tamper with the key service's database; put everything back at the end."""
+    with closing(sqlite3.connect(_database(data), timeout=10)) as log:
+        with log:
+            tamper(log)
+        yield
+        log.execute("ATTACH ? AS original", (str(_database(original)),))
+        with log:
+            for table in TABLES:
+                log.execute(f"DELETE FROM main.{table}")  # noqa: S608 - one of ours
+                log.execute(
+                    f"INSERT INTO main.{table} SELECT * FROM original.{table}"  # noqa: S608
+                )
+
+
+def _database(data: Path) -> Path:
+    return data / "keyservice" / "keys.sqlite3"
+
+
+async def export(data: Path, file: Path) -> None:
+    """Have the gateway's endpoint export what the key service says, as far as it goes."""
+    keys = KeyClient(str(data / "keyservice" / "keyservice.sock"))
+    connected = asyncio.create_task(keys.run())
+    while not await keys.is_reachable():  # noqa: ASYNC110 - it tells nobody
+        await asyncio.sleep(0.02)
+    (endpoint,) = (each for each in audit.endpoints(keys) if each.path == "/audit/export")
+    call = ApiCall(
+        principal=OperatorPrincipal(), request_id="", source_address="", path={}, query={}, body={}
+    )
+    lines = await endpoint.act(call)
+    assert isinstance(lines, Lines)
+    with file.open("wb") as exported, suppress(ApiError):  # the connection is cut then
+        async for chunk in lines.chunks:
+            exported.write(chunk)
+    connected.cancel()
+
+
+def _ids(case: Case) -> str:
+    return case.tamper.__name__
+
+
+@pytest.mark.parametrize("case", CASES, ids=_ids)
+async def test_what_the_verifier_says(
+    case: Case,
+    small_campaign: tuple[Report, Path],
+    served: Path,
+    kept: tuple[Path, Path],
+    tmp_path: Path,
+) -> None:
+    """An export of the tampered log is refuted, with kept keys and one kept checkpoint."""
+    keys, checkpoint = kept
+    exported = tmp_path / EXPORT
+    signed_at = datetime.fromisoformat(json.loads(checkpoint.read_bytes())["at"])
+    if case.tamper is truncate:
+        await asyncio.sleep(
+            max(0.0, SOON_SECONDS - (datetime.now(UTC) - signed_at).total_seconds())
+        )
+    with tampered(served, small_campaign[1] / "data", case.tamper):
+        await export(served, exported)
+    found = verify([exported, checkpoint], trusted_keys=keys).findings
+    kind, record = case.named
+    assert kind in {each.kind for each in found if record in (None, each.record)}, found[:3]
+
+
+async def test_what_the_verifier_says_of_the_original(
+    served: Path, kept: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Of a log that nobody tampered with it says nothing."""
+    exported = tmp_path / EXPORT
+    await export(served, exported)
+    assert verify([exported, kept[1]], trusted_keys=kept[0]).is_verified
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.at_start], ids=_ids)
+def test_what_the_key_service_says(
+    case: Case, small_campaign: tuple[Report, Path], tmp_path: Path
+) -> None:
+    """It does not start on a log that is not the one it signed, and says what is wrong."""
+    data = _copy(small_campaign, tmp_path)
+    with closing(sqlite3.connect(_database(data))) as log, log:
+        case.tamper(log)
+    with key_service(data) as problem:
+        assert case.at_start is not None
+        assert problem is not None
+        assert case.at_start in problem

@@ -1,0 +1,161 @@
+"""A full disk: nothing but 503 and what is durable, and it goes on by itself when there is room."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.campaign import checks
+from tests.campaign.books import read, sqlite_urls
+from tests.campaign.client import Ledger, Promise, client
+from tests.campaign.run import OUTBOX_SECONDS, at_work
+from tests.campaign.scene import set_the_scene
+
+if TYPE_CHECKING:
+    from tests.conftest import Installation
+
+THREADS = 6
+BEFORE_SECONDS = 1.0
+FILLING_SECONDS = 0.3
+FULL_SECONDS = 3.0
+BACK_SECONDS = 30.0
+SIZE = 64 << 20
+CHUNK = 1 << 20
+_LIBC = ctypes.CDLL(None, use_errno=True)
+BROKEN = 0
+"""Stands for the status of a request without an answer."""
+
+Full = Callable[["Installation"], AbstractContextManager[None]]
+"""Leaves no room for the length of a ``with`` block."""
+
+
+@contextmanager
+def ballast(installation: Installation) -> Iterator[None]:
+    """Fill the file system that the data directory is on, to the last byte."""
+    file = installation.data / "ballast"
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT)
+    size = CHUNK
+    while size:
+        try:
+            size = os.write(descriptor, bytes(size))
+        except OSError:
+            size //= 2
+    os.close(descriptor)
+    yield
+    file.unlink()
+
+
+def limit_of(module: str) -> Full:
+    """Let a process's files grow no more: to it, that is a full disk, and it takes no root."""
+
+    @contextmanager
+    def limited(installation: Installation) -> Iterator[None]:
+        pid = installation.children()[module]
+        before = resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
+        yield
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
+
+    return limited
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 MiB. Where this may not be mounted, the limits are what is tested."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if _LIBC.mount(b"none", bytes(folder), b"tmpfs", 0, f"size={SIZE}".encode()):
+        pytest.skip(f"cannot mount a file system here: {os.strerror(ctypes.get_errno())}")
+    yield folder
+    assert _LIBC.umount2(bytes(folder), 0) == 0
+
+
+@dataclass
+class Seen:
+    """What clients saw."""
+
+    ledgers: list[Ledger]
+    while_full: Counter[int]
+    """Answers by status."""
+    processes: dict[str, int]
+    """Before the disk was full."""
+
+    @property
+    def promises(self) -> list[Promise]:
+        return [promise for ledger in self.ledgers for promise in ledger.promises]
+
+
+def work_while_full(installation: Installation, full: Full) -> Seen:
+    """Ask for everything before, while and after a disk is full, until all is well again."""
+    ledgers = [Ledger() for _ in range(THREADS + 1)]
+    with client(installation.base_url, ledgers[-1]) as first:
+        scene = set_the_scene(first, installation.ready["operator_key"], THREADS)
+    processes = installation.children()
+    with at_work(installation, scene, ledgers, "full"):
+        time.sleep(BEFORE_SECONDS)
+        with full(installation):
+            time.sleep(FILLING_SECONDS)
+            before = _statuses(ledgers)
+            time.sleep(FULL_SECONDS)
+            while_full = _statuses(ledgers) - before
+        _until_all_is_well(ledgers)
+    time.sleep(OUTBOX_SECONDS)
+    return Seen(ledgers, while_full, processes)
+
+
+def _statuses(ledgers: Sequence[Ledger]) -> Counter[int]:
+    seen: Counter[int] = Counter()
+    for ledger in ledgers:
+        for (status, _), count in ledger.answers.copy().items():
+            seen[status] += count
+        seen[BROKEN] += ledger.broken
+    return seen
+
+
+def _until_all_is_well(ledgers: Sequence[Ledger]) -> None:
+    """Wait until for a second nothing is refused for want of a part, and much is done."""
+    deadline = time.monotonic() + BACK_SECONDS
+    while True:
+        before = _statuses(ledgers)
+        time.sleep(1)
+        now = _statuses(ledgers) - before
+        if now[200] and now[201] and not now[503]:
+            return
+        assert time.monotonic() < deadline, now
+
+
+def _everything_is_right(installation: Installation, seen: Seen) -> None:
+    assert seen.while_full[503] > 0
+    assert seen.while_full.keys() <= {200, 201, 400, 403, 404, 503}
+    assert installation.children() == seen.processes  # nothing was started again
+    installation.stop()
+    books = read(*sqlite_urls(installation.data))
+    found = checks.everything(books, seen.promises)
+    assert not any(found.values()), found
+    assert [wrong for ledger in seen.ledgers for wrong in ledger.wrong] == []
+
+
+def test_full_file_system(start: Callable[..., Installation], small_disk: Path) -> None:
+    """With no byte left for either database nothing is acknowledged that is not in the log.
+
+    Once there is room both go on by themselves.
+    """
+    installation = start(small_disk / "data")
+    seen = work_while_full(installation, ballast)
+    _everything_is_right(installation, seen)
+
+
+@pytest.mark.parametrize("module", ["pqkeep_keyservice", "pqkeep_gateway"])
+def test_files_that_cannot_grow(start: Callable[..., Installation], module: str) -> None:
+    """The same holds when one of the two processes alone can write nothing."""
+    installation = start()
+    seen = work_while_full(installation, limit_of(module))
+    _everything_is_right(installation, seen)

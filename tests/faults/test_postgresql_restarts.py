@@ -1,0 +1,104 @@
+"""A PostgreSQL server that crashes under load: refusals while it is away, and nothing lost."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import psycopg
+import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import Installation
+
+    from conftest import PostgresServer
+
+    Run = Callable[..., AbstractContextManager[Installation]]
+
+SECONDS = 60.0
+CALLERS, CRASHES, AFTER = 8, 3, 20
+OPTIONS = {
+    "--accounts-database": ("pqkeep_gateway", "pqkeep_accounts"),
+    "--keys-database": ("pqkeep_keyservice", "pqkeep_keys"),
+}
+NAMED = {"algorithm": "Kyber768"}
+REQUESTS: Sequence[tuple[str, str, dict[str, Any] | None]] = (
+    ("POST", "/api/v1/kem/encrypt", {"plaintext": "dGV4dA=="}),
+    ("POST", "/api/v1/kms/keys/rotate", NAMED),
+    ("GET", "/api/v1/tenants/{tenant}", None),
+)
+"""What callers do, in turn; the last goes to the accounts, the others to the keys."""
+
+
+def records(server: PostgresServer) -> Counter[str]:
+    """Return how many successes are recorded of each request."""
+    with psycopg.connect(server.url(*OPTIONS["--keys-database"])) as connection:
+        found = connection.execute(
+            "SELECT request_id FROM audit_records WHERE outcome = 'success'"
+        ).fetchall()
+    return Counter(request for (request,) in found)
+
+
+@pytest.mark.timeout(180)
+def test_a_server_that_crashes_under_load(
+    another_postgres_server: PostgresServer, run_installation: Run, tmp_path: Path
+) -> None:
+    """Only 2xx and 503; it recovers by itself; each acknowledged request has one audit record."""
+    server = another_postgres_server
+    options = [w for option, place in OPTIONS.items() for w in (option, server.url(*place))]
+    files = tmp_path / "data", tmp_path / "ready.json", tmp_path / "output"
+    with (
+        run_installation(*files, options=options) as installation,
+        ThreadPoolExecutor(CALLERS) as pool,
+    ):
+        tenants = [installation.new_tenant() for _ in range(CALLERS)]
+        for tenant in tenants:
+            tenant.post("/kms/keys/generate", NAMED, status=201)
+        crashed: list[bool] = []
+
+        def call(number: int) -> list[tuple[str, str, int]]:
+            heard, good = [], 0
+            deadline = time.monotonic() + SECONDS
+            with httpx2.Client(
+                base_url=installation.base_url,
+                headers={"X-API-Key": tenants[number].api_key},
+                timeout=SECONDS,
+                trust_env=False,
+            ) as client:
+                while not crashed or good < AFTER:
+                    assert time.monotonic() < deadline
+                    for method, path, body in REQUESTS:
+                        request = str(uuid.uuid4())
+                        answer = client.request(
+                            method,
+                            path.format(tenant=tenants[number].tenant_id),
+                            json=body,
+                            headers={"X-Request-ID": request},
+                        )
+                        heard.append((path, request, answer.status_code))
+                        good = good + 1 if answer.is_success else 0
+            return heard
+
+        calls = [pool.submit(call, number) for number in range(CALLERS)]
+        for _ in range(CRASHES):
+            time.sleep(0.3)
+            server.crash()
+            server.start()
+        time.sleep(0.3)
+        crashed.append(True)
+        heard = [one for done in calls for one in done.result()]
+        statuses = {status for _, _, status in heard}
+        recorded = records(server)
+    assert statuses <= {200, 201, 503}
+    assert {200, 201, 503} & statuses > {200, 201}
+    answered = {
+        request for path, request, status in heard if status < 300 and "/tenants/" not in path
+    }
+    assert {recorded[request] for request in answered} == {1}

@@ -1,0 +1,162 @@
+"""Several gateways with one Redis: they count together, hear of changes, and fail closed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+import redis
+
+if TYPE_CHECKING:
+    import httpx2
+    from tests.faults.conftest import SharedGateways
+
+UNAUTHORIZED = (401, "ERR_AUTH_001")
+UNAVAILABLE = (503, "ERR_SERVICE_001")
+
+
+def _code(answer: httpx2.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json().get("error", {}).get("error_code", "")
+
+
+def _path(shared: SharedGateways, end: str = "") -> str:
+    return f"/api/v1/tenants/{shared.tenant}{end}"
+
+
+@pytest.fixture
+def server(redis_server: str) -> Iterator[redis.Redis]:
+    """The server as somebody else sees it."""
+    with redis.Redis.from_url(f"redis://{redis_server}") as connection:
+        yield connection
+
+
+@contextmanager
+def _frozen(server: redis.Redis) -> Iterator[None]:
+    """Let the server answer nothing for a while."""
+    pid = server.info("server")["process_id"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_a_tenant_has_one_limit_on_all_gateways(shared_gateways: SharedGateways) -> None:
+    """Of 200 requests at once to two gateways 100 are admitted, as free's limit says."""
+    gateways = 100 * (shared_gateways.first, shared_gateways.second)
+    with ThreadPoolExecutor(16) as pool:
+        asked = [
+            pool.submit(gateway.get, _path(shared_gateways), headers=shared_gateways.api_key)
+            for gateway in gateways
+        ]
+        statuses = Counter(each.result().status_code for each in asked)
+    assert statuses == {200: 100, 429: 100}
+
+
+def test_a_revocation_holds_on_every_gateway_at_once(shared_gateways: SharedGateways) -> None:
+    """An API key that both gateways know is 401 at the one as soon as it is revoked at the other."""
+    gateways = (shared_gateways.first, shared_gateways.second)
+    for gateway in gateways:
+        answer = gateway.get(_path(shared_gateways), headers=shared_gateways.api_key)
+        assert answer.status_code == 200
+    path = _path(shared_gateways, "/api-keys/1")
+    assert shared_gateways.first.delete(path, headers=shared_gateways.operator).is_success
+    for gateway in reversed(gateways):
+        answer = gateway.get(_path(shared_gateways), headers=shared_gateways.api_key)
+        assert _code(answer) == UNAUTHORIZED
+
+
+@pytest.mark.parametrize(
+    ("change", "outcome"),
+    [
+        ({"status": "suspended"}, (403, "ERR_FORBIDDEN_001")),
+        ({"requests_per_minute": 1}, (429, "ERR_RATE_LIMIT_001")),
+        ({"plan": "starter"}, (200, "")),
+    ],
+)
+def test_a_change_of_a_tenant_holds_on_every_gateway_at_once(
+    shared_gateways: SharedGateways, change: dict[str, object], outcome: tuple[int, str]
+) -> None:
+    """Status, rate limit and plan of a tenant are the new ones on the other gateway, too."""
+    second = shared_gateways.second
+    assert second.get(_path(shared_gateways), headers=shared_gateways.api_key).is_success
+    answer = shared_gateways.first.patch(
+        _path(shared_gateways), json=change, headers=shared_gateways.operator
+    )
+    assert answer.is_success
+    answer = second.get(_path(shared_gateways), headers=shared_gateways.api_key)
+    assert _code(answer) == outcome
+    if answer.is_success:
+        assert answer.json()["data"]["plan"] == "starter"
+
+
+def test_a_redis_that_forgot_makes_no_revoked_key_valid(
+    shared_gateways: SharedGateways, server: redis.Redis
+) -> None:
+    """A gateway that did not hear of a revocation before Redis lost everything refuses the key."""
+    for gateway in (shared_gateways.first, shared_gateways.second):
+        gateway.get(_path(shared_gateways), headers=shared_gateways.api_key)
+    path = _path(shared_gateways, "/api-keys/1")
+    assert shared_gateways.first.delete(path, headers=shared_gateways.operator).is_success
+    server.flushall()
+    answer = shared_gateways.second.get(_path(shared_gateways), headers=shared_gateways.api_key)
+    assert _code(answer) == UNAUTHORIZED
+
+
+def test_without_redis_nobody_is_admitted_until_it_is_back(
+    shared_gateways: SharedGateways, server: redis.Redis
+) -> None:
+    """While Redis does not answer requests are 503 with Retry-After; afterwards they are 200."""
+    gateways = (shared_gateways.first, shared_gateways.second)
+    with _frozen(server), ThreadPoolExecutor(2) as pool:
+        asked = [
+            pool.submit(gateway.get, _path(shared_gateways), headers=shared_gateways.api_key)
+            for gateway in gateways
+        ]
+        for each in asked:
+            assert _code(each.result()) == UNAVAILABLE
+            assert each.result().headers["retry-after"] == "1"
+    for gateway in gateways:
+        answer = gateway.get(_path(shared_gateways), headers=shared_gateways.api_key)
+        assert answer.status_code == 200
+
+
+def test_a_revocation_while_redis_is_away_is_not_lost(
+    shared_gateways: SharedGateways, server: redis.Redis
+) -> None:
+    """A revocation that could not be announced is 503, and asked again it holds everywhere."""
+    gateways = (shared_gateways.first, shared_gateways.second)
+    for gateway in gateways:
+        gateway.get(_path(shared_gateways), headers=shared_gateways.api_key)
+    path = _path(shared_gateways, "/api-keys/1")
+    with _frozen(server):
+        answer = shared_gateways.first.delete(path, headers=shared_gateways.operator)
+        assert _code(answer) == UNAVAILABLE
+    assert shared_gateways.first.delete(path, headers=shared_gateways.operator).is_success
+    for gateway in gateways:
+        answer = gateway.get(_path(shared_gateways), headers=shared_gateways.api_key)
+        assert _code(answer) == UNAUTHORIZED
+
+
+def test_a_revocation_that_nobody_heard_of_holds_before_long(
+    shared_gateways: SharedGateways, server: redis.Redis
+) -> None:
+    """A revocation that was made, but not announced, holds everywhere after half a minute."""
+    gateways = (shared_gateways.first, shared_gateways.second)
+    for gateway in gateways:
+        gateway.get(_path(shared_gateways), headers=shared_gateways.api_key)
+    with _frozen(server):
+        path = _path(shared_gateways, "/api-keys/1")
+        answer = shared_gateways.first.delete(path, headers=shared_gateways.operator)
+        assert _code(answer) == UNAVAILABLE
+    assert 0 < server.ttl("pqkeep:changes") <= 30
+    server.pexpire("pqkeep:changes", 0)  # as if they were over
+    for gateway in gateways:
+        answer = gateway.get(_path(shared_gateways), headers=shared_gateways.api_key)
+        assert _code(answer) == UNAUTHORIZED
