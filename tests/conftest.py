@@ -7,15 +7,16 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sysconfig
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
@@ -25,11 +26,16 @@ from pqkeep_protocol.codec import TO_GATEWAY, Answer, Call, FrameDecoder, Refusa
 from pqkeep_protocol.keys import KeyVersion, TenantId
 from pqkeep_protocol.messages import ArchiveKey, Attribution
 
+if TYPE_CHECKING:
+    from conftest import PostgresServer
+
 PQKEEPD = Path(sysconfig.get_path("scripts")) / "pqkeepd"
 READY_SECONDS = 60.0
 STOP_SECONDS = 30.0
 REQUEST_SECONDS = 30.0
 API = "/api/v1"
+TLS = ssl.create_default_context()
+"""Not used, and slow to make: every client would make its own."""
 
 
 def read_envelope(response: httpx2.Response) -> dict[str, Any]:
@@ -51,7 +57,8 @@ def read_envelope(response: httpx2.Response) -> dict[str, Any]:
 
 def _never_a_fault(response: httpx2.Response) -> None:
     response.read()
-    read_envelope(response)
+    if response.headers["content-type"] != "application/jsonl":
+        read_envelope(response)
     assert response.status_code < 500, response.text
 
 
@@ -133,6 +140,7 @@ class Installation:
                 headers=headers,
                 timeout=REQUEST_SECONDS,
                 trust_env=False,
+                verify=TLS,
                 event_hooks={"response": [_never_a_fault]},
             )
         )
@@ -216,7 +224,9 @@ def run_pqkeepd(output: Path, *arguments: str) -> subprocess.Popen[bytes]:
 
 
 @contextmanager
-def running(data: Path, ready_file: Path, output: Path, port: int = 0) -> Iterator[Installation]:
+def running(
+    data: Path, ready_file: Path, output: Path, port: int = 0, options: Sequence[str] = ()
+) -> Iterator[Installation]:
     """Run an installation on a data directory."""
     ready_file.unlink(missing_ok=True)
     process = run_pqkeepd(
@@ -225,6 +235,7 @@ def running(data: Path, ready_file: Path, output: Path, port: int = 0) -> Iterat
         *("--port", str(port)),
         *("--data", str(data)),
         *("--ready-file", str(ready_file)),
+        *options,
     )
     installation = Installation(process, data, output, {})
     try:
@@ -257,11 +268,35 @@ def run_installation() -> Callable[..., AbstractContextManager[Installation]]:
     return running
 
 
+@contextmanager
+def on_postgresql(server: PostgresServer) -> Iterator[Sequence[str]]:
+    """Make two databases; yield the options with which an installation uses them."""
+    options = {"--accounts-database": "pqkeep_gateway", "--keys-database": "pqkeep_keyservice"}
+    made = {option: (role, server.new_database(role)) for option, role in options.items()}
+    yield [
+        word for option, (role, name) in made.items() for word in (option, server.url(role, name))
+    ]
+    for _, name in made.values():
+        server.drop(name)
+
+
 @pytest.fixture(scope="session")
-def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    """One installation for all tests that do not disturb it."""
+def postgresql_options(postgres_server: PostgresServer) -> Iterator[Sequence[str]]:
+    """Options that put an installation on PostgreSQL, on databases of the session."""
+    with on_postgresql(postgres_server) as options:
+        yield options
+
+
+@pytest.fixture(scope="session")
+def installation(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Installation]:
+    """One installation for all tests that do not disturb it; tests/contract has one of each kind."""
+    backend = getattr(request, "param", "sqlite")
+    options = request.getfixturevalue("postgresql_options") if backend == "postgresql" else ()
     folder = tmp_path_factory.mktemp("installation")
-    with running(folder / "data", folder / "ready.json", folder / "output") as started:
+    files = folder / "data", folder / "ready.json", folder / "output"
+    with running(*files, options=options) as started:
         yield started
 
 

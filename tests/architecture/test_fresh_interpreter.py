@@ -12,6 +12,7 @@ FORBIDDEN = ("cryptography", "pqcrypto", "pqkeep_keyservice")
 EVERYTHING = """
 import json, pkgutil, sys
 import {package}
+{before}
 names = [m.name for m in pkgutil.walk_packages({package}.__path__, {package!r} + ".")]
 for name in names:
     if not name.endswith("migrations.env") and ".versions." not in name:
@@ -19,11 +20,14 @@ for name in names:
 print(json.dumps([names, sorted(sys.modules)]))
 """
 
+WALL = "from pqkeep_gateway import wall; wall.build()"
+"""What the gateway's process does first."""
 
-def loaded(package: str) -> tuple[list[str], list[str]]:
+
+def loaded(package: str, before: str = "") -> tuple[list[str], list[str]]:
     """Import every module of a package; return their names, and all that is loaded then."""
     ended = subprocess.run(
-        [sys.executable, "-I", "-c", EVERYTHING.format(package=package)],
+        [sys.executable, "-I", "-c", EVERYTHING.format(package=package, before=before)],
         capture_output=True,
         check=True,
         timeout=60,
@@ -35,7 +39,7 @@ def loaded(package: str) -> tuple[list[str], list[str]]:
 @pytest.mark.parametrize("package", ["pqkeep_gateway", "pqkeep_protocol"])
 def test_no_cryptography_is_loaded(package: str) -> None:
     """Importing everything there is in the public half loads no cryptography, and no key service."""
-    names, modules = loaded(package)
+    names, modules = loaded(package, WALL if package == "pqkeep_gateway" else "")
     assert package in modules
     assert set(names) - set(modules) == set()
     if package == "pqkeep_gateway":
@@ -49,3 +53,47 @@ def test_the_key_service_does_load_cryptography() -> None:
     assert "cryptography" in modules
     assert "starlette" not in modules
     assert not any(name.startswith("pqkeep_gateway") for name in modules)
+
+
+@pytest.mark.parametrize("module", ["cryptography", "cryptography.hazmat.primitives", "pqcrypto"])
+def test_the_gateway_s_process_cannot_import_cryptography(module: str) -> None:
+    """Behind the wall an import of cryptography fails, though the package is installed."""
+    for before, status in (("", 0), (WALL, 1)):
+        ended = subprocess.run(
+            [sys.executable, "-I", "-c", f"{before}\nimport {module}"],
+            capture_output=True,
+            check=False,
+            timeout=60,
+        )
+        assert ended.returncode == status
+    assert b"the gateway imports no " in ended.stderr
+
+
+def test_the_wall_is_not_built_too_late() -> None:
+    """Where cryptography has been imported already, the process does not start."""
+    ended = subprocess.run(
+        [sys.executable, "-I", "-c", f"import cryptography\n{WALL}"],
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert b"imported before the wall was built" in ended.stderr
+
+
+def test_the_client_is_light() -> None:
+    """Importing pqkeep loads neither cryptography nor the command nor the verifier."""
+    ended = subprocess.run(
+        [
+            sys.executable,
+            "-I",
+            "-c",
+            "import json, sys, pqkeep; print(json.dumps(sorted(sys.modules)))",
+        ],
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    modules = json.loads(ended.stdout)
+    assert "pqkeep.client" in modules
+    heavy = ("cryptography.", "pqcrypto.", "typer.", "rich.", "pqkeep.audit.", "pqkeep.cli.")
+    assert [name for name in modules if f"{name}.".startswith(heavy)] == []

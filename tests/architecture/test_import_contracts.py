@@ -27,6 +27,18 @@ VIOLATIONS = {
         "sdk/src/pqkeep/__init__.py",
         "import pqkeep_protocol.keys",
     ),
+    "Client layers": (
+        "sdk/src/pqkeep/client.py",
+        "import pqkeep.audit",
+    ),
+    "The command uses the client's public names": (
+        "sdk/src/pqkeep/cli/audit.py",
+        "import pqkeep.audit._merkle",
+    ),
+    "Audit verification layers": (
+        "sdk/src/pqkeep/audit/_merkle.py",
+        "import pqkeep.audit._json",
+    ),
     "Protocol layers": (
         "protocol/src/pqkeep_protocol/algorithms.py",
         "import pqkeep_protocol.messages",
@@ -92,6 +104,8 @@ def test_a_violation_is_caught(copy: Path, lint_imports: Lint, contract: str) ->
         ("Key service layers", "keyservice/src/pqkeep_keyservice/somewhere.py"),
         ("Gateway layers", "gateway/src/pqkeep_gateway/somewhere.py"),
         ("Server layers", "server/src/pqkeep_server/somewhere.py"),
+        ("Client layers", "sdk/src/pqkeep/somewhere.py"),
+        ("Audit verification layers", "sdk/src/pqkeep/audit/somewhere.py"),
     ],
 )
 def test_a_module_without_a_layer_is_caught(

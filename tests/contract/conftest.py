@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +77,14 @@ class World:
             self.fields[operation, algorithm, into] = made
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run what an installation answers on each kind of database."""
+    if "installation" in metafunc.fixturenames:
+        metafunc.parametrize(
+            "installation", ["sqlite", "postgresql"], indirect=True, scope="session"
+        )
+
+
 @pytest.fixture(scope="session")
 def world(
     installation: Installation, new_tenant: Callable[..., Caller], b64: Callable[[bytes], str]
@@ -113,3 +122,42 @@ def versions() -> Mapping[KeyStatus, int]:
 def nobody(new_tenant: Callable[..., Caller]) -> Caller:
     """A tenant without any key; tests leave it so."""
     return new_tenant()
+
+
+PLANS = """\
+[free]
+requests_per_minute = 1_000_000
+operations_per_month = 20
+
+[starter]
+requests_per_minute = 7
+
+[growth]
+pqc_keys = 3
+"""
+POLICIES = """\
+@id("no-x-wing-for-starters")
+forbid (principal, action == Action::"encrypt", resource == Algorithm::"X-Wing")
+when { principal.tier == Tier::"starter" };
+"""
+
+
+@pytest.fixture(scope="session")
+def own_rules(
+    tmp_path_factory: pytest.TempPathFactory,
+    run_installation: Callable[..., AbstractContextManager[Installation]],
+) -> Iterator[Installation]:
+    """An installation with an operator's own plans and policies, and no overlap of API keys."""
+    folder = tmp_path_factory.mktemp("own-rules")
+    arguments = (folder / "data", folder / "ready.json", folder / "output")
+    with run_installation(*arguments):
+        pass
+    gateway = folder / "data" / "gateway"
+    (gateway / "own.toml").write_text(PLANS)
+    (gateway / "own").mkdir()
+    (gateway / "own" / "own.cedar").write_text(POLICIES)
+    with (gateway / "settings.toml").open("a") as settings:
+        settings.write('plans_file = "own.toml"\npolicy_directory = "own"\n')
+        settings.write("api_key_overlap_seconds = 0\n")
+    with run_installation(*arguments) as started:
+        yield started

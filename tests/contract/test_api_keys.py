@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import socket
-import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -17,7 +13,6 @@ import httpx2
 import pytest
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
-from pqkeep_server.initialise import Layout, initialise
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -367,43 +362,21 @@ def test_without_a_credential_that_we_know(
 
 
 @pytest.fixture
-def short_overlap(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[httpx2.Client]:
-    """The operator of a gateway alone whose overlap has as many seconds as the parameter says."""
-    layout = Layout(tmp_path)
-    operator_key = new_credential(CredentialKind.OPERATOR)
-    initialise(layout, operator_key, signup="operator")
-    with layout.gateway_settings.open("a") as settings:
+def short_overlap(
+    request: pytest.FixtureRequest, start: Callable[..., Installation], tmp_path: Path
+) -> Iterator[httpx2.Client]:
+    """The operator where the overlap has as many seconds as the parameter says."""
+    start(tmp_path / "data").stop()
+    with (tmp_path / "data" / "gateway" / "settings.toml").open("a") as settings:
         settings.write(f"api_key_overlap_seconds = {request.param}\n")
-    with (
-        socket.create_server(("127.0.0.1", 0)) as listener,
-        (tmp_path / "output").open("ab") as output,
-    ):
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-P", "-m", "pqkeep_gateway"),
-                *(str(layout.gateway_settings), "--fd", str(listener.fileno())),
-            ],
-            pass_fds=[listener.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={"PATH": os.defpath},
-        )
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}/api/v1"
-    try:
-        headers = {"X-API-Key": operator_key}
-        with httpx2.Client(
-            base_url=url, headers=headers, timeout=SECONDS, trust_env=False
-        ) as client:
-            yield client
-    finally:
-        process.terminate()
-        try:
-            process.wait(SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise
+    installation = start(tmp_path / "data")
+    with httpx2.Client(
+        base_url=installation.base_url + "/api/v1",
+        headers={"X-API-Key": installation.ready["operator_key"]},
+        timeout=SECONDS,
+        trust_env=False,
+    ) as client:
+        yield client
 
 
 @pytest.mark.parametrize(("short_overlap", "overlap"), [(0, 0), (1, 1)], indirect=["short_overlap"])

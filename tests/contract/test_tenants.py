@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-import sqlite3
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -228,11 +226,7 @@ def test_a_suspended_tenant_is_allowed_nothing(
 ) -> None:
     """The tenant's status comes after the credential and before everything else: 403."""
     tenant_id = new_tenant().tenant_id
-    with closing(sqlite3.connect(installation.data / "gateway" / "accounts.sqlite3")) as accounts:
-        accounts.execute(
-            "UPDATE tenants SET status = 'suspended' WHERE id = ?", (uuid.UUID(tenant_id).hex,)
-        )
-        accounts.commit()
+    operator.ask("PATCH", f"/tenants/{tenant_id}", {"status": "suspended"})
     made = operator.post(f"/tenants/{tenant_id}/api-keys", status=201)
     suspended = installation.caller(made["api_key"])
     for method, path in (("GET", "/kms/keys"), ("GET", f"/tenants/{tenant_id}")):

@@ -262,6 +262,16 @@ def test_a_ready_file_that_cannot_be(pqkeepd: Run, tmp_path: Path) -> None:
     assert f"cannot write {ready_file}" in said
 
 
+def test_databases_do_not_move(
+    start: Callable[..., Installation], pqkeepd: Run, tmp_path: Path
+) -> None:
+    """A data directory whose databases are files is not used with one on a server."""
+    start().stop()
+    elsewhere = "--keys-database", "postgresql://role@127.0.0.1:9/name"
+    said = refusal(pqkeepd, tmp_path, "--port", "0", "--data", str(tmp_path / "data"), *elsewhere)
+    assert "has its databases elsewhere already" in said
+
+
 @pytest.mark.parametrize("port", ["-1", "65536", "http"])
 def test_what_is_no_port(pqkeepd: Run, tmp_path: Path, port: str) -> None:
     """A port that is none is a usage error: status 2."""

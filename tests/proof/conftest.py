@@ -23,10 +23,10 @@ from pqkeep_keyservice.crypto.slhdsa import SETS
 from pqkeep_keyservice.dispatch import Dispatcher
 from pqkeep_keyservice.operations.resources import Resources
 from pqkeep_keyservice.slhdsa_process import Setup, SlhDsaProcesses
-from pqkeep_keyservice.storage.database import Database
 from pqkeep_keyservice.storage.keyrings import Keyrings
 from pqkeep_keyservice.storage.material import KeyMaterial
 from pqkeep_keyservice.storage.sealing import Sealer, read_root_key
+from pqkeep_keyservice.storage.sqlite import SqliteDatabase
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.workers import Threads
 from pqkeep_protocol.algorithms import Algorithm
@@ -94,10 +94,10 @@ def _serve(path: Path) -> Iterator[Outcomes]:
     if not root_key.exists():
         root_key.write_bytes(os.urandom(32))
         root_key.chmod(0o400)
-    database = Database(str(path))
+    database = SqliteDatabase(str(path))
     store = KeyStore(database)
-    material = KeyMaterial(Sealer(read_root_key(root_key)))
-    slh_dsa = SlhDsaProcesses(Setup(str(root_key), "pqcrypto", None))
+    material = KeyMaterial(Sealer({1: read_root_key(root_key)}))
+    slh_dsa = SlhDsaProcesses(Setup(((1, str(root_key)),), "pqcrypto", None))
     threads = Threads()
     resources = Resources(material, threads, slh_dsa)
     dispatcher = Dispatcher(Keyrings(store), resources, AuditLog(store))
@@ -123,7 +123,7 @@ def _serve(path: Path) -> Iterator[Outcomes]:
         yield lambda requests: runner.run(every(requests))
         slh_dsa.close()
         threads.close()
-        database.close()
+        runner.run(database.close())
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,9 @@ from uuid import uuid4
 import pytest
 
 from pqkeep_keyservice.workers import MAX_WAITING_PER_TENANT
+from pqkeep_protocol.administration import RootKeys
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
+from pqkeep_protocol.audit import AnyAuditResult
 from pqkeep_protocol.codec import TO_GATEWAY, Answer, Call, Refusal, ToGateway
 from pqkeep_protocol.connection import FramedConnection
 from pqkeep_protocol.errors import ErrorKind
@@ -55,7 +57,7 @@ class Service:
         self.process = process
         self._socket = socket
         self._ids = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[Outcome]] = {}
+        self._waiting: dict[int, asyncio.Future[Outcome | AnyAuditResult | RootKeys]] = {}
         self._connection: FramedConnection[ToGateway] | None = None
 
     async def connect(self) -> None:
@@ -87,7 +89,9 @@ class Service:
         attribution = Attribution("request-1", "api-key:3", "192.0.2.7", "plan-allows")
         self._connection.send(Call(number, int(seconds * 1000), attribution, request))
         async with asyncio.timeout(SECONDS):
-            return await self._waiting[number]
+            outcome = await self._waiting[number]
+        assert not isinstance(outcome, AnyAuditResult | RootKeys)
+        return outcome
 
     async def new_tenant(self, *algorithms: Algorithm) -> TenantId:
         """Return a tenant with these keys."""

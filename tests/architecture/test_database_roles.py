@@ -1,0 +1,32 @@
+"""Each process's role on a PostgreSQL server reaches that process's database and no other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import PostgresServer
+
+DATABASES = {"pqkeep_gateway": "pqkeep_accounts", "pqkeep_keyservice": "pqkeep_keys"}
+
+
+@pytest.mark.parametrize("role", DATABASES)
+def test_a_role_reaches_its_own_database(role: str, postgres_server: PostgresServer) -> None:
+    """By deploy/postgresql.sql each role can connect to its database and make tables there."""
+    with psycopg.connect(postgres_server.url(role, DATABASES[role])) as connection:
+        connection.execute("CREATE TABLE one (number int)")
+        connection.rollback()
+
+
+@pytest.mark.parametrize("role", [*DATABASES, "stranger"])
+def test_a_role_reaches_no_other_database(role: str, postgres_server: PostgresServer) -> None:
+    """Neither role may connect to the other's database, nor may a third one to either."""
+    if role == "stranger":
+        postgres_server.sql("CREATE ROLE stranger LOGIN")
+    for owner, database in DATABASES.items():
+        if owner != role:
+            with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
+                psycopg.connect(postgres_server.url(role, database))

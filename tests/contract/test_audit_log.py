@@ -1,0 +1,424 @@
+"""The audit log over HTTP: everybody's own part of it, and proofs that anybody can check."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import pytest
+from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA65PublicKey
+
+if TYPE_CHECKING:
+    from tests.conftest import Caller
+
+Refused = Callable[[httpx2.Response], tuple[int, str, str | None]]
+KYBER, DILITHIUM = {"algorithm": "Kyber768"}, {"algorithm": "Dilithium3"}
+FIELDS = {
+    *("algorithm", "event_id", "happened_at", "id", "key_version", "nonce", "number", "operation"),
+    *("outcome", "policy", "principal", "recorded_at", "request_id", "source_address", "tenant_id"),
+}
+INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
+NOT_FOUND = "ERR_NOT_FOUND_001"
+UNPROCESSABLE = "ERR_INVALID_001"
+
+
+def leaf(record: dict[str, Any]) -> bytes:
+    """Return a record's leaf, from what the API shows of it."""
+    text = json.dumps(record, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return sha256(b"\x00" + text.encode()).digest()
+
+
+def node(left: bytes, right: bytes) -> bytes:
+    """Return the hash of two neighbours."""
+    return sha256(b"\x01" + left + right).digest()
+
+
+def climbed(root: bytes, number: int, last: int, path: list[bytes]) -> bytes:
+    """Return where an inclusion proof leads to (RFC 9162, section 2.1.3.2)."""
+    for step in path:
+        if number & 1 or number == last:
+            root = node(step, root)
+            while not number & 1 and number:
+                number, last = number >> 1, last >> 1
+        else:
+            root = node(root, step)
+        number, last = number >> 1, last >> 1
+    assert last == 0
+    return root
+
+
+def joined(first: int, second: int, root: bytes, path: list[bytes]) -> tuple[bytes, bytes]:
+    """Return the two roots that a consistency proof shows (RFC 9162, section 2.1.4.2)."""
+    path = [root, *path] if first & (first - 1) == 0 else path
+    number, last = first - 1, second - 1
+    while number & 1:
+        number, last = number >> 1, last >> 1
+    old = new = path[0]
+    for step in path[1:]:
+        if number & 1 or number == last:
+            old, new = node(step, old), node(step, new)
+            while not number & 1 and number:
+                number, last = number >> 1, last >> 1
+        else:
+            new = node(new, step)
+        number, last = number >> 1, last >> 1
+    assert last == 0
+    return old, new
+
+
+def decoded(path: list[str]) -> list[bytes]:
+    """Decode a proof."""
+    return [b64decode(step, validate=True) for step in path]
+
+
+def sign(operator: Caller) -> dict[str, Any]:
+    """Have the log signed as it is now."""
+    return operator.post("/audit/checkpoints", status=201)
+
+
+def records(caller: Caller, **query: object) -> list[dict[str, Any]]:
+    """Return the records of one page."""
+    found: list[dict[str, Any]] = caller.get("/audit/records", limit=500, **query)["records"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def tenant(new_tenant: Callable[..., Caller]) -> Caller:
+    """A tenant that has worked, and does nothing more in this module."""
+    made = new_tenant()
+    made.post("/kms/keys/generate", KYBER, status=201)
+    made.post("/kms/keys/generate", DILITHIUM, status=201)
+    made.post("/kms/keys/rotate", KYBER, status=201)
+    for _ in range(5):
+        made.post("/kem/encrypt", {"plaintext": "QUJD"})
+        made.post("/signature/sign", {"message": "QUJD"})
+    made.ask("GET", "/kms/keys/9", params=KYBER, headers={"X-Request-ID": "looked-in-vain"})
+    return made
+
+
+def test_a_record_says_what_was_done(tenant: Caller) -> None:
+    """Each has the documented fields, of the tenant alone, numbered from 1 in order of time."""
+    own = records(tenant)
+    assert [record["number"] for record in own] == list(range(1, len(own) + 1))
+    for record in own:
+        assert record.keys() == FIELDS
+        assert record["tenant_id"] == tenant.tenant_id
+        assert INSTANT.fullmatch(record["recorded_at"])
+        assert re.fullmatch("[0-9a-f]{32}", record["nonce"])
+    assert all(a["id"] < b["id"] for a, b in pairwise(own))
+    assert all(a["recorded_at"] <= b["recorded_at"] for a, b in pairwise(own))
+    by_operation = [record["operation"] for record in own]
+    assert by_operation[:2] == ["create-tenant", "create-api-key"]
+    assert by_operation[2:5] == ["generate-key", "generate-key", "rotate-key"]
+    assert by_operation[5:-1] == ["encrypt", "sign"] * 5
+    vain = own[-1]
+    assert (vain["request_id"], vain["operation"]) == ("looked-in-vain", "get-key")
+    assert (vain["outcome"], vain["key_version"]) == ("key-not-found", 9)
+    assert (vain["principal"], vain["source_address"]) == ("api-key:1", "127.0.0.1")
+
+
+def test_a_tenant_sees_its_own_and_the_operator_all(
+    operator: Caller, tenant: Caller, new_tenant: Callable[..., Caller]
+) -> None:
+    """No filter shows a tenant anything of another's; the operator is shown both."""
+    other = new_tenant()
+    theirs = {record["id"] for record in records(other)}
+    own = {record["id"] for record in records(tenant)}
+    assert not own & theirs
+    everything = {record["id"] for record in records(operator, order="desc")}
+    assert theirs <= everything
+    assert {r["tenant_id"] for r in records(other, after=0)} == {other.tenant_id}
+
+
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [
+        ({"operation": "encrypt"}, 5),
+        ({"algorithm": "Dilithium3"}, 6),
+        ({"key_version": 2}, 6),
+        ({"outcome": "key-not-found"}, 1),
+        ({"operation": "sign", "key_version": 1, "outcome": "success"}, 5),
+        ({"operation": "sign", "algorithm": "Kyber768"}, 0),
+        ({"from": "2020-01-01T00:00:00Z", "operation": "sign"}, 5),
+        ({"to": "2020-01-01T00:00:00Z"}, 0),
+        ({"from": "2999-01-01T00:00:00+02:00"}, 0),
+    ],
+)
+def test_filters(query: dict[str, object], count: int, tenant: Caller) -> None:
+    """Each filter, and several together, find what was done."""
+    assert len(records(tenant, **query)) == count
+
+
+def test_times_are_exact_to_the_microsecond(tenant: Caller) -> None:
+    """From a record's own time finds it, to its time does not, for every record."""
+    for record in records(tenant):
+        at = record["recorded_at"]
+        after = datetime.fromisoformat(at) + timedelta(microseconds=1)
+        found = records(tenant, **{"from": at, "to": after.isoformat()})
+        assert record in found
+        assert {each["recorded_at"] for each in found} == {at}
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+@pytest.mark.parametrize("limit", [1, 3, 100])
+def test_pages_together_are_the_log(order: str, limit: int, tenant: Caller) -> None:
+    """Following next, in either order, gives every record once."""
+    everything = records(tenant, order=order)
+    bound = "after" if order == "asc" else "before"
+    got: list[dict[str, Any]] = []
+    query: dict[str, object] = {"order": order, "limit": limit}
+    for _ in range(len(everything) + 1):
+        page = tenant.get("/audit/records", **query)
+        got += page["records"]
+        if page["next"] is None:
+            break
+        query[bound] = page["next"]
+    assert got == everything
+
+
+BAD = [
+    *(("/audit/records", name, value) for name in ("after", "before") for value in ("-1", "x", "")),
+    *(("/audit/records", "limit", value) for value in ("0", "501", "1.5", "\u0661")),
+    *(("/audit/records", "order", value) for value in ("", "ASC", "up")),
+    *(
+        ("/audit/records", n, v)
+        for n in ("from", "to")
+        for v in ("", "x", "2026-01-31", "1969-12-31T23:59:59Z")
+    ),
+    *(("/audit/records", name, "x" * 33) for name in ("operation", "outcome")),
+    ("/audit/records", "operation", ""),
+    ("/audit/records", "algorithm", "kyber768"),
+    *(("/audit/records", "key_version", value) for value in ("0", "x", "2147483648")),
+    ("/audit/records", "after", str(2**53)),
+    *(("/audit/checkpoints", "limit", value) for value in ("0", "101")),
+    ("/audit/checkpoints", "after", "x"),
+    ("/audit/checkpoints", "algorithm", "RSA"),
+    *(("/audit/consistency", name, "x") for name in ("first", "second")),
+    ("/audit/records/x/proof", "id", None),
+    ("/audit/records/0/proof", "id", None),
+]
+
+
+@pytest.mark.parametrize(("path", "name", "value"), BAD)
+def test_bad_values_are_named(
+    path: str, name: str, value: str | None, tenant: Caller, operator: Caller, refused: Refused
+) -> None:
+    """A value that is none is a 422 that names its field."""
+    sign(operator)
+    sizes = {"first": "1", "second": "2"} if path.endswith("consistency") else {}
+    query = sizes if value is None else {**sizes, name: value}
+    answer = tenant.ask("GET", path, params=query)
+    assert refused(answer) == (422, UNPROCESSABLE, name)
+
+
+@pytest.mark.parametrize("missing", ["first", "second"])
+def test_consistency_needs_two_sizes(missing: str, tenant: Caller, refused: Refused) -> None:
+    """A size that is left out is named."""
+    query = {name: 1 for name in ("first", "second") if name != missing}
+    answer = tenant.ask("GET", "/audit/consistency", params=query)
+    assert refused(answer) == (422, UNPROCESSABLE, missing)
+
+
+def test_a_proof_leads_to_a_signed_root(operator: Caller, tenant: Caller) -> None:
+    """For each record of the tenant: proof, root, signature and public key fit together."""
+    sign(operator)
+    listed = tenant.get("/audit/keys")
+    for record in records(tenant):
+        proof = tenant.get(f"/audit/records/{record['id']}/proof")
+        checkpoint = proof["checkpoint"]
+        assert proof["record"] == record
+        assert (proof["leaf_index"], proof["size"]) == (record["id"] - 1, checkpoint["size"])
+        path = decoded(proof["path"])
+        root = climbed(leaf(record), proof["leaf_index"], proof["size"] - 1, path)
+        assert b64encode(root).decode() == checkpoint["root"]
+    assert checkpoint["log_id"] == listed["log_id"]
+    (key,) = (
+        key
+        for key in listed["keys"]
+        if (key["algorithm"], key["key_version"]) == ("Dilithium3", checkpoint["key_version"])
+    )
+    lines = (
+        "pqkeep/v1/audit-checkpoint",
+        *(str(checkpoint[n]) for n in ("log_id", "size", "root", "at")),
+    )
+    MLDSA65PublicKey.from_public_bytes(b64decode(key["public_key"])).verify(
+        b64decode(checkpoint["signature"]),
+        "".join(f"{line}\n" for line in lines).encode(),
+        b"pqkeep/v1/audit-checkpoint",
+    )
+
+
+def test_a_record_of_another_s_is_not_there(
+    operator: Caller, tenant: Caller, new_tenant: Callable[..., Caller], refused: Refused
+) -> None:
+    """Another tenant's record, and one that is not in the log yet, are not found."""
+    other = new_tenant()
+    size = sign(operator)["size"]
+    theirs = records(other)[0]["id"]
+    for number in (theirs, size + 1_000_000):
+        answer = tenant.ask("GET", f"/audit/records/{number}/proof")
+        assert refused(answer)[:2] == (404, NOT_FOUND)
+    assert operator.get(f"/audit/records/{theirs}/proof")["record"]["id"] == theirs
+
+
+def test_two_sizes_are_consistent(operator: Caller, tenant: Caller) -> None:
+    """What was signed earlier is shown to be the beginning of what was signed later."""
+    signed = []
+    for _ in range(4):
+        signed.append(sign(operator))
+        tenant.ask("GET", "/kms/keys")
+    for first, second in ((a, b) for a in signed for b in signed if a["size"] < b["size"]):
+        sizes = {"first": first["size"], "second": second["size"]}
+        proof = tenant.get("/audit/consistency", **sizes)
+        assert {name: proof[name] for name in sizes} == sizes
+        old = b64decode(first["root"])
+        shown = joined(first["size"], second["size"], old, decoded(proof["path"]))
+        assert shown == (old, b64decode(second["root"]))
+
+
+def test_no_consistency_with_the_future(operator: Caller, tenant: Caller, refused: Refused) -> None:
+    """Sizes in the wrong order, and sizes larger than the log, are not found."""
+    size = sign(operator)["size"]
+    for first, second in ((2, 1), (1, size + 1_000_000)):
+        query = {"first": first, "second": second}
+        assert refused(tenant.ask("GET", "/audit/consistency", params=query))[:2] == (
+            404,
+            NOT_FOUND,
+        )
+
+
+def test_checkpoints_are_listed(operator: Caller, tenant: Caller) -> None:
+    """After a size they come in order, and all callers are shown the same."""
+    made = []
+    for _ in range(3):
+        made.append(sign(operator))
+        tenant.ask("GET", "/kms/keys")
+    roots = {(each["size"], each["root"]) for each in made}  # the service signs by itself, too
+    query = {"after": made[0]["size"] - 1, "algorithm": "Dilithium3"}
+    listed = tenant.get("/audit/checkpoints", **query)["checkpoints"]
+    assert roots <= {(each["size"], each["root"]) for each in listed}
+    sizes = [each["size"] for each in listed]
+    assert sizes == sorted(set(sizes))
+    assert tenant.get("/audit/checkpoints", **query, limit=1)["checkpoints"] == listed[:1]
+    (newest,) = operator.get("/audit/checkpoints", algorithm="Dilithium3")["checkpoints"]
+    assert newest["size"] >= made[-1]["size"]
+
+
+@pytest.mark.parametrize("algorithm", ["Kyber768", "SLH-DSA-SHA2-128f", 1, None, []])
+def test_only_two_algorithms_sign(algorithm: object, operator: Caller) -> None:
+    """Any other name is refused; null means the default."""
+    answer = operator.ask("POST", "/audit/checkpoints", {"algorithm": algorithm})
+    if algorithm is None:
+        assert answer.status_code == 201
+    else:
+        assert (answer.status_code, answer.json()["error"]["field"]) == (422, "algorithm")
+
+
+def exported(caller: Caller) -> list[dict[str, Any]]:
+    """Return the lines of an export."""
+    answer = caller.ask("GET", "/audit/export")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "application/jsonl"
+    assert re.fullmatch(
+        r'attachment; filename="pqkeep-audit-\d+\.jsonl"', answer.headers["content-disposition"]
+    )
+    assert answer.text.endswith("\n")
+    return [json.loads(line) for line in answer.text.splitlines()]
+
+
+@pytest.mark.parametrize("who", ["operator", "tenant"])
+def test_an_export_is_whole_and_proves_itself(who: str, operator: Caller, tenant: Caller) -> None:
+    """Head, keys, checkpoint, every record with its proof in order, and the end that counts them."""
+    caller = {"operator": operator, "tenant": tenant}[who]
+    sign(operator)
+    head, *middle, end = exported(caller)
+    assert (head["type"], head["format"]) == ("export", "pqkeep/v1/audit-export")
+    assert head["tenant_id"] == (tenant.tenant_id if who == "tenant" else None)
+    keys = [line for line in middle if line["type"] == "key"]
+    (checkpoint,) = (line for line in middle if line["type"] == "checkpoint")
+    lines = [line for line in middle if line["type"] == "record"]
+    assert len(keys) + 1 + len(lines) == len(middle)
+    assert {key.pop("type") for key in keys} == {"key"}
+    assert keys == caller.get("/audit/keys")["keys"]
+    assert end == {"type": "end", "records": len(lines)}
+    assert head["size"] == checkpoint["size"]
+    root = b64decode(checkpoint["root"])
+    ids = [line["record"]["id"] for line in lines]
+    assert ids == sorted(set(ids))
+    if who == "operator":
+        assert ids == list(range(1, head["size"] + 1))
+    else:
+        assert [r["number"] for r in (line["record"] for line in lines)] == list(
+            range(1, len(lines) + 1)
+        )
+    for line in lines[:: max(1, len(lines) // 300)]:
+        index, size = line["record"]["id"] - 1, checkpoint["size"]
+        assert climbed(leaf(line["record"]), index, size - 1, decoded(line["proof"])) == root
+
+
+def test_usage_counts_uses(new_tenant: Callable[..., Caller], refused: Refused) -> None:
+    """Uses of a version are counted, with the time of the last; looking at it is none."""
+    tenant = new_tenant()
+    tenant.post("/kms/keys/generate", KYBER, status=201)
+    path = "/kms/keys/1/usage"
+    nothing = {"key_version": 1, **KYBER, "uses": 0, "last_used_at": None}
+    assert tenant.get(path, **KYBER) == tenant.get(path, **KYBER) == nothing
+    started = datetime.now(UTC)
+    for _ in range(3):
+        tenant.post("/kem/encrypt", {"plaintext": "QUJD"})
+    told = tenant.get(path, **KYBER)
+    assert told["uses"] == 3
+    assert started <= datetime.fromisoformat(told["last_used_at"]) <= datetime.now(UTC)
+    answer = tenant.ask("GET", "/kms/keys/2/usage", params=KYBER)
+    assert refused(answer)[:2] == (404, NOT_FOUND)
+
+
+def test_refusals_are_recorded(
+    operator: Caller, new_tenant: Callable[..., Caller], anonymous: Caller
+) -> None:
+    """What policy, suspension or the kind of caller forbids is recorded, once; 401 and 404 are not."""
+    tenant = new_tenant("free")
+    before = len(records(tenant))
+    newest = records(operator, order="desc")[0]["id"]
+    marked = {"headers": {"X-Request-ID": f"marked-{tenant.tenant_id}"}}
+    tenant.ask("POST", "/kem/encrypt", {"plaintext": "QUJD", "algorithm": "X-Wing"}, **marked)
+    tenant.ask("POST", "/kms/keys/archive", {**KYBER, "key_version": 1}, **marked)
+    tenant.ask("PATCH", f"/tenants/{tenant.tenant_id}", {"plan": "free"}, **marked)
+    tenant.ask("POST", "/audit/checkpoints", {}, **marked)
+    tenant.ask("GET", "/nowhere", **marked)
+    tenant.ask("GET", "/audit/records/1/proof", **marked)
+    anonymous.ask("POST", "/kem/encrypt", {"plaintext": "QUJD"}, **marked)
+    operator.ask("POST", "/kem/encrypt", {"plaintext": "QUJD"}, **marked)
+    operator.ask("PATCH", f"/tenants/{tenant.tenant_id}", {"status": "suspended"})
+    tenant.ask("GET", "/kms/keys", **marked)
+    operator.ask("PATCH", f"/tenants/{tenant.tenant_id}", {"status": "active"})
+    said = [(r["operation"], r["outcome"], r["algorithm"]) for r in records(tenant)[before:]]
+    assert said == [
+        ("encrypt", "ERR_POLICY_001", "X-Wing"),
+        ("archive-key", "ERR_KMS_020", None),  # whose body is not read
+        ("change-tenant", "ERR_FORBIDDEN_001", None),
+        ("sign-audit-checkpoint", "ERR_FORBIDDEN_001", None),
+        ("suspend-tenant", "success", None),
+        ("list-keys", "ERR_FORBIDDEN_001", None),
+        ("resume-tenant", "success", None),
+    ]
+    assert records(tenant)[before]["policy"]
+    for record in records(tenant)[before:]:
+        assert record["event_id"]
+        assert INSTANT.fullmatch(record["happened_at"])
+    of_nobody = [
+        record
+        for record in records(operator, after=newest)
+        if record["request_id"] == f"marked-{tenant.tenant_id}"
+        and record["tenant_id"] != tenant.tenant_id
+    ]
+    assert [(r["operation"], r["principal"], r["outcome"]) for r in of_nobody] == [
+        ("encrypt", "operator", "ERR_FORBIDDEN_001")
+    ]

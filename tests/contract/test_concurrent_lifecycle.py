@@ -1,0 +1,128 @@
+"""Many callers change one key at the same time, and one looks on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import Caller
+
+WRITERS = 8
+ROUNDS = 150
+KYBER = {"algorithm": "Kyber768"}
+
+
+@pytest.fixture
+def tenant(new_tenant: Callable[..., Caller]) -> Caller:
+    """A tenant of this test only."""
+    return new_tenant()
+
+
+@contextmanager
+def _reading(tenant: Caller) -> Iterator[list[list[int]]]:
+    """Look again and again which versions are active; what was seen is there at the end."""
+    seen: list[list[int]] = []
+    over = threading.Event()
+
+    def read() -> None:
+        while not over.is_set():
+            listed = tenant.get("/kms/keys", status="active", **KYBER)
+            assert listed["total"] == len(listed["keys"])
+            seen.append([key["key_version"] for key in listed["keys"]])
+
+    with ThreadPoolExecutor(1) as pool:
+        reader = pool.submit(read)
+        try:
+            yield seen
+        finally:
+            over.set()
+            reader.result()
+
+
+@pytest.fixture(scope="module")
+def rotated(new_tenant: Callable[..., Caller]) -> tuple[Caller, list[Any], list[list[int]]]:
+    """A tenant whose key eight callers rotated 150 times each, their answers, and what was seen."""
+    tenant = new_tenant()
+    tenant.post("/kms/keys/generate", KYBER, status=201)
+    with ThreadPoolExecutor(WRITERS) as pool, _reading(tenant) as seen:
+        asked = [
+            pool.submit(tenant.ask, "POST", "/kms/keys/rotate", KYBER)
+            for _ in range(WRITERS * ROUNDS)
+        ]
+        answers = [each.result() for each in asked]
+    return tenant, answers, seen
+
+
+def test_every_rotation_succeeds_once(
+    rotated: tuple[Caller, list[Any], list[list[int]]],
+) -> None:
+    """Each of 1,200 rotations is 201 and made a version of its own from the one before it."""
+    _, answers, _ = rotated
+    assert {answer.status_code for answer in answers} == {201}
+    made = [answer.json()["data"] for answer in answers]
+    assert sorted(key["key_version"] for key in made) == list(range(2, WRITERS * ROUNDS + 2))
+    assert all(key["old_key_version"] == key["key_version"] - 1 for key in made)
+
+
+def test_the_versions_have_no_gap(rotated: tuple[Caller, list[Any], list[list[int]]]) -> None:
+    """Afterwards there are the versions from 1 up, all retired but the last, which is active."""
+    tenant, _, _ = rotated
+    keys = tenant.get("/kms/keys")["keys"]
+    assert [key["key_version"] for key in keys] == list(range(1, WRITERS * ROUNDS + 2))
+    assert [key["status"] for key in keys] == WRITERS * ROUNDS * ["retired"] + ["active"]
+    assert len({key["public_key"] for key in keys}) == len(keys)
+
+
+def test_one_version_is_active_at_any_moment(
+    rotated: tuple[Caller, list[Any], list[list[int]]],
+) -> None:
+    """Whoever looks on sees one active version, never none or two, and never an older one again."""
+    _, _, seen = rotated
+    assert len(seen) > 10
+    assert {len(active) for active in seen} == {1}
+    assert seen == sorted(seen)
+
+
+def test_generate_and_retire_leave_at_most_one_active(tenant: Caller) -> None:
+    """While callers generate and retire at once one version at most is active, and none has a twin."""
+
+    def generate(_: int) -> tuple[int, int]:
+        answer = tenant.ask("POST", "/kms/keys/generate", KYBER)
+        assert answer.status_code in (201, 400)
+        return answer.status_code, answer.json().get("data", {}).get("key_version", 0)
+
+    def retire(_: int) -> None:
+        answer = tenant.ask("GET", "/kms/keys/active", params=KYBER)
+        assert answer.status_code in (200, 404)
+        if answer.is_success:
+            body = {**KYBER, "key_version": answer.json()["data"]["key_version"]}
+            tenant.post("/kms/keys/retire", body)
+
+    with ThreadPoolExecutor(WRITERS) as pool, _reading(tenant) as seen:
+        generating = [pool.submit(generate, n) for n in range(200)]
+        retiring = [pool.submit(retire, n) for n in range(200)]
+        made = sorted(each.result()[1] for each in generating if each.result()[0] == 201)
+        assert all(each.result() is None for each in retiring)
+    assert made == list(range(1, len(made) + 1))
+    assert tenant.get("/kms/keys")["total"] == len(made)
+    assert {len(active) for active in seen} <= {0, 1}
+
+
+@pytest.mark.parametrize("round_", range(10))
+def test_of_generations_at_once_one_succeeds(tenant: Caller, round_: int) -> None:
+    """Of eight generations at once one is 201; the rest are 400 and name the algorithm."""
+    with ThreadPoolExecutor(WRITERS) as pool:
+        asked = [pool.submit(tenant.ask, "POST", "/kms/keys/generate", KYBER) for _ in range(8)]
+        answers = [each.result() for each in asked]
+    assert sorted(answer.status_code for answer in answers) == [201] + 7 * [400]
+    errors = [answer.json()["error"] for answer in answers if not answer.is_success]
+    assert {(error["error_code"], error["field"]) for error in errors} == {
+        ("ERR_INVALID_001", "algorithm")
+    }
+    assert tenant.get("/kms/keys")["total"] == 1

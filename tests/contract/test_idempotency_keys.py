@@ -1,0 +1,157 @@
+"""Idempotency-Key over HTTP: asked again, the first answer comes again, and nothing else happens."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import Caller, Installation
+
+Refused = Callable[[httpx2.Response], tuple[int, str, str | None]]
+KYBER = {"algorithm": "Kyber768"}
+NAMES = ("tenant", "api key", "api key rotation", "generation", "rotation")
+
+
+class Change:
+    """One of the five requests that mind the header, and who makes it."""
+
+    def __init__(self, name: str, operator: Caller, tenant: Caller) -> None:
+        own = f"/tenants/{tenant.tenant_id}/api-keys"
+        self.caller = operator if name == "tenant" else tenant
+        self.path, self.body = {
+            "tenant": ("/tenants", {"name": f"tenant {uuid.uuid4()}"}),
+            "api key": (own, {}),
+            "api key rotation": (own + "/rotate", {}),
+            "generation": ("/kms/keys/generate", {"algorithm": "X-Wing"}),
+            "rotation": ("/kms/keys/rotate", KYBER),
+        }[name]
+
+    def ask(self, key: str | None, body: object = None) -> httpx2.Response:
+        """Make the request, with a key."""
+        headers = {} if key is None else {"Idempotency-Key": key}
+        return self.caller.ask("POST", self.path, body or self.body, headers=headers)
+
+
+@pytest.fixture
+def tenant(new_tenant: Callable[..., Caller]) -> Caller:
+    """A tenant with a key."""
+    made = new_tenant()
+    made.post("/kms/keys/generate", KYBER, status=201)
+    return made
+
+
+@pytest.fixture(params=NAMES)
+def change(request: pytest.FixtureRequest, operator: Caller, tenant: Caller) -> Change:
+    """Each of the five."""
+    return Change(request.param, operator, tenant)
+
+
+def state(operator: Caller, tenant: Caller) -> list[Any]:
+    """Return what the five requests could change."""
+    return [
+        len(tenant.get("/kms/keys")["keys"]),
+        operator.get(f"/tenants/{tenant.tenant_id}/api-keys")["total"],
+        operator.get("/tenants")["total"],
+    ]
+
+
+def test_the_first_answer_comes_again(change: Change, operator: Caller, tenant: Caller) -> None:
+    """Status and data of all repetitions are those of the first, and only the first changed."""
+    key = f"key-{uuid.uuid4()}"
+    first = change.ask(key)
+    assert first.is_success, first.text
+    before = state(operator, tenant)
+    for _ in range(3):
+        again = change.ask(key)
+        assert (again.status_code, again.json()["data"]) == (
+            first.status_code,
+            first.json()["data"],
+        )
+    assert state(operator, tenant) == before
+
+
+def test_another_request_with_the_key_is_a_conflict(
+    change: Change, operator: Caller, tenant: Caller, refused: Refused
+) -> None:
+    """The same key with another body, or on another path, is a 409, and nothing changes."""
+    key = f"key-{uuid.uuid4()}"
+    assert change.ask(key).is_success
+    before = state(operator, tenant)
+    if change.body:
+        answer = change.ask(key, {**change.body, "name": "another", "algorithm": "Dilithium3"})
+    else:  # and the path is all there is
+        change.path = change.path.removesuffix("/rotate") + "/rotate" * (
+            "rotate" not in change.path
+        )
+        answer = change.ask(key)
+    assert refused(answer)[:2] == (409, "ERR_CONFLICT_001")
+    assert state(operator, tenant) == before
+
+
+BAD = ["", "x" * 256, "caf\u00e9", "tab\there"]
+
+
+@pytest.mark.parametrize("text", BAD, ids=["empty", "long", "not ASCII", "not printable"])
+def test_a_bad_key_is_named(
+    text: str, change: Change, operator: Caller, tenant: Caller, refused: Refused
+) -> None:
+    """A header that is no key is a 400 that names it, and nothing changes."""
+    before = state(operator, tenant)
+    headers = {"Idempotency-Key": text.encode()}
+    answer = change.caller.ask("POST", change.path, change.body, headers=headers)
+    assert refused(answer) == (400, "ERR_INVALID_001", "Idempotency-Key")
+    assert state(operator, tenant) == before
+
+
+@pytest.mark.parametrize("name", ["generation", "rotation", "api key"])
+def test_a_tenant_s_key_is_its_own(
+    name: str, operator: Caller, tenant: Caller, new_tenant: Callable[..., Caller]
+) -> None:
+    """Two tenants that choose the same key are both served, each with something of its own."""
+    other = new_tenant()
+    other.post("/kms/keys/generate", KYBER, status=201)
+    key = f"key-{uuid.uuid4()}"
+    mine, theirs = (
+        Change(name, operator, each).ask(key).json()["data"] for each in (tenant, other)
+    )
+    secret = "api_key" if name == "api key" else "public_key"
+    assert mine[secret] != theirs[secret]
+
+
+@pytest.mark.parametrize("name", ["api key", "api key rotation"])
+def test_the_api_key_that_comes_again_works(
+    name: str, installation: Installation, operator: Caller, tenant: Caller
+) -> None:
+    """The plaintext of the first answer is made again, and is accepted."""
+    change, key = Change(name, operator, tenant), f"key-{uuid.uuid4()}"
+    first, again = (change.ask(key).json()["data"] for _ in range(2))
+    made = again.get("new_key", again)["api_key"]
+    assert made == first.get("new_key", first)["api_key"]
+    assert installation.caller(made).get("/kms/keys")["total"] == 1
+
+
+def test_a_refusal_is_not_remembered(operator: Caller, tenant: Caller) -> None:
+    """What was refused with a key can be done with it once nothing is in its way."""
+    made = Change("generation", operator, tenant)
+    made.body = {"algorithm": "Dilithium3"}
+    rotation = Change("rotation", operator, tenant)
+    rotation.body = made.body
+    key = f"key-{uuid.uuid4()}"
+    assert rotation.ask(key).status_code == 404
+    assert made.ask(None).is_success
+    assert rotation.ask(key).is_success
+
+
+def test_no_plaintext_is_kept(installation: Installation, operator: Caller, tenant: Caller) -> None:
+    """What makes the first answer again is not the API key: that is in no file of the gateway."""
+    made = Change("api key", operator, tenant).ask(f"key-{uuid.uuid4()}").json()["data"]["api_key"]
+    files = [path for path in Path(installation.data, "gateway").rglob("*") if path.is_file()]
+    assert files
+    assert not any(made.encode() in path.read_bytes() for path in files)
+    assert not any(made[4:].encode() in path.read_bytes() for path in files)

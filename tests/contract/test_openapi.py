@@ -1,0 +1,231 @@
+"""The OpenAPI documents are valid, complete, and true of what is served."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import pytest
+from jsonschema import Draft202012Validator
+from openapi_spec_validator import validate
+
+if TYPE_CHECKING:
+    from tests.conftest import Caller, Installation
+
+PARTS = ("kem", "signature", "kms", "tenants", "auth", "audit")
+WHOLE = "/api/v1/openapi.json"
+MADE_BY = {
+    "decrypt": ("encrypt", "ciphertext"),
+    "decapsulate": ("encapsulate", "kem_ciphertext"),
+    "unwrap": ("wrap", "wrapped_key"),
+    "unwrap_by_short_path": ("wrap_by_short_path", "wrapped_key"),
+    "verify": ("sign", "signature"),
+    "verify_hash": ("sign_hash", "signature"),
+}
+FIRST = ("generate_key",)
+LAST = ("rotate_key", "retire_key", "change_tenant", "rotate_api_key", "revoke_api_key")
+OPERATOR = (
+    "create_tenant",
+    "change_tenant",
+    "rotate_api_key",
+    "revoke_api_key",
+    "prove_audit_record",
+    "sign_audit_checkpoint",
+)
+LINES = ("export_audit_log",)
+"""What answers with a file of lines, not in the envelope."""
+
+
+@pytest.fixture(scope="module")
+def web(installation: Installation) -> Iterator[httpx2.Client]:
+    """Somebody without a credential, outside of the envelope."""
+    with httpx2.Client(base_url=installation.base_url, trust_env=False) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def document(web: httpx2.Client) -> Any:
+    """The whole document."""
+    return web.get(WHOLE).json()
+
+
+def operations(document: Any) -> dict[str, tuple[str, str, Any]]:
+    """Return path, method and description by operation id."""
+    return {
+        each["operationId"]: (path, method, each)
+        for path, methods in document["paths"].items()
+        for method, each in methods.items()
+    }
+
+
+def check(document: Any, schema: Any, value: object) -> None:
+    Draft202012Validator({**schema, "components": document["components"]}).validate(value)
+
+
+def content(thing: Any) -> Any:
+    return thing["content"]["application/json"]
+
+
+@pytest.mark.parametrize("path", [WHOLE, *(f"/api/v1/openapi/{part}.json" for part in PARTS)])
+def test_documents_are_valid(web: httpx2.Client, path: str) -> None:
+    """Each document is valid OpenAPI 3.1, and bare JSON that anyone may read."""
+    answer = web.get(path)
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json()["openapi"] == "3.1.0"
+    validate(answer.json())
+
+
+def test_the_same_everywhere(
+    web: httpx2.Client,
+    run_installation: Callable[..., AbstractContextManager[Installation]],
+    tmp_path: Path,
+) -> None:
+    """Another installation serves the same document, byte for byte."""
+    other = run_installation(tmp_path / "data", tmp_path / "ready.json", tmp_path / "output")
+    with other as installation, httpx2.Client(trust_env=False) as client:
+        assert client.get(installation.base_url + WHOLE).content == web.get(WHOLE).content
+
+
+def test_parts_make_up_the_whole(web: httpx2.Client, document: Any) -> None:
+    """The parts' paths, and those outside of the API, are the whole's."""
+    parts: dict[str, Any] = {}
+    for part in PARTS:
+        parts |= web.get(f"/api/v1/openapi/{part}.json").json()["paths"]
+    assert parts | {"/healthz": document["paths"]["/healthz"]} == document["paths"]
+
+
+def test_known_documents_are_not_sent_again(web: httpx2.Client) -> None:
+    """Whoever has the document already hears 304, without a body."""
+    first = web.get(WHOLE)
+    again = web.get(WHOLE, headers={"If-None-Match": f'"other", W/{first.headers["etag"]}'})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+def test_head_is_get_without_a_body(web: httpx2.Client) -> None:
+    """HEAD says how long the document is, and sends none of it."""
+    head = web.head(WHOLE)
+    assert int(head.headers["content-length"]) == len(web.get(WHOLE).content)
+    assert head.content == b""
+
+
+def test_documents_cannot_be_changed(
+    anonymous: Caller, refused: Callable[[httpx2.Response], tuple[int, str, str | None]]
+) -> None:
+    """Another method on a document is 405, in the envelope."""
+    answer = anonymous.ask("POST", "/openapi.json", {})
+    assert refused(answer) == (405, "ERR_INVALID_001", None)
+    assert answer.headers["allow"] == "GET, HEAD"
+
+
+def test_operations_have_names_and_summaries(document: Any) -> None:
+    """Each operation has an identifier of its own, and a summary."""
+    named = operations(document)
+    assert len(named) == sum(len(methods) for methods in document["paths"].values())
+    assert all(each["summary"].endswith(".") for _, _, each in named.values())
+
+
+def test_examples_have_their_schemas_form(document: Any) -> None:
+    """Each example of a request or an answer is valid by the schema beside it."""
+    count = 0
+    for name, (_, _, operation) in operations(document).items():
+        if name in LINES:
+            continue
+        bodies = [*operation["responses"].values()]
+        bodies += [operation["requestBody"]] if "requestBody" in operation else []
+        for body in bodies:
+            for example in content(body)["examples"].values():
+                check(document, content(body)["schema"], example["value"])
+                count += 1
+    assert count > 200
+
+
+def test_examples_work(
+    document: Any,
+    web: httpx2.Client,
+    new_tenant: Callable[..., Caller],
+    operator: Caller,
+) -> None:
+    """Sent in a sensible order, each operation's example succeeds, and as documented."""
+    tenant = new_tenant()
+    tenant.post("/kms/keys/generate", {"algorithm": "Dilithium3"}, status=201)
+    for _ in range(64):  # as many records as the examples speak of
+        tenant.get("/kms/keys")
+    time.sleep(1.5)  # and a checkpoint of them
+    named = operations(document)
+    middle = tuple(name for name in named if name not in (*FIRST, *LAST))
+    answers: dict[str, Any] = {}
+    for name in (*FIRST, *middle, *LAST):
+        path, method, operation = named[name]
+        by_operator = name in OPERATOR
+        answer = web.request(
+            method,
+            path.format(tenant_id=tenant.tenant_id, **path_examples(operation)),
+            params=query_examples(operation),
+            json=body_example(name, operation, answers),
+            headers={"X-API-Key": operator.api_key if by_operator else tenant.api_key},
+        )
+        assert answer.is_success is (name != "archive_key"), answer.text
+        if name in LINES:
+            assert answer.headers["content-type"] == "application/jsonl"
+            continue
+        check(
+            document,
+            content(operation["responses"][str(answer.status_code)])["schema"],
+            answer.json(),
+        )
+        answers[name] = answer.json().get("data")
+
+
+def path_examples(operation: Any) -> dict[str, object]:
+    return {
+        each["name"]: each["example"]
+        for each in operation["parameters"]
+        if each.get("in") == "path" and each["name"] != "tenant_id"
+    }
+
+
+def query_examples(operation: Any) -> dict[str, str]:
+    return {
+        each["name"]: str(each["example"])
+        for each in operation["parameters"]
+        if each.get("in") == "query"
+    }
+
+
+def body_example(name: str, operation: Any, answers: dict[str, Any]) -> Any:
+    if "requestBody" not in operation:
+        return None
+    (example,) = content(operation["requestBody"])["examples"].values()
+    if name not in MADE_BY:
+        return example["value"]
+    assert example["summary"].startswith("Cut short")
+    other, made = MADE_BY[name]
+    return example["value"] | {made: answers[other][made]}
+
+
+def test_what_a_query_must_have_it_must_have(
+    web: httpx2.Client, document: Any, demo: Caller
+) -> None:
+    """Without the required field of its query a request is refused, and the field is named."""
+    seen = 0
+    for path, method, operation in operations(document).values():
+        required = [
+            each
+            for each in operation["parameters"]
+            if each.get("in") == "query" and each["required"]
+        ]
+        if required:
+            seen += 1
+            answer = web.request(
+                method,
+                path.format(**path_examples(operation)),
+                headers={"X-API-Key": demo.api_key},
+            )
+            field = required[0]["name"]
+            status = 400 if field == "algorithm" else 422
+            assert (answer.status_code, answer.json()["error"]["field"]) == (status, field)
+    assert seen == 4

@@ -1,0 +1,203 @@
+"""The rate limit over HTTP: exact, each tenant's own, and changed with the next request."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pqkeep_gateway.access.credentials import CredentialKind, new_credential
+
+if TYPE_CHECKING:
+    import httpx2
+    from tests.conftest import Caller, Installation
+
+TOO_MANY = (429, "ERR_RATE_LIMIT_001", None)
+Refused = Callable[["httpx2.Response"], tuple[int, str, str | None]]
+
+
+@pytest.fixture
+def limited(operator: Caller, new_tenant: Callable[..., Caller]) -> Callable[[object], Caller]:
+    """Make a tenant with a rate limit of its own, of which nothing is used."""
+
+    def make(requests_per_minute: object, plan: str = "free") -> Caller:
+        tenant = new_tenant(plan)
+        _grant(operator, tenant, requests_per_minute)
+        return tenant
+
+    return make
+
+
+def _grant(operator: Caller, tenant: Caller, requests_per_minute: object) -> None:
+    changes = {"requests_per_minute": requests_per_minute}
+    answer = operator.ask("PATCH", f"/tenants/{tenant.tenant_id}", changes)
+    assert answer.json()["data"]["requests_per_minute"] in (requests_per_minute, None)
+
+
+def _admitted(tenant: Caller, attempts: int = 12) -> int:
+    statuses = [tenant.ask("GET", "/kms/keys").status_code for _ in range(attempts)]
+    assert statuses == sorted(statuses)
+    assert set(statuses) <= {200, 429}
+    return statuses.count(200)
+
+
+@pytest.fixture(scope="module")
+def answers(operator: Caller, new_tenant: Callable[..., Caller]) -> list[httpx2.Response]:
+    """The answers to 400 requests at once of a tenant on free, which has 100 a minute."""
+    tenant = new_tenant("free")
+    with ThreadPoolExecutor(32) as pool:
+        asked = [pool.submit(tenant.ask, "GET", "/kms/keys") for _ in range(400)]
+        return [each.result() for each in asked]
+
+
+def test_free_has_a_hundred_requests_a_minute(answers: list[httpx2.Response]) -> None:
+    """Of 400 requests at once exactly 100 are admitted, and 300 are 429."""
+    assert Counter(answer.status_code for answer in answers) == {200: 100, 429: 300}
+
+
+def test_a_refusal_says_when_to_come_back(answers: list[httpx2.Response], refused: Refused) -> None:
+    """Every 429 has its code, Retry-After in whole seconds within the window, and RateLimit fields."""
+    for answer in answers:
+        if answer.status_code == 429:
+            assert refused(answer) == TOO_MANY
+            seconds = answer.headers["retry-after"]
+            assert seconds.isdecimal()
+            assert 1 <= int(seconds) <= 60
+            assert answer.headers["ratelimit-policy"] == '"default";q=100;w=60'
+            assert answer.headers["ratelimit"] == f'"default";r=0;t={seconds}'
+
+
+def test_nobody_else_waits(
+    limited: Callable[[object], Caller], new_tenant: Callable[..., Caller], operator: Caller
+) -> None:
+    """While one tenant is refused, another and the operator are admitted between its requests."""
+    greedy, other = limited(1), new_tenant("free")
+    greedy.get("/kms/keys")
+    for _ in range(20):
+        assert greedy.ask("GET", "/kms/keys").status_code == 429
+        other.get("/kms/keys")
+        operator.get("/tenants")
+
+
+def test_all_keys_of_a_tenant_share_its_limit(
+    installation: Installation, limited: Callable[[object], Caller], operator: Caller
+) -> None:
+    """Two API keys of a tenant have one window together."""
+    first = limited(6)
+    made = operator.post(f"/tenants/{first.tenant_id}/api-keys", status=201)
+    second = installation.caller(made["api_key"], first.tenant_id)
+    for caller in (first, second, first, second, first, second):
+        caller.get("/kms/keys")
+    for caller in (first, second):
+        assert caller.ask("GET", "/kms/keys").status_code == 429
+
+
+FAILING = {
+    "400, no JSON": ("POST", "/kem/encrypt", b"{"),
+    "400, an algorithm": ("POST", "/kem/encrypt", b'{"algorithm":"RSA"}'),
+    "400, a field": ("POST", "/kem/encrypt", b"{}"),
+    "403, policy": ("POST", "/kem/encrypt", b'{"algorithm":"X-Wing"}'),
+    "403, archive": ("POST", "/kms/keys/archive", b"{}"),
+    "403, for the operator": ("POST", "/tenants", b'{"name":"x"}'),
+    "404, no key": ("POST", "/kem/encrypt", b'{"plaintext":"QUJD"}'),
+    "404, no tenant": ("GET", "/tenants/x", b""),
+}
+
+
+@pytest.mark.parametrize(("method", "path", "content"), FAILING.values(), ids=FAILING.keys())
+def test_what_fails_counts(
+    limited: Callable[[object], Caller], method: str, path: str, content: bytes
+) -> None:
+    """A request that fails, for whatever reason, uses the rate limit like one that succeeds."""
+    tenant = limited(3)
+    statuses = [tenant.ask(method, path, content=content).status_code for _ in range(4)]
+    assert statuses[0] in (400, 403, 404)
+    assert statuses == [*3 * statuses[:1], 429]
+
+
+def test_strangers_count_against_nobody(
+    limited: Callable[[object], Caller], anonymous: Caller, refused: Refused
+) -> None:
+    """Any number of requests without a valid credential are 401, never 429, and cost nobody any."""
+    tenant = limited(3)
+    stranger = new_credential(CredentialKind.API_KEY)
+    for _ in range(40):
+        for shown in (stranger, tenant.api_key[:-1], "x"):
+            answer = anonymous.ask("GET", "/kms/keys", headers={"X-API-Key": shown})
+            assert answer.status_code == 401
+        assert anonymous.ask("GET", "/kms/keys").status_code == 401
+    assert _admitted(tenant) == 3
+
+
+def test_a_limit_is_changed_with_the_next_request(
+    limited: Callable[[object], Caller], operator: Caller
+) -> None:
+    """A limit that is raised, lowered or given back to the plan holds from the next request on."""
+    tenant = limited(2)
+    assert _admitted(tenant) == 2
+    _grant(operator, tenant, 5)
+    assert _admitted(tenant) == 3
+    _grant(operator, tenant, 1)
+    assert _admitted(tenant) == 0
+    _grant(operator, tenant, "plan")
+    assert _admitted(tenant) == 12
+
+
+@pytest.mark.parametrize(("tier", "events"), [("starter", 500), ("growth", 1000), ("free", 100)])
+def test_the_limit_follows_the_tier(
+    limited: Callable[..., Caller], operator: Caller, tier: str, events: int
+) -> None:
+    """After a change of tier the limit is that tier's, which a refusal tells."""
+    tenant = limited(1)
+    tenant.get("/kms/keys")
+    body = {"tier": tier, "requests_per_minute": "plan"}
+    assert operator.ask("PATCH", f"/tenants/{tenant.tenant_id}", body).is_success
+    with ThreadPoolExecutor(16) as pool:
+        asked = [pool.submit(tenant.ask, "GET", "/kms/keys") for _ in range(events)]
+        statuses = [each.result() for each in asked]
+    last = [answer for answer in statuses if not answer.is_success]
+    assert [answer.status_code for answer in last] == [429]
+    assert last[0].headers["ratelimit-policy"] == f'"default";q={events};w=60'
+
+
+def test_the_limit_comes_before_everything_in_the_request(
+    limited: Callable[[object], Caller], refused: Refused
+) -> None:
+    """Who is too fast hears that, whatever else is wrong with the request."""
+    tenant = limited(1)
+    tenant.get("/kms/keys")
+    for content in (b"{", b'{"algorithm":"RSA"}', b'{"algorithm":"X-Wing"}'):
+        answer = tenant.ask("POST", "/kem/encrypt", content=content)
+        assert refused(answer) == TOO_MANY
+
+
+def test_suspended_comes_before_the_limit(
+    limited: Callable[[object], Caller], operator: Caller, refused: Refused
+) -> None:
+    """A suspended tenant hears that, however fast it is, and has its whole limit when resumed."""
+    tenant = limited(2)
+    path = f"/tenants/{tenant.tenant_id}"
+    operator.ask("PATCH", path, {"status": "suspended"})
+    for _ in range(10):
+        answer = tenant.ask("GET", "/kms/keys")
+        assert refused(answer) == (403, "ERR_FORBIDDEN_001", None)
+    operator.ask("PATCH", path, {"status": "active"})
+    assert _admitted(tenant) == 2
+
+
+def test_a_big_request_is_refused_before_it_is_read(
+    limited: Callable[[object], Caller], refused: Refused
+) -> None:
+    """Who is too fast is answered while its body is still on the way."""
+    tenant = limited(1)
+    tenant.get("/kms/keys")
+
+    def chunks() -> Iterator[bytes]:
+        for _ in range(3):
+            yield os.urandom(1024)
+
+    assert refused(tenant.ask("POST", "/kem/encrypt", content=chunks())) == TOO_MANY

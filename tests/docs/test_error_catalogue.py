@@ -1,0 +1,151 @@
+"""Every code of the specification is shown by a test, or documented as one that is not given."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pqkeep_gateway.http.errors import Code
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = ROOT / "docs" / "api.md"
+
+CATALOGUE: dict[str, set[int]] = {
+    "ERR_AUTH_001": {401},
+    "ERR_AUTH_MFA_001": {401},
+    "ERR_MFA_001": {401},
+    "ERR_MFA_002": {401},
+    "ERR_MFA_006": {401},
+    "ERR_MFA_011": {403},
+    "ERR_MFA_013": {401},
+    "ERR_INVALID_001": {400, 405, 422},
+    "ERR_INVALID_002": {400},
+    "ERR_INVALID_003": {422},
+    "ERR_FORBIDDEN_001": {403},
+    "ERR_NOT_FOUND_001": {404},
+    "ERR_CONFLICT_001": {409},
+    "ERR_RATE_LIMIT_001": {429},
+    "ERR_POLICY_001": {403},
+    "ERR_KEM_001": {400},
+    "ERR_KEM_002": {400},
+    "ERR_KEM_003": {500},
+    "ERR_KEM_004": {500},
+    "ERR_KEM_006": {422},
+    "ERR_KEM_007": {400},
+    "ERR_KEM_010": {400},
+    "ERR_KEM_011": {400},
+    "ERR_KEM_012": {400},
+    "ERR_KMS_001": {400},
+    "ERR_KMS_003": {404},
+    "ERR_KMS_020": {403},
+    "ERR_SIG_001": {400},
+    "ERR_SIG_002": {400},
+    "ERR_SIG_010": {400},
+    "ERR_SIG_011": {400},
+    "ERR_CRYPTO_001": {500},
+    "ERR_CRYPTO_004": {404},
+    "ERR_INTERNAL_001": {500},
+    "ERR_BAD_GATEWAY_001": {502},
+    "ERR_SERVICE_001": {503},
+    "ERR_TIMEOUT_001": {504},
+}
+"""The specification's full catalogue, and 405, which it does not have."""
+
+SHOWN_BY: dict[tuple[str, int], str] = {
+    ("ERR_AUTH_001", 401): "contract/test_credentials.py::test_without_a_credential",
+    ("ERR_FORBIDDEN_001", 403): "contract/test_credentials.py::test_the_operator_uses_no_keys",
+    ("ERR_POLICY_001", 403): "contract/test_subscriptions.py::test_a_refusal_names_the_policy",
+    ("ERR_KMS_020", 403): "contract/test_operation_errors.py::test_a_row_of_the_table",
+    ("ERR_NOT_FOUND_001", 404): "contract/test_operation_errors.py::test_no_key_is_404",
+    ("ERR_INVALID_001", 400): "contract/test_body.py::test_a_body_that_is_no_json_object",
+    ("ERR_INVALID_001", 405): (
+        "contract/test_envelope.py::test_a_wrong_method_is_405_and_names_the_right_ones"
+    ),
+    ("ERR_INVALID_001", 422): "contract/test_tenant_changes.py::test_bad_values",
+    ("ERR_INVALID_002", 400): "contract/test_fields.py::test_mode_and_salt_are_checked",
+    ("ERR_CONFLICT_001", 409): "contract/test_tenants.py::test_a_name_is_taken_once",
+    ("ERR_RATE_LIMIT_001", 429): (
+        "contract/test_rate_limits.py::test_a_refusal_says_when_to_come_back"
+    ),
+    ("ERR_KEM_001", 400): "contract/test_operation_errors.py::test_a_row_of_the_table",
+    ("ERR_KEM_002", 400): "contract/test_operation_errors.py::test_a_row_of_the_table",
+    ("ERR_KEM_007", 400): "contract/test_fields.py::test_mode_and_salt_are_checked",
+    ("ERR_KEM_010", 400): "contract/test_operation_errors.py::test_a_row_of_the_table",
+    ("ERR_KEM_011", 400): "contract/test_operation_errors.py::test_a_row_of_the_table",
+    ("ERR_KEM_012", 400): "contract/test_operation_errors.py::test_a_row_of_the_table",
+    ("ERR_SIG_001", 400): "contract/test_operation_errors.py::test_a_row_of_the_table",
+    ("ERR_SIG_002", 400): "contract/test_fields.py::test_one_over_the_limit",
+    ("ERR_SIG_010", 400): "contract/test_operation_errors.py::test_a_row_of_the_table",
+    ("ERR_SIG_011", 400): "contract/test_operation_errors.py::test_a_row_of_the_table",
+    ("ERR_INTERNAL_001", 500): "faults/test_key_service_lies.py::test_refusals",
+    ("ERR_BAD_GATEWAY_001", 502): "faults/test_key_service_lies.py::test_nonsense_is_502",
+    ("ERR_SERVICE_001", 503): "faults/test_key_service_lies.py::test_without_a_key_service",
+    ("ERR_TIMEOUT_001", 504): "faults/test_key_service_lies.py::test_refusals",
+}
+"""A test over HTTP that ends in each error that is given."""
+NAMES = [f"{code} {status}" for code, status in SHOWN_BY]
+
+
+def _rows(heading: str) -> list[tuple[str, ...]]:
+    """Return the cells of the table that follows a heading of the document."""
+    section = DOCUMENT.read_text().split(f"\n{heading}\n")[1].split("\n#")[0]
+    rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
+    return [tuple(cell.strip() for cell in row) for row in rows[2:]]
+
+
+def _codes(cell: str) -> list[str]:
+    return re.findall(r"`(ERR_[A-Z0-9_]+)`", cell)
+
+
+def _given() -> list[tuple[str, int]]:
+    return [(*_codes(row[0]), int(row[1])) for row in _rows("## Errors")]  # type: ignore[misc]
+
+
+def test_the_document_has_the_gateway_s_codes() -> None:
+    """The table of errors has each code and status that the gateway knows, once, and no other."""
+    assert sorted(_given()) == sorted((code.code, code.status) for code in Code)
+
+
+def test_the_two_lists_are_the_catalogue() -> None:
+    """Each code of the specification is in one of the document's two tables, and no other code is."""
+    given = {code for code, _ in _given()}
+    not_given = [code for row in _rows("### Codes that are not given") for code in _codes(row[0])]
+    assert given.isdisjoint(not_given)
+    assert len(not_given) == len(set(not_given))
+    assert given | set(not_given) == CATALOGUE.keys()
+
+
+def test_statuses_are_the_catalogue_s() -> None:
+    """No code is given with a status that the specification does not have for it."""
+    assert all(status in CATALOGUE[code] for code, status in _given())
+
+
+def test_each_code_that_is_not_given_has_its_reason() -> None:
+    """Whoever looks for a code that never comes is told why."""
+    assert all(row[1] for row in _rows("### Codes that are not given"))
+
+
+def test_every_error_is_shown_by_a_test() -> None:
+    """The table of tests has each error that the gateway knows, and no other."""
+    assert SHOWN_BY.keys() == {(code.code, code.status) for code in Code}
+
+
+@pytest.mark.parametrize(("error", "test"), SHOWN_BY.items(), ids=NAMES)
+def test_the_test_that_shows_it_is_there(error: tuple[str, int], test: str) -> None:
+    """The named test exists, and its file expects the code."""
+    file, name = test.split("::")
+    source = (ROOT / "tests" / file).read_text()
+    assert f"\ndef {name}(" in source
+    assert f'"{error[0]}"' in source
+
+
+def test_no_test_expects_a_code_that_does_not_exist() -> None:
+    """What the tests over HTTP expect is in the catalogue: a typing error would prove nothing."""
+    expected = {
+        code
+        for folder in ("contract", "faults")
+        for file in (ROOT / "tests" / folder).glob("*.py")
+        for code in re.findall(r"\bERR_[A-Z]+(?:_[A-Z]+)*_\d{3}\b", file.read_text())
+    }
+    assert expected <= CATALOGUE.keys()
+    assert expected >= {code.code for code in Code}
