@@ -10,7 +10,7 @@ DISTRIBUTIONS := protocol keyservice gateway server sdk
 METADATA := $(DISTRIBUTIONS:%=%/pyproject.toml)
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: help run test lint format types bench lock clean
+.PHONY: help run test lint format types bench fuzz campaign lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -36,11 +36,17 @@ format: .venv/dev ## put the code into its form
 bench: .venv/dev ## measure requests/s, latency and CPU an operation
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
+fuzz: .venv/run .venv-fuzz/made ## send generated requests: make fuzz ARGS="--cases 20000 --seed 1"
+	.venv-fuzz/bin/python tests/fuzz/campaign.py $(ARGS)
+
+campaign: .venv/dev ## kill an installation under load, 50 times, and go through its books
+	$(BIN)/python -m tests.campaign $(ARGS)
+
 lock: .venv/dev ## lock dependencies with hashes
 	requirements/lock
 
 clean: ## remove what the other targets made
-	rm -rf .venv .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .venv-fuzz .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 
 .venv/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -57,4 +63,10 @@ clean: ## remove what the other targets made
 .venv/dev: .venv/run requirements/dev.txt
 	@echo "installing the tools for tests and checks"
 	@$(INSTALL) --require-hashes -r requirements/dev.txt
+	@touch $@
+
+.venv-fuzz/made: requirements/fuzz.txt
+	@echo "making .venv-fuzz"
+	@$(PYTHON) -m venv .venv-fuzz
+	@.venv-fuzz/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/fuzz.txt
 	@touch $@
