@@ -34,6 +34,7 @@ READY_SECONDS = 60.0
 STOP_SECONDS = 30.0
 REQUEST_SECONDS = 30.0
 API = "/api/v1"
+PASSWORD = "the horse prefers oats"  # noqa: S105 - everybody's in the tests
 TLS = ssl.create_default_context()
 """Not used, and slow to make: every client would make its own."""
 
@@ -49,7 +50,7 @@ def read_envelope(response: httpx2.Response) -> dict[str, Any]:
     else:
         assert body.keys() == {"error", "request_id", "timestamp"}
         assert {"error_code", "message"} <= body["error"].keys()
-        assert body["error"].keys() <= {"error_code", "message", "field"}
+        assert body["error"].keys() <= {"error_code", "message", "field", "challenge_token"}
         assert all(isinstance(value, str) and value for value in body["error"].values())
     assert body["request_id"] == response.headers["x-request-id"]
     return body
@@ -161,6 +162,18 @@ class Installation:
         tenant = operator.post("/tenants", {"name": name, "plan": plan}, status=201)
         made = operator.post(f"/tenants/{tenant['id']}/api-keys", status=201)
         return self.caller(made["api_key"], tenant["id"])
+
+    def person(self, tenant_id: str, role: str = "owner", email: str = "") -> Caller:
+        """Let somebody into a tenant, by an invitation of the operator's; they are signed in."""
+        invited = self.operator().post(
+            f"/tenants/{tenant_id}/invitations",
+            {"email": email or f"{uuid.uuid4()}@example.com", "role": role},
+            status=201,
+        )
+        caller = self.caller(None, tenant_id)
+        fields = {"token": invited["invitation_token"], "password": PASSWORD}
+        caller.post("/auth/accept-invitation", fields, status=201)
+        return caller
 
     def archive(self, tenant_id: str, algorithm: Algorithm, version: int) -> None:
         """Archive a retired key as the portal would: the API refuses to."""
@@ -322,6 +335,18 @@ def demo(installation: Installation) -> Caller:
 def new_tenant(installation: Installation) -> Callable[..., Caller]:
     """Make a tenant that no other test uses; the plan is enterprise_plus unless named."""
     return installation.new_tenant
+
+
+@pytest.fixture(scope="session")
+def new_person(installation: Installation) -> Callable[..., Caller]:
+    """Make somebody who is signed in: of which tenant, in which role."""
+    return installation.person
+
+
+@pytest.fixture(scope="session")
+def password() -> str:
+    """The password of everybody who was made so."""
+    return PASSWORD
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from pqkeep_gateway.access.admission import (
 )
 from pqkeep_gateway.access.authentication import Authenticator, Found
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, new_credential
-from pqkeep_gateway.access.principals import ApiKeyPrincipal, OperatorPrincipal
+from pqkeep_gateway.access.principals import ApiKeyPrincipal, OperatorPrincipal, SessionPrincipal
 from pqkeep_gateway.access.rate_limit import Limit, MemoryWindows
 from pqkeep_gateway.access.standing import Standing, Subscription, Tier
 from pqkeep_gateway.unavailable import UnavailableError
@@ -23,6 +23,13 @@ from pqkeep_protocol.keys import TenantId
 OPERATOR = new_credential(CredentialKind.OPERATOR)
 PER_MINUTE = {tier: 2 + number for number, tier in enumerate(Tier)}
 """Free 2, starter 3, growth 4, …"""
+
+
+class Nobody:
+    """A directory without sessions."""
+
+    async def find(self, access_token: str) -> SessionPrincipal | None:
+        return None
 
 
 class Gate:
@@ -36,7 +43,7 @@ class Gate:
         authenticator = Authenticator(
             self, self.windows, pepper, pepper.digest(OPERATOR), lambda: self.now
         )
-        self.gatekeeper = Gatekeeper(authenticator, self.windows, PER_MINUTE)
+        self.gatekeeper = Gatekeeper(authenticator, self.windows, PER_MINUTE, Nobody())
         self._pepper = pepper
 
     async def find(self, digest: bytes) -> Found | None:

@@ -26,7 +26,7 @@ COLUMNS = (
     "suspended",  # the tenant's own, while it is suspended
     "operator",  # the operator's credential
 )
-MATRIX: Mapping[str, tuple[int, ...]] = {
+MATRIX: dict[str, tuple[int, ...]] = {
     #                          own  none malf revo over aftr othr susp oper
     "POST /kem/encrypt": (200, 401, 401, 401, 200, 401, 404, 403, 403),
     "POST /kem/decrypt": (200, 401, 401, 401, 200, 401, 404, 403, 403),
@@ -59,6 +59,7 @@ MATRIX: Mapping[str, tuple[int, ...]] = {
     "GET /tenants": (200, 401, 401, 401, 200, 401, 200, 403, 200),  # other: its own
     "GET /tenants/{tenant_id}": (200, 401, 401, 401, 200, 401, 404, 403, 200),
     "PATCH /tenants/{tenant_id}": (403, 401, 401, 401, 403, 401, 404, 403, 200),
+    "POST /tenants/{tenant_id}/invitations": (403, 401, 401, 401, 403, 401, 404, 403, 201),
     "POST /tenants/{tenant_id}/api-keys": (201, 401, 401, 401, 201, 401, 404, 403, 201),
     "GET /tenants/{tenant_id}/api-keys": (200, 401, 401, 401, 200, 401, 404, 403, 200),
     "POST /tenants/{tenant_id}/api-keys/rotate": (200, 401, 401, 401, 409, 401, 404, 403, 200),
@@ -66,6 +67,23 @@ MATRIX: Mapping[str, tuple[int, ...]] = {
         *(200, 401, 401, 401, 200, 401, 404, 403, 200),
     ),
 }
+MATRIX["DELETE /auth/sessions/{id}"] = (404, 401, 401, 401, 404, 401, 404, 403, 404)  # nobody's
+PEOPLES = (403, 401, 401, 401, 403, 401, 403, 403, 403)
+"""Of what only somebody who has signed in may do: see test_roles.py."""
+MATRIX |= dict.fromkeys(
+    (
+        "POST /auth/logout",
+        "GET /auth/me",
+        "GET /auth/sessions",
+        "POST /auth/change-password",
+        "POST /auth/mfa/enroll",
+        "POST /auth/mfa/confirm",
+        "POST /auth/mfa/disable",
+        "POST /auth/step-up",
+        "PATCH /auth/organization",
+    ),
+    PEOPLES,
+)
 CELLS = [
     pytest.param(operation, credential, status, id=f"{operation}-{credential}")
     for operation, row in MATRIX.items()
@@ -73,8 +91,15 @@ CELLS = [
 ]
 MAY_CHANGE = ("own", "overlap", "operator")
 CODES = {401: "ERR_AUTH_001", 404: "ERR_NOT_FOUND_001", 409: "ERR_CONFLICT_001"}
-NOBODYS = {"GET /healthz"}
-"""Outside of the API, for supervisors: it tells nothing of anybody."""
+NOBODYS = {
+    "GET /healthz",
+    "POST /auth/register",
+    "POST /auth/login",
+    "POST /auth/accept-invitation",
+    "POST /auth/refresh",
+    "POST /auth/mfa/verify",
+}
+"""What needs no credential, because it is asked for one of its own: see test_people.py."""
 
 KYBER = {"algorithm": "Kyber768"}
 HASH = {"hash": "QUJD" * 10 + "QUI=", "hash_algorithm": "SHA-256"}
@@ -109,6 +134,15 @@ BODIES: Mapping[str, Callable[[Caller], dict[str, Any]]] = {
     "/kms/keys/retire": lambda _: {**KYBER, "key_version": 1},
     "/kms/keys/archive": lambda _: {**KYBER, "key_version": 1},
     "/audit/checkpoints": lambda _: {},
+    "/auth/change-password": lambda _: {},
+    "/auth/mfa/confirm": lambda _: {},
+    "/auth/mfa/disable": lambda _: {},
+    "/auth/step-up": lambda _: {},
+    "/auth/organization": lambda _: {},
+    "/tenants/{tenant_id}/invitations": lambda _: {
+        "email": f"{uuid.uuid4()}@example.com",
+        "role": "viewer",
+    },
     "/tenants": lambda _: {"name": f"tenant {uuid.uuid4()}"},
     "/tenants/{tenant_id}": lambda _: {"subscription": "ended"},
 }

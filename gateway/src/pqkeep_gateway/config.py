@@ -40,6 +40,10 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """HMAC-SHA-256 of the operator's credential under the pepper, in hexadecimal."""
     signup: Literal["operator", "open"] = "operator"
     """Who may create tenants: the operator only, or anyone (rate-limited by address)."""
+    portal_url: str | None = None
+    """Where people reach the portal, https://…; needed where a proxy changes the Host header."""
+    cookies: Literal["secure", "loopback"] = "secure"
+    """Whether browsers send cookies over TLS only. "loopback" is for development, on one machine."""
     api_key_overlap_seconds: Annotated[int, Meta(ge=0, le=86_400)] = 30
     """How long a rotated API key is still accepted."""
     plans_file: str | None = None

@@ -19,22 +19,34 @@ from pqkeep_gateway.events import Courier
 from pqkeep_gateway.http import (
     api_keys,
     audit,
+    auth,
     health,
+    invitations,
     kem,
     key_operation,
     keys,
+    mfa,
     signature,
     tenants,
 )
 from pqkeep_gateway.http.app import create_app
+from pqkeep_gateway.http.cookies import Cookies
 from pqkeep_gateway.http.documents import WHOLE, descriptions, served
 from pqkeep_gateway.http.fixed import FixedDocument
 from pqkeep_gateway.http.key_operation import KeyAccess
 from pqkeep_gateway.key_client import KeyClient
+from pqkeep_gateway.people.attempts import Attempts
+from pqkeep_gateway.people.entry import Entry
+from pqkeep_gateway.people.passwords import Passwords
+from pqkeep_gateway.people.second_factors import SecondFactors
+from pqkeep_gateway.people.sessions import Sessions
+from pqkeep_gateway.people.step_up import StepUp
 from pqkeep_gateway.portal import reference
 from pqkeep_gateway.storage.database import open_database
 from pqkeep_gateway.storage.outbox import SqlOutbox
+from pqkeep_gateway.storage.people import SqlSessions
 from pqkeep_gateway.storage.rate_windows import RedisWindows
+from pqkeep_gateway.storage.second_factors import SqlSecondFactors, SqlStepUps
 from pqkeep_gateway.storage.tenancy import SqlApiKeys, SqlTenants
 from pqkeep_gateway.storage.usage import SqlUsage
 from pqkeep_gateway.tenancy import plans
@@ -61,29 +73,42 @@ async def assemble(config: Config) -> Gateway:
     windows = _windows(config, clock)
     engine = await open_database(config.database, config.database_password_file)
 
+    key_client = KeyClient(config.key_service_socket)
     sql_api_keys = SqlApiKeys(engine)
     operator = bytes.fromhex(config.operator_digest)
     authenticator = Authenticator(sql_api_keys, windows, pepper, operator, clock)
     per_minute = {tier: each.requests_per_minute for tier, each in terms.items()}
-    gatekeeper = Gatekeeper(authenticator, windows, per_minute)
-    per_month = {tier: plans.bound(each.operations_per_month) for tier, each in terms.items()}
-    key_client = KeyClient(config.key_service_socket)
-    access = KeyAccess(policy, Allowances(SqlUsage(engine), per_month, clock), key_client)
-
     courier = Courier(SqlOutbox(engine), key_client)
+    sessions = Sessions(SqlSessions(engine), pepper, courier, clock)
+    gatekeeper = Gatekeeper(authenticator, windows, per_minute, sessions)
+    per_month = {tier: plans.bound(each.operations_per_month) for tier, each in terms.items()}
+    access = KeyAccess(policy, Allowances(SqlUsage(engine), per_month, clock), key_client)
 
     all_tenants = Tenants(SqlTenants(engine), windows.announce_change, courier)
     overlap = timedelta(seconds=config.api_key_overlap_seconds)
     all_api_keys = ApiKeys(
         sql_api_keys, terms, pepper, windows.announce_change, courier, overlap, clock
     )
+    people = SqlSecondFactors(engine)
+    passwords = Passwords(pepper)
+    attempts = Attempts(windows, pepper)
+    factors = SecondFactors(people, attempts, pepper, courier, clock)
+    entry = Entry(people, sessions, passwords, attempts, factors, pepper, courier, clock)
+    step_up = StepUp(
+        SqlStepUps(engine), people, factors, passwords, attempts, pepper, courier, clock
+    )
+    cookies = Cookies(config.cookies == "secure", config.portal_url)
+    open_signup = config.signup == "open"
     api = (
         *(key_operation.endpoint(row, access) for row in kem.OPERATIONS),
         *(key_operation.endpoint(row, access) for row in signature.OPERATIONS),
         *keys.endpoints(access, terms),
-        *tenants.endpoints(all_tenants, windows, open_signup=config.signup == "open"),
+        *tenants.endpoints(all_tenants, windows, open_signup=open_signup),
         *api_keys.endpoints(all_tenants, all_api_keys),
         *audit.endpoints(key_client),
+        *auth.endpoints(entry, sessions, people, cookies, windows, open_signup=open_signup),
+        *mfa.endpoints(entry, factors, step_up, all_tenants, cookies),
+        *invitations.endpoints(all_tenants, entry),
     )
     outside = (health.endpoint(key_client.is_reachable),)
 
@@ -96,12 +121,12 @@ async def assemble(config: Config) -> Gateway:
     }
 
     async def close() -> None:
+        passwords.close()
         await windows.close()
         await engine.dispose()
 
-    return Gateway(
-        create_app(api, outside, documents, gatekeeper, courier), key_client, courier, close
-    )
+    app = create_app(api, outside, documents, gatekeeper, courier, cookies, step_up)
+    return Gateway(app, key_client, courier, close)
 
 
 def _windows(config: Config, clock: Clock) -> Windows:

@@ -12,8 +12,9 @@ from rich.console import Console
 
 from pqkeep_keyservice.config import ConfigError
 from pqkeep_server import administration
-from pqkeep_server.dev import Dev, DevError, Ready, data_directory, write_private
+from pqkeep_server.dev import HOST, Dev, DevError, Ready, data_directory, write_private
 from pqkeep_server.initialise import ACCOUNTS_FILE, KEYS_FILE, Stores
+from pqkeep_server.operator import GatewayError, Operator, invitation_link
 from pqkeep_server.selftest import run as run_selftest
 
 app = typer.Typer(
@@ -25,6 +26,8 @@ app = typer.Typer(
 )
 
 
+admin = typer.Typer(help="Let people in.", no_args_is_help=True)
+app.add_typer(admin, name="admin")
 app.add_typer(administration.recovery_keys, name="recovery-key")
 app.command()(administration.backup)
 app.command()(administration.restore)
@@ -48,7 +51,9 @@ def dev(
     ] = None,
     ready_file: Annotated[
         Path | None,
-        typer.Option(help="Write base_url, tenant_id, api_key, operator_key here when ready."),
+        typer.Option(
+            help="Write base_url, tenant_id, api_key, operator_key, owner_invitation here when ready."
+        ),
     ] = None,
     accounts_database: Annotated[
         str | None,
@@ -105,6 +110,33 @@ def selftest(
         raise typer.Exit(1)
 
 
+@admin.command("create")
+def create_person(
+    *,
+    email: Annotated[str, typer.Option(help="Whom to invite.")],
+    tenant: Annotated[str, typer.Option(metavar="ID", help="The tenant they belong to.")],
+    operator_key_file: Annotated[
+        Path, typer.Option(help="A file with the operator's credential, and nothing else.")
+    ],
+    role: Annotated[str, typer.Option(help="owner, admin, developer or viewer.")] = "owner",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The gateway's port here.")] = 8080,
+    portal_url: Annotated[
+        str, typer.Option(metavar="URL", help="Where people reach the portal.")
+    ] = "http://127.0.0.1:8080",
+) -> None:
+    """Invite somebody: print a link, good once and for a week, where they choose a password."""
+    try:
+        operator = Operator(HOST, port, operator_key_file.read_text().strip())
+        token = operator.invite(tenant, email, role)
+    except OSError as error:
+        typer.echo(f"pqkeepd: cannot read {operator_key_file}: {error.strerror}", err=True)
+        raise typer.Exit(1) from None
+    except (GatewayError, ValueError) as error:
+        typer.echo(f"pqkeepd: {error}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(invitation_link(portal_url, token))
+
+
 async def _serve(
     installation: Dev, directory: Path, ready_file: Path | None, *, temporary: bool
 ) -> None:
@@ -141,6 +173,7 @@ def _show(ready: Ready, directory: Path, *, temporary: bool) -> None:
         ("base URL", ready.base_url),
         ("demo tenant", f"{ready.tenant_id} (plan enterprise_plus)"),
         ("operator", f"{ready.operator_key} (in X-API-Key, for /api/v1/tenants)"),
+        *((("owner", ready.owner_invitation),) if ready.owner_invitation else ()),
         ("data", f"{directory} ({kept})"),
     ):
         console.print(f"  [dim]{name:12}[/dim] ", end="")

@@ -26,11 +26,12 @@ from pqkeep_server.initialise import (
     initialise,
     stores_of,
 )
-from pqkeep_server.operator import GatewayError, Operator
+from pqkeep_server.operator import GatewayError, Operator, invitation_link
 from pqkeep_server.supervise import FatalExitError, Program, Supervisor
 
 HOST = "127.0.0.1"
 PLAN = "enterprise_plus"
+OWNER = "owner@localhost"
 READY_SECONDS = 30.0
 POLL_SECONDS = 0.02
 
@@ -47,6 +48,8 @@ class Ready:
     tenant_id: str
     api_key: str = field(repr=False)
     operator_key: str = field(repr=False)
+    owner_invitation: str = field(repr=False)
+    """Where somebody becomes the demo tenant's owner; empty once they have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,12 +169,23 @@ class Dev:
             await asyncio.sleep(POLL_SECONDS)
         if not self._credentials.api_key:
             await asyncio.to_thread(self._create_demo_tenant)
+        base_url = f"http://{HOST}:{self._port}"
         return Ready(
-            base_url=f"http://{HOST}:{self._port}",
+            base_url=base_url,
             tenant_id=self._credentials.tenant_id,
             api_key=self._credentials.api_key,
             operator_key=self._credentials.operator_key,
+            owner_invitation=await asyncio.to_thread(self._invite_owner, base_url),
         )
+
+    def _invite_owner(self, base_url: str) -> str:
+        try:
+            token = self._operator.invite(self._credentials.tenant_id, OWNER, "owner")
+        except GatewayError as error:
+            if error.code != "ERR_CONFLICT_001":
+                raise
+            return ""
+        return invitation_link(base_url, token)
 
     def _create_demo_tenant(self) -> None:
         try:

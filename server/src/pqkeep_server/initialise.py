@@ -154,6 +154,7 @@ def _fill(layout: Layout, operator: str, signup: str, stores: Stores) -> None:
         "pepper_file": layout.pepper.name,
         "operator_digest": Pepper(pepper).digest(operator).hex(),
         "signup": signup,
+        "cookies": "loopback" if signup == "open" else None,
         "rate_windows": stores.rate_windows,
     }
     for folder in (layout.key_service, layout.gateway):

@@ -17,6 +17,11 @@ class GatewayError(Exception):
         self.code = code
 
 
+def invitation_link(portal_url: str, token: str) -> str:
+    """Return where somebody accepts an invitation. No server sees what stands after the #."""
+    return f"{portal_url.rstrip('/')}/invitation#{token}"
+
+
 class Operator:
     """Talks to the gateway with the operator's credential."""
 
@@ -41,6 +46,12 @@ class Operator:
     def create_api_key(self, tenant: str) -> str:
         """Return a new API key of a tenant."""
         return str(self._ask("POST", f"/api/v1/tenants/{tenant}/api-keys")["api_key"])
+
+    def invite(self, tenant: str, email: str, role: str) -> str:
+        """Return the token of an invitation to a tenant."""
+        body = {"email": email, "role": role}
+        answer = self._ask("POST", f"/api/v1/tenants/{tenant}/invitations", body)
+        return str(answer["invitation_token"])
 
     def _ask(
         self, method: str, path: str, body: object = None, timeout: float = TIMEOUT_SECONDS

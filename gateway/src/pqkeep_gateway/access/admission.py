@@ -1,9 +1,19 @@
-"""Who may come in: known, not suspended, and not too often. In this order."""
+"""Who may come in: known, not suspended, and not too often. In this order.
+
+Programs are remembered; what people show is looked up each time, so that whoever signs out, or
+gets another role, need not be announced.
+"""
 
 from collections.abc import Mapping
+from typing import Protocol
 
 from pqkeep_gateway.access.authentication import Authenticated, Authenticator
-from pqkeep_gateway.access.principals import ApiKeyPrincipal, OperatorPrincipal
+from pqkeep_gateway.access.principals import (
+    ApiKeyPrincipal,
+    OperatorPrincipal,
+    SessionPrincipal,
+    TenantPrincipal,
+)
 from pqkeep_gateway.access.rate_limit import MINUTE, ChangedError, Limit, Windows
 from pqkeep_gateway.access.standing import Standing, Tier
 
@@ -15,7 +25,7 @@ class UnknownCredentialError(Exception):
 class SuspendedError(Exception):
     """The tenant is known, and allowed nothing."""
 
-    def __init__(self, principal: ApiKeyPrincipal) -> None:
+    def __init__(self, principal: TenantPrincipal) -> None:
         """Carry who it was."""
         super().__init__()
         self.principal = principal
@@ -31,6 +41,14 @@ class TooOftenError(Exception):
         self.wait = wait
 
 
+class SessionDirectory(Protocol):
+    """Where sessions are looked up."""
+
+    async def find(self, access_token: str) -> SessionPrincipal | None:
+        """Return whose session an access token opens. Raises UnavailableError."""
+        ...
+
+
 class Gatekeeper:
     """Admits requests. Every one that is admitted counts, whatever becomes of it."""
 
@@ -39,10 +57,12 @@ class Gatekeeper:
         authenticator: Authenticator,
         windows: Windows,
         requests_per_minute: Mapping[Tier, int],
+        sessions: SessionDirectory,
     ) -> None:
         """Take the tiers' rate limits; the operator has none."""
         self._authenticator = authenticator
         self._windows = windows
+        self._sessions = sessions
         self._limits = {tier: Limit(many, MINUTE) for tier, many in requests_per_minute.items()}
 
     async def admit(self, credential: str) -> ApiKeyPrincipal | OperatorPrincipal:
@@ -64,14 +84,27 @@ class Gatekeeper:
                 continue
             return shown.principal
 
+    async def admit_session(self, access_token: str) -> SessionPrincipal:
+        """Return who is signed in. Raises what ``admit`` raises."""
+        principal = await self._sessions.find(access_token)
+        if principal is None:
+            raise UnknownCredentialError
+        if principal.suspended:
+            raise SuspendedError(principal)
+        await self._enter(principal)
+        return principal
+
     async def _count(self, shown: Authenticated) -> None:
         principal = shown.principal
         if principal.suspended:
             if await self._windows.changes() != shown.as_of:
                 raise ChangedError
             raise SuspendedError(principal)
+        await self._enter(principal, shown.as_of)
+
+    async def _enter(self, principal: TenantPrincipal, as_of: int | None = None) -> None:
         limit = self._limit_of(principal.standing)
-        wait = await self._windows.enter(str(principal.tenant), limit, shown.as_of)
+        wait = await self._windows.enter(str(principal.tenant), limit, as_of)
         if wait is not None:
             raise TooOftenError(limit, wait)
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, TypeVar
 
 from pqkeep_gateway.access.clock import Clock, date_of
-from pqkeep_gateway.access.principals import ApiKeyPrincipal
+from pqkeep_gateway.access.principals import TenantPrincipal
 from pqkeep_gateway.access.standing import Tier
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.algorithms import LIFECYCLE, Operation
@@ -46,7 +46,7 @@ class Allowances:
 
     async def spend(
         self,
-        principal: ApiKeyPrincipal,
+        principal: TenantPrincipal,
         operation: Operation,
         work: Callable[[], Awaitable[T]],
     ) -> T:

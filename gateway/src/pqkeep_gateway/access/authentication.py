@@ -72,7 +72,7 @@ class Authenticator:
                     return OperatorPrincipal() if is_theirs else None
                 case CredentialKind.API_KEY:
                     known = await self._look_up(digest)
-                case None:
+                case _:
                     return None
         if known is None:
             return None

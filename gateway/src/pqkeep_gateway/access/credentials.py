@@ -1,4 +1,4 @@
-"""API keys and the operator's credential: how they look, and the only form they are stored in.
+"""Credentials and tokens: how they look, and the only form they are stored in.
 
 A credential is a prefix, 32 random bytes in base62 (43 characters) and a CRC-32 of what stands
 before it (6 characters), which tells a typing error from a credential that never existed.
@@ -25,6 +25,11 @@ class CredentialKind(StrEnum):
 
     API_KEY = "pqk_"
     OPERATOR = "pqo_"
+    ACCESS = "pqa_"
+    REFRESH = "pqr_"
+    INVITATION = "pqi_"
+    CHALLENGE = "pqc_"
+    STEP_UP = "pqu_"
 
 
 def new_credential(kind: CredentialKind, random: bytes | None = None) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Struct
 
-from pqkeep_gateway.access.principals import ApiKeyPrincipal, Principal
+from pqkeep_gateway.access.principals import Principal, TenantPrincipal
 from pqkeep_protocol.messages import Discreet, Once
 
 MAX_LENGTH = 255
@@ -38,13 +38,13 @@ def idempotency_key(
     path: str,
     body: Mapping[str, object],
 ) -> IdempotencyKey:
-    """Return the key of a request. A tenant's keys are its own, whichever API key it shows.
+    """Return the key of a request. A tenant's keys are its own, whoever asks for it.
 
     Raises ValueError unless it is 1 to 255 printable ASCII characters.
     """
     if not (0 < len(text) <= MAX_LENGTH and text.isascii() and text.isprintable()):
         raise ValueError
-    if isinstance(principal, ApiKeyPrincipal):
+    if isinstance(principal, TenantPrincipal):
         owner = str(principal.tenant)
     else:
         owner = f"{principal} {source_address}"

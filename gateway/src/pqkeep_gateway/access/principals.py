@@ -1,9 +1,15 @@
 """Who is asking."""
 
 from dataclasses import dataclass
+from typing import NewType
+from uuid import UUID
 
+from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.access.standing import Standing
 from pqkeep_protocol.keys import TenantId
+
+UserId = NewType("UserId", UUID)
+SessionId = NewType("SessionId", UUID)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +23,23 @@ class ApiKeyPrincipal:
 
     def __str__(self) -> str:
         return f"api-key:{self.api_key_version}"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPrincipal:
+    """A person of a tenant, by the session they began."""
+
+    tenant: TenantId
+    standing: Standing
+    user: UserId
+    role: Role
+    session: SessionId
+    suspended: bool
+    must_enroll: bool = False
+    """Whether their tenant requires a second factor that they do not have yet."""
+
+    def __str__(self) -> str:
+        return f"user:{self.user}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,4 +58,7 @@ class AnonymousPrincipal:
         return "anonymous"
 
 
-Principal = ApiKeyPrincipal | OperatorPrincipal | AnonymousPrincipal
+TenantPrincipal = ApiKeyPrincipal | SessionPrincipal
+"""Somebody who acts for one tenant."""
+
+Principal = TenantPrincipal | OperatorPrincipal | AnonymousPrincipal

@@ -25,6 +25,12 @@ class Limit:
 SIGN_UPS = Limit(20, HOUR)
 """New tenants from one address."""
 
+ATTEMPTS = Limit(10, 15 * MINUTE)
+"""Tries of a password or a code, for one account."""
+
+ATTEMPTS_FROM_ADDRESS = Limit(300, 15 * MINUTE)
+"""The same from one address, behind which there may be a whole company."""
+
 
 class ChangedError(Exception):
     """Something changed since; nothing was counted."""

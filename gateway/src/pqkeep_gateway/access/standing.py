@@ -26,6 +26,9 @@ class Tier(StrEnum):
     ENTERPRISE_PLUS = "enterprise_plus"
 
 
+WITH_REQUIRED_MFA = frozenset({Plan.PROFESSIONAL, Plan.ENTERPRISE, Plan.ENTERPRISE_PLUS})
+"""Plans on which a tenant can require a second factor of its people."""
+
 PLAN_OF: Mapping[Tier, Plan] = {
     tier: Plan.PROFESSIONAL if tier is Tier.GROWTH else Plan(tier) for tier in Tier
 }

@@ -11,9 +11,13 @@ from pqkeep_gateway.http.errors import Code
 class Caller(StrEnum):
     """Whose credential an endpoint takes."""
 
-    TENANT = "Called with a tenant's API key."
+    TENANT = "Called with a tenant's API key, or by somebody whose role allows it."
     OPERATOR = "Called with the operator's credential."
-    EITHER = "Called with the tenant's API key, or with the operator's credential."
+    EITHER = (
+        "Called with the tenant's API key, by somebody whose role allows it, or with the operator's"
+        " credential."
+    )
+    PERSON = "Called by somebody who has signed in."
     ANYONE = "Called without a credential."
 
 

@@ -5,7 +5,8 @@ from typing import Annotated
 
 from msgspec import Meta, structs
 
-from pqkeep_gateway.access.principals import ApiKeyPrincipal
+from pqkeep_gateway.access.principals import ApiKeyPrincipal, SessionPrincipal
+from pqkeep_gateway.access.roles import Permission
 from pqkeep_gateway.http.about import About, Caller, Parameter
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
@@ -22,6 +23,7 @@ from pqkeep_gateway.tenancy.api_keys import (
     QuotaReachedError,
 )
 from pqkeep_gateway.tenancy.tenants import Tenants
+from pqkeep_protocol.keys import TenantId
 
 MAX_DIGITS = 9
 """Digits of the largest version anyone will reach."""
@@ -74,6 +76,14 @@ _VERSION = Parameter(
     1,
     codes=(Code.NOT_FOUND_001,),
 )
+_KEY_ID = Parameter(
+    "key_id",
+    "From a signed-in person only: the version to replace. Left out: the newest active one.",
+    {"type": "string"},
+    "1",
+    required=False,
+    codes=(Code.NOT_FOUND_001,),
+)
 _NEW = NewApiKeyData(
     api_key="pqk_" + "0" * 43 + "3aXb2c",
     key_last4="Xb2c",
@@ -108,13 +118,12 @@ def endpoints(tenants: Tenants, api_keys: ApiKeys) -> tuple[Endpoint, ...]:
         return ApiKeysData(api_keys=tuple(_api_key(key) for key in listed), total=len(listed))
 
     async def rotate(call: ApiCall) -> RotatedApiKey:
-        """Put a new API key in the place of the one that is shown, or for the operator, of the newest.
+        """Put a new API key in the place of an old one, which is accepted for a short while longer.
 
-        The old one is accepted for a short while longer.
+        With an API key, of that one; a signed-in person names one; otherwise the newest active one.
         """
         tenant = await visible_tenant(call, tenants)
-        caller = call.principal
-        version = caller.api_key_version if isinstance(caller, ApiKeyPrincipal) else None
+        version = await _replaced(call, api_keys, tenant.id)
         try:
             made, revoked = await api_keys.rotate(
                 tenant.id, version, call.asker, call.idempotency_key
@@ -140,6 +149,7 @@ def endpoints(tenants: Tenants, api_keys: ApiKeys) -> tuple[Endpoint, ...]:
             "/tenants/{tenant_id}/api-keys",
             create,
             201,
+            permission=Permission.API_KEYS,
             minds_idempotency_key=True,
             about=About(
                 name="create_api_key", caller=Caller.EITHER, parameters=(TENANT,), example=_NEW
@@ -149,6 +159,7 @@ def endpoints(tenants: Tenants, api_keys: ApiKeys) -> tuple[Endpoint, ...]:
             "GET",
             "/tenants/{tenant_id}/api-keys",
             list_,
+            permission=Permission.LOOK,
             about=About(
                 name="list_api_keys",
                 caller=Caller.EITHER,
@@ -160,11 +171,15 @@ def endpoints(tenants: Tenants, api_keys: ApiKeys) -> tuple[Endpoint, ...]:
             "POST",
             "/tenants/{tenant_id}/api-keys/rotate",
             rotate,
+            takes_body=True,
+            is_body_of_people=True,
+            needs_step_up=True,
+            permission=Permission.API_KEYS,
             minds_idempotency_key=True,
             about=About(
                 name="rotate_api_key",
                 caller=Caller.EITHER,
-                parameters=(TENANT,),
+                parameters=(TENANT, _KEY_ID),
                 example=RotatedApiKey(new_key=structs.replace(_NEW, version=2), revoked_version=1),
                 codes=frozenset({Code.CONFLICT_001}),
             ),
@@ -173,6 +188,7 @@ def endpoints(tenants: Tenants, api_keys: ApiKeys) -> tuple[Endpoint, ...]:
             "DELETE",
             "/tenants/{tenant_id}/api-keys/{version}",
             revoke,
+            permission=Permission.API_KEYS,
             about=About(
                 name="revoke_api_key",
                 caller=Caller.EITHER,
@@ -183,6 +199,20 @@ def endpoints(tenants: Tenants, api_keys: ApiKeys) -> tuple[Endpoint, ...]:
             ),
         ),
     )
+
+
+async def _replaced(call: ApiCall, api_keys: ApiKeys, tenant: TenantId) -> int | None:
+    """Return the version that a caller wants replaced; None: the newest active one."""
+    if isinstance(call.principal, ApiKeyPrincipal):
+        return call.principal.api_key_version
+    named = call.body.get("key_id")
+    if named is None or not isinstance(call.principal, SessionPrincipal):
+        return None
+    listed = await api_keys.list(tenant)
+    version = next((each.version for each in listed if str(each.version) == str(named)), None)
+    if version is None:
+        raise ApiError(Code.NOT_FOUND_001, "no such API key", "key_id")
+    return version
 
 
 def _api_key_version(call: ApiCall) -> int:

@@ -7,7 +7,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pqkeep_gateway.access.admission import Gatekeeper
 from pqkeep_gateway.events import Courier
+from pqkeep_gateway.http.cookies import Cookies
 from pqkeep_gateway.http.endpoint import Endpoint, Resource, not_found
+from pqkeep_gateway.people.step_up import StepUp
 
 API = "/api/v1"
 
@@ -18,6 +20,8 @@ def create_app(
     documents: Mapping[str, ASGIApp],
     gatekeeper: Gatekeeper,
     courier: Courier,
+    cookies: Cookies,
+    step_up: StepUp,
 ) -> ASGIApp:
     """Route requests to the API's endpoints, to those outside of it, and to documents.
 
@@ -27,7 +31,10 @@ def create_app(
     for prefix, endpoints in ((API, api), ("", outside)):
         for endpoint in endpoints:
             by_path.setdefault(prefix + endpoint.path, {})[endpoint.method] = endpoint
-    resources = {path: Resource(methods, gatekeeper, courier) for path, methods in by_path.items()}
+    resources = {
+        path: Resource(methods, gatekeeper, courier, cookies, step_up)
+        for path, methods in by_path.items()
+    }
     fixed: dict[str, ASGIApp] = {
         **{path: resource for path, resource in resources.items() if "{" not in path},
         **documents,

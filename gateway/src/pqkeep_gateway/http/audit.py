@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Raw
 
-from pqkeep_gateway.access.principals import ApiKeyPrincipal, OperatorPrincipal
+from pqkeep_gateway.access.principals import OperatorPrincipal, TenantPrincipal
+from pqkeep_gateway.access.roles import Permission
 from pqkeep_gateway.http.about import About, Caller, Parameter
 from pqkeep_gateway.http.audit_data import (
     CHECKPOINT,
@@ -70,13 +71,41 @@ def endpoints(keys: KeyService) -> tuple[Endpoint, ...]:
     """Return the endpoints of the audit log."""
     audit = _Audit(keys)
     return (
-        Endpoint("GET", "/audit/records", audit.list_records, about=_ABOUT_RECORDS),
-        Endpoint("GET", "/audit/records/{id}/proof", audit.prove, about=_ABOUT_PROOF),
-        Endpoint("GET", "/audit/checkpoints", audit.list_checkpoints, about=_ABOUT_CHECKPOINTS),
+        Endpoint(
+            "GET",
+            "/audit/records",
+            audit.list_records,
+            permission=Permission.LOOK,
+            about=_ABOUT_RECORDS,
+        ),
+        Endpoint(
+            "GET",
+            "/audit/records/{id}/proof",
+            audit.prove,
+            permission=Permission.LOOK,
+            about=_ABOUT_PROOF,
+        ),
+        Endpoint(
+            "GET",
+            "/audit/checkpoints",
+            audit.list_checkpoints,
+            permission=Permission.LOOK,
+            about=_ABOUT_CHECKPOINTS,
+        ),
         Endpoint("POST", "/audit/checkpoints", audit.sign, 201, takes_body=True, about=_ABOUT_SIGN),
-        Endpoint("GET", "/audit/consistency", audit.prove_consistency, about=_ABOUT_CONSISTENCY),
-        Endpoint("GET", "/audit/keys", audit.list_keys, about=_ABOUT_KEYS),
-        Endpoint("GET", "/audit/export", audit.export, about=_ABOUT_EXPORT),
+        Endpoint(
+            "GET",
+            "/audit/consistency",
+            audit.prove_consistency,
+            permission=Permission.LOOK,
+            about=_ABOUT_CONSISTENCY,
+        ),
+        Endpoint(
+            "GET", "/audit/keys", audit.list_keys, permission=Permission.LOOK, about=_ABOUT_KEYS
+        ),
+        Endpoint(
+            "GET", "/audit/export", audit.export, permission=Permission.LOOK, about=_ABOUT_EXPORT
+        ),
     )
 
 
@@ -215,7 +244,7 @@ class _Audit:
 
 def _whose(call: ApiCall) -> TenantId:
     principal = call.principal
-    return principal.tenant if isinstance(principal, ApiKeyPrincipal) else INSTALLATION
+    return principal.tenant if isinstance(principal, TenantPrincipal) else INSTALLATION
 
 
 def _head(tenant: TenantId, checkpoint: Checkpoint, signing: AuditKeysData, began_us: int) -> bytes:

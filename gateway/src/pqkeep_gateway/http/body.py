@@ -18,11 +18,22 @@ class ClientGoneError(Exception):
     """The client hung up before its request was whole. There is nobody to answer."""
 
 
-async def read_json_object(receive: Receive, content_type: bytes | None) -> Mapping[str, Any]:
-    """Return the body. Raises ApiError for everything that is no JSON object."""
-    if content_type is not None and not _is_json(content_type):
-        raise ApiError(Code.INVALID_001, "the content type must be application/json")
-    body = await _read(receive)
+async def read_json_object(
+    receive: Receive, content_type: bytes | None, *, or_nothing: bool = False
+) -> Mapping[str, Any]:
+    """Return the body. Raises ApiError for everything that is no JSON object.
+
+    Where there may be nothing, nothing is an empty object.
+    """
+    if or_nothing:
+        body = await _read(receive)
+        return {} if not body else _object_of(body, content_type)
+    _require_json(content_type)  # before a body of any size is read
+    return _object_of(await _read(receive), content_type)
+
+
+def _object_of(body: bytes, content_type: bytes | None) -> Mapping[str, Any]:
+    _require_json(content_type)
     try:
         value = _DECODER.decode(body.decode())
     except (ValueError, RecursionError):
@@ -30,6 +41,11 @@ async def read_json_object(receive: Receive, content_type: bytes | None) -> Mapp
     if not isinstance(value, dict):
         raise ApiError(Code.INVALID_001, "the body is not a JSON object")
     return value
+
+
+def _require_json(content_type: bytes | None) -> None:
+    if content_type is not None and not _is_json(content_type):
+        raise ApiError(Code.INVALID_001, "the content type must be application/json")
 
 
 async def _read(receive: Receive) -> bytes:

@@ -1,12 +1,12 @@
 """What happens to every request, in order, exactly once.
 
-route -> credential -> tenant's status -> rate limit -> guard -> body -> what the endpoint does
--> envelope
+route -> credential -> tenant's status -> rate limit -> cross-site -> role -> guard -> body
+-> what the endpoint does -> envelope
 """
 
 import logging
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from urllib.parse import parse_qsl
@@ -26,13 +26,21 @@ from pqkeep_gateway.access.idempotency import (
     OnceReusedError,
     idempotency_key,
 )
-from pqkeep_gateway.access.principals import AnonymousPrincipal, ApiKeyPrincipal, Principal
+from pqkeep_gateway.access.principals import (
+    AnonymousPrincipal,
+    Principal,
+    SessionPrincipal,
+    TenantPrincipal,
+)
+from pqkeep_gateway.access.roles import PERMISSIONS, Permission
 from pqkeep_gateway.events import Asker, Courier, event
 from pqkeep_gateway.http import envelope
 from pqkeep_gateway.http.about import About
 from pqkeep_gateway.http.body import ClientGoneError, read_json_object
+from pqkeep_gateway.http.cookies import ACCESS, Cookies, read_cookies
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import ApiError, Code, once_reused, too_many, unavailable
+from pqkeep_gateway.people.step_up import StepUp, StepUpRequiredError
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.keys import INSTALLATION
 from pqkeep_protocol.messages import Discreet
@@ -50,6 +58,18 @@ class Lines:
     chunks: AsyncIterator[bytes]
 
 
+@dataclass(frozen=True, slots=True)
+class WithCookies:
+    """An answer, and the values of the Set-Cookie headers that go with it."""
+
+    data: Data
+    cookies: tuple[str, ...] = field(repr=False)
+
+
+Given = Data | Lines | WithCookies
+"""What endpoints give."""
+
+
 class ApiCall(Discreet, Struct, frozen=True, kw_only=True):
     """One authenticated request, as an endpoint sees it."""
 
@@ -62,6 +82,8 @@ class ApiCall(Discreet, Struct, frozen=True, kw_only=True):
     """The JSON object; empty where the endpoint takes none."""
     idempotency_key: IdempotencyKey | None = None
     """Where the endpoint minds one, and the client sent one."""
+    cookies: Mapping[str, str] = {}
+    step_up_token: str = ""
 
     @property
     def asker(self) -> Asker:
@@ -75,26 +97,47 @@ class Endpoint:
 
     method: str
     path: str
-    act: Callable[[ApiCall], Awaitable[Data | Lines]]
+    act: Callable[[ApiCall], Awaitable[Given]]
     status: int = 200
     takes_body: bool = False
+    is_body_of_people: bool = False
+    """Whether only a signed-in person's body is read, and may be missing."""
     minds_idempotency_key: bool = False
     """Whether asking again with the same Idempotency-Key gives the first answer again."""
     open_to_anyone: bool = False
     """Whether it may be called without a credential."""
+    permission: Permission | None = None
+    """What a signed-in person's role must have; None: nobody's session is let in."""
+    needs_step_up: bool = False
+    """Whether a signed-in person must show a step-up token, which is used up then."""
+    is_for_enrolling: bool = False
+    """Whether somebody may call it who owes their tenant a second factor."""
     guard: Callable[[Principal, str], Awaitable[None]] | None = None
     """Turns a principal and source address away, by an ApiError, before their body is read."""
     about: About = field(kw_only=True)
     """For the reference, which takes the rest from the docstring of ``act``."""
+
+    def reads_body_of(self, principal: Principal) -> bool:
+        """Return whether a body is looked at."""
+        return self.takes_body and (
+            not self.is_body_of_people or isinstance(principal, SessionPrincipal)
+        )
 
 
 class Resource:
     """An ASGI application for one path: its endpoints by method."""
 
     def __init__(
-        self, endpoints: Mapping[str, Endpoint], gatekeeper: Gatekeeper, courier: Courier
+        self,
+        endpoints: Mapping[str, Endpoint],
+        gatekeeper: Gatekeeper,
+        courier: Courier,
+        cookies: Cookies,
+        step_up: StepUp,
     ) -> None:
         """Serve endpoints that share a path."""
+        self._step_up = step_up
+        self._cookies = cookies
         self._endpoints = endpoints
         self._gatekeeper = gatekeeper
         self._courier = courier
@@ -107,12 +150,15 @@ class Resource:
         try:
             endpoint = self._endpoint(scope["method"])
             principal = await self._admit(endpoint, headers, request_id, source_address)
-            await self._guard(
-                endpoint, principal, Asker(str(principal), request_id, source_address)
-            )
+            asker = Asker(str(principal), request_id, source_address)
+            if b"x-api-key" not in headers:
+                await self._require_right(endpoint, principal, headers, asker)
+            await self._guard(endpoint, principal, asker)
             body = (
-                await read_json_object(receive, headers.get(b"content-type"))
-                if endpoint.takes_body
+                await read_json_object(
+                    receive, headers.get(b"content-type"), or_nothing=endpoint.is_body_of_people
+                )
+                if endpoint.reads_body_of(principal)
                 else {}
             )
             call = ApiCall(
@@ -122,6 +168,8 @@ class Resource:
                 path=scope.get("path_params", {}),
                 query=_query(scope),
                 body=body,
+                cookies=read_cookies(headers[b"cookie"]) if b"cookie" in headers else {},
+                step_up_token=headers.get(b"x-step-up-token", b"").decode("latin-1"),
             )
             if endpoint.minds_idempotency_key:
                 call = _with_idempotency_key(call, scope, headers)
@@ -129,7 +177,7 @@ class Resource:
             if isinstance(data, Lines):
                 await send_lines(send, data, request_id)
             else:
-                await _send(send, endpoint.status, envelope.success(data, request_id), request_id)
+                await _send_success(send, endpoint.status, data, request_id)
         except ApiError as error:
             await send_error(send, error, request_id)
         except OnceReusedError:
@@ -152,10 +200,17 @@ class Resource:
             await self._record(error, endpoint, principal, asker)
             raise
 
-    async def _act(self, endpoint: Endpoint, call: ApiCall) -> Data | Lines:
+    async def _act(self, endpoint: Endpoint, call: ApiCall) -> Given:
         """Do what the endpoint does. A refusal is recorded before it is answered."""
+        principal = call.principal
         try:
+            if endpoint.needs_step_up and isinstance(principal, SessionPrincipal):
+                return await self._step_up.spend(
+                    principal, call.step_up_token, lambda: endpoint.act(call), _did_nothing
+                )
             return await endpoint.act(call)
+        except StepUpRequiredError:
+            raise ApiError(Code.MFA_013, "prove again who you are: step up first") from None
         except ApiError as error:
             await self._record(error, endpoint, call.principal, call.asker)
             raise
@@ -165,7 +220,9 @@ class Resource:
     ) -> None:
         if error.code.status != HTTPStatus.FORBIDDEN or error.is_recorded:
             return
-        tenant = principal.tenant if isinstance(principal, ApiKeyPrincipal) else INSTALLATION
+        if isinstance(principal, AnonymousPrincipal):
+            return  # or anyone could fill the log
+        tenant = principal.tenant if isinstance(principal, TenantPrincipal) else INSTALLATION
         refusal = event(
             asker,
             tenant,
@@ -193,12 +250,13 @@ class Resource:
         source_address: str,
     ) -> Principal:
         credential = headers.get(b"x-api-key")
-        if credential is None:
-            if endpoint.open_to_anyone:
-                return AnonymousPrincipal()
-            raise ApiError(Code.AUTH_001, "missing or invalid credential")
+        if credential is None and endpoint.open_to_anyone:
+            return AnonymousPrincipal()
         try:
-            return await self._gatekeeper.admit(credential.decode("latin-1"))
+            if credential is not None:
+                return await self._gatekeeper.admit(credential.decode("latin-1"))
+            access_token = read_cookies(headers.get(b"cookie")).get(ACCESS, "")
+            return await self._gatekeeper.admit_session(access_token)
         except UnknownCredentialError:
             raise ApiError(Code.AUTH_001, "missing or invalid credential") from None
         except SuspendedError as refusal:
@@ -208,6 +266,45 @@ class Resource:
             raise error from None
         except TooOftenError as error:
             raise too_many("too many requests", error.limit, error.wait) from None
+
+    async def _require_right(
+        self,
+        endpoint: Endpoint,
+        principal: Principal,
+        headers: Mapping[bytes, bytes],
+        asker: Asker,
+    ) -> None:
+        """Refuse what another site's page asks for, and what a person's role does not allow."""
+        if self._cookies.is_from_elsewhere(endpoint.method, headers):
+            error = ApiError(Code.FORBIDDEN_001, "another site's page may not ask for this")
+        elif (
+            isinstance(principal, SessionPrincipal)
+            and endpoint.permission not in PERMISSIONS[principal.role]
+        ):
+            error = ApiError(Code.FORBIDDEN_001, "your role does not allow this")
+        elif (
+            isinstance(principal, SessionPrincipal)
+            and principal.must_enroll
+            and not endpoint.is_for_enrolling
+        ):
+            error = ApiError(Code.AUTH_MFA_001, "your organization requires a second factor")
+        else:
+            return
+        await self._record(error, endpoint, principal, asker)
+        raise error
+
+
+def _did_nothing(error: Exception) -> bool:
+    return isinstance(error, OnceReusedError) or (
+        isinstance(error, ApiError) and error.code.status < HTTPStatus.INTERNAL_SERVER_ERROR
+    )
+
+
+def person_of(call: ApiCall) -> SessionPrincipal:
+    """Return who is signed in; a program's or the operator's credential is no person."""
+    if not isinstance(call.principal, SessionPrincipal):
+        raise ApiError(Code.FORBIDDEN_001, "this is for people who have signed in")
+    return call.principal
 
 
 def _with_idempotency_key(call: ApiCall, scope: Scope, headers: Mapping[bytes, bytes]) -> ApiCall:
@@ -238,7 +335,15 @@ async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
 async def send_error(send: Send, error: ApiError, request_id: str) -> None:
     """Answer with an error."""
     body = envelope.failure(error, request_id)
-    await _send(send, error.code.status, body, request_id, error.headers)
+    await _send(send, error.code.status, body, request_id, error.headers.items())
+
+
+async def _send_success(
+    send: Send, status: int, given: Data | WithCookies, request_id: str
+) -> None:
+    data, cookies = (given.data, given.cookies) if isinstance(given, WithCookies) else (given, ())
+    headers = [("set-cookie", cookie) for cookie in cookies]
+    await _send(send, status, envelope.success(data, request_id), request_id, headers)
 
 
 async def send_lines(send: Send, lines: Lines, request_id: str) -> None:
@@ -269,7 +374,7 @@ async def _send(
     status: int,
     body: bytes,
     request_id: str,
-    headers: Mapping[str, str] | None = None,
+    headers: Iterable[tuple[str, str]] = (),
 ) -> None:
     await send(
         {
@@ -280,7 +385,7 @@ async def _send(
                 (b"content-length", str(len(body)).encode()),
                 (b"cache-control", b"no-store"),
                 (b"x-request-id", request_id.encode()),
-                *((k.lower().encode(), v.encode()) for k, v in (headers or {}).items()),
+                *((k.lower().encode(), v.encode()) for k, v in headers),
             ],
         }
     )

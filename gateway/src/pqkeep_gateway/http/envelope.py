@@ -24,16 +24,18 @@ class Success(Discreet, Struct, frozen=True):
     timestamp: Timestamp
 
 
-class Fault(Struct, frozen=True):
+class Fault(Discreet, Struct, frozen=True):
     """What is wrong. Programs decide by the code; the message is for people, and may change."""
 
     error_code: str
     message: str
     field: str | UnsetType = UNSET
     """The field at fault, where it is one."""
+    challenge_token: str | UnsetType = UNSET
+    """Of somebody who owes a code: to be shown with it."""
 
 
-class Failure(Struct, frozen=True):
+class Failure(Discreet, Struct, frozen=True):
     """The body of an error."""
 
     error: Fault
@@ -48,5 +50,10 @@ def success(data: Data, request_id: str) -> bytes:
 
 def failure(error: ApiError, request_id: str) -> bytes:
     """Return the body of an error."""
-    fault = Fault(error.code.code, error.message, UNSET if error.field is None else error.field)
+    fault = Fault(
+        error.code.code,
+        error.message,
+        UNSET if error.field is None else error.field,
+        UNSET if error.challenge is None else error.challenge,
+    )
     return _ENCODER.encode(Failure(fault, request_id, timestamp(datetime.now(UTC))))

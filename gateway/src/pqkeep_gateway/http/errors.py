@@ -17,6 +17,10 @@ class Code(Enum):
     """The catalogue: code, HTTP status."""
 
     AUTH_001 = ("ERR_AUTH_001", 401)
+    AUTH_MFA_001 = ("ERR_AUTH_MFA_001", 401)
+    MFA_001 = ("ERR_MFA_001", 401)
+    MFA_011 = ("ERR_MFA_011", 403)
+    MFA_013 = ("ERR_MFA_013", 401)
     FORBIDDEN_001 = ("ERR_FORBIDDEN_001", 403)
     POLICY_001 = ("ERR_POLICY_001", 403)
     KMS_020 = ("ERR_KMS_020", 403)
@@ -61,8 +65,9 @@ class ApiError(Exception):
         policy: str = "",
         algorithm: str | None = None,
         is_recorded: bool = False,
+        challenge: str | None = None,
     ) -> None:
-        """Take the headers too that belong to this answer.
+        """Take the headers and the challenge's token too that belong to this answer.
 
         For the audit log: the policy that refused, for which algorithm; and whether the key
         service has recorded it already.
@@ -75,6 +80,7 @@ class ApiError(Exception):
         self.policy = policy
         self.algorithm = algorithm
         self.is_recorded = is_recorded
+        self.challenge = challenge
 
 
 MALFORMED: Mapping[Operation, Code] = {
@@ -180,6 +186,7 @@ _NAMES_A_KEY = frozenset(Operation) - {Operation.GENERATE_KEY, Operation.LIST_KE
 _OWN_KINDS: Mapping[Operation, frozenset[ErrorKind]] = {
     Operation.GENERATE_KEY: frozenset({ErrorKind.KEY_EXISTS, ErrorKind.KEY_QUOTA_REACHED}),
     Operation.RETIRE_KEY: frozenset({ErrorKind.KEY_STATUS}),
+    Operation.ARCHIVE_KEY: frozenset({ErrorKind.KEY_STATUS}),
     Operation.DECRYPT: frozenset({ErrorKind.ALGORITHM_MISMATCH}),
     Operation.UNWRAP: frozenset({ErrorKind.ALGORITHM_MISMATCH}),
 }

@@ -20,6 +20,21 @@ GUIDANCE: Mapping[Code, Guidance] = {
     Code.AUTH_001: Guidance(
         "There is no credential, or not a valid one.", "Check the X-API-Key header."
     ),
+    Code.AUTH_MFA_001: Guidance(
+        "A second factor is owed before anything else.",
+        "Send a code with challenge_token to /auth/mfa/verify; without a challenge, enroll one.",
+    ),
+    Code.MFA_001: Guidance(
+        "The code, or the password instead of one, is wrong or was used already.",
+        "Wait for the next code.",
+    ),
+    Code.MFA_011: Guidance(
+        "The plan does not let an organization require a second factor.", "Use another plan."
+    ),
+    Code.MFA_013: Guidance(
+        "A signed-in person has to prove again who they are.",
+        "Get a token at /auth/step-up and send it in X-Step-Up-Token.",
+    ),
     Code.FORBIDDEN_001: Guidance(
         "The tenant is suspended, the plan allows no more, or this credential may not do this.",
         "Ask the operator.",

@@ -12,7 +12,8 @@ from msgspec import Struct
 from pqkeep_gateway.access.allowance import Allowances, SpentError
 from pqkeep_gateway.access.idempotency import once_of
 from pqkeep_gateway.access.policy import Allowed, Policy
-from pqkeep_gateway.access.principals import ApiKeyPrincipal
+from pqkeep_gateway.access.principals import TenantPrincipal
+from pqkeep_gateway.access.roles import PERMISSION_OF
 from pqkeep_gateway.http.about import About, Caller, Parameter
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
@@ -31,7 +32,7 @@ class KeyCall(Discreet, Struct, frozen=True, kw_only=True):
     """One call that policy allows, for one tenant and one algorithm."""
 
     tenant: TenantId
-    principal: ApiKeyPrincipal
+    principal: TenantPrincipal
     algorithm: Algorithm
     fields: Fields
     attribution: Attribution
@@ -71,7 +72,7 @@ class KeyAccess:
     keys: KeyService
 
     def decide(
-        self, principal: ApiKeyPrincipal, operation: Operation, algorithm: Algorithm | None
+        self, principal: TenantPrincipal, operation: Operation, algorithm: Algorithm | None
     ) -> Allowed:
         """Ask the policy, and refuse unless it allows."""
         decision = self.policy.decide(principal.standing, operation, algorithm)
@@ -125,6 +126,8 @@ def endpoint(row: KeyOperation, access: KeyAccess) -> Endpoint:
         row.status,
         takes_body=takes_body,
         minds_idempotency_key=row.minds_idempotency_key,
+        needs_step_up=row.operation is Operation.ROTATE_KEY,
+        permission=PERMISSION_OF[row.operation],
         about=about(
             row.name,
             row.operation,
@@ -147,9 +150,9 @@ def about(
     )
 
 
-def tenant_of(call: ApiCall) -> ApiKeyPrincipal:
+def tenant_of(call: ApiCall) -> TenantPrincipal:
     """Return the tenant's principal; the operator has no keys to use."""
-    if not isinstance(call.principal, ApiKeyPrincipal):
+    if not isinstance(call.principal, TenantPrincipal):
         raise ApiError(Code.FORBIDDEN_001, "the operator's credential uses no keys")
     return call.principal
 

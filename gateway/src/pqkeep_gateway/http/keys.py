@@ -1,15 +1,17 @@
 """/api/v1/kms/keys: the lifecycle of keys, and looking them up."""
 
 from datetime import UTC, datetime
-from typing import Annotated, Never
+from typing import Annotated
 
 from msgspec import Meta, structs
 
+from pqkeep_gateway.access.principals import ApiKeyPrincipal, Principal
+from pqkeep_gateway.access.roles import Permission
 from pqkeep_gateway.http.about import About, Caller
 from pqkeep_gateway.http.audit_data import Instant, instant
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
-from pqkeep_gateway.http.errors import ApiError, Code, error_for
+from pqkeep_gateway.http.errors import ApiError, Code, codes_of, error_for
 from pqkeep_gateway.http.fields import Fields
 from pqkeep_gateway.http.key_operation import (
     KeyAccess,
@@ -28,6 +30,7 @@ from pqkeep_protocol.audit import GetUsage
 from pqkeep_protocol.errors import KeyServiceError
 from pqkeep_protocol.keys import KeyInfo, KeyStatus
 from pqkeep_protocol.messages import (
+    ArchiveKey,
     GenerateKey,
     GetActiveKey,
     GetKey,
@@ -119,6 +122,19 @@ def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
             raise error_for(request.operation, refusal.kind) from None
         return Keys(keys=tuple(_key(key) for key in listed), total=len(listed))
 
+    async def archive(call: ApiCall) -> Key:
+        """Destroy the private half of a retired key, for ever. A program may not."""
+        principal = tenant_of(call)
+        fields = Fields(Operation.ARCHIVE_KEY, call.body)
+        algorithm = fields.algorithm(None)
+        decision = access.decide(principal, Operation.ARCHIVE_KEY, algorithm)
+        request = ArchiveKey(tenant=principal.tenant, algorithm=algorithm, version=fields.version())
+        try:
+            archived = await access.keys.execute(request, attribute(call, decision))
+        except KeyServiceError as refusal:
+            raise error_for(request.operation, refusal.kind) from None
+        return _key(archived.key)
+
     rows = (
         KeyOperation(
             "POST",
@@ -194,6 +210,7 @@ def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
             "GET",
             "/kms/keys",
             list_keys,
+            permission=Permission.LOOK,
             about=about(
                 "list_keys",
                 Operation.LIST_KEYS,
@@ -205,11 +222,15 @@ def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
             "POST",
             "/kms/keys/archive",
             archive,
+            takes_body=True,
+            permission=Permission.ARCHIVE_KEYS,
+            guard=_require_person,
             about=About(
                 name="archive_key",
-                caller=Caller.TENANT,
-                example=None,
-                codes=frozenset({Code.KMS_020}),
+                caller=Caller.PERSON,
+                example=structs.replace(EXAMPLE, status=KeyStatus.ARCHIVED),
+                parameters=(KEY_VERSION, algorithm_for(Operation.ARCHIVE_KEY, None)),
+                codes=codes_of(Operation.ARCHIVE_KEY) | {Code.KMS_020},
             ),
         ),
         *(endpoint(row, access) for row in rows),
@@ -270,10 +291,10 @@ async def get_active(call: KeyCall) -> Key:
     return _key(found.key)
 
 
-async def archive(call: ApiCall) -> Never:
-    """Refuse: a program may not destroy a key, whatever it asks for."""
-    tenant_of(call)
-    raise ApiError(Code.KMS_020, "keys are archived in the portal, not over the API")
+async def _require_person(principal: Principal, source_address: str) -> None:
+    """Refuse programs, whatever they send: they may not destroy a key."""
+    if isinstance(principal, ApiKeyPrincipal):
+        raise ApiError(Code.KMS_020, "keys are archived in the portal, not over the API")
 
 
 def _key(key: KeyInfo) -> Key:

@@ -10,6 +10,7 @@ import msgspec
 from pqkeep_gateway.access.idempotency import MAX_LENGTH as MAX_IDEMPOTENCY_KEY
 from pqkeep_gateway.http.about import Caller, Parameter
 from pqkeep_gateway.http.body import MAX_BODY
+from pqkeep_gateway.http.cookies import ACCESS
 from pqkeep_gateway.http.endpoint import MAX_REQUEST_ID, Endpoint
 from pqkeep_gateway.http.envelope import Failure, Fault
 from pqkeep_gateway.http.errors import Code
@@ -34,7 +35,7 @@ PARTS: Mapping[str, str] = {
     "signature": "Signatures over messages and over digests.",
     "kms": "The life of keys. Private keys are never shown.",
     "tenants": "The organisations that own keys, and their API keys.",
-    "auth": "Signing in. There are no operations yet: a credential goes with every request.",
+    "auth": "People: signing in, and what belongs to their own account.",
     "audit": "The audit log, and what proves that nobody changed it.",
     "service": "The service itself.",
 }
@@ -82,7 +83,7 @@ def document(
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
-        "security": [{"ApiKey": []}],
+        "security": [{"ApiKey": []}, {"Session": []}],
         "tags": [
             {"name": name, "description": text}
             for name, text in PARTS.items()
@@ -99,7 +100,13 @@ def document(
                     "in": "header",
                     "name": "X-API-Key",
                     "description": "A tenant's API key, or the operator's credential.",
-                }
+                },
+                "Session": {
+                    "type": "apiKey",
+                    "in": "cookie",
+                    "name": ACCESS,
+                    "description": "What login hands out: somebody who has signed in.",
+                },
             },
         },
     }
@@ -112,6 +119,10 @@ def codes(row: Endpoint) -> frozenset[Code]:
         found |= WITH_CREDENTIAL
     if row.minds_idempotency_key:
         found |= {Code.CONFLICT_001}
+    if row.permission is not None:
+        found |= {Code.AUTH_MFA_001}
+    if row.needs_step_up:
+        found |= {Code.MFA_013}
     return found.union(*(parameter.codes for parameter in row.about.parameters))
 
 
@@ -120,7 +131,11 @@ def _operation(part: str, row: Endpoint) -> Json:
     summary, _, description = inspect.cleandoc(row.act.__doc__ or "").partition("\n\n")
     in_path = [each for each in about.parameters if f"{{{each.name}}}" in row.path]
     others = [each for each in about.parameters if each not in in_path]
-    headers = ["RequestId", *(["IdempotencyKey"] if row.minds_idempotency_key else [])]
+    headers = [
+        "RequestId",
+        *(["IdempotencyKey"] if row.minds_idempotency_key else []),
+        *(["StepUpToken"] if row.needs_step_up else []),
+    ]
     operation: Json = {
         "operationId": about.name,
         "tags": [part],
@@ -133,14 +148,14 @@ def _operation(part: str, row: Endpoint) -> Json:
         ],
     }
     if row.takes_body:
-        operation["requestBody"] = _request_body(others)
+        operation["requestBody"] = _request_body(others, required=not row.is_body_of_people)
     if about.makes_lines:
         responses = {str(row.status): _LINES}
     else:
         responses = {} if about.example is None else {str(row.status): _success(row)}
     operation["responses"] = responses | _failures(codes(row))
-    if about.caller is Caller.ANYONE:
-        operation["security"] = []
+    if about.caller in _SECURITY:
+        operation["security"] = _SECURITY[about.caller]
     elif row.open_to_anyone:
         operation["security"] = [{"ApiKey": []}, {}]
         operation["description"] += " As this service is set up, also without one."
@@ -158,21 +173,21 @@ def _parameter(parameter: Parameter, place: str) -> Json:
     }
 
 
-def _request_body(parameters: list[Parameter]) -> Json:
-    required = [each.name for each in parameters if each.required]
+def _request_body(parameters: list[Parameter], *, required: bool) -> Json:
+    names = [each.name for each in parameters if each.required]
     shown = [each for each in parameters if each.required] or parameters[:1]
     example: Json = {"value": {each.name: each.example for each in shown}}
     cut = [each for each in shown if each.made_by]
     if cut:
         example["summary"] = _SHORTENED
     return {
-        "required": True,
+        "required": required,
         "content": {
             "application/json": {
                 "schema": {
                     "type": "object",
                     "properties": {each.name: _property(each) for each in parameters},
-                    **({"required": required} if required else {}),
+                    **({"required": names} if names else {}),
                 },
                 "examples": {"form" if cut else "request": example},
             }
@@ -276,6 +291,12 @@ def _sent(*names: str) -> Json:
     return {name: {"$ref": f"#/components/headers/{name}"} for name in ("X-Request-ID", *names)}
 
 
+_SECURITY: Mapping[Caller, list[Json]] = {
+    Caller.ANYONE: [],
+    Caller.PERSON: [{"Session": []}],
+    Caller.OPERATOR: [{"ApiKey": []}],
+}
+"""Of the callers who cannot choose between the two."""
 _LINES: Json = {
     "description": "JSON lines, one object each, as docs/audit.md describes them.",
     "headers": _sent(),
@@ -323,6 +344,14 @@ _PARAMETERS: Json = {
         " the audit log. Printable ASCII; anything else is replaced by a new UUID.",
         "schema": _REQUEST_ID_FORM,
         "example": "order-4711",
+    },
+    "StepUpToken": {
+        "name": "X-Step-Up-Token",
+        "in": "header",
+        "required": False,
+        "description": "From a signed-in person: what step_up gave. An API key needs none.",
+        "schema": {"type": "string"},
+        "example": "pqu_" + "0" * 43 + "3aXb2c",
     },
     "IdempotencyKey": {
         "name": "Idempotency-Key",

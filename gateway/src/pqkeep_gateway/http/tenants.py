@@ -10,11 +10,12 @@ from msgspec import UNSET, Meta, UnsetType, structs
 
 from pqkeep_gateway.access.principals import (
     AnonymousPrincipal,
-    ApiKeyPrincipal,
     OperatorPrincipal,
     Principal,
+    TenantPrincipal,
 )
 from pqkeep_gateway.access.rate_limit import SIGN_UPS, Windows
+from pqkeep_gateway.access.roles import Permission
 from pqkeep_gateway.access.standing import Plan, Subscription, Tier
 from pqkeep_gateway.http.about import About, Caller, Parameter
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
@@ -69,7 +70,7 @@ TENANT = Parameter(
     "6f1c2c52-52a5-4d0e-9a43-7f4d0c8f8a11",
     codes=(Code.NOT_FOUND_001,),
 )
-_NAME = Parameter(
+NAME = Parameter(
     "name",
     "Printable characters. No two tenants have the same name.",
     {"type": "string", "minLength": 1, "maxLength": MAX_NAME},
@@ -126,7 +127,7 @@ _CHANGES = (
 )
 _EXAMPLE = TenantData(
     id=str(TENANT.example),
-    name=str(_NAME.example),
+    name=str(NAME.example),
     plan=Plan.FREE,
     status=TenantStatus.ACTIVE,
     created_at=timestamp(datetime(2026, 1, 31, 12, tzinfo=UTC)),
@@ -139,7 +140,7 @@ def endpoints(tenants: Tenants, windows: Windows, *, open_signup: bool) -> tuple
 
     async def create(call: ApiCall) -> TenantData:
         """Make a tenant. It has no API key yet."""
-        name, tier = _name(call.body), Tier(_plan(call.body))
+        name, tier = name_in(call.body), Tier(_plan(call.body))
         try:
             return _tenant(await tenants.create(name, tier, call.asker, call.idempotency_key))
         except NameTakenError:
@@ -147,7 +148,7 @@ def endpoints(tenants: Tenants, windows: Windows, *, open_signup: bool) -> tuple
 
     async def list_tenants(call: ApiCall) -> TenantsData:
         """List tenants: every one for the operator, its own for an API key."""
-        if isinstance(call.principal, ApiKeyPrincipal):
+        if isinstance(call.principal, TenantPrincipal):
             own = await tenants.get(call.principal.tenant)
             return TenantsData(tenants=(_tenant(own),), total=1)
         listed = await tenants.list()
@@ -177,7 +178,7 @@ def endpoints(tenants: Tenants, windows: Windows, *, open_signup: bool) -> tuple
             about=About(
                 name="create_tenant",
                 caller=Caller.OPERATOR,
-                parameters=(_NAME, _PLAN),
+                parameters=(NAME, _PLAN),
                 example=_EXAMPLE,
                 codes=frozenset({Code.CONFLICT_001}),
             ),
@@ -186,6 +187,7 @@ def endpoints(tenants: Tenants, windows: Windows, *, open_signup: bool) -> tuple
             "GET",
             "/tenants",
             list_tenants,
+            permission=Permission.LOOK,
             about=About(
                 name="list_tenants",
                 caller=Caller.EITHER,
@@ -196,6 +198,7 @@ def endpoints(tenants: Tenants, windows: Windows, *, open_signup: bool) -> tuple
             "GET",
             "/tenants/{tenant_id}",
             get,
+            permission=Permission.LOOK,
             about=About(
                 name="get_tenant",
                 caller=Caller.EITHER,
@@ -226,7 +229,7 @@ def endpoints(tenants: Tenants, windows: Windows, *, open_signup: bool) -> tuple
 
 
 async def _require_creator(windows: Windows, principal: Principal, source_address: str) -> None:
-    if isinstance(principal, ApiKeyPrincipal):
+    if isinstance(principal, TenantPrincipal):
         raise ApiError(Code.FORBIDDEN_001, "only the operator creates tenants")
     if isinstance(principal, AnonymousPrincipal):
         wait = await windows.enter(f"sign-up {source_address}", SIGN_UPS)
@@ -241,7 +244,7 @@ async def visible_tenant(call: ApiCall, tenants: Tenants) -> Tenant:
         tenant = TenantId(uuid.UUID(call.path["tenant_id"]))
     except ValueError:
         raise not_found from None
-    if isinstance(call.principal, ApiKeyPrincipal) and call.principal.tenant != tenant:
+    if isinstance(call.principal, TenantPrincipal) and call.principal.tenant != tenant:
         raise not_found
     try:
         return await tenants.get(tenant)
@@ -249,7 +252,8 @@ async def visible_tenant(call: ApiCall, tenants: Tenants) -> Tenant:
         raise not_found from None
 
 
-def _name(body: Mapping[str, object]) -> str:
+def name_in(body: Mapping[str, object]) -> str:
+    """Return a tenant's name."""
     name = body.get("name")
     if not (isinstance(name, str) and 1 <= len(name) <= MAX_NAME and name.isprintable()):
         raise ApiError(

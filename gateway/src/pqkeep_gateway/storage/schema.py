@@ -2,6 +2,7 @@
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     ForeignKey,
     Integer,
@@ -25,6 +26,7 @@ TENANTS = Table(
     Column("status", String(16), nullable=False),
     Column("created_at_us", BigInteger, nullable=False),
     Column("updated_at_us", BigInteger, nullable=False),
+    Column("requires_mfa", Boolean, nullable=False, default=False),
 )
 
 API_KEYS = Table(
@@ -71,3 +73,79 @@ OUTBOX = Table(
     Column("event", LargeBinary, nullable=False),
 )
 """Events on their way into the audit log, as msgpack; see pqkeep_protocol.audit.Event."""
+
+USERS = Table(
+    "users",
+    METADATA,
+    Column("id", Uuid, primary_key=True),
+    Column("tenant_id", Uuid, ForeignKey("tenants.id"), nullable=False, index=True),
+    Column("email", String(254), nullable=False),
+    Column("email_key", String(254), nullable=False, unique=True),
+    Column("password_hash", String(255), nullable=False),
+    Column("role", String(16), nullable=False),
+    Column("created_at_us", BigInteger, nullable=False),
+    Column("totp_salt", LargeBinary(16), nullable=True),
+    Column("totp_step", BigInteger, nullable=True),
+    Column("has_mfa", Boolean, nullable=False, default=False),
+)
+"""``email_key``: the address in small letters. ``totp_step``: the last one that was accepted."""
+
+SESSIONS = Table(
+    "sessions",
+    METADATA,
+    Column("id", Uuid, primary_key=True),
+    Column("user_id", Uuid, ForeignKey("users.id"), nullable=False, index=True),
+    Column("access", LargeBinary(32), nullable=False, unique=True),
+    Column("access_until_us", BigInteger, nullable=False),
+    Column("refresh", LargeBinary(32), nullable=False, unique=True),
+    Column("refresh_until_us", BigInteger, nullable=False),
+    Column("created_at_us", BigInteger, nullable=False),
+    Column("refreshed_at_us", BigInteger, nullable=False),
+    Column("source_address", String(64), nullable=False),
+)
+"""``access``, ``refresh``: digests of the two tokens that open it now."""
+
+SPENT_TOKENS = Table(
+    "spent_tokens",
+    METADATA,
+    Column("digest", LargeBinary(32), primary_key=True),
+    Column("session_id", Uuid, ForeignKey("sessions.id"), nullable=False, index=True),
+    Column("until_us", BigInteger, nullable=False),
+)
+"""Refresh tokens that were exchanged; one that comes again ends its session."""
+
+INVITATIONS = Table(
+    "invitations",
+    METADATA,
+    Column("digest", LargeBinary(32), primary_key=True),
+    Column("tenant_id", Uuid, ForeignKey("tenants.id"), nullable=False),
+    Column("email", String(254), nullable=False),
+    Column("email_key", String(254), nullable=False, index=True),
+    Column("role", String(16), nullable=False),
+    Column("expires_at_us", BigInteger, nullable=False),
+)
+
+RECOVERY_CODES = Table(
+    "recovery_codes",
+    METADATA,
+    Column("digest", LargeBinary(32), primary_key=True),
+    Column("user_id", Uuid, ForeignKey("users.id"), nullable=False, index=True),
+)
+
+CHALLENGES = Table(
+    "challenges",
+    METADATA,
+    Column("digest", LargeBinary(32), primary_key=True),
+    Column("user_id", Uuid, ForeignKey("users.id"), nullable=False, index=True),
+    Column("until_us", BigInteger, nullable=False),
+)
+"""People whose password was right, and who owe a code."""
+
+STEP_UP_TOKENS = Table(
+    "step_up_tokens",
+    METADATA,
+    Column("digest", LargeBinary(32), primary_key=True),
+    Column("user_id", Uuid, ForeignKey("users.id"), nullable=False, index=True),
+    Column("until_us", BigInteger, nullable=False),
+    Column("is_reserved", Boolean, nullable=False),
+)

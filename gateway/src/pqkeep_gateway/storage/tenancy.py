@@ -46,22 +46,12 @@ class SqlTenants:
 
     async def add(self, tenant: Tenant, made: Event, once: Once | None = None) -> Tenant:
         """Keep a new tenant and its event. Raises NameTakenError, OnceReusedError."""
-        row = {
-            "id": tenant.id,
-            "name": tenant.name,
-            "tier": tenant.standing.tier,
-            "subscription": tenant.standing.subscription,
-            "requests_per_minute": tenant.standing.requests_per_minute,
-            "status": tenant.status,
-            "created_at_us": microseconds(tenant.created_at),
-            "updated_at_us": microseconds(tenant.updated_at),
-        }
         earlier = await self._earlier(tenant, once)
         if earlier is not None:
             return earlier
         try:
             async with transaction(self._engine) as connection:
-                await connection.execute(sa.insert(TENANTS), row)
+                await connection.execute(sa.insert(TENANTS), tenant_row(tenant))
                 await put(connection, (made,))
                 if once is not None:
                     await remember(connection, once, tenant.created_at, tenant_id=tenant.id)
@@ -118,6 +108,13 @@ class SqlTenants:
         if row is None:
             raise TenantNotFoundError
         return _tenant(row)
+
+    async def require_mfa(self, tenant: TenantId, made: Event, *, required: bool) -> None:
+        """Keep whether a tenant requires a second factor, and the event."""
+        change = sa.update(TENANTS).where(TENANTS.c.id == tenant).values(requires_mfa=required)
+        async with transaction(self._engine) as connection:
+            await connection.execute(change)
+            await put(connection, (made,))
 
 
 class SqlApiKeys:
@@ -203,7 +200,7 @@ class SqlApiKeys:
     async def find(self, digest: bytes) -> Found | None:
         """Return whose API key has this digest, unless it was never there or is revoked."""
         query = (
-            sa.select(API_KEYS, *_STANDING, TENANTS.c.status.label("tenant_status"))
+            sa.select(API_KEYS, *STANDING, TENANTS.c.status.label("tenant_status"))
             .join(TENANTS, TENANTS.c.id == API_KEYS.c.tenant_id)
             .where(
                 API_KEYS.c.digest == digest,
@@ -217,15 +214,29 @@ class SqlApiKeys:
         until = row.accepted_until_us
         principal = ApiKeyPrincipal(
             tenant=TenantId(row.tenant_id),
-            standing=_standing(row),
+            standing=standing_of(row),
             api_key_version=row.version,
             suspended=row.tenant_status != TenantStatus.ACTIVE,
         )
         return Found(principal, None if until is None else time_of(until).timestamp())
 
 
-_STANDING = (TENANTS.c.tier, TENANTS.c.subscription, TENANTS.c.requests_per_minute)
+STANDING = (TENANTS.c.tier, TENANTS.c.subscription, TENANTS.c.requests_per_minute)
 _ACTIVE = API_KEYS.c.status == ApiKeyStatus.ACTIVE
+
+
+def tenant_row(tenant: Tenant) -> dict[str, object]:
+    """Return a tenant as it is stored."""
+    return {
+        "id": tenant.id,
+        "name": tenant.name,
+        "tier": tenant.standing.tier,
+        "subscription": tenant.standing.subscription,
+        "requests_per_minute": tenant.standing.requests_per_minute,
+        "status": tenant.status,
+        "created_at_us": microseconds(tenant.created_at),
+        "updated_at_us": microseconds(tenant.updated_at),
+    }
 
 
 def _of(tenant: TenantId) -> sa.ColumnElement[bool]:
@@ -296,14 +307,15 @@ def _tenant(row: sa.Row[Any]) -> Tenant:
     return Tenant(
         id=TenantId(row.id),
         name=row.name,
-        standing=_standing(row),
+        standing=standing_of(row),
         status=TenantStatus(row.status),
         created_at=time_of(row.created_at_us),
         updated_at=time_of(row.updated_at_us),
     )
 
 
-def _standing(row: sa.Row[Any]) -> Standing:
+def standing_of(row: Any) -> Standing:
+    """Return what a row says of it, in the columns STANDING."""
     return Standing(Tier(row.tier), Subscription(row.subscription), row.requests_per_minute)
 
 

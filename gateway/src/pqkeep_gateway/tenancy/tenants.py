@@ -73,6 +73,10 @@ class TenantStore(Protocol):
         """Return every tenant, oldest first."""
         ...
 
+    async def require_mfa(self, tenant: TenantId, made: Event, *, required: bool) -> None:
+        """Keep whether a tenant requires a second factor, and the event."""
+        ...
+
     async def change(
         self, tenant: TenantId, change: TenantChange, now: datetime, events: Sequence[Event]
     ) -> Tenant:
@@ -101,15 +105,7 @@ class Tenants:
         self, name: str, tier: Tier, asker: Asker, idempotency_key: IdempotencyKey | None = None
     ) -> Tenant:
         """Make a tenant. Raises NameTakenError, OnceReusedError."""
-        now = datetime.now(UTC)
-        tenant = Tenant(
-            id=TenantId(uuid.uuid4()),
-            name=name,
-            standing=Standing(tier),
-            status=TenantStatus.ACTIVE,
-            created_at=now,
-            updated_at=now,
-        )
+        tenant = new_tenant(name, tier)
         made = event(asker, tenant.id, "create-tenant")
         kept = await self._store.add(tenant, made, once_of(idempotency_key))
         await self._courier.deliver()
@@ -123,6 +119,12 @@ class Tenants:
         """Return every tenant, oldest first."""
         return await self._store.list()
 
+    async def require_mfa(self, tenant: TenantId, asker: Asker, *, required: bool) -> None:
+        """Require a second factor of a tenant's people, or no longer. It holds at once."""
+        made = event(asker, tenant, "require-mfa" if required else "do-not-require-mfa")
+        await self._store.require_mfa(tenant, made, required=required)
+        await self._courier.deliver()
+
     async def change(self, tenant: TenantId, change: TenantChange, asker: Asker) -> Tenant:
         """Change a tenant, at once and everywhere. Raises TenantNotFoundError."""
         if change == TenantChange():
@@ -134,6 +136,19 @@ class Tenants:
             await self._announce_change()
         await self._courier.deliver()
         return changed
+
+
+def new_tenant(name: str, tier: Tier = Tier.FREE) -> Tenant:
+    """Return a tenant that nobody keeps yet."""
+    now = datetime.now(UTC)
+    return Tenant(
+        id=TenantId(uuid.uuid4()),
+        name=name,
+        standing=Standing(tier),
+        status=TenantStatus.ACTIVE,
+        created_at=now,
+        updated_at=now,
+    )
 
 
 def _actions(change: TenantChange) -> Iterator[str]:

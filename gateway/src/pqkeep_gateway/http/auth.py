@@ -1,0 +1,331 @@
+"""/api/v1/auth: signing up, in and out, one's sessions and one's password."""
+
+import uuid
+from collections.abc import Mapping
+
+from msgspec import structs
+
+from pqkeep_gateway.access.principals import AnonymousPrincipal, Principal, SessionId
+from pqkeep_gateway.access.rate_limit import SIGN_UPS, Windows
+from pqkeep_gateway.access.roles import Permission
+from pqkeep_gateway.http.about import About, Caller, Parameter
+from pqkeep_gateway.http.cookies import REFRESH, Cookies
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, WithCookies, person_of
+from pqkeep_gateway.http.errors import ApiError, Code, too_many
+from pqkeep_gateway.http.person_data import (
+    EMAIL,
+    MAX_TOKEN,
+    NEW_PASSWORD,
+    PASSWORD,
+    SESSION,
+    SIGNED_IN,
+    SIGNED_OUT,
+    USER,
+    SessionData,
+    SessionsData,
+    SignedOutData,
+    UserData,
+    email_in,
+    text_in,
+    too_many_attempts,
+    unfit,
+    user_data,
+)
+from pqkeep_gateway.http.tenants import NAME, name_in
+from pqkeep_gateway.http.text import timestamp
+from pqkeep_gateway.people.attempts import TooManyAttemptsError
+from pqkeep_gateway.people.entry import Entry, NoInvitationError, WrongPasswordError
+from pqkeep_gateway.people.passwords import MAX_LENGTH, UnfitPasswordError
+from pqkeep_gateway.people.second_factors import ChallengedError
+from pqkeep_gateway.people.sessions import NoSessionError, Session, Sessions
+from pqkeep_gateway.people.users import MAX_EMAIL, EmailTakenError, UserStore
+from pqkeep_gateway.tenancy.tenants import NameTakenError
+
+TRIED = frozenset({Code.AUTH_001, Code.RATE_LIMIT_001, Code.FORBIDDEN_001})
+"""What whoever shows a password or a token can hear."""
+
+_TOKEN = Parameter(
+    "token",
+    "The invitation's token.",
+    {"type": "string", "maxLength": MAX_TOKEN},
+    "pqi_" + "0" * 43 + "3aXb2c",
+    codes=(Code.UNPROCESSABLE,),
+)
+_NEW = Parameter(
+    "new_password",
+    NEW_PASSWORD.description,
+    NEW_PASSWORD.schema,
+    "the horse is tired of oats",
+    codes=NEW_PASSWORD.codes,
+)
+_ID = Parameter(
+    "id",
+    "The session's identifier.",
+    {"type": "string", "format": "uuid"},
+    SESSION.id,
+    codes=(Code.NOT_FOUND_001,),
+)
+
+
+def endpoints(
+    entry: Entry,
+    sessions: Sessions,
+    users: UserStore,
+    cookies: Cookies,
+    windows: Windows,
+    *,
+    open_signup: bool,
+) -> tuple[Endpoint, ...]:
+    """Return the endpoints of people's own accounts."""
+    auth = _Auth(entry, sessions, users, cookies)
+
+    async def require_open(principal: Principal, source_address: str) -> None:
+        if not open_signup:
+            raise ApiError(Code.FORBIDDEN_001, "only the operator lets tenants in")
+        if isinstance(principal, AnonymousPrincipal):
+            wait = await windows.enter(f"sign-up {source_address}", SIGN_UPS)
+            if wait is not None:
+                raise too_many("too many sign-ups", SIGN_UPS, wait)
+
+    return (
+        Endpoint(
+            "POST",
+            "/auth/register",
+            auth.register,
+            201,
+            takes_body=True,
+            open_to_anyone=True,
+            guard=require_open,
+            about=About(
+                name="register",
+                caller=Caller.ANYONE,
+                parameters=(NAME, EMAIL, NEW_PASSWORD),
+                example=USER,
+                codes=TRIED | {Code.CONFLICT_001},
+            ),
+        ),
+        Endpoint(
+            "POST",
+            "/auth/login",
+            auth.login,
+            takes_body=True,
+            open_to_anyone=True,
+            about=About(
+                name="login",
+                caller=Caller.ANYONE,
+                parameters=(EMAIL, PASSWORD),
+                example=SIGNED_IN,
+                codes=TRIED | {Code.AUTH_MFA_001},
+            ),
+        ),
+        Endpoint(
+            "POST",
+            "/auth/accept-invitation",
+            auth.accept,
+            201,
+            takes_body=True,
+            open_to_anyone=True,
+            about=About(
+                name="accept_invitation",
+                caller=Caller.ANYONE,
+                parameters=(_TOKEN, NEW_PASSWORD),
+                example=USER,
+                codes=TRIED | {Code.CONFLICT_001},
+            ),
+        ),
+        Endpoint(
+            "POST",
+            "/auth/refresh",
+            auth.refresh,
+            open_to_anyone=True,
+            about=About(name="refresh", caller=Caller.ANYONE, example=SIGNED_IN, codes=TRIED),
+        ),
+        Endpoint(
+            "POST",
+            "/auth/logout",
+            auth.logout,
+            is_for_enrolling=True,
+            permission=Permission.OWN_ACCOUNT,
+            about=About(name="logout", caller=Caller.PERSON, example=SIGNED_OUT),
+        ),
+        Endpoint(
+            "GET",
+            "/auth/me",
+            auth.me,
+            is_for_enrolling=True,
+            permission=Permission.OWN_ACCOUNT,
+            about=About(name="me", caller=Caller.PERSON, example=USER),
+        ),
+        Endpoint(
+            "GET",
+            "/auth/sessions",
+            auth.list_sessions,
+            permission=Permission.OWN_ACCOUNT,
+            about=About(
+                name="list_sessions",
+                caller=Caller.PERSON,
+                example=SessionsData(sessions=(SESSION,), total=1),
+            ),
+        ),
+        Endpoint(
+            "DELETE",
+            "/auth/sessions/{id}",
+            auth.end_session,
+            permission=Permission.OWN_ACCOUNT,
+            about=About(
+                name="end_session", caller=Caller.PERSON, parameters=(_ID,), example=SIGNED_OUT
+            ),
+        ),
+        Endpoint(
+            "POST",
+            "/auth/change-password",
+            auth.change_password,
+            takes_body=True,
+            needs_step_up=True,
+            permission=Permission.OWN_ACCOUNT,
+            about=About(
+                name="change_password",
+                caller=Caller.PERSON,
+                parameters=(_NEW,),
+                example=SIGNED_OUT,
+            ),
+        ),
+    )
+
+
+class _Auth:
+    """What the endpoints do."""
+
+    def __init__(
+        self, entry: Entry, sessions: Sessions, users: UserStore, cookies: Cookies
+    ) -> None:
+        self._entry = entry
+        self._sessions = sessions
+        self._users = users
+        self._cookies = cookies
+
+    async def register(self, call: ApiCall) -> WithCookies:
+        """Make a tenant on the free plan and its owner, who is signed in then.
+
+        Where the installation is not open to everybody it is 403.
+        """
+        name, email = name_in(call.body), email_in(call.body)
+        password = text_in(call.body, "password", MAX_LENGTH)
+        try:
+            owner, tokens = await self._entry.register(name, email, password, call.asker)
+        except UnfitPasswordError as problem:
+            raise unfit("password", str(problem)) from None
+        except NameTakenError:
+            raise ApiError(Code.CONFLICT_001, "a tenant has this name", "name") from None
+        except EmailTakenError:
+            raise _email_taken() from None
+        return WithCookies(user_data(owner), self._cookies.of(tokens))
+
+    async def login(self, call: ApiCall) -> WithCookies:
+        """Sign in. The session's tokens come as cookies.
+
+        Whoever has a second factor hears 401 ERR_AUTH_MFA_001 with error.challenge_token.
+        Whether there is nobody with the address, or the password is another: it is the same 401.
+        """
+        email = text_in(call.body, "email", MAX_EMAIL)
+        password = text_in(call.body, "password", MAX_LENGTH)
+        try:
+            tokens = await self._entry.sign_in(email, password, call.asker)
+        except WrongPasswordError:
+            raise ApiError(Code.AUTH_001, "wrong e-mail address or password") from None
+        except ChallengedError as challenge:
+            raise ApiError(
+                Code.AUTH_MFA_001, "a code is needed too", challenge=challenge.token
+            ) from None
+        except TooManyAttemptsError as refusal:
+            raise too_many_attempts(refusal) from None
+        return WithCookies(SIGNED_IN, self._cookies.of(tokens))
+
+    async def accept(self, call: ApiCall) -> WithCookies:
+        """Accept an invitation with a password of one's own, and be signed in."""
+        token = text_in(call.body, "token", MAX_TOKEN)
+        password = text_in(call.body, "password", MAX_LENGTH)
+        try:
+            user, tokens = await self._entry.accept(token, password, call.asker)
+        except NoInvitationError:
+            raise ApiError(Code.AUTH_001, "no such invitation, or it is over", "token") from None
+        except UnfitPasswordError as problem:
+            raise unfit("password", str(problem)) from None
+        except EmailTakenError:
+            raise _email_taken() from None
+        return WithCookies(user_data(user), self._cookies.of(tokens))
+
+    async def refresh(self, call: ApiCall) -> WithCookies:
+        """Exchange the refresh token, which is in its cookie, for new tokens: once.
+
+        A token that comes a second time has been copied, and ends the session.
+        """
+        try:
+            tokens = await self._sessions.refresh(call.cookies.get(REFRESH, ""), call.asker)
+        except NoSessionError:
+            raise ApiError(Code.AUTH_001, "the session is over; sign in again") from None
+        return WithCookies(SIGNED_IN, self._cookies.of(tokens))
+
+    async def logout(self, call: ApiCall) -> WithCookies:
+        """End the session that asks."""
+        person = person_of(call)
+        await self._end(call, person.session, "sign-out")
+        return WithCookies(SIGNED_OUT, self._cookies.gone())
+
+    async def me(self, call: ApiCall) -> UserData:
+        """Tell who is signed in."""
+        account = await self._users.get(person_of(call).user)
+        return structs.replace(user_data(account.user), mfa_enabled=account.has_mfa)
+
+    async def list_sessions(self, call: ApiCall) -> SessionsData:
+        """List one's sessions, the newest first."""
+        person = person_of(call)
+        listed = await self._sessions.list(person.user)
+        shown = tuple(_session(each, person.session) for each in listed)
+        return SessionsData(sessions=shown, total=len(shown))
+
+    async def end_session(self, call: ApiCall) -> SignedOutData:
+        """End one of one's sessions, at once."""
+        await self._end(call, _session_id(call.path), "end-session")
+        return SIGNED_OUT
+
+    async def change_password(self, call: ApiCall) -> WithCookies:
+        """Take another password. Every session is over then, the one that asks too."""
+        person = person_of(call)
+        new = text_in(call.body, "new_password", MAX_LENGTH)
+        try:
+            await self._entry.change_password(person, new, call.asker)
+        except UnfitPasswordError as problem:
+            raise unfit("new_password", str(problem)) from None
+        return WithCookies(SIGNED_OUT, self._cookies.gone())
+
+    async def _end(self, call: ApiCall, session: SessionId, operation: str) -> None:
+        try:
+            await self._sessions.end(person_of(call), session, call.asker, operation)
+        except NoSessionError:
+            raise _no_session() from None
+
+
+def _session(session: Session, current: SessionId) -> SessionData:
+    return SessionData(
+        id=str(session.id),
+        created_at=timestamp(session.created_at),
+        refreshed_at=timestamp(session.refreshed_at),
+        source_address=session.source_address,
+        current=session.id == current,
+    )
+
+
+def _session_id(path: Mapping[str, str]) -> SessionId:
+    try:
+        return SessionId(uuid.UUID(path["id"]))
+    except ValueError:
+        raise _no_session() from None
+
+
+def _no_session() -> ApiError:
+    return ApiError(Code.NOT_FOUND_001, "no such session", "id")
+
+
+def _email_taken() -> ApiError:
+    return ApiError(Code.CONFLICT_001, "somebody has this e-mail address", "email")

@@ -1,0 +1,75 @@
+"""/api/v1/tenants/{tenant_id}/invitations: letting people in."""
+
+from pqkeep_gateway.access.principals import OperatorPrincipal, SessionPrincipal
+from pqkeep_gateway.access.roles import PERMISSIONS, Permission, Role
+from pqkeep_gateway.http.about import About, Caller
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
+from pqkeep_gateway.http.errors import ApiError, Code
+from pqkeep_gateway.http.person_data import (
+    EMAIL,
+    INVITATION,
+    ROLE,
+    InvitationData,
+    email_in,
+    role_in,
+)
+from pqkeep_gateway.http.tenants import TENANT, visible_tenant
+from pqkeep_gateway.http.text import timestamp
+from pqkeep_gateway.people.entry import Entry
+from pqkeep_gateway.people.users import EmailTakenError
+from pqkeep_gateway.tenancy.tenants import Tenants
+
+
+def endpoints(tenants: Tenants, entry: Entry) -> tuple[Endpoint, ...]:
+    """Return the endpoint of invitations."""
+
+    async def invite(call: ApiCall) -> InvitationData:
+        """Invite somebody by an e-mail address. The token is shown this once; pass it on.
+
+        It is good for a week. An earlier invitation to the same address is over. Owners are invited
+        by owners and by the operator.
+        """
+        tenant = await visible_tenant(call, tenants)
+        if not isinstance(call.principal, OperatorPrincipal | SessionPrincipal):
+            raise ApiError(Code.FORBIDDEN_001, "programs invite nobody")
+        email, role = email_in(call.body), role_in(call.body)
+        require_rank(call, role)
+        try:
+            made = await entry.invite(tenant.id, email, role, call.asker)
+        except EmailTakenError:
+            raise ApiError(Code.CONFLICT_001, "somebody has this e-mail address", "email") from None
+        return InvitationData(
+            invitation_token=made.token,
+            email=made.email,
+            role=made.role,
+            expires_at=timestamp(made.expires_at),
+        )
+
+    return (
+        Endpoint(
+            "POST",
+            "/tenants/{tenant_id}/invitations",
+            invite,
+            201,
+            takes_body=True,
+            permission=Permission.TEAM,
+            about=About(
+                name="invite",
+                caller=Caller.EITHER,
+                parameters=(TENANT, EMAIL, ROLE),
+                example=INVITATION,
+                codes=frozenset({Code.CONFLICT_001}),
+            ),
+        ),
+    )
+
+
+def require_rank(call: ApiCall, role: Role) -> None:
+    """Refuse people who would make or unmake an owner, and are none."""
+    principal = call.principal
+    if (
+        isinstance(principal, SessionPrincipal)
+        and role is Role.OWNER
+        and Permission.OWNERS not in PERMISSIONS[principal.role]
+    ):
+        raise ApiError(Code.FORBIDDEN_001, "only owners decide about owners")

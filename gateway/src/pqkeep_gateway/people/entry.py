@@ -1,0 +1,185 @@
+"""How people come in: by a password, by an invitation, by signing up, and by a new password."""
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Protocol
+from uuid import uuid4
+
+from pqkeep_gateway.access.clock import Clock, date_of
+from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of, new_credential
+from pqkeep_gateway.access.principals import SessionPrincipal, UserId
+from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.events import Asker, Courier, event
+from pqkeep_gateway.people.attempts import Attempts
+from pqkeep_gateway.people.passwords import Passwords
+from pqkeep_gateway.people.second_factors import SecondFactors
+from pqkeep_gateway.people.sessions import NoSessionError, Sessions, Tokens
+from pqkeep_gateway.people.users import Account, EmailTakenError, User, UserStore
+from pqkeep_gateway.tenancy.tenants import Tenant, new_tenant
+from pqkeep_protocol.audit import Event
+from pqkeep_protocol.keys import INSTALLATION, TenantId
+
+INVITATION_LIFE = timedelta(days=7)
+
+
+class WrongPasswordError(Exception):
+    """Nobody has this address and this password."""
+
+
+class NoInvitationError(Exception):
+    """The token is of no invitation, or of one that is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """One person may become a tenant's."""
+
+    tenant: TenantId
+    email: str
+    role: Role
+    expires_at: datetime
+    token: str = field(repr=False)
+    """Shown this once."""
+
+
+class EntryStore(UserStore, Protocol):
+    """Where people and invitations are kept, with the events of it. All raise UnavailableError."""
+
+    async def invite(self, invitation: Invitation, digest: bytes, made: Event) -> None:
+        """Keep an invitation instead of any earlier one to the same address.
+
+        Raises EmailTakenError.
+        """
+        ...
+
+    async def invited(self, digest: bytes, now: datetime) -> bool:
+        """Return whether an invitation can be accepted."""
+        ...
+
+    async def accept(
+        self, digest: bytes, password_hash: str, now: datetime, asker: Asker
+    ) -> Account:
+        """Use an invitation up and keep the person, in one step.
+
+        Raises NoInvitationError, EmailTakenError.
+        """
+        ...
+
+    async def register(self, tenant: Tenant, account: Account, asker: Asker) -> None:
+        """Keep a tenant and its owner. Raises NameTakenError, EmailTakenError."""
+        ...
+
+    async def change_password(self, user: UserId, password_hash: str, changed: Event) -> None:
+        """Keep another password, and end every session of the person's, in one step."""
+        ...
+
+
+class Entry:
+    """Lets people in."""
+
+    def __init__(
+        self,
+        store: EntryStore,
+        sessions: Sessions,
+        passwords: Passwords,
+        attempts: Attempts,
+        factors: SecondFactors,
+        pepper: Pepper,
+        courier: Courier,
+        clock: Clock,
+    ) -> None:
+        """Keep people in a store; invitations' tokens are kept as digests under the pepper."""
+        self._store = store
+        self._sessions = sessions
+        self._passwords = passwords
+        self._attempts = attempts
+        self._factors = factors
+        self._pepper = pepper
+        self._courier = courier
+        self._clock = clock
+
+    async def sign_in(self, email: str, password: str, asker: Asker) -> Tokens:
+        """Begin a session. Raises WrongPasswordError, ChallengedError, TooManyAttemptsError.
+
+        Where nobody has the address everything is done likewise, so that it takes as long.
+        """
+        await self._attempts.count(email, asker.source_address)
+        account = await self._store.find(email)
+        known = None if account is None else account.password_hash
+        is_right = await self._passwords.verify(known, password)
+        if account is None or not is_right:
+            await self._tell_of_failure(account, asker)
+            raise WrongPasswordError
+        if account.has_mfa:
+            raise await self._factors.challenge(account)
+        return await self._begin(account, asker)
+
+    async def answer(self, challenge: str, code: str, asker: Asker) -> Tokens:
+        """Begin a session of somebody who was challenged.
+
+        Raises WrongPasswordError if there is no such challenge; WrongCodeError,
+        TooManyAttemptsError.
+        """
+        account = await self._factors.answer(challenge, code, asker)
+        if account is None:
+            raise WrongPasswordError
+        return await self._begin(account, asker)
+
+    async def change_password(self, whose: SessionPrincipal, new: str, asker: Asker) -> None:
+        """Take another password, and end every session. Raises UnfitPasswordError."""
+        password_hash = await self._passwords.hash(new)
+        changed = event(asker, whose.tenant, "change-password")
+        await self._store.change_password(whose.user, password_hash, changed)
+        await self._courier.deliver()
+
+    async def register(
+        self, name: str, email: str, password: str, asker: Asker
+    ) -> tuple[User, Tokens]:
+        """Make a tenant and its owner, and begin a session.
+
+        Raises NameTakenError, EmailTakenError, UnfitPasswordError.
+        """
+        password_hash = await self._passwords.hash(password)
+        now = date_of(self._clock())
+        tenant = new_tenant(name)
+        owner = User(UserId(uuid4()), tenant.id, email, Role.OWNER, now)
+        account = Account(owner, password_hash)
+        await self._store.register(tenant, account, asker)
+        return owner, await self._sessions.begin(account, asker)
+
+    async def invite(self, tenant: TenantId, email: str, role: Role, asker: Asker) -> Invitation:
+        """Invite somebody; an earlier invitation of theirs is over. Raises EmailTakenError."""
+        if await self._store.find(email) is not None:
+            raise EmailTakenError
+        expires_at = date_of(self._clock()) + INVITATION_LIFE
+        token = new_credential(CredentialKind.INVITATION)
+        invitation = Invitation(tenant, email, role, expires_at, token)
+        made = event(asker, tenant, f"invite-{role}")
+        await self._store.invite(invitation, self._pepper.digest(token), made)
+        await self._courier.deliver()
+        return invitation
+
+    async def accept(self, token: str, password: str, asker: Asker) -> tuple[User, Tokens]:
+        """Become who was invited, and begin a session.
+
+        Raises NoInvitationError, EmailTakenError, UnfitPasswordError.
+        """
+        digest, now = self._pepper.digest(token), date_of(self._clock())
+        is_token = kind_of(token) is CredentialKind.INVITATION
+        if not (is_token and await self._store.invited(digest, now)):
+            raise NoInvitationError
+        password_hash = await self._passwords.hash(password)
+        account = await self._store.accept(digest, password_hash, now, asker)
+        return account.user, await self._sessions.begin(account, asker)
+
+    async def _begin(self, account: Account, asker: Asker) -> Tokens:
+        try:
+            return await self._sessions.begin(account, asker)
+        except NoSessionError:
+            raise WrongPasswordError from None
+
+    async def _tell_of_failure(self, account: Account | None, asker: Asker) -> None:
+        tenant = INSTALLATION if account is None else account.user.tenant
+        who = asker if account is None else asker._replace(principal=str(account.user))
+        failed = event(who, tenant, "sign-in-failed", outcome="ERR_AUTH_001")
+        await self._courier.record(failed)

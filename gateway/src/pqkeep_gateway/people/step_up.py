@@ -1,0 +1,119 @@
+"""Step-up: proving again who one is, just before something that cannot be undone.
+
+A token is reserved before the action and given back if that certainly did nothing; so of many at
+once only one acts. An action that succeeds uses the token up, and so does one of which nobody knows
+what became of it. If the gateway ends in between, it stays reserved, and is of no more use.
+"""
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+from typing import Protocol, TypeVar
+
+from pqkeep_gateway.access.clock import Clock, date_of
+from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of, new_credential
+from pqkeep_gateway.access.principals import SessionPrincipal, UserId
+from pqkeep_gateway.events import Asker, Courier, event
+from pqkeep_gateway.people.attempts import Attempts
+from pqkeep_gateway.people.passwords import Passwords
+from pqkeep_gateway.people.second_factors import SecondFactors, WrongCodeError
+from pqkeep_gateway.people.users import UserStore
+from pqkeep_protocol.audit import Event
+
+T = TypeVar("T")
+
+LIFE = timedelta(seconds=300)
+
+
+class StepUpRequiredError(Exception):
+    """No token, or one that is over, used, reserved or somebody else's."""
+
+
+class StepUpStore(Protocol):
+    """Where step-up tokens are kept. All raise UnavailableError."""
+
+    async def add(self, user: UserId, digest: bytes, until: datetime, made: Event) -> None:
+        """Keep a token, and forget the person's that have expired."""
+        ...
+
+    async def reserve(self, user: UserId, digest: bytes, now: datetime) -> bool:
+        """Reserve a token of a person's, in one step, if it is free and not over."""
+        ...
+
+    async def release(self, digest: bytes) -> None:
+        """Give a token back."""
+        ...
+
+    async def consume(self, digest: bytes) -> None:
+        """Forget a token."""
+        ...
+
+
+class StepUp:
+    """Hands tokens out, and takes them for actions."""
+
+    def __init__(
+        self,
+        store: StepUpStore,
+        users: UserStore,
+        factors: SecondFactors,
+        passwords: Passwords,
+        attempts: Attempts,
+        pepper: Pepper,
+        courier: Courier,
+        clock: Clock,
+    ) -> None:
+        """Ask for a code of somebody with a second factor, and for the password of others."""
+        self._store = store
+        self._users = users
+        self._factors = factors
+        self._passwords = passwords
+        self._attempts = attempts
+        self._pepper = pepper
+        self._courier = courier
+        self._clock = clock
+
+    async def needs_code(self, whose: SessionPrincipal) -> bool:
+        """Return whether a code is asked for, or else the password."""
+        return (await self._users.get(whose.user)).has_mfa
+
+    async def issue(self, whose: SessionPrincipal, proof: str, asker: Asker) -> str:
+        """Return a token for a right code or password. Raises WrongCodeError, TooManyAttemptsError."""
+        account = await self._users.get(whose.user)
+        if account.has_mfa:
+            await self._factors.check(account, proof, asker)
+        else:
+            await self._attempts.count(account.user.email, asker.source_address)
+            if not await self._passwords.verify(account.password_hash, proof):
+                failed = event(asker, whose.tenant, "step-up-failed", outcome="ERR_MFA_001")
+                await self._courier.record(failed)
+                raise WrongCodeError
+        token = new_credential(CredentialKind.STEP_UP)
+        until = date_of(self._clock()) + LIFE
+        made = event(asker, whose.tenant, "step-up")
+        await self._store.add(whose.user, self._pepper.digest(token), until, made)
+        await self._courier.deliver()
+        return token
+
+    async def spend(
+        self,
+        whose: SessionPrincipal,
+        token: str,
+        action: Callable[[], Awaitable[T]],
+        did_nothing: Callable[[Exception], bool],
+    ) -> T:
+        """Act, and use a token up unless the action says that it did nothing.
+
+        Raises StepUpRequiredError.
+        """
+        digest, now = self._pepper.digest(token), date_of(self._clock())
+        is_token = kind_of(token) is CredentialKind.STEP_UP
+        if not (is_token and await self._store.reserve(whose.user, digest, now)):
+            raise StepUpRequiredError
+        try:
+            done = await action()
+        except Exception as error:
+            if did_nothing(error):
+                await self._store.release(digest)
+            raise
+        await self._store.consume(digest)
+        return done

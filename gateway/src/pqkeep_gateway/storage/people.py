@@ -1,0 +1,319 @@
+"""People, their sessions and invitations in SQL."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import uuid4
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from pqkeep_gateway.access.principals import SessionId, SessionPrincipal, UserId
+from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.access.standing import WITH_REQUIRED_MFA
+from pqkeep_gateway.events import Asker, event
+from pqkeep_gateway.people.entry import Invitation, NoInvitationError
+from pqkeep_gateway.people.sessions import CopiedTokenError, NoSessionError, Pair, Session
+from pqkeep_gateway.people.users import (
+    Account,
+    EmailTakenError,
+    User,
+    UserNotFoundError,
+    email_key,
+)
+from pqkeep_gateway.storage.database import microseconds, time_of, transaction
+from pqkeep_gateway.storage.outbox import put
+from pqkeep_gateway.storage.schema import INVITATIONS, SESSIONS, SPENT_TOKENS, TENANTS, USERS
+from pqkeep_gateway.storage.tenancy import STANDING, standing_of, tenant_row
+from pqkeep_gateway.tenancy.tenants import NameTakenError, Tenant, TenantStatus
+from pqkeep_protocol.audit import Event
+from pqkeep_protocol.keys import TenantId
+
+
+class SqlPeople:
+    """An EntryStore."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        """Use an open database."""
+        self._engine = engine
+
+    async def find(self, email: str) -> Account | None:
+        """Return who has an address."""
+        if not email.isascii():
+            return None
+        return await self._one(USERS.c.email_key == email_key(email))
+
+    async def get(self, user: UserId) -> Account:
+        """Return a person. Raises UserNotFoundError."""
+        account = await self._one(USERS.c.id == user)
+        if account is None:
+            raise UserNotFoundError
+        return account
+
+    async def invite(self, invitation: Invitation, digest: bytes, made: Event) -> None:
+        """Keep an invitation instead of any earlier one to the same address."""
+        key = email_key(invitation.email)
+        row = {
+            "digest": digest,
+            "tenant_id": invitation.tenant,
+            "email": invitation.email,
+            "email_key": key,
+            "role": invitation.role,
+            "expires_at_us": microseconds(invitation.expires_at),
+        }
+        async with transaction(self._engine) as connection:
+            await connection.execute(
+                sa.delete(INVITATIONS).where(
+                    INVITATIONS.c.email_key == key, INVITATIONS.c.tenant_id == invitation.tenant
+                )
+            )
+            await connection.execute(sa.insert(INVITATIONS), row)
+            await put(connection, (made,))
+
+    async def invited(self, digest: bytes, now: datetime) -> bool:
+        """Return whether an invitation can be accepted."""
+        query = sa.select(INVITATIONS.c.role).where(_open(digest, now))
+        async with transaction(self._engine) as connection:
+            return (await connection.execute(query)).one_or_none() is not None
+
+    async def accept(
+        self, digest: bytes, password_hash: str, now: datetime, asker: Asker
+    ) -> Account:
+        """Use an invitation up and keep the person. Raises NoInvitationError, EmailTakenError."""
+        use_up = sa.delete(INVITATIONS).where(_open(digest, now)).returning(INVITATIONS)
+        try:
+            async with transaction(self._engine) as connection:
+                row = (await connection.execute(use_up)).one_or_none()
+                if row is None:
+                    raise NoInvitationError
+                user = User(
+                    UserId(uuid4()), TenantId(row.tenant_id), row.email, Role(row.role), now
+                )
+                account = Account(user, password_hash)
+                await connection.execute(sa.insert(USERS), _user_row(account))
+                joined = event(
+                    asker._replace(principal=str(user)), user.tenant, "accept-invitation"
+                )
+                await put(connection, (joined,))
+        except sa.exc.IntegrityError:
+            raise EmailTakenError from None
+        return account
+
+    async def register(self, tenant: Tenant, account: Account, asker: Asker) -> None:
+        """Keep a tenant and its owner. Raises NameTakenError, EmailTakenError."""
+        if await self.find(account.user.email) is not None:
+            raise EmailTakenError
+        try:
+            async with transaction(self._engine) as connection:
+                await connection.execute(sa.insert(TENANTS), tenant_row(tenant))
+                await connection.execute(sa.insert(USERS), _user_row(account))
+                await put(connection, (event(asker, tenant.id, "sign-up"),))
+        except sa.exc.IntegrityError:
+            if await self.find(account.user.email) is not None:
+                raise EmailTakenError from None
+            raise NameTakenError from None
+
+    async def change_password(self, user: UserId, password_hash: str, changed: Event) -> None:
+        """Keep another password, and end every session of the person's."""
+        change = sa.update(USERS).where(USERS.c.id == user).values(password_hash=password_hash)
+        async with transaction(self._engine) as connection:
+            await connection.execute(change)
+            await _end(connection, SESSIONS.c.user_id == user)
+            await put(connection, (changed,))
+
+    async def _one(self, which: sa.ColumnElement[bool]) -> Account | None:
+        async with transaction(self._engine) as connection:
+            row = (await connection.execute(sa.select(USERS).where(which))).one_or_none()
+        return None if row is None else _account(row)
+
+
+class SqlSessions:
+    """A SessionStore."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        """Use an open database."""
+        self._engine = engine
+
+    async def add(
+        self, session: Session, pair: Pair, password_hash: str, events: Sequence[Event]
+    ) -> None:
+        """Keep a new session, and forget those of the same person that have expired."""
+        same = sa.and_(USERS.c.id == session.user, USERS.c.password_hash == password_hash)
+        lock = sa.select(USERS.c.id).where(same).with_for_update()
+        now = microseconds(session.created_at)
+        over = sa.and_(SESSIONS.c.user_id == session.user, SESSIONS.c.refresh_until_us <= now)
+        row = {
+            "id": session.id,
+            "user_id": session.user,
+            "created_at_us": now,
+            "refreshed_at_us": microseconds(session.refreshed_at),
+            "source_address": session.source_address,
+            **_pair_row(pair),
+        }
+        async with transaction(self._engine) as connection:
+            if (await connection.execute(lock)).one_or_none() is None:
+                raise NoSessionError
+            await _end(connection, over)
+            await connection.execute(sa.insert(SESSIONS), row)
+            await put(connection, events)
+
+    async def find(self, access: bytes, now: datetime) -> SessionPrincipal | None:
+        """Return whose session an access token's digest opens."""
+        query = (
+            sa.select(
+                SESSIONS.c.id.label("session_id"),
+                USERS.c.id.label("user_id"),
+                USERS.c.role,
+                TENANTS.c.id.label("tenant_id"),
+                TENANTS.c.status,
+                TENANTS.c.requires_mfa,
+                USERS.c.has_mfa,
+                *STANDING,
+            )
+            .join(USERS, USERS.c.id == SESSIONS.c.user_id)
+            .join(TENANTS, TENANTS.c.id == USERS.c.tenant_id)
+            .where(SESSIONS.c.access == access, SESSIONS.c.access_until_us > microseconds(now))
+        )
+        async with transaction(self._engine) as connection:
+            row = (await connection.execute(query)).one_or_none()
+        if row is None:
+            return None
+        return SessionPrincipal(
+            tenant=TenantId(row.tenant_id),
+            standing=standing_of(row),
+            user=UserId(row.user_id),
+            role=Role(row.role),
+            session=SessionId(row.session_id),
+            suspended=row.status != TenantStatus.ACTIVE,
+            must_enroll=row.requires_mfa
+            and not row.has_mfa
+            and standing_of(row).plan in WITH_REQUIRED_MFA,
+        )
+
+    async def refresh(self, spent: bytes, pair: Pair, now: datetime, asker: Asker) -> None:
+        """Put a pair in the place of the one with this refresh token. Raises NoSessionError."""
+        now_us = microseconds(now)
+        exchange = (
+            sa.update(SESSIONS)
+            .where(SESSIONS.c.refresh == spent, SESSIONS.c.refresh_until_us > now_us)
+            .values(refreshed_at_us=now_us, **_pair_row(pair))
+            .returning(SESSIONS.c.id)
+        )
+        async with transaction(self._engine) as connection:
+            session = (await connection.execute(exchange)).scalar()
+            if session is not None:
+                row = {
+                    "digest": spent,
+                    "session_id": session,
+                    "until_us": microseconds(pair.refresh_until),
+                }
+                old = sa.and_(
+                    SPENT_TOKENS.c.session_id == session, SPENT_TOKENS.c.until_us <= now_us
+                )
+                await connection.execute(sa.delete(SPENT_TOKENS).where(old))
+                await connection.execute(sa.insert(SPENT_TOKENS), row)
+                return
+            was_copied = await _end_copied(connection, spent, asker)
+        raise CopiedTokenError if was_copied else NoSessionError
+
+    async def list(self, user: UserId, now: datetime) -> tuple[Session, ...]:
+        """Return a person's sessions, the newest first."""
+        query = (
+            sa.select(SESSIONS)
+            .where(SESSIONS.c.user_id == user, SESSIONS.c.refresh_until_us > microseconds(now))
+            .order_by(SESSIONS.c.created_at_us.desc(), SESSIONS.c.id)
+        )
+        async with transaction(self._engine) as connection:
+            return tuple(_session(row) for row in await connection.execute(query))
+
+    async def end(self, user: UserId, session: SessionId, events: Sequence[Event]) -> None:
+        """End a session of a person's. Raises NoSessionError."""
+        async with transaction(self._engine) as connection:
+            this = sa.and_(SESSIONS.c.user_id == user, SESSIONS.c.id == session)
+            if not await _end(connection, this):
+                raise NoSessionError
+            await put(connection, events)
+
+
+async def _end(connection: AsyncConnection, which: sa.ColumnElement[bool]) -> bool:
+    """End sessions, with what is remembered of their tokens; return whether there were any."""
+    found = (
+        await connection.execute(sa.select(SESSIONS.c.id).where(which).with_for_update())
+    ).scalars()
+    ids = list(found)
+    if ids:
+        await connection.execute(sa.delete(SPENT_TOKENS).where(SPENT_TOKENS.c.session_id.in_(ids)))
+        await connection.execute(sa.delete(SESSIONS).where(SESSIONS.c.id.in_(ids)))
+    return bool(ids)
+
+
+async def _end_copied(connection: AsyncConnection, spent: bytes, asker: Asker) -> bool:
+    """End the session of a token that was spent before: somebody else has it too."""
+    query = (
+        sa.select(SESSIONS.c.id, USERS.c.id.label("user_id"), USERS.c.tenant_id)
+        .join(SPENT_TOKENS, SPENT_TOKENS.c.session_id == SESSIONS.c.id)
+        .join(USERS, USERS.c.id == SESSIONS.c.user_id)
+        .where(SPENT_TOKENS.c.digest == spent)
+    )
+    row = (await connection.execute(query)).one_or_none()
+    if row is None or not await _end(connection, SESSIONS.c.id == row.id):
+        return False
+    told = event(
+        asker._replace(principal=f"user:{row.user_id}"),
+        TenantId(row.tenant_id),
+        "refresh-token-reused",
+        outcome="ERR_AUTH_001",
+    )
+    await put(connection, (told,))
+    return True
+
+
+def _open(digest: bytes, now: datetime) -> sa.ColumnElement[bool]:
+    is_valid = INVITATIONS.c.expires_at_us > microseconds(now)
+    return sa.and_(INVITATIONS.c.digest == digest, is_valid)
+
+
+def _pair_row(pair: Pair) -> dict[str, object]:
+    return {
+        "access": pair.access,
+        "access_until_us": microseconds(pair.access_until),
+        "refresh": pair.refresh,
+        "refresh_until_us": microseconds(pair.refresh_until),
+    }
+
+
+def _user_row(account: Account) -> dict[str, object]:
+    user = account.user
+    return {
+        "id": user.id,
+        "tenant_id": user.tenant,
+        "email": user.email,
+        "email_key": email_key(user.email),
+        "password_hash": account.password_hash,
+        "role": user.role,
+        "created_at_us": microseconds(user.created_at),
+    }
+
+
+def _account(row: sa.Row[Any]) -> Account:
+    return Account(_user(row), row.password_hash, row.totp_salt, bool(row.has_mfa))
+
+
+def _user(row: sa.Row[Any]) -> User:
+    return User(
+        UserId(row.id),
+        TenantId(row.tenant_id),
+        row.email,
+        Role(row.role),
+        time_of(row.created_at_us),
+    )
+
+
+def _session(row: sa.Row[Any]) -> Session:
+    return Session(
+        SessionId(row.id),
+        UserId(row.user_id),
+        time_of(row.created_at_us),
+        time_of(row.refreshed_at_us),
+        row.source_address,
+    )

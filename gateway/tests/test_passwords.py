@@ -1,0 +1,89 @@
+"""Which passwords are taken, and how many are worked on at a time."""
+
+import asyncio
+
+import pytest
+from argon2 import PasswordHasher
+
+from pqkeep_gateway.access.credentials import Pepper
+from pqkeep_gateway.people.common_passwords import is_common
+from pqkeep_gateway.people.passwords import (
+    AT_A_TIME,
+    WAITING,
+    Passwords,
+    UnfitPasswordError,
+    require_fit,
+)
+from pqkeep_gateway.unavailable import UnavailableError
+
+CHEAP = PasswordHasher(1, 8, 1)
+GOOD = "the horse prefers oats"
+
+
+@pytest.mark.parametrize(
+    "password",
+    [
+        *("password1234", "Password2024", "1234567890123", "qwertyuiop[]"[:10] + "as"),
+        *("iloveyou1234", "P@ssw0rd1234", "abcabcabcabc", "letmeinletmein!", "000000000000"),
+        *("adminadmin123", "1qaz2wsx3edc", "summerwinter1", "!!Password123!!", "welcome-2026-!"),
+    ],
+)
+def test_what_is_tried_first_is_refused(password: str) -> None:
+    """Patterns that everybody uses are common, in capitals, with marks and signs or not."""
+    assert is_common(password)
+    with pytest.raises(UnfitPasswordError):
+        require_fit(password)
+
+
+@pytest.mark.parametrize(
+    "password", [GOOD, "x7!kQ2#mVp9z", "ein pferd frisst gern hafer", "密码不容易猜到的十二个字"]
+)
+def test_others_are_taken(password: str) -> None:
+    """What has no such pattern is taken, without rules of composition, in any script."""
+    require_fit(password)
+
+
+@pytest.mark.parametrize(("length", "fit"), [(11, False), (12, True), (1024, True), (1025, False)])
+def test_lengths(length: int, *, fit: bool) -> None:
+    """12 to 1024 characters are taken."""
+    password = (GOOD * 100)[:length] if length < len(GOOD) else _varied(length)
+    if fit:
+        require_fit(password)
+    else:
+        with pytest.raises(UnfitPasswordError):
+            require_fit(password)
+
+
+def _varied(length: int) -> str:
+    return "".join(chr(0x4E00 + 7 * number) for number in range(length))
+
+
+async def test_a_password_is_its_own_in_any_form(pepper: Pepper) -> None:
+    """What was hashed verifies, composed or decomposed; nothing else does, and nothing of nobody."""
+    passwords = Passwords(pepper, CHEAP)
+    kept = await passwords.hash("Überraschung am Morgen")
+    assert await passwords.verify(kept, "U\u0308berraschung am Morgen")
+    assert not await passwords.verify(kept, "Überraschung am Abend")
+    assert not await passwords.verify(None, "Überraschung am Morgen")
+
+
+async def test_another_pepper_is_another_hash(pepper: Pepper) -> None:
+    """The hash alone does not tell the password: the pepper is needed too."""
+    kept = await Passwords(pepper, CHEAP).hash(GOOD)
+    assert not await Passwords(Pepper(bytes(32)), CHEAP).verify(kept, GOOD)
+
+
+async def test_too_many_at_once_are_turned_away(pepper: Pepper) -> None:
+    """As many as may wait are served; whoever comes on top is refused at once."""
+    passwords = Passwords(pepper, CHEAP)
+    kept = await passwords.hash(GOOD)
+    tries = [passwords.verify(kept, GOOD) for _ in range(AT_A_TIME + WAITING + 3)]
+    outcomes = await asyncio.gather(*tries, return_exceptions=True)
+    assert outcomes.count(True) == AT_A_TIME + WAITING
+    assert sum(isinstance(each, UnavailableError) for each in outcomes) == 3
+
+
+def test_what_is_known_of_the_system_is_argon2id(pepper: Pepper) -> None:
+    """Unless told otherwise it is Argon2id with 64 MiB and three passes."""
+    parameters = PasswordHasher()
+    assert (parameters.type.name, parameters.memory_cost, parameters.time_cost) == ("ID", 65536, 3)

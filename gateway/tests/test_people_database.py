@@ -1,0 +1,366 @@
+"""What the accounts database does for people, on either kind: single-use stays single-use."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from argon2 import PasswordHasher
+from pyotp import TOTP
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from pqkeep_gateway.access.credentials import Pepper
+from pqkeep_gateway.access.principals import SessionPrincipal, UserId
+from pqkeep_gateway.access.rate_limit import Limit, MemoryWindows
+from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.events import Asker, Courier, event
+from pqkeep_gateway.people.attempts import Attempts
+from pqkeep_gateway.people.entry import Entry, NoInvitationError, WrongPasswordError
+from pqkeep_gateway.people.passwords import Passwords
+from pqkeep_gateway.people.second_factors import (
+    ChallengedError,
+    SecondFactors,
+    WrongCodeError,
+)
+from pqkeep_gateway.people.sessions import (
+    ACCESS_LIFE,
+    REFRESH_LIFE,
+    NoSessionError,
+    Sessions,
+    Tokens,
+)
+from pqkeep_gateway.people.step_up import StepUp, StepUpRequiredError
+from pqkeep_gateway.people.users import Account
+from pqkeep_gateway.storage.outbox import SqlOutbox
+from pqkeep_gateway.storage.people import SqlSessions
+from pqkeep_gateway.storage.second_factors import SqlSecondFactors, SqlStepUps
+from pqkeep_gateway.storage.tenancy import SqlTenants
+from pqkeep_gateway.tenancy.tenants import Tenant
+from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.messages import Attribution, Request
+
+pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+
+ASKER = Asker("anonymous", "1", "127.0.0.1")
+PASSWORD = "the horse prefers oats"  # noqa: S105 - nobody's
+EMAIL = "ada@example.com"
+RIVALS = 32
+
+
+def is_wrong_code(error: Exception) -> bool:
+    """Return whether an action has certainly done nothing."""
+    return isinstance(error, WrongCodeError)
+
+
+ROUNDS = 20
+
+
+class Log:
+    """A key service that keeps the events it is brought."""
+
+    def __init__(self) -> None:
+        self._kept: dict[UUID, str] = {}
+
+    @property
+    def operations(self) -> list[str]:
+        return list(self._kept.values())
+
+    async def execute(self, request: Request[Any], attribution: Attribution, /) -> Any:
+        for each in request.events:  # type: ignore[attr-defined]
+            self._kept[each.id] = each.operation
+
+
+class Unlimited(MemoryWindows):
+    """Windows that are never full."""
+
+    async def enter(self, subject: str, limit: Limit, as_of: int | None = None) -> float | None:
+        return None
+
+
+class World:
+    """People on a database, with cheap passwords and a clock to set."""
+
+    def __init__(self, engine: AsyncEngine, pepper: Pepper, tenant: Tenant) -> None:
+        self.now = 1_800_000_000.0
+        self.tenant = tenant
+        self.log = Log()
+        self.people = SqlSecondFactors(engine)
+        courier = Courier(SqlOutbox(engine), self.log)
+        self.sessions = Sessions(SqlSessions(engine), pepper, courier, lambda: self.now)
+        passwords = Passwords(pepper, PasswordHasher(1, 8, 1))
+        attempts = Attempts(Unlimited(lambda: self.now), pepper)
+        self.factors = SecondFactors(self.people, attempts, pepper, courier, lambda: self.now)
+        self.entry = Entry(
+            self.people,
+            self.sessions,
+            passwords,
+            attempts,
+            self.factors,
+            pepper,
+            courier,
+            lambda: self.now,
+        )
+        self.step_up = StepUp(
+            SqlStepUps(engine),
+            self.people,
+            self.factors,
+            passwords,
+            attempts,
+            pepper,
+            courier,
+            lambda: self.now,
+        )
+
+    async def join(self, role: Role = Role.OWNER) -> Tokens:
+        """Let somebody in."""
+        invited = await self.entry.invite(self.tenant.id, EMAIL, role, ASKER)
+        _, tokens = await self.entry.accept(invited.token, PASSWORD, ASKER)
+        return tokens
+
+    async def person(self) -> SessionPrincipal:
+        """Let somebody in and return their session."""
+        found = await self.sessions.find((await self.join()).access)
+        assert found is not None
+        return found
+
+    async def enroll(self, person: SessionPrincipal) -> tuple[TOTP, tuple[str, ...]]:
+        """Give somebody a second factor; return what makes codes, and recovery codes."""
+        made = await self.factors.enroll(person)
+        totp = TOTP(made.secret)
+        return totp, await self.factors.confirm(person, totp.at(int(self.now)), ASKER)
+
+    async def challenge(self) -> str:
+        """Return a challenge to somebody's right password."""
+        with pytest.raises(ChallengedError) as challenged:
+            await self.entry.sign_in(EMAIL, PASSWORD, ASKER)
+        return challenged.value.token
+
+    async def account(self) -> Account:
+        """Return who joined."""
+        found = await self.people.find(EMAIL)
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+async def world(engine: AsyncEngine, pepper: Pepper, new_tenant: Callable[..., Tenant]) -> World:
+    """One tenant, and nobody in it yet."""
+    tenant = new_tenant()
+    await SqlTenants(engine).add(tenant, event(ASKER, tenant.id, "create-tenant"))
+    return World(engine, pepper, tenant)
+
+
+async def winners(attempts: Sequence[Awaitable[Any]], refusal: type[Exception]) -> int:
+    """Return how many of so many attempts at once succeed; the others are refused so."""
+    outcomes = await asyncio.gather(*attempts, return_exceptions=True)
+    for each in outcomes:
+        assert not isinstance(each, BaseException) or isinstance(each, refusal), each
+    return sum(not isinstance(each, BaseException) for each in outcomes)
+
+
+async def test_a_refresh_token_is_exchanged_once(world: World) -> None:
+    """Of 32 exchanges of one token at once exactly one succeeds, and then all is over."""
+    await world.join()
+    account = await world.account()
+    for _ in range(ROUNDS):
+        tokens = await world.sessions.begin(account, ASKER)
+        tries = [world.sessions.refresh(tokens.refresh, ASKER) for _ in range(RIVALS)]
+        assert await winners(tries, NoSessionError) == 1
+        with pytest.raises(NoSessionError):
+            await world.sessions.refresh(tokens.refresh, ASKER)
+    assert world.log.operations.count("refresh-token-reused") == ROUNDS
+
+
+async def test_an_invitation_is_accepted_once(world: World) -> None:
+    """Of 32 acceptances of one invitation at once exactly one makes somebody."""
+    invited = await world.entry.invite(world.tenant.id, EMAIL, Role.VIEWER, ASKER)
+    tries = [world.entry.accept(invited.token, PASSWORD, ASKER) for _ in range(RIVALS)]
+    assert await winners(tries, NoInvitationError) == 1
+
+
+async def test_tokens_end_when_they_should(world: World) -> None:
+    """An access token is accepted for 15 minutes, a refresh token for 7 days, to the second."""
+    began = world.now
+    tokens = await world.join()
+    world.now = began + ACCESS_LIFE.total_seconds() - 1
+    assert await world.sessions.find(tokens.access)
+    world.now += 1
+    assert await world.sessions.find(tokens.access) is None
+    world.now = began + REFRESH_LIFE.total_seconds() - 1
+    tokens = await world.sessions.refresh(tokens.refresh, ASKER)
+    world.now += REFRESH_LIFE.total_seconds()
+    with pytest.raises(NoSessionError):
+        await world.sessions.refresh(tokens.refresh, ASKER)
+
+
+async def test_an_invitation_ends_after_a_week(world: World) -> None:
+    """What was not accepted in a week cannot be."""
+    invited = await world.entry.invite(world.tenant.id, EMAIL, Role.VIEWER, ASKER)
+    world.now += 7 * 86_400
+    with pytest.raises(NoInvitationError):
+        await world.entry.accept(invited.token, PASSWORD, ASKER)
+
+
+async def test_another_password_ends_every_session(world: World) -> None:
+    """After a change of password no token of before opens anything."""
+    tokens = [await world.join()]
+    tokens += [await world.entry.sign_in(EMAIL, PASSWORD, ASKER) for _ in range(3)]
+    person = await world.sessions.find(tokens[0].access)
+    assert person is not None
+    await world.entry.change_password(person, PASSWORD + "!", ASKER)
+    for each in tokens:
+        assert await world.sessions.find(each.access) is None
+        with pytest.raises(NoSessionError):
+            await world.sessions.refresh(each.refresh, ASKER)
+    with pytest.raises(WrongPasswordError):
+        await world.entry.sign_in(EMAIL, PASSWORD, ASKER)
+
+
+async def test_who_knew_the_old_password_comes_too_late(world: World) -> None:
+    """A sign-in that began before a change of password begins no session after it."""
+    tokens = await world.join()
+    before = await world.account()
+    person = await world.sessions.find(tokens.access)
+    assert person is not None
+    await world.entry.change_password(person, PASSWORD + "!", ASKER)
+    with pytest.raises(NoSessionError):
+        await world.sessions.begin(before, ASKER)
+
+
+async def test_failures_are_told_of_whoever_it_was(world: World) -> None:
+    """A failure at an address that somebody has, and at one nobody has, is an event each."""
+    await world.join()
+    for email in (EMAIL, f"{uuid4()}@example.com"):
+        with pytest.raises(WrongPasswordError):
+            await world.entry.sign_in(email, PASSWORD + "?", ASKER)
+    assert world.log.operations.count("sign-in-failed") == 2
+
+
+@pytest.mark.parametrize("drift", [-30, 0, 30])
+async def test_a_code_is_accepted_once(world: World, drift: int) -> None:
+    """A code of this step or one beside it is accepted once, of 32 at once, and never again."""
+    totp, _ = await world.enroll(await world.person())
+    world.now += 300
+    code = totp.at(int(world.now) + drift)
+    challenge = await world.challenge()
+    tries = [world.entry.answer(challenge, code, ASKER) for _ in range(RIVALS)]
+    outcomes = await asyncio.gather(*tries, return_exceptions=True)
+    assert sum(isinstance(each, Tokens) for each in outcomes) == 1
+    with pytest.raises(WrongCodeError):
+        await world.entry.answer(await world.challenge(), code, ASKER)
+
+
+@pytest.mark.parametrize("drift", [-60, 60])
+async def test_a_code_of_another_time_is_refused(world: World, drift: int) -> None:
+    """A code of two steps ago or ahead is wrong."""
+    totp, _ = await world.enroll(await world.person())
+    world.now += 300
+    with pytest.raises(WrongCodeError):
+        await world.entry.answer(await world.challenge(), totp.at(int(world.now) + drift), ASKER)
+
+
+async def test_an_earlier_code_is_refused_after_a_later_one(world: World) -> None:
+    """Once a step was accepted, those before it are not, though nobody has used them."""
+    totp, _ = await world.enroll(await world.person())
+    world.now += 300
+    await world.entry.answer(await world.challenge(), totp.at(int(world.now)), ASKER)
+    with pytest.raises(WrongCodeError):
+        await world.entry.answer(await world.challenge(), totp.at(int(world.now) - 30), ASKER)
+
+
+async def test_a_recovery_code_is_accepted_once(world: World) -> None:
+    """Of 32 uses of each recovery code at once, by one challenge each, exactly one succeeds."""
+    _, codes = await world.enroll(await world.person())
+    account = await world.account()
+    for code in codes:
+        tries = [world.factors.check(account, code, ASKER) for _ in range(RIVALS)]
+        assert await winners(tries, WrongCodeError) == 1
+    assert world.log.operations.count("use-recovery-code") == len(codes) == 10
+
+
+async def test_a_challenge_ends_after_five_minutes(world: World) -> None:
+    """A challenge is answered within 300 seconds, or not at all."""
+    totp, _ = await world.enroll(await world.person())
+    challenge = await world.challenge()
+    world.now += 300
+    with pytest.raises(WrongPasswordError):
+        await world.entry.answer(challenge, totp.at(int(world.now)), ASKER)
+
+
+async def test_no_secret_of_codes_is_in_the_database(world: World) -> None:
+    """What is kept of a second factor is a salt, which without the pepper makes no code."""
+    totp, codes = await world.enroll(await world.person())
+    account = await world.account()
+    assert account.totp_salt is not None
+    assert account.totp_salt not in totp.byte_secret()
+    assert totp.secret not in repr(account)
+    assert not any(code in repr(account) for code in codes)
+
+
+async def test_a_step_up_token_acts_once(world: World) -> None:
+    """Of 32 actions with one token at once exactly one is done, and none later."""
+    person = await world.person()
+    done = 0
+
+    async def act() -> None:
+        nonlocal done
+        await asyncio.sleep(0)
+        done += 1
+
+    for number in range(ROUNDS):
+        token = await world.step_up.issue(person, PASSWORD, ASKER)
+        tries = [world.step_up.spend(person, token, act, is_wrong_code) for _ in range(RIVALS)]
+        assert await winners(tries, StepUpRequiredError) == 1
+        with pytest.raises(StepUpRequiredError):
+            await world.step_up.spend(person, token, act, is_wrong_code)
+        assert done == number + 1
+
+
+async def test_a_failure_uses_no_step_up_token_up(world: World) -> None:
+    """After an action that failed the token acts again, once."""
+    person = await world.person()
+    token = await world.step_up.issue(person, PASSWORD, ASKER)
+
+    async def fail() -> None:
+        raise WrongCodeError
+
+    async def act() -> str:
+        return "done"
+
+    with pytest.raises(WrongCodeError):
+        await world.step_up.spend(person, token, fail, is_wrong_code)
+    assert await world.step_up.spend(person, token, act, is_wrong_code) == "done"
+
+
+async def test_an_action_that_may_have_been_done_uses_a_step_up_token_up(world: World) -> None:
+    """Where nobody knows what became of an action, its token does not act a second time."""
+    person = await world.person()
+    token = await world.step_up.issue(person, PASSWORD, ASKER)
+
+    async def lose() -> None:
+        raise UnavailableError
+
+    with pytest.raises(UnavailableError):
+        await world.step_up.spend(person, token, lose, is_wrong_code)
+    with pytest.raises(StepUpRequiredError):
+        await world.step_up.spend(person, token, lose, is_wrong_code)
+
+
+async def test_a_step_up_token_ends_after_300_seconds(world: World) -> None:
+    """A token acts until its 300 seconds are over, and not for anybody else."""
+    person = await world.person()
+    token = await world.step_up.issue(person, PASSWORD, ASKER)
+
+    async def act() -> None:
+        """Do nothing."""
+
+    other = replace(person, user=UserId(uuid4()))
+    with pytest.raises(StepUpRequiredError):
+        await world.step_up.spend(other, token, act, is_wrong_code)
+    world.now += 300
+    with pytest.raises(StepUpRequiredError):
+        await world.step_up.spend(person, token, act, is_wrong_code)

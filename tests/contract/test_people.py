@@ -1,0 +1,270 @@
+"""People over HTTP: how they come in, what they show, and what they are refused."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from http.cookies import SimpleCookie
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import Caller, Installation
+
+Refused = Callable[[httpx2.Response], tuple[int, str, str | None]]
+
+UNAUTHORIZED = (401, "ERR_AUTH_001", None)
+FORBIDDEN = (403, "ERR_FORBIDDEN_001", None)
+ACCESS = "service_access_token"
+REFRESH = "service_refresh_token"
+NEW = "the horse is tired of oats"
+
+
+def _email() -> str:
+    return f"{uuid.uuid4()}@example.com"
+
+
+def _cookies(response: httpx2.Response) -> SimpleCookie:
+    found: SimpleCookie = SimpleCookie()
+    for header in response.headers.get_list("set-cookie"):
+        found.load(header)
+    return found
+
+
+def _sign_in(caller: Caller, email: str, password: str) -> httpx2.Response:
+    return caller.ask("POST", "/auth/login", {"email": email, "password": password})
+
+
+@pytest.fixture
+def owner(new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]) -> Caller:
+    """The owner of a tenant that no other test uses."""
+    return new_person(new_tenant().tenant_id)
+
+
+@pytest.fixture
+def stranger(installation: Installation) -> Caller:
+    """Somebody without a credential, and with cookies of their own."""
+    return installation.caller(None)
+
+
+def test_cookies_are_for_this_host_and_no_script(stranger: Caller, password: str) -> None:
+    """The tokens are in two cookies: httpOnly, SameSite=Lax, host-only, of 15 minutes and 7 days."""
+    fields = {"name": str(uuid.uuid4()), "email": _email(), "password": password}
+    cookies = _cookies(stranger.ask("POST", "/auth/register", fields))
+    shown = {
+        name: (each["path"], each["max-age"], each["httponly"], each["samesite"], each["domain"])
+        for name, each in cookies.items()
+    }
+    assert shown == {
+        ACCESS: ("/", "900", True, "Lax", ""),
+        REFRESH: ("/api/v1/auth/refresh", "604800", True, "Lax", ""),
+    }
+
+
+def test_whoever_registers_owns_a_free_tenant(stranger: Caller, password: str) -> None:
+    """Signing up makes a tenant on the free plan and its owner, who is signed in."""
+    email = _email()
+    fields = {"name": str(uuid.uuid4()), "email": email, "password": password}
+    user = stranger.post("/auth/register", fields, status=201)
+    assert stranger.get("/auth/me") == user
+    assert (user["email"], user["role"]) == (email, "owner")
+    assert stranger.get(f"/tenants/{user['tenant_id']}")["plan"] == "free"
+
+
+@pytest.mark.parametrize(("taken", "field"), [("name", "name"), ("email", "email")])
+def test_names_and_addresses_are_taken_once(
+    stranger: Caller, password: str, taken: str, field: str
+) -> None:
+    """A second sign-up with the name or the address of the first is 409, capitals or not."""
+    first = {"name": str(uuid.uuid4()), "email": _email(), "password": password}
+    stranger.post("/auth/register", first, status=201)
+    second = {"name": str(uuid.uuid4()), "email": _email(), "password": password}
+    second[taken] = first[taken].upper() if taken == "email" else first[taken]
+    assert stranger.refusal("/auth/register", second) == (409, "ERR_CONFLICT_001", field)
+
+
+@pytest.mark.parametrize(
+    "unfit",
+    ["eleven char", "x" * 1025, "passwordpassword", "P@ssw0rd2024!", "aaaaaaaaaaaaaaaa", 7, None],
+)
+def test_unfit_passwords(stranger: Caller, unfit: object) -> None:
+    """A password that is too short, too long, tried first by everybody or no text is 422."""
+    fields = {"name": str(uuid.uuid4()), "email": _email(), "password": unfit}
+    assert stranger.refusal("/auth/register", fields) == (422, "ERR_INVALID_001", "password")
+
+
+def test_who_is_unknown_hears_the_same(
+    owner: Caller, stranger: Caller, password: str, refused: Refused
+) -> None:
+    """A wrong password and an address that nobody has are the same 401 in the same words."""
+    email = owner.get("/auth/me")["email"]
+    answers = [_sign_in(stranger, email, NEW), _sign_in(stranger, _email(), password)]
+    assert [refused(each) for each in answers] == [UNAUTHORIZED] * 2
+    first, second = (each.json()["error"] for each in answers)
+    assert first == second
+
+
+def test_an_address_in_capitals_is_the_same(owner: Caller, stranger: Caller, password: str) -> None:
+    """Signing in does not mind capitals in the address."""
+    user = owner.get("/auth/me")
+    assert _sign_in(stranger, user["email"].upper(), password).status_code == 200
+    assert stranger.get("/auth/me") == user
+
+
+def test_an_invitation_is_good_once(
+    operator: Caller, new_tenant: Callable[..., Caller], stranger: Caller, password: str
+) -> None:
+    """A second acceptance of an invitation is 401."""
+    path = f"/tenants/{new_tenant().tenant_id}/invitations"
+    made = operator.post(path, {"email": _email(), "role": "viewer"}, status=201)
+    fields = {"token": made["invitation_token"], "password": password}
+    stranger.post("/auth/accept-invitation", fields, status=201)
+    refusal = stranger.refusal("/auth/accept-invitation", fields)
+    assert refusal == (401, "ERR_AUTH_001", "token")
+
+
+def test_refreshing_hands_out_new_tokens(owner: Caller, refused: Refused) -> None:
+    """After a refresh the new access token is accepted, and the old one is not."""
+    old = owner.client.cookies[ACCESS]
+    owner.post("/auth/refresh")
+    assert owner.client.cookies[ACCESS] != old
+    owner.get("/auth/me")
+    answer = httpx2.get(
+        f"{owner.client.base_url}/api/v1/auth/me",
+        headers={"Cookie": f"{ACCESS}={old}"},
+        trust_env=False,
+    )
+    assert refused(answer) == UNAUTHORIZED
+
+
+def test_a_copied_refresh_token_ends_the_session(
+    owner: Caller, stranger: Caller, refused: Refused
+) -> None:
+    """A refresh token that was exchanged already is refused, and the session is over for both."""
+    copied = {"Cookie": f"{REFRESH}={owner.client.cookies[REFRESH]}"}
+    owner.post("/auth/refresh")
+    assert refused(stranger.ask("POST", "/auth/refresh", headers=copied)) == UNAUTHORIZED
+    assert refused(owner.ask("GET", "/auth/me")) == UNAUTHORIZED
+    assert refused(owner.ask("POST", "/auth/refresh")) == UNAUTHORIZED
+
+
+def test_signing_out_ends_the_session(owner: Caller, refused: Refused) -> None:
+    """After signing out the cookies are gone, and the token that was in one opens nothing."""
+    access = owner.client.cookies[ACCESS]
+    owner.post("/auth/logout")
+    assert not owner.client.cookies
+    shown = {"Cookie": f"{ACCESS}={access}"}
+    assert refused(owner.ask("GET", "/auth/me", headers=shown)) == UNAUTHORIZED
+
+
+def test_one_of_two_sessions_can_be_ended(
+    owner: Caller, stranger: Caller, password: str, refused: Refused
+) -> None:
+    """Both sessions are listed, the asking one marked; the other one can be ended from it."""
+    _sign_in(stranger, owner.get("/auth/me")["email"], password)
+    listed = owner.get("/auth/sessions")
+    assert listed["total"] == 2
+    (other,) = (each["id"] for each in listed["sessions"] if not each["current"])
+    assert owner.ask("DELETE", f"/auth/sessions/{other}").status_code == 200
+    assert refused(stranger.ask("GET", "/auth/me")) == UNAUTHORIZED
+    owner.get("/auth/me")
+
+
+def test_another_s_session_is_not_found(
+    owner: Caller, new_person: Callable[..., Caller], refused: Refused
+) -> None:
+    """A session of somebody else's, of the same tenant, is 404 and goes on."""
+    other = new_person(owner.tenant_id)
+    (session,) = other.get("/auth/sessions")["sessions"]
+    answer = owner.ask("DELETE", f"/auth/sessions/{session['id']}")
+    assert refused(answer) == (404, "ERR_NOT_FOUND_001", "id")
+    other.get("/auth/me")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Origin": "https://elsewhere.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:1"},
+    ],
+)
+def test_other_sites_change_nothing(
+    owner: Caller, refused: Refused, headers: dict[str, str]
+) -> None:
+    """What another site's page sends with the cookies is 403, and nothing is done."""
+    assert refused(owner.ask("POST", "/auth/logout", headers=headers)) == FORBIDDEN
+    assert owner.ask("GET", "/auth/me", headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize("site", ["same-origin", "none"])
+def test_our_own_pages_may(owner: Caller, site: str) -> None:
+    """What our own page sends is done."""
+    assert owner.ask("POST", "/auth/logout", headers={"Sec-Fetch-Site": site}).status_code == 200
+
+
+def test_other_sites_sign_nobody_in(stranger: Caller, refused: Refused) -> None:
+    """Another site's page cannot make a browser sign in."""
+    fields = {"email": _email(), "password": NEW}
+    headers = {"Sec-Fetch-Site": "cross-site"}
+    assert refused(stranger.ask("POST", "/auth/login", fields, headers=headers)) == FORBIDDEN
+
+
+def test_an_api_key_outweighs_a_cookie(
+    owner: Caller, new_tenant: Callable[..., Caller], refused: Refused
+) -> None:
+    """With both, the API key is what counts: a good one acts, a bad one is 401."""
+    other = new_tenant()
+    headers = {"X-API-Key": other.api_key}
+    (listed,) = owner.ask("GET", "/tenants", headers=headers).json()["data"]["tenants"]
+    assert listed["id"] == other.tenant_id
+    assert refused(owner.ask("GET", "/auth/me", headers={"X-API-Key": "no"})) == UNAUTHORIZED
+
+
+def test_no_api_key_is_a_person(new_tenant: Callable[..., Caller], refused: Refused) -> None:
+    """What belongs to people is 403 to a program."""
+    assert refused(new_tenant().ask("GET", "/auth/me")) == FORBIDDEN
+
+
+def test_a_suspended_tenant_s_people_are_let_in_nowhere(
+    owner: Caller, operator: Caller, refused: Refused
+) -> None:
+    """Everything is 403 to a session of a suspended tenant."""
+    operator.ask("PATCH", f"/tenants/{owner.tenant_id}", {"status": "suspended"})
+    assert refused(owner.ask("GET", "/auth/me")) == FORBIDDEN
+
+
+def test_tries_are_counted(owner: Caller, stranger: Caller, password: str) -> None:
+    """The eleventh try at an account within 15 minutes is 429, with the right password too."""
+    email = owner.get("/auth/me")["email"]
+    assert {_sign_in(stranger, email, NEW).status_code for _ in range(10)} == {401}
+    answer = _sign_in(stranger, email, password)
+    assert answer.status_code == 429
+    assert 0 < int(answer.headers["retry-after"]) <= 900
+
+
+def test_an_archived_key_is_gone(owner: Caller, refused: Refused) -> None:
+    """Over a session a retired key can be archived, and an active one cannot."""
+    fields: dict[str, Any] = {"algorithm": "Kyber768", "key_version": 1}
+    owner.post("/kms/keys/generate", fields, status=201)
+    assert owner.refusal("/kms/keys/archive", fields)[:2] == (400, "ERR_INVALID_001")
+    owner.post("/kms/keys/retire", fields)
+    assert owner.post("/kms/keys/archive", fields)["status"] == "archived"
+    assert owner.get("/kms/keys/1", algorithm="Kyber768")["status"] == "archived"
+
+
+def test_what_people_do_is_in_the_log(
+    owner: Caller, stranger: Caller, operator: Caller, password: str
+) -> None:
+    """Joining, signing in, failing to, and signing out are records of the person's."""
+    user = owner.get("/auth/me")
+    _sign_in(stranger, user["email"], NEW)
+    _sign_in(stranger, user["email"], password)
+    stranger.post("/auth/logout")
+    records = owner.get("/audit/records", limit=500)["records"]
+    mine = [each["operation"] for each in records if each["principal"] == f"user:{user['id']}"]
+    assert mine == ["accept-invitation", "sign-in", "sign-in-failed", "sign-in", "sign-out"]

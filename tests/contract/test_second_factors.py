@@ -1,0 +1,232 @@
+"""Second factors and step-up over HTTP."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import httpx2
+import pytest
+from pyotp import TOTP
+
+if TYPE_CHECKING:
+    from tests.conftest import Caller, Installation
+
+Refused = Callable[[httpx2.Response], tuple[int, str, str | None]]
+
+STEP_UP = (401, "ERR_MFA_013", None)
+NEW = "the horse is tired of oats"
+RIVALS = 16
+
+
+@pytest.fixture
+def owner(new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]) -> Caller:
+    """The owner of a tenant that no other test uses."""
+    return new_person(new_tenant().tenant_id)
+
+
+@pytest.fixture
+def stranger(installation: Installation) -> Caller:
+    """Somebody without a credential, and with cookies of their own."""
+    return installation.caller(None)
+
+
+def _enroll(person: Caller) -> tuple[TOTP, list[str]]:
+    """Give somebody a second factor, by the code of the step before this one."""
+    totp = TOTP(person.post("/auth/mfa/enroll")["secret"])
+    code = totp.at(int(time.time()) - 30)
+    codes = person.post("/auth/mfa/confirm", {"totp_code": code})["recovery_codes"]
+    return totp, codes
+
+
+def _challenge(stranger: Caller, email: str, password: str) -> str:
+    answer = stranger.ask("POST", "/auth/login", {"email": email, "password": password})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["error_code"]) == (401, "ERR_AUTH_MFA_001")
+    token: str = error["challenge_token"]
+    return token
+
+
+def _stepped_up(person: Caller, password: str) -> dict[str, str]:
+    given = person.post("/auth/step-up", {"password": password})
+    assert given["expires_in"] == 300
+    return {"X-Step-Up-Token": given["step_up_token"]}
+
+
+def test_a_code_finishes_the_sign_in(owner: Caller, stranger: Caller, password: str) -> None:
+    """With a second factor the password gives a challenge, and a code with it gives the session."""
+    totp, _ = _enroll(owner)
+    user = owner.get("/auth/me")
+    assert user["mfa_enabled"] is True
+    token = _challenge(stranger, user["email"], password)
+    assert not stranger.client.cookies
+    stranger.post(
+        "/auth/mfa/verify", {"challenge_token": token, "totp_code": totp.at(int(time.time()) + 30)}
+    )
+    assert stranger.get("/auth/me") == user
+
+
+def test_a_recovery_code_does_too_once(owner: Caller, stranger: Caller, password: str) -> None:
+    """There are ten recovery codes; one instead of a code is accepted, and not a second time."""
+    _, codes = _enroll(owner)
+    assert len(set(codes)) == 10
+    email = owner.get("/auth/me")["email"]
+    fields = {"challenge_token": _challenge(stranger, email, password), "recovery_code": codes[0]}
+    stranger.post("/auth/mfa/verify", fields)
+    fields["challenge_token"] = _challenge(stranger, email, password)
+    assert stranger.refusal("/auth/mfa/verify", fields) == (401, "ERR_MFA_001", "recovery_code")
+
+
+def test_a_wrong_code(owner: Caller, stranger: Caller, password: str) -> None:
+    """A wrong code is 401 ERR_MFA_001, at a challenge and at a step-up."""
+    _enroll(owner)
+    token = _challenge(stranger, owner.get("/auth/me")["email"], password)
+    wrong = (401, "ERR_MFA_001", "totp_code")
+    fields = {"challenge_token": token, "totp_code": "abcdef"}
+    assert stranger.refusal("/auth/mfa/verify", fields) == wrong
+    assert owner.refusal("/auth/step-up", {"totp_code": "abcdef"}) == wrong
+
+
+def test_a_challenge_that_is_none(stranger: Caller) -> None:
+    """A challenge's token that nobody was given is 401."""
+    fields = {"challenge_token": "pqc_", "totp_code": "123456"}
+    refusal = stranger.refusal("/auth/mfa/verify", fields)
+    assert refusal == (401, "ERR_AUTH_001", "challenge_token")
+
+
+def test_the_picture_is_an_svg(owner: Caller) -> None:
+    """Enrolling shows the secret in a URI for apps, and that as the picture of a QR code."""
+    made = owner.post("/auth/mfa/enroll")
+    assert f"secret={made['secret']}" in made["otpauth_uri"]
+    assert made["qr_svg"].startswith("data:image/svg+xml")
+
+
+def test_a_second_factor_can_be_given_up(owner: Caller, stranger: Caller, password: str) -> None:
+    """After a last code the password is enough again; without a factor there is none to give up."""
+    _, codes = _enroll(owner)
+    assert owner.post("/auth/mfa/disable", {"recovery_code": codes[0]}) == {"mfa_enabled": False}
+    email = owner.get("/auth/me")["email"]
+    stranger.post("/auth/login", {"email": email, "password": password})
+    refusal = owner.refusal("/auth/mfa/disable", {"recovery_code": codes[1]})
+    assert refusal == (409, "ERR_CONFLICT_001", None)
+
+
+def test_an_organization_can_require_it(owner: Caller, new_person: Callable[..., Caller]) -> None:
+    """Whoever has no second factor then can only enroll one; with one everything goes on."""
+    _enroll(owner)
+    other = new_person(owner.tenant_id)
+    owner.ask("PATCH", "/auth/organization", {"require_mfa": True})
+    owner.get("/kms/keys")
+    owed = (401, "ERR_AUTH_MFA_001")
+    assert other.refusal("/kms/keys/generate", {"algorithm": "Kyber768"})[:2] == owed
+    _enroll(other)
+    other.get("/kms/keys")
+
+
+@pytest.mark.parametrize("plan", ["free", "starter"])
+def test_not_every_plan_can_require_it(
+    new_tenant: Callable[..., Caller],
+    new_person: Callable[..., Caller],
+    refused: Refused,
+    plan: str,
+) -> None:
+    """On plans below professional requiring a second factor is 403 ERR_MFA_011."""
+    person = new_person(new_tenant(plan).tenant_id)
+    answer = person.ask("PATCH", "/auth/organization", {"require_mfa": True})
+    assert refused(answer) == (403, "ERR_MFA_011", None)
+
+
+def test_what_needs_a_step_up(owner: Caller, refused: Refused) -> None:
+    """Without a token, or with a wrong one, what is sensitive is 401 ERR_MFA_013 to a person."""
+    path = f"/tenants/{owner.tenant_id}/api-keys/rotate"
+    for headers in ({}, {"X-Step-Up-Token": "pqu_"}):
+        for each in ("/auth/change-password", "/kms/keys/rotate", path):
+            assert refused(owner.ask("POST", each, {}, headers=headers)) == STEP_UP
+
+
+def test_a_program_needs_none(new_tenant: Callable[..., Caller]) -> None:
+    """An API key rotates keys and itself without a token, and with a senseless one."""
+    tenant = new_tenant()
+    tenant.client.headers["X-Step-Up-Token"] = "none"
+    tenant.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
+    tenant.post("/kms/keys/rotate", {"algorithm": "Kyber768"}, status=201)
+    tenant.post(f"/tenants/{tenant.tenant_id}/api-keys/rotate")
+
+
+def test_of_many_at_once_one_rotates(owner: Caller, password: str) -> None:
+    """Of many rotations at once with one token exactly one is done; the others are refused."""
+    owner.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
+    headers = _stepped_up(owner, password)
+
+    def rotate(_: int) -> int:
+        body = {"algorithm": "Kyber768"}
+        return owner.ask("POST", "/kms/keys/rotate", body, headers=headers).status_code
+
+    with ThreadPoolExecutor(RIVALS) as threads:
+        statuses = sorted(threads.map(rotate, range(RIVALS)))
+    assert statuses == [201] + [401] * (RIVALS - 1)
+    assert owner.get("/kms/keys")["total"] == 2
+
+
+def test_only_a_success_uses_the_token_up(owner: Caller, password: str, refused: Refused) -> None:
+    """A refused rotation leaves the token for the next one, and a success does not."""
+    headers = _stepped_up(owner, password)
+    body = {"algorithm": "Kyber768"}
+    assert refused(owner.ask("POST", "/kms/keys/rotate", body, headers=headers))[0] == 404
+    owner.post("/kms/keys/generate", body, status=201)
+    assert owner.ask("POST", "/kms/keys/rotate", body, headers=headers).status_code == 201
+    assert refused(owner.ask("POST", "/kms/keys/rotate", body, headers=headers)) == STEP_UP
+
+
+def test_a_token_is_its_owner_s(
+    owner: Caller, new_person: Callable[..., Caller], password: str, refused: Refused
+) -> None:
+    """Another person's token is refused, and still good for whom it was given to."""
+    owner.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
+    headers = _stepped_up(owner, password)
+    body = {"algorithm": "Kyber768"}
+    other = new_person(owner.tenant_id)
+    assert refused(other.ask("POST", "/kms/keys/rotate", body, headers=headers)) == STEP_UP
+    assert owner.ask("POST", "/kms/keys/rotate", body, headers=headers).status_code == 201
+
+
+def test_a_code_steps_up(owner: Caller, password: str) -> None:
+    """Whoever has a second factor steps up by a code, and no longer by the password."""
+    totp, _ = _enroll(owner)
+    refusal = owner.refusal("/auth/step-up", {"password": password})
+    assert refusal == (422, "ERR_INVALID_001", "totp_code")
+    owner.post("/auth/step-up", {"totp_code": totp.at(int(time.time()) + 30)})
+
+
+def test_a_new_password_ends_every_session(
+    owner: Caller, stranger: Caller, password: str, refused: Refused
+) -> None:
+    """After the change every session is over, and only the new password signs in."""
+    email = owner.get("/auth/me")["email"]
+    stranger.post("/auth/login", {"email": email, "password": password})
+    headers = _stepped_up(owner, password)
+    answer = owner.ask("POST", "/auth/change-password", {"new_password": NEW}, headers=headers)
+    assert answer.status_code == 200
+    assert refused(stranger.ask("GET", "/auth/me"))[0] == 401
+    assert stranger.refusal("/auth/login", {"email": email, "password": password})[0] == 401
+    stranger.post("/auth/login", {"email": email, "password": NEW})
+
+
+def test_a_person_names_the_api_key_to_replace(
+    new_tenant: Callable[..., Caller],
+    new_person: Callable[..., Caller],
+    password: str,
+    refused: Refused,
+) -> None:
+    """key_id is the version that a person replaces; one that is not there is 404."""
+    tenant = new_tenant()
+    path = f"/tenants/{tenant.tenant_id}/api-keys"
+    tenant.post(path, status=201)
+    person = new_person(tenant.tenant_id)
+    headers = _stepped_up(person, password)
+    missing = person.ask("POST", f"{path}/rotate", {"key_id": "9"}, headers=headers)
+    assert refused(missing) == (404, "ERR_NOT_FOUND_001", "key_id")
+    answer = person.ask("POST", f"{path}/rotate", {"key_id": "1"}, headers=headers)
+    assert answer.json()["data"]["revoked_version"] == 1
