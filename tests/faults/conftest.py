@@ -204,6 +204,13 @@ def gateway_left_alone(tmp_path: Path) -> Iterator[tuple[httpx2.Client, str]]:
         yield client, operator_key
 
 
+@pytest.fixture
+def own_fake(tmp_path: Path) -> Iterator[tuple[httpx2.Client, FakeKeyService]]:
+    """A gateway of this test only, before a fake key service; it is the newest child process."""
+    with tenant_of_gateway(tmp_path, "open") as (client, _, fake):
+        yield client, fake
+
+
 @pytest.fixture(scope="session")
 def lying(
     tmp_path_factory: pytest.TempPathFactory,

@@ -1,0 +1,135 @@
+"""An export that cannot go on is a broken transfer, never a file that only looks whole."""
+
+from __future__ import annotations
+
+import os
+import signal
+import uuid
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import httpx2
+import pytest
+
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.audit import (
+    AuditKeys,
+    Checkpoint,
+    Checkpoints,
+    ListAuditKeys,
+    ListCheckpoints,
+    ListRecords,
+    Proof,
+    Proofs,
+    ProveRecords,
+    Records,
+)
+from pqkeep_protocol.codec import Answer, Call, Refusal, ToGateway
+from pqkeep_protocol.errors import ErrorKind
+
+if TYPE_CHECKING:
+    from tests.faults.conftest import FakeKeyService, Reply
+
+EXPORT = "/api/v1/audit/export"
+SIZE = 1_000
+LOG_ID = uuid.UUID(int=7)
+CHECKPOINT = Checkpoint(
+    log_id=LOG_ID,
+    size=SIZE,
+    root=bytes(32),
+    at_us=1,
+    algorithm=Algorithm.ML_DSA_65,
+    key_version=1,  # type: ignore[arg-type]
+    signature=b"x",
+)
+LINE = (
+    '{{"algorithm":null,"event_id":null,"happened_at":null,"id":{0},"key_version":null,'
+    '"nonce":"00","number":{0},"operation":"encrypt","outcome":"success","policy":"",'
+    '"principal":"p","recorded_at":"2026-01-31T12:00:00.000000Z","request_id":"r",'
+    '"source_address":"a","tenant_id":"t"}}'
+)
+
+
+def _log(last: Callable[[Call], ToGateway | bytes | None]) -> Reply:
+    """Answer like a log, until two pages of proofs have been given."""
+
+    def reply(call: Call) -> ToGateway | bytes | None:
+        match call.request:
+            case ListCheckpoints():
+                return Answer(call.id, Checkpoints(checkpoints=(CHECKPOINT,)))
+            case ListAuditKeys():
+                return Answer(call.id, AuditKeys(log_id=LOG_ID, keys=()))
+            case ListRecords():
+                return Answer(call.id, Records(lines=(), next=None))
+            case ProveRecords(after=after, limit=limit) if after < 2 * limit:
+                ids = range(after + 1, after + 1 + limit)
+                proofs = tuple(Proof(LINE.format(n).encode(), ()) for n in ids)
+                return Answer(call.id, Proofs(proofs=proofs))
+            case _:
+                return last(call)
+
+    return reply
+
+
+ENDS: dict[str, Callable[[Call], ToGateway | bytes | None]] = {
+    "away": lambda call: Refusal(call.id, ErrorKind.UNAVAILABLE),
+    "fault": lambda call: Refusal(call.id, ErrorKind.INTERNAL),
+    "hung up": lambda _: b"",
+    "nonsense": lambda call: Answer(call.id, AuditKeys(log_id=LOG_ID, keys=())),
+}
+
+
+def _received(client: httpx2.Client, got: list[bytes]) -> Iterator[None]:
+    with client.stream("GET", EXPORT) as answer:
+        assert answer.status_code == 200
+        for chunk in answer.iter_raw():
+            got.append(chunk)
+            yield
+
+
+@pytest.mark.parametrize("last", ENDS.values(), ids=ENDS.keys())
+def test_a_key_service_that_fails_half_way_breaks_the_transfer(
+    last: Callable[[Call], ToGateway | bytes | None], lie: Callable[[Reply], httpx2.Client]
+) -> None:
+    """After some pages the client sees an error of the transfer, and no last line."""
+    client = lie(_log(last))
+    got: list[bytes] = []
+    with pytest.raises(httpx2.RemoteProtocolError):
+        for _ in _received(client, got):
+            pass
+    text = b"".join(got)
+    assert text.startswith(b'{"type":"export"')
+    assert b'"type":"end"' not in text
+    assert b"error_code" not in text
+
+
+def test_an_export_that_ends_is_whole(lie: Callable[[Reply], httpx2.Client]) -> None:
+    """The same export with nothing more to prove ends with the line that counts the records."""
+    client = lie(_log(lambda call: Answer(call.id, Proofs(proofs=()))))
+    lines = client.get(EXPORT).text.splitlines()
+    assert lines[-1] == '{"type":"end","records":400}'
+
+
+def test_a_key_service_that_is_away_is_an_ordinary_error(
+    lie: Callable[[Reply], httpx2.Client],
+) -> None:
+    """What fails before the first byte is told in the envelope."""
+    answer = lie(lambda call: Refusal(call.id, ErrorKind.UNAVAILABLE)).get(EXPORT)
+    assert (answer.status_code, answer.headers["content-type"]) == (503, "application/json")
+
+
+def test_a_gateway_that_is_killed_breaks_the_transfer(
+    own_fake: tuple[httpx2.Client, FakeKeyService],
+    child_processes: Callable[[int], dict[str, int]],
+) -> None:
+    """The gateway is killed in the middle of an export: the client sees an error, and no last line."""
+    client, fake = own_fake
+    fake.reply = _log(lambda _: None)
+    got: list[bytes] = []
+    pages = _received(client, got)
+    next(pages)
+    os.kill(child_processes(os.getpid())["pqkeep_gateway"], signal.SIGKILL)
+    with pytest.raises((httpx2.RemoteProtocolError, httpx2.ReadError)):
+        for _ in pages:
+            pass
+    assert b'"type":"end"' not in b"".join(got)
