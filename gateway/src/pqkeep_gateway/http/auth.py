@@ -5,13 +5,13 @@ from collections.abc import Mapping
 
 from msgspec import structs
 
-from pqkeep_gateway.access.principals import AnonymousPrincipal, Principal, SessionId
-from pqkeep_gateway.access.rate_limit import SIGN_UPS, Windows
+from pqkeep_gateway.access.principals import Principal, SessionId
+from pqkeep_gateway.access.rate_limit import Windows
 from pqkeep_gateway.access.roles import Permission
 from pqkeep_gateway.http.about import About, Caller, Parameter
 from pqkeep_gateway.http.cookies import REFRESH, Cookies
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, WithCookies, person_of
-from pqkeep_gateway.http.errors import ApiError, Code, too_many
+from pqkeep_gateway.http.errors import ApiError, Code
 from pqkeep_gateway.http.person_data import (
     EMAIL,
     MAX_TOKEN,
@@ -27,13 +27,11 @@ from pqkeep_gateway.http.person_data import (
     UserData,
     email_in,
     text_in,
-    too_many_attempts,
     unfit,
     user_data,
 )
-from pqkeep_gateway.http.tenants import NAME, name_in
+from pqkeep_gateway.http.tenants import NAME, count_sign_up, name_in
 from pqkeep_gateway.http.text import timestamp
-from pqkeep_gateway.people.attempts import TooManyAttemptsError
 from pqkeep_gateway.people.entry import Entry, NoInvitationError, WrongPasswordError
 from pqkeep_gateway.people.passwords import MAX_LENGTH, UnfitPasswordError
 from pqkeep_gateway.people.second_factors import ChallengedError
@@ -82,10 +80,7 @@ def endpoints(
     async def require_open(principal: Principal, source_address: str) -> None:
         if not open_signup:
             raise ApiError(Code.FORBIDDEN_001, "only the operator lets tenants in")
-        if isinstance(principal, AnonymousPrincipal):
-            wait = await windows.enter(f"sign-up {source_address}", SIGN_UPS)
-            if wait is not None:
-                raise too_many("too many sign-ups", SIGN_UPS, wait)
+        await count_sign_up(windows, principal, source_address)
 
     return (
         Endpoint(
@@ -237,8 +232,6 @@ class _Auth:
             raise ApiError(
                 Code.AUTH_MFA_001, "a code is needed too", challenge=challenge.token
             ) from None
-        except TooManyAttemptsError as refusal:
-            raise too_many_attempts(refusal) from None
         return WithCookies(SIGNED_IN, self._cookies.of(tokens))
 
     async def accept(self, call: ApiCall) -> WithCookies:

@@ -40,6 +40,7 @@ from pqkeep_gateway.http.body import ClientGoneError, read_json_object
 from pqkeep_gateway.http.cookies import ACCESS, Cookies, read_cookies
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import ApiError, Code, once_reused, too_many, unavailable
+from pqkeep_gateway.people.attempts import TooManyAttemptsError
 from pqkeep_gateway.people.step_up import StepUp, StepUpRequiredError
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.keys import INSTALLATION
@@ -68,6 +69,8 @@ class WithCookies:
 
 Given = Data | Lines | WithCookies
 """What endpoints give."""
+
+Guard = Callable[[Principal, str], Awaitable[None]]
 
 
 class ApiCall(Discreet, Struct, frozen=True, kw_only=True):
@@ -112,7 +115,7 @@ class Endpoint:
     """Whether a signed-in person must show a step-up token, which is used up then."""
     is_for_enrolling: bool = False
     """Whether somebody may call it who owes their tenant a second factor."""
-    guard: Callable[[Principal, str], Awaitable[None]] | None = None
+    guard: Guard | None = None
     """Turns a principal and source address away, by an ApiError, before their body is read."""
     about: About = field(kw_only=True)
     """For the reference, which takes the rest from the docstring of ``act``."""
@@ -150,10 +153,12 @@ class Resource:
         try:
             endpoint = self._endpoint(scope["method"])
             principal = await self._admit(endpoint, headers, request_id, source_address)
-            asker = Asker(str(principal), request_id, source_address)
             if b"x-api-key" not in headers:
+                asker = Asker(str(principal), request_id, source_address)
                 await self._require_right(endpoint, principal, headers, asker)
-            await self._guard(endpoint, principal, asker)
+            if endpoint.guard is not None:
+                asker = Asker(str(principal), request_id, source_address)
+                await self._guard(endpoint, endpoint.guard, principal, asker)
             body = (
                 await read_json_object(
                     receive, headers.get(b"content-type"), or_nothing=endpoint.is_body_of_people
@@ -180,22 +185,20 @@ class Resource:
                 await _send_success(send, endpoint.status, data, request_id)
         except ApiError as error:
             await send_error(send, error, request_id)
-        except OnceReusedError:
-            await send_error(send, once_reused(), request_id)
-        except UnavailableError:
-            await send_error(send, unavailable(), request_id)
+        except (OnceReusedError, TooManyAttemptsError, UnavailableError) as refusal:
+            await send_error(send, _answer_to(refusal), request_id)
         except ClientGoneError:
             return
         except Exception:  # noqa: BLE001 - a fault of ours is answered in the envelope too
             _LOG.exception("request %s failed", request_id)
             await send_error(send, ApiError(Code.INTERNAL_001, "internal error"), request_id)
 
-    async def _guard(self, endpoint: Endpoint, principal: Principal, asker: Asker) -> None:
+    async def _guard(
+        self, endpoint: Endpoint, guard: Guard, principal: Principal, asker: Asker
+    ) -> None:
         """Turn a principal away. A refusal is recorded before it is answered."""
-        if endpoint.guard is None:
-            return
         try:
-            await endpoint.guard(principal, asker.source_address)
+            await guard(principal, asker.source_address)
         except ApiError as error:
             await self._record(error, endpoint, principal, asker)
             raise
@@ -294,8 +297,19 @@ class Resource:
         raise error
 
 
+def _answer_to(refusal: OnceReusedError | TooManyAttemptsError | UnavailableError) -> ApiError:
+    """Return what to say to what any endpoint may raise."""
+    match refusal:
+        case OnceReusedError():
+            return once_reused()
+        case TooManyAttemptsError(limit=limit, wait=wait):
+            return too_many("too many attempts", limit, wait)
+        case UnavailableError():
+            return unavailable()
+
+
 def _did_nothing(error: Exception) -> bool:
-    return isinstance(error, OnceReusedError) or (
+    return isinstance(error, OnceReusedError | TooManyAttemptsError) or (
         isinstance(error, ApiError) and error.code.status < HTTPStatus.INTERNAL_SERVER_ERROR
     )
 

@@ -19,10 +19,8 @@ from pqkeep_gateway.http.person_data import (
     PASSWORD,
     SIGNED_IN,
     text_in,
-    too_many_attempts,
     unfit,
 )
-from pqkeep_gateway.people.attempts import TooManyAttemptsError
 from pqkeep_gateway.people.entry import Entry, WrongPasswordError
 from pqkeep_gateway.people.passwords import MAX_LENGTH
 from pqkeep_gateway.people.second_factors import (
@@ -238,8 +236,6 @@ class _Mfa:
             raise _nothing_there("there is nothing to confirm") from None
         except WrongCodeError:
             raise _wrong_code("totp_code") from None
-        except TooManyAttemptsError as refusal:
-            raise too_many_attempts(refusal) from None
         return RecoveryCodesData(recovery_codes=codes)
 
     async def disable(self, call: ApiCall) -> MfaData:
@@ -251,8 +247,6 @@ class _Mfa:
             raise _nothing_there("there is no second factor") from None
         except WrongCodeError:
             raise _wrong_code(name) from None
-        except TooManyAttemptsError as refusal:
-            raise too_many_attempts(refusal) from None
         return MfaData(mfa_enabled=False)
 
     async def verify(self, call: ApiCall) -> WithCookies:
@@ -267,8 +261,6 @@ class _Mfa:
             ) from None
         except WrongCodeError:
             raise _wrong_code(name) from None
-        except TooManyAttemptsError as refusal:
-            raise too_many_attempts(refusal) from None
         return WithCookies(SIGNED_IN, self._cookies.of(tokens))
 
     async def step_up(self, call: ApiCall) -> StepUpData:
@@ -282,8 +274,6 @@ class _Mfa:
             token = await self._step_up.issue(person, proof, call.asker)
         except WrongCodeError:
             raise _wrong_code(name) from None
-        except TooManyAttemptsError as refusal:
-            raise too_many_attempts(refusal) from None
         return StepUpData(step_up_token=token, expires_in=int(LIFE.total_seconds()))
 
     async def change_organization(self, call: ApiCall) -> OrganizationData:

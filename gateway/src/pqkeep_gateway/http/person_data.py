@@ -9,10 +9,9 @@ from msgspec import Meta
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.http.about import Parameter
 from pqkeep_gateway.http.envelope import Data
-from pqkeep_gateway.http.errors import ApiError, Code, too_many
+from pqkeep_gateway.http.errors import ApiError, Code
 from pqkeep_gateway.http.fields import member
 from pqkeep_gateway.http.text import Timestamp, timestamp
-from pqkeep_gateway.people.attempts import TooManyAttemptsError
 from pqkeep_gateway.people.passwords import MAX_LENGTH, MIN_LENGTH
 from pqkeep_gateway.people.sessions import ACCESS_LIFE
 from pqkeep_gateway.people.users import EMAIL_PATTERN, MAX_EMAIL, User, is_email
@@ -153,11 +152,6 @@ def role_in(body: Mapping[str, object]) -> Role:
 def unfit(name: str, problem: str) -> ApiError:
     """Return what to say of a bad field."""
     return ApiError(Code.UNPROCESSABLE, f"{name} {problem}", name)
-
-
-def too_many_attempts(refusal: TooManyAttemptsError) -> ApiError:
-    """Return what to say to somebody who has tried too often."""
-    return too_many("too many attempts", refusal.limit, refusal.wait)
 
 
 def user_data(user: User) -> UserData:

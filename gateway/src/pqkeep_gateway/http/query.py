@@ -1,7 +1,7 @@
 """Reading a query where the specification names no codes: every bad value is a 422."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from pqkeep_gateway.http.errors import ApiError, Code
 from pqkeep_gateway.http.fields import member
@@ -12,6 +12,7 @@ MAX_NUMBER = 2**53 - 1
 MAX_TEXT = 32
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 class Query:
@@ -72,7 +73,7 @@ class Query:
             when = None
         if when is None or when.tzinfo is None or when < _EPOCH:
             raise _bad(name, "must be a time like 2026-01-31T12:00:00Z, from 1970 on")
-        return int((when - _EPOCH).total_seconds() * 1_000_000)
+        return (when - _EPOCH) // _MICROSECOND
 
 
 def _bad(name: str, problem: str) -> ApiError:

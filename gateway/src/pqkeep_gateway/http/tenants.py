@@ -231,6 +231,11 @@ def endpoints(tenants: Tenants, windows: Windows, *, open_signup: bool) -> tuple
 async def _require_creator(windows: Windows, principal: Principal, source_address: str) -> None:
     if isinstance(principal, TenantPrincipal):
         raise ApiError(Code.FORBIDDEN_001, "only the operator creates tenants")
+    await count_sign_up(windows, principal, source_address)
+
+
+async def count_sign_up(windows: Windows, principal: Principal, source_address: str) -> None:
+    """Count one sign-up of somebody without a credential. Raises ApiError where it is too many."""
     if isinstance(principal, AnonymousPrincipal):
         wait = await windows.enter(f"sign-up {source_address}", SIGN_UPS)
         if wait is not None:
