@@ -1,6 +1,7 @@
 """A gateway that is set up wrongly does not start: exit status 78 and one clear message."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -99,3 +100,23 @@ def test_a_mistake_in_the_setup_is_refused(folder: Path, mistake: str) -> None:
     assert expected in ended.stdout
     assert ended.stdout.count("\n") == 1
     assert "secret-of-the-windows" not in ended.stdout
+
+
+def test_a_gateway_that_is_told_to_stop_closes_its_database(folder: Path) -> None:
+    """SIGTERM and SIGINT end it with status 0, and all of the database is in its one file."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "pqkeep_gateway", str(folder / "settings.toml")],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env={"PATH": os.defpath},
+            text=True,
+        )
+        assert process.stderr is not None
+        with process.stderr as log:
+            assert any("Uvicorn running" in line for line in log)
+            process.send_signal(number)
+            log.read()
+        assert process.wait(SECONDS) == 0
+        assert [path.name for path in folder.glob("accounts*")] == ["accounts.sqlite3"]

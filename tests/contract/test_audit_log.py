@@ -389,6 +389,7 @@ def test_refusals_are_recorded(
     newest = records(operator, order="desc")[0]["id"]
     marked = {"headers": {"X-Request-ID": f"marked-{tenant.tenant_id}"}}
     tenant.ask("POST", "/kem/encrypt", {"plaintext": "QUJD", "algorithm": "X-Wing"}, **marked)
+    tenant.ask("POST", "/kem/wrap", {"key": "QUJD", "algorithm": "X-Wing"}, **marked)
     tenant.ask("POST", "/kms/keys/archive", {**KYBER, "key_version": 1}, **marked)
     tenant.ask("PATCH", f"/tenants/{tenant.tenant_id}", {"plan": "free"}, **marked)
     tenant.ask("POST", "/audit/checkpoints", {}, **marked)
@@ -402,6 +403,7 @@ def test_refusals_are_recorded(
     said = [(r["operation"], r["outcome"], r["algorithm"]) for r in records(tenant)[before:]]
     assert said == [
         ("encrypt", "ERR_POLICY_001", "X-Wing"),
+        ("wrap", "ERR_POLICY_001", "X-Wing"),  # by whichever path
         ("archive-key", "ERR_KMS_020", None),  # whose body is not read
         ("change-tenant", "ERR_FORBIDDEN_001", None),
         ("sign-audit-checkpoint", "ERR_FORBIDDEN_001", None),
@@ -422,3 +424,31 @@ def test_refusals_are_recorded(
     assert [(r["operation"], r["principal"], r["outcome"]) for r in of_nobody] == [
         ("encrypt", "operator", "ERR_FORBIDDEN_001")
     ]
+
+
+def test_a_reached_quota_is_recorded_once(
+    operator: Caller, new_tenant: Callable[..., Caller]
+) -> None:
+    """The key service has recorded that a key too many was refused, and nobody does it again."""
+    tenant = new_tenant()
+    for algorithm in ("X-Wing", "Dilithium3"):
+        tenant.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
+    operator.ask("PATCH", f"/tenants/{tenant.tenant_id}", {"plan": "free"})
+    before = len(records(tenant))
+    for _ in range(3):
+        assert tenant.ask("POST", "/kms/keys/generate", KYBER).status_code == 403
+    said = [(r["operation"], r["outcome"], r["event_id"]) for r in records(tenant)[before:]]
+    assert said == [("generate-key", "key-quota-reached", None)] * 3
+
+
+def test_too_many_requests_leave_no_record(
+    operator: Caller, new_tenant: Callable[..., Caller]
+) -> None:
+    """What the rate limit turns away is not written down: or whoever is refused could fill the log."""
+    tenant = new_tenant("free")
+    operator.ask("PATCH", f"/tenants/{tenant.tenant_id}", {"requests_per_minute": 2})
+    newest = records(operator, order="desc")[0]["id"]
+    statuses = [tenant.ask("GET", "/kms/keys").status_code for _ in range(20)]
+    assert statuses == [200] * 2 + [429] * 18
+    left = [r for r in records(operator, after=newest) if r["tenant_id"] == tenant.tenant_id]
+    assert [(r["operation"], r["outcome"]) for r in left] == [("list-keys", "success")] * 2

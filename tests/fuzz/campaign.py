@@ -111,7 +111,7 @@ class World:
     real: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     """A valid body for a reading operation, by operation and algorithm."""
 
-    def call(self, method: str, path: str, credential: str, body: object = None) -> Any:
+    def call(self, method: str, path: str, credential: str, body: Any = None) -> Any:
         """Return the data of a request that must succeed."""
         answer = requests.request(
             method,

@@ -10,6 +10,7 @@ import gc
 import logging
 import os
 import resource
+import signal
 import socket
 from pathlib import Path
 
@@ -72,6 +73,12 @@ async def serve(settings: Config, fd: int | None) -> None:
     gc.freeze()  # what is here now stays: collections need not look at it again
     connected = asyncio.create_task(gateway.key_client.run())
     delivering = asyncio.create_task(gateway.courier.run())
+
+    def stop(number: int, frame: object) -> None:
+        server.should_exit = True
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)  # uvicorn raises it once more when it has drained
     try:
         await server.serve(None if fd is None else [socket.socket(fileno=fd)])
     finally:

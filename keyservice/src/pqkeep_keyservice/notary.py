@@ -49,6 +49,9 @@ def signed_text(log_id: UUID, size: int, root: bytes, at_us: int) -> bytes:
 class Notary:
     """Signs what is durable."""
 
+    seconds: float = SECONDS
+    """How long what is new may wait to be signed, if it is fewer than RECORDS."""
+
     def __init__(
         self, dispatcher: Dispatcher, rings: Keyrings, resources: Resources, store: KeyStore
     ) -> None:
@@ -115,7 +118,7 @@ class Notary:
         while True:
             await asyncio.sleep(POLL_SECONDS)
             new = self._store.size - signed
-            if new < RECORDS and (new == 0 or loop.time() - since < SECONDS):
+            if new < RECORDS and (new == 0 or loop.time() - since < self.seconds):
                 continue
             since = loop.time()
             signed = (await self.sign(Algorithm.ML_DSA_65)).size
@@ -123,12 +126,18 @@ class Notary:
                 await self.sign(Algorithm.SLH_DSA_SHA2_128S)
 
     async def sign(self, algorithm: Algorithm) -> Checkpoint:
-        """Sign what the log is now, and keep the checkpoint. Raises KeyServiceError."""
+        """Sign what the log is now, and keep the checkpoint. Raises KeyServiceError.
+
+        Where that has been done already, return what is kept.
+        """
         if algorithm not in ALGORITHMS:
             raise KeyServiceError(ErrorKind.UNSUPPORTED)
         async with self._turn:
             entry = await self._key(algorithm)
             log_id, frontier = await self._store.frontier()
+            kept = await self._store.query(checkpoints.newest, algorithm)
+            if kept is not None and kept.size == frontier.size:
+                return kept
             at_us = time.time_ns() // 1000
             text = signed_text(log_id, frontier.size, frontier.root(), at_us)
             checkpoint = Checkpoint(

@@ -47,7 +47,10 @@ def dev(
     ] = 8080,
     data: Annotated[
         Path | None,
-        typer.Option(help="Data directory; without it a temporary one, removed at the end."),
+        typer.Option(
+            readable=False,  # what is wrong with it is said below
+            help="Data directory; without it a temporary one, removed at the end.",
+        ),
     ] = None,
     ready_file: Annotated[
         Path | None,

@@ -138,10 +138,10 @@ class Dev:
         await self.wait()
 
     def _prepare(self, stores: Stores) -> _Credentials:
-        whole = self._layout.gateway_settings.exists()
+        whole = _content(self._layout.gateway_settings) is not None
         try:
-            credentials = _Credentials(**json.loads(self._credentials_file.read_bytes()))
-        except (OSError, TypeError, ValueError):
+            credentials = _Credentials(**json.loads(_content(self._credentials_file) or b""))
+        except (TypeError, ValueError):
             if whole:
                 raise DevError(
                     f"{self._layout.directory} was not made by pqkeepd dev: no dev.json to read"
@@ -209,6 +209,16 @@ def write_private(path: Path, content: object) -> None:
         json.dump(content, file, indent=2)
         file.write("\n")
     draft.replace(path)
+
+
+def _content(path: Path) -> bytes | None:
+    """Return what a file has; None if it is not there. What cannot be read may well be there."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DevError(f"cannot read {path}: {error.strerror}") from None
 
 
 def _listen(port: int) -> socket.socket:

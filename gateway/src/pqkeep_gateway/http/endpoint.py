@@ -115,6 +115,8 @@ class Endpoint:
     """Whether a signed-in person must show a step-up token, which is used up then."""
     is_for_enrolling: bool = False
     """Whether somebody may call it who owes their tenant a second factor."""
+    recorded_as: str = ""
+    """What the audit log calls it; nothing: what the reference calls it."""
     guard: Guard | None = None
     """Turns a principal and source address away, by an ApiError, before their body is read."""
     about: About = field(kw_only=True)
@@ -229,7 +231,7 @@ class Resource:
         refusal = event(
             asker,
             tenant,
-            endpoint.about.name.replace("_", "-"),
+            endpoint.recorded_as or endpoint.about.name.replace("_", "-"),
             outcome=error.code.code,
             policy=error.policy,
             algorithm=error.algorithm,

@@ -128,6 +128,7 @@ def endpoint(row: KeyOperation, access: KeyAccess) -> Endpoint:
         minds_idempotency_key=row.minds_idempotency_key,
         needs_step_up=row.operation is Operation.ROTATE_KEY,
         permission=PERMISSION_OF[row.operation],
+        recorded_as=row.operation,
         about=about(
             row.name,
             row.operation,

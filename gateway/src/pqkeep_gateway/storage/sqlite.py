@@ -1,9 +1,12 @@
 """The accounts database in a SQLite file."""
 
+import os
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from pqkeep_gateway.config import ConfigError
 
 PRAGMAS = (
     "PRAGMA journal_mode = WAL",
@@ -14,7 +17,11 @@ PRAGMAS = (
 
 
 def sqlite_engine(path: str) -> AsyncEngine:
-    """Return an engine on a file, which is made when it is first used."""
+    """Return an engine on a file, which is made if need be. Raises ConfigError."""
+    try:  # the driver would find the same out, in a thread that outlives the event loop
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    except OSError as error:
+        raise ConfigError(f"cannot open the database {path}: {error.strerror}") from None
     engine = create_async_engine(
         sa.URL.create("sqlite+aiosqlite", database=path), hide_parameters=True
     )
