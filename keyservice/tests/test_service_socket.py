@@ -58,7 +58,7 @@ from pqkeep_protocol.messages import (
 
 TENANT = TenantId(UUID(int=1))
 KEM, SIGNATURE = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65
-SECONDS = 5.0
+SECONDS = 60.0
 GENERATE = GenerateKey(tenant=TENANT, algorithm=SIGNATURE, quota=None)
 SIGN = Sign(tenant=TENANT, algorithm=SIGNATURE, version=None, message=b"text")
 

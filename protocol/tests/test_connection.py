@@ -153,3 +153,17 @@ async def test_only_the_patient_read_who_does_not_read(connect: Connect, *, pati
             got += await loop.sock_recv(peer, 2**20)
         await sending
     assert got == expected
+
+
+async def test_what_is_sent_in_one_turn_goes_out_together(connect: Connect) -> None:
+    """Frames of one turn of the event loop reach the peer in order, by a single read."""
+    end = End()
+    peer = await connect(end)
+    frames = [Ping(number) for number in range(50)]
+    for frame in frames:
+        end.connection.send(frame)
+    with pytest.raises(BlockingIOError):
+        peer.recv(1)
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(SECONDS):
+        assert await loop.sock_recv(peer, 65_536) == b"".join(map(encode, frames))

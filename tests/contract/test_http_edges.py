@@ -81,3 +81,14 @@ def test_http_1_0_is_answered(installation: Installation) -> None:
     status, _, body = _exchange(installation.base_url, b"GET /api/v1/kms/keys HTTP/1.0\r\n\r\n")
     assert status == 401
     assert body["error"]["error_code"] == "ERR_AUTH_001"
+
+
+def test_an_answer_arrives_in_one_piece(installation: Installation) -> None:
+    """Head and body come together: whoever reads once has both, for each of several requests."""
+    url = urlsplit(installation.base_url)
+    with socket.create_connection((url.hostname or "", url.port or 0), SECONDS) as connection:
+        for _ in range(20):
+            connection.sendall(b"GET /api/v1/kms/keys HTTP/1.1\r\nHost: x\r\n\r\n")
+            head, _, body = connection.recv(65_536).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 401 ")
+            assert json.loads(body)["error"]["error_code"] == "ERR_AUTH_001"

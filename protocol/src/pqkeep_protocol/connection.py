@@ -43,15 +43,23 @@ class FramedConnection(asyncio.BufferedProtocol, Generic[Frame]):
         self._patient = patient
         self._admit = admit
         self._transport: asyncio.Transport | None = None
+        self._outgoing: list[bytearray] = []
         self._nonsense: ProtocolError | None = None
 
     def send(self, frame: ToKeyService | ToGateway) -> None:
-        """Queue one frame. Raises ProtocolError if it is too large to send."""
+        """Queue one frame. Raises ProtocolError if it is too large to send.
+
+        What is sent in one turn of the event loop goes out together, and wakes the peer once.
+        """
         if self._transport is not None:
-            self._transport.write(encode(frame))
+            data = encode(frame)
+            if not self._outgoing:
+                asyncio.get_running_loop().call_soon(self._flush)
+            self._outgoing.append(data)
 
     def close(self) -> None:
         """End the connection after what is queued."""
+        self._flush()
         if self._transport is not None:
             self._transport.close()
 
@@ -67,6 +75,11 @@ class FramedConnection(asyncio.BufferedProtocol, Generic[Frame]):
         """Asyncio's call."""
         self._transport = None
         self._on_lost(self._nonsense)
+
+    def _flush(self) -> None:
+        outgoing, self._outgoing = self._outgoing, []
+        if self._transport is not None and outgoing:
+            self._transport.writelines(outgoing)
 
     def pause_writing(self) -> None:
         """Asyncio's call."""

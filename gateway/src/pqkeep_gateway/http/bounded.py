@@ -12,6 +12,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from pqkeep_gateway.http import envelope
 from pqkeep_gateway.http.errors import ApiError, Code, unavailable
+from pqkeep_gateway.http.gathered import GatheringTransport
 
 MAX_HEAD = 32 * 1024
 REQUEST_SECONDS = 10.0
@@ -27,7 +28,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Asyncio's call."""
-        super().connection_made(transport)
+        super().connection_made(GatheringTransport(transport, self.loop))
         if len(self.connections) > MAX_CONNECTIONS:
             self._hang_up(unavailable())
         else:
