@@ -19,7 +19,7 @@ run: .venv/run ## start pqkeep on this machine: make run ARGS="--port 8080 --dat
 	@exec $(BIN)/pqkeepd dev $(ARGS)
 
 test: .venv/dev ## run all tests
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n 4 $(ARGS)
 
 lint: .venv/dev ## check style and the import contracts
 	$(BIN)/ruff check .

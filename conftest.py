@@ -26,6 +26,8 @@ from typing import Any, LiteralString
 import psycopg
 import pytest
 from psycopg import sql
+from tests.work_units import WorkUnits
+from xdist.remote import Producer
 
 HOST = "127.0.0.1"
 START_SECONDS = 30.0
@@ -48,6 +50,11 @@ POSTGRES_SETTINGS = {
 }
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> WorkUnits:
+    """Say what goes to which process."""
+    return WorkUnits(config, log)
 
 
 def _package_folder(name: str) -> Path:

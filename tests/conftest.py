@@ -12,6 +12,7 @@ import subprocess
 import sysconfig
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -34,9 +35,22 @@ READY_SECONDS = 60.0
 STOP_SECONDS = 30.0
 REQUEST_SECONDS = 30.0
 API = "/api/v1"
+KNOWN_ANSWERS = "known answers: "
+"""How the properties begin with which tests say how many known answers they checked."""
 PASSWORD = "the horse prefers oats"  # noqa: S105 - everybody's in the tests
 TLS = ssl.create_default_context()
 """Not used, and slow to make: every client would make its own."""
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many known answers of each algorithm were checked, and held."""
+    counts: Counter[str] = Counter()
+    for report in terminalreporter.stats.get("passed", []):
+        for name, value in report.user_properties:
+            if str(name).startswith(KNOWN_ANSWERS):
+                counts[str(name)] += int(str(value))
+    for name, count in sorted(counts.items()):
+        terminalreporter.write_line(f"{name}: {count}")
 
 
 def read_envelope(response: httpx2.Response) -> dict[str, Any]:
@@ -294,23 +308,17 @@ def on_postgresql(server: PostgresServer) -> Iterator[Sequence[str]]:
 
 
 @pytest.fixture(scope="session")
-def postgresql_options(postgres_server: PostgresServer) -> Iterator[Sequence[str]]:
-    """Options that put an installation on PostgreSQL, on databases of the session."""
-    with on_postgresql(postgres_server) as options:
-        yield options
-
-
-@pytest.fixture(scope="session")
 def installation(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Installation]:
     """One installation for all tests that do not disturb it; tests/contract has one of each kind."""
-    backend = getattr(request, "param", "sqlite")
-    options = request.getfixturevalue("postgresql_options") if backend == "postgresql" else ()
     folder = tmp_path_factory.mktemp("installation")
     files = folder / "data", folder / "ready.json", folder / "output"
-    with running(*files, options=options) as started:
-        yield started
+    with ExitStack() as stack:
+        options: Sequence[str] = ()
+        if getattr(request, "param", "sqlite") == "postgresql":
+            options = stack.enter_context(on_postgresql(request.getfixturevalue("postgres_server")))
+        yield stack.enter_context(running(*files, options=options))
 
 
 @pytest.fixture(scope="session")

@@ -23,11 +23,14 @@ def write(folder: Path, settings: dict[str, str]) -> Path:
 
 
 def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
-    """Paths begin where the settings file is, and absolute ones stay as they are."""
+    """Paths begin where the settings file is, and absolute ones stay as they are.
+
+    The socket's has no detour in it: the kernel takes no more than 107 bytes.
+    """
     absolute = str(tmp_path / "elsewhere")
     settings = config.read(write(tmp_path, {**GOOD, "pepper_file": f'"{absolute}"'}))
     assert Path(settings.database) == tmp_path.resolve() / "accounts.sqlite3"
-    assert Path(settings.key_service_socket).resolve() == tmp_path.resolve().parent / "keys.sock"
+    assert settings.key_service_socket == str(tmp_path.resolve().parent / "keys.sock")
     assert settings.pepper_file == absolute
 
 

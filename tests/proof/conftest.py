@@ -1,4 +1,4 @@
-"""A key service in this process, real ones in their own, an installation, and the report."""
+"""A key service in this process, real ones in their own, and an installation."""
 
 import asyncio
 import json
@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
@@ -17,6 +16,7 @@ from uuid import uuid4
 
 import httpx2
 import pytest
+from tests.conftest import KNOWN_ANSWERS
 
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.crypto.slhdsa import SETS
@@ -34,7 +34,6 @@ from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import AnyRequest, AnyResult, Attribution, GenerateKey
 
-REPORT = "known answers: "
 AT_ONCE = 500
 SLH_DSA_AT_ONCE = 60
 """Below the number of requests that one tenant may have waiting."""
@@ -47,24 +46,13 @@ Post = Callable[[str, dict[str, object]], httpx2.Response]
 KeyServiceProcess = tuple[subprocess.Popen[str], Path]
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how many known answers of each algorithm were checked, and held."""
-    counts: Counter[str] = Counter()
-    for report in terminalreporter.stats.get("passed", []):
-        for name, value in report.user_properties:
-            if str(name).startswith(REPORT):
-                counts[str(name)] += int(str(value))
-    for name, count in counts.items():
-        terminalreporter.write_line(f"{name}: {count}")
-
-
 @pytest.fixture
 def proof_count(record_property: Callable[[str, object], None]) -> Callable[[Algorithm, int], None]:
     """Take note of how many known answers held; none at all is a failure."""
 
     def count(algorithm: Algorithm, held: int) -> None:
         assert held > 0
-        record_property(REPORT + algorithm, held)
+        record_property(KNOWN_ANSWERS + algorithm, held)
 
     return count
 

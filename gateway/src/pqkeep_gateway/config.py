@@ -70,7 +70,7 @@ def read(path: Path) -> Config:
     here = path.resolve().parent
     return msgspec.structs.replace(
         config,
-        key_service_socket=str(here / config.key_service_socket),
+        key_service_socket=str((here / config.key_service_socket).resolve()),
         database=_database(config.database, here),
         database_password_file=_beside(here, config.database_password_file),
         pepper_file=str(here / config.pepper_file),
