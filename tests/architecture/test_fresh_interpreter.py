@@ -80,20 +80,28 @@ def test_the_wall_is_not_built_too_late() -> None:
     assert b"imported before the wall was built" in ended.stderr
 
 
-def test_the_client_is_light() -> None:
-    """Importing pqkeep loads neither cryptography nor the command nor the verifier."""
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        (
+            "pqkeep.client",
+            ("cryptography", "pqcrypto", "typer", "rich", "pqkeep.audit", "pqkeep.cli"),
+        ),
+        ("pqkeep_server.cli", ("sqlalchemy", "alembic", "asyncpg", "starlette")),
+        ("pqkeep_gateway.wiring", ("redis",)),
+    ],
+)
+def test_what_few_need_is_not_loaded(module: str, heavy: tuple[str, ...]) -> None:
+    """Client, command and gateway start without what takes long to load and most of them never use."""
     ended = subprocess.run(
         [
-            sys.executable,
-            "-I",
-            "-c",
-            "import json, sys, pqkeep; print(json.dumps(sorted(sys.modules)))",
+            *(sys.executable, "-I", "-c"),
+            f"import json, sys, {module}; print(json.dumps(sorted(sys.modules)))",
         ],
         capture_output=True,
         check=True,
         timeout=60,
     )
     modules = json.loads(ended.stdout)
-    assert "pqkeep.client" in modules
-    heavy = ("cryptography.", "pqcrypto.", "typer.", "rich.", "pqkeep.audit.", "pqkeep.cli.")
-    assert [name for name in modules if f"{name}.".startswith(heavy)] == []
+    assert module in modules
+    assert [name for name in modules for each in heavy if f"{name}.".startswith(f"{each}.")] == []

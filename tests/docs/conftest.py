@@ -15,6 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import httpx2
 import pytest
@@ -67,11 +68,15 @@ class Service:
         return response.status_code, response.json()["error"]["error_code"]
 
     def stored(self, algorithm: Algorithm) -> StoredKey:
-        """Return the first version of a key as it is stored."""
-        query = "SELECT tenant_id, version, public_key, sealed_seed FROM keys WHERE algorithm = ?"
+        """Return the first version of the tenant's key as it is stored: the log has keys, too."""
+        query = (
+            "SELECT tenant_id, version, public_key, sealed_seed FROM keys"
+            " WHERE tenant_id = ? AND algorithm = ? ORDER BY version"
+        )
         database = f"file:{self.data / 'keyservice' / 'keys.sqlite3'}?mode=ro"
+        tenant = UUID(self.tenant_id).hex
         with closing(sqlite3.connect(database, uri=True)) as connection:
-            row = connection.execute(query + " ORDER BY version", (algorithm.value,)).fetchone()
+            row = connection.execute(query, (tenant, algorithm.value)).fetchone()
         return StoredKey(*row)
 
     @property

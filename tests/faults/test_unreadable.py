@@ -6,8 +6,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -41,36 +43,58 @@ def _contents(directory: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
-def test_what_cannot_be_read_is_named_and_kept(
-    start: Callable[..., Installation], tmp_path: Path
+@dataclass(frozen=True)
+class Stopped:
+    """A data directory that was served once, and a request that its key answers."""
+
+    data: Path
+    decrypt: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def stopped(
+    tmp_path_factory: pytest.TempPathFactory,
+    run_installation: Callable[..., AbstractContextManager[Installation]],
+) -> Stopped:
+    """One for all tests, which leave it as it was: its log is signed, and need not be any more."""
+    folder = tmp_path_factory.mktemp("unreadable")
+    with run_installation(folder / "data", folder / "ready.json", folder / "output") as first:
+        first.demo().post("/kms/keys/generate", KYBER, status=201)
+        sealed = first.demo().post("/kem/encrypt", {"plaintext": "QUJD"})
+        assert first.operator().ask("POST", "/audit/checkpoints", {}).is_success
+        assert first.stop() == 0
+    return Stopped(folder / "data", {**sealed, **KYBER})
+
+
+@pytest.mark.parametrize(("part", "message"), PARTS.items())
+def test_what_cannot_be_read_is_named_and_kept(stopped: Stopped, part: str, message: str) -> None:
+    """Whichever part it is: one clear message, no start, and no file changed."""
+    before = _contents(stopped.data)
+    path = stopped.data / part
+    mode = path.stat().st_mode
+    path.chmod(0)
+    try:
+        ended = subprocess.run(
+            [*LIKE_ANYBODY, PQKEEPD, "dev", "--port", "0", "--data", stopped.data],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={"PATH": os.defpath},
+            timeout=SECONDS,
+            check=False,
+            text=True,
+        )
+    finally:
+        path.chmod(mode)
+    assert ended.returncode == 1
+    assert message in ended.stdout
+    assert "Traceback" not in ended.stdout
+    assert before.items() <= _contents(stopped.data).items()
+
+
+def test_what_can_be_read_again_is_good(
+    stopped: Stopped, start: Callable[..., Installation]
 ) -> None:
-    """Whichever part it is: one clear message, no start, no file changed, and good once readable."""
-    data = tmp_path / "data"
-    first = start(data)
-    first.demo().post("/kms/keys/generate", KYBER, status=201)
-    sealed = first.demo().post("/kem/encrypt", {"plaintext": "QUJD"})
-    assert first.stop() == 0
-    before = _contents(data)
-    for part, message in PARTS.items():
-        path = data / part
-        mode = path.stat().st_mode
-        path.chmod(0)
-        try:
-            ended = subprocess.run(
-                [*LIKE_ANYBODY, PQKEEPD, "dev", "--port", "0", "--data", data],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env={"PATH": os.defpath},
-                timeout=SECONDS,
-                check=False,
-                text=True,
-            )
-        finally:
-            path.chmod(mode)
-        assert ended.returncode == 1, part
-        assert message in ended.stdout, part
-        assert "Traceback" not in ended.stdout, part
-        assert before.items() <= _contents(data).items(), part
-    opened = start(data).demo().post("/kem/decrypt", {**sealed, **KYBER})
+    """After all of that the same data directory is served, and its keys open what they sealed."""
+    opened = start(stopped.data).demo().post("/kem/decrypt", stopped.decrypt)
     assert opened["plaintext"] == "QUJD"

@@ -5,6 +5,7 @@ import itertools
 import os
 import signal
 import subprocess
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -115,6 +116,12 @@ class Service:
             for pid, ticks in _children(self.process.pid).items()
             if b"multiprocessing.spawn" in _command(pid)
         }
+
+    async def time_to_sign(self, tenant: TenantId) -> float:
+        """Return how long a slow signature takes now, in seconds."""
+        before = time.monotonic()
+        assert isinstance(await self.ask(_sign(tenant, SLOW)), Signed)
+        return time.monotonic() - before
 
     async def first_worker(self) -> int:
         """Return a worker as soon as there is one."""
@@ -334,6 +341,7 @@ async def test_a_stopped_key_service_leaves_no_process(victim: Service) -> None:
 async def test_forty_queued_signatures_do_not_stop_another_tenant(service: Service) -> None:
     """Behind one tenant's 40 queued signatures, another's comes after at most a few of them."""
     busy, other = await service.new_tenant(SLOW), await service.new_tenant(QUICK)
+    seconds = FEW_TURNS * await service.time_to_sign(busy)
     order: list[TenantId] = []
 
     async def run(request: Coroutine[Any, Any, Outcome], tenant: TenantId) -> Outcome:
@@ -342,8 +350,7 @@ async def test_forty_queued_signatures_do_not_stop_another_tenant(service: Servi
         return answer
 
     queued = [
-        asyncio.create_task(run(service.ask(_sign(busy, SLOW), seconds=3.0), busy))
-        for _ in range(40)
+        asyncio.create_task(run(service.ask(_sign(busy, SLOW), seconds), busy)) for _ in range(40)
     ]
     await asyncio.sleep(0.1)
     made = await run(service.ask(_sign(other, QUICK)), other)
@@ -361,9 +368,10 @@ async def test_a_tenants_queue_is_bounded_and_each_wait_too(service: Service) ->
     Everything else goes on: other algorithms at once, and SLH-DSA afterwards.
     """
     busy = await service.new_tenant(SLOW, Algorithm.ML_KEM_768)
+    seconds = FEW_TURNS * await service.time_to_sign(busy)
     too_many = 5
     asked = [
-        asyncio.create_task(service.ask(_sign(busy, SLOW), seconds=2.5))
+        asyncio.create_task(service.ask(_sign(busy, SLOW), seconds))
         for _ in range(1 + MAX_WAITING_PER_TENANT + too_many)
     ]
     await asyncio.sleep(0.1)

@@ -45,7 +45,6 @@ from pqkeep_gateway.portal import reference
 from pqkeep_gateway.storage.database import open_database
 from pqkeep_gateway.storage.outbox import SqlOutbox
 from pqkeep_gateway.storage.people import SqlSessions
-from pqkeep_gateway.storage.rate_windows import RedisWindows
 from pqkeep_gateway.storage.second_factors import SqlSecondFactors, SqlStepUps
 from pqkeep_gateway.storage.tenancy import SqlApiKeys, SqlTenants
 from pqkeep_gateway.storage.usage import SqlUsage
@@ -132,6 +131,8 @@ async def assemble(config: Config) -> Gateway:
 def _windows(config: Config, clock: Clock) -> Windows:
     if config.rate_windows is None:
         return MemoryWindows(clock)
+    from pqkeep_gateway.storage.rate_windows import RedisWindows  # noqa: PLC0415 - slow; most need none
+
     return RedisWindows(config.rate_windows, config.rate_windows_password_file, clock)
 
 

@@ -1,4 +1,8 @@
-"""The commands that look after an installation: recovery-key, backup, restore, root-key."""
+"""The commands that look after an installation: recovery-key, backup, restore, root-key.
+
+Backup and restore import what opens databases when they run: nothing else that pqkeepd does needs
+it, and it takes longer to import than all the rest.
+"""
 
 import asyncio
 import os
@@ -9,12 +13,7 @@ from typing import Annotated, Literal, NoReturn
 import typer
 
 from pqkeep_server.backup import recovery_key
-from pqkeep_server.backup.create import BackupError
-from pqkeep_server.backup.create import backup as make_backup
-from pqkeep_server.backup.databases import ACCOUNTS, KEYS, POSTGRESQL, Kind, Place
 from pqkeep_server.backup.recovery_key import RecoveryKeyError
-from pqkeep_server.backup.restore import RestoreError, Target
-from pqkeep_server.backup.restore import restore as restore_backup
 from pqkeep_server.initialise import Layout
 from pqkeep_server.progress import progress
 from pqkeep_server.root_key import RootKeyError
@@ -57,6 +56,9 @@ def backup(
     Accounts, keys, audit log, settings and the gateway's pepper are in it. Root keys are not: keep
     them, and the private half of the recovery key, each in a place of its own.
     """
+    from pqkeep_server.backup.create import BackupError
+    from pqkeep_server.backup.create import backup as make_backup
+
     os.umask(0o077)
     try:
         with progress("reading") as report:
@@ -96,13 +98,17 @@ def restore(
 
     Nothing is overwritten, and nothing is left behind unless all of it could be restored.
     """
+    from pqkeep_server.backup.databases import ACCOUNTS, KEYS
+    from pqkeep_server.backup.restore import RestoreError, Target, on_server
+    from pqkeep_server.backup.restore import restore as restore_backup
+
     os.umask(0o077)
     named = (
         (ACCOUNTS, accounts_database, accounts_password_file),
         (KEYS, keys_database, keys_password_file),
     )
-    servers = {kind: _server(kind, url, password_file) for kind, url, password_file in named if url}
     try:
+        servers = {kind: on_server(kind, url, passwords) for kind, url, passwords in named if url}
         with progress("reading") as report:
             work = restore_backup(
                 file, recovery_key, root_key, Target(data, servers), report=report
@@ -135,12 +141,6 @@ def rotate(
     )
     for path in old:
         typer.echo(f"Destroy {path}, and its copies once no backup needs them any more.")
-
-
-def _server(kind: Kind, url: str, password_file: Path | None) -> Place:
-    if not url.startswith(POSTGRESQL):
-        _fail(RestoreError(f"expected an address that begins with {POSTGRESQL}"))
-    return Place(kind, url, None if password_file is None else str(password_file.absolute()))
 
 
 def _fail(error: Exception) -> NoReturn:

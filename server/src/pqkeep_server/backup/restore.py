@@ -21,6 +21,7 @@ from pqkeep_server.backup.contents import End, Manifest, Message, Rows, read
 from pqkeep_server.backup.databases import (
     ACCOUNTS,
     KEYS,
+    POSTGRESQL,
     DatabaseError,
     Kind,
     Place,
@@ -54,6 +55,13 @@ class Target:
     """A directory that is empty or not there yet."""
     servers: Mapping[Kind, Place] = field(default_factory=dict)
     """The databases that are to be on a PostgreSQL server, and not in files."""
+
+
+def on_server(kind: Kind, url: str, password_file: Path | None) -> Place:
+    """Return where a database is on a PostgreSQL server. Raises RestoreError."""
+    if not url.startswith(POSTGRESQL):
+        raise RestoreError(f"expected an address that begins with {POSTGRESQL}")
+    return Place(kind, url, None if password_file is None else str(password_file.absolute()))
 
 
 async def restore(
