@@ -161,3 +161,23 @@ def own_rules(
         settings.write("api_key_overlap_seconds = 0\n")
     with run_installation(*arguments) as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def closed(
+    tmp_path_factory: pytest.TempPathFactory,
+    run_installation: Callable[..., AbstractContextManager[Installation]],
+) -> Iterator[Installation]:
+    """An installation set up as for others than its developer: no sign-up, cookies over TLS."""
+    folder = tmp_path_factory.mktemp("closed")
+    arguments = (folder / "data", folder / "ready.json", folder / "output")
+    with run_installation(*arguments):
+        pass
+    settings = folder / "data" / "gateway" / "settings.toml"
+    text = settings.read_text()
+    for open_, strict in (('"open"', '"operator"'), ('"loopback"', '"secure"')):
+        assert text.count(open_) == 1
+        text = text.replace(open_, strict)
+    settings.write_text(text)
+    with run_installation(*arguments) as started:
+        yield started

@@ -67,6 +67,15 @@ MATRIX: dict[str, tuple[int, ...]] = {
         *(200, 401, 401, 401, 200, 401, 404, 403, 200),
     ),
 }
+MATRIX |= {
+    #                          own  none malf revo over aftr othr susp oper
+    "GET /team/members": (403, 401, 401, 401, 403, 401, 403, 403, 200),
+    "PATCH /team/members/{id}": (403, 401, 401, 401, 403, 401, 403, 403, 404),  # nobody's
+    "DELETE /team/members/{id}": (403, 401, 401, 401, 403, 401, 403, 403, 404),
+    "GET /team/invitations": (403, 401, 401, 401, 403, 401, 403, 403, 200),
+    "DELETE /team/invitations/{id}": (403, 401, 401, 401, 403, 401, 403, 403, 404),
+}
+"""Of teams, which are people's and the operator's: see test_team.py."""
 MATRIX["DELETE /auth/sessions/{id}"] = (404, 401, 401, 401, 404, 401, 404, 403, 404)  # nobody's
 PEOPLES = (403, 401, 401, 401, 403, 401, 403, 403, 403)
 """Of what only somebody who has signed in may do: see test_roles.py."""
@@ -145,13 +154,18 @@ BODIES: Mapping[str, Callable[[Caller], dict[str, Any]]] = {
     },
     "/tenants": lambda _: {"name": f"tenant {uuid.uuid4()}"},
     "/tenants/{tenant_id}": lambda _: {"subscription": "ended"},
+    "/team/members/{id}": lambda t: {"role": "viewer", "tenant_id": t.tenant_id},
 }
 """A request that succeeds with the tenant's own API key, wherever that may succeed."""
-QUERIES: Mapping[str, dict[str, Any]] = {
-    "/kms/keys/active": KYBER,
-    "/kms/keys/{key_version}": KYBER,
-    "/kms/keys/{key_version}/usage": KYBER,
-    "/audit/consistency": {"first": 1, "second": 2},
+QUERIES: Mapping[str, Callable[[Caller], dict[str, Any]]] = {
+    "/kms/keys/active": lambda _: KYBER,
+    "/kms/keys/{key_version}": lambda _: KYBER,
+    "/kms/keys/{key_version}/usage": lambda _: KYBER,
+    "/audit/consistency": lambda _: {"first": 1, "second": 2},
+    **dict.fromkeys(
+        ("/team/members", "/team/members/{id}", "/team/invitations", "/team/invitations/{id}"),
+        lambda t: {"tenant_id": t.tenant_id},
+    ),
 }
 
 
@@ -246,13 +260,14 @@ def test_the_matrix(
     where, tenant = owner
     method, path = operation.split(" ")
     made = BODIES.get(path.replace("/key/", "/"))
-    body = None if made is None or method == "GET" else made(tenant)
-    query = {"params": QUERIES[path]} if path in QUERIES and method == "GET" else {}
+    has_body = made is not None and method in ("POST", "PATCH")
+    body = made(tenant) if made is not None and has_body else None
+    query = {"params": QUERIES[path](tenant)} if path in QUERIES and not has_body else {}
     path = path.format(
         key_version=1,
         tenant_id=tenant.tenant_id,
         version=1,
-        id=_signed_record(where, tenant) if "{id}" in path else 0,
+        id=_signed_record(where, tenant) if "/audit/" in path else uuid.uuid4(),
     )
     caller = other if credential == "other" else _shown(where, tenant, credential)
     before = _state(where, tenant)

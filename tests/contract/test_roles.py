@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 if TYPE_CHECKING:
-    from tests.conftest import Caller
+    from tests.conftest import Caller, Installation
 
 OWNER = ("owner",)
 ADMIN = (*OWNER, "admin")
@@ -37,14 +37,18 @@ MAY: Mapping[str, tuple[str, ...]] = {
     "logout": EVERYBODY,
     **dict.fromkeys(("enroll_mfa", "confirm_mfa", "disable_mfa", "step_up"), EVERYBODY),
     "change_organization": OWNER,
+    **dict.fromkeys(("list_members", "change_role"), ADMIN),
+    **dict.fromkeys(("list_invitations", "withdraw_invitation"), ADMIN),
+    "remove_member": EVERYBODY,  # oneself: whom else is in test_team.py
 }
 OPEN = frozenset(
     {"register", "login", "accept_invitation", "refresh", "verify_mfa", "check_health"}
 )
 """Where nobody's role is asked for."""
-OPEN_SIGN_UP = "create_tenant"
-"""Open to anyone in development: a session is not looked at, and not needed."""
+CREATE_TENANT = "create_tenant"
+"""In development open to anyone, whose session is not looked at: it is asked where it is not."""
 DENIED = "your role does not allow this"
+NOBODYS = "00000000-0000-4000-8000-000000000000"
 
 
 @pytest.fixture(scope="module")
@@ -74,19 +78,36 @@ def test_every_cell(
     person = new_person(new_tenant().tenant_id, role)
     last = "logout"
     wrong = []
-    for name in sorted(MAY.keys() - {OPEN_SIGN_UP}, key=lambda each: each == last):
-        method, path = operations[name]
-        filled = path.removeprefix("/api/v1").format(
-            tenant_id=person.tenant_id, version=9, key_version=9, id=1
-        )
-        answer = httpx2.request(
-            method,
-            f"{person.client.base_url}/api/v1{filled}",
-            json={} if method in ("POST", "PATCH") else None,
-            cookies=person.client.cookies,
-            trust_env=False,
-        )
-        is_denied = answer.status_code == 403 and DENIED in answer.text
-        if is_denied is (role in MAY[name]):
+    for name in sorted(MAY.keys() - {CREATE_TENANT}, key=lambda each: each == last):
+        answer = _ask(person, *operations[name])
+        if _is_denied(answer) is (role in MAY[name]):
             wrong.append((name, answer.status_code, answer.text[:200]))
     assert wrong == []
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_the_cells_of_creating_tenants(
+    operations: dict[str, tuple[str, str]], closed: Installation, role: str
+) -> None:
+    """Where sign-up is not open, a role is refused to create tenants if the table says so."""
+    person = closed.person(closed.new_tenant().tenant_id, role)
+    assert _is_denied(_ask(person, *operations[CREATE_TENANT])) is (role not in MAY[CREATE_TENANT])
+
+
+def _ask(person: Caller, method: str, path: str) -> httpx2.Response:
+    """Send a request that goes as far as the role allows; not in the envelope, perhaps."""
+    filled = path.removeprefix("/api/v1").format(
+        tenant_id=person.tenant_id, version=9, key_version=9, id=NOBODYS
+    )
+    cookies = "; ".join(f"{each.name}={each.value}" for each in person.client.cookies.jar)
+    return httpx2.request(
+        method,
+        f"{person.client.base_url}/api/v1{filled}",
+        json={} if method in ("POST", "PATCH") else None,
+        headers={"Cookie": cookies},
+        trust_env=False,
+    )
+
+
+def _is_denied(answer: httpx2.Response) -> bool:
+    return answer.status_code == 403 and DENIED in answer.text

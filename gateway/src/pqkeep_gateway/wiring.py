@@ -27,6 +27,7 @@ from pqkeep_gateway.http import (
     keys,
     mfa,
     signature,
+    team,
     tenants,
 )
 from pqkeep_gateway.http.app import create_app
@@ -41,11 +42,13 @@ from pqkeep_gateway.people.passwords import Passwords
 from pqkeep_gateway.people.second_factors import SecondFactors
 from pqkeep_gateway.people.sessions import Sessions
 from pqkeep_gateway.people.step_up import StepUp
+from pqkeep_gateway.people.team import Teams
 from pqkeep_gateway.portal import reference
 from pqkeep_gateway.storage.database import open_database
 from pqkeep_gateway.storage.outbox import SqlOutbox
 from pqkeep_gateway.storage.people import SqlSessions
 from pqkeep_gateway.storage.second_factors import SqlSecondFactors, SqlStepUps
+from pqkeep_gateway.storage.team import SqlTeams
 from pqkeep_gateway.storage.tenancy import SqlApiKeys, SqlTenants
 from pqkeep_gateway.storage.usage import SqlUsage
 from pqkeep_gateway.tenancy import plans
@@ -108,6 +111,7 @@ async def assemble(config: Config) -> Gateway:
         *auth.endpoints(entry, sessions, people, cookies, windows, open_signup=open_signup),
         *mfa.endpoints(entry, factors, step_up, all_tenants, cookies),
         *invitations.endpoints(all_tenants, entry),
+        *team.endpoints(Teams(SqlTeams(engine), courier, clock), all_tenants, cookies),
     )
     outside = (health.endpoint(key_client.is_reachable),)
 

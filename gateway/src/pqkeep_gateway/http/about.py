@@ -17,6 +17,7 @@ class Caller(StrEnum):
         "Called with the tenant's API key, by somebody whose role allows it, or with the operator's"
         " credential."
     )
+    PEOPLE = "Called by somebody whose role allows it, or with the operator's credential."
     PERSON = "Called by somebody who has signed in."
     ANYONE = "Called without a credential."
 

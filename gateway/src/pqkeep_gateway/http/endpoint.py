@@ -39,9 +39,17 @@ from pqkeep_gateway.http.about import About
 from pqkeep_gateway.http.body import ClientGoneError, read_json_object
 from pqkeep_gateway.http.cookies import ACCESS, Cookies, read_cookies
 from pqkeep_gateway.http.envelope import Data
-from pqkeep_gateway.http.errors import ApiError, Code, once_reused, too_many, unavailable
+from pqkeep_gateway.http.errors import (
+    ApiError,
+    Code,
+    once_reused,
+    too_many,
+    unavailable,
+    unknown_credential,
+)
 from pqkeep_gateway.people.attempts import TooManyAttemptsError
 from pqkeep_gateway.people.step_up import StepUp, StepUpRequiredError
+from pqkeep_gateway.people.users import UserNotFoundError
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.keys import INSTALLATION
 from pqkeep_protocol.messages import Discreet
@@ -187,7 +195,12 @@ class Resource:
                 await _send_success(send, endpoint.status, data, request_id)
         except ApiError as error:
             await send_error(send, error, request_id)
-        except (OnceReusedError, TooManyAttemptsError, UnavailableError) as refusal:
+        except (
+            OnceReusedError,
+            TooManyAttemptsError,
+            UnavailableError,
+            UserNotFoundError,
+        ) as refusal:
             await send_error(send, _answer_to(refusal), request_id)
         except ClientGoneError:
             return
@@ -263,7 +276,7 @@ class Resource:
             access_token = read_cookies(headers.get(b"cookie")).get(ACCESS, "")
             return await self._gatekeeper.admit_session(access_token)
         except UnknownCredentialError:
-            raise ApiError(Code.AUTH_001, "missing or invalid credential") from None
+            raise unknown_credential() from None
         except SuspendedError as refusal:
             error = ApiError(Code.FORBIDDEN_001, "the tenant is suspended")
             asker = Asker(str(refusal.principal), request_id, source_address)
@@ -299,7 +312,9 @@ class Resource:
         raise error
 
 
-def _answer_to(refusal: OnceReusedError | TooManyAttemptsError | UnavailableError) -> ApiError:
+def _answer_to(
+    refusal: OnceReusedError | TooManyAttemptsError | UnavailableError | UserNotFoundError,
+) -> ApiError:
     """Return what to say to what any endpoint may raise."""
     match refusal:
         case OnceReusedError():
@@ -308,6 +323,8 @@ def _answer_to(refusal: OnceReusedError | TooManyAttemptsError | UnavailableErro
             return too_many("too many attempts", limit, wait)
         case UnavailableError():
             return unavailable()
+        case UserNotFoundError():  # removed since the request was admitted
+            return unknown_credential()
 
 
 def _did_nothing(error: Exception) -> bool:

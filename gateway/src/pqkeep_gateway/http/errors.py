@@ -225,6 +225,11 @@ def error_of(kind: ErrorKind) -> ApiError:
     return ApiError(code, message, field, is_recorded=True)
 
 
+def unknown_credential() -> ApiError:
+    """Return what to say to somebody we do not know, or no longer."""
+    return ApiError(Code.AUTH_001, "missing or invalid credential")
+
+
 def unavailable(message: str = "a part of the service is unavailable") -> ApiError:
     """Return what to say where a part of the service is missing: try again in a second."""
     return ApiError(Code.SERVICE_001, message, headers={"Retry-After": "1"})

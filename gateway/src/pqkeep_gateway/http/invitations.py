@@ -39,6 +39,7 @@ def endpoints(tenants: Tenants, entry: Entry) -> tuple[Endpoint, ...]:
         except EmailTakenError:
             raise ApiError(Code.CONFLICT_001, "somebody has this e-mail address", "email") from None
         return InvitationData(
+            id=str(made.id),
             invitation_token=made.token,
             email=made.email,
             role=made.role,
@@ -55,7 +56,7 @@ def endpoints(tenants: Tenants, entry: Entry) -> tuple[Endpoint, ...]:
             permission=Permission.TEAM,
             about=About(
                 name="invite",
-                caller=Caller.EITHER,
+                caller=Caller.PEOPLE,
                 parameters=(TENANT, EMAIL, ROLE),
                 example=INVITATION,
                 codes=frozenset({Code.CONFLICT_001}),

@@ -36,6 +36,7 @@ PARTS: Mapping[str, str] = {
     "kms": "The life of keys. Private keys are never shown.",
     "tenants": "The organisations that own keys, and their API keys.",
     "auth": "People: signing in, and what belongs to their own account.",
+    "team": "The people of a tenant, and those who are invited.",
     "audit": "The audit log, and what proves that nobody changed it.",
     "service": "The service itself.",
 }

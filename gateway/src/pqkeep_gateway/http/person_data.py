@@ -65,6 +65,7 @@ class SessionsData(Data, frozen=True, kw_only=True):
 class InvitationData(Data, frozen=True, kw_only=True):
     """An invitation. Its token is shown this once."""
 
+    id: Identifier
     invitation_token: str
     email: Email
     role: Role
@@ -89,6 +90,7 @@ SESSION = SessionData(
     current=True,
 )
 INVITATION = InvitationData(
+    id="5d0f5c0a-2f0e-4f3b-9d0c-7c1f4a0b8e62",
     invitation_token="pqi_" + "0" * 43 + "3aXb2c",
     email="grace@example.com",
     role=Role.DEVELOPER,

@@ -14,6 +14,7 @@ from pqkeep_gateway.people.attempts import Attempts
 from pqkeep_gateway.people.passwords import Passwords
 from pqkeep_gateway.people.second_factors import SecondFactors
 from pqkeep_gateway.people.sessions import NoSessionError, Sessions, Tokens
+from pqkeep_gateway.people.team import InvitationId
 from pqkeep_gateway.people.users import Account, EmailTakenError, User, UserStore
 from pqkeep_gateway.tenancy.tenants import Tenant, new_tenant
 from pqkeep_protocol.audit import Event
@@ -34,6 +35,7 @@ class NoInvitationError(Exception):
 class Invitation:
     """One person may become a tenant's."""
 
+    id: InvitationId
     tenant: TenantId
     email: str
     role: Role
@@ -153,7 +155,8 @@ class Entry:
             raise EmailTakenError
         expires_at = date_of(self._clock()) + INVITATION_LIFE
         token = new_credential(CredentialKind.INVITATION)
-        invitation = Invitation(tenant, email, role, expires_at, token)
+        identifier = InvitationId(uuid4())
+        invitation = Invitation(identifier, tenant, email, role, expires_at, token)
         made = event(asker, tenant, f"invite-{role}")
         await self._store.invite(invitation, self._pepper.digest(token), made)
         await self._courier.deliver()

@@ -86,7 +86,7 @@ class SecondFactorStore(UserStore, Protocol):
         ...
 
     async def challenge(self, user: UserId, digest: bytes, until: datetime) -> None:
-        """Keep a challenge, and forget the person's that have expired."""
+        """Keep a challenge instead of the person's earlier one. Raises UserNotFoundError."""
         ...
 
     async def challenged(self, digest: bytes, now: datetime) -> UserId | None:

@@ -65,9 +65,9 @@ class SessionStore(Protocol):
     async def add(
         self, session: Session, pair: Pair, password_hash: str, events: Sequence[Event]
     ) -> None:
-        """Keep a new session, and forget those of the same person that have expired.
+        """Keep a new session and when it began, and forget the person's that have expired.
 
-        Raises NoSessionError if the person has another password by now.
+        Raises NoSessionError if the person has another password by now, or is no longer there.
         """
         ...
 

@@ -32,7 +32,7 @@ class StepUpStore(Protocol):
     """Where step-up tokens are kept. All raise UnavailableError."""
 
     async def add(self, user: UserId, digest: bytes, until: datetime, made: Event) -> None:
-        """Keep a token, and forget the person's that have expired."""
+        """Keep a token, and forget the person's that have expired. Raises UserNotFoundError."""
         ...
 
     async def reserve(self, user: UserId, digest: bytes, now: datetime) -> bool:

@@ -60,6 +60,7 @@ class SqlPeople:
             "email_key": key,
             "role": invitation.role,
             "expires_at_us": microseconds(invitation.expires_at),
+            "id": invitation.id,
         }
         async with transaction(self._engine) as connection:
             await connection.execute(
@@ -118,7 +119,7 @@ class SqlPeople:
         change = sa.update(USERS).where(USERS.c.id == user).values(password_hash=password_hash)
         async with transaction(self._engine) as connection:
             await connection.execute(change)
-            await _end(connection, SESSIONS.c.user_id == user)
+            await end_sessions(connection, SESSIONS.c.user_id == user)
             await put(connection, (changed,))
 
     async def _one(self, which: sa.ColumnElement[bool]) -> Account | None:
@@ -137,10 +138,10 @@ class SqlSessions:
     async def add(
         self, session: Session, pair: Pair, password_hash: str, events: Sequence[Event]
     ) -> None:
-        """Keep a new session, and forget those of the same person that have expired."""
-        same = sa.and_(USERS.c.id == session.user, USERS.c.password_hash == password_hash)
-        lock = sa.select(USERS.c.id).where(same).with_for_update()
+        """Keep a new session and when it began, and forget the person's that have expired."""
         now = microseconds(session.created_at)
+        same = sa.and_(USERS.c.id == session.user, USERS.c.password_hash == password_hash)
+        enter = sa.update(USERS).where(same).values(last_sign_in_at_us=now)
         over = sa.and_(SESSIONS.c.user_id == session.user, SESSIONS.c.refresh_until_us <= now)
         row = {
             "id": session.id,
@@ -151,9 +152,9 @@ class SqlSessions:
             **_pair_row(pair),
         }
         async with transaction(self._engine) as connection:
-            if (await connection.execute(lock)).one_or_none() is None:
+            if (await connection.execute(enter)).rowcount == 0:
                 raise NoSessionError
-            await _end(connection, over)
+            await end_sessions(connection, over)
             await connection.execute(sa.insert(SESSIONS), row)
             await put(connection, events)
 
@@ -166,9 +167,8 @@ class SqlSessions:
                 USERS.c.role,
                 TENANTS.c.id.label("tenant_id"),
                 TENANTS.c.status,
-                TENANTS.c.requires_mfa,
                 USERS.c.has_mfa,
-                *STANDING,
+                *REQUIRES_MFA,
             )
             .join(USERS, USERS.c.id == SESSIONS.c.user_id)
             .join(TENANTS, TENANTS.c.id == USERS.c.tenant_id)
@@ -185,9 +185,7 @@ class SqlSessions:
             role=Role(row.role),
             session=SessionId(row.session_id),
             suspended=row.status != TenantStatus.ACTIVE,
-            must_enroll=row.requires_mfa
-            and not row.has_mfa
-            and standing_of(row).plan in WITH_REQUIRED_MFA,
+            must_enroll=must_enroll(row),
         )
 
     async def refresh(self, spent: bytes, pair: Pair, now: datetime, asker: Asker) -> None:
@@ -230,12 +228,12 @@ class SqlSessions:
         """End a session of a person's. Raises NoSessionError."""
         async with transaction(self._engine) as connection:
             this = sa.and_(SESSIONS.c.user_id == user, SESSIONS.c.id == session)
-            if not await _end(connection, this):
+            if not await end_sessions(connection, this):
                 raise NoSessionError
             await put(connection, events)
 
 
-async def _end(connection: AsyncConnection, which: sa.ColumnElement[bool]) -> bool:
+async def end_sessions(connection: AsyncConnection, which: sa.ColumnElement[bool]) -> bool:
     """End sessions, with what is remembered of their tokens; return whether there were any."""
     found = (
         await connection.execute(sa.select(SESSIONS.c.id).where(which).with_for_update())
@@ -256,7 +254,7 @@ async def _end_copied(connection: AsyncConnection, spent: bytes, asker: Asker) -
         .where(SPENT_TOKENS.c.digest == spent)
     )
     row = (await connection.execute(query)).one_or_none()
-    if row is None or not await _end(connection, SESSIONS.c.id == row.id):
+    if row is None or not await end_sessions(connection, SESSIONS.c.id == row.id):
         return False
     told = event(
         asker._replace(principal=f"user:{row.user_id}"),
@@ -266,6 +264,22 @@ async def _end_copied(connection: AsyncConnection, spent: bytes, asker: Asker) -
     )
     await put(connection, (told,))
     return True
+
+
+async def lock_user(connection: AsyncConnection, user: UserId) -> None:
+    """Let nobody remove a person before the transaction is over. Raises UserNotFoundError."""
+    query = sa.select(USERS.c.id).where(USERS.c.id == user).with_for_update()
+    if (await connection.execute(query)).one_or_none() is None:
+        raise UserNotFoundError
+
+
+REQUIRES_MFA = (TENANTS.c.requires_mfa, *STANDING)
+
+
+def must_enroll(row: Any) -> bool:
+    """Return whether somebody owes a second factor: ``has_mfa``, and the columns REQUIRES_MFA."""
+    is_required = row.requires_mfa and standing_of(row).plan in WITH_REQUIRED_MFA
+    return is_required and not row.has_mfa
 
 
 def _open(digest: bytes, now: datetime) -> sa.ColumnElement[bool]:
@@ -296,10 +310,11 @@ def _user_row(account: Account) -> dict[str, object]:
 
 
 def _account(row: sa.Row[Any]) -> Account:
-    return Account(_user(row), row.password_hash, row.totp_salt, bool(row.has_mfa))
+    return Account(user_of(row), row.password_hash, row.totp_salt, bool(row.has_mfa))
 
 
-def _user(row: sa.Row[Any]) -> User:
+def user_of(row: Any) -> User:
+    """Return the person that a row of USERS is about."""
     return User(
         UserId(row.id),
         TenantId(row.tenant_id),

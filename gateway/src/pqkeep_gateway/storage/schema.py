@@ -87,6 +87,7 @@ USERS = Table(
     Column("totp_salt", LargeBinary(16), nullable=True),
     Column("totp_step", BigInteger, nullable=True),
     Column("has_mfa", Boolean, nullable=False, default=False),
+    Column("last_sign_in_at_us", BigInteger, nullable=True),
 )
 """``email_key``: the address in small letters. ``totp_step``: the last one that was accepted."""
 
@@ -123,6 +124,7 @@ INVITATIONS = Table(
     Column("email_key", String(254), nullable=False, index=True),
     Column("role", String(16), nullable=False),
     Column("expires_at_us", BigInteger, nullable=False),
+    Column("id", Uuid, nullable=False, unique=True),
 )
 
 RECOVERY_CODES = Table(
@@ -149,3 +151,6 @@ STEP_UP_TOKENS = Table(
     Column("until_us", BigInteger, nullable=False),
     Column("is_reserved", Boolean, nullable=False),
 )
+
+OF_A_USER = tuple(table for table in METADATA.tables.values() if "user_id" in table.c)
+"""What is one person's, and goes with them."""

@@ -10,7 +10,7 @@ from pqkeep_gateway.access.principals import UserId
 from pqkeep_gateway.people.second_factors import AlreadyEnrolledError
 from pqkeep_gateway.storage.database import microseconds, transaction
 from pqkeep_gateway.storage.outbox import put
-from pqkeep_gateway.storage.people import SqlPeople
+from pqkeep_gateway.storage.people import SqlPeople, lock_user
 from pqkeep_gateway.storage.schema import CHALLENGES, RECOVERY_CODES, STEP_UP_TOKENS, USERS
 from pqkeep_protocol.audit import Event
 
@@ -81,9 +81,10 @@ class SqlSecondFactors(SqlPeople):
         return True
 
     async def challenge(self, user: UserId, digest: bytes, until: datetime) -> None:
-        """Keep a challenge instead of the person's earlier one."""
+        """Keep a challenge instead of the person's earlier one. Raises UserNotFoundError."""
         row = {"digest": digest, "user_id": user, "until_us": microseconds(until)}
         async with transaction(self._engine) as connection:
+            await lock_user(connection, user)
             await connection.execute(sa.delete(CHALLENGES).where(CHALLENGES.c.user_id == user))
             await connection.execute(sa.insert(CHALLENGES), row)
 
@@ -110,7 +111,10 @@ class SqlStepUps:
         self._engine = engine
 
     async def add(self, user: UserId, digest: bytes, until: datetime, made: Event) -> None:
-        """Keep a token, and forget the person's that are over by its event's time."""
+        """Keep a token, and forget the person's that are over by its event's time.
+
+        Raises UserNotFoundError.
+        """
         over = sa.and_(STEP_UP_TOKENS.c.user_id == user, STEP_UP_TOKENS.c.until_us <= made.at_us)
         row = {
             "digest": digest,
@@ -119,6 +123,7 @@ class SqlStepUps:
             "is_reserved": False,
         }
         async with transaction(self._engine) as connection:
+            await lock_user(connection, user)
             await connection.execute(sa.delete(STEP_UP_TOKENS).where(over))
             await connection.execute(sa.insert(STEP_UP_TOKENS), row)
             await put(connection, (made,))

@@ -1,0 +1,192 @@
+"""Teams: who is in a tenant and as what, who may change that, and who is invited.
+
+Every change is decided under a lock on the whole team: two owners who remove each other at the
+same time are one owner in the end, and whoever was demoted a moment ago changes nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import NewType, Protocol
+from uuid import UUID
+
+from pqkeep_gateway.access.clock import Clock, date_of
+from pqkeep_gateway.access.principals import OperatorPrincipal, SessionPrincipal, UserId
+from pqkeep_gateway.access.roles import PERMISSIONS, Permission, Role
+from pqkeep_gateway.events import Asker, Courier, event
+from pqkeep_gateway.people.users import User
+from pqkeep_protocol.audit import Event
+from pqkeep_protocol.keys import TenantId
+
+InvitationId = NewType("InvitationId", UUID)
+Administrator = SessionPrincipal | OperatorPrincipal
+"""Who can have a say about a team; a program cannot."""
+
+
+class MemberNotFoundError(Exception):
+    """Nobody of that identifier is in the team."""
+
+
+class InvitationNotFoundError(Exception):
+    """No such invitation waits."""
+
+
+class NotForYouError(Exception):
+    """The role of whoever asks does not allow it."""
+
+
+class OwnersOnlyError(Exception):
+    """Only owners decide about owners."""
+
+
+class LastOwnerError(Exception):
+    """The team would have no owner."""
+
+
+class MemberStatus(StrEnum):
+    """Whether somebody can work."""
+
+    ACTIVE = "active"
+    MUST_ENROLL = "must_enroll"
+    """The tenant requires a second factor that they do not have yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One person, as administrators see them."""
+
+    user: User
+    status: MemberStatus
+    has_mfa: bool
+    last_sign_in_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingInvitation:
+    """An invitation that nobody has accepted yet, without its token."""
+
+    id: InvitationId
+    email: str
+    role: Role
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    """Everybody's role, at one moment."""
+
+    roles: Mapping[UserId, Role]
+
+    def require_change(self, by: Administrator, member: UserId, to: Role | None) -> None:
+        """Refuse what may not be: a member gets a role, or leaves (None).
+
+        Everybody may leave, unless they are the last owner. Raises NotForYouError,
+        MemberNotFoundError, OwnersOnlyError, LastOwnerError.
+        """
+        allowed, is_leaving = frozenset(Permission), False
+        if isinstance(by, SessionPrincipal):
+            role = self.roles.get(by.user)
+            allowed = PERMISSIONS[role] if role else frozenset()
+            is_leaving = by.user == member and to is None
+        if Permission.TEAM not in allowed and not (is_leaving and allowed):
+            raise NotForYouError
+        if member not in self.roles:
+            raise MemberNotFoundError
+        now = self.roles[member]
+        if Role.OWNER in (now, to) and Permission.OWNERS not in allowed:
+            raise OwnersOnlyError
+        owners = sum(role is Role.OWNER for role in self.roles.values())
+        if now is Role.OWNER and to is not Role.OWNER and owners == 1:
+            raise LastOwnerError
+
+
+class TeamStore(Protocol):
+    """Where teams are kept. All raise UnavailableError."""
+
+    async def members(self, tenant: TenantId) -> tuple[Member, ...]:
+        """Return everybody, whoever came first first."""
+        ...
+
+    async def change_role(
+        self,
+        tenant: TenantId,
+        member: UserId,
+        role: Role,
+        by: Administrator,
+        events: Sequence[Event],
+    ) -> Member:
+        """Give somebody a role, in one step. Raises what Team.require_change raises."""
+        ...
+
+    async def remove(
+        self, tenant: TenantId, member: UserId, by: Administrator, events: Sequence[Event]
+    ) -> None:
+        """Forget somebody and everything that lets them in, in one step.
+
+        Raises what Team.require_change raises.
+        """
+        ...
+
+    async def invitations(self, tenant: TenantId, now: datetime) -> tuple[WaitingInvitation, ...]:
+        """Return the invitations that can be accepted, the one that ends first first."""
+        ...
+
+    async def withdraw(self, tenant: TenantId, invitation: InvitationId, withdrawn: Event) -> None:
+        """Forget an invitation. Raises InvitationNotFoundError."""
+        ...
+
+
+class Teams:
+    """Shows teams and changes them."""
+
+    def __init__(self, store: TeamStore, courier: Courier, clock: Clock) -> None:
+        """Keep teams in a store."""
+        self._store = store
+        self._courier = courier
+        self._clock = clock
+
+    async def members(self, tenant: TenantId) -> tuple[Member, ...]:
+        """Return everybody, whoever came first first."""
+        return await self._store.members(tenant)
+
+    async def change_role(
+        self, tenant: TenantId, member: UserId, role: Role, by: Administrator, asker: Asker
+    ) -> Member:
+        """Give somebody a role, from their next request on.
+
+        Raises what Team.require_change raises.
+        """
+        events = _told(asker, tenant, member, "change-role", f"role-is-{role}")
+        changed = await self._store.change_role(tenant, member, role, by, events)
+        await self._courier.deliver()
+        return changed
+
+    async def remove(
+        self, tenant: TenantId, member: UserId, by: Administrator, asker: Asker
+    ) -> None:
+        """Remove somebody, and end their sessions at once.
+
+        Raises what Team.require_change raises.
+        """
+        events = _told(asker, tenant, member, "remove-member", "membership-ended")
+        await self._store.remove(tenant, member, by, events)
+        await self._courier.deliver()
+
+    async def invitations(self, tenant: TenantId) -> tuple[WaitingInvitation, ...]:
+        """Return the invitations that can be accepted, the one that ends first first."""
+        return await self._store.invitations(tenant, date_of(self._clock()))
+
+    async def withdraw(self, tenant: TenantId, invitation: InvitationId, asker: Asker) -> None:
+        """Withdraw an invitation. Raises InvitationNotFoundError."""
+        withdrawn = event(asker, tenant, "withdraw-invitation")
+        await self._store.withdraw(tenant, invitation, withdrawn)
+        await self._courier.deliver()
+
+
+def _told(
+    asker: Asker, tenant: TenantId, member: UserId, done: str, happened: str
+) -> Sequence[Event]:
+    """Return what somebody does, and what happens to somebody by it: a record has one person."""
+    whose = asker._replace(principal=f"user:{member}")
+    return event(asker, tenant, done), event(whose, tenant, happened)

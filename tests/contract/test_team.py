@@ -1,0 +1,378 @@
+"""Teams over HTTP: who is in them, who changes that, and that nothing of a removed person works."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from http.cookies import SimpleCookie
+from typing import TYPE_CHECKING
+
+import httpx2
+import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import Caller, Installation
+
+Refused = Callable[[httpx2.Response], tuple[int, str, str | None]]
+
+FORBIDDEN = (403, "ERR_FORBIDDEN_001", None)
+UNAUTHORIZED = (401, "ERR_AUTH_001", None)
+LAST_OWNER = (409, "ERR_CONFLICT_001", None)
+NO_MEMBER = (404, "ERR_NOT_FOUND_001", "id")
+ROLES = ("owner", "admin", "developer", "viewer")
+ROUNDS = 5
+
+
+@pytest.fixture
+def owner(new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]) -> Caller:
+    """The owner of a tenant that no other test uses."""
+    return new_person(new_tenant().tenant_id)
+
+
+def _id(person: Caller) -> str:
+    identifier: str = person.get("/auth/me")["id"]
+    return identifier
+
+
+def _change(by: Caller, member: str, role: object, **more: str) -> httpx2.Response:
+    return by.ask("PATCH", f"/team/members/{member}", {"role": role, **more})
+
+
+def _stepped_up(person: Caller, password: str) -> dict[str, str]:
+    return {"X-Step-Up-Token": person.post("/auth/step-up", {"password": password})["step_up_token"]}
+
+
+def _remove(by: Caller, member: str, password: str) -> httpx2.Response:
+    headers = _stepped_up(by, password)
+    return by.ask("DELETE", f"/team/members/{member}", headers=headers)
+
+
+def _roles(owner: Caller) -> dict[str, str]:
+    return {each["id"]: each["role"] for each in owner.get("/team/members")["members"]}
+
+
+def test_everybody_is_listed(
+    owner: Caller, new_person: Callable[..., Caller], new_tenant: Callable[..., Caller]
+) -> None:
+    """Owners and admins see their own team, whoever came first first, and nobody else's."""
+    new_person(new_tenant().tenant_id)
+    admin = new_person(owner.tenant_id, "admin")
+    listed = owner.get("/team/members")
+    assert listed == admin.get("/team/members")
+    assert listed["total"] == 2
+    for shown, person in zip(listed["members"], (owner, admin), strict=True):
+        me = person.get("/auth/me")
+        del me["tenant_id"]
+        assert shown == {**me, "status": "active", "last_sign_in_at": shown["last_sign_in_at"]}
+
+
+def test_the_last_sign_in_is_shown(owner: Caller, installation: Installation, password: str) -> None:
+    """Signing in again is a later last_sign_in_at than accepting the invitation was."""
+    (before,) = owner.get("/team/members")["members"]
+    fields = {"email": before["email"], "password": password}
+    installation.caller(None).post("/auth/login", fields)
+    (after,) = owner.get("/team/members")["members"]
+    assert before["created_at"] <= before["last_sign_in_at"] < after["last_sign_in_at"]
+
+
+def test_who_owes_a_second_factor_is_shown(
+    new_tenant: Callable[..., Caller], new_person: Callable[..., Caller], operator: Caller
+) -> None:
+    """Where a second factor is required, the status of somebody without one is must_enroll."""
+    owner = new_person(new_tenant().tenant_id)
+    assert owner.ask("PATCH", "/auth/organization", {"require_mfa": True}).is_success
+    (shown,) = operator.get("/team/members", tenant_id=owner.tenant_id)["members"]
+    assert (shown["status"], shown["mfa_enabled"]) == ("must_enroll", False)
+    assert owner.ask("GET", "/team/members").json()["error"]["error_code"] == "ERR_AUTH_MFA_001"
+
+
+def test_a_role_holds_from_the_next_request_on(
+    owner: Caller, new_person: Callable[..., Caller], refused: Refused
+) -> None:
+    """Whoever becomes a viewer generates no key any more, and as a developer again does."""
+    person = new_person(owner.tenant_id, "developer")
+    body = {"algorithm": "Kyber768"}
+    assert _change(owner, _id(person), "viewer").json()["data"]["role"] == "viewer"
+    assert refused(person.ask("POST", "/kms/keys/generate", body)) == FORBIDDEN
+    assert _change(owner, _id(person), "developer").is_success
+    person.post("/kms/keys/generate", body, status=201)
+
+
+@pytest.mark.parametrize("role", ["king", "", 7, None, ["owner"], {"owner": 1}])
+def test_a_role_that_is_none(owner: Caller, refused: Refused, role: object) -> None:
+    """Any other value for the role is 422, and changes nothing."""
+    assert refused(_change(owner, _id(owner), role)) == (422, "ERR_INVALID_001", "role")
+    assert _roles(owner) == {_id(owner): "owner"}
+
+
+def test_a_body_that_is_no_json(owner: Caller, refused: Refused) -> None:
+    """A body that is no JSON is 400."""
+    answer = owner.ask(
+        "PATCH",
+        f"/team/members/{_id(owner)}",
+        content=b"{",
+        headers={"Content-Type": "application/json"},
+    )
+    assert refused(answer) == (400, "ERR_INVALID_001", None)
+
+
+@pytest.mark.parametrize("member", ["1", "me", "%00", "00000000-0000-4000-8000-000000000000"])
+def test_nobody(owner: Caller, password: str, refused: Refused, member: str) -> None:
+    """An identifier that is nobody's, or none, is 404."""
+    assert refused(_change(owner, member, "viewer")) == NO_MEMBER
+    assert refused(_remove(owner, member, password)) == NO_MEMBER
+
+
+def test_another_tenant_s_member_is_not_found(
+    owner: Caller,
+    new_tenant: Callable[..., Caller],
+    new_person: Callable[..., Caller],
+    password: str,
+    refused: Refused,
+) -> None:
+    """A member of another tenant is 404, named tenant or not, and stays what they are."""
+    other = new_person(new_tenant().tenant_id)
+    new_person(other.tenant_id)
+    theirs = _id(other)
+    assert refused(_change(owner, theirs, "viewer")) == NO_MEMBER
+    assert refused(_change(owner, theirs, "viewer", tenant_id=other.tenant_id)) == NO_MEMBER
+    assert refused(_remove(owner, theirs, password)) == NO_MEMBER
+    listed = owner.get("/team/members", tenant_id=other.tenant_id)
+    assert [each["id"] for each in listed["members"]] == [_id(owner)]
+    assert _roles(other)[theirs] == "owner"
+
+
+@pytest.mark.parametrize("by", ROLES)
+@pytest.mark.parametrize("whom", ROLES)
+def test_who_changes_whom(
+    owner: Caller,
+    new_person: Callable[..., Caller],
+    password: str,
+    refused: Refused,
+    by: str,
+    whom: str,
+) -> None:
+    """Owners change everybody, admins everybody but owners, and others nobody."""
+    acting, member = new_person(owner.tenant_id, by), new_person(owner.tenant_id, whom)
+    theirs = _id(member)
+    may = by == "owner" or (by == "admin" and whom != "owner")
+    for answer in (
+        _change(acting, theirs, "viewer"),
+        _remove(acting, theirs, password),
+    ):
+        assert answer.status_code == (200 if may else 403)
+    assert _roles(owner).get(theirs) == (None if may else whom)
+
+
+def test_admins_make_no_owners(
+    owner: Caller, new_person: Callable[..., Caller], refused: Refused
+) -> None:
+    """An admin makes nobody an owner, themselves neither."""
+    admin, viewer = (new_person(owner.tenant_id, role) for role in ("admin", "viewer"))
+    for each in (admin, viewer):
+        assert refused(_change(admin, _id(each), "owner")) == FORBIDDEN
+
+
+def test_removal_needs_a_step_up(
+    owner: Caller, new_person: Callable[..., Caller], refused: Refused
+) -> None:
+    """Without a step-up token nobody is removed: 401 ERR_MFA_013."""
+    viewer = _id(new_person(owner.tenant_id, "viewer"))
+    answer = owner.ask("DELETE", f"/team/members/{viewer}")
+    assert refused(answer) == (401, "ERR_MFA_013", None)
+    assert viewer in _roles(owner)
+
+
+def test_nothing_of_a_removed_person_works(
+    owner: Caller,
+    new_person: Callable[..., Caller],
+    installation: Installation,
+    password: str,
+    refused: Refused,
+) -> None:
+    """With the next request every session, refresh token and the password are refused.
+
+    So is a step-up token that was not used, also where somebody else shows it.
+    """
+    person, elsewhere = new_person(owner.tenant_id, "admin"), installation.caller(None)
+    me = person.get("/auth/me")
+    fields = {"email": me["email"], "password": password}
+    elsewhere.post("/auth/login", fields)
+    unused = _stepped_up(person, password)
+    assert _remove(owner, me["id"], password).json()["data"] == {"removed": True}
+    for each in (person, elsewhere):
+        assert refused(each.ask("GET", "/auth/me")) == UNAUTHORIZED
+        assert refused(each.ask("POST", "/auth/refresh")) == UNAUTHORIZED
+    assert refused(elsewhere.ask("POST", "/auth/login", fields)) == UNAUTHORIZED
+    last = owner.ask("DELETE", f"/team/members/{_id(owner)}", headers=unused)
+    assert refused(last) == (401, "ERR_MFA_013", None)
+    assert list(_roles(owner)) == [_id(owner)]
+
+
+def test_a_removed_person_can_be_invited_again(
+    owner: Caller, new_person: Callable[..., Caller], password: str
+) -> None:
+    """The address is free then; whoever comes back is a new person."""
+    email = f"{uuid.uuid4()}@example.com"
+    first = _id(new_person(owner.tenant_id, "viewer", email))
+    assert _remove(owner, first, password).is_success
+    assert _id(new_person(owner.tenant_id, "viewer", email)) != first
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_everybody_may_leave(
+    owner: Caller, new_person: Callable[..., Caller], password: str, refused: Refused, role: str
+) -> None:
+    """Whoever removes themselves is signed out, the cookies are taken back; no role keeps them."""
+    person = new_person(owner.tenant_id, role)
+    answer = _remove(person, _id(person), password)
+    assert answer.is_success
+    cookies: SimpleCookie = SimpleCookie()
+    for header in answer.headers.get_list("set-cookie"):
+        cookies.load(header)
+    assert {each["max-age"] for each in cookies.values()} == {"0"}
+    assert refused(person.ask("GET", "/auth/me")) == UNAUTHORIZED
+    assert list(_roles(owner)) == [_id(owner)]
+
+
+def test_the_last_owner_stays(
+    owner: Caller,
+    new_person: Callable[..., Caller],
+    operator: Caller,
+    password: str,
+    refused: Refused,
+) -> None:
+    """The last owner is neither removed nor demoted, by nobody: 409."""
+    new_person(owner.tenant_id, "admin")
+    member, named = _id(owner), {"tenant_id": owner.tenant_id}
+    assert refused(_change(owner, member, "admin")) == LAST_OWNER
+    assert refused(_remove(owner, member, password)) == LAST_OWNER
+    assert refused(_change(operator, member, "viewer", **named)) == LAST_OWNER
+    answer = operator.ask("DELETE", f"/team/members/{member}", params=named)
+    assert refused(answer) == LAST_OWNER
+    assert _change(owner, member, "owner").is_success
+
+
+@pytest.mark.parametrize("action", ["remove", "demote"])
+def test_two_owners_at_once(
+    new_tenant: Callable[..., Caller], new_person: Callable[..., Caller], password: str, action: str
+) -> None:
+    """Of two owners who remove or demote each other at the same time exactly one stays owner."""
+    for _ in range(ROUNDS):
+        tenant = new_tenant()
+        pair = [new_person(tenant.tenant_id) for _ in range(2)]
+        ids = [_id(each) for each in pair]
+        headers = [_stepped_up(each, password) for each in pair]
+
+        def act(
+            number: int,
+            pair: list[Caller] = pair,
+            ids: list[str] = ids,
+            headers: list[dict[str, str]] = headers,
+        ) -> int:
+            other = ids[1 - number]
+            if action == "demote":
+                return _change(pair[number], other, "admin").status_code
+            path = f"/team/members/{other}"
+            return pair[number].ask("DELETE", path, headers=headers[number]).status_code
+
+        with ThreadPoolExecutor(2) as threads:
+            statuses = sorted(threads.map(act, range(2)))
+        assert statuses[0] == 200
+        assert statuses[1] in (401, 403, 409)
+        (left,) = [each for each in pair if each.ask("GET", "/team/members").is_success][:1]
+        assert list(_roles(left).values()).count("owner") == 1
+
+
+def test_the_operator_names_the_tenant(
+    owner: Caller, new_person: Callable[..., Caller], operator: Caller, refused: Refused
+) -> None:
+    """The operator sees and changes any team that is named; without a name, or a bad one, 422."""
+    viewer, named = _id(new_person(owner.tenant_id, "viewer")), {"tenant_id": owner.tenant_id}
+    assert operator.get("/team/members", **named) == owner.get("/team/members")
+    assert _change(operator, viewer, "owner", **named).is_success
+    assert operator.ask("DELETE", f"/team/members/{viewer}", params=named).is_success
+    assert list(_roles(owner)) == [_id(owner)]
+    for bad in ({}, {"tenant_id": "1"}):
+        answer = operator.ask("GET", "/team/members", params=bad)
+        assert refused(answer) == (422, "ERR_INVALID_001", "tenant_id")
+    nobodys = operator.ask("GET", "/team/members", params={"tenant_id": str(uuid.uuid4())})
+    assert refused(nobodys) == (404, "ERR_NOT_FOUND_001", "tenant_id")
+
+
+def test_the_operator_finds_members_in_their_own_team_only(
+    owner: Caller, new_tenant: Callable[..., Caller], operator: Caller, refused: Refused
+) -> None:
+    """A member of one tenant is 404 under another one's name."""
+    named = {"tenant_id": new_tenant().tenant_id}
+    assert refused(_change(operator, _id(owner), "viewer", **named)) == NO_MEMBER
+
+
+def test_invitations_wait_and_are_withdrawn(
+    owner: Caller, installation: Installation, password: str, refused: Refused
+) -> None:
+    """Who is invited is listed without the token; withdrawn, the token lets nobody in."""
+    path = f"/tenants/{owner.tenant_id}/invitations"
+    fields = {"email": f"{uuid.uuid4()}@example.com", "role": "viewer"}
+    made = owner.post(path, fields, status=201)
+    listed = owner.ask("GET", "/team/invitations")
+    assert made["invitation_token"] not in listed.text
+    token = made.pop("invitation_token")
+    assert listed.json()["data"] == {"invitations": [made], "total": 1}
+    answer = owner.ask("DELETE", f"/team/invitations/{made['id']}")
+    assert answer.json()["data"] == {"removed": True}
+    assert owner.get("/team/invitations")["total"] == 0
+    again = owner.ask("DELETE", f"/team/invitations/{made['id']}")
+    assert refused(again) == (404, "ERR_NOT_FOUND_001", "id")
+    accepted = {"token": token, "password": password}
+    refusal = installation.caller(None).refusal("/auth/accept-invitation", accepted)
+    assert refusal == (401, "ERR_AUTH_001", "token")
+
+
+def test_an_accepted_invitation_waits_no_longer(
+    owner: Caller, new_person: Callable[..., Caller]
+) -> None:
+    """Whoever has joined is a member, and not invited."""
+    new_person(owner.tenant_id, "viewer")
+    assert owner.get("/team/invitations") == {"invitations": [], "total": 0}
+
+
+def test_another_tenant_s_invitation_is_not_found(
+    owner: Caller,
+    new_tenant: Callable[..., Caller],
+    new_person: Callable[..., Caller],
+    refused: Refused,
+) -> None:
+    """Another tenant's invitation is neither listed nor withdrawn."""
+    other = new_person(new_tenant().tenant_id)
+    fields = {"email": f"{uuid.uuid4()}@example.com", "role": "viewer"}
+    made = other.post(f"/tenants/{other.tenant_id}/invitations", fields, status=201)
+    assert owner.get("/team/invitations")["total"] == 0
+    answer = owner.ask("DELETE", f"/team/invitations/{made['id']}")
+    assert refused(answer) == (404, "ERR_NOT_FOUND_001", "id")
+    assert other.get("/team/invitations")["total"] == 1
+
+
+def test_what_becomes_of_a_team_is_in_the_log(
+    owner: Caller, new_person: Callable[..., Caller], password: str
+) -> None:
+    """A change is a record of whoever makes it, and one of whom it is about, of one request."""
+    mine, theirs = f"user:{_id(owner)}", _id(new_person(owner.tenant_id, "viewer"))
+    fields = {"email": f"{uuid.uuid4()}@example.com", "role": "viewer"}
+    made = owner.post(f"/tenants/{owner.tenant_id}/invitations", fields, status=201)
+    _change(owner, theirs, "admin")
+    _remove(owner, theirs, password)
+    owner.ask("DELETE", f"/team/invitations/{made['id']}")
+    records = owner.get("/audit/records", limit=500)["records"]
+    said = [(each["principal"], each["operation"], each["request_id"]) for each in records][-6:]
+    assert [each[:2] for each in said] == [
+        (mine, "change-role"),
+        (f"user:{theirs}", "role-is-admin"),
+        (mine, "step-up"),
+        (mine, "remove-member"),
+        (f"user:{theirs}", "membership-ended"),
+        (mine, "withdraw-invitation"),
+    ]
+    assert said[0][2] == said[1][2]
+    assert said[3][2] == said[4][2]
