@@ -1,6 +1,6 @@
 """How people come in: by a password, by an invitation, by signing up, and by a new password."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 from uuid import uuid4
@@ -71,6 +71,10 @@ class EntryStore(UserStore, Protocol):
         """Keep a tenant and its owner. Raises NameTakenError, EmailTakenError."""
         ...
 
+    async def renew_hash(self, account: Account, password_hash: str) -> bool:
+        """Keep another hash of the same password, in one step, unless the hash is another by now."""
+        ...
+
     async def change_password(self, user: UserId, password_hash: str, changed: Event) -> None:
         """Keep another password, and end every session of the person's, in one step."""
         ...
@@ -112,6 +116,7 @@ class Entry:
         if account is None or not is_right:
             await self._tell_of_failure(account, asker)
             raise WrongPasswordError
+        account = await self._renewed(account, password)
         if account.has_mfa:
             raise await self._factors.challenge(account)
         return await self._begin(account, asker)
@@ -174,6 +179,21 @@ class Entry:
         password_hash = await self._passwords.hash(password)
         account = await self._store.accept(digest, password_hash, now, asker)
         return account.user, await self._sessions.begin(account, asker)
+
+    async def _renewed(self, account: Account, password: str) -> Account:
+        """Return somebody with a hash of today's costs; their password is right.
+
+        Raises WrongPasswordError if it is another one meanwhile.
+        """
+        if not self._passwords.is_outdated(account.password_hash):
+            return account
+        renewed = replace(account, password_hash=await self._passwords.hash_again(password))
+        if await self._store.renew_hash(account, renewed.password_hash):
+            return renewed
+        now = await self._store.get(account.user.id)
+        if not await self._passwords.verify(now.password_hash, password):
+            raise WrongPasswordError
+        return now
 
     async def _begin(self, account: Account, asker: Asker) -> Tokens:
         try:

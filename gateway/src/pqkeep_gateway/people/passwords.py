@@ -49,7 +49,15 @@ class Passwords:
     async def hash(self, password: str) -> str:
         """Return what to keep. Raises UnfitPasswordError, UnavailableError."""
         require_fit(password)
+        return await self.hash_again(password)
+
+    async def hash_again(self, password: str) -> str:
+        """Return what to keep of somebody's password, as it is. Raises UnavailableError."""
         return await self._work(lambda: self._hasher.hash(self._digest(password)))
+
+    def is_outdated(self, password_hash: str) -> bool:
+        """Return whether a hash has other costs than new ones have."""
+        return self._hasher.check_needs_rehash(password_hash)
 
     async def verify(self, password_hash: str | None, password: str) -> bool:
         """Return whether it is the password; None: of nobody. Raises UnavailableError."""

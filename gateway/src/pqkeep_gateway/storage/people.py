@@ -114,6 +114,15 @@ class SqlPeople:
                 raise EmailTakenError from None
             raise NameTakenError from None
 
+    async def renew_hash(self, account: Account, password_hash: str) -> bool:
+        """Keep another hash of the same password, unless the hash is another by now."""
+        same = sa.and_(
+            USERS.c.id == account.user.id, USERS.c.password_hash == account.password_hash
+        )
+        renew = sa.update(USERS).where(same).values(password_hash=password_hash)
+        async with transaction(self._engine) as connection:
+            return (await connection.execute(renew)).rowcount == 1
+
     async def change_password(self, user: UserId, password_hash: str, changed: Event) -> None:
         """Keep another password, and end every session of the person's."""
         change = sa.update(USERS).where(USERS.c.id == user).values(password_hash=password_hash)
