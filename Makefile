@@ -10,7 +10,7 @@ DISTRIBUTIONS := protocol keyservice gateway server sdk
 METADATA := $(DISTRIBUTIONS:%=%/pyproject.toml)
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: help run test lint format types bench fuzz campaign lock clean
+.PHONY: help run test lint format types bench fuzz campaign races lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -41,6 +41,9 @@ fuzz: .venv/run .venv-fuzz/made ## send generated requests: make fuzz ARGS="--ca
 
 campaign: .venv/dev ## kill an installation under load, 50 times, and go through its books
 	$(BIN)/python -m tests.campaign $(ARGS)
+
+races: .venv/dev ## try each single-use token of people 32 times at once, 200 times over
+	PQKEEP_ROUNDS=200 $(BIN)/pytest gateway/tests/test_people_database.py --timeout 1200 -k once $(ARGS)
 
 lock: .venv/dev ## lock dependencies with hashes
 	requirements/lock

@@ -1,7 +1,12 @@
 """Who had pqkeep before keeps everything: an old accounts database becomes a new one."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
@@ -13,8 +18,13 @@ from pqkeep_gateway.access.authentication import Found
 from pqkeep_gateway.access.principals import ApiKeyPrincipal
 from pqkeep_gateway.access.standing import PLAN_OF, Plan, Standing, Tier
 from pqkeep_gateway.storage.database import microseconds, open_database
+from pqkeep_gateway.storage.team import SqlTeams
 from pqkeep_gateway.storage.tenancy import SqlApiKeys, SqlTenants
 from pqkeep_gateway.tenancy.tenants import Tenant
+from pqkeep_protocol.keys import TenantId
+
+if TYPE_CHECKING:
+    from gateway.tests.conftest import Location
 
 DIGEST = bytes(range(32))
 
@@ -31,10 +41,7 @@ def first_database(database_path: Path, tenants: list[Tenant]) -> Path:
     """A database of the first version, with those tenants, and an API key of the first of them."""
     engine = sa.create_engine(f"sqlite:///{database_path}")
     with engine.begin() as connection:
-        config = Config()
-        config.set_main_option("script_location", "pqkeep_gateway.storage:migrations")
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
+        _migrate(connection, "0001")
         for tenant in tenants:
             connection.execute(
                 sa.text("INSERT INTO tenants VALUES (:id, :name, :plan, 'active', :made, :made)"),
@@ -51,6 +58,13 @@ def first_database(database_path: Path, tenants: list[Tenant]) -> Path:
         )
     engine.dispose()
     return database_path
+
+
+def _migrate(connection: sa.Connection, to: str) -> None:
+    config = Config()
+    config.set_main_option("script_location", "pqkeep_gateway.storage:migrations")
+    config.attributes["connection"] = connection
+    command.upgrade(config, to)
 
 
 @pytest.fixture
@@ -77,3 +91,30 @@ async def test_api_keys_are_still_known(migrated: AsyncEngine, tenants: list[Ten
     await migrated.dispose()
     standing = Standing(tenants[0].standing.tier)
     assert found == Found(ApiKeyPrincipal(tenants[0].id, standing, 3, suspended=False))
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+async def test_waiting_invitations_get_names(location: Location) -> None:
+    """Invitations of before there were teams wait on, each with a name of its own."""
+    tenant, digests = uuid4(), (bytes(32), DIGEST)
+    driver = location.name.replace("postgresql:", "postgresql+psycopg:")
+    engine = sa.create_engine(driver if "://" in driver else f"sqlite:///{driver}")
+    with engine.begin() as connection:
+        _migrate(connection, "0006")
+        made = sa.text(
+            "INSERT INTO tenants (id, name, tier, subscription, status, created_at_us,"
+            " updated_at_us) VALUES (:id, 'old', 'free', 'active', 'active', 1, 1)"
+        )
+        connection.execute(made.bindparams(sa.bindparam("id", tenant, sa.Uuid())))
+        waiting = sa.text(
+            "INSERT INTO invitations VALUES (:digest, :id, :email, :email, 'viewer', 2)"
+        )
+        for digest in digests:
+            values = {"digest": digest, "email": digest.hex()}
+            connection.execute(waiting.bindparams(sa.bindparam("id", tenant, sa.Uuid())), values)
+    engine.dispose()
+    opened = await open_database(location.name)
+    listed = await SqlTeams(opened).invitations(TenantId(tenant), datetime(1970, 1, 1, tzinfo=UTC))
+    await opened.dispose()
+    assert {each.email for each in listed} == {each.hex() for each in digests}
+    assert len({each.id for each in listed}) == len(digests)

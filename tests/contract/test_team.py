@@ -21,7 +21,7 @@ UNAUTHORIZED = (401, "ERR_AUTH_001", None)
 LAST_OWNER = (409, "ERR_CONFLICT_001", None)
 NO_MEMBER = (404, "ERR_NOT_FOUND_001", "id")
 ROLES = ("owner", "admin", "developer", "viewer")
-ROUNDS = 5
+ROUNDS = 2
 
 
 @pytest.fixture
@@ -40,7 +40,9 @@ def _change(by: Caller, member: str, role: object, **more: str) -> httpx2.Respon
 
 
 def _stepped_up(person: Caller, password: str) -> dict[str, str]:
-    return {"X-Step-Up-Token": person.post("/auth/step-up", {"password": password})["step_up_token"]}
+    return {
+        "X-Step-Up-Token": person.post("/auth/step-up", {"password": password})["step_up_token"]
+    }
 
 
 def _remove(by: Caller, member: str, password: str) -> httpx2.Response:
@@ -67,7 +69,9 @@ def test_everybody_is_listed(
         assert shown == {**me, "status": "active", "last_sign_in_at": shown["last_sign_in_at"]}
 
 
-def test_the_last_sign_in_is_shown(owner: Caller, installation: Installation, password: str) -> None:
+def test_the_last_sign_in_is_shown(
+    owner: Caller, installation: Installation, password: str
+) -> None:
     """Signing in again is a later last_sign_in_at than accepting the invitation was."""
     (before,) = owner.get("/team/members")["members"]
     fields = {"email": before["email"], "password": password}
@@ -144,25 +148,17 @@ def test_another_tenant_s_member_is_not_found(
 
 
 @pytest.mark.parametrize("by", ROLES)
-@pytest.mark.parametrize("whom", ROLES)
 def test_who_changes_whom(
-    owner: Caller,
-    new_person: Callable[..., Caller],
-    password: str,
-    refused: Refused,
-    by: str,
-    whom: str,
+    owner: Caller, new_person: Callable[..., Caller], password: str, by: str
 ) -> None:
-    """Owners change everybody, admins everybody but owners, and others nobody."""
-    acting, member = new_person(owner.tenant_id, by), new_person(owner.tenant_id, whom)
-    theirs = _id(member)
-    may = by == "owner" or (by == "admin" and whom != "owner")
-    for answer in (
-        _change(acting, theirs, "viewer"),
-        _remove(acting, theirs, password),
-    ):
-        assert answer.status_code == (200 if may else 403)
-    assert _roles(owner).get(theirs) == (None if may else whom)
+    """Owners change and remove everybody, admins everybody but owners, and others nobody."""
+    acting = new_person(owner.tenant_id, by)
+    for whom in ROLES:
+        theirs = _id(new_person(owner.tenant_id, whom))
+        may = by == "owner" or (by == "admin" and whom != "owner")
+        changed, removed = _change(acting, theirs, whom), _remove(acting, theirs, password)
+        assert changed.status_code == removed.status_code == (200 if may else 403)
+        assert _roles(owner).get(theirs) == (None if may else whom)
 
 
 def test_admins_make_no_owners(

@@ -1,0 +1,87 @@
+"""Who may change whom in a team: every combination, without a database."""
+
+from uuid import uuid4
+
+import pytest
+
+from pqkeep_gateway.access.principals import OperatorPrincipal, SessionId, SessionPrincipal, UserId
+from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.access.standing import Standing, Tier
+from pqkeep_gateway.people.team import (
+    LastOwnerError,
+    MemberNotFoundError,
+    NotForYouError,
+    OwnersOnlyError,
+    Team,
+)
+from pqkeep_protocol.keys import TenantId
+
+NEW = (*Role, None)
+"""What somebody can become; None: nobody."""
+
+
+def _person(role: Role = Role.OWNER) -> SessionPrincipal:
+    """Return somebody whose session began with a role."""
+    user, session = UserId(uuid4()), SessionId(uuid4())
+    standing = Standing(Tier.FREE)
+    return SessionPrincipal(TenantId(uuid4()), standing, user, role, session, suspended=False)
+
+
+def _expected(by: Role, now: Role, to: Role | None) -> type[Exception] | None:
+    """Return what a team of three owners says to one member who changes another."""
+    if by not in (Role.OWNER, Role.ADMIN):
+        return NotForYouError
+    return OwnersOnlyError if by is Role.ADMIN and Role.OWNER in (now, to) else None
+
+
+@pytest.mark.parametrize("by", Role)
+@pytest.mark.parametrize("now", Role)
+@pytest.mark.parametrize("to", NEW)
+def test_every_cell(by: Role, now: Role, to: Role | None) -> None:
+    """Owners change everybody, admins everybody but owners and into owners, others nobody."""
+    asks, member, others = _person(), UserId(uuid4()), [UserId(uuid4()) for _ in range(2)]
+    team = Team({asks.user: by, member: now, **dict.fromkeys(others, Role.OWNER)})
+    expected = _expected(by, now, to)
+    if expected is None:
+        team.require_change(asks, member, to)
+    else:
+        with pytest.raises(expected):
+            team.require_change(asks, member, to)
+
+
+@pytest.mark.parametrize("role", Role)
+def test_leaving(role: Role) -> None:
+    """In any role one may leave."""
+    asks = _person()
+    Team({asks.user: role, UserId(uuid4()): Role.OWNER}).require_change(asks, asks.user, None)
+
+
+@pytest.mark.parametrize("to", [each for each in NEW if each is not Role.OWNER])
+def test_the_last_owner_stays(to: Role | None) -> None:
+    """The last owner stays one, whoever asks; as an owner they may stay."""
+    asks = _person()
+    team = Team({asks.user: Role.OWNER, UserId(uuid4()): Role.ADMIN})
+    for each in (asks, OperatorPrincipal()):
+        with pytest.raises(LastOwnerError):
+            team.require_change(each, asks.user, to)
+        team.require_change(each, asks.user, Role.OWNER)
+
+
+@pytest.mark.parametrize("to", NEW)
+def test_the_operator_decides_about_everybody_but_strangers(to: Role | None) -> None:
+    """The operator changes any member of the team, and nobody who is none."""
+    member = UserId(uuid4())
+    team = Team({member: Role.OWNER, UserId(uuid4()): Role.OWNER})
+    team.require_change(OperatorPrincipal(), member, to)
+    with pytest.raises(MemberNotFoundError):
+        team.require_change(OperatorPrincipal(), UserId(uuid4()), to)
+
+
+@pytest.mark.parametrize("to", NEW)
+def test_what_counts_is_the_role_of_now(to: Role | None) -> None:
+    """Whoever is no member any more changes nothing, whatever their session began as."""
+    member, gone = UserId(uuid4()), _person(Role.OWNER)
+    team = Team({member: Role.VIEWER, UserId(uuid4()): Role.OWNER})
+    for each in (member, gone.user):
+        with pytest.raises(NotForYouError):
+            team.require_change(gone, each, to)
