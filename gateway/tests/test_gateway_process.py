@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -52,6 +53,11 @@ def _open_password(folder: Path) -> None:
     _set(folder, 'rate_windows_password_file = "password"\nrate_windows = "redis://127.0.0.1:1"')
 
 
+def _cookies(folder: Path, host: str) -> None:
+    _set(folder, f'cookies = "loopback"\nhost = "{host}"')
+
+
+EVERYWHERE = "0.0.0.0"  # noqa: S104 - it is the mistake
 MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
     "an unknown setting": (lambda at: _set(at, "colour = 1"), "colour"),
     "an unknown tier": (lambda at: _plans(at, "[gold]\napi_keys = 1\n"), "plans.toml"),
@@ -74,6 +80,14 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
         ),
         "a file of its own",
     ),
+    "cookies without TLS on every address": (
+        lambda at: _cookies(at, EVERYWHERE),
+        f"not {EVERYWHERE}",
+    ),
+    "cookies without TLS on another address": (
+        lambda at: _cookies(at, "192.0.2.7"),
+        "not 192.0.2.7",
+    ),
     "another kind of address": (
         lambda at: _set(at, 'rate_windows = "https://127.0.0.1:1"'),
         "rate_windows",
@@ -81,40 +95,68 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
+def _start(folder: Path, *options: str, fds: tuple[int, ...] = ()) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "pqkeep_gateway", str(folder / "settings.toml"), *options],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={"PATH": os.defpath},
+        pass_fds=fds,
+        text=True,
+    )
+
+
+def _refusal(process: subprocess.Popen[str]) -> str:
+    """Return the one line with which a gateway does not start."""
+    said, _ = process.communicate(timeout=SECONDS)
+    assert process.returncode == os.EX_CONFIG, said
+    assert said.count("\n") == 1
+    return said
+
+
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_in_the_setup_is_refused(folder: Path, mistake: str) -> None:
     """The process ends at once with status 78, and says what is wrong in one line, no secret in it."""
     make, expected = MISTAKES[mistake]
     make(folder)
-    ended = subprocess.run(
-        [sys.executable, "-P", "-m", "pqkeep_gateway", str(folder / "settings.toml")],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env={"PATH": os.defpath},
-        timeout=SECONDS,
-        check=False,
-        text=True,
-    )
-    assert ended.returncode == os.EX_CONFIG, ended.stdout
-    assert expected in ended.stdout
-    assert ended.stdout.count("\n") == 1
-    assert "secret-of-the-windows" not in ended.stdout
+    said = _refusal(_start(folder))
+    assert expected in said
+    assert "secret-of-the-windows" not in said
+
+
+def test_cookies_fit_the_socket_that_is_handed_over(folder: Path) -> None:
+    """A socket on every address is not loopback, whatever address the settings name."""
+    _cookies(folder, "127.0.0.1")
+    with socket.create_server((EVERYWHERE, 0)) as listener:
+        fd = listener.fileno()
+        assert f"not {EVERYWHERE}" in _refusal(_start(folder, f"--fd={fd}", fds=(fd,)))
+
+
+@pytest.mark.parametrize(
+    ("cookies", "host"),
+    [("loopback", "127.0.0.1"), ("loopback", "localhost"), ("secure", EVERYWHERE)],
+)
+def test_cookies_that_fit(folder: Path, cookies: str, host: str) -> None:
+    """On loopback cookies may go without TLS, and where they do not, any address is served."""
+    _set(folder, f'cookies = "{cookies}"\nhost = "{host}"')
+    process = _start(folder)
+    assert process.stdout is not None
+    with process:
+        try:
+            said = next(line for line in process.stdout if "Uvicorn running" in line)
+        finally:
+            process.terminate()
+            process.stdout.read()
+    assert f"//{host}:" in said
 
 
 def test_a_gateway_that_is_told_to_stop_closes_its_database(folder: Path) -> None:
     """SIGTERM and SIGINT end it with status 0, and all of the database is in its one file."""
     for number in (signal.SIGTERM, signal.SIGINT):
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "pqkeep_gateway", str(folder / "settings.toml")],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env={"PATH": os.defpath},
-            text=True,
-        )
-        assert process.stderr is not None
-        with process.stderr as log:
+        process = _start(folder)
+        assert process.stdout is not None
+        with process.stdout as log:
             assert any("Uvicorn running" in line for line in log)
             process.send_signal(number)
             log.read()

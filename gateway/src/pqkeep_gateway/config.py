@@ -43,7 +43,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     portal_url: str | None = None
     """Where people reach the portal, https://…; needed where a proxy changes the Host header."""
     cookies: Literal["secure", "loopback"] = "secure"
-    """Whether browsers send cookies over TLS only. "loopback" is for development, on one machine."""
+    """Whether browsers send cookies over TLS only. "loopback" is for development, on one machine:
+    a gateway that listens on another address does not start with it."""
     api_key_overlap_seconds: Annotated[int, Meta(ge=0, le=86_400)] = 30
     """How long a rotated API key is still accepted."""
     plans_file: str | None = None

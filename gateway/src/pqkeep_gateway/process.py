@@ -12,6 +12,7 @@ import os
 import resource
 import signal
 import socket
+from ipaddress import ip_address
 from pathlib import Path
 
 import uvicorn
@@ -41,7 +42,9 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         settings = config.read(arguments.settings)
-        uvloop.run(serve(settings, arguments.fd))
+        listener = None if arguments.fd is None else socket.socket(fileno=arguments.fd)
+        _require_fitting_cookies(settings, listener)
+        uvloop.run(serve(settings, listener))
     except ConfigError as error:
         _LOG.critical("%s", error)
         return os.EX_CONFIG
@@ -50,8 +53,24 @@ def main() -> int:
     return os.EX_OK
 
 
-async def serve(settings: Config, fd: int | None) -> None:
-    """Put the parts together and serve."""
+def _require_fitting_cookies(settings: Config, listener: socket.socket | None) -> None:
+    """Send no cookies without TLS to another machine. Raises ConfigError."""
+    if settings.cookies != "loopback":
+        return
+    host = settings.host if listener is None else listener.getsockname()[0]
+    try:
+        addresses = [found[4][0] for found in socket.getaddrinfo(host, None)]
+        fits = all(ip_address(address).is_loopback for address in addresses)
+    except (OSError, ValueError):
+        fits = False
+    if not fits:
+        raise ConfigError(
+            f'cookies: "loopback" is for a gateway that listens on a loopback address, not {host}'
+        )
+
+
+async def serve(settings: Config, listener: socket.socket | None) -> None:
+    """Put the parts together and serve, on a socket that is there already or on one of our own."""
     gateway = await assemble(settings)
     server = uvicorn.Server(
         uvicorn.Config(
@@ -80,7 +99,7 @@ async def serve(settings: Config, fd: int | None) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)  # uvicorn raises it once more when it has drained
     try:
-        await server.serve(None if fd is None else [socket.socket(fileno=fd)])
+        await server.serve(None if listener is None else [listener])
     finally:
         delivering.cancel()
         connected.cancel()
