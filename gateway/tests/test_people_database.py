@@ -29,13 +29,7 @@ from pqkeep_gateway.people.second_factors import (
     SecondFactors,
     WrongCodeError,
 )
-from pqkeep_gateway.people.sessions import (
-    ACCESS_LIFE,
-    REFRESH_LIFE,
-    NoSessionError,
-    Sessions,
-    Tokens,
-)
+from pqkeep_gateway.people.sessions import NoSessionError, Sessions, Tokens
 from pqkeep_gateway.people.step_up import StepUp, StepUpRequiredError
 from pqkeep_gateway.people.team import (
     InvitationNotFoundError,
@@ -63,6 +57,8 @@ ASKER = Asker("anonymous", "1", "127.0.0.1")
 PASSWORD = "the horse prefers oats"  # noqa: S105 - nobody's
 EMAIL = "ada@example.com"
 RIVALS = 32
+MOMENT = 1 / 1024
+"""Of a second: exact in a clock's reading."""
 
 
 def is_wrong_code(error: Exception) -> bool:
@@ -208,18 +204,30 @@ async def test_an_invitation_is_accepted_once(world: World) -> None:
 
 
 async def test_tokens_end_when_they_should(world: World) -> None:
-    """An access token is accepted for 15 minutes, a refresh token for 7 days, to the second."""
+    """An access token is accepted for 15 minutes, a refresh token for 7 days: not a moment more."""
     began = world.now
     tokens = await world.join()
-    world.now = began + ACCESS_LIFE.total_seconds() - 1
+    world.now = began + 15 * 60 - MOMENT
     assert await world.sessions.find(tokens.access)
-    world.now += 1
+    world.now = began + 15 * 60
     assert await world.sessions.find(tokens.access) is None
-    world.now = began + REFRESH_LIFE.total_seconds() - 1
+    world.now = began = began + 7 * 86_400 - MOMENT
     tokens = await world.sessions.refresh(tokens.refresh, ASKER)
-    world.now += REFRESH_LIFE.total_seconds()
+    world.now = began + 7 * 86_400
     with pytest.raises(NoSessionError):
         await world.sessions.refresh(tokens.refresh, ASKER)
+
+
+async def test_a_refreshed_access_token_has_its_own_time(world: World) -> None:
+    """A refresh opens the session for 15 minutes from then on, and what was before for no more."""
+    old = await world.join()
+    world.now += 10 * 60
+    new = await world.sessions.refresh(old.refresh, ASKER)
+    assert await world.sessions.find(old.access) is None
+    world.now += 15 * 60 - MOMENT
+    assert await world.sessions.find(new.access)
+    world.now += MOMENT
+    assert await world.sessions.find(new.access) is None
 
 
 async def test_an_invitation_ends_after_a_week(world: World) -> None:
@@ -381,7 +389,7 @@ async def test_an_action_that_may_have_been_done_uses_a_step_up_token_up(world: 
 async def test_a_step_up_token_ends_after_300_seconds(world: World) -> None:
     """A token acts until its 300 seconds are over, and not for anybody else."""
     person = await world.person()
-    token = await world.step_up.issue(person, PASSWORD, ASKER)
+    token, other_token = [await world.step_up.issue(person, PASSWORD, ASKER) for _ in range(2)]
 
     async def act() -> None:
         """Do nothing."""
@@ -389,7 +397,9 @@ async def test_a_step_up_token_ends_after_300_seconds(world: World) -> None:
     other = replace(person, user=UserId(uuid4()))
     with pytest.raises(StepUpRequiredError):
         await world.step_up.spend(other, token, act, is_wrong_code)
-    world.now += 300
+    world.now += 300 - MOMENT
+    await world.step_up.spend(person, other_token, act, is_wrong_code)
+    world.now += MOMENT
     with pytest.raises(StepUpRequiredError):
         await world.step_up.spend(person, token, act, is_wrong_code)
 

@@ -6,7 +6,7 @@ import base64
 import hmac
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
+from tests.e2e.forms import forms
 
 from pqkeep_keyservice.keyring import SealedSeed
 from pqkeep_keyservice.storage.sealing import Sealer, place, read_root_key
@@ -38,18 +39,6 @@ class Run:
     def databases(self) -> dict[str, bytes]:
         """Return the content of every database file, with what SQLite keeps beside it."""
         return {path.name: path.read_bytes() for path in self.data.rglob("*.sqlite3*")}
-
-
-def forms(secret: bytes) -> Iterator[bytes]:
-    """Every form in which a secret could have been written down."""
-    yield secret
-    yield secret.hex().encode()
-    yield secret.hex().upper().encode()
-    for shift in range(3):
-        # The characters in the middle are the same wherever base64 began to count.
-        yield base64.b64encode(bytes(shift) + secret)[4:-4]
-        yield base64.urlsafe_b64encode(bytes(shift) + secret)[4:-4]
-    yield repr(secret)[2:-1].encode()
 
 
 def work(caller: Caller, run: Run) -> None:

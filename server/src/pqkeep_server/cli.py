@@ -14,7 +14,13 @@ from pqkeep_keyservice.config import ConfigError
 from pqkeep_server import administration
 from pqkeep_server.dev import HOST, Dev, DevError, Ready, data_directory, write_private
 from pqkeep_server.initialise import ACCOUNTS_FILE, KEYS_FILE, Stores
-from pqkeep_server.operator import GatewayError, Operator, invitation_link
+from pqkeep_server.operator import (
+    CredentialFileError,
+    GatewayError,
+    Operator,
+    invitation_link,
+    read_credential,
+)
 from pqkeep_server.selftest import run as run_selftest
 
 app = typer.Typer(
@@ -119,7 +125,8 @@ def create_person(
     email: Annotated[str, typer.Option(help="Whom to invite.")],
     tenant: Annotated[str, typer.Option(metavar="ID", help="The tenant they belong to.")],
     operator_key_file: Annotated[
-        Path, typer.Option(help="A file with the operator's credential, and nothing else.")
+        Path,
+        typer.Option(help="A file of mode 0400 with the operator's credential, and nothing else."),
     ],
     role: Annotated[str, typer.Option(help="owner, admin, developer or viewer.")] = "owner",
     port: Annotated[int, typer.Option(min=1, max=65535, help="The gateway's port here.")] = 8080,
@@ -129,12 +136,9 @@ def create_person(
 ) -> None:
     """Invite somebody: print a link, good once and for a week, where they choose a password."""
     try:
-        operator = Operator(HOST, port, operator_key_file.read_text().strip())
+        operator = Operator(HOST, port, read_credential(operator_key_file))
         token = operator.invite(tenant, email, role)
-    except OSError as error:
-        typer.echo(f"pqkeepd: cannot read {operator_key_file}: {error.strerror}", err=True)
-        raise typer.Exit(1) from None
-    except (GatewayError, ValueError) as error:
+    except (CredentialFileError, GatewayError) as error:
         typer.echo(f"pqkeepd: {error}", err=True)
         raise typer.Exit(1) from None
     typer.echo(invitation_link(portal_url, token))

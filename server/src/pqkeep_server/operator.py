@@ -2,7 +2,11 @@
 
 import http.client
 import json
+from pathlib import Path
 from typing import Any
+
+from pqkeep_gateway.access.credentials import CredentialKind, kind_of
+from pqkeep_gateway.config import ConfigError, read_private
 
 TIMEOUT_SECONDS = 15.0
 READY_SECONDS = 1.0
@@ -15,6 +19,21 @@ class GatewayError(Exception):
         """Carry the documented error code, if there is one."""
         super().__init__(message)
         self.code = code
+
+
+class CredentialFileError(Exception):
+    """There is no operator's credential in a file. The message does not repeat what there is."""
+
+
+def read_credential(path: Path) -> str:
+    """Return what is in a file that nobody else can read. Raises CredentialFileError."""
+    try:
+        text = read_private(path).decode("ascii", "replace").strip()
+    except ConfigError as error:
+        raise CredentialFileError(str(error)) from None
+    if kind_of(text) is not CredentialKind.OPERATOR:
+        raise CredentialFileError(f"{path} has something else than the operator's credential")
+    return text
 
 
 def invitation_link(portal_url: str, token: str) -> str:

@@ -1,0 +1,16 @@
+"""How a secret looks that was written down where it does not belong."""
+
+import base64
+from collections.abc import Iterator
+
+
+def forms(secret: bytes) -> Iterator[bytes]:
+    """Every form in which a secret could have been written down."""
+    yield secret
+    yield secret.hex().encode()
+    yield secret.hex().upper().encode()
+    for shift in range(3):
+        # The characters in the middle are the same wherever base64 began to count.
+        yield base64.b64encode(bytes(shift) + secret)[4:-4]
+        yield base64.urlsafe_b64encode(bytes(shift) + secret)[4:-4]
+    yield repr(secret)[2:-1].encode()

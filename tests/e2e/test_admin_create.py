@@ -1,0 +1,168 @@
+"""``pqkeepd admin create`` as a program: one link for one person, and no secret beside it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sysconfig
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import pytest
+
+from pqkeep_gateway.access.credentials import CredentialKind, new_credential
+
+if TYPE_CHECKING:
+    from tests.conftest import Caller, Installation
+
+PQKEEPD = Path(sysconfig.get_path("scripts")) / "pqkeepd"
+PORTAL = "https://keep.example.com/"
+SECONDS = 60
+NOBODYS_KEY = new_credential(CredentialKind.OPERATOR)
+
+Create = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def key_file(installation: Installation, tmp_path: Path) -> Path:
+    """A file with the operator's credential, for its owner's eyes."""
+    file = tmp_path / "operator.key"
+    file.write_text(installation.ready["operator_key"] + "\n")
+    file.chmod(0o400)
+    return file
+
+
+@pytest.fixture
+def tenant(new_tenant: Callable[..., Caller]) -> str:
+    """A tenant without people."""
+    return new_tenant().tenant_id
+
+
+@pytest.fixture
+def create(installation: Installation, key_file: Path, tenant: str) -> Create:
+    """Run the command; return its status, and what it wrote to stdout and stderr."""
+
+    def run(email: str, **options: str | Path) -> tuple[int, str, str]:
+        given = {
+            "email": email,
+            "tenant": tenant,
+            "operator-key-file": key_file,
+            "port": str(urlsplit(installation.base_url).port),
+            "portal-url": PORTAL,
+            **options,
+        }
+        ended = subprocess.run(
+            [PQKEEPD, "admin", "create", *(f"--{name}={value}" for name, value in given.items())],
+            env={"PATH": os.defpath, "COLUMNS": "200"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        assert installation.ready["operator_key"] not in ended.stdout + ended.stderr
+        return ended.returncode, ended.stdout, ended.stderr
+
+    return run
+
+
+def _email() -> str:
+    return f"{uuid.uuid4()}@example.com"
+
+
+def test_the_link_lets_one_person_in(
+    create: Create, installation: Installation, tenant: str, password: str
+) -> None:
+    """It prints a link and nothing else; who follows it is the owner, and a second time it is 401."""
+    email = _email()
+    status, link, errors = create(email)
+    assert (status, errors) == (0, "")
+    start, _, token = link.removesuffix("\n").partition("#")
+    assert start == "https://keep.example.com/invitation"
+    fields = {"token": token, "password": password}
+    person = installation.caller(None)
+    made = person.post("/auth/accept-invitation", fields, status=201)
+    assert (made["email"], made["role"], made["tenant_id"]) == (email, "owner", tenant)
+    refusal = installation.caller(None).refusal("/auth/accept-invitation", fields)
+    assert refusal == (401, "ERR_AUTH_001", "token")
+    assert person.get("/team/invitations")["total"] == 0
+
+
+def test_a_later_link_is_the_one_that_holds(
+    create: Create, installation: Installation, password: str
+) -> None:
+    """Of two links for the same address the first is over when the second is made."""
+    email = _email()
+    first, second = (create(email, role="viewer")[1].strip().partition("#")[2] for _ in range(2))
+    fields = {"token": first, "password": password}
+    stranger = installation.caller(None)
+    assert stranger.refusal("/auth/accept-invitation", fields)[:2] == (401, "ERR_AUTH_001")
+    made = stranger.post("/auth/accept-invitation", {**fields, "token": second}, status=201)
+    assert made["role"] == "viewer"
+
+
+def test_somebody_who_is_there_already(
+    create: Create, new_person: Callable[..., Caller], tenant: str
+) -> None:
+    """For an address that somebody has there is no link, status 1 and the reason."""
+    email = _email()
+    new_person(tenant, "viewer", email)
+    status, said, errors = create(email.upper())
+    assert (status, said) == (1, "")
+    assert errors == "pqkeepd: somebody has this e-mail address\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"tenant": str(uuid.UUID(int=1))}, "no such tenant"),
+        ({"tenant": "a b\n"}, "the gateway does not answer"),
+        ({"role": "king"}, "role must be one of"),
+        ({"email": "nobody"}, "email is no e-mail address"),
+        ({"operator-key-file": "/nowhere/key"}, "cannot read /nowhere/key"),
+        ({"port": "1"}, "the gateway does not answer"),
+    ],
+)
+def test_what_cannot_be(create: Create, options: dict[str, str], reason: str) -> None:
+    """A mistake is status 1 and one line that names it, on stderr."""
+    status, said, errors = create(**{"email": _email(), **options})
+    assert (status, said) == (1, "")
+    assert errors.startswith(f"pqkeepd: {reason}")
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize("content", ["{}\nsecond line", "\xff{}", "{}x", "", NOBODYS_KEY])
+def test_a_file_with_something_else(
+    create: Create, installation: Installation, tmp_path: Path, content: str
+) -> None:
+    """A file that has more than a credential, or none, or a wrong one, is refused unrepeated."""
+    file = tmp_path / "other.key"
+    file.write_text(content.format(installation.ready["operator_key"]))
+    file.chmod(0o400)
+    status, said, errors = create(_email(), **{"operator-key-file": file})
+    assert (status, said) == (1, "")
+    assert "credential" in errors
+    assert "pqo_" not in errors
+
+
+def test_a_file_that_others_can_read(create: Create, key_file: Path) -> None:
+    """A credential that others can read is not used."""
+    key_file.chmod(0o444)
+    status, said, errors = create(_email())
+    assert (status, said) == (1, "")
+    assert "0400" in errors
+
+
+def test_no_secret_is_in_the_output_of_the_service(
+    create: Create, installation: Installation, password: str
+) -> None:
+    """Neither the link's token nor the password is in what the service writes, used or not."""
+    tokens = [create(_email())[1].strip().partition("#")[2] for _ in range(2)]
+    fields = {"token": tokens[0], "password": password}
+    installation.caller(None).post("/auth/accept-invitation", fields, status=201)
+    installation.caller(None).refusal("/auth/accept-invitation", fields)
+    for secret in (*tokens, password):
+        assert secret not in installation.output

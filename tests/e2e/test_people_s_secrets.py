@@ -1,0 +1,208 @@
+"""No secret of a person's is found where it does not belong: output, errors, databases."""
+
+from __future__ import annotations
+
+import base64
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyotp import TOTP
+from tests.e2e.forms import forms
+
+if TYPE_CHECKING:
+    from tests.conftest import Caller, Installation
+
+    from conftest import PostgresServer
+
+FIRST = "the first horse prefers oats"
+SECOND = "the second horse is tired of them"
+WRONG = "no horse has ever had this one"
+COOKIES = ("service_access_token", "service_refresh_token")
+
+
+@dataclass
+class Walk:
+    """Somebody who does everything that people can do, and notes what nobody else may know."""
+
+    caller: Caller
+    operator: Caller
+    email: str = field(default_factory=lambda: f"{uuid.uuid4()}@example.com")
+    secrets: dict[str, bytes] = field(default_factory=dict)
+    errors: list[bytes] = field(default_factory=list)
+
+    def note(self, what: str, secret: str | bytes) -> Any:
+        """Keep a secret in mind; return it."""
+        number = sum(each.startswith(what) for each in self.secrets) + 1
+        self.secrets[f"{what} {number}"] = secret.encode() if isinstance(secret, str) else secret
+        return secret
+
+    def post(self, path: str, fields: object = None, status: int = 200) -> Any:
+        """Return what a request gives that succeeds, and keep the cookies in mind."""
+        data = self.caller.post(path, fields, status=status)
+        for name in COOKIES:
+            if name in self.caller.client.cookies:
+                self.note(name, self.caller.client.cookies[name])
+        return data
+
+    def refused(self, path: str, fields: object, **headers: str) -> Any:
+        """Return the error of a request that is refused."""
+        answer = self.caller.ask("POST", path, fields, headers=headers)
+        assert answer.is_client_error
+        error = answer.json()["error"]
+        if "challenge_token" in error:
+            self.note("a challenge", error.pop("challenge_token"))
+        else:
+            self.errors.append(answer.content)
+        return error
+
+    def step_up(self, **proof: str) -> dict[str, str]:
+        """Return the header of a sensitive request."""
+        token = self.post("/auth/step-up", proof)["step_up_token"]
+        return {"X-Step-Up-Token": self.note("a step-up token", token)}
+
+    def come_in(self, tenant_id: str) -> None:
+        """Accept one invitation of two, and try it again."""
+        for _ in range(2):
+            path = f"/tenants/{tenant_id}/invitations"
+            fields = {"email": self.email, "role": "owner"}
+            made = self.operator.post(path, fields, status=201)
+            token = self.note("an invitation", made["invitation_token"])
+        accepted = {"token": token, "password": self.note("a password", FIRST)}
+        self.post("/auth/accept-invitation", accepted, 201)
+        self.refused("/auth/accept-invitation", accepted)
+        self.refused("/auth/accept-invitation", {"token": token + "x", "password": FIRST})
+
+    def change_password(self) -> None:
+        """Take another password, having tried without proof."""
+        fields = {"new_password": self.note("a password", SECOND)}
+        self.refused("/auth/change-password", fields)
+        self.refused("/auth/step-up", {"password": self.note("a password", WRONG)})
+        headers = self.step_up(password=FIRST)
+        answer = self.caller.ask("POST", "/auth/change-password", fields, headers=headers)
+        assert answer.is_success
+        self.refused("/auth/change-password", fields, **headers)
+        self.refused("/auth/login", {"email": self.email, "password": FIRST})
+        self.refused("/auth/login", {"email": FIRST, "password": [FIRST]})
+        self.log_in()
+
+    def log_in(self) -> None:
+        """Sign in with the second password."""
+        self.post("/auth/login", {"email": self.email, "password": SECOND})
+
+    def enroll(self) -> tuple[TOTP, Sequence[str]]:
+        """Have a second factor; return what makes codes, and recovery codes."""
+        made = self.caller.post("/auth/mfa/enroll")
+        secret = self.note("a TOTP secret in base32", made["secret"])
+        self.note("a TOTP secret", base64.b32decode(secret))
+        self.refused("/auth/mfa/confirm", {"totp_code": secret})
+        totp = TOTP(secret)
+        confirmed = {"totp_code": totp.at(int(time.time()) - 30)}
+        codes: Sequence[str] = self.post("/auth/mfa/confirm", confirmed)["recovery_codes"]
+        for code in codes:
+            self.note("a recovery code", code)
+            self.note("a recovery code without dashes", code.replace("-", ""))
+        return totp, codes
+
+    def answer_challenges(self, totp: TOTP, codes: Sequence[str]) -> None:
+        """Sign in by a recovery code, and refresh twice with the same token."""
+        self.refused("/auth/login", {"email": self.email, "password": SECOND})
+        challenge = self.secrets["a challenge 1"].decode()
+        answered = {"challenge_token": challenge, "recovery_code": codes[0]}
+        self.post("/auth/mfa/verify", answered)
+        self.refused("/auth/mfa/verify", answered)
+        self.step_up(totp_code=totp.at(int(time.time()) + 30))
+        self.refused("/auth/step-up", {"totp_code": codes[0]})
+        old = self.caller.client.cookies[COOKIES[1]]
+        self.post("/auth/refresh")
+        self.refused("/auth/refresh", None, Cookie=f"{COOKIES[1]}={old}")
+
+
+@dataclass
+class Run:
+    """A walk that is over, and every file that may have something of it."""
+
+    walk: Walk
+    output: bytes
+    files: dict[str, bytes]
+    files_meanwhile: dict[str, bytes]
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def run(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    run_installation: Callable[..., AbstractContextManager[Installation]],
+) -> Run:
+    """Somebody's walk through an installation, looked at while it serves and when it is over."""
+    folder = tmp_path_factory.mktemp("walk")
+    data, output = folder / "data", folder / "output"
+    options: Sequence[str] = ()
+    searched = [data]
+    if request.param == "postgresql":
+        server: PostgresServer = request.getfixturevalue("postgres_server")
+        options = request.getfixturevalue("postgresql_options")
+        searched.append(server.data)
+
+    def contents() -> dict[str, bytes]:
+        if request.param == "postgresql":
+            server.sql("CHECKPOINT")
+        return {name: each for place in searched for name, each in _contents(place).items()}
+
+    with run_installation(data, folder / "ready.json", output, options=options) as installation:
+        tenant_id = installation.new_tenant().tenant_id
+        walk = Walk(installation.caller(None, tenant_id), installation.operator())
+        walk.come_in(tenant_id)
+        walk.change_password()
+        walk.answer_challenges(*walk.enroll())
+        meanwhile = contents()
+    return Run(walk, output.read_bytes(), contents(), meanwhile)
+
+
+def _assert_absent(walk: Walk, content: bytes, where: str) -> None:
+    for what, secret in walk.secrets.items():
+        assert not any(form in content for form in forms(secret)), f"{what} is in {where}"
+
+
+def test_the_walk_had_secrets_to_find(run: Run) -> None:
+    """There was a secret of every kind, each would be found, and what was written is searched."""
+    kinds = {what.rstrip("0123456789 ") for what in run.walk.secrets}
+    assert len(kinds) == 10, kinds
+    for secret in run.walk.secrets.values():
+        for written in (secret, b"<%s>" % base64.b64encode(secret), secret.hex().encode()):
+            assert any(form in written for form in forms(secret))
+    for files in (run.files, run.files_meanwhile):
+        assert any(run.walk.email.encode() in content for content in files.values())
+    assert b"Uvicorn running" in run.output
+
+
+def test_no_secret_is_in_a_file(run: Run) -> None:
+    """No file of databases, their logs or settings has any of them, while it serves and later."""
+    for files in (run.files_meanwhile, run.files):
+        for name, content in files.items():
+            _assert_absent(run.walk, content, name)
+
+
+def test_no_secret_is_in_the_output(run: Run) -> None:
+    """Nothing that the service wrote has any of them."""
+    _assert_absent(run.walk, run.output, "the output")
+
+
+def test_no_secret_is_in_an_error(run: Run) -> None:
+    """No refusal repeats any of them, though each request that was refused was full of them."""
+    assert len(run.walk.errors) >= 10
+    for content in run.walk.errors:
+        _assert_absent(run.walk, content, "an error")
