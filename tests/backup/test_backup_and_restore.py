@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from pyotp import TOTP
 
 if TYPE_CHECKING:
     from tests.backup.conftest import Command, RecoveryKey, Witness
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 OPTIONS = {"--accounts-database": "pqkeep_gateway", "--keys-database": "pqkeep_keyservice"}
 WRITERS = 4
+REFRESH = "service_refresh_token"
 LOG = {
     "audit_records": "SELECT * FROM audit_records ORDER BY id",
     "audit_tiles": "SELECT * FROM audit_tiles ORDER BY level, position",
@@ -123,6 +125,64 @@ def test_restored_elsewhere(
     with run_installation(new, *files) as installation:
         witness.testify(installation.caller(api_key, tenant_id))
         assert installation.operator().get(f"/tenants/{tenant_id}")["id"] == tenant_id
+
+
+@pytest.mark.parametrize(("source", "target"), [("sqlite", "postgresql"), ("postgresql", "sqlite")])
+def test_people_come_in_after_a_restore(
+    source: str,
+    target: str,
+    stores: Callable[[str, Path], Store],
+    run_installation: Run,
+    command: Command,
+    recovery_key: RecoveryKey,
+    password: str,
+    tmp_path: Path,
+) -> None:
+    """Password, TOTP and recovery codes are still right; a session, a role and an invitation last."""
+    old, new, file = tmp_path / "old", tmp_path / "new", tmp_path / "backup"
+    here, there = stores(source, old), stores(target, new)
+    files = tmp_path / "ready", tmp_path / "output"
+    with run_installation(old, *files, options=here.options) as installation:
+        tenant_id = installation.new_tenant().tenant_id
+        owner, viewer = (installation.person(tenant_id, role) for role in ("owner", "viewer"))
+        totp = TOTP(owner.post("/auth/mfa/enroll")["secret"])
+        confirmed = {"totp_code": totp.at(int(time.time()) - 30)}
+        codes = owner.post("/auth/mfa/confirm", confirmed)["recovery_codes"]
+        fields = {"email": "grace@example.com", "role": "developer"}
+        invited = owner.post(f"/tenants/{tenant_id}/invitations", fields, status=201)
+        team, waiting = owner.get("/team/members"), owner.get("/team/invitations")
+        refresh = {"Cookie": f"{REFRESH}={viewer.client.cookies[REFRESH]}"}
+        status, said = command(
+            *("backup", "--data", old, "--recovery-key", recovery_key.public, "--to", file)
+        )
+        assert status == 0, said
+    status, said = command(
+        *("restore", file, "--recovery-key", recovery_key.private, "--data", new),
+        *("--root-key", old / "keyservice" / "root.key", *there.options),
+    )
+    assert status == 0, said
+    shutil.rmtree(old)
+
+    with run_installation(new, *files) as installation:
+        named = {"tenant_id": tenant_id}
+        assert installation.operator().get("/team/members", **named) == team
+        assert installation.operator().get("/team/invitations", **named) == waiting
+        signed_in = {"email": team["members"][0]["email"], "password": password}
+        for proof in (
+            {"totp_code": totp.at(int(time.time()) + 30)},
+            {"recovery_code": codes[0]},
+        ):
+            person = installation.caller(None)
+            answer = person.ask("POST", "/auth/login", signed_in)
+            token = answer.json()["error"]["challenge_token"]
+            person.post("/auth/mfa/verify", {"challenge_token": token, **proof})
+            assert person.get("/auth/me")["role"] == "owner"
+        person = installation.caller(None)
+        assert person.ask("POST", "/auth/refresh", headers=refresh).is_success
+        assert person.get("/auth/me")["role"] == "viewer"
+        accepted = {"token": invited["invitation_token"], "password": password}
+        joined = installation.caller(None).post("/auth/accept-invitation", accepted, status=201)
+        assert joined["role"] == "developer"
 
 
 def work(caller: Caller, stop: threading.Event, done: list[tuple[str, int]]) -> None:

@@ -19,6 +19,8 @@ Refused = Callable[[httpx2.Response], tuple[int, str, str | None]]
 STEP_UP = (401, "ERR_MFA_013", None)
 NEW = "the horse is tired of oats"
 RIVALS = 16
+STEP = 30
+ENOUGH_SECONDS = 15
 
 
 @pytest.fixture
@@ -66,6 +68,31 @@ def test_a_code_finishes_the_sign_in(owner: Caller, stranger: Caller, password: 
         "/auth/mfa/verify", {"challenge_token": token, "totp_code": totp.at(int(time.time()) + 30)}
     )
     assert stranger.get("/auth/me") == user
+
+
+def _until_a_step_is_young() -> int:
+    """Wait, if need be, so that requests are answered in the step that they are sent in."""
+    left = STEP - time.time() % STEP
+    if left < ENOUGH_SECONDS:
+        time.sleep(left)
+    return int(time.time())
+
+
+def test_a_clock_may_differ_by_a_step(owner: Caller) -> None:
+    """Codes of 30 seconds ago, of now and of in 30 seconds are accepted, each once and in order."""
+    totp = TOTP(owner.post("/auth/mfa/enroll")["secret"])
+    now = _until_a_step_is_young()
+    codes = [totp.at(now + drift) for drift in (-2 * STEP, -STEP, 0, STEP, 2 * STEP)]
+    too_early, *accepted, too_late = codes
+    wrong = (401, "ERR_MFA_001", "totp_code")
+    for code in (too_early, too_late):
+        assert owner.refusal("/auth/mfa/confirm", {"totp_code": code}) == wrong
+    owner.post("/auth/mfa/confirm", {"totp_code": accepted[0]})
+    assert owner.refusal("/auth/step-up", {"totp_code": accepted[0]}) == wrong
+    for code in accepted[1:]:
+        owner.post("/auth/step-up", {"totp_code": code})
+        assert owner.refusal("/auth/step-up", {"totp_code": code}) == wrong
+    assert time.time() < now - now % STEP + STEP, "too slow to tell"
 
 
 def test_a_recovery_code_does_too_once(owner: Caller, stranger: Caller, password: str) -> None:

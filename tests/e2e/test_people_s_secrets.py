@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 FIRST = "the first horse prefers oats"
 SECOND = "the second horse is tired of them"
 WRONG = "no horse has ever had this one"
+OPTIONS = {"--accounts-database": "pqkeep_gateway", "--keys-database": "pqkeep_keyservice"}
 COOKIES = ("service_access_token", "service_refresh_token")
 
 
@@ -133,43 +134,61 @@ class Run:
     files_meanwhile: dict[str, bytes] = field(repr=False)
 
 
-def _contents(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
+def _contents(place: Path) -> Iterator[tuple[str, bytes]]:
+    for path in [place] if place.is_file() else place.rglob("*"):
+        if path.is_file():
+            yield str(path), path.read_bytes().rstrip(b"\0")
+
+
+@dataclass
+class Databases:
+    """Where a run's databases are, and what writes down what is in their server's memory."""
+
+    options: Sequence[str] = ()
+    places: Sequence[Path] = ()
+    write: Callable[[], object] = lambda: None
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def databases(request: pytest.FixtureRequest) -> Iterator[Databases]:
+    """Two databases, beside the settings or on a server."""
+    if request.param == "sqlite":
+        yield Databases()
+        return
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    names = {option: server.new_database(role) for option, role in OPTIONS.items()}
+    urls = [word for each in OPTIONS for word in (each, server.url(OPTIONS[each], names[each]))]
+    find = "SELECT oid::text FROM pg_database WHERE datname = ANY(%s)"
+    folders = [server.data / "base" / oid for (oid,) in server.sql(find, list(names.values()))]
+    places = [*folders, server.data / "pg_wal", server.output]
+    yield Databases(urls, places, lambda: server.sql("CHECKPOINT"))
+    for name in names.values():
+        server.drop(name)
+
+
+@pytest.fixture(scope="module")
 def run(
-    request: pytest.FixtureRequest,
+    databases: Databases,
     tmp_path_factory: pytest.TempPathFactory,
     run_installation: Callable[..., AbstractContextManager[Installation]],
 ) -> Run:
     """Somebody's walk through an installation, looked at while it serves and when it is over."""
     folder = tmp_path_factory.mktemp("walk")
-    data, output = folder / "data", folder / "output"
-    options: Sequence[str] = ()
-    searched = [data]
-    if request.param == "postgresql":
-        server: PostgresServer = request.getfixturevalue("postgres_server")
-        options = request.getfixturevalue("postgresql_options")
-        searched.append(server.data)
+    files = folder / "data", folder / "ready.json", folder / "output"
 
     def contents() -> dict[str, bytes]:
-        if request.param == "postgresql":
-            server.sql("CHECKPOINT")
-        return {name: each for place in searched for name, each in _contents(place).items()}
+        databases.write()
+        places = (folder / "data", *databases.places)
+        return {name: each for place in places for name, each in _contents(place)}
 
-    with run_installation(data, folder / "ready.json", output, options=options) as installation:
+    with run_installation(*files, options=databases.options) as installation:
         tenant_id = installation.new_tenant().tenant_id
         walk = Walk(installation.caller(None, tenant_id), installation.operator())
         walk.come_in(tenant_id)
         walk.change_password()
         walk.answer_challenges(*walk.enroll())
         meanwhile = contents()
-    return Run(walk, output.read_bytes(), contents(), meanwhile)
+    return Run(walk, (folder / "output").read_bytes(), contents(), meanwhile)
 
 
 def _assert_absent(walk: Walk, content: bytes, where: str) -> None:
