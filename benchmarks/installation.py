@@ -43,8 +43,8 @@ UNAUDITED = Launcher(
 
 
 @contextmanager
-def installation(directory: Path, launcher: Launcher = PRODUCT) -> Iterator[dict[str, Target]]:
-    """Run pqkeep for the length of a ``with`` block; yield a prepared request an operation."""
+def service(directory: Path, launcher: Launcher = PRODUCT) -> Iterator[tuple[int, dict[str, str]]]:
+    """Run pqkeep for the length of a ``with`` block; yield its process id and its ready file."""
     directory.mkdir(exist_ok=True)
     ready_file = directory / "ready.json"
     log = directory / "pqkeepd.log"
@@ -65,14 +65,20 @@ def installation(directory: Path, launcher: Launcher = PRODUCT) -> Iterator[dict
         ) as process,
     ):
         _wait_until_ready(process, ready_file, log)
-        ready = json.loads(ready_file.read_bytes())
-        _ask(
+        yield process.pid, json.loads(ready_file.read_bytes())
+
+
+@contextmanager
+def installation(directory: Path, launcher: Launcher = PRODUCT) -> Iterator[dict[str, Target]]:
+    """Run pqkeep for the length of a ``with`` block; yield a prepared request an operation."""
+    with service(directory, launcher) as (pid, ready):
+        ask(
             "PATCH",
             f"{ready['base_url']}{API}/tenants/{ready['tenant_id']}",
             {"requests_per_minute": RATE},
             ready["operator_key"],
         )
-        front, back = _parts(process.pid, launcher.key_service)
+        front, back = _parts(pid, launcher.key_service)
         yield {
             operation: Target(
                 url=ready["base_url"] + API + path,
@@ -106,14 +112,14 @@ def _parts(supervisor: int, key_service: str) -> tuple[int, int]:
 def _requests(ready: dict[str, str]) -> dict[str, tuple[str, dict[str, object]]]:
     """Return path and body for each operation, after one of each has been seen to work."""
 
-    def ask(path: str, body: dict[str, object]) -> dict[str, Any]:
-        return _ask("POST", ready["base_url"] + API + path, body, ready["api_key"])
+    def made(path: str, body: dict[str, object]) -> dict[str, Any]:
+        return ask("POST", ready["base_url"] + API + path, body, ready["api_key"])
 
     for algorithm in ("Kyber768", "Dilithium3"):
-        ask("/kms/keys/generate", {"algorithm": algorithm})
+        made("/kms/keys/generate", {"algorithm": algorithm})
     message = b64encode(secrets.token_bytes(MESSAGE_SIZE)).decode()
-    encapsulated = ask("/kem/encapsulate", {"key_version": 1})
-    signature = ask("/signature/sign", {"message": message})["signature"]
+    encapsulated = made("/kem/encapsulate", {"key_version": 1})
+    signature = made("/signature/sign", {"message": message})["signature"]
     requests: dict[str, tuple[str, dict[str, object]]] = {
         "encapsulate": ("/kem/encapsulate", {"key_version": 1}),
         "decapsulate": (
@@ -127,7 +133,7 @@ def _requests(ready: dict[str, str]) -> dict[str, tuple[str, dict[str, object]]]
         ),
         "sign": ("/signature/sign", {"message": message}),
     }
-    answers = {operation: ask(*request) for operation, request in requests.items()}
+    answers = {operation: made(*request) for operation, request in requests.items()}
     if answers["decapsulate"]["shared_secret"] != encapsulated["shared_secret"]:
         raise BenchmarkError("decapsulate did not recover the shared secret")
     if answers["verify"]["valid"] is not True:
@@ -135,7 +141,8 @@ def _requests(ready: dict[str, str]) -> dict[str, tuple[str, dict[str, object]]]
     return requests
 
 
-def _ask(method: str, url: str, body: dict[str, object], credential: str) -> dict[str, Any]:
+def ask(method: str, url: str, body: dict[str, object], credential: str) -> dict[str, Any]:
+    """Return the data of a request. Raises BenchmarkError."""
     _, address, path, _, _ = urlsplit(url)
     connection = http.client.HTTPConnection(address, timeout=ANSWER_SECONDS)
     headers = {"X-API-Key": credential, "Content-Type": "application/json"}

@@ -16,7 +16,7 @@ from openapi_spec_validator import validate
 if TYPE_CHECKING:
     from tests.conftest import Caller, Installation
 
-PARTS = ("kem", "signature", "kms", "tenants", "auth", "audit")
+PARTS = ("kem", "signature", "kms", "tenants", "auth", "team", "audit")
 WHOLE = "/api/v1/openapi.json"
 MADE_BY = {
     "decrypt": ("encrypt", "ciphertext"),
@@ -39,8 +39,8 @@ OPERATOR = (
 )
 LINES = ("export_audit_log",)
 """What answers with a file of lines, not in the envelope."""
-PEOPLE = "auth"
-"""The part whose operations need somebody who signs in: they are tried in test_people.py."""
+PEOPLE = (["auth"], ["team"])
+"""The parts whose operations need people: they are tried in test_people.py and test_team.py."""
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +162,7 @@ def test_examples_work(
     middle = tuple(
         name
         for name, (_, _, each) in named.items()
-        if name not in (*FIRST, *LAST) and each["tags"] != [PEOPLE]
+        if name not in (*FIRST, *LAST) and each["tags"] not in PEOPLE
     )
     answers: dict[str, Any] = {}
     for name in (*FIRST, *middle, *LAST):
@@ -185,6 +185,25 @@ def test_examples_work(
             answer.json(),
         )
         answers[name] = answer.json().get("data")
+
+
+def test_what_teams_answer(
+    document: Any, new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]
+) -> None:
+    """What is answered of a team is as documented: lists with somebody in them, and changes."""
+    owner = new_person(new_tenant().tenant_id)
+    member = new_person(owner.tenant_id, "viewer").get("/auth/me")["id"]
+    fields = {"email": "grace@example.com", "role": "viewer"}
+    made = owner.post(f"/tenants/{owner.tenant_id}/invitations", fields, status=201)
+    ids = {"change_role": member, "withdraw_invitation": made["id"]}
+    named = operations(document)
+    for name in ("list_members", "list_invitations", "change_role", "withdraw_invitation"):
+        path, method, operation = named[name]
+        filled = path.removeprefix("/api/v1").format(id=ids.get(name))
+        body = {"role": "developer"} if name == "change_role" else None
+        answer = owner.ask(method, filled, body)
+        assert answer.status_code == 200, answer.text
+        check(document, content(operation["responses"]["200"])["schema"], answer.json())
 
 
 def path_examples(operation: Any) -> dict[str, object]:

@@ -60,6 +60,11 @@ PEOPLE = {
     "verify_mfa",
     "step_up",
     "change_organization",
+    "list_members",
+    "change_role",
+    "remove_member",
+    "list_invitations",
+    "withdraw_invitation",
 }
 """For people: nobody signs in here."""
 NEVER_SUCCEEDS = {"archive_key"} | PEOPLE
