@@ -15,10 +15,27 @@ POSTGRESQL = "postgresql://"
 _OPTIONS = frozenset({"host", "port", "sslmode", "sslrootcert", "sslcert", "sslkey"})
 
 DIGEST_HEX = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+ADDRESS = Annotated[str, Meta(pattern=r"^(https://|http://127\.0\.0\.1(:|/|$))[^?#@]*$")]
+"""With TLS, except on this machine; no query, and nobody's password."""
 
 
 class ConfigError(Exception):
     """The process cannot start as it is set up. The message is for the person who starts it."""
+
+
+class StripeSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The account at Stripe that takes the money: the table ``[stripe]``."""
+
+    secret_key_file: str
+    """The account's API key, in a file that only this process's user can read."""
+    webhook_secret_file: str
+    """What webhooks are signed with, in a file like that."""
+    prices: Annotated[dict[str, Annotated[str, Meta(min_length=1)]], Meta(min_length=1)]
+    """The tiers that are sold, and Stripe's identifier of each one's monthly price."""
+    return_url: ADDRESS
+    """Where a browser goes from Stripe's pages: a page of the portal."""
+    api: ADDRESS = "https://api.stripe.com"
+    """Where Stripe answers."""
 
 
 class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -56,6 +73,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     several gateways share a database. Without it they are in this process's memory."""
     rate_windows_password_file: str | None = None
     """The server's password, in a file that only this process's user can read."""
+    stripe: StripeSettings | None = None
+    """Who takes the money; None: nobody, invoice lines are all that is kept."""
     host: str = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8080
 
@@ -78,6 +97,7 @@ def read(path: Path) -> Config:
         plans_file=_beside(here, config.plans_file),
         policy_directory=_beside(here, config.policy_directory),
         rate_windows_password_file=_beside(here, config.rate_windows_password_file),
+        stripe=None if config.stripe is None else _stripe(config.stripe, here),
     )
 
 
@@ -100,6 +120,14 @@ def _database(named: str, here: Path) -> str:
     if not options.keys() <= _OPTIONS:
         raise ConfigError("database: the options are " + ", ".join(sorted(_OPTIONS)))
     return named
+
+
+def _stripe(settings: StripeSettings, here: Path) -> StripeSettings:
+    return msgspec.structs.replace(
+        settings,
+        secret_key_file=str(here / settings.secret_key_file),
+        webhook_secret_file=str(here / settings.webhook_secret_file),
+    )
 
 
 def _beside(here: Path, named: str | None) -> str | None:

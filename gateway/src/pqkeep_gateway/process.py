@@ -92,6 +92,7 @@ async def serve(settings: Config, listener: socket.socket | None) -> None:
     gc.freeze()  # what is here now stays: collections need not look at it again
     connected = asyncio.create_task(gateway.key_client.run())
     delivering = asyncio.create_task(gateway.courier.run())
+    settling = asyncio.create_task(gateway.billing.run())
 
     def stop(number: int, frame: object) -> None:
         server.should_exit = True
@@ -101,6 +102,7 @@ async def serve(settings: Config, listener: socket.socket | None) -> None:
     try:
         await server.serve(None if listener is None else [listener])
     finally:
+        settling.cancel()
         delivering.cancel()
         connected.cancel()
         await gateway.close()

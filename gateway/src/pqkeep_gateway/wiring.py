@@ -4,7 +4,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.types import ASGIApp
 
 from pqkeep_gateway.access import cedar
@@ -14,12 +16,13 @@ from pqkeep_gateway.access.authentication import Authenticator
 from pqkeep_gateway.access.clock import Clock, steady_clock
 from pqkeep_gateway.access.credentials import read_pepper
 from pqkeep_gateway.access.rate_limit import MemoryWindows, Windows
-from pqkeep_gateway.config import Config
+from pqkeep_gateway.config import Config, ConfigError, StripeSettings
 from pqkeep_gateway.events import Courier
 from pqkeep_gateway.http import (
     api_keys,
     audit,
     auth,
+    billing,
     health,
     invitations,
     kem,
@@ -33,9 +36,11 @@ from pqkeep_gateway.http import (
 from pqkeep_gateway.http.app import create_app
 from pqkeep_gateway.http.cookies import Cookies
 from pqkeep_gateway.http.documents import WHOLE, descriptions, served
+from pqkeep_gateway.http.endpoint import Endpoint
 from pqkeep_gateway.http.fixed import FixedDocument
 from pqkeep_gateway.http.key_operation import KeyAccess
 from pqkeep_gateway.key_client import KeyClient
+from pqkeep_gateway.payments.stripe_billing import StripeBilling
 from pqkeep_gateway.people.attempts import Attempts
 from pqkeep_gateway.people.entry import Entry
 from pqkeep_gateway.people.passwords import Passwords
@@ -44,6 +49,7 @@ from pqkeep_gateway.people.sessions import Sessions
 from pqkeep_gateway.people.step_up import StepUp
 from pqkeep_gateway.people.team import Teams
 from pqkeep_gateway.portal import reference
+from pqkeep_gateway.storage.billing import SqlBilling
 from pqkeep_gateway.storage.database import open_database
 from pqkeep_gateway.storage.outbox import SqlOutbox
 from pqkeep_gateway.storage.people import SqlSessions
@@ -53,7 +59,12 @@ from pqkeep_gateway.storage.tenancy import SqlApiKeys, SqlTenants
 from pqkeep_gateway.storage.usage import SqlUsage
 from pqkeep_gateway.tenancy import plans
 from pqkeep_gateway.tenancy.api_keys import ApiKeys
+from pqkeep_gateway.tenancy.billing import BuiltInBilling
+from pqkeep_gateway.tenancy.plans import Plans
 from pqkeep_gateway.tenancy.tenants import Tenants
+
+if TYPE_CHECKING:
+    from pqkeep_gateway.payments.stripe_account import StripeAccount
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +74,7 @@ class Gateway:
     app: ASGIApp
     key_client: KeyClient
     courier: Courier
+    billing: BuiltInBilling
     close: Callable[[], Awaitable[None]]
 
 
@@ -73,6 +85,7 @@ async def assemble(config: Config) -> Gateway:
     policy = cedar.build(terms, _path(config.policy_directory))
     clock = steady_clock()
     windows = _windows(config, clock)
+    account = None if config.stripe is None else _stripe_account(config.stripe)
     engine = await open_database(config.database, config.database_password_file)
 
     key_client = KeyClient(config.key_service_socket)
@@ -84,7 +97,8 @@ async def assemble(config: Config) -> Gateway:
     sessions = Sessions(SqlSessions(engine), pepper, courier, clock)
     gatekeeper = Gatekeeper(authenticator, windows, per_minute, sessions)
     per_month = {tier: plans.bound(each.operations_per_month) for tier, each in terms.items()}
-    access = KeyAccess(policy, Allowances(SqlUsage(engine), per_month, clock), key_client)
+    allowances = Allowances(SqlUsage(engine), per_month, clock)
+    access = KeyAccess(policy, allowances, key_client)
 
     all_tenants = Tenants(SqlTenants(engine), windows.announce_change, courier)
     overlap = timedelta(seconds=config.api_key_overlap_seconds)
@@ -99,6 +113,9 @@ async def assemble(config: Config) -> Gateway:
     step_up = StepUp(
         SqlStepUps(engine), people, factors, passwords, attempts, pepper, courier, clock
     )
+    sales, built_in = _sales(
+        account, terms, engine, allowances, windows.announce_change, courier, clock
+    )
     cookies = Cookies(config.cookies == "secure", config.portal_url)
     open_signup = config.signup == "open"
     api = (
@@ -112,6 +129,7 @@ async def assemble(config: Config) -> Gateway:
         *mfa.endpoints(entry, factors, step_up, all_tenants, cookies),
         *invitations.endpoints(all_tenants, entry),
         *team.endpoints(Teams(SqlTeams(engine), courier, clock), all_tenants, cookies),
+        *sales,
     )
     outside = (health.endpoint(key_client.is_reachable),)
 
@@ -125,11 +143,13 @@ async def assemble(config: Config) -> Gateway:
 
     async def close() -> None:
         passwords.close()
+        if account is not None:
+            account.close()
         await windows.close()
         await engine.dispose()
 
     app = create_app(api, outside, documents, gatekeeper, courier, cookies, step_up)
-    return Gateway(app, key_client, courier, close)
+    return Gateway(app, key_client, courier, built_in, close)
 
 
 def _windows(config: Config, clock: Clock) -> Windows:
@@ -138,6 +158,37 @@ def _windows(config: Config, clock: Clock) -> Windows:
     from pqkeep_gateway.storage.rate_windows import RedisWindows  # noqa: PLC0415 - slow; most need none
 
     return RedisWindows(config.rate_windows, config.rate_windows_password_file, clock)
+
+
+def _sales(
+    account: "StripeAccount | None",
+    terms: Plans,
+    engine: AsyncEngine,
+    allowances: Allowances,
+    announce_change: Callable[[], Awaitable[None]],
+    courier: Courier,
+    clock: Clock,
+) -> tuple[tuple[Endpoint, ...], BuiltInBilling]:
+    """Return the endpoints of billing, and what ends and renews, whoever takes the money."""
+    store = SqlBilling(engine)
+    prices = {tier: 100 * each.monthly_price_usd for tier, each in terms.items()}
+    sold = frozenset(tier for tier, each in terms.items() if each.self_service)
+    built_in = BuiltInBilling(store, prices, sold, announce_change, courier, clock)
+    if account is None:
+        return billing.endpoints(terms, built_in, store, allowances), built_in
+    by_stripe = StripeBilling(
+        account, store, SqlTenants(engine), built_in, announce_change, courier, clock
+    )
+    rows = billing.endpoints(terms, by_stripe, store, allowances)
+    return (*rows, *billing.notices(by_stripe)), built_in
+
+
+def _stripe_account(settings: StripeSettings) -> "StripeAccount":
+    try:
+        from pqkeep_gateway.payments.stripe_account import StripeAccount  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise ConfigError("for [stripe] in the settings, install pqkeep-gateway[stripe]") from None
+    return StripeAccount(settings)
 
 
 def _path(named: str | None) -> Path | None:

@@ -34,6 +34,10 @@ class Usage(Protocol):
         """Count one operation less: it did not succeed."""
         ...
 
+    async def used(self, tenant: TenantId, month: str) -> int:
+        """Return how many operations were counted."""
+        ...
+
 
 class Allowances:
     """Counts operations that succeed, for the tiers that have an allowance."""
@@ -58,7 +62,7 @@ class Allowances:
         allowance = self._operations[principal.standing.tier_in_force]
         if allowance is None or operation not in COUNTED:
             return await work()
-        month = f"{date_of(self._clock()):%Y-%m}"
+        month = self._month()
         if not await self._usage.take(principal.tenant, month, allowance):
             raise SpentError
         try:
@@ -66,6 +70,16 @@ class Allowances:
         except BaseException:
             await self._give_back(principal.tenant, month)
             raise
+
+    async def used(self, principal: TenantPrincipal) -> tuple[int, int] | None:
+        """Return how much is used of the month's allowance; None where there is none."""
+        allowance = self._operations[principal.standing.tier_in_force]
+        if allowance is None:
+            return None
+        return await self._usage.used(principal.tenant, self._month()), allowance
+
+    def _month(self) -> str:
+        return f"{date_of(self._clock()):%Y-%m}"
 
     async def _give_back(self, tenant: TenantId, month: str) -> None:
         try:

@@ -32,6 +32,11 @@ async def read_json_object(
     return _object_of(await _read(receive), content_type)
 
 
+async def read_bytes(receive: Receive, at_most: int) -> bytes:
+    """Return a body as it came. Raises ApiError if it is too large."""
+    return await _read(receive, at_most)
+
+
 def _object_of(body: bytes, content_type: bytes | None) -> Mapping[str, Any]:
     _require_json(content_type)
     try:
@@ -48,14 +53,14 @@ def _require_json(content_type: bytes | None) -> None:
         raise ApiError(Code.INVALID_001, "the content type must be application/json")
 
 
-async def _read(receive: Receive) -> bytes:
+async def _read(receive: Receive, at_most: int = MAX_BODY) -> bytes:
     message = await _next(receive)
     if not message.get("more_body"):
-        return _bounded(message.get("body", b""))
+        return _bounded(message.get("body", b""), at_most)
     chunks = bytearray(message["body"])
     while message.get("more_body"):
         message = await _next(receive)
-        chunks += _bounded(message.get("body", b""), already=len(chunks))
+        chunks += _bounded(message.get("body", b""), at_most - len(chunks))
     return bytes(chunks)
 
 
@@ -66,8 +71,8 @@ async def _next(receive: Receive) -> Any:
     return message
 
 
-def _bounded(chunk: bytes, already: int = 0) -> bytes:
-    if already + len(chunk) > MAX_BODY:
+def _bounded(chunk: bytes, at_most: int) -> bytes:
+    if len(chunk) > at_most:
         raise ApiError(Code.INVALID_001, "the body is too large")
     return chunk
 

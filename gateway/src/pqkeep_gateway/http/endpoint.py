@@ -36,7 +36,7 @@ from pqkeep_gateway.access.roles import PERMISSIONS, Permission
 from pqkeep_gateway.events import Asker, Courier, event
 from pqkeep_gateway.http import envelope
 from pqkeep_gateway.http.about import About
-from pqkeep_gateway.http.body import ClientGoneError, read_json_object
+from pqkeep_gateway.http.body import ClientGoneError, read_bytes, read_json_object
 from pqkeep_gateway.http.cookies import ACCESS, Cookies, read_cookies
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import (
@@ -57,6 +57,8 @@ from pqkeep_protocol.messages import Discreet
 _LOG = logging.getLogger(__name__)
 
 MAX_REQUEST_ID = 128
+MAX_SIGNED = 512 * 1024
+"""Bytes of a body with a signature."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,16 @@ class WithCookies:
 Given = Data | Lines | WithCookies
 """What endpoints give."""
 
+
+class Signed(Discreet, Struct, frozen=True):
+    """A body as it came, and the signature that came with it."""
+
+    body: bytes
+    signature: str
+
+
+_UNSIGNED = Signed(b"", "")
+
 Guard = Callable[[Principal, str], Awaitable[None]]
 
 
@@ -95,6 +107,8 @@ class ApiCall(Discreet, Struct, frozen=True, kw_only=True):
     """Where the endpoint minds one, and the client sent one."""
     cookies: Mapping[str, str] = {}
     step_up_token: str = ""
+    signed: Signed = _UNSIGNED
+    """Where the endpoint takes a body with a signature."""
 
     @property
     def asker(self) -> Asker:
@@ -125,6 +139,8 @@ class Endpoint:
     """Whether somebody may call it who owes their tenant a second factor."""
     recorded_as: str = ""
     """What the audit log calls it; nothing: what the reference calls it."""
+    signature_header: str = ""
+    """The header that signs the body, which is then taken as it comes."""
     guard: Guard | None = None
     """Turns a principal and source address away, by an ApiError, before their body is read."""
     about: About = field(kw_only=True)
@@ -169,13 +185,7 @@ class Resource:
             if endpoint.guard is not None:
                 asker = Asker(str(principal), request_id, source_address)
                 await self._guard(endpoint, endpoint.guard, principal, asker)
-            body = (
-                await read_json_object(
-                    receive, headers.get(b"content-type"), or_nothing=endpoint.is_body_of_people
-                )
-                if endpoint.reads_body_of(principal)
-                else {}
-            )
+            signed, body = await _read_body(endpoint, principal, headers, receive)
             call = ApiCall(
                 principal=principal,
                 request_id=request_id,
@@ -185,6 +195,7 @@ class Resource:
                 body=body,
                 cookies=read_cookies(headers[b"cookie"]) if b"cookie" in headers else {},
                 step_up_token=headers.get(b"x-step-up-token", b"").decode("latin-1"),
+                signed=signed,
             )
             if endpoint.minds_idempotency_key:
                 call = _with_idempotency_key(call, scope, headers)
@@ -338,6 +349,19 @@ def person_of(call: ApiCall) -> SessionPrincipal:
     if not isinstance(call.principal, SessionPrincipal):
         raise ApiError(Code.FORBIDDEN_001, "this is for people who have signed in")
     return call.principal
+
+
+async def _read_body(
+    endpoint: Endpoint, principal: Principal, headers: Mapping[bytes, bytes], receive: Receive
+) -> tuple[Signed, Mapping[str, object]]:
+    """Return a body as it came, and what it says; nothing of what is not looked at."""
+    if endpoint.signature_header:
+        signature = headers.get(endpoint.signature_header.lower().encode(), b"").decode("latin-1")
+        return Signed(await read_bytes(receive, MAX_SIGNED), signature), {}
+    if not endpoint.reads_body_of(principal):
+        return _UNSIGNED, {}
+    content_type, or_nothing = headers.get(b"content-type"), endpoint.is_body_of_people
+    return _UNSIGNED, await read_json_object(receive, content_type, or_nothing=or_nothing)
 
 
 def _with_idempotency_key(call: ApiCall, scope: Scope, headers: Mapping[bytes, bytes]) -> ApiCall:

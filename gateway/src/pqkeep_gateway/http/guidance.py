@@ -98,10 +98,15 @@ GUIDANCE: Mapping[Code, Guidance] = {
         "hash does not have the size of the hash function's digests.", "Mend the request.", "hash"
     ),
     Code.INTERNAL_001: Guidance("A fault of the service.", "Try again; report it."),
-    Code.BAD_GATEWAY_001: Guidance("The key service gave no proper answer.", "Try again."),
+    Code.BAD_GATEWAY_001: Guidance(
+        "The key service, or whoever takes payments, refused or gave no proper answer.",
+        "Try again.",
+    ),
     Code.SERVICE_001: Guidance(
         "A part of the service is away, or has too much to do.",
         "Wait for as many seconds as Retry-After says.",
     ),
-    Code.TIMEOUT_001: Guidance("The key service did not answer in time.", "Try again."),
+    Code.TIMEOUT_001: Guidance(
+        "The key service, or whoever takes payments, did not answer in time.", "Try again."
+    ),
 }

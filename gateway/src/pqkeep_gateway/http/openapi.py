@@ -37,6 +37,7 @@ PARTS: Mapping[str, str] = {
     "tenants": "The organisations that own keys, and their API keys.",
     "auth": "People: signing in, and what belongs to their own account.",
     "team": "The people of a tenant, and those who are invited.",
+    "billing": "Plans, subscriptions and invoices.",
     "audit": "The audit log, and what proves that nobody changed it.",
     "service": "The service itself.",
 }
@@ -146,6 +147,7 @@ def _operation(part: str, row: Endpoint) -> Json:
             *(_parameter(each, "path") for each in in_path),
             *(_parameter(each, "query") for each in others if not row.takes_body),
             *({"$ref": f"#/components/parameters/{name}"} for name in headers),
+            *([_signature(row.signature_header)] if row.signature_header else []),
         ],
     }
     if row.takes_body:
@@ -171,6 +173,16 @@ def _parameter(parameter: Parameter, place: str) -> Json:
         "description": parameter.description,
         "schema": dict(parameter.schema),
         "example": parameter.example,
+    }
+
+
+def _signature(header: str) -> Json:
+    return {
+        "name": header,
+        "in": "header",
+        "required": True,
+        "description": "What signs the body, every byte of it.",
+        "schema": {"type": "string"},
     }
 
 

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config as AlembicConfig
 from alembic.util import CommandError
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from pqkeep_gateway.config import POSTGRESQL, ConfigError
@@ -71,6 +72,15 @@ async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
     except (sa.exc.DBAPIError, sa.exc.TimeoutError, OSError) as error:
         _LOG.error("the accounts database is out of reach: %s", _problem(error))
         raise UnavailableError from None
+
+
+async def add_unless_there(
+    connection: AsyncConnection, table: sa.Table, row: Mapping[str, object]
+) -> bool:
+    """Insert a row unless a constraint has it already; return whether it was inserted."""
+    kind = {"sqlite": sqlite, "postgresql": postgresql}[connection.dialect.name]
+    insert = kind.insert(table).on_conflict_do_nothing().values(row)
+    return (await connection.execute(insert)).rowcount == 1
 
 
 def microseconds(when: datetime) -> int:

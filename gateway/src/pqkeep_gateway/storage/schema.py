@@ -5,12 +5,14 @@ from sqlalchemy import (
     Boolean,
     Column,
     ForeignKey,
+    Index,
     Integer,
     LargeBinary,
     MetaData,
     String,
     Table,
     Uuid,
+    text,
 )
 
 METADATA = MetaData()
@@ -62,8 +64,12 @@ IDEMPOTENCY_KEYS = Table(
     Column("revoked_version", Integer, nullable=True),
     Column("salt", LargeBinary(16), nullable=True),
     Column("made_at_us", BigInteger, nullable=False, index=True),
+    Column("answer", LargeBinary, nullable=True),
 )
-"""What a client's Idempotency-Key made: a tenant, or an API key, which its ``salt`` makes again."""
+"""What a client's Idempotency-Key made: a tenant, or an API key, which its ``salt`` makes again.
+
+``answer``: of billing, what was answered, as msgpack.
+"""
 
 OUTBOX = Table(
     "outbox",
@@ -151,6 +157,53 @@ STEP_UP_TOKENS = Table(
     Column("until_us", BigInteger, nullable=False),
     Column("is_reserved", Boolean, nullable=False),
 )
+
+CONTRACTS = Table(
+    "contracts",
+    METADATA,
+    Column("id", Uuid, primary_key=True),
+    Column("tenant_id", Uuid, ForeignKey("tenants.id"), nullable=False),
+    Column("tier", String(32), nullable=False),
+    Column("status", String(16), nullable=False),
+    Column("begun_at_us", BigInteger, nullable=False),
+    Column("period_start_us", BigInteger, nullable=False),
+    Column("period_end_us", BigInteger, nullable=False, index=True),
+    Column("as_of_us", BigInteger, nullable=False),
+    Column("price_cents", BigInteger, nullable=False),
+    Column("cancel_at_period_end", Boolean, nullable=False),
+    Column("external_id", String(255), nullable=True, unique=True),
+    Column("revision", Integer, nullable=False),
+    Index(
+        "ix_contracts_running",
+        "tenant_id",
+        unique=True,
+        sqlite_where=text("status != 'ended'"),
+        postgresql_where=text("status != 'ended'"),
+    ),
+)
+"""Subscriptions that were bought. Those that have ended stay: nothing makes them run again."""
+
+INVOICES = Table(
+    "invoices",
+    METADATA,
+    Column("id", Uuid, primary_key=True),
+    Column("tenant_id", Uuid, ForeignKey("tenants.id"), nullable=False, index=True),
+    Column("tier", String(32), nullable=False),
+    Column("amount_cents", BigInteger, nullable=False),
+    Column("currency", String(3), nullable=False),
+    Column("period_start_us", BigInteger, nullable=False),
+    Column("period_end_us", BigInteger, nullable=False),
+    Column("created_at_us", BigInteger, nullable=False),
+    Column("external_id", String(255), nullable=True, unique=True),
+)
+
+BILLING_NOTICES = Table(
+    "billing_notices",
+    METADATA,
+    Column("id", String(255), primary_key=True),
+    Column("heard_at_us", BigInteger, nullable=False, index=True),
+)
+"""What an external provider has said, by its identifier: heard once, however often it comes."""
 
 OF_A_USER = tuple(table for table in METADATA.tables.values() if "user_id" in table.c)
 """What is one person's, and goes with them."""

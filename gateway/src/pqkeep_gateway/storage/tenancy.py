@@ -12,6 +12,7 @@ from pqkeep_gateway.access.authentication import Found
 from pqkeep_gateway.access.principals import ApiKeyPrincipal
 from pqkeep_gateway.access.standing import Standing, Subscription, Tier
 from pqkeep_gateway.events import Asker, event
+from pqkeep_gateway.storage.contracts import end_contract
 from pqkeep_gateway.storage.database import microseconds, time_of, transaction
 from pqkeep_gateway.storage.once import find_earlier, remember
 from pqkeep_gateway.storage.outbox import put
@@ -92,7 +93,10 @@ class SqlTenants:
     async def change(
         self, tenant: TenantId, change: TenantChange, now: datetime, events: Sequence[Event]
     ) -> Tenant:
-        """Change what is named, and nothing else. Raises TenantNotFoundError."""
+        """Change what is named, and nothing else. Raises TenantNotFoundError.
+
+        Another tier or subscription takes the place of what was bought.
+        """
         this = TENANTS.c.id == tenant
         named: dict[str, object] = {
             name: value for name, value in asdict(change).items() if value is not None
@@ -101,6 +105,8 @@ class SqlTenants:
             named["requests_per_minute"] = None
         update = sa.update(TENANTS).where(this).values(updated_at_us=microseconds(now), **named)
         async with transaction(self._engine) as connection:
+            if change.tier is not None or change.subscription is not None:
+                await end_contract(connection, tenant)  # contracts before tenants: nobody deadlocks
             await connection.execute(update)
             row = (await connection.execute(sa.select(TENANTS).where(this))).one_or_none()
             if row is not None:

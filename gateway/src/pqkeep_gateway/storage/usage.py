@@ -1,12 +1,9 @@
 """The month's usage in SQL."""
 
-from typing import Any
-
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pqkeep_gateway.storage.database import transaction
+from pqkeep_gateway.storage.database import add_unless_there, transaction
 from pqkeep_gateway.storage.schema import USAGE
 from pqkeep_protocol.keys import TenantId
 
@@ -25,7 +22,7 @@ class SqlUsage:
         async with transaction(self._engine) as connection:
             taken = await connection.execute(take.values(operations=USAGE.c.operations + 1))
             if taken.rowcount == 0:
-                await connection.execute(_insert(connection.dialect).values(row))
+                await add_unless_there(connection, USAGE, row)
                 taken = await connection.execute(take.values(operations=USAGE.c.operations + 1))
         return taken.rowcount == 1
 
@@ -35,12 +32,14 @@ class SqlUsage:
         async with transaction(self._engine) as connection:
             await connection.execute(give_back.values(operations=USAGE.c.operations - 1))
 
+    async def used(self, tenant: TenantId, month: str) -> int:
+        """Return how many operations were counted."""
+        query = sa.select(USAGE.c.operations).where(
+            USAGE.c.tenant_id == tenant, USAGE.c.month == month
+        )
+        async with transaction(self._engine) as connection:
+            return (await connection.execute(query)).scalar() or 0
+
 
 def _of(tenant: TenantId, month: str) -> sa.Update:
     return sa.update(USAGE).where(USAGE.c.tenant_id == tenant, USAGE.c.month == month)
-
-
-def _insert(dialect: sa.Dialect) -> Any:
-    """Return an insert that does nothing where the row is there already."""
-    kind = {"sqlite": sqlite, "postgresql": postgresql}[dialect.name]
-    return kind.insert(USAGE).on_conflict_do_nothing()

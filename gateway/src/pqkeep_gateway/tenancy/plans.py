@@ -21,6 +21,8 @@ class PlanTerms(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     monthly_price_usd: Annotated[int, Meta(ge=0)]
     """US dollars a month; for the enterprise tiers the least."""
+    self_service: bool
+    """Whether tenants can subscribe to it themselves."""
     requests_per_minute: AtLeastOne
     """How many requests a tenant may make in any 60 seconds."""
     operations_per_month: AtLeastOne | Unlimited

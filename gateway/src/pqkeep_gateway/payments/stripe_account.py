@@ -1,0 +1,164 @@
+"""Our account at Stripe: what is asked there, and what its signature is on.
+
+The library waits while it asks, so it does that in threads of its own.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+import requests
+import stripe
+
+from pqkeep_gateway.access.idempotency import IdempotencyKey, OnceReusedError, once_of
+from pqkeep_gateway.access.standing import Tier
+from pqkeep_gateway.config import ConfigError, StripeSettings, read_private
+from pqkeep_gateway.payments.notices import TENANT, Subscription
+from pqkeep_gateway.tenancy.billing import (
+    BadSignatureError,
+    PaymentAnswerError,
+    PaymentTimeoutError,
+)
+from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.keys import TenantId
+
+if TYPE_CHECKING:
+    from stripe import RequestOptions
+    from stripe.params import SubscriptionUpdateParams
+    from stripe.params.checkout import SessionCreateParams
+
+_LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ANSWER_SECONDS = 8.0
+"""For everything that one request asks of Stripe."""
+TOLERANCE_SECONDS = 300
+"""How old a signature may be."""
+THREADS = 4
+
+
+class StripeAccount:
+    """Asks Stripe. What is asked raises UnavailableError, PaymentTimeoutError, PaymentAnswerError."""
+
+    def __init__(self, settings: StripeSettings) -> None:
+        """Read both secrets. Raises ConfigError."""
+        logging.getLogger("stripe").setLevel(logging.WARNING)
+        stripe.enable_telemetry = False
+        self.prices = _prices(settings)
+        """Of the tiers that are sold: Stripe's identifiers."""
+        self._return_url = settings.return_url
+        self._webhook_secret = _secret(settings.webhook_secret_file)
+        session = requests.Session()
+        session.trust_env = False  # neither proxies nor credentials come from the environment
+        self._client = stripe.StripeClient(
+            _secret(settings.secret_key_file),
+            base_addresses={"api": settings.api.rstrip("/")},
+            max_network_retries=0,
+            http_client=stripe.RequestsClient(timeout=ANSWER_SECONDS, session=session),
+        )
+        self._threads = ThreadPoolExecutor(THREADS, "stripe")
+
+    async def open_checkout(self, tenant: TenantId, tier: Tier, key: IdempotencyKey | None) -> str:
+        """Begin a checkout; return where it goes on."""
+        return await self._ask(lambda: self._open(tenant, tier, key))
+
+    async def switch(self, external_id: str, tier: Tier, key: IdempotencyKey | None) -> None:
+        """Change a subscription's price, now and pro rata, and let it go on."""
+        await self._ask(lambda: self._switch(external_id, tier, key))
+
+    async def end(self, external_id: str, key: IdempotencyKey | None) -> None:
+        """Let a subscription end with its period."""
+        await self._ask(lambda: self._end(external_id, key))
+
+    def verify(self, payload: bytes, signature: str) -> None:
+        """Check that a webhook is from Stripe, and fresh. Raises BadSignatureError."""
+        try:
+            self._client.construct_event(
+                payload, signature, self._webhook_secret, TOLERANCE_SECONDS
+            )
+        except (stripe.SignatureVerificationError, ValueError, TypeError, AttributeError):
+            raise BadSignatureError from None
+
+    def close(self) -> None:
+        """Ask nothing more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _ask(self, question: Callable[[], T]) -> T:
+        """Ask Stripe, in a thread. Nothing is repeated here: whoever asks us may ask again."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await loop.run_in_executor(self._threads, question)
+        except TimeoutError:
+            _LOG.error("Stripe did not answer in time")
+            raise PaymentTimeoutError from None
+        except stripe.IdempotencyError:
+            raise OnceReusedError from None
+        except (stripe.APIConnectionError, stripe.RateLimitError) as error:
+            _LOG.error("Stripe is out of reach: %s", type(error).__name__)
+            raise UnavailableError from None
+        except stripe.StripeError as error:
+            _LOG.error("Stripe refused: %s, status %s", type(error).__name__, error.http_status)
+            raise PaymentAnswerError from None
+        except msgspec.ValidationError:
+            _LOG.error("Stripe's answer is not understood")
+            raise PaymentAnswerError from None
+
+    def _open(self, tenant: TenantId, tier: Tier, key: IdempotencyKey | None) -> str:
+        parameters: SessionCreateParams = {
+            "mode": "subscription",
+            "line_items": [{"price": self.prices[tier], "quantity": 1}],
+            "client_reference_id": str(tenant),
+            "subscription_data": {"metadata": {TENANT: str(tenant)}},
+            "success_url": self._return_url,
+            "cancel_url": self._return_url,
+        }
+        session = self._client.v1.checkout.sessions.create(parameters, _options(key))
+        return msgspec.convert(session.url, str)
+
+    def _switch(self, external_id: str, tier: Tier, key: IdempotencyKey | None) -> None:
+        found = self._client.v1.subscriptions.retrieve(external_id)
+        subscription = msgspec.convert(found.to_dict(for_json=True), Subscription)
+        parameters: SubscriptionUpdateParams = {
+            "items": [{"id": subscription.item.id, "price": self.prices[tier]}],
+            "cancel_at_period_end": False,
+            "proration_behavior": "create_prorations",
+        }
+        self._client.v1.subscriptions.update(external_id, parameters, _options(key))
+
+    def _end(self, external_id: str, key: IdempotencyKey | None) -> None:
+        self._client.v1.subscriptions.update(
+            external_id, {"cancel_at_period_end": True}, _options(key)
+        )
+
+
+def _options(key: IdempotencyKey | None) -> "RequestOptions":
+    once = once_of(key)
+    return {} if once is None else {"idempotency_key": f"pqkeep-{once.key.hex()}"}
+
+
+def _prices(settings: StripeSettings) -> dict[Tier, str]:
+    """Return the prices of tiers. Raises ConfigError."""
+    try:
+        prices = {Tier(name): price for name, price in settings.prices.items()}
+    except ValueError:
+        raise ConfigError("stripe: prices: the tiers are " + ", ".join(Tier)) from None
+    if Tier.FREE in prices or len(set(prices.values())) < len(prices):
+        raise ConfigError("stripe: prices: free has none, and no two tiers have the same")
+    return prices
+
+
+def _secret(path: str) -> str:
+    """Return a secret from its file. Raises ConfigError."""
+    try:
+        secret = read_private(Path(path)).decode("ascii").strip()
+    except UnicodeDecodeError:
+        secret = ""
+    if not secret:
+        raise ConfigError(f"{path} holds no secret of Stripe's")
+    return secret

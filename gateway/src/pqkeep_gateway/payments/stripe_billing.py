@@ -1,0 +1,191 @@
+"""Stripe takes the money: it is asked for it, and believed only by its signed webhooks."""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from pqkeep_gateway.access.clock import Clock, date_of
+from pqkeep_gateway.access.idempotency import IdempotencyKey, once_of
+from pqkeep_gateway.access.standing import Tier
+from pqkeep_gateway.events import Asker, Courier, event
+from pqkeep_gateway.payments.notices import (
+    Notice,
+    PaidInvoice,
+    Subscription,
+    contract_of,
+    invoice_of,
+    read,
+    tenant_of,
+)
+from pqkeep_gateway.tenancy.billing import (
+    Answer,
+    BillingStore,
+    BuiltInBilling,
+    ContractChangedError,
+    Kept,
+    NotSubscribedError,
+    SeenError,
+)
+from pqkeep_gateway.tenancy.contracts import AlreadySubscribedError, Contract, hear
+from pqkeep_gateway.tenancy.tenants import TenantNotFoundError, TenantStore
+from pqkeep_protocol.keys import TenantId
+
+if TYPE_CHECKING:
+    from pqkeep_gateway.payments.stripe_account import StripeAccount
+
+_LOG = logging.getLogger(__name__)
+
+_SUBSCRIPTION = "customer.subscription."
+
+
+class StripeBilling:
+    """A BillingProvider and a NoticeInbox."""
+
+    def __init__(
+        self,
+        account: "StripeAccount",
+        store: BillingStore,
+        tenants: TenantStore,
+        here: BuiltInBilling,
+        announce_change: Callable[[], Awaitable[None]],
+        courier: Courier,
+        clock: Clock,
+    ) -> None:
+        """Sell by an account at Stripe; what was sold ``here`` before is cancelled there."""
+        self._account = account
+        self._tiers = {price: tier for tier, price in account.prices.items()}
+        self._store = store
+        self._tenants = tenants
+        self._here = here
+        self._announce_change = announce_change
+        self._courier = courier
+        self._clock = clock
+
+    @property
+    def sold(self) -> frozenset[Tier]:
+        """The tiers that have a price at Stripe."""
+        return frozenset(self._account.prices)
+
+    async def check_out(
+        self, tenant: TenantId, tier: Tier, asker: Asker, key: IdempotencyKey | None
+    ) -> Answer:
+        """Begin a checkout, or have a running subscription changed. A webhook tells what came of it."""
+        earlier = await self._earlier(key)
+        if earlier is not None:
+            return earlier
+        running = await self._store.running(tenant)
+        if running is None or running.external_id is None:
+            url = await self._account.open_checkout(tenant, tier, key)
+            answer = Answer(running, is_pending=True, checkout_url=url)
+        elif running.tier is tier and not running.cancel_at_period_end:
+            raise AlreadySubscribedError
+        else:
+            await self._account.switch(running.external_id, tier, key)
+            answer = Answer(running, is_pending=True)
+        return await self._answered(tenant, answer, "begin-checkout", asker, key)
+
+    async def cancel(self, tenant: TenantId, asker: Asker, key: IdempotencyKey | None) -> Answer:
+        """Have the subscription end with its period. A webhook says that it will."""
+        earlier = await self._earlier(key)
+        if earlier is not None:
+            return earlier
+        running = await self._store.running(tenant)
+        if running is None:
+            raise NotSubscribedError
+        if running.external_id is None:
+            return await self._here.cancel(tenant, asker, key)
+        if running.cancel_at_period_end:
+            return Answer(running)
+        await self._account.end(running.external_id, key)
+        answer = Answer(running, is_pending=True)
+        return await self._answered(tenant, answer, "begin-cancellation", asker, key)
+
+    async def receive(self, payload: bytes, signature: str, asker: Asker) -> None:
+        """Believe a notice with a good signature, once."""
+        self._account.verify(payload, signature)
+        notice = read(payload, Notice)
+        asker = asker._replace(principal="stripe")
+        with suppress(SeenError):
+            if notice.type.startswith(_SUBSCRIPTION):
+                await self._hear_subscription(notice, asker)
+            elif notice.type == "invoice.paid":
+                await self._hear_invoice(notice, asker)
+        await self._courier.deliver()
+
+    async def _hear_subscription(self, notice: Notice, asker: Asker) -> None:
+        subscription = read(notice.data.object, Subscription)
+        tenant = await self._tenant(subscription.metadata)
+        if tenant is None:
+            return
+        while True:
+            known = await self._store.find(subscription.id)
+            tier = self._tiers.get(subscription.item.price.id, known.tier if known else None)
+            said = contract_of(subscription, tenant, tier, notice.created)
+            if said is None:
+                return
+            running = await self._store.running(tenant)
+            change = hear(known, running, said)
+            if change is None:
+                _LOG.info("Stripe's %s changes nothing", notice.id)
+                return
+            with suppress(ContractChangedError):
+                made = event(asker, tenant, change.operation)
+                try:
+                    await self._store.apply(change, made, notice=notice.id)
+                finally:
+                    await self._announce_change()
+                _warn_of_two(change.old, change.new)
+                return
+
+    async def _hear_invoice(self, notice: Notice, asker: Asker) -> None:
+        paid = read(notice.data.object, PaidInvoice)
+        if paid.details is None:
+            return
+        tenant = await self._tenant(paid.details.metadata)
+        if tenant is None:
+            return
+        known = await self._store.find(paid.details.subscription)
+        line = invoice_of(paid, tenant, self._tiers, known.tier if known else None)
+        made = event(asker, tenant, "record-invoice")
+        await self._store.add_invoice(line, made, notice.id)
+
+    async def _tenant(self, metadata: Mapping[str, str] | None) -> TenantId | None:
+        """Return whose it is; None if that is nobody here."""
+        tenant = tenant_of(metadata)
+        if tenant is None:
+            return None
+        try:
+            return (await self._tenants.get(tenant)).id
+        except TenantNotFoundError:
+            return None
+
+    async def _earlier(self, key: IdempotencyKey | None) -> Answer | None:
+        earlier = await self._store.earlier(once_of(key), date_of(self._clock()))
+        if earlier is not None:
+            await self._courier.deliver()
+        return earlier
+
+    async def _answered(
+        self,
+        tenant: TenantId,
+        answer: Answer,
+        operation: str,
+        asker: Asker,
+        key: IdempotencyKey | None,
+    ) -> Answer:
+        once = once_of(key)
+        kept = None if once is None else Kept(once, answer)
+        await self._store.keep(kept, event(asker, tenant, operation))
+        await self._courier.deliver()
+        return answer
+
+
+def _warn_of_two(old: Contract | None, new: Contract) -> None:
+    """Tell the operator where a customer pays twice, which only they can mend."""
+    if old is not None and old.id != new.id and old.external_id is not None:
+        _LOG.warning(
+            "Stripe bills a tenant twice: %s has taken the place of %s, which has to be ended there",
+            new.external_id,
+            old.external_id,
+        )
