@@ -76,6 +76,8 @@ MATRIX |= {
     "DELETE /team/invitations/{id}": (403, 401, 401, 401, 403, 401, 403, 403, 404),
 }
 """Of teams, which are people's and the operator's: see test_team.py."""
+MATRIX["GET /billing/plans"] = (200, 200, 401, 401, 200, 401, 200, 403, 200)  # open to anyone
+MATRIX["GET /billing/subscription"] = (200, 401, 401, 401, 200, 401, 200, 403, 403)  # its own
 PEOPLES = (403, 401, 401, 401, 403, 401, 403, 403, 403)
 """Of what only somebody who has signed in may do: see test_roles.py."""
 MATRIX |= dict.fromkeys(
@@ -90,6 +92,9 @@ MATRIX |= dict.fromkeys(
         "POST /auth/mfa/disable",
         "POST /auth/step-up",
         "PATCH /auth/organization",
+        "GET /billing/invoices",
+        "POST /billing/subscriptions/checkout",
+        "POST /billing/subscriptions/cancel",
     ),
     PEOPLES,
 )
@@ -107,8 +112,12 @@ NOBODYS = {
     "POST /auth/accept-invitation",
     "POST /auth/refresh",
     "POST /auth/mfa/verify",
+    "POST /billing/webhooks/stripe",
 }
-"""What needs no credential, because it is asked for one of its own: see test_people.py."""
+"""What needs no credential: it is asked for one of its own, or for a signature.
+
+See test_people.py and test_stripe.py.
+"""
 
 KYBER = {"algorithm": "Kyber768"}
 HASH = {"hash": "QUJD" * 10 + "QUI=", "hash_algorithm": "SHA-256"}
@@ -148,6 +157,7 @@ BODIES: Mapping[str, Callable[[Caller], dict[str, Any]]] = {
     "/auth/mfa/disable": lambda _: {},
     "/auth/step-up": lambda _: {},
     "/auth/organization": lambda _: {},
+    "/billing/subscriptions/checkout": lambda _: {"tier": "starter"},
     "/tenants/{tenant_id}/invitations": lambda _: {
         "email": f"{uuid.uuid4()}@example.com",
         "role": "viewer",

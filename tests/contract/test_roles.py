@@ -40,9 +40,12 @@ MAY: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("list_members", "change_role"), ADMIN),
     **dict.fromkeys(("list_invitations", "withdraw_invitation"), ADMIN),
     "remove_member": EVERYBODY,  # oneself: whom else is in test_team.py
+    "get_subscription": EVERYBODY,
+    **dict.fromkeys(("list_invoices", "check_out", "cancel_subscription"), OWNER),
 }
 OPEN = frozenset(
     {"register", "login", "accept_invitation", "refresh", "verify_mfa", "check_health"}
+    | {"list_plans"}
 )
 """Where nobody's role is asked for."""
 CREATE_TENANT = "create_tenant"

@@ -175,7 +175,7 @@ class StripeBilling:
         key: IdempotencyKey | None,
     ) -> Answer:
         once = once_of(key)
-        kept = None if once is None else Kept(once, answer)
+        kept = None if once is None else Kept(once, answer, date_of(self._clock()))
         await self._store.keep(kept, event(asker, tenant, operation))
         await self._courier.deliver()
         return answer

@@ -149,8 +149,8 @@ async def _put_in_force(connection: AsyncConnection, contract: Contract, now: da
 
 async def _keep(connection: AsyncConnection, kept: Kept | None, made: Event) -> None:
     if kept is not None:
-        answer, now = _ENCODER.encode(kept.answer), time_of(made.at_us)
-        await remember(connection, kept.once, now, tenant_id=made.tenant, answer=answer)
+        answer = _ENCODER.encode(kept.answer)
+        await remember(connection, kept.once, kept.at, tenant_id=made.tenant, answer=answer)
 
 
 def _invoice_row(invoice: Invoice) -> dict[str, object]:

@@ -51,6 +51,7 @@ class Kept:
 
     once: Once
     answer: Answer
+    at: datetime
 
 
 class NotSubscribedError(Exception):
@@ -229,11 +230,11 @@ class BuiltInBilling:
         once = once_of(key)
         while True:
             now = self._now()
-            earlier = await self._store.earlier(once, now)
+            old = await self._store.running(tenant)
+            earlier = await self._store.earlier(once, now)  # after: what made ``old`` is found
             if earlier is not None:
                 await self._courier.deliver()
                 return earlier
-            old = await self._store.running(tenant)
             if old is not None and old.external_id is None and old.period_end <= now:
                 await self._settle(old)
                 continue
@@ -241,7 +242,7 @@ class BuiltInBilling:
             if change is None:
                 return Answer(old)
             answer = Answer(change.new)
-            kept = None if once is None else Kept(once, answer)
+            kept = None if once is None else Kept(once, answer, now)
             with suppress(ContractChangedError):
                 await self._apply(change, asker, kept)
                 await self._courier.deliver()
