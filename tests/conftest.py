@@ -308,6 +308,14 @@ def on_postgresql(server: PostgresServer) -> Iterator[Sequence[str]]:
 
 
 @pytest.fixture(scope="session")
+def own_postgresql(
+    postgres_server: PostgresServer,
+) -> Callable[[], AbstractContextManager[Sequence[str]]]:
+    """Options that put an installation on PostgreSQL, on databases that nobody else uses."""
+    return lambda: on_postgresql(postgres_server)
+
+
+@pytest.fixture(scope="session")
 def installation(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Installation]:

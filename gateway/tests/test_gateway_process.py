@@ -53,6 +53,31 @@ def _open_password(folder: Path) -> None:
     _set(folder, 'rate_windows_password_file = "password"\nrate_windows = "redis://127.0.0.1:1"')
 
 
+def _stripe(folder: Path, **changes: str) -> None:
+    """Set Stripe up, rightly but for what is changed."""
+    for name in ("stripe-key", "stripe-webhook"):
+        (folder / name).write_text("secret-of-the-windows")
+        (folder / name).chmod(0o600)
+    values = {
+        "secret_key_file": '"stripe-key"',
+        "webhook_secret_file": '"stripe-webhook"',
+        "return_url": '"https://portal.example.org/billing"',
+        "prices": '{ starter = "price_1", growth = "price_2" }',
+        **changes,
+    }
+    _set(folder, "[stripe]\n" + "\n".join(f"{k} = {v}" for k, v in values.items() if v))
+
+
+def _open_stripe(folder: Path) -> None:
+    _stripe(folder)
+    (folder / "stripe-webhook").chmod(0o644)
+
+
+def _empty_stripe(folder: Path) -> None:
+    _stripe(folder)
+    (folder / "stripe-key").write_text("\n")
+
+
 def _cookies(folder: Path, host: str) -> None:
     _set(folder, f'cookies = "loopback"\nhost = "{host}"')
 
@@ -88,6 +113,26 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda at: _cookies(at, "192.0.2.7"),
         "not 192.0.2.7",
     ),
+    "an open secret of Stripe's": (_open_stripe, "0400"),
+    "an empty secret of Stripe's": (_empty_stripe, "stripe-key"),
+    "no secret of Stripe's": (lambda at: _stripe(at, secret_key_file='"none"'), "none"),
+    "an unnamed secret of Stripe's": (lambda at: _stripe(at, webhook_secret_file=""), "webhook"),
+    "a secret of Stripe's in the settings": (
+        lambda at: _stripe(at, secret_key='"secret-of-the-windows"'),
+        "secret_key",
+    ),
+    "a price of no tier": (lambda at: _stripe(at, prices='{ gold = "price_1" }'), "prices"),
+    "a price of nothing": (lambda at: _stripe(at, prices="{ }"), "prices"),
+    "a price of what is free": (lambda at: _stripe(at, prices='{ free = "price_1" }'), "free"),
+    "one price of two tiers": (
+        lambda at: _stripe(at, prices='{ starter = "price_1", growth = "price_1" }'),
+        "no two tiers",
+    ),
+    "Stripe without TLS": (lambda at: _stripe(at, api='"http://api.stripe.com"'), "stripe.api"),
+    "a way back without TLS": (
+        lambda at: _stripe(at, return_url='"http://portal.example.org/"'),
+        "stripe.return_url",
+    ),
     "another kind of address": (
         lambda at: _set(at, 'rate_windows = "https://127.0.0.1:1"'),
         "rate_windows",
@@ -95,9 +140,17 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-def _start(folder: Path, *options: str, fds: tuple[int, ...] = ()) -> subprocess.Popen[str]:
+GATEWAY = ("-m", "pqkeep_gateway")
+
+
+def _start(
+    folder: Path,
+    *options: str,
+    fds: tuple[int, ...] = (),
+    program: tuple[str, ...] = GATEWAY,
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "pqkeep_gateway", str(folder / "settings.toml"), *options],
+        [sys.executable, "-P", *program, str(folder / "settings.toml"), *options],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -149,6 +202,23 @@ def test_cookies_that_fit(folder: Path, cookies: str, host: str) -> None:
             process.terminate()
             process.stdout.read()
     assert f"//{host}:" in said
+
+
+WITHOUT_STRIPE = """
+import sys
+from pqkeep_gateway import wall
+sys.modules["stripe"] = None  # as where it is not installed
+wall.build()
+from pqkeep_gateway.process import main
+sys.exit(main())
+"""
+
+
+def test_without_stripe_s_package(folder: Path) -> None:
+    """Where Stripe is set up and its package is missing, the message names the extra to install."""
+    _stripe(folder)
+    said = _refusal(_start(folder, program=("-c", WITHOUT_STRIPE)))
+    assert "pqkeep-gateway[stripe]" in said
 
 
 def test_a_gateway_that_is_told_to_stop_closes_its_database(folder: Path) -> None:

@@ -69,6 +69,59 @@ def test_the_gateway_s_process_cannot_import_cryptography(module: str) -> None:
     assert b"the gateway imports no " in ended.stderr
 
 
+STRIPE = """
+import logging, sys, threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+import requests, stripe
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("content-length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+server = HTTPServer(("127.0.0.1", 0), Handler)
+threading.Thread(target=server.handle_request, daemon=True).start()
+client = stripe.StripeClient(
+    "sk_test", base_addresses={"api": f"http://127.0.0.1:{server.server_port}"}
+)
+client.v1.subscriptions.retrieve("sub_1")
+header = stripe.WebhookSignature.generate_signature_header('{"object": "event"}', "whsec")
+client.construct_event(b'{"object": "event"}', header, "whsec")
+print(*sorted(sys.modules))
+"""
+
+
+def test_stripe_s_library_works_behind_the_wall() -> None:
+    """It asks a server and verifies a webhook where there is no cryptography to import."""
+    ended = subprocess.run(
+        [sys.executable, "-I", "-W", "error", "-c", f"{WALL}\n{STRIPE}"],
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    modules = ended.stdout.decode().split()
+    assert "stripe" in modules
+    assert [name for name in modules if name.startswith(FORBIDDEN)] == []
+
+
+def test_stripe_is_loaded_only_where_it_is_set_up() -> None:
+    """What puts the gateway together loads neither Stripe's library nor what it needs."""
+    ended = subprocess.run(
+        [
+            *(sys.executable, "-I", "-c"),
+            f"{WALL}\nimport pqkeep_gateway.process, sys; print(*sys.modules)",
+        ],
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    modules = ended.stdout.decode().split()
+    assert "pqkeep_gateway.wiring" in modules
+    assert {"stripe", "requests", "urllib3"}.isdisjoint(modules)
+
+
 def test_the_wall_is_not_built_too_late() -> None:
     """Where cryptography has been imported already, the process does not start."""
     ended = subprocess.run(

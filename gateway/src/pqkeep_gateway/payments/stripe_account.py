@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 import requests
 import stripe
+from msgspec import Struct
 
 from pqkeep_gateway.access.idempotency import IdempotencyKey, OnceReusedError, once_of
 from pqkeep_gateway.access.standing import Tier
@@ -40,6 +41,12 @@ ANSWER_SECONDS = 8.0
 TOLERANCE_SECONDS = 300
 """How old a signature may be."""
 THREADS = 4
+_NONSENSE = (ValueError, TypeError, AttributeError, KeyError, RecursionError)
+"""What the library, and our reading of what it read, make of data of any other form."""
+
+
+class _Page(Struct, frozen=True):
+    url: str
 
 
 class StripeAccount:
@@ -81,7 +88,7 @@ class StripeAccount:
             self._client.construct_event(
                 payload, signature, self._webhook_secret, TOLERANCE_SECONDS
             )
-        except (stripe.SignatureVerificationError, ValueError, TypeError, AttributeError):
+        except (stripe.SignatureVerificationError, *_NONSENSE):
             raise BadSignatureError from None
 
     def close(self) -> None:
@@ -105,7 +112,7 @@ class StripeAccount:
         except stripe.StripeError as error:
             _LOG.error("Stripe refused: %s, status %s", type(error).__name__, error.http_status)
             raise PaymentAnswerError from None
-        except msgspec.ValidationError:
+        except _NONSENSE:
             _LOG.error("Stripe's answer is not understood")
             raise PaymentAnswerError from None
 
@@ -119,22 +126,24 @@ class StripeAccount:
             "cancel_url": self._return_url,
         }
         session = self._client.v1.checkout.sessions.create(parameters, _options(key))
-        return msgspec.convert(session.url, str)
+        return msgspec.convert(session.to_dict(for_json=True), _Page).url
 
     def _switch(self, external_id: str, tier: Tier, key: IdempotencyKey | None) -> None:
-        found = self._client.v1.subscriptions.retrieve(external_id)
-        subscription = msgspec.convert(found.to_dict(for_json=True), Subscription)
+        subscription = _read(self._client.v1.subscriptions.retrieve(external_id))
         parameters: SubscriptionUpdateParams = {
             "items": [{"id": subscription.item.id, "price": self.prices[tier]}],
             "cancel_at_period_end": False,
             "proration_behavior": "create_prorations",
         }
-        self._client.v1.subscriptions.update(external_id, parameters, _options(key))
+        _read(self._client.v1.subscriptions.update(external_id, parameters, _options(key)))
 
     def _end(self, external_id: str, key: IdempotencyKey | None) -> None:
-        self._client.v1.subscriptions.update(
-            external_id, {"cancel_at_period_end": True}, _options(key)
-        )
+        parameters: SubscriptionUpdateParams = {"cancel_at_period_end": True}
+        _read(self._client.v1.subscriptions.update(external_id, parameters, _options(key)))
+
+
+def _read(answer: stripe.Subscription) -> Subscription:
+    return msgspec.convert(answer.to_dict(for_json=True), Subscription)
 
 
 def _options(key: IdempotencyKey | None) -> "RequestOptions":
