@@ -115,10 +115,13 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "an open secret of Stripe's": (_open_stripe, "0400"),
     "an empty secret of Stripe's": (_empty_stripe, "stripe-key"),
-    "no secret of Stripe's": (lambda at: _stripe(at, secret_key_file='"none"'), "none"),
+    "no secret of Stripe's": (
+        lambda at: _stripe(at, secret_key_file='"none"'),  # noqa: S106 - no secret
+        "none",
+    ),
     "an unnamed secret of Stripe's": (lambda at: _stripe(at, webhook_secret_file=""), "webhook"),
     "a secret of Stripe's in the settings": (
-        lambda at: _stripe(at, secret_key='"secret-of-the-windows"'),
+        lambda at: _stripe(at, secret_key='"secret-of-the-windows"'),  # noqa: S106 - no secret
         "secret_key",
     ),
     "a price of no tier": (lambda at: _stripe(at, prices='{ gold = "price_1" }'), "prices"),

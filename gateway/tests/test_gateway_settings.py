@@ -34,6 +34,23 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     assert settings.pepper_file == absolute
 
 
+def test_stripe_s_files_too(tmp_path: Path) -> None:
+    """The files of Stripe's secrets are found beside the settings."""
+    stripe = {
+        "secret_key_file": '"key"',
+        "webhook_secret_file": f'"{tmp_path}/webhook"',
+        "return_url": '"https://portal.example.org/billing"',
+        "prices": '{ growth = "price_1" }',
+    }
+    settings = config.read(
+        write(tmp_path, GOOD | {f"stripe.{name}": value for name, value in stripe.items()})
+    ).stripe
+    assert settings is not None
+    assert Path(settings.secret_key_file) == tmp_path.resolve() / "key"
+    assert Path(settings.webhook_secret_file) == tmp_path / "webhook"
+    assert settings.api == "https://api.stripe.com"
+
+
 def test_defaults_are_the_careful_ones(tmp_path: Path) -> None:
     """Without a word, only the operator makes tenants, and only loopback is served."""
     settings = config.read(write(tmp_path, GOOD))

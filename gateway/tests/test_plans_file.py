@@ -46,6 +46,12 @@ def test_the_plans_are_the_specification_s(
     assert PLAN_OF[Tier(tier)] == plan
 
 
+def test_what_is_bought_without_the_operator() -> None:
+    """Tiers with a fixed price can be bought by tenants themselves; free need not be."""
+    sold = {tier for tier, terms in plans.read().items() if terms.self_service}
+    assert sold == {Tier.STARTER, Tier.GROWTH, Tier.PROFESSIONAL}
+
+
 def test_every_tier_is_sold() -> None:
     """The plans file, the tiers and the specification's table name the same six."""
     assert {row[0] for row in TABLE} == set(Tier) == plans.read().keys()
@@ -69,6 +75,7 @@ def _own(folder: Path, text: str) -> Path:
 
 OVERRIDES = [
     ("monthly_price_usd", "5", 5),
+    ("self_service", "true", True),
     ("requests_per_minute", "7", 7),
     ("operations_per_month", "3", 3),
     ("operations_per_month", '"unlimited"', "unlimited"),

@@ -16,6 +16,7 @@ from pqkeep_gateway.access.authentication import Authenticator
 from pqkeep_gateway.access.clock import Clock, steady_clock
 from pqkeep_gateway.access.credentials import read_pepper
 from pqkeep_gateway.access.rate_limit import MemoryWindows, Windows
+from pqkeep_gateway.access.standing import Tier
 from pqkeep_gateway.config import Config, ConfigError, StripeSettings
 from pqkeep_gateway.events import Courier
 from pqkeep_gateway.http import (
@@ -172,7 +173,7 @@ def _sales(
     """Return the endpoints of billing, and what ends and renews, whoever takes the money."""
     store = SqlBilling(engine)
     prices = {tier: 100 * each.monthly_price_usd for tier, each in terms.items()}
-    sold = frozenset(tier for tier, each in terms.items() if each.self_service)
+    sold = frozenset(tier for tier, each in terms.items() if each.self_service) - {Tier.FREE}
     built_in = BuiltInBilling(store, prices, sold, announce_change, courier, clock)
     if account is None:
         return billing.endpoints(terms, built_in, store, allowances), built_in
