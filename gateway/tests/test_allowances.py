@@ -265,6 +265,10 @@ class Unreachable:
         """Be out of reach."""
         raise UnavailableError
 
+    async def used(self, tenant: TenantId, month: str) -> int:
+        """Be out of reach."""
+        raise UnavailableError
+
 
 FREE = ApiKeyPrincipal(TenantId(uuid4()), Standing(Tier.FREE), 1, suspended=False)
 

@@ -79,8 +79,8 @@ def end_period(installation: Installation) -> Callable[[Caller], None]:
         which = uuid.UUID(tenant.tenant_id).hex
         statement = f"UPDATE contracts SET period_end_us = {now} WHERE tenant_id = '{which}'"  # noqa: S608
         if database.startswith("postgresql://"):
-            with psycopg.connect(database) as connection:
-                connection.execute(statement.encode())
+            with psycopg.connect(database) as session:
+                session.execute(statement.encode())
         else:
             path = settings.parent / database
             with closing(sqlite3.connect(path, timeout=30)) as connection, connection:

@@ -41,7 +41,7 @@ LINES = ("export_audit_log",)
 """What answers with a file of lines, not in the envelope."""
 PEOPLE = (["auth"], ["team"])
 """The parts whose operations need people: they are tried in test_people.py and test_team.py."""
-PEOPLE_ONLY = [{"Session": []}]
+PEOPLE_ONLY: Any = [{"Session": []}]
 """What else only somebody who has signed in may do: that is tried in test_billing.py."""
 
 

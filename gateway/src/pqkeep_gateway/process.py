@@ -105,4 +105,5 @@ async def serve(settings: Config, listener: socket.socket | None) -> None:
         settling.cancel()
         delivering.cancel()
         connected.cancel()
+        await asyncio.wait((settling,))  # before its database closes
         await gateway.close()
