@@ -26,15 +26,10 @@ async def read_json_object(
     Where there may be nothing, nothing is an empty object.
     """
     if or_nothing:
-        body = await _read(receive)
+        body = await read_bytes(receive)
         return {} if not body else _object_of(body, content_type)
     _require_json(content_type)  # before a body of any size is read
-    return _object_of(await _read(receive), content_type)
-
-
-async def read_bytes(receive: Receive, at_most: int) -> bytes:
-    """Return a body as it came. Raises ApiError if it is too large."""
-    return await _read(receive, at_most)
+    return _object_of(await read_bytes(receive), content_type)
 
 
 def _object_of(body: bytes, content_type: bytes | None) -> Mapping[str, Any]:
@@ -53,7 +48,8 @@ def _require_json(content_type: bytes | None) -> None:
         raise ApiError(Code.INVALID_001, "the content type must be application/json")
 
 
-async def _read(receive: Receive, at_most: int = MAX_BODY) -> bytes:
+async def read_bytes(receive: Receive, at_most: int = MAX_BODY) -> bytes:
+    """Return a body as it came. Raises ApiError if it is too large."""
     message = await _next(receive)
     if not message.get("more_body"):
         return _bounded(message.get("body", b""), at_most)

@@ -34,7 +34,7 @@ STATUSES: Mapping[str, ContractStatus | None] = {
 """What each status of a subscription means here; None: nothing."""
 
 _Identifier = Annotated[str, Meta(min_length=1, max_length=255)]
-_Seconds = Annotated[int, Meta(ge=0, le=2**40)]
+_Seconds = Annotated[int, Meta(ge=0, le=253_402_300_799)]  # the year 9999
 
 
 class _Object(Struct, frozen=True):
