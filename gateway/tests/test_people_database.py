@@ -535,7 +535,7 @@ async def test_an_invitation_that_is_withdrawn_lets_nobody_in(world: World) -> N
         )
         accepted, withdrawn = await asyncio.gather(
             world.entry.accept(invited.token, PASSWORD, ASKER),
-            world.teams.withdraw(world.tenant.id, invited.id, ASKER),
+            world.teams.withdraw(world.tenant.id, invited.id, OperatorPrincipal(), ASKER),
             return_exceptions=True,
         )
         if withdrawn is None:

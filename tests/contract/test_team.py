@@ -326,6 +326,20 @@ def test_invitations_wait_and_are_withdrawn(
     assert refusal == (401, "ERR_AUTH_001", "token")
 
 
+def test_admins_withdraw_no_owner_s_invitation(
+    owner: Caller, new_person: Callable[..., Caller], refused: Refused
+) -> None:
+    """An admin withdraws anybody's invitation but an owner's, which waits on."""
+    admin = new_person(owner.tenant_id, "admin")
+    for role, status in (("owner", 403), ("admin", 200)):
+        fields = {"email": f"{uuid.uuid4()}@example.com", "role": role}
+        made = owner.post(f"/tenants/{owner.tenant_id}/invitations", fields, status=201)
+        answer = admin.ask("DELETE", f"/team/invitations/{made['id']}")
+        assert answer.status_code == status
+    (waiting,) = admin.get("/team/invitations")["invitations"]
+    assert waiting["role"] == "owner"
+
+
 def test_an_accepted_invitation_waits_no_longer(
     owner: Caller, new_person: Callable[..., Caller]
 ) -> None:

@@ -250,11 +250,14 @@ class _Team:
         return WaitingInvitationsData(invitations=shown, total=len(shown))
 
     async def withdraw(self, call: ApiCall) -> RemovedData:
-        """Withdraw an invitation. Its link is good for nothing then."""
-        _, tenant = await self._team_of(call)
+        """Withdraw an invitation. Its link is good for nothing then.
+
+        Owners decide about owners.
+        """
+        by, tenant = await self._team_of(call)
         invitation = InvitationId(_identifier(call.path, InvitationNotFoundError))
         with _answered():
-            await self._teams.withdraw(tenant, invitation, call.asker)
+            await self._teams.withdraw(tenant, invitation, by, call.asker)
         return _REMOVED
 
     async def _team_of(self, call: ApiCall) -> tuple[Administrator, TenantId]:

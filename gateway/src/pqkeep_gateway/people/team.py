@@ -78,24 +78,31 @@ class Team:
 
     roles: Mapping[UserId, Role]
 
-    def require_change(self, by: Administrator, member: UserId, to: Role | None) -> None:
-        """Refuse what may not be: a member gets a role, or leaves (None).
+    def require_say(self, by: Administrator, *roles: Role | None) -> None:
+        """Refuse whoever has no say about somebody who has, gets or was offered these roles.
 
-        Everybody may leave, unless they are the last owner. Raises NotForYouError,
-        MemberNotFoundError, OwnersOnlyError, LastOwnerError.
+        Raises NotForYouError, OwnersOnlyError.
         """
-        allowed, is_leaving = frozenset(Permission), False
+        allowed = frozenset(Permission)
         if isinstance(by, SessionPrincipal):
             role = self.roles.get(by.user)
             allowed = PERMISSIONS[role] if role else frozenset()
-            is_leaving = by.user == member and to is None
-        if Permission.TEAM not in allowed and not (is_leaving and allowed):
+        if Permission.TEAM not in allowed:
             raise NotForYouError
-        if member not in self.roles:
-            raise MemberNotFoundError
-        now = self.roles[member]
-        if Role.OWNER in (now, to) and Permission.OWNERS not in allowed:
+        if Role.OWNER in roles and Permission.OWNERS not in allowed:
             raise OwnersOnlyError
+
+    def require_change(self, by: Administrator, member: UserId, to: Role | None) -> None:
+        """Refuse what may not be: a member gets a role, or goes (None). Everybody may leave.
+
+        Raises what ``require_say`` raises, MemberNotFoundError, LastOwnerError.
+        """
+        now = self.roles.get(member)
+        is_leaving = isinstance(by, SessionPrincipal) and by.user == member and to is None
+        if not is_leaving:
+            self.require_say(by, now, to)
+        if now is None:
+            raise MemberNotFoundError
         owners = sum(role is Role.OWNER for role in self.roles.values())
         if now is Role.OWNER and to is not Role.OWNER and owners == 1:
             raise LastOwnerError
@@ -132,8 +139,13 @@ class TeamStore(Protocol):
         """Return the invitations that can be accepted, the one that ends first first."""
         ...
 
-    async def withdraw(self, tenant: TenantId, invitation: InvitationId, withdrawn: Event) -> None:
-        """Forget an invitation. Raises InvitationNotFoundError."""
+    async def withdraw(
+        self, tenant: TenantId, invitation: InvitationId, by: Administrator, withdrawn: Event
+    ) -> None:
+        """Forget an invitation, in one step.
+
+        Raises InvitationNotFoundError, and what Team.require_say raises.
+        """
         ...
 
 
@@ -177,10 +189,15 @@ class Teams:
         """Return the invitations that can be accepted, the one that ends first first."""
         return await self._store.invitations(tenant, date_of(self._clock()))
 
-    async def withdraw(self, tenant: TenantId, invitation: InvitationId, asker: Asker) -> None:
-        """Withdraw an invitation. Raises InvitationNotFoundError."""
+    async def withdraw(
+        self, tenant: TenantId, invitation: InvitationId, by: Administrator, asker: Asker
+    ) -> None:
+        """Withdraw an invitation.
+
+        Raises InvitationNotFoundError, and what Team.require_say raises.
+        """
         withdrawn = event(asker, tenant, "withdraw-invitation")
-        await self._store.withdraw(tenant, invitation, withdrawn)
+        await self._store.withdraw(tenant, invitation, by, withdrawn)
         await self._courier.deliver()
 
 

@@ -83,14 +83,24 @@ class SqlTeams:
         async with transaction(self._engine) as connection:
             return tuple(_invitation(row) for row in await connection.execute(query))
 
-    async def withdraw(self, tenant: TenantId, invitation: InvitationId, withdrawn: Event) -> None:
-        """Forget an invitation. Raises InvitationNotFoundError."""
-        forget = sa.delete(INVITATIONS).where(
-            INVITATIONS.c.tenant_id == tenant, INVITATIONS.c.id == invitation
+    async def withdraw(
+        self, tenant: TenantId, invitation: InvitationId, by: Administrator, withdrawn: Event
+    ) -> None:
+        """Forget an invitation.
+
+        Raises InvitationNotFoundError, and what Team.require_say raises.
+        """
+        forget = (
+            sa.delete(INVITATIONS)
+            .where(INVITATIONS.c.tenant_id == tenant, INVITATIONS.c.id == invitation)
+            .returning(INVITATIONS.c.role)
         )
         async with transaction(self._engine) as connection:
-            if (await connection.execute(forget)).rowcount == 0:
+            team = await _locked(connection, tenant)
+            role = (await connection.execute(forget)).scalar()
+            if role is None:
                 raise InvitationNotFoundError
+            team.require_say(by, Role(role))
             await put(connection, (withdrawn,))
 
 
