@@ -65,6 +65,9 @@ PEOPLE = {
     "remove_member",
     "list_invitations",
     "withdraw_invitation",
+    "list_invoices",
+    "check_out",
+    "cancel_subscription",
 }
 """For people: nobody signs in here."""
 NEVER_SUCCEEDS = {"archive_key"} | PEOPLE

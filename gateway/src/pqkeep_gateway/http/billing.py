@@ -39,6 +39,7 @@ from pqkeep_gateway.tenancy.contracts import (
 from pqkeep_gateway.tenancy.plans import Plans, PlanTerms, bound
 from pqkeep_protocol.algorithms import Algorithm
 
+_SIGNATURE = "Stripe-Signature"
 ANY_NUMBER = "null: any number."
 Cents = Annotated[int, Meta(description="In hundredths of the currency.")]
 Currency = Annotated[str, Meta(description="Three small letters.")]
@@ -49,7 +50,9 @@ class PlanData(Data, frozen=True, kw_only=True):
 
     tier: Tier
     plan: Annotated[Plan, Meta(description="What a tenant's plan is on this tier.")]
-    monthly_price_cents: Cents
+    monthly_price_cents: Annotated[
+        int, Meta(ge=0, description="In hundredths; of the enterprise tiers the least.")
+    ]
     currency: Currency
     self_service: Annotated[bool, Meta(description="Whether checkout takes it.")]
     requests_per_minute: Annotated[int, Meta(ge=1)]
@@ -168,6 +171,8 @@ _INVOICE = InvoiceData(
     period_end=_END,
     created_at=_START,
 )
+_SHOWN = frozenset({Code.AUTH_001, Code.FORBIDDEN_001, Code.RATE_LIMIT_001})
+"""What whoever shows a credential without need is told of it."""
 _ASKED = frozenset({Code.CONFLICT_001, Code.BAD_GATEWAY_001, Code.TIMEOUT_001})
 
 
@@ -186,6 +191,7 @@ def endpoints(
                 name="list_plans",
                 caller=Caller.ANYONE,
                 example=PlansData(plans=(_PLAN,), total=1),
+                codes=_SHOWN,
             ),
         ),
         Endpoint(
@@ -283,9 +289,6 @@ def notices(inbox: NoticeInbox) -> tuple[Endpoint, ...]:
             ),
         ),
     )
-
-
-_SIGNATURE = "Stripe-Signature"
 
 
 class _Billing:
