@@ -3,6 +3,9 @@
 # An empty environment has no PATH, and Python needs one to find itself.
 export PATH := $(or $(PATH),/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin)
 
+# The tests start some hundreds of processes: they need not compile everything each time.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON ?= python3
 ARGS ?=
 BIN := .venv/bin

@@ -131,6 +131,7 @@ class Installation:
     output_file: Path
     ready: dict[str, str]
     clients: ExitStack = field(default_factory=ExitStack)
+    _operator: Caller | None = None
 
     @property
     def base_url(self) -> str:
@@ -162,8 +163,10 @@ class Installation:
         return Caller(client, tenant_id)
 
     def operator(self) -> Caller:
-        """Return the operator."""
-        return self.caller(self.ready["operator_key"])
+        """Return the operator, who is asked so often that one connection is kept."""
+        if self._operator is None:
+            self._operator = self.caller(self.ready["operator_key"])
+        return self._operator
 
     def demo(self) -> Caller:
         """Return the demo tenant."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+from tests.conftest import TLS
 
 if TYPE_CHECKING:
     from tests.conftest import Caller, Installation
@@ -135,6 +136,7 @@ def test_refreshing_hands_out_new_tokens(owner: Caller, refused: Refused) -> Non
         f"{owner.client.base_url}/api/v1/auth/me",
         headers={"Cookie": f"{ACCESS}={old}"},
         trust_env=False,
+        verify=TLS,
     )
     assert refused(answer) == UNAUTHORIZED
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import httpx2
 import pytest
+from tests.conftest import TLS
 
 if TYPE_CHECKING:
     from tests.conftest import Caller, Installation
@@ -57,7 +58,9 @@ NOBODYS = "00000000-0000-4000-8000-000000000000"
 @pytest.fixture(scope="module")
 def operations(anonymous: Caller) -> dict[str, tuple[str, str]]:
     """Method and path of every operation."""
-    answer = httpx2.get(f"{anonymous.client.base_url}/api/v1/openapi.json", trust_env=False)
+    answer = httpx2.get(
+        f"{anonymous.client.base_url}/api/v1/openapi.json", trust_env=False, verify=TLS
+    )
     return {
         each["operationId"]: (method.upper(), path)
         for path, methods in answer.json()["paths"].items()
@@ -109,6 +112,7 @@ def _ask(person: Caller, method: str, path: str) -> httpx2.Response:
         json={} if method in ("POST", "PATCH") else None,
         headers={"Cookie": cookies},
         trust_env=False,
+        verify=TLS,
     )
 
 

@@ -18,6 +18,7 @@ from typing import Literal, Self
 
 import httpx2
 import pytest
+from tests.conftest import TLS
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_protocol.audit import Recorded, RecordEvents
@@ -174,7 +175,7 @@ def tenant_of_gateway(
     with (
         FakeKeyService(folder / "keyservice" / "keyservice.sock") as fake,
         gateway_process(layout, folder / "output") as url,
-        httpx2.Client(base_url=url, timeout=SECONDS, trust_env=False) as client,
+        httpx2.Client(base_url=url, timeout=SECONDS, trust_env=False, verify=TLS) as client,
     ):
         until_healthy(client)
         operator = {"X-API-Key": operator_key}
@@ -262,6 +263,7 @@ def shared_gateways(redis_server: str, tmp_path: Path) -> Iterator[SharedGateway
                     base_url=stack.enter_context(gateway_process(layout, tmp_path / name)),
                     timeout=SECONDS,
                     trust_env=False,
+                    verify=TLS,
                 )
             )
             for name in ("first", "second")
