@@ -30,8 +30,8 @@ from tests.work_units import WorkUnits
 from xdist.remote import Producer
 
 HOST = "127.0.0.1"
-START_SECONDS = 30.0
-STOP_SECONDS = 30.0
+START_SECONDS = 60.0
+STOP_SECONDS = 60.0
 NOBODY = 65534
 PROVISIONING = Path(__file__).parent / "deploy" / "postgresql.sql"
 PEERS = """\
@@ -70,8 +70,8 @@ def _free_port() -> int:
         return port
 
 
-def _die_with_the_tests() -> None:
-    """Ask for SIGINT when the thread that started the server ends; see prctl(2)."""
+def die_with_the_tests() -> None:
+    """Ask for SIGINT when the thread that started this process ends, killed perhaps; see prctl(2)."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGINT)
 
 
@@ -100,7 +100,7 @@ class Owner:
                 user=self.uid,
                 group=self.uid,
                 extra_groups=None if self.uid is None else [],
-                preexec_fn=_die_with_the_tests,  # noqa: PLW1509 - one call, as in a signal handler
+                preexec_fn=die_with_the_tests,  # noqa: PLW1509 - one call, as in a signal handler
             )
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
+from conftest import die_with_the_tests
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.codec import TO_GATEWAY, Answer, Call, FrameDecoder, Refusal, encode
 from pqkeep_protocol.keys import KeyVersion, TenantId
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 
 PQKEEPD = Path(sysconfig.get_path("scripts")) / "pqkeepd"
 READY_SECONDS = 60.0
-STOP_SECONDS = 30.0
-REQUEST_SECONDS = 30.0
+STOP_SECONDS = 60.0
+REQUEST_SECONDS = 60.0
 API = "/api/v1"
 KNOWN_ANSWERS = "known answers: "
 """How the properties begin with which tests say how many known answers they checked."""
@@ -250,6 +251,7 @@ def run_pqkeepd(output: Path, *arguments: str) -> subprocess.Popen[bytes]:
             stderr=subprocess.STDOUT,
             env={"PATH": os.defpath},
             start_new_session=True,
+            preexec_fn=die_with_the_tests,  # noqa: PLW1509 - see there
         )
 
 

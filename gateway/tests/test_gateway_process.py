@@ -12,7 +12,7 @@ import pytest
 
 from pqkeep_gateway.access.credentials import PEPPER_SIZE
 
-SECONDS = 30.0
+SECONDS = 60.0
 SETTINGS = f"""\
 key_service_socket = "keyservice.sock"
 database = "accounts.sqlite3"

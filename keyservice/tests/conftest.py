@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from conftest import PostgresServer
 
 Sql = Callable[..., list[Any]]
-SECONDS = 30.0
+SECONDS = 60.0
 ROLE = "pqkeep_keyservice"
 
 

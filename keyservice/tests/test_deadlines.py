@@ -28,7 +28,7 @@ from pqkeep_protocol.messages import (
 
 Sql = Callable[..., list[Any]]
 KEM, SIGNATURE, SLH_DSA = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65, Algorithm.SLH_DSA_SHA2_128F
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 class Watched(KeyMaterial):

@@ -43,7 +43,7 @@ pytestmark = pytest.mark.parametrize("backend", ["postgresql"], indirect=True)
 
 Sql = Callable[..., list[Any]]
 KEM = Algorithm.ML_KEM_768
-SECONDS = 30.0
+SECONDS = 60.0
 TENANT = TenantId(UUID(int=7))
 PASSWORD = "correct-horse"  # noqa: S105 - of a server that is gone when the tests end
 

@@ -25,7 +25,7 @@ from pqkeep_protocol.messages import Attribution, Decrypt, Encrypt, GenerateKey,
 KEM = Algorithm.ML_KEM_768
 TAKE_UP = TakeUpRootKeys(tenant=INSTALLATION)
 RENEWED = RootKeys(in_use=(2,), left=0, damaged=0)
-SECONDS = 20.0
+SECONDS = 60.0
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 

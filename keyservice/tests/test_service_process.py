@@ -48,7 +48,7 @@ from pqkeep_protocol.messages import (
 
 TENANT = TenantId(UUID(int=1))
 KEM, SIGNATURE = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65
-SECONDS = 20.0
+SECONDS = 60.0
 NOBODY = 65534
 
 

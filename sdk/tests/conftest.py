@@ -17,8 +17,8 @@ import pytest
 from pqkeep import Client
 from pqkeep._transport import Transport
 
-START_SECONDS = 30.0
-STOP_SECONDS = 15.0
+START_SECONDS = 60.0
+STOP_SECONDS = 60.0
 Answer = Callable[..., str]
 
 

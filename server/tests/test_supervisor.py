@@ -12,7 +12,7 @@ import pytest
 
 from pqkeep_server.supervise import FatalExitError, Program, Supervisor
 
-SECONDS = 30.0
+SECONDS = 60.0
 SOURCE = """
 import os, signal, sys, time
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     AskFile = Callable[..., list[tuple[Any, ...]]]
 
-SECONDS = 20.0
+SECONDS = 60.0
 TENANT = TenantId(UUID(int=7))
 KEM, SIGNATURE = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65
 TEXT = b"what was there before"

@@ -29,7 +29,7 @@ from pqkeep_gateway.http.endpoint import ApiCall, Lines
 from pqkeep_gateway.http.errors import ApiError
 from pqkeep_gateway.key_client import KeyClient
 
-START_SECONDS = 20.0
+START_SECONDS = 60.0
 OLD = 10
 """A record whose tile is long complete."""
 SOON_SECONDS = 11.0

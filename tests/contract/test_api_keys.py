@@ -36,7 +36,7 @@ ENDPOINTS = [
     ("DELETE", "/api-keys/x"),
     ("PATCH", ""),
 ]
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 def _path(tenant: Caller, end: str = "") -> str:

@@ -12,7 +12,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import Installation
 
-SECONDS = 15.0
+SECONDS = 60.0
 
 NOT_HTTP = [
     pytest.param(b"GARBAGE\r\n\r\n", id="no request line"),

@@ -27,9 +27,9 @@ PQKEEPD = Path(sys.executable).parent / "pqkeepd"
 EXAMPLE = re.compile(
     r"^<!-- example: ([a-z-]+) -->\n```python\n(.*?)^```$", re.DOTALL | re.MULTILINE
 )
-READY_SECONDS = 30.0
-STOP_SECONDS = 20.0
-REQUEST_SECONDS = 20.0
+READY_SECONDS = 60.0
+STOP_SECONDS = 60.0
+REQUEST_SECONDS = 60.0
 
 
 @dataclass(frozen=True)

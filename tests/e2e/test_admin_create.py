@@ -134,7 +134,10 @@ def test_what_cannot_be(create: Create, options: dict[str, str], reason: str) ->
     assert errors.count("\n") == 1
 
 
-@pytest.mark.parametrize("content", ["{}\nsecond line", "\xff{}", "{}x", "", NOBODYS_KEY])
+@pytest.mark.parametrize(
+    "content",
+    ["{}\nsecond line", "\xff{}", "{}x", "", pytest.param(NOBODYS_KEY, id="nobody's key")],
+)
 def test_a_file_with_something_else(
     create: Create, installation: Installation, tmp_path: Path, content: str
 ) -> None:

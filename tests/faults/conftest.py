@@ -35,7 +35,7 @@ from pqkeep_protocol.codec import (
 )
 from pqkeep_server.initialise import Layout, initialise
 
-SECONDS = 30.0
+SECONDS = 60.0
 
 Reply = Callable[[Call], ToGateway | bytes | None]
 """What to say to a call: a frame, bytes that are none, nothing; b"" hangs up."""

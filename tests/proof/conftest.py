@@ -39,7 +39,7 @@ SLH_DSA_AT_ONCE = 60
 """Below the number of requests that one tenant may have waiting."""
 SECONDS = 100.0
 """Signatures are made at low priority: beside other tests they may wait long."""
-START_SECONDS = 40.0
+START_SECONDS = 60.0
 
 Outcome = AnyResult | ErrorKind
 Outcomes = Callable[[Sequence[AnyRequest]], list[Outcome]]

@@ -22,7 +22,7 @@ from pqkeep_protocol.keys import TenantId
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
-SECONDS = 30.0
+SECONDS = 60.0
 WORKERS = 2
 
 

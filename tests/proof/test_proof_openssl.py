@@ -14,7 +14,7 @@ from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.crypto.slhdsa_openssl import OLDEST, OpenSsl
 
 Start = Callable[[str], tuple[subprocess.Popen[str], Path]]
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 def _system_library() -> str:
