@@ -1,4 +1,4 @@
-"""Real servers for the tests: PostgreSQL and Redis, out of wheels, on loopback, gone at the end.
+"""Real servers for the tests: PostgreSQL, Redis and mail, out of wheels, on loopback, gone at the end.
 
 Each starts when the first test asks for it, and runs once a session. Their files are in a
 directory of their own under the system's temporary one, which the user they run as can reach:
@@ -8,16 +8,22 @@ PostgreSQL refuses to run as root.
 from __future__ import annotations
 
 import ctypes
+import ipaddress
 import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email import message_from_bytes
+from email.message import EmailMessage
+from email.policy import default as modern
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -25,6 +31,11 @@ from typing import Any, LiteralString
 
 import psycopg
 import pytest
+from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import AuthResult, LoginPassword
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from psycopg import sql
 from tests.work_units import WorkUnits
 from xdist.remote import Producer
@@ -334,3 +345,119 @@ def _until_listening(port: int, process: subprocess.Popen[bytes], output: Path) 
             time.sleep(0.02)
         else:
             return
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A server's certificate for 127.0.0.1, which signed itself."""
+
+    path: Path
+    context: ssl.SSLContext
+
+
+@dataclass
+class MailServer:
+    """A mail server that keeps what it is given, and can be away."""
+
+    port: int = field(default_factory=_free_port)
+    tls: ssl.SSLContext | None = None
+    is_tls_from_the_start: bool = False
+    password: bytes | None = None
+    """Without it nobody may send."""
+    answer: str = "250 OK"
+    """To every recipient that is named."""
+    recipients: list[str] = field(default_factory=list)
+    """Everybody who was named, whether they were taken or not."""
+    messages: list[EmailMessage] = field(default_factory=list)
+    _controller: Controller | None = None
+
+    def start(self) -> None:
+        """Be there."""
+        options: dict[str, Any] = {}
+        if self.is_tls_from_the_start:
+            options["ssl_context"] = self.tls
+        else:
+            options["tls_context"] = self.tls
+            options["require_starttls"] = self.tls is not None
+        if self.password is not None:
+            options["authenticator"] = self._authenticate
+            options["auth_required"] = True
+            options["auth_require_tls"] = not self.is_tls_from_the_start
+        self._controller = Controller(self, hostname=HOST, port=self.port, **options)
+        self._controller.start()
+
+    def stop(self) -> None:
+        """Be there no more."""
+        if self._controller is not None:
+            self._controller.stop()
+            self._controller = None
+
+    def until_given(self, count: int) -> list[EmailMessage]:
+        """Wait for so many messages."""
+        deadline = time.monotonic() + START_SECONDS
+        while len(self.messages) < count:
+            assert time.monotonic() < deadline, f"{len(self.messages)} messages"
+            time.sleep(0.05)
+        return self.messages
+
+    async def handle_RCPT(  # noqa: N802 - the library's call
+        self, server: Any, session: Any, envelope: Any, address: str, options: list[str]
+    ) -> str:
+        """Take a recipient, or not."""
+        self.recipients.append(address)
+        if self.answer.startswith("250"):
+            envelope.rcpt_tos.append(address)
+        return self.answer
+
+    async def handle_DATA(  # noqa: N802 - the library's call
+        self, server: Any, session: Any, envelope: Any
+    ) -> str:
+        """Keep a message."""
+        self.messages.append(message_from_bytes(envelope.content, policy=modern))
+        return "250 OK"
+
+    def _authenticate(
+        self, server: Any, session: Any, envelope: Any, mechanism: str, data: LoginPassword
+    ) -> AuthResult:
+        return AuthResult(success=data.password == self.password, handled=False)
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    """Nobody believes it who is not told to."""
+    folder = tmp_path_factory.mktemp("certificate")
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "mail")])
+    here = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([here]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    path, key_path = folder / "certificate.pem", folder / "key.pem"
+    path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    key_path.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(path, key_path)
+    return Certificate(path, context)
+
+
+@pytest.fixture
+def mail_server() -> Iterator[MailServer]:
+    """A mail server of one test only, which has not been started."""
+    server = MailServer()
+    yield server
+    server.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import signal
 import socket
 import ssl
@@ -16,6 +17,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
+from email import message_from_bytes
+from email.message import EmailMessage
+from email.policy import default as modern
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +38,10 @@ if TYPE_CHECKING:
 PQKEEPD = Path(sysconfig.get_path("scripts")) / "pqkeepd"
 READY_SECONDS = 60.0
 STOP_SECONDS = 60.0
+LETTER_SECONDS = 60.0
 REQUEST_SECONDS = 60.0
 API = "/api/v1"
+FAULT = {"error_code", "message", "field", "challenge_token", "second_factor"}
 KNOWN_ANSWERS = "known answers: "
 """How the properties begin with which tests say how many known answers they checked."""
 PASSWORD = "the horse prefers oats"  # noqa: S105 - everybody's in the tests
@@ -65,7 +71,7 @@ def read_envelope(response: httpx2.Response) -> dict[str, Any]:
     else:
         assert body.keys() == {"error", "request_id", "timestamp"}
         assert {"error_code", "message"} <= body["error"].keys()
-        assert body["error"].keys() <= {"error_code", "message", "field", "challenge_token"}
+        assert body["error"].keys() <= FAULT
         assert all(isinstance(value, str) and value for value in body["error"].values())
     assert body["request_id"] == response.headers["x-request-id"]
     return body
@@ -192,6 +198,32 @@ class Installation:
         fields = {"token": invited["invitation_token"], "password": PASSWORD}
         caller.post("/auth/accept-invitation", fields, status=201)
         return caller
+
+    def letters(self, to: str, kind: str, count: int = 1) -> list[EmailMessage]:
+        """Return somebody's letters of a kind, the oldest first, once there are so many."""
+        deadline = time.monotonic() + LETTER_SECONDS
+        while len(found := self.letters_by_now(to, kind)) < count:
+            assert time.monotonic() < deadline, f"{kind}: {len(found)} letters to {to}"
+            time.sleep(0.05)
+        return found
+
+    def letters_by_now(self, to: str, kind: str = "*") -> list[EmailMessage]:
+        """Return somebody's letters that are in the mailbox."""
+        files = sorted(Path(self.ready["mailbox"]).glob(f"*-{kind}-*.eml"))
+        read = [message_from_bytes(file.read_bytes(), policy=modern) for file in files]
+        return [each for each in read if each["To"] == to]
+
+    def token(self, to: str, kind: str, count: int = 1) -> str:
+        """Return the token that the newest of so many letters of a kind hands over."""
+        text = self.letters(to, kind, count)[-1].get_content()
+        (token,) = re.findall(r"#(pq[a-z]_\w+)$", text, re.MULTILINE)
+        return str(token)
+
+    def code(self, to: str, count: int = 1) -> str:
+        """Return the code in the newest of so many letters."""
+        text = self.letters(to, "code", count)[-1].get_content()
+        (code,) = re.findall(r"^    (\d{6})$", text, re.MULTILINE)
+        return str(code)
 
     def archive(self, tenant_id: str, algorithm: Algorithm, version: int) -> None:
         """Archive a retired key as the portal would: the API refuses to."""

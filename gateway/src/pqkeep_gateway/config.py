@@ -4,15 +4,19 @@ Unknown names are errors, and nothing secret is in the file itself: the pepper i
 own, and of the operator's credential only a digest is known.
 """
 
+from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 POSTGRESQL = "postgresql://"
 _OPTIONS = frozenset({"host", "port", "sslmode", "sslrootcert", "sslcert", "sslkey"})
+
+_SMTP_PORTS: Mapping[str, int] = {"starttls": 587, "tls": 465, "none": 25}
 
 DIGEST_HEX = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 ADDRESS = Annotated[str, Meta(pattern=r"^(https://|http://127\.0\.0\.1(:|/|$))[^?#@]*$")]
@@ -38,6 +42,26 @@ class StripeSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Where Stripe answers."""
 
 
+class Smtp(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A mail server."""
+
+    host: str
+    port: Annotated[int, Meta(ge=0, le=65535)] = 0
+    """0: 587, or with "tls" 465, or with "none" 25."""
+    security: Literal["starttls", "tls", "none"] = "starttls"
+    """How the connection is encrypted; what the server does not offer is not done without.
+    "none" is for a server on this machine."""
+    ca_file: str | None = None
+    """Whose certificates are believed, instead of the system's: a file in PEM."""
+    user: str | None = None
+    password_file: str | None = None
+    """The user's password, in a file that only this process's user can read."""
+    sender: str
+    """Whose e-mail address the messages come from."""
+    timeout_seconds: Annotated[int, Meta(ge=1, le=30)] = 10
+    """For one message, all told."""
+
+
 class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Paths are relative to the settings file."""
 
@@ -58,7 +82,12 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     signup: Literal["operator", "open"] = "operator"
     """Who may create tenants: the operator only, or anyone (rate-limited by address)."""
     portal_url: str | None = None
-    """Where people reach the portal, https://…; needed where a proxy changes the Host header."""
+    """Where people reach the portal, https://…; needed where a proxy changes the Host header, and
+    to send mail."""
+    smtp: Smtp | None = None
+    """The mail server; without one no mail is sent, and what needs it is refused."""
+    mailbox: str | None = None
+    """A folder that messages are written into instead: for development, on one machine."""
     cookies: Literal["secure", "loopback"] = "secure"
     """Whether browsers send cookies over TLS only. "loopback" is for development, on one machine:
     a gateway that listens on another address does not start with it."""
@@ -88,12 +117,14 @@ def read(path: Path) -> Config:
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from None
     here = path.resolve().parent
-    return msgspec.structs.replace(
+    return structs.replace(
         config,
         key_service_socket=str((here / config.key_service_socket).resolve()),
         database=_database(config.database, here),
         database_password_file=_beside(here, config.database_password_file),
         pepper_file=str(here / config.pepper_file),
+        smtp=_smtp(config, here),
+        mailbox=_beside(here, config.mailbox),
         plans_file=_beside(here, config.plans_file),
         policy_directory=_beside(here, config.policy_directory),
         rate_windows_password_file=_beside(here, config.rate_windows_password_file),
@@ -123,11 +154,39 @@ def _database(named: str, here: Path) -> str:
 
 
 def _stripe(settings: StripeSettings, here: Path) -> StripeSettings:
-    return msgspec.structs.replace(
+    return structs.replace(
         settings,
         secret_key_file=str(here / settings.secret_key_file),
         webhook_secret_file=str(here / settings.webhook_secret_file),
     )
+
+
+def _smtp(config: Config, here: Path) -> Smtp | None:
+    """Return the mail server as it is used: with its port, and where its files are."""
+    smtp = config.smtp
+    if smtp is None:
+        return None
+    if config.mailbox is not None:
+        raise ConfigError("mailbox: there is a mail server (smtp) already")
+    if config.portal_url is None:
+        raise ConfigError("smtp: letters need the portal_url too")
+    if smtp.security == "none" and not _is_loopback(smtp.host):
+        raise ConfigError('smtp: security = "none" is for a server on this machine only')
+    if (smtp.user is None) != (smtp.password_file is None):
+        raise ConfigError("smtp: user and password_file go together")
+    return structs.replace(
+        smtp,
+        port=smtp.port or _SMTP_PORTS[smtp.security],
+        ca_file=_beside(here, smtp.ca_file),
+        password_file=_beside(here, smtp.password_file),
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _beside(here: Path, named: str | None) -> str | None:

@@ -71,7 +71,8 @@ def _require_fitting_cookies(settings: Config, listener: socket.socket | None) -
 
 async def serve(settings: Config, listener: socket.socket | None) -> None:
     """Put the parts together and serve, on a socket that is there already or on one of our own."""
-    gateway = await assemble(settings)
+    host, port = (settings.host, settings.port) if listener is None else listener.getsockname()[:2]
+    gateway = await assemble(settings, f"http://{host}:{port}")
     server = uvicorn.Server(
         uvicorn.Config(
             gateway.app,
@@ -93,6 +94,7 @@ async def serve(settings: Config, listener: socket.socket | None) -> None:
     connected = asyncio.create_task(gateway.key_client.run())
     delivering = asyncio.create_task(gateway.courier.run())
     settling = asyncio.create_task(gateway.billing.run())
+    mailing = asyncio.create_task(gateway.postman.run())
 
     def stop(number: int, frame: object) -> None:
         server.should_exit = True
@@ -102,6 +104,7 @@ async def serve(settings: Config, listener: socket.socket | None) -> None:
     try:
         await server.serve(None if listener is None else [listener])
     finally:
+        mailing.cancel()
         settling.cancel()
         delivering.cancel()
         connected.cancel()

@@ -18,6 +18,8 @@ from pqkeep_gateway.access.credentials import read_pepper
 from pqkeep_gateway.access.rate_limit import MemoryWindows, Windows
 from pqkeep_gateway.access.standing import Tier
 from pqkeep_gateway.config import Config, ConfigError, StripeSettings
+from pqkeep_gateway.delivery.mailbox import Mailbox
+from pqkeep_gateway.delivery.nowhere import Nowhere
 from pqkeep_gateway.events import Courier
 from pqkeep_gateway.http import (
     api_keys,
@@ -30,6 +32,8 @@ from pqkeep_gateway.http import (
     key_operation,
     keys,
     mfa,
+    password_resets,
+    registration,
     signature,
     team,
     tenants,
@@ -41,10 +45,14 @@ from pqkeep_gateway.http.endpoint import Endpoint
 from pqkeep_gateway.http.fixed import FixedDocument
 from pqkeep_gateway.http.key_operation import KeyAccess
 from pqkeep_gateway.key_client import KeyClient
+from pqkeep_gateway.mail.postman import Mailer, Postman
 from pqkeep_gateway.payments.stripe_billing import StripeBilling
 from pqkeep_gateway.people.attempts import Attempts
+from pqkeep_gateway.people.email_codes import EmailCodes
 from pqkeep_gateway.people.entry import Entry
+from pqkeep_gateway.people.password_resets import PasswordResets
 from pqkeep_gateway.people.passwords import Passwords
+from pqkeep_gateway.people.registration import Registration
 from pqkeep_gateway.people.second_factors import SecondFactors
 from pqkeep_gateway.people.sessions import Sessions
 from pqkeep_gateway.people.step_up import StepUp
@@ -52,8 +60,11 @@ from pqkeep_gateway.people.team import Teams
 from pqkeep_gateway.portal import reference
 from pqkeep_gateway.storage.billing import SqlBilling
 from pqkeep_gateway.storage.database import open_database
+from pqkeep_gateway.storage.letters import SqlLetters
 from pqkeep_gateway.storage.outbox import SqlOutbox
+from pqkeep_gateway.storage.password_resets import SqlPasswordResets
 from pqkeep_gateway.storage.people import SqlSessions
+from pqkeep_gateway.storage.registrations import SqlRegistrations
 from pqkeep_gateway.storage.second_factors import SqlSecondFactors, SqlStepUps
 from pqkeep_gateway.storage.team import SqlTeams
 from pqkeep_gateway.storage.tenancy import SqlApiKeys, SqlTenants
@@ -76,11 +87,17 @@ class Gateway:
     key_client: KeyClient
     courier: Courier
     billing: BuiltInBilling
+    postman: Postman
     close: Callable[[], Awaitable[None]]
 
 
-async def assemble(config: Config) -> Gateway:
-    """Open what the settings name and put the parts together. Raises ConfigError."""
+async def assemble(config: Config, here: str) -> Gateway:
+    """Open what the settings name and put the parts together. Raises ConfigError.
+
+    ``here`` is where it serves: letters name that, unless the settings say where people come in.
+    """
+    mailer = _mailer(config)
+    sends_mail = not isinstance(mailer, Nowhere)
     pepper = read_pepper(Path(config.pepper_file))
     terms = plans.read(_path(config.plans_file))
     policy = cedar.build(terms, _path(config.policy_directory))
@@ -109,7 +126,8 @@ async def assemble(config: Config) -> Gateway:
     people = SqlSecondFactors(engine)
     passwords = Passwords(pepper)
     attempts = Attempts(windows, pepper)
-    factors = SecondFactors(people, attempts, pepper, courier, clock)
+    factors = SecondFactors(people, attempts, pepper, courier, clock, by_email=sends_mail)
+    codes = EmailCodes(people, factors, sessions, attempts, pepper, courier, clock)
     entry = Entry(people, sessions, passwords, attempts, factors, pepper, courier, clock)
     step_up = StepUp(
         SqlStepUps(engine), people, factors, passwords, attempts, pepper, courier, clock
@@ -117,6 +135,11 @@ async def assemble(config: Config) -> Gateway:
     sales, built_in = _sales(
         account, terms, engine, allowances, windows.announce_change, courier, clock
     )
+    signing_up = Registration(
+        SqlRegistrations(engine), sessions, passwords, attempts, pepper, clock
+    )
+    resets = PasswordResets(SqlPasswordResets(engine), passwords, attempts, pepper, courier, clock)
+    postman = Postman(SqlLetters(engine), mailer, pepper, config.portal_url or here, clock)
     cookies = Cookies(config.cookies == "secure", config.portal_url)
     open_signup = config.signup == "open"
     api = (
@@ -126,8 +149,12 @@ async def assemble(config: Config) -> Gateway:
         *tenants.endpoints(all_tenants, windows, open_signup=open_signup),
         *api_keys.endpoints(all_tenants, all_api_keys),
         *audit.endpoints(key_client),
-        *auth.endpoints(entry, sessions, people, cookies, windows, open_signup=open_signup),
-        *mfa.endpoints(entry, factors, step_up, all_tenants, cookies),
+        *auth.endpoints(entry, sessions, people, codes, cookies, sends_mail=sends_mail),
+        *registration.endpoints(
+            signing_up, cookies, windows, open_signup=open_signup, sends_mail=sends_mail
+        ),
+        *password_resets.endpoints(resets, sends_mail=sends_mail),
+        *mfa.endpoints(entry, factors, codes, step_up, all_tenants, cookies, sends_mail=sends_mail),
         *invitations.endpoints(all_tenants, entry),
         *team.endpoints(Teams(SqlTeams(engine), courier, clock), all_tenants, cookies),
         *sales,
@@ -150,7 +177,15 @@ async def assemble(config: Config) -> Gateway:
         await engine.dispose()
 
     app = create_app(api, outside, documents, gatekeeper, courier, cookies, step_up)
-    return Gateway(app, key_client, courier, built_in, close)
+    return Gateway(app, key_client, courier, built_in, postman, close)
+
+
+def _mailer(config: Config) -> Mailer:
+    if config.smtp is None:
+        return Nowhere() if config.mailbox is None else Mailbox(Path(config.mailbox))
+    from pqkeep_gateway.delivery.smtp import SmtpMailer  # noqa: PLC0415 - slow; most need none
+
+    return SmtpMailer(config.smtp)
 
 
 def _windows(config: Config, clock: Clock) -> Windows:

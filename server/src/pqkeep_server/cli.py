@@ -12,13 +12,13 @@ from rich.console import Console
 
 from pqkeep_keyservice.config import ConfigError
 from pqkeep_server import administration
-from pqkeep_server.dev import HOST, Dev, DevError, Ready, data_directory, write_private
+from pqkeep_server.dev import HOST, OWNER, Dev, DevError, Ready, data_directory, write_private
 from pqkeep_server.initialise import ACCOUNTS_FILE, KEYS_FILE, Stores
 from pqkeep_server.operator import (
     CredentialFileError,
     GatewayError,
     Operator,
-    invitation_link,
+    acceptance,
     read_credential,
 )
 from pqkeep_server.selftest import run as run_selftest
@@ -61,7 +61,8 @@ def dev(
     ready_file: Annotated[
         Path | None,
         typer.Option(
-            help="Write base_url, tenant_id, api_key, operator_key, owner_invitation here when ready."
+            help="Write base_url, tenant_id, api_key, operator_key, owner_invitation and mailbox"
+            " here when ready."
         ),
     ] = None,
     accounts_database: Annotated[
@@ -131,17 +132,18 @@ def create_person(
     role: Annotated[str, typer.Option(help="owner, admin, developer or viewer.")] = "owner",
     port: Annotated[int, typer.Option(min=1, max=65535, help="The gateway's port here.")] = 8080,
     portal_url: Annotated[
-        str, typer.Option(metavar="URL", help="Where people reach the portal.")
-    ] = "http://127.0.0.1:8080",
+        str | None,
+        typer.Option(metavar="URL", help="Where they reach the gateway, if not on this machine."),
+    ] = None,
 ) -> None:
-    """Invite somebody: print a link, good once and for a week, where they choose a password."""
+    """Invite somebody: print the command, good once and for a week, that chooses a password."""
     try:
         operator = Operator(HOST, port, read_credential(operator_key_file))
         token = operator.invite(tenant, email, role)
     except (CredentialFileError, GatewayError) as error:
         typer.echo(f"pqkeepd: {error}", err=True)
         raise typer.Exit(1) from None
-    typer.echo(invitation_link(portal_url, token))
+    typer.echo(acceptance(portal_url or f"http://{HOST}:{port}", token))
 
 
 async def _serve(
@@ -180,12 +182,18 @@ def _show(ready: Ready, directory: Path, *, temporary: bool) -> None:
         ("base URL", ready.base_url),
         ("demo tenant", f"{ready.tenant_id} (plan enterprise_plus)"),
         ("operator", f"{ready.operator_key} (in X-API-Key, for /api/v1/tenants)"),
-        *((("owner", ready.owner_invitation),) if ready.owner_invitation else ()),
+        ("reference", f"{ready.base_url}/docs"),
+        *((("mailbox", f"{ready.mailbox} (what would be sent)"),) if ready.mailbox else ()),
         ("data", f"{directory} ({kept})"),
     ):
         console.print(f"  [dim]{name:12}[/dim] ", end="")
         console.print(value, markup=False)
     console.print()
+    if ready.owner_invitation:
+        console.print(f"Become the demo tenant's owner, {OWNER}, with a password of your choice:")
+        console.print()
+        console.print(f"  {acceptance(ready.base_url, ready.owner_invitation)}", markup=False)
+        console.print()
     console.print("Paste into another terminal to encrypt and decrypt a first secret:")
     console.print()
     console.print(CURL.format(url=ready.base_url, api_key=ready.api_key), markup=False)

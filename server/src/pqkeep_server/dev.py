@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from pqkeep_gateway import config as gateway_config
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_server.data_lock import locked
 from pqkeep_server.initialise import (
@@ -26,7 +27,7 @@ from pqkeep_server.initialise import (
     initialise,
     stores_of,
 )
-from pqkeep_server.operator import GatewayError, Operator, invitation_link
+from pqkeep_server.operator import GatewayError, Operator
 from pqkeep_server.supervise import FatalExitError, Program, Supervisor
 
 HOST = "127.0.0.1"
@@ -49,7 +50,9 @@ class Ready:
     api_key: str = field(repr=False)
     operator_key: str = field(repr=False)
     owner_invitation: str = field(repr=False)
-    """Where somebody becomes the demo tenant's owner; empty once they have."""
+    """The token with which somebody becomes the demo tenant's owner; empty once they have."""
+    mailbox: str
+    """The folder of the messages that would be sent; empty where the settings name none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,17 +178,21 @@ class Dev:
             tenant_id=self._credentials.tenant_id,
             api_key=self._credentials.api_key,
             operator_key=self._credentials.operator_key,
-            owner_invitation=await asyncio.to_thread(self._invite_owner, base_url),
+            owner_invitation=await asyncio.to_thread(self._invite_owner),
+            mailbox=self._mailbox(),
         )
 
-    def _invite_owner(self, base_url: str) -> str:
+    def _mailbox(self) -> str:
+        named = gateway_config.read(self._layout.gateway_settings).mailbox
+        return "" if named is None else str(Path(named).resolve())
+
+    def _invite_owner(self) -> str:
         try:
-            token = self._operator.invite(self._credentials.tenant_id, OWNER, "owner")
+            return self._operator.invite(self._credentials.tenant_id, OWNER, "owner")
         except GatewayError as error:
             if error.code != "ERR_CONFLICT_001":
                 raise
             return ""
-        return invitation_link(base_url, token)
 
     def _create_demo_tenant(self) -> None:
         try:

@@ -2,6 +2,7 @@
 
 keyservice/  settings.toml  root.key  keys.sqlite3  keyservice.sock
 gateway/     settings.toml  pepper  accounts.sqlite3
+mailbox/     where anybody may sign up: the messages that others would send
 """
 
 import json
@@ -155,6 +156,7 @@ def _fill(layout: Layout, operator: str, signup: str, stores: Stores) -> None:
         "operator_digest": Pepper(pepper).digest(operator).hex(),
         "signup": signup,
         "cookies": "loopback" if signup == "open" else None,
+        "mailbox": "../mailbox" if signup == "open" else None,
         "rate_windows": stores.rate_windows,
     }
     for folder in (layout.key_service, layout.gateway):

@@ -10,6 +10,7 @@ from pqkeep_gateway.config import ConfigError, read_private
 
 TIMEOUT_SECONDS = 15.0
 READY_SECONDS = 1.0
+PASSWORD = "CHOOSE ONE"  # noqa: S105 - too short to be taken as it stands
 
 
 class GatewayError(Exception):
@@ -36,9 +37,13 @@ def read_credential(path: Path) -> str:
     return text
 
 
-def invitation_link(portal_url: str, token: str) -> str:
-    """Return where somebody accepts an invitation. No server sees what stands after the #."""
-    return f"{portal_url.rstrip('/')}/invitation#{token}"
+def acceptance(base_url: str, token: str) -> str:
+    """Return the command that accepts an invitation, but for the password."""
+    body = json.dumps({"token": token, "password": PASSWORD}, separators=(",", ":"))
+    return (
+        f"curl -sS {base_url.rstrip('/')}/api/v1/auth/accept-invitation -c cookies.txt"
+        f" -H 'Content-Type: application/json' -d '{body}'"
+    )
 
 
 class Operator:

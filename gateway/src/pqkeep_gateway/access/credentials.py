@@ -28,6 +28,8 @@ class CredentialKind(StrEnum):
     ACCESS = "pqa_"
     REFRESH = "pqr_"
     INVITATION = "pqi_"
+    REGISTRATION = "pqs_"
+    PASSWORD_RESET = "pqp_"  # noqa: S105 - a prefix
     CHALLENGE = "pqc_"
     STEP_UP = "pqu_"
 
@@ -59,8 +61,8 @@ class Pepper:
         self._pepper = pepper
 
     def digest(self, credential: str) -> bytes:
-        """Return HMAC-SHA-256 (32 bytes) of a credential."""
-        return hmac.digest(self._pepper, credential.encode(), "sha256")
+        """Return HMAC-SHA-256 (32 bytes) of a credential, or of whatever was sent as one."""
+        return hmac.digest(self._pepper, credential.encode("utf-8", "surrogatepass"), "sha256")
 
     def derive(self, purpose: str, *parts: bytes) -> bytes:
         """Return 32 bytes that only this pepper, purpose and parts lead to."""

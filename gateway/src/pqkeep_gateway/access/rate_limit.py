@@ -32,6 +32,16 @@ ATTEMPTS_FROM_ADDRESS = Limit(300, 15 * MINUTE)
 """The same from one address, behind which there may be a whole company."""
 
 
+LETTERS = Limit(5, 15 * MINUTE)
+"""Letters to one address, that anybody can ask for."""
+
+LETTERS_FROM_ADDRESS = Limit(60, 15 * MINUTE)
+"""The same from one address."""
+
+INVITATIONS = Limit(60, HOUR)
+"""Letters by which the people of one tenant invite others."""
+
+
 class ChangedError(Exception):
     """Something changed since; nothing was counted."""
 

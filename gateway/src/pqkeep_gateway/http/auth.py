@@ -1,21 +1,22 @@
-"""/api/v1/auth: signing up, in and out, one's sessions and one's password."""
+"""/api/v1/auth: signing in and out, one's sessions, one's password, and oneself."""
 
 import uuid
 from collections.abc import Mapping
 
 from msgspec import structs
 
-from pqkeep_gateway.access.principals import Principal, SessionId
-from pqkeep_gateway.access.rate_limit import Windows
+from pqkeep_gateway.access.principals import SessionId, SessionPrincipal
 from pqkeep_gateway.access.roles import Permission
 from pqkeep_gateway.http.about import About, Caller, Parameter
 from pqkeep_gateway.http.cookies import REFRESH, Cookies
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, WithCookies, person_of
 from pqkeep_gateway.http.errors import ApiError, Code
+from pqkeep_gateway.http.mail import require_mail
 from pqkeep_gateway.http.person_data import (
     EMAIL,
     MAX_TOKEN,
     NEW_PASSWORD,
+    OTHER_PASSWORD,
     PASSWORD,
     SESSION,
     SIGNED_IN,
@@ -25,36 +26,30 @@ from pqkeep_gateway.http.person_data import (
     SessionsData,
     SignedOutData,
     UserData,
-    email_in,
     text_in,
+    token_parameter,
     unfit,
     user_data,
 )
-from pqkeep_gateway.http.tenants import NAME, count_sign_up, name_in
 from pqkeep_gateway.http.text import timestamp
+from pqkeep_gateway.mail.addresses import MAX_EMAIL
+from pqkeep_gateway.people.email_codes import EmailCodes
 from pqkeep_gateway.people.entry import Entry, NoInvitationError, WrongPasswordError
 from pqkeep_gateway.people.passwords import MAX_LENGTH, UnfitPasswordError
 from pqkeep_gateway.people.second_factors import ChallengedError
 from pqkeep_gateway.people.sessions import NoSessionError, Session, Sessions
-from pqkeep_gateway.people.users import MAX_EMAIL, EmailTakenError, UserStore
-from pqkeep_gateway.tenancy.tenants import NameTakenError
+from pqkeep_gateway.people.users import EmailTakenError, UserStore
 
 TRIED = frozenset({Code.AUTH_001, Code.RATE_LIMIT_001, Code.FORBIDDEN_001})
 """What whoever shows a password or a token can hear."""
 
-_TOKEN = Parameter(
-    "token",
-    "The invitation's token.",
-    {"type": "string", "maxLength": MAX_TOKEN},
-    "pqi_" + "0" * 43 + "3aXb2c",
+_TOKEN = token_parameter("The invitation's token.", "pqi_")
+_EMAIL_CODES = Parameter(
+    "email_codes",
+    "Whether a code is sent at each sign-in, without an app.",
+    {"type": "boolean"},
+    example=True,
     codes=(Code.UNPROCESSABLE,),
-)
-_NEW = Parameter(
-    "new_password",
-    NEW_PASSWORD.description,
-    NEW_PASSWORD.schema,
-    "the horse is tired of oats",
-    codes=NEW_PASSWORD.codes,
 )
 _ID = Parameter(
     "id",
@@ -69,36 +64,14 @@ def endpoints(
     entry: Entry,
     sessions: Sessions,
     users: UserStore,
+    codes: EmailCodes,
     cookies: Cookies,
-    windows: Windows,
     *,
-    open_signup: bool,
+    sends_mail: bool,
 ) -> tuple[Endpoint, ...]:
     """Return the endpoints of people's own accounts."""
-    auth = _Auth(entry, sessions, users, cookies)
-
-    async def require_open(principal: Principal, source_address: str) -> None:
-        if not open_signup:
-            raise ApiError(Code.FORBIDDEN_001, "only the operator lets tenants in")
-        await count_sign_up(windows, principal, source_address)
-
+    auth = _Auth(entry, sessions, users, codes, cookies, sends_mail=sends_mail)
     return (
-        Endpoint(
-            "POST",
-            "/auth/register",
-            auth.register,
-            201,
-            takes_body=True,
-            open_to_anyone=True,
-            guard=require_open,
-            about=About(
-                name="register",
-                caller=Caller.ANYONE,
-                parameters=(NAME, EMAIL, NEW_PASSWORD),
-                example=USER,
-                codes=TRIED | {Code.CONFLICT_001},
-            ),
-        ),
         Endpoint(
             "POST",
             "/auth/login",
@@ -152,6 +125,20 @@ def endpoints(
             about=About(name="me", caller=Caller.PERSON, example=USER),
         ),
         Endpoint(
+            "PATCH",
+            "/auth/me",
+            auth.change_me,
+            takes_body=True,
+            needs_step_up=True,
+            permission=Permission.OWN_ACCOUNT,
+            about=About(
+                name="change_me",
+                caller=Caller.PERSON,
+                parameters=(_EMAIL_CODES,),
+                example=structs.replace(USER, email_codes=True),
+            ),
+        ),
+        Endpoint(
             "GET",
             "/auth/sessions",
             auth.list_sessions,
@@ -181,7 +168,7 @@ def endpoints(
             about=About(
                 name="change_password",
                 caller=Caller.PERSON,
-                parameters=(_NEW,),
+                parameters=(OTHER_PASSWORD,),
                 example=SIGNED_OUT,
             ),
         ),
@@ -192,34 +179,27 @@ class _Auth:
     """What the endpoints do."""
 
     def __init__(
-        self, entry: Entry, sessions: Sessions, users: UserStore, cookies: Cookies
+        self,
+        entry: Entry,
+        sessions: Sessions,
+        users: UserStore,
+        codes: EmailCodes,
+        cookies: Cookies,
+        *,
+        sends_mail: bool,
     ) -> None:
         self._entry = entry
         self._sessions = sessions
         self._users = users
+        self._codes = codes
+        self._sends_mail = sends_mail
         self._cookies = cookies
-
-    async def register(self, call: ApiCall) -> WithCookies:
-        """Make a tenant on the free plan and its owner, who is signed in then.
-
-        Where the installation is not open to everybody it is 403.
-        """
-        name, email = name_in(call.body), email_in(call.body)
-        password = text_in(call.body, "password", MAX_LENGTH)
-        try:
-            owner, tokens = await self._entry.register(name, email, password, call.asker)
-        except UnfitPasswordError as problem:
-            raise unfit("password", str(problem)) from None
-        except NameTakenError:
-            raise ApiError(Code.CONFLICT_001, "a tenant has this name", "name") from None
-        except EmailTakenError:
-            raise _email_taken() from None
-        return WithCookies(user_data(owner), self._cookies.of(tokens))
 
     async def login(self, call: ApiCall) -> WithCookies:
         """Sign in. The session's tokens come as cookies.
 
-        Whoever has a second factor hears 401 ERR_AUTH_MFA_001 with error.challenge_token.
+        Whoever owes a code too hears 401 ERR_AUTH_MFA_001 with error.challenge_token, and in
+        error.second_factor whether it is the app's or comes by e-mail, when /auth/mfa/email asks.
         Whether there is nobody with the address, or the password is another: it is the same 401.
         """
         email = text_in(call.body, "email", MAX_EMAIL)
@@ -230,7 +210,9 @@ class _Auth:
             raise ApiError(Code.AUTH_001, "wrong e-mail address or password") from None
         except ChallengedError as challenge:
             raise ApiError(
-                Code.AUTH_MFA_001, "a code is needed too", challenge=challenge.token
+                Code.AUTH_MFA_001,
+                "a code is needed too",
+                challenge=(challenge.token, challenge.factor),
             ) from None
         return WithCookies(SIGNED_IN, self._cookies.of(tokens))
 
@@ -245,7 +227,7 @@ class _Auth:
         except UnfitPasswordError as problem:
             raise unfit("password", str(problem)) from None
         except EmailTakenError:
-            raise _email_taken() from None
+            raise ApiError(Code.CONFLICT_001, "somebody has this e-mail address", "email") from None
         return WithCookies(user_data(user), self._cookies.of(tokens))
 
     async def refresh(self, call: ApiCall) -> WithCookies:
@@ -267,8 +249,20 @@ class _Auth:
 
     async def me(self, call: ApiCall) -> UserData:
         """Tell who is signed in."""
-        account = await self._users.get(person_of(call).user)
-        return structs.replace(user_data(account.user), mfa_enabled=account.has_mfa)
+        return await self._me(person_of(call))
+
+    async def change_me(self, call: ApiCall) -> UserData:
+        """Have a code sent at each sign-in, or no longer.
+
+        An authenticator app goes before: whoever has one is asked for its code.
+        """
+        person, wanted = person_of(call), call.body.get("email_codes")
+        if not isinstance(wanted, bool):
+            raise unfit("email_codes", "must be true or false")
+        if wanted:
+            require_mail(sends_mail=self._sends_mail)
+        await self._codes.choose(person, call.asker, wanted=wanted)
+        return await self._me(person)
 
     async def list_sessions(self, call: ApiCall) -> SessionsData:
         """List one's sessions, the newest first."""
@@ -291,6 +285,14 @@ class _Auth:
         except UnfitPasswordError as problem:
             raise unfit("new_password", str(problem)) from None
         return WithCookies(SIGNED_OUT, self._cookies.gone())
+
+    async def _me(self, person: SessionPrincipal) -> UserData:
+        account = await self._users.get(person.user)
+        return structs.replace(
+            user_data(account.user),
+            mfa_enabled=account.has_mfa,
+            email_codes=account.email_codes,
+        )
 
     async def _end(self, call: ApiCall, session: SessionId, operation: str) -> None:
         try:
@@ -318,7 +320,3 @@ def _session_id(path: Mapping[str, str]) -> SessionId:
 
 def _no_session() -> ApiError:
     return ApiError(Code.NOT_FOUND_001, "no such session", "id")
-
-
-def _email_taken() -> ApiError:
-    return ApiError(Code.CONFLICT_001, "somebody has this e-mail address", "email")

@@ -7,6 +7,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from pqkeep_gateway.http.errors import ApiError
 from pqkeep_gateway.http.text import Timestamp, timestamp
+from pqkeep_gateway.people.second_factors import Factor
 from pqkeep_protocol.messages import Discreet
 
 _ENCODER = msgspec.json.Encoder()
@@ -33,6 +34,8 @@ class Fault(Discreet, Struct, frozen=True):
     """The field at fault, where it is one."""
     challenge_token: str | UnsetType = UNSET
     """Of somebody who owes a code: to be shown with it."""
+    second_factor: Factor | UnsetType = UNSET
+    """Where that code comes from."""
 
 
 class Failure(Discreet, Struct, frozen=True):
@@ -50,10 +53,12 @@ def success(data: Data, request_id: str) -> bytes:
 
 def failure(error: ApiError, request_id: str) -> bytes:
     """Return the body of an error."""
+    token, factor = (UNSET, UNSET) if error.challenge is None else error.challenge
     fault = Fault(
         error.code.code,
         error.message,
         UNSET if error.field is None else error.field,
-        UNSET if error.challenge is None else error.challenge,
+        token,
+        factor,
     )
     return _ENCODER.encode(Failure(fault, request_id, timestamp(datetime.now(UTC))))

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from enum import Enum
 
 from pqkeep_gateway.access.rate_limit import Limit
+from pqkeep_gateway.people.second_factors import Factor
 from pqkeep_protocol.algorithms import LIFECYCLE, Operation
 from pqkeep_protocol.errors import ErrorKind
 
@@ -65,9 +66,9 @@ class ApiError(Exception):
         policy: str = "",
         algorithm: str | None = None,
         is_recorded: bool = False,
-        challenge: str | None = None,
+        challenge: tuple[str, Factor] | None = None,
     ) -> None:
-        """Take the headers and the challenge's token too that belong to this answer.
+        """Take the headers too that belong to this answer, and a challenge: token and factor.
 
         For the audit log: the policy that refused, for which algorithm; and whether the key
         service has recorded it already.

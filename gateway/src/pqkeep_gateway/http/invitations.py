@@ -26,7 +26,7 @@ def endpoints(tenants: Tenants, entry: Entry) -> tuple[Endpoint, ...]:
     async def invite(call: ApiCall) -> InvitationData:
         """Invite somebody by an e-mail address. The token is shown this once; pass it on.
 
-        It is good for a week. An earlier invitation to the same address is over. Owners are invited
+        They get it by e-mail too, where the service sends any. It is good for a week. An earlier invitation to the same address is over. Owners are invited
         by owners and by the operator.
         """
         tenant = await visible_tenant(call, tenants)
@@ -34,8 +34,9 @@ def endpoints(tenants: Tenants, entry: Entry) -> tuple[Endpoint, ...]:
             raise ApiError(Code.FORBIDDEN_001, "programs invite nobody")
         email, role = email_in(call.body), role_in(call.body)
         require_rank(call, role)
+        inviter = call.principal.user if isinstance(call.principal, SessionPrincipal) else None
         try:
-            made = await entry.invite(tenant.id, email, role, call.asker)
+            made = await entry.invite(tenant.id, email, role, call.asker, inviter)
         except EmailTakenError:
             raise ApiError(Code.CONFLICT_001, "somebody has this e-mail address", "email") from None
         return InvitationData(

@@ -14,13 +14,17 @@ from pqkeep_gateway.http.cookies import Cookies
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, WithCookies, person_of
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import ApiError, Code
+from pqkeep_gateway.http.mail import mail_guard
 from pqkeep_gateway.http.person_data import (
+    ACCEPTED,
     MAX_TOKEN,
     PASSWORD,
     SIGNED_IN,
+    AcceptedData,
     text_in,
     unfit,
 )
+from pqkeep_gateway.people.email_codes import AppNeededError, EmailCodes, NoChallengeError
 from pqkeep_gateway.people.entry import Entry, WrongPasswordError
 from pqkeep_gateway.people.passwords import MAX_LENGTH
 from pqkeep_gateway.people.second_factors import (
@@ -84,6 +88,14 @@ _RECOVERY = Parameter(
     required=False,
     codes=(Code.UNPROCESSABLE,),
 )
+_EMAIL_CODE = Parameter(
+    "email_code",
+    "The code that /auth/mfa/email had sent, instead of a code of an app.",
+    {"type": "string", "maxLength": MAX_CODE},
+    "123456",
+    required=False,
+    codes=(Code.UNPROCESSABLE,),
+)
 _CHALLENGE = Parameter(
     "challenge_token",
     "What login answered, under error.",
@@ -102,10 +114,18 @@ _URI = "otpauth://totp/pqkeep:ada%40example.com?secret=JBSWY3DPEHPK3PXP&issuer=p
 
 
 def endpoints(
-    entry: Entry, factors: SecondFactors, step_up: StepUp, tenants: Tenants, cookies: Cookies
+    entry: Entry,
+    factors: SecondFactors,
+    codes: EmailCodes,
+    step_up: StepUp,
+    tenants: Tenants,
+    cookies: Cookies,
+    *,
+    sends_mail: bool,
 ) -> tuple[Endpoint, ...]:
     """Return the endpoints of second factors."""
-    mfa = _Mfa(entry, factors, step_up, tenants, cookies)
+    mfa = _Mfa(entry, factors, codes, step_up, tenants, cookies)
+
     return (
         Endpoint(
             "POST",
@@ -155,6 +175,29 @@ def endpoints(
         ),
         Endpoint(
             "POST",
+            "/auth/mfa/email",
+            mfa.send_code,
+            202,
+            takes_body=True,
+            open_to_anyone=True,
+            guard=mail_guard(sends_mail=sends_mail),
+            about=About(
+                name="send_email_code",
+                caller=Caller.ANYONE,
+                parameters=(_CHALLENGE,),
+                example=ACCEPTED,
+                codes=frozenset(
+                    {
+                        Code.AUTH_001,
+                        Code.FORBIDDEN_001,
+                        Code.CONFLICT_001,
+                        Code.RATE_LIMIT_001,
+                    }
+                ),
+            ),
+        ),
+        Endpoint(
+            "POST",
             "/auth/mfa/verify",
             mfa.verify,
             takes_body=True,
@@ -162,7 +205,7 @@ def endpoints(
             about=About(
                 name="verify_mfa",
                 caller=Caller.ANYONE,
-                parameters=(_CHALLENGE, _CODE.optional(), _RECOVERY),
+                parameters=(_CHALLENGE, _CODE.optional(), _RECOVERY, _EMAIL_CODE),
                 example=SIGNED_IN,
                 codes=TRIED | {Code.AUTH_001, Code.FORBIDDEN_001},
             ),
@@ -208,12 +251,14 @@ class _Mfa:
         self,
         entry: Entry,
         factors: SecondFactors,
+        codes: EmailCodes,
         step_up: StepUp,
         tenants: Tenants,
         cookies: Cookies,
     ) -> None:
         self._entry = entry
         self._factors = factors
+        self._codes = codes
         self._step_up = step_up
         self._tenants = tenants
         self._cookies = cookies
@@ -240,7 +285,7 @@ class _Mfa:
 
     async def disable(self, call: ApiCall) -> MfaData:
         """Do without a second factor, by a last code."""
-        person, (name, code) = person_of(call), _code_in(call.body)
+        person, (name, code) = person_of(call), _code_in(call.body, _RECOVERY.name)
         try:
             await self._factors.disable(person, code, call.asker)
         except NotEnrolledError:
@@ -249,16 +294,31 @@ class _Mfa:
             raise _wrong_code(name) from None
         return MfaData(mfa_enabled=False)
 
-    async def verify(self, call: ApiCall) -> WithCookies:
-        """Finish signing in, by a code or a recovery code. The tokens come as cookies."""
+    async def send_code(self, call: ApiCall) -> AcceptedData:
+        """Have a code sent by e-mail to somebody who owes one: six digits, good for ten minutes.
+
+        An earlier one is over then. Whoever has an authenticator app needs that: 409.
+        """
         token = text_in(call.body, "challenge_token", MAX_TOKEN)
-        name, code = _code_in(call.body)
         try:
-            tokens = await self._entry.answer(token, code, call.asker)
-        except (WrongPasswordError, NotEnrolledError):
+            await self._codes.send(token, call.asker)
+        except NoChallengeError:
+            raise _no_challenge() from None
+        except AppNeededError:
             raise ApiError(
-                Code.AUTH_001, "no such challenge, or it is over", "challenge_token"
+                Code.CONFLICT_001, "there is an authenticator app: its code is needed"
             ) from None
+        return ACCEPTED
+
+    async def verify(self, call: ApiCall) -> WithCookies:
+        """Finish signing in, by a code of any kind. The tokens come as cookies."""
+        token = text_in(call.body, "challenge_token", MAX_TOKEN)
+        name, code = _code_in(call.body, _EMAIL_CODE.name, _RECOVERY.name)
+        answer = self._codes.answer if name == _EMAIL_CODE.name else self._entry.answer
+        try:
+            tokens = await answer(token, code, call.asker)
+        except (NoChallengeError, WrongPasswordError, NotEnrolledError):
+            raise _no_challenge() from None
         except WrongCodeError:
             raise _wrong_code(name) from None
         return WithCookies(SIGNED_IN, self._cookies.of(tokens))
@@ -297,10 +357,14 @@ class _Mfa:
         return "password", text_in(body, "password", MAX_LENGTH)
 
 
-def _code_in(body: Mapping[str, object]) -> tuple[str, str]:
-    """Return which kind of code there is, and the code."""
-    name = "totp_code" if body.get("recovery_code") is None else "recovery_code"
+def _code_in(body: Mapping[str, object], *others: str) -> tuple[str, str]:
+    """Return which kind of code there is, and the code: the app's, if it is none of the others."""
+    name = next((each for each in others if body.get(each) is not None), _CODE.name)
     return name, text_in(body, name, MAX_CODE)
+
+
+def _no_challenge() -> ApiError:
+    return ApiError(Code.AUTH_001, "no such challenge, or it is over", "challenge_token")
 
 
 def _wrong_code(name: str) -> ApiError:

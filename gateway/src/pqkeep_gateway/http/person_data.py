@@ -12,9 +12,10 @@ from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import ApiError, Code
 from pqkeep_gateway.http.fields import member
 from pqkeep_gateway.http.text import Timestamp, timestamp
+from pqkeep_gateway.mail.addresses import EMAIL_PATTERN, MAX_EMAIL, is_email
 from pqkeep_gateway.people.passwords import MAX_LENGTH, MIN_LENGTH
 from pqkeep_gateway.people.sessions import ACCESS_LIFE
-from pqkeep_gateway.people.users import EMAIL_PATTERN, MAX_EMAIL, User, is_email
+from pqkeep_gateway.people.users import User
 
 MAX_TOKEN = 128
 
@@ -30,7 +31,10 @@ class UserData(Data, frozen=True, kw_only=True):
     role: Role
     tenant_id: Identifier
     created_at: Timestamp
-    mfa_enabled: Annotated[bool, Meta(description="Whether there is a second factor.")] = False
+    mfa_enabled: Annotated[bool, Meta(description="Whether there is an authenticator app.")] = False
+    email_codes: Annotated[
+        bool, Meta(description="Whether a code is sent at each sign-in, without an app.")
+    ] = False
 
 
 class SignedInData(Data, frozen=True, kw_only=True):
@@ -72,6 +76,12 @@ class InvitationData(Data, frozen=True, kw_only=True):
     expires_at: Timestamp
 
 
+class AcceptedData(Data, frozen=True, kw_only=True):
+    """What was asked for is done, if it can be: a letter says the rest."""
+
+    accepted: bool
+
+
 EXAMPLE_TIME = timestamp(datetime(2026, 1, 31, 12, tzinfo=UTC))
 USER = UserData(
     id="0b6a4f0e-6f0c-4c39-9a53-0a9f1c1d2e3f",
@@ -82,6 +92,7 @@ USER = UserData(
 )
 SIGNED_IN = SignedInData(expires_in=int(ACCESS_LIFE.total_seconds()))
 SIGNED_OUT = SignedOutData(signed_out=True)
+ACCEPTED = AcceptedData(accepted=True)
 SESSION = SessionData(
     id="c1f1cbd4-7a39-4f9e-8f7e-5b0c3f6a9d21",
     created_at=EXAMPLE_TIME,
@@ -118,6 +129,13 @@ NEW_PASSWORD = Parameter(
     PASSWORD.example,
     codes=(Code.UNPROCESSABLE,),
 )
+OTHER_PASSWORD = Parameter(
+    "new_password",
+    NEW_PASSWORD.description,
+    NEW_PASSWORD.schema,
+    "the horse is tired of oats",
+    codes=NEW_PASSWORD.codes,
+)
 ROLE = Parameter(
     "role",
     "What they may do.",
@@ -125,6 +143,17 @@ ROLE = Parameter(
     Role.DEVELOPER,
     codes=(Code.UNPROCESSABLE,),
 )
+
+
+def token_parameter(description: str, kind: str) -> Parameter:
+    """Return the field of a token that somebody was given."""
+    return Parameter(
+        "token",
+        description,
+        {"type": "string", "maxLength": MAX_TOKEN},
+        kind + "0" * 43 + "3aXb2c",
+        codes=(Code.UNPROCESSABLE,),
+    )
 
 
 def text_in(body: Mapping[str, object], name: str, at_most: int) -> str:

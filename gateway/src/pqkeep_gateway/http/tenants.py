@@ -257,13 +257,11 @@ async def visible_tenant(call: ApiCall, tenants: Tenants) -> Tenant:
         raise not_found from None
 
 
-def name_in(body: Mapping[str, object]) -> str:
+def name_in(body: Mapping[str, object], unfit: Code = Code.INVALID_001) -> str:
     """Return a tenant's name."""
     name = body.get("name")
     if not (isinstance(name, str) and 1 <= len(name) <= MAX_NAME and name.isprintable()):
-        raise ApiError(
-            Code.INVALID_001, f"name must be 1 to {MAX_NAME} printable characters", "name"
-        )
+        raise ApiError(unfit, f"name must be 1 to {MAX_NAME} printable characters", "name")
     return name
 
 

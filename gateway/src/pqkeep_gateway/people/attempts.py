@@ -1,8 +1,17 @@
-"""How often somebody may try a password or a code."""
+"""How often somebody may try a password or a code, or have a letter written."""
 
 from pqkeep_gateway.access.credentials import Pepper
-from pqkeep_gateway.access.rate_limit import ATTEMPTS, ATTEMPTS_FROM_ADDRESS, Limit, Windows
+from pqkeep_gateway.access.rate_limit import (
+    ATTEMPTS,
+    ATTEMPTS_FROM_ADDRESS,
+    INVITATIONS,
+    LETTERS,
+    LETTERS_FROM_ADDRESS,
+    Limit,
+    Windows,
+)
 from pqkeep_gateway.people.users import email_key
+from pqkeep_protocol.keys import TenantId
 
 
 class TooManyAttemptsError(Exception):
@@ -25,12 +34,28 @@ class Attempts:
 
     async def count(self, email: str, source_address: str) -> None:
         """Count one try. Raises TooManyAttemptsError."""
+        await self._enter(f"attempts from {source_address}", ATTEMPTS_FROM_ADDRESS)
+        await self._enter(f"attempts at {self._account(email)}", ATTEMPTS)
+
+    async def count_letter(self, email: str, source_address: str) -> None:
+        """Count one letter that somebody asks for. Raises TooManyAttemptsError."""
+        await self._enter(f"letters from {source_address}", LETTERS_FROM_ADDRESS)
+        await self._enter(f"letters to {self._account(email)}", LETTERS)
+
+    async def count_code(self, email: str) -> None:
+        """Count one code by e-mail: apart, so that nobody uses them up without the password."""
+        await self._enter(f"codes to {self._account(email)}", LETTERS)
+
+    async def count_invitation(self, email: str, tenant: TenantId) -> None:
+        """Count one letter by which a person invites another. Raises TooManyAttemptsError."""
+        await self._enter(f"invitations of {tenant}", INVITATIONS)
+        await self._enter(f"invitations to {self._account(email)}", LETTERS)
+
+    async def _enter(self, subject: str, limit: Limit) -> None:
+        wait = await self._windows.enter(subject, limit)
+        if wait is not None:
+            raise TooManyAttemptsError(limit, wait)
+
+    def _account(self, email: str) -> str:
         text = email_key(email).encode("utf-8", "surrogatepass")
-        account = self._pepper.derive("pqkeep/v1/account", text).hex()
-        for subject, limit in (
-            (f"attempts from {source_address}", ATTEMPTS_FROM_ADDRESS),
-            (f"attempts at {account}", ATTEMPTS),
-        ):
-            wait = await self._windows.enter(subject, limit)
-            if wait is not None:
-                raise TooManyAttemptsError(limit, wait)
+        return self._pepper.derive("pqkeep/v1/account", text).hex()

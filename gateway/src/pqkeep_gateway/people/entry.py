@@ -1,4 +1,4 @@
-"""How people come in: by a password, by an invitation, by signing up, and by a new password."""
+"""How people come in: by a password and a code, by an invitation, and by a new password."""
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -6,21 +6,23 @@ from typing import Protocol
 from uuid import uuid4
 
 from pqkeep_gateway.access.clock import Clock, date_of
-from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of, new_credential
+from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
 from pqkeep_gateway.access.principals import SessionPrincipal, UserId
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.events import Asker, Courier, event
+from pqkeep_gateway.mail.letters import Letter, LetterKind, letter, token_of
 from pqkeep_gateway.people.attempts import Attempts
 from pqkeep_gateway.people.passwords import Passwords
 from pqkeep_gateway.people.second_factors import SecondFactors
 from pqkeep_gateway.people.sessions import NoSessionError, Sessions, Tokens
 from pqkeep_gateway.people.team import InvitationId
 from pqkeep_gateway.people.users import Account, EmailTakenError, User, UserStore
-from pqkeep_gateway.tenancy.tenants import Tenant, new_tenant
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.keys import INSTALLATION, TenantId
 
 INVITATION_LIFE = timedelta(days=7)
+OPERATOR = "The operator"
+"""Who invites, where it is not a person."""
 
 
 class WrongPasswordError(Exception):
@@ -47,8 +49,10 @@ class Invitation:
 class EntryStore(UserStore, Protocol):
     """Where people and invitations are kept, with the events of it. All raise UnavailableError."""
 
-    async def invite(self, invitation: Invitation, digest: bytes, made: Event) -> None:
-        """Keep an invitation instead of any earlier one to the same address.
+    async def invite(
+        self, invitation: Invitation, digest: bytes, letter: Letter, made: Event
+    ) -> None:
+        """Keep an invitation instead of any earlier one to the same address, and the letter.
 
         Raises EmailTakenError.
         """
@@ -67,16 +71,17 @@ class EntryStore(UserStore, Protocol):
         """
         ...
 
-    async def register(self, tenant: Tenant, account: Account, asker: Asker) -> None:
-        """Keep a tenant and its owner. Raises NameTakenError, EmailTakenError."""
-        ...
-
     async def renew_hash(self, account: Account, password_hash: str) -> bool:
         """Keep another hash of the same password, in one step, unless the hash is another by now."""
         ...
 
-    async def change_password(self, user: UserId, password_hash: str, changed: Event) -> None:
-        """Keep another password, and end every session of the person's, in one step."""
+    async def change_password(
+        self, user: UserId, password_hash: str, letter: Letter, changed: Event
+    ) -> None:
+        """Keep another password, and end every session of the person's, in one step.
+
+        Challenges and letters with which the password could be changed again are over too.
+        """
         ...
 
 
@@ -117,8 +122,9 @@ class Entry:
             await self._tell_of_failure(account, asker)
             raise WrongPasswordError
         account = await self._renewed(account, password)
-        if account.has_mfa:
-            raise await self._factors.challenge(account)
+        factor = self._factors.of(account)
+        if factor is not None:
+            raise await self._factors.challenge(account, factor)
         return await self._begin(account, asker)
 
     async def answer(self, challenge: str, code: str, asker: Asker) -> Tokens:
@@ -130,40 +136,41 @@ class Entry:
         account = await self._factors.answer(challenge, code, asker)
         if account is None:
             raise WrongPasswordError
-        return await self._begin(account, asker)
+        return await self._begin(account, asker, by_code=True)
 
     async def change_password(self, whose: SessionPrincipal, new: str, asker: Asker) -> None:
         """Take another password, and end every session. Raises UnfitPasswordError."""
         password_hash = await self._passwords.hash(new)
+        email = (await self._store.get(whose.user)).user.email
+        told = letter(LetterKind.PASSWORD_CHANGED, email, date_of(self._clock()))
         changed = event(asker, whose.tenant, "change-password")
-        await self._store.change_password(whose.user, password_hash, changed)
+        await self._store.change_password(whose.user, password_hash, told, changed)
         await self._courier.deliver()
 
-    async def register(
-        self, name: str, email: str, password: str, asker: Asker
-    ) -> tuple[User, Tokens]:
-        """Make a tenant and its owner, and begin a session.
+    async def invite(
+        self,
+        tenant: TenantId,
+        email: str,
+        role: Role,
+        asker: Asker,
+        inviter: UserId | None = None,
+    ) -> Invitation:
+        """Invite somebody, by a letter too; an earlier invitation of theirs is over.
 
-        Raises NameTakenError, EmailTakenError, UnfitPasswordError.
+        Without an inviter it is the operator's. Raises EmailTakenError, TooManyAttemptsError.
         """
-        password_hash = await self._passwords.hash(password)
-        now = date_of(self._clock())
-        tenant = new_tenant(name)
-        owner = User(UserId(uuid4()), tenant.id, email, Role.OWNER, now)
-        account = Account(owner, password_hash)
-        await self._store.register(tenant, account, asker)
-        return owner, await self._sessions.begin(account, asker)
-
-    async def invite(self, tenant: TenantId, email: str, role: Role, asker: Asker) -> Invitation:
-        """Invite somebody; an earlier invitation of theirs is over. Raises EmailTakenError."""
+        if inviter is not None:
+            await self._attempts.count_invitation(email, tenant)
         if await self._store.find(email) is not None:
             raise EmailTakenError
-        expires_at = date_of(self._clock()) + INVITATION_LIFE
-        token = new_credential(CredentialKind.INVITATION)
+        now = date_of(self._clock())
+        by = OPERATOR if inviter is None else (await self._store.get(inviter)).user.email
+        written = letter(LetterKind.INVITATION, email, now, INVITATION_LIFE, by)
+        token = token_of(written, CredentialKind.INVITATION, self._pepper)
         identifier = InvitationId(uuid4())
-        invitation = Invitation(identifier, tenant, email, role, expires_at, token)
+        invitation = Invitation(identifier, tenant, email, role, written.until, token)
         made = event(asker, tenant, f"invite-{role}")
-        await self._store.invite(invitation, self._pepper.digest(token), made)
+        await self._store.invite(invitation, self._pepper.digest(token), written, made)
         await self._courier.deliver()
         return invitation
 
@@ -195,9 +202,9 @@ class Entry:
             raise WrongPasswordError
         return now
 
-    async def _begin(self, account: Account, asker: Asker) -> Tokens:
+    async def _begin(self, account: Account, asker: Asker, *, by_code: bool = False) -> Tokens:
         try:
-            return await self._sessions.begin(account, asker)
+            return await self._sessions.begin(account, asker, by_code=by_code)
         except NoSessionError:
             raise WrongPasswordError from None
 

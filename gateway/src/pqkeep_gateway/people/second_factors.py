@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Protocol
 
 from pyotp import TOTP
@@ -18,6 +19,7 @@ from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, new_credential
 from pqkeep_gateway.access.principals import SessionPrincipal, UserId
 from pqkeep_gateway.events import Asker, Courier, event
+from pqkeep_gateway.mail.letters import Letter, LetterKind, letter
 from pqkeep_gateway.people.attempts import Attempts
 from pqkeep_gateway.people.users import Account, UserStore
 from pqkeep_protocol.audit import Event
@@ -31,6 +33,13 @@ CHALLENGE_LIFE = timedelta(minutes=5)
 _SALT_SIZE = 16
 _SECRET_SIZE = 20
 _RECOVERY_SIZE = 10
+
+
+class Factor(StrEnum):
+    """Where the code comes from that somebody owes."""
+
+    APP = "app"
+    EMAIL = "email"
 
 
 class WrongCodeError(Exception):
@@ -48,10 +57,11 @@ class AlreadyEnrolledError(Exception):
 class ChallengedError(Exception):
     """The password was right; a code is needed too."""
 
-    def __init__(self, token: str) -> None:
-        """Carry the token to show with the code."""
+    def __init__(self, token: str, factor: Factor) -> None:
+        """Carry the token to show with the code, and where that comes from."""
         super().__init__()
         self.token = token
+        self.factor = factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +79,13 @@ class SecondFactorStore(UserStore, Protocol):
         """Keep the salt of a factor to confirm. Raises AlreadyEnrolledError."""
         ...
 
-    async def confirm(self, user: UserId, codes: Sequence[bytes], made: Event) -> bool:
+    async def confirm(
+        self, user: UserId, codes: Sequence[bytes], letter: Letter, made: Event
+    ) -> bool:
         """Let the factor hold from now on, with recovery codes' digests; False: it does already."""
         ...
 
-    async def disable(self, user: UserId, made: Event) -> None:
+    async def disable(self, user: UserId, letter: Letter, made: Event) -> None:
         """Forget factor and recovery codes."""
         ...
 
@@ -81,7 +93,9 @@ class SecondFactorStore(UserStore, Protocol):
         """Remember a step as the last one accepted, in one step, if it is later than the last."""
         ...
 
-    async def use_recovery_code(self, user: UserId, digest: bytes, used: Event) -> bool:
+    async def use_recovery_code(
+        self, user: UserId, digest: bytes, letter: Letter, used: Event
+    ) -> bool:
         """Use a recovery code up, in one step, if it is there."""
         ...
 
@@ -93,8 +107,8 @@ class SecondFactorStore(UserStore, Protocol):
         """Return who was challenged."""
         ...
 
-    async def answered(self, digest: bytes) -> None:
-        """Forget a challenge."""
+    async def answered(self, digest: bytes) -> bool:
+        """Use a challenge up, in one step, if it is there."""
         ...
 
 
@@ -108,8 +122,14 @@ class SecondFactors:
         pepper: Pepper,
         courier: Courier,
         clock: Clock,
+        *,
+        by_email: bool,
     ) -> None:
-        """Derive secrets from the pepper; steps are counted by a clock that does not jump."""
+        """Derive secrets from the pepper; steps are counted by a clock that does not jump.
+
+        ``by_email``: whether codes can be sent to whoever must have a second factor, and has none.
+        """
+        self._by_email = by_email
         self._store = store
         self._attempts = attempts
         self._pepper = pepper
@@ -140,7 +160,8 @@ class SecondFactors:
         codes = tuple(_recovery_code() for _ in range(RECOVERY_CODES))
         digests = [self._recovery_digest(whose.user, each) for each in codes]
         made = event(asker, whose.tenant, "enable-mfa")
-        if not await self._store.confirm(whose.user, digests, made):
+        told = self._letter(LetterKind.SECOND_FACTOR_ADDED, account)
+        if not await self._store.confirm(whose.user, digests, told, made):
             raise NotEnrolledError
         await self._courier.deliver()
         return codes
@@ -149,15 +170,27 @@ class SecondFactors:
         """Do without. Raises NotEnrolledError, WrongCodeError, TooManyAttemptsError."""
         account = await self._store.get(whose.user)
         await self.check(account, code, asker)
-        await self._store.disable(whose.user, event(asker, whose.tenant, "disable-mfa"))
+        told = self._letter(LetterKind.SECOND_FACTOR_REMOVED, account)
+        await self._store.disable(whose.user, told, event(asker, whose.tenant, "disable-mfa"))
         await self._courier.deliver()
 
-    async def challenge(self, account: Account) -> ChallengedError:
+    def of(self, account: Account) -> Factor | None:
+        """Return where the code comes from that somebody owes beside the password, if they do.
+
+        Who chose codes by e-mail owes one even where none can be sent: nobody gets in then.
+        """
+        if account.has_mfa:
+            return Factor.APP
+        if account.email_codes or (account.must_have_mfa and self._by_email):
+            return Factor.EMAIL
+        return None
+
+    async def challenge(self, account: Account, factor: Factor) -> ChallengedError:
         """Return what to raise at somebody whose password was right."""
         token = new_credential(CredentialKind.CHALLENGE)
         until = date_of(self._clock()) + CHALLENGE_LIFE
         await self._store.challenge(account.user.id, self._pepper.digest(token), until)
-        return ChallengedError(token)
+        return ChallengedError(token, factor)
 
     async def answer(self, token: str, code: str, asker: Asker) -> Account | None:
         """Return who answers a challenge; None where there is none.
@@ -170,8 +203,7 @@ class SecondFactors:
             return None
         account = await self._store.get(user)
         await self.check(account, code, asker)
-        await self._store.answered(digest)
-        return account
+        return account if await self._store.answered(digest) else None
 
     async def check(self, account: Account, code: str, asker: Asker) -> None:
         """Use a code of either kind up.
@@ -187,12 +219,19 @@ class SecondFactors:
             return
         digest = self._recovery_digest(user.id, code)
         used = event(asker, user.tenant, "use-recovery-code")
-        if await self._store.use_recovery_code(user.id, digest, used):
+        told = self._letter(LetterKind.RECOVERY_CODE_USED, account)
+        if await self._store.use_recovery_code(user.id, digest, told, used):
             await self._courier.deliver()
             return
-        failed = event(asker, user.tenant, "second-factor-failed", outcome="ERR_MFA_001")
-        await self._courier.record(failed)
+        await self.tell_of_failure(account, asker)
         raise WrongCodeError
+
+    async def tell_of_failure(self, account: Account, asker: Asker) -> None:
+        """Record that a code was wrong."""
+        user = account.user
+        who = asker._replace(principal=str(user))
+        failed = event(who, user.tenant, "second-factor-failed", outcome="ERR_MFA_001")
+        await self._courier.record(failed)
 
     async def _is_right(self, account: Account, code: str) -> bool:
         salt = account.totp_salt
@@ -203,6 +242,9 @@ class SecondFactors:
             if hmac.compare_digest(totp.generate_otp(step), code):
                 return await self._store.accept_step(account.user.id, salt, step)
         return False
+
+    def _letter(self, kind: LetterKind, account: Account) -> Letter:
+        return letter(kind, account.user.email, date_of(self._clock()))
 
     def _totp(self, user: UserId, salt: bytes) -> TOTP:
         secret = self._pepper.derive("pqkeep/v1/totp", user.bytes, salt)[:_SECRET_SIZE]

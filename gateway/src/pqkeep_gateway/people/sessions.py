@@ -57,6 +57,8 @@ class Session:
     created_at: datetime
     refreshed_at: datetime
     source_address: str
+    by_code: bool = False
+    """Whether it was begun with a code beside the password."""
 
 
 class SessionStore(Protocol):
@@ -102,7 +104,7 @@ class Sessions:
         self._courier = courier
         self._clock = clock
 
-    async def begin(self, account: Account, asker: Asker) -> Tokens:
+    async def begin(self, account: Account, asker: Asker, *, by_code: bool = False) -> Tokens:
         """Begin a session of somebody who has proven who they are.
 
         Raises NoSessionError if their password was changed meanwhile.
@@ -110,7 +112,7 @@ class Sessions:
         user = account.user
         now = date_of(self._clock())
         tokens, pair = self._new(now)
-        session = Session(SessionId(uuid4()), user.id, now, now, asker.source_address)
+        session = Session(SessionId(uuid4()), user.id, now, now, asker.source_address, by_code)
         begun = event(asker._replace(principal=str(user)), user.tenant, "sign-in")
         await self._store.add(session, pair, account.password_hash, (begun,))
         await self._courier.deliver()

@@ -1,6 +1,5 @@
 """People who sign in, each for one tenant."""
 
-import re
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
@@ -8,10 +7,6 @@ from typing import Protocol
 from pqkeep_gateway.access.principals import UserId
 from pqkeep_gateway.access.roles import Role
 from pqkeep_protocol.keys import TenantId
-
-MAX_EMAIL = 254
-EMAIL_PATTERN = r"^[!-?A-~]{1,64}@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*$"
-_EMAIL = re.compile(EMAIL_PATTERN)
 
 
 class EmailTakenError(Exception):
@@ -44,7 +39,11 @@ class Account:
     password_hash: str = field(repr=False)
     totp_salt: bytes | None = field(default=None, repr=False)
     has_mfa: bool = False
-    """Whether there is a second factor, confirmed."""
+    """Whether there is an authenticator app, confirmed."""
+    email_codes: bool = False
+    """Whether they chose to be sent a code when they sign in, without an app."""
+    must_have_mfa: bool = False
+    """Whether their tenant requires a second factor."""
 
 
 class UserStore(Protocol):
@@ -57,11 +56,6 @@ class UserStore(Protocol):
     async def get(self, user: UserId) -> Account:
         """Return a person. Raises UserNotFoundError."""
         ...
-
-
-def is_email(text: str) -> bool:
-    """Return whether a text has the form of an address: ASCII, at most 254 characters."""
-    return len(text) <= MAX_EMAIL and _EMAIL.fullmatch(text) is not None
 
 
 def email_key(email: str) -> str:

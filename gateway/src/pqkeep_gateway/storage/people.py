@@ -12,6 +12,7 @@ from pqkeep_gateway.access.principals import SessionId, SessionPrincipal, UserId
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.access.standing import WITH_REQUIRED_MFA
 from pqkeep_gateway.events import Asker, event
+from pqkeep_gateway.mail.letters import Letter
 from pqkeep_gateway.people.entry import Invitation, NoInvitationError
 from pqkeep_gateway.people.sessions import CopiedTokenError, NoSessionError, Pair, Session
 from pqkeep_gateway.people.users import (
@@ -22,10 +23,19 @@ from pqkeep_gateway.people.users import (
     email_key,
 )
 from pqkeep_gateway.storage.database import microseconds, time_of, transaction
+from pqkeep_gateway.storage.letters import post
 from pqkeep_gateway.storage.outbox import put
-from pqkeep_gateway.storage.schema import INVITATIONS, SESSIONS, SPENT_TOKENS, TENANTS, USERS
-from pqkeep_gateway.storage.tenancy import STANDING, standing_of, tenant_row
-from pqkeep_gateway.tenancy.tenants import NameTakenError, Tenant, TenantStatus
+from pqkeep_gateway.storage.schema import (
+    CHALLENGES,
+    INVITATIONS,
+    PASSWORD_RESETS,
+    SESSIONS,
+    SPENT_TOKENS,
+    TENANTS,
+    USERS,
+)
+from pqkeep_gateway.storage.tenancy import STANDING, standing_of
+from pqkeep_gateway.tenancy.tenants import TenantStatus
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.keys import TenantId
 
@@ -50,8 +60,10 @@ class SqlPeople:
             raise UserNotFoundError
         return account
 
-    async def invite(self, invitation: Invitation, digest: bytes, made: Event) -> None:
-        """Keep an invitation instead of any earlier one to the same address."""
+    async def invite(
+        self, invitation: Invitation, digest: bytes, letter: Letter, made: Event
+    ) -> None:
+        """Keep an invitation instead of any earlier one to the same address, and the letter."""
         key = email_key(invitation.email)
         row = {
             "digest": digest,
@@ -69,6 +81,7 @@ class SqlPeople:
                 )
             )
             await connection.execute(sa.insert(INVITATIONS), row)
+            await post(connection, letter)
             await put(connection, (made,))
 
     async def invited(self, digest: bytes, now: datetime) -> bool:
@@ -91,7 +104,7 @@ class SqlPeople:
                     UserId(uuid4()), TenantId(row.tenant_id), row.email, Role(row.role), now
                 )
                 account = Account(user, password_hash)
-                await connection.execute(sa.insert(USERS), _user_row(account))
+                await connection.execute(sa.insert(USERS), user_row(account))
                 joined = event(
                     asker._replace(principal=str(user)), user.tenant, "accept-invitation"
                 )
@@ -99,20 +112,6 @@ class SqlPeople:
         except sa.exc.IntegrityError:
             raise EmailTakenError from None
         return account
-
-    async def register(self, tenant: Tenant, account: Account, asker: Asker) -> None:
-        """Keep a tenant and its owner. Raises NameTakenError, EmailTakenError."""
-        if await self.find(account.user.email) is not None:
-            raise EmailTakenError
-        try:
-            async with transaction(self._engine) as connection:
-                await connection.execute(sa.insert(TENANTS), tenant_row(tenant))
-                await connection.execute(sa.insert(USERS), _user_row(account))
-                await put(connection, (event(asker, tenant.id, "sign-up"),))
-        except sa.exc.IntegrityError:
-            if await self.find(account.user.email) is not None:
-                raise EmailTakenError from None
-            raise NameTakenError from None
 
     async def renew_hash(self, account: Account, password_hash: str) -> bool:
         """Keep another hash of the same password, unless the hash is another by now."""
@@ -123,17 +122,23 @@ class SqlPeople:
         async with transaction(self._engine) as connection:
             return (await connection.execute(renew)).rowcount == 1
 
-    async def change_password(self, user: UserId, password_hash: str, changed: Event) -> None:
-        """Keep another password, and end every session of the person's."""
-        change = sa.update(USERS).where(USERS.c.id == user).values(password_hash=password_hash)
+    async def change_password(
+        self, user: UserId, password_hash: str, letter: Letter, changed: Event
+    ) -> None:
+        """Keep another password, and end what the old one began."""
         async with transaction(self._engine) as connection:
-            await connection.execute(change)
-            await end_sessions(connection, SESSIONS.c.user_id == user)
+            await set_password(connection, user, letter.to, password_hash)
+            await post(connection, letter)
             await put(connection, (changed,))
 
     async def _one(self, which: sa.ColumnElement[bool]) -> Account | None:
+        query = (
+            sa.select(USERS, *REQUIRES_MFA)
+            .join(TENANTS, TENANTS.c.id == USERS.c.tenant_id)
+            .where(which)
+        )
         async with transaction(self._engine) as connection:
-            row = (await connection.execute(sa.select(USERS).where(which))).one_or_none()
+            row = (await connection.execute(query)).one_or_none()
         return None if row is None else _account(row)
 
 
@@ -158,6 +163,7 @@ class SqlSessions:
             "created_at_us": now,
             "refreshed_at_us": microseconds(session.refreshed_at),
             "source_address": session.source_address,
+            "by_code": session.by_code,
             **_pair_row(pair),
         }
         async with transaction(self._engine) as connection:
@@ -177,6 +183,7 @@ class SqlSessions:
                 TENANTS.c.id.label("tenant_id"),
                 TENANTS.c.status,
                 USERS.c.has_mfa,
+                SESSIONS.c.by_code,
                 *REQUIRES_MFA,
             )
             .join(USERS, USERS.c.id == SESSIONS.c.user_id)
@@ -194,7 +201,7 @@ class SqlSessions:
             role=Role(row.role),
             session=SessionId(row.session_id),
             suspended=row.status != TenantStatus.ACTIVE,
-            must_enroll=must_enroll(row),
+            must_enroll=must_enroll(row) and not row.by_code,
         )
 
     async def refresh(self, spent: bytes, pair: Pair, now: datetime, asker: Asker) -> None:
@@ -275,6 +282,18 @@ async def _end_copied(connection: AsyncConnection, spent: bytes, asker: Asker) -
     return True
 
 
+async def set_password(
+    connection: AsyncConnection, user: UserId, email: str, password_hash: str
+) -> None:
+    """Keep another password, and end what the old one began, and what could change it again."""
+    change = sa.update(USERS).where(USERS.c.id == user).values(password_hash=password_hash)
+    await connection.execute(change)
+    await end_sessions(connection, SESSIONS.c.user_id == user)
+    await connection.execute(sa.delete(CHALLENGES).where(CHALLENGES.c.user_id == user))
+    resets = PASSWORD_RESETS.c.email_key == email_key(email)
+    await connection.execute(sa.delete(PASSWORD_RESETS).where(resets))
+
+
 async def lock_user(connection: AsyncConnection, user: UserId) -> None:
     """Let nobody remove a person before the transaction is over. Raises UserNotFoundError."""
     query = sa.select(USERS.c.id).where(USERS.c.id == user).with_for_update()
@@ -287,8 +306,12 @@ REQUIRES_MFA = (TENANTS.c.requires_mfa, *STANDING)
 
 def must_enroll(row: Any) -> bool:
     """Return whether somebody owes a second factor: ``has_mfa``, and the columns REQUIRES_MFA."""
-    is_required = row.requires_mfa and standing_of(row).plan in WITH_REQUIRED_MFA
-    return is_required and not row.has_mfa
+    return must_have_mfa(row) and not row.has_mfa
+
+
+def must_have_mfa(row: Any) -> bool:
+    """Return whether somebody's tenant requires a second factor, by the columns REQUIRES_MFA."""
+    return bool(row.requires_mfa) and standing_of(row).plan in WITH_REQUIRED_MFA
 
 
 def _open(digest: bytes, now: datetime) -> sa.ColumnElement[bool]:
@@ -305,7 +328,8 @@ def _pair_row(pair: Pair) -> dict[str, object]:
     }
 
 
-def _user_row(account: Account) -> dict[str, object]:
+def user_row(account: Account) -> dict[str, object]:
+    """Return a person as they are stored."""
     user = account.user
     return {
         "id": user.id,
@@ -319,7 +343,14 @@ def _user_row(account: Account) -> dict[str, object]:
 
 
 def _account(row: sa.Row[Any]) -> Account:
-    return Account(user_of(row), row.password_hash, row.totp_salt, bool(row.has_mfa))
+    return Account(
+        user_of(row),
+        row.password_hash,
+        row.totp_salt,
+        bool(row.has_mfa),
+        bool(row.email_codes),
+        must_have_mfa(row),
+    )
 
 
 def user_of(row: Any) -> User:

@@ -94,6 +94,7 @@ USERS = Table(
     Column("totp_step", BigInteger, nullable=True),
     Column("has_mfa", Boolean, nullable=False, default=False),
     Column("last_sign_in_at_us", BigInteger, nullable=True),
+    Column("email_codes", Boolean, nullable=False, default=False),
 )
 """``email_key``: the address in small letters. ``totp_step``: the last one that was accepted."""
 
@@ -109,8 +110,10 @@ SESSIONS = Table(
     Column("created_at_us", BigInteger, nullable=False),
     Column("refreshed_at_us", BigInteger, nullable=False),
     Column("source_address", String(64), nullable=False),
+    Column("by_code", Boolean, nullable=False, default=False),
 )
-"""``access``, ``refresh``: digests of the two tokens that open it now."""
+"""``access``, ``refresh``: digests of the two tokens that open it now. ``by_code``: whether it was
+begun with a code beside the password."""
 
 SPENT_TOKENS = Table(
     "spent_tokens",
@@ -146,8 +149,11 @@ CHALLENGES = Table(
     Column("digest", LargeBinary(32), primary_key=True),
     Column("user_id", Uuid, ForeignKey("users.id"), nullable=False, index=True),
     Column("until_us", BigInteger, nullable=False),
+    Column("code", LargeBinary(32), nullable=True),
+    Column("code_tries", Integer, nullable=False, default=0),
 )
-"""People whose password was right, and who owe a code."""
+"""People whose password was right, and who owe a code. ``code``: the digest of the one that was sent
+by e-mail, if one was; ``code_tries``: how often one was tried."""
 
 STEP_UP_TOKENS = Table(
     "step_up_tokens",
@@ -204,6 +210,40 @@ BILLING_NOTICES = Table(
     Column("heard_at_us", BigInteger, nullable=False, index=True),
 )
 """What an external provider has said, by its identifier: heard once, however often it comes."""
+
+REGISTRATIONS = Table(
+    "registrations",
+    METADATA,
+    Column("digest", LargeBinary(32), primary_key=True),
+    Column("email", String(254), nullable=False),
+    Column("email_key", String(254), nullable=False, index=True),
+    Column("until_us", BigInteger, nullable=False),
+)
+"""Addresses that somebody signs up with, and has not confirmed."""
+
+PASSWORD_RESETS = Table(
+    "password_resets",
+    METADATA,
+    Column("digest", LargeBinary(32), primary_key=True),
+    Column("email_key", String(254), nullable=False, index=True),
+    Column("until_us", BigInteger, nullable=False),
+)
+"""Of addresses that somebody has, and of others: that both are kept takes equally long."""
+
+LETTERS = Table(
+    "letters",
+    METADATA,
+    Column("id", Uuid, primary_key=True),
+    Column("kind", String(32), nullable=False),
+    Column("recipient", String(254), nullable=False),
+    Column("by", String(254), nullable=False),
+    Column("salt", LargeBinary(16), nullable=False),
+    Column("written_at_us", BigInteger, nullable=False),
+    Column("until_us", BigInteger, nullable=False),
+    Column("due_us", BigInteger, nullable=False, index=True),
+    Column("tries", Integer, nullable=False),
+)
+"""Letters on their way; see pqkeep_gateway.mail.letters. ``due_us``: when to try again."""
 
 OF_A_USER = tuple(table for table in METADATA.tables.values() if "user_id" in table.c)
 """What is one person's, and goes with them."""

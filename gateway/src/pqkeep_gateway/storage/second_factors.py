@@ -1,4 +1,4 @@
-"""Second factors, challenges and step-up tokens in SQL."""
+"""Second factors, challenges and their codes, and step-up tokens in SQL."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -7,8 +7,10 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.principals import UserId
+from pqkeep_gateway.mail.letters import Letter
 from pqkeep_gateway.people.second_factors import AlreadyEnrolledError
 from pqkeep_gateway.storage.database import microseconds, transaction
+from pqkeep_gateway.storage.letters import post
 from pqkeep_gateway.storage.outbox import put
 from pqkeep_gateway.storage.people import SqlPeople, lock_user
 from pqkeep_gateway.storage.schema import CHALLENGES, RECOVERY_CODES, STEP_UP_TOKENS, USERS
@@ -29,7 +31,9 @@ class SqlSecondFactors(SqlPeople):
             if (await connection.execute(begin)).rowcount == 0:
                 raise AlreadyEnrolledError
 
-    async def confirm(self, user: UserId, codes: Sequence[bytes], made: Event) -> bool:
+    async def confirm(
+        self, user: UserId, codes: Sequence[bytes], letter: Letter, made: Event
+    ) -> bool:
         """Let the factor hold from now on, with recovery codes' digests."""
         confirm = (
             sa.update(USERS)
@@ -41,10 +45,11 @@ class SqlSecondFactors(SqlPeople):
             if (await connection.execute(confirm)).rowcount == 0:
                 return False
             await connection.execute(sa.insert(RECOVERY_CODES), rows)
+            await post(connection, letter)
             await put(connection, (made,))
         return True
 
-    async def disable(self, user: UserId, made: Event) -> None:
+    async def disable(self, user: UserId, letter: Letter, made: Event) -> None:
         """Forget factor and recovery codes."""
         disable = (
             sa.update(USERS)
@@ -56,6 +61,7 @@ class SqlSecondFactors(SqlPeople):
             await connection.execute(
                 sa.delete(RECOVERY_CODES).where(RECOVERY_CODES.c.user_id == user)
             )
+            await post(connection, letter)
             await put(connection, (made,))
 
     async def accept_step(self, user: UserId, salt: bytes, step: int) -> bool:
@@ -69,7 +75,9 @@ class SqlSecondFactors(SqlPeople):
         async with transaction(self._engine) as connection:
             return (await connection.execute(accept)).rowcount == 1
 
-    async def use_recovery_code(self, user: UserId, digest: bytes, used: Event) -> bool:
+    async def use_recovery_code(
+        self, user: UserId, digest: bytes, letter: Letter, used: Event
+    ) -> bool:
         """Use a recovery code up, if it is there."""
         use = sa.delete(RECOVERY_CODES).where(
             RECOVERY_CODES.c.user_id == user, RECOVERY_CODES.c.digest == digest
@@ -77,6 +85,7 @@ class SqlSecondFactors(SqlPeople):
         async with transaction(self._engine) as connection:
             if (await connection.execute(use)).rowcount == 0:
                 return False
+            await post(connection, letter)
             await put(connection, (used,))
         return True
 
@@ -97,10 +106,56 @@ class SqlSecondFactors(SqlPeople):
             user = (await connection.execute(query)).scalar()
         return None if user is None else UserId(user)
 
-    async def answered(self, digest: bytes) -> None:
-        """Forget a challenge."""
+    async def answered(self, digest: bytes) -> bool:
+        """Use a challenge up, if it is there."""
+        answered = sa.delete(CHALLENGES).where(CHALLENGES.c.digest == digest)
         async with transaction(self._engine) as connection:
-            await connection.execute(sa.delete(CHALLENGES).where(CHALLENGES.c.digest == digest))
+            return (await connection.execute(answered)).rowcount == 1
+
+    async def add_code(self, challenge: bytes, code: bytes, letter: Letter, sent: Event) -> bool:
+        """Keep a code instead of an earlier one, if its challenge is open, and the letter."""
+        is_open = CHALLENGES.c.until_us > microseconds(letter.written_at)
+        add = (
+            sa.update(CHALLENGES)
+            .where(CHALLENGES.c.digest == challenge, is_open)
+            .values(code=code, code_tries=0, until_us=microseconds(letter.until))
+        )
+        async with transaction(self._engine) as connection:
+            if (await connection.execute(add)).rowcount == 0:
+                return False
+            await post(connection, letter)
+            await put(connection, (sent,))
+        return True
+
+    async def use_code(self, challenge: bytes, code: bytes, now: datetime, at_most: int) -> bool:
+        """Count a try, and use challenge and code up if it is the right one and not one too many.
+
+        The try is counted first: so many guesses at once are not more than one after the other.
+        """
+        this = CHALLENGES.c.digest == challenge
+        is_open = sa.and_(
+            CHALLENGES.c.until_us > microseconds(now), CHALLENGES.c.code_tries < at_most
+        )
+        count = (
+            sa.update(CHALLENGES)
+            .where(this, is_open)
+            .values(code_tries=CHALLENGES.c.code_tries + 1)
+        )
+        use_up = sa.delete(CHALLENGES).where(this, CHALLENGES.c.code == code)
+        async with transaction(self._engine) as connection:
+            if (await connection.execute(count)).rowcount == 0:
+                return False
+            return (await connection.execute(use_up)).rowcount == 1
+
+    async def choose_codes(
+        self, user: UserId, letter: Letter, chosen: Event, *, wanted: bool
+    ) -> None:
+        """Keep whether somebody wants codes, with the letter."""
+        choose = sa.update(USERS).where(USERS.c.id == user).values(email_codes=wanted)
+        async with transaction(self._engine) as connection:
+            await connection.execute(choose)
+            await post(connection, letter)
+            await put(connection, (chosen,))
 
 
 class SqlStepUps:

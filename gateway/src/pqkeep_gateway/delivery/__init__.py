@@ -1,0 +1,1 @@
+"""Where letters go: to a mail server, into a folder, or nowhere."""

@@ -1,0 +1,43 @@
+"""A folder of messages instead of a mail server, for development: one file each, for us alone."""
+
+import asyncio
+from email.message import EmailMessage
+from pathlib import Path
+
+from pqkeep_gateway.config import ConfigError
+from pqkeep_gateway.mail.letters import Letter
+from pqkeep_gateway.mail.postman import NotTakenError
+
+SENDER = "pqkeep@localhost"
+
+
+class Mailbox:
+    """A Mailer. What is delivered twice is there once."""
+
+    def __init__(self, folder: Path) -> None:
+        """Make the folder, if it is not there. Raises ConfigError."""
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"cannot use the mailbox {folder}: {error.strerror}") from None
+        self._folder = folder
+
+    @property
+    def sender(self) -> str:
+        """Whose address the messages come from."""
+        return SENDER
+
+    async def send(self, letter: Letter, message: EmailMessage) -> None:
+        """Write one message, whole or not at all. Raises NotTakenError."""
+        name = f"{letter.written_at:%Y%m%dT%H%M%S.%fZ}-{letter.kind}-{letter.id}.eml"
+        try:
+            content = message.as_bytes(policy=message.policy.clone(linesep="\n"))
+            await asyncio.to_thread(self._write, name, content)
+        except OSError as error:
+            raise NotTakenError(f"the mailbox: {error.strerror}") from None
+
+    def _write(self, name: str, message: bytes) -> None:
+        draft = self._folder / f".{name}"
+        draft.touch(0o600)
+        draft.write_bytes(message)
+        draft.rename(self._folder / name)

@@ -1,0 +1,101 @@
+"""Delivery by a mail server, over SMTP.
+
+The connection is encrypted before anything is said, and the server's certificate verified; without
+that only a server on this machine is spoken to. Only Python's own TLS is used for it.
+"""
+
+import asyncio
+import ssl
+from email.message import EmailMessage
+from pathlib import Path
+
+from aiosmtplib import (
+    SMTP,
+    SMTPDataError,
+    SMTPException,
+    SMTPRecipientsRefused,
+    SMTPResponseException,
+)
+
+from pqkeep_gateway.config import ConfigError, Smtp, read_private
+from pqkeep_gateway.mail.addresses import is_email
+from pqkeep_gateway.mail.letters import Letter
+from pqkeep_gateway.mail.postman import NotTakenError, RefusedError
+
+_FOR_GOOD = 500
+"""Answers from here on are not worth another try."""
+
+
+class SmtpMailer:
+    """A Mailer. Every message has a connection of its own."""
+
+    def __init__(self, settings: Smtp) -> None:
+        """Read the password and the certificates. Raises ConfigError."""
+        if not is_email(settings.sender):
+            raise ConfigError("smtp: the sender is no e-mail address")
+        self._settings = settings
+        self._password = _password(settings)
+        self._tls = _context(settings)
+
+    @property
+    def sender(self) -> str:
+        """Whose address the messages come from."""
+        return self._settings.sender
+
+    async def send(self, letter: Letter, message: EmailMessage) -> None:
+        """Hand one message to the server. Raises NotTakenError, RefusedError."""
+        try:
+            async with (
+                asyncio.timeout(self._settings.timeout_seconds),
+                self._connection() as server,
+            ):
+                await server.send_message(message, sender=self.sender, recipients=[letter.to])
+        except SMTPRecipientsRefused as refusal:
+            raise _error_of(refusal.recipients[0]) from None
+        except SMTPDataError as refusal:
+            raise _error_of(refusal) from None
+        except (SMTPException, OSError, TimeoutError) as error:
+            raise NotTakenError(_problem(error)) from None
+
+    def _connection(self) -> SMTP:
+        settings = self._settings
+        return SMTP(
+            hostname=settings.host,
+            port=settings.port,
+            username=settings.user,
+            password=self._password,
+            local_hostname=settings.sender.rpartition("@")[2],
+            timeout=settings.timeout_seconds,
+            use_tls=settings.security == "tls",
+            start_tls=settings.security == "starttls",
+            tls_context=self._tls,
+        )
+
+
+def _error_of(refusal: SMTPResponseException) -> NotTakenError | RefusedError:
+    problem = _problem(refusal)
+    return RefusedError(problem) if refusal.code >= _FOR_GOOD else NotTakenError(problem)
+
+
+def _problem(error: Exception) -> str:
+    """Say what is wrong. What the server said may name somebody, and stays unsaid."""
+    code = f" {error.code}" if isinstance(error, SMTPResponseException) else ""
+    return f"the mail server: {type(error).__name__}{code}"
+
+
+def _password(settings: Smtp) -> str | None:
+    if settings.password_file is None:
+        return None
+    try:
+        return read_private(Path(settings.password_file)).decode().rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{settings.password_file} is not UTF-8") from None
+
+
+def _context(settings: Smtp) -> ssl.SSLContext | None:
+    if settings.security == "none":
+        return None
+    try:
+        return ssl.create_default_context(cafile=settings.ca_file)
+    except OSError as error:
+        raise ConfigError(f"cannot use {settings.ca_file}: {error.strerror or error}") from None

@@ -1,0 +1,1 @@
+"""What pqkeep writes to people, and that it arrives."""

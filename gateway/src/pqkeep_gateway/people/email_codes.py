@@ -1,0 +1,137 @@
+"""Codes by e-mail: the second factor of whoever has no authenticator app, and owes a code.
+
+A code belongs to one challenge, which only somebody who knew the password has, and ends with it. It
+is kept as a digest under the pepper, good once, and gone after five tries. Whoever has an app needs
+the app: no letter stands in for it.
+"""
+
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from pqkeep_gateway.access.clock import Clock, date_of
+from pqkeep_gateway.access.credentials import Pepper
+from pqkeep_gateway.access.principals import SessionPrincipal, UserId
+from pqkeep_gateway.events import Asker, Courier, event
+from pqkeep_gateway.mail.letters import Letter, LetterKind, code_of, letter
+from pqkeep_gateway.people.attempts import Attempts
+from pqkeep_gateway.people.second_factors import Factor, SecondFactors, WrongCodeError
+from pqkeep_gateway.people.sessions import NoSessionError, Sessions, Tokens
+from pqkeep_gateway.people.users import Account, UserStore
+from pqkeep_protocol.audit import Event
+
+LIFE = timedelta(minutes=10)
+MAX_TRIES = 5
+
+
+class NoChallengeError(Exception):
+    """There is no such challenge, or it is over."""
+
+
+class AppNeededError(Exception):
+    """Whoever was challenged has an authenticator app, and needs it."""
+
+
+class EmailCodeStore(UserStore, Protocol):
+    """Where codes are kept, each with its challenge. All raise UnavailableError."""
+
+    async def challenged(self, digest: bytes, now: datetime) -> UserId | None:
+        """Return who was challenged."""
+        ...
+
+    async def add_code(self, challenge: bytes, code: bytes, letter: Letter, sent: Event) -> bool:
+        """Keep a code instead of an earlier one, if its challenge is open, and the letter.
+
+        The challenge ends when the letter does.
+        """
+        ...
+
+    async def use_code(self, challenge: bytes, code: bytes, now: datetime, at_most: int) -> bool:
+        """Count a try, and use challenge and code up if it is the right one and not one too many."""
+        ...
+
+    async def choose_codes(
+        self, user: UserId, letter: Letter, chosen: Event, *, wanted: bool
+    ) -> None:
+        """Keep whether somebody wants codes, with the letter."""
+        ...
+
+
+class EmailCodes:
+    """Sends codes and checks them."""
+
+    def __init__(
+        self,
+        store: EmailCodeStore,
+        factors: SecondFactors,
+        sessions: Sessions,
+        attempts: Attempts,
+        pepper: Pepper,
+        courier: Courier,
+        clock: Clock,
+    ) -> None:
+        """Ask the second factors who has which."""
+        self._store = store
+        self._factors = factors
+        self._sessions = sessions
+        self._attempts = attempts
+        self._pepper = pepper
+        self._courier = courier
+        self._clock = clock
+
+    async def send(self, token: str, asker: Asker) -> None:
+        """Have a code sent to somebody who was challenged.
+
+        Raises NoChallengeError, AppNeededError, TooManyAttemptsError.
+        """
+        challenge, account = await self._challenged(token)
+        if self._factors.of(account) is not Factor.EMAIL:
+            raise AppNeededError
+        user = account.user
+        await self._attempts.count_code(user.email)
+        written = letter(LetterKind.CODE, user.email, date_of(self._clock()), LIFE)
+        digest = self._digest(challenge, code_of(written, self._pepper))
+        sent = event(asker._replace(principal=str(user)), user.tenant, "send-email-code")
+        if not await self._store.add_code(challenge, digest, written, sent):
+            raise NoChallengeError
+        await self._courier.deliver()
+
+    async def answer(self, token: str, code: str, asker: Asker) -> Tokens:
+        """Begin a session of somebody who was challenged, by the code that they were sent.
+
+        Raises NoChallengeError, WrongCodeError, TooManyAttemptsError.
+        """
+        challenge, account = await self._challenged(token)
+        user = account.user
+        await self._attempts.count(user.email, asker.source_address)
+        is_right = self._factors.of(account) is Factor.EMAIL and await self._store.use_code(
+            challenge, self._digest(challenge, code), date_of(self._clock()), MAX_TRIES
+        )
+        if not is_right:
+            await self._factors.tell_of_failure(account, asker)
+            raise WrongCodeError
+        try:
+            return await self._sessions.begin(account, asker, by_code=True)
+        except NoSessionError:
+            raise NoChallengeError from None
+
+    async def choose(self, whose: SessionPrincipal, asker: Asker, *, wanted: bool) -> None:
+        """Ask for a code at every sign-in, or no longer. With an app it changes nothing."""
+        account = await self._store.get(whose.user)
+        kind = LetterKind.SECOND_FACTOR_ADDED if wanted else LetterKind.SECOND_FACTOR_REMOVED
+        written = letter(kind, account.user.email, date_of(self._clock()))
+        chosen = event(
+            asker, whose.tenant, "enable-email-codes" if wanted else "disable-email-codes"
+        )
+        await self._store.choose_codes(whose.user, written, chosen, wanted=wanted)
+        await self._courier.deliver()
+
+    async def _challenged(self, token: str) -> tuple[bytes, Account]:
+        challenge = self._pepper.digest(token)
+        user = await self._store.challenged(challenge, date_of(self._clock()))
+        if user is None:
+            raise NoChallengeError
+        return challenge, await self._store.get(user)
+
+    def _digest(self, challenge: bytes, code: str) -> bytes:
+        text = code.replace(" ", "").encode("utf-8", "surrogatepass")
+        return self._pepper.derive("pqkeep/v1/email-code", challenge, text)
