@@ -148,3 +148,80 @@ def test_a_bad_address_is_refused_and_not_repeated(tmp_path: Path, address: str)
     with pytest.raises(ConfigError, match=r"^database: ") as refused:
         config.read(write(tmp_path, {**GOOD, "database": f'"{address}"'}))
     assert "hunter2" not in str(refused.value)
+
+
+SMTP = {"host": '"smtp.example.org"', "sender": '"pqkeep@example.org"'}
+
+
+def write_smtp(folder: Path, settings: dict[str, str], **others: str) -> Path:
+    """Write a settings file with a mail server."""
+    path = write(folder, {**GOOD, "portal_url": '"https://keep.example.org"', **others})
+    with path.open("a") as file:
+        file.write("[smtp]\n")
+        file.writelines(f"{name} = {value}\n" for name, value in settings.items())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("more", "port"),
+    [
+        ({}, 587),
+        ({"security": '"starttls"'}, 587),
+        ({"security": '"tls"'}, 465),
+        ({"security": '"none"', "host": '"127.0.0.1"'}, 25),
+        ({"security": '"none"', "host": '"::1"'}, 25),
+        ({"security": '"none"', "host": '"localhost"'}, 25),
+        ({"port": "2525"}, 2525),
+    ],
+)
+def test_a_mail_server_has_its_port(tmp_path: Path, more: dict[str, str], port: int) -> None:
+    """Without a port it is the usual one, and encryption is what one gets without a word."""
+    smtp = config.read(write_smtp(tmp_path, SMTP | more)).smtp
+    assert smtp is not None
+    assert smtp.port == port
+    assert smtp.security == more.get("security", '"starttls"').strip('"')
+
+
+def test_a_mail_server_s_files_are_beside_the_settings(tmp_path: Path) -> None:
+    """Password and certificates are found where the settings file is."""
+    more = {"user": '"pqkeep"', "password_file": '"secret"', "ca_file": '"ca.pem"'}
+    smtp = config.read(write_smtp(tmp_path, SMTP | more)).smtp
+    assert smtp is not None
+    here = tmp_path.resolve()
+    assert (smtp.password_file, smtp.ca_file) == (str(here / "secret"), str(here / "ca.pem"))
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        ({"security": '"none"'}, "on this machine only"),
+        ({"security": '"none"', "host": '"192.0.2.7"'}, "on this machine only"),
+        ({"security": '"none"', "host": '"localhost.example.org"'}, "on this machine only"),
+        ({"security": '"maybe"'}, "security"),
+        ({"user": '"pqkeep"'}, "go together"),
+        ({"password_file": '"secret"'}, "go together"),
+        ({"password": '"secret"'}, "password"),
+        ({"port": "65536"}, "port"),
+        ({"timeout_seconds": "0"}, "timeout_seconds"),
+        ({"timeout_seconds": "31"}, "timeout_seconds"),
+    ],
+)
+def test_a_mail_server_that_cannot_be(tmp_path: Path, more: dict[str, str], problem: str) -> None:
+    """Half a user, no encryption to another machine, and what is no setting stop the start."""
+    with pytest.raises(ConfigError, match=problem):
+        config.read(write_smtp(tmp_path, SMTP | more))
+
+
+def test_mail_needs_to_know_where_people_come_in(tmp_path: Path) -> None:
+    """A mail server without portal_url is refused: letters could not say where to go."""
+    path = write(tmp_path, GOOD)
+    with path.open("a") as file:
+        file.write('[smtp]\nhost = "smtp.example.org"\nsender = "a@example.org"\n')
+    with pytest.raises(ConfigError, match="portal_url"):
+        config.read(path)
+
+
+def test_there_is_one_way_for_mail(tmp_path: Path) -> None:
+    """A mail server and a mailbox together are refused."""
+    with pytest.raises(ConfigError, match="mailbox"):
+        config.read(write_smtp(tmp_path, SMTP, mailbox='"mailbox"'))

@@ -15,17 +15,20 @@ from argon2 import PasswordHasher
 from pyotp import TOTP
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from pqkeep_gateway.access.clock import date_of
 from pqkeep_gateway.access.credentials import Pepper
 from pqkeep_gateway.access.principals import OperatorPrincipal, SessionPrincipal, UserId
 from pqkeep_gateway.access.rate_limit import Limit, MemoryWindows
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.events import Asker, Courier, event
+from pqkeep_gateway.mail.letters import LetterKind, letter
 from pqkeep_gateway.people.attempts import Attempts
 from pqkeep_gateway.people.entry import Entry, NoInvitationError, WrongPasswordError
 from pqkeep_gateway.people.passwords import Passwords
 from pqkeep_gateway.people.second_factors import (
     RECOVERY_CODES,
     ChallengedError,
+    Factor,
     SecondFactors,
     WrongCodeError,
 )
@@ -107,7 +110,9 @@ class World:
         self.sessions = Sessions(SqlSessions(engine), pepper, courier, lambda: self.now)
         self.passwords = Passwords(pepper, PasswordHasher(1, 8, 1))
         attempts = Attempts(Unlimited(lambda: self.now), pepper)
-        self.factors = SecondFactors(self.people, attempts, pepper, courier, lambda: self.now)
+        self.factors = SecondFactors(
+            self.people, attempts, pepper, courier, lambda: self.now, by_email=True
+        )
         self.teams = Teams(SqlTeams(engine), courier, lambda: self.now)
 
         def entry(passwords: Passwords) -> Entry:
@@ -314,7 +319,9 @@ async def test_a_recovery_code_is_accepted_once(world: World) -> None:
         for code in codes:
             tries = [world.factors.check(account, code, ASKER) for _ in range(RIVALS)]
             assert await winners(tries, WrongCodeError) == 1
-        await world.people.disable(person.user, event(ASKER, world.tenant.id, "disable-mfa"))
+        told = letter(LetterKind.SECOND_FACTOR_REMOVED, EMAIL, date_of(world.now))
+        made = event(ASKER, world.tenant.id, "disable-mfa")
+        await world.people.disable(person.user, told, made)
     assert world.log.operations.count("use-recovery-code") == ROUNDS
 
 
@@ -513,7 +520,7 @@ async def test_nobody_comes_in_while_they_are_removed(world: World) -> None:
         outcomes = await asyncio.gather(
             world.sessions.begin(account, ASKER),
             world.step_up.issue(person, PASSWORD, ASKER),
-            world.factors.challenge(account),
+            world.factors.challenge(account, Factor.APP),
             world.teams.remove(world.tenant.id, person.user, OperatorPrincipal(), ASKER),
             world.entry.sign_in(email, PASSWORD, ASKER),
             return_exceptions=True,

@@ -84,6 +84,7 @@ MATRIX |= dict.fromkeys(
     (
         "POST /auth/logout",
         "GET /auth/me",
+        "PATCH /auth/me",
         "GET /auth/sessions",
         "DELETE /auth/sessions/{id}",
         "POST /auth/change-password",
@@ -108,6 +109,10 @@ CODES = {401: "ERR_AUTH_001", 404: "ERR_NOT_FOUND_001", 409: "ERR_CONFLICT_001"}
 NOBODYS = {
     "GET /healthz",
     "POST /auth/register",
+    "POST /auth/confirm-registration",
+    "POST /auth/forgot-password",
+    "POST /auth/reset-password",
+    "POST /auth/mfa/email",
     "POST /auth/login",
     "POST /auth/accept-invitation",
     "POST /auth/refresh",
@@ -152,6 +157,7 @@ BODIES: Mapping[str, Callable[[Caller], dict[str, Any]]] = {
     "/kms/keys/retire": lambda _: {**KYBER, "key_version": 1},
     "/kms/keys/archive": lambda _: {**KYBER, "key_version": 1},
     "/audit/checkpoints": lambda _: {},
+    "/auth/me": lambda _: {},
     "/auth/change-password": lambda _: {},
     "/auth/mfa/confirm": lambda _: {},
     "/auth/mfa/disable": lambda _: {},

@@ -50,10 +50,11 @@ def stranger(installation: Installation) -> Caller:
     return installation.caller(None)
 
 
-def test_cookies_are_for_this_host_and_no_script(stranger: Caller, password: str) -> None:
+def test_cookies_are_for_this_host_and_no_script(
+    owner: Caller, stranger: Caller, password: str
+) -> None:
     """The tokens are in two cookies: httpOnly, SameSite=Lax, host-only, of 15 minutes and 7 days."""
-    fields = {"name": str(uuid.uuid4()), "email": _email(), "password": password}
-    cookies = _cookies(stranger.ask("POST", "/auth/register", fields))
+    cookies = _cookies(_sign_in(stranger, owner.get("/auth/me")["email"], password))
     shown = {
         name: (each["path"], each["max-age"], each["httponly"], each["samesite"], each["domain"])
         for name, each in cookies.items()
@@ -64,36 +65,19 @@ def test_cookies_are_for_this_host_and_no_script(stranger: Caller, password: str
     }
 
 
-def test_whoever_registers_owns_a_free_tenant(stranger: Caller, password: str) -> None:
-    """Signing up makes a tenant on the free plan and its owner, who is signed in."""
-    email = _email()
-    fields = {"name": str(uuid.uuid4()), "email": email, "password": password}
-    user = stranger.post("/auth/register", fields, status=201)
-    assert stranger.get("/auth/me") == user
-    assert (user["email"], user["role"]) == (email, "owner")
-    assert stranger.get(f"/tenants/{user['tenant_id']}")["plan"] == "free"
-
-
-@pytest.mark.parametrize(("taken", "field"), [("name", "name"), ("email", "email")])
-def test_names_and_addresses_are_taken_once(
-    stranger: Caller, password: str, taken: str, field: str
-) -> None:
-    """A second sign-up with the name or the address of the first is 409, capitals or not."""
-    first = {"name": str(uuid.uuid4()), "email": _email(), "password": password}
-    stranger.post("/auth/register", first, status=201)
-    second = {"name": str(uuid.uuid4()), "email": _email(), "password": password}
-    second[taken] = first[taken].upper() if taken == "email" else first[taken]
-    assert stranger.refusal("/auth/register", second) == (409, "ERR_CONFLICT_001", field)
-
-
 @pytest.mark.parametrize(
     "unfit",
     ["eleven char", "x" * 1025, "passwordpassword", "P@ssw0rd2024!", "aaaaaaaaaaaaaaaa", 7, None],
 )
-def test_unfit_passwords(stranger: Caller, unfit: object) -> None:
+def test_unfit_passwords(
+    operator: Caller, new_tenant: Callable[..., Caller], stranger: Caller, unfit: object
+) -> None:
     """A password that is too short, too long, tried first by everybody or no text is 422."""
-    fields = {"name": str(uuid.uuid4()), "email": _email(), "password": unfit}
-    assert stranger.refusal("/auth/register", fields) == (422, "ERR_INVALID_001", "password")
+    path = f"/tenants/{new_tenant().tenant_id}/invitations"
+    made = operator.post(path, {"email": _email(), "role": "viewer"}, status=201)
+    fields = {"token": made["invitation_token"], "password": unfit}
+    refusal = stranger.refusal("/auth/accept-invitation", fields)
+    assert refusal == (422, "ERR_INVALID_001", "password")
 
 
 def test_who_is_unknown_hears_the_same(

@@ -34,7 +34,9 @@ MAY: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("list_audit_checkpoints", "list_audit_keys"), EVERYBODY),
     "prove_audit_consistency": EVERYBODY,
     "sign_audit_checkpoint": NOBODY,
-    **dict.fromkeys(("me", "list_sessions", "end_session", "change_password"), EVERYBODY),
+    **dict.fromkeys(
+        ("me", "change_me", "list_sessions", "end_session", "change_password"), EVERYBODY
+    ),
     "logout": EVERYBODY,
     **dict.fromkeys(("enroll_mfa", "confirm_mfa", "disable_mfa", "step_up"), EVERYBODY),
     "change_organization": OWNER,
@@ -45,7 +47,18 @@ MAY: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("list_invoices", "check_out", "cancel_subscription"), OWNER),
 }
 OPEN = frozenset(
-    {"register", "login", "accept_invitation", "refresh", "verify_mfa", "check_health"}
+    {
+        "register",
+        "confirm_registration",
+        "forgot_password",
+        "reset_password",
+        "login",
+        "accept_invitation",
+        "refresh",
+        "send_email_code",
+        "verify_mfa",
+        "check_health",
+    }
     | {"list_plans"}
 )
 """Where nobody's role is asked for."""

@@ -1,8 +1,9 @@
-"""``pqkeepd admin create`` as a program: one link for one person, and no secret beside it."""
+"""``pqkeepd admin create`` as a program: one command for one person, and no secret beside it."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sysconfig
 import uuid
@@ -73,16 +74,20 @@ def _email() -> str:
     return f"{uuid.uuid4()}@example.com"
 
 
-def test_the_link_lets_one_person_in(
+def _token(said: str) -> str:
+    (token,) = re.findall(r'"token":"(\w+)"', said)
+    return str(token)
+
+
+def test_the_command_lets_one_person_in(
     create: Create, installation: Installation, tenant: str, password: str
 ) -> None:
-    """It prints a link and nothing else; who follows it is the owner, and a second time it is 401."""
+    """It prints one line; who uses its token is the owner, and a second time it is 401."""
     email = _email()
-    status, link, errors = create(email)
-    assert (status, errors) == (0, "")
-    start, _, token = link.removesuffix("\n").partition("#")
-    assert start == "https://keep.example.com/invitation"
-    fields = {"token": token, "password": password}
+    status, said, errors = create(email)
+    assert (status, errors, said.count("\n")) == (0, "", 1)
+    assert said.startswith("curl -sS https://keep.example.com/api/v1/auth/accept-invitation ")
+    fields = {"token": _token(said), "password": password}
     person = installation.caller(None)
     made = person.post("/auth/accept-invitation", fields, status=201)
     assert (made["email"], made["role"], made["tenant_id"]) == (email, "owner", tenant)
@@ -91,12 +96,12 @@ def test_the_link_lets_one_person_in(
     assert person.get("/team/invitations")["total"] == 0
 
 
-def test_a_later_link_is_the_one_that_holds(
+def test_a_later_command_is_the_one_that_holds(
     create: Create, installation: Installation, password: str
 ) -> None:
-    """Of two links for the same address the first is over when the second is made."""
+    """Of two invitations to the same address the first is over when the second is made."""
     email = _email()
-    first, second = (create(email, role="viewer")[1].strip().partition("#")[2] for _ in range(2))
+    first, second = (_token(create(email, role="viewer")[1]) for _ in range(2))
     fields = {"token": first, "password": password}
     stranger = installation.caller(None)
     assert stranger.refusal("/auth/accept-invitation", fields)[:2] == (401, "ERR_AUTH_001")
@@ -107,7 +112,7 @@ def test_a_later_link_is_the_one_that_holds(
 def test_somebody_who_is_there_already(
     create: Create, new_person: Callable[..., Caller], tenant: str
 ) -> None:
-    """For an address that somebody has there is no link, status 1 and the reason."""
+    """For an address that somebody has there is no command, status 1 and the reason."""
     email = _email()
     new_person(tenant, "viewer", email)
     status, said, errors = create(email.upper())
@@ -162,8 +167,8 @@ def test_a_file_that_others_can_read(create: Create, key_file: Path) -> None:
 def test_no_secret_is_in_the_output_of_the_service(
     create: Create, installation: Installation, password: str
 ) -> None:
-    """Neither the link's token nor the password is in what the service writes, used or not."""
-    tokens = [create(_email())[1].strip().partition("#")[2] for _ in range(2)]
+    """Neither the token nor the password is in what the service writes, used or not."""
+    tokens = [_token(create(_email())[1]) for _ in range(2)]
     fields = {"token": tokens[0], "password": password}
     installation.caller(None).post("/auth/accept-invitation", fields, status=201)
     installation.caller(None).refusal("/auth/accept-invitation", fields)

@@ -135,8 +135,9 @@ class Run:
 
 
 def _contents(place: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield every file but letters, which are for the person's eyes."""
     for path in [place] if place.is_file() else place.rglob("*"):
-        if path.is_file():
+        if path.is_file() and path.suffix != ".eml":
             yield str(path), path.read_bytes().rstrip(b"\0")
 
 

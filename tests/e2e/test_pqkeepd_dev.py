@@ -37,14 +37,15 @@ def test_the_ready_file(start: Callable[..., Installation], tmp_path: Path) -> N
     installation = start()
     assert mode(tmp_path / "ready.json") == 0o600
     ready = json.loads((tmp_path / "ready.json").read_text())
-    assert {"base_url", "tenant_id", "api_key", "operator_key"} <= ready.keys()
+    assert ready.keys() == {
+        *("base_url", "tenant_id", "api_key", "operator_key", "owner_invitation", "mailbox"),
+    }
     assert ready["base_url"].startswith("http://127.0.0.1:")
     assert str(uuid.UUID(ready["tenant_id"])) == ready["tenant_id"]
     tenant = installation.demo().get(f"/tenants/{ready['tenant_id']}")
     assert tenant["plan"] == "enterprise_plus"
     assert installation.operator().get(f"/tenants/{ready['tenant_id']}") == tenant
-    token = ready["owner_invitation"].removeprefix(f"{ready['base_url']}/invitation#")
-    fields = {"token": token, "password": "the horse prefers oats"}
+    fields = {"token": ready["owner_invitation"], "password": "the horse prefers oats"}
     assert installation.caller(None).post("/auth/accept-invitation", fields, status=201)
 
 
@@ -53,9 +54,11 @@ def test_everything_in_the_data_directory_is_private(start: Callable[..., Instal
     installation = start()
     installation.demo().post("/kms/keys/generate", KYBER, status=201)
     paths = list(installation.data.rglob("*"))
-    assert {"root.key", "pepper", "keys.sqlite3", "accounts.sqlite3", "dev.json"} <= {
+    assert {"root.key", "pepper", "keys.sqlite3", "accounts.sqlite3", "dev.json", "mailbox"} <= {
         path.name for path in paths
     }
+    assert installation.letters("owner@localhost", "invitation")
+    paths = list(installation.data.rglob("*"))
     for path in [installation.data, *paths]:
         assert mode(path) & 0o077 == 0, path
 

@@ -104,3 +104,56 @@ def test_the_banner_can_be_pasted(start: Callable[..., Installation]) -> None:
     generated, decrypted = (json.loads(line) for line in ended.stdout.splitlines() if line)
     assert generated["data"]["status"] == "active"
     assert base64.b64decode(decrypted["data"]["plaintext"]) == b"hello, world"
+
+
+def _run(command: str) -> subprocess.CompletedProcess[str]:
+    shell = shutil.which("bash")
+    assert shell is not None
+    return subprocess.run(
+        [shell, "-c", command],
+        capture_output=True,
+        check=False,
+        timeout=60,
+        text=True,
+        env={"PATH": os.defpath, "NO_PROXY": "*"},
+    )
+
+
+def _acceptance(said: str, folder: Path) -> dict[str, Any]:
+    """Run the command that accepts an invitation, with a password; return its answer."""
+    (line,) = (each.strip() for each in said.splitlines() if "accept-invitation" in each)
+    as_it_stands = json.loads(_run(f"cd {folder} && {line}").stdout)
+    assert as_it_stands["error"]["field"] == "password"
+    line = line.replace("CHOOSE ONE", "the horse prefers oats")
+    answer: dict[str, Any] = json.loads(_run(f"cd {folder} && {line}").stdout)
+    return answer
+
+
+def test_the_banner_lets_the_owner_in(start: Callable[..., Installation], tmp_path: Path) -> None:
+    """With a password put in, the printed command makes the owner; as it stands it makes nobody."""
+    installation = start()
+    answer = _acceptance(installation.output, tmp_path)
+    assert (answer["data"]["email"], answer["data"]["role"]) == ("owner@localhost", "owner")
+    me = _run(f"curl -sS -b {tmp_path}/cookies.txt {installation.base_url}/api/v1/auth/me")
+    assert json.loads(me.stdout)["data"] == answer["data"]
+
+
+def test_admin_create_lets_somebody_in(
+    start: Callable[..., Installation], pqkeepd: Callable[..., Any], tmp_path: Path
+) -> None:
+    """What pqkeepd admin create prints lets somebody in, and they have a letter with the token too."""
+    installation = start()
+    key_file = tmp_path / "operator.key"
+    key_file.write_text(installation.ready["operator_key"])
+    key_file.chmod(0o400)
+    output = tmp_path / "created"
+    created = pqkeepd(
+        output,
+        *("admin", "create", "--email", "grace@example.com", "--role", "admin"),
+        *("--tenant", installation.ready["tenant_id"], "--operator-key-file", str(key_file)),
+        *("--port", installation.base_url.rsplit(":", 1)[1]),
+    )
+    assert created.wait(30) == 0, output.read_text()
+    assert installation.token("grace@example.com", "invitation") in output.read_text()
+    answer = _acceptance(output.read_text(), tmp_path)
+    assert (answer["data"]["email"], answer["data"]["role"]) == ("grace@example.com", "admin")

@@ -24,6 +24,8 @@ from pqkeep_protocol.keys import KeyVersion, TenantId
 if TYPE_CHECKING:
     from tests.conftest import Caller, Installation
 
+PASSWORD = "the horse prefers oats"  # noqa: S105 - everybody's in the tests
+
 
 @dataclass
 class Run:
@@ -34,6 +36,7 @@ class Run:
     errors: list[bytes] = field(default_factory=list)
     secrets: dict[str, bytes] = field(default_factory=dict)
     credentials: dict[str, str] = field(default_factory=dict)
+    mailed: dict[str, str] = field(default_factory=dict)
     seeds: int = 0
 
     def databases(self) -> dict[str, bytes]:
@@ -124,6 +127,7 @@ def serve(installation: Installation) -> Run:
         refused = installation.caller(shown).ask("GET", "/kms/keys")
         assert refused.status_code == 401
         run.errors.append(refused.content)
+    run.mailed = mailed(installation)
     unseal_all(run)
     # While it serves, what was written last is beside the databases, in their -wal files.
     assert any(name.endswith("-wal") and content for name, content in run.databases().items())
@@ -132,11 +136,31 @@ def serve(installation: Installation) -> Run:
     return run
 
 
+def mailed(installation: Installation) -> dict[str, str]:
+    """Have every kind of letter written that hands something over; return what they do."""
+    stranger, to = installation.caller(None), "ada@example.com"
+    person = installation.person(installation.ready["tenant_id"], email=to)
+    found = {"an invitation's token": installation.token(to, "invitation")}
+    stranger.post("/auth/forgot-password", {"email": to}, status=202)
+    found["a new password's token"] = installation.token(to, "password-reset")
+    stranger.post("/auth/register", {"email": "new@example.com"}, status=202)
+    found["a registration's token"] = installation.token("new@example.com", "registration")
+    step_up = person.post("/auth/step-up", {"password": PASSWORD})["step_up_token"]
+    headers = {"X-Step-Up-Token": step_up}
+    chosen = person.ask("PATCH", "/auth/me", {"email_codes": True}, headers=headers)
+    assert chosen.is_success
+    fields = {"email": to, "password": PASSWORD}
+    challenge = stranger.ask("POST", "/auth/login", fields).json()["error"]["challenge_token"]
+    stranger.post("/auth/mfa/email", {"challenge_token": challenge}, status=202)
+    installation.code(to)  # too short to look for
+    return found | {"a challenge's token": challenge, "a step-up token": step_up}
+
+
 def assert_absent(run: Run, content: bytes, where: str) -> None:
     """Look for every secret in every form."""
     for what, secret in run.secrets.items():
         assert not any(form in content for form in forms(secret)), f"{what} is in {where}"
-    for what, credential in run.credentials.items():
+    for what, credential in (run.credentials | run.mailed).items():
         assert not any(form in content for form in forms(credential.encode())), f"{what}: {where}"
 
 
@@ -175,9 +199,16 @@ def test_no_secret_is_in_the_output(run: Run) -> None:
 
 
 def test_no_credential_is_in_another_file(run: Run) -> None:
-    """Of all files only dev.json has credentials, and only root.key and pepper have secrets."""
+    """Of all files only dev.json has credentials, and only root.key and pepper have secrets.
+
+    What letters hand over is in the letters, and nowhere else.
+    """
     for path in run.data.rglob("*"):
-        if path.is_file() and path.name not in {"dev.json", "root.key", "pepper"}:
+        if (
+            path.is_file()
+            and path.name not in {"dev.json", "root.key", "pepper"}
+            and path.suffix != ".eml"
+        ):
             assert_absent(run, path.read_bytes(), path.name)
     kept = (run.data / "dev.json").read_text()
     assert run.credentials["another tenant's API key"] not in kept

@@ -128,7 +128,7 @@ def key_service_process(layout: Layout, output: Path) -> Iterator[None]:
 def until_healthy(client: httpx2.Client) -> None:
     """Wait until a gateway and the key service behind it answer."""
     deadline = time.monotonic() + SECONDS
-    while not client.get("/healthz").is_success:
+    while not client.get(client.base_url.join("/healthz")).is_success:
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
@@ -275,3 +275,40 @@ def shared_gateways(redis_server: str, tmp_path: Path) -> Iterator[SharedGateway
         made = first.post(f"/api/v1/tenants/{tenant}/api-keys", headers=operator)
         api_key = {"X-API-Key": made.json()["data"]["api_key"]}
         yield SharedGateways(first, second, operator, tenant, api_key)
+
+
+@dataclass(frozen=True)
+class MailingGateway:
+    """A gateway with settings of its own for mail, which can be started more than once."""
+
+    layout: Layout
+    operator: dict[str, str]
+    output: Path
+
+    @contextmanager
+    def running(self) -> Iterator[httpx2.Client]:
+        """Run it before a fake key service; yield the operator's client."""
+        with (
+            FakeKeyService(self.layout.directory / "keyservice" / "keyservice.sock"),
+            gateway_process(self.layout, self.output) as url,
+            httpx2.Client(
+                base_url=f"{url}/api/v1", headers=self.operator, timeout=SECONDS, trust_env=False
+            ) as client,
+        ):
+            until_healthy(client)
+            yield client
+
+
+@pytest.fixture
+def new_mailing_gateway(tmp_path: Path) -> Callable[[str], MailingGateway]:
+    """Make a gateway with some more settings, which has not been started."""
+
+    def make(settings: str) -> MailingGateway:
+        layout = Layout(tmp_path)
+        operator_key = new_credential(CredentialKind.OPERATOR)
+        initialise(layout, operator_key, signup="operator")
+        with layout.gateway_settings.open("a") as file:
+            file.write(settings)
+        return MailingGateway(layout, {"X-API-Key": operator_key}, tmp_path / "output")
+
+    return make

@@ -46,6 +46,11 @@ CHECKS = (
 )
 PEOPLE = {
     "register",
+    "confirm_registration",
+    "forgot_password",
+    "reset_password",
+    "send_email_code",
+    "change_me",
     "login",
     "accept_invitation",
     "refresh",

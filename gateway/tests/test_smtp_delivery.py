@@ -1,0 +1,187 @@
+"""Delivery to a real mail server: encrypted or not at all, and what becomes of refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pqkeep_gateway.access.credentials import Pepper
+from pqkeep_gateway.config import ConfigError, Smtp
+from pqkeep_gateway.delivery.smtp import SmtpMailer
+from pqkeep_gateway.mail.letters import Letter, LetterKind, code_of, compose, letter
+from pqkeep_gateway.mail.postman import NotTakenError, RefusedError
+
+if TYPE_CHECKING:
+    from conftest import Certificate, MailServer
+
+TO = "ada@example.com"
+PASSWORD = "only the horse knows"  # noqa: S105 - nobody's
+NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+async def hung_up() -> AsyncIterator[None]:
+    """Give connections time to end: encrypted ones say goodbye to each other."""
+    yield
+    await asyncio.sleep(0.2)
+
+
+@pytest.fixture
+def password_file(tmp_path: Path) -> Path:
+    """A file with the right password, for us alone."""
+    path = tmp_path / "password"
+    path.write_text(PASSWORD + "\n")
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def plain(mail_server: MailServer) -> MailServer:
+    """A server that offers no encryption."""
+    mail_server.start()
+    return mail_server
+
+
+@pytest.fixture
+def encrypted(mail_server: MailServer, certificate: Certificate) -> MailServer:
+    """A server that takes nothing without encryption and the password."""
+    mail_server.tls = certificate.context
+    mail_server.password = PASSWORD.encode()
+    mail_server.start()
+    return mail_server
+
+
+def mailer(server: MailServer, **settings: Any) -> SmtpMailer:
+    """Return a mailer for a server."""
+    named = {"host": "127.0.0.1", "port": server.port, "sender": "pqkeep@example.org", **settings}
+    return SmtpMailer(Smtp(**named))
+
+
+async def send(mailer: SmtpMailer, pepper: Pepper) -> Letter:
+    """Send a letter with a code."""
+    written = letter(LetterKind.CODE, TO, NOW, timedelta(minutes=10))
+    message = compose(written, pepper, mailer.sender, "https://keep.example.org")
+    assert message is not None
+    await mailer.send(written, message)
+    return written
+
+
+async def test_a_letter_arrives_encrypted(
+    encrypted: MailServer, certificate: Certificate, password_file: Path, pepper: Pepper
+) -> None:
+    """By STARTTLS, which is the default, with the certificate believed and the password right."""
+    user = {"user": "pqkeep", "password_file": str(password_file)}
+    written = await send(mailer(encrypted, ca_file=str(certificate.path), **user), pepper)
+    (message,) = encrypted.messages
+    assert encrypted.recipients == [TO]
+    assert (message["To"], message["From"]) == (TO, "pqkeep <pqkeep@example.org>")
+    assert code_of(written, pepper) in message.get_content()
+
+
+async def test_encrypted_from_the_first_byte(
+    mail_server: MailServer, certificate: Certificate, pepper: Pepper
+) -> None:
+    """With security = "tls" nothing is said before the connection is encrypted."""
+    mail_server.tls, mail_server.is_tls_from_the_start = certificate.context, True
+    mail_server.start()
+    await send(mailer(mail_server, security="tls", ca_file=str(certificate.path)), pepper)
+    assert len(mail_server.messages) == 1
+
+
+async def test_what_cannot_be_encrypted_is_not_sent(
+    plain: MailServer, password_file: Path, pepper: Pepper
+) -> None:
+    """A server that does not offer STARTTLS learns neither password nor recipient nor letter."""
+    user = {"user": "pqkeep", "password_file": str(password_file)}
+    for security in ("starttls", "tls"):
+        with pytest.raises(NotTakenError):
+            await send(mailer(plain, security=security, timeout_seconds=3, **user), pepper)
+    assert plain.recipients == []
+    assert plain.messages == []
+
+
+async def test_nobody_else_s_certificate_is_believed(
+    encrypted: MailServer, password_file: Path, pepper: Pepper
+) -> None:
+    """A server whose certificate nobody vouches for is given nothing."""
+    user = {"user": "pqkeep", "password_file": str(password_file)}
+    with pytest.raises(NotTakenError):
+        await send(mailer(encrypted, **user), pepper)
+    assert encrypted.recipients == []
+
+
+async def test_a_wrong_password_is_worth_another_try(
+    encrypted: MailServer, certificate: Certificate, password_file: Path, pepper: Pepper
+) -> None:
+    """Where the server does not know the password the letter waits: somebody can mend that."""
+    encrypted.password = b"another"
+    user = {"user": "pqkeep", "password_file": str(password_file)}
+    with pytest.raises(NotTakenError, match="535"):
+        await send(mailer(encrypted, ca_file=str(certificate.path), **user), pepper)
+
+
+async def test_without_encryption_on_this_machine(plain: MailServer, pepper: Pepper) -> None:
+    """With security = "none" a letter arrives too."""
+    await send(mailer(plain, security="none"), pepper)
+    assert len(plain.messages) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [("550 5.1.1 ada@example.com is unknown", RefusedError), ("450 4.2.1 later", NotTakenError)],
+)
+async def test_a_recipient_is_refused(
+    plain: MailServer, pepper: Pepper, answer: str, expected: type[Exception]
+) -> None:
+    """5xx is for good, 4xx for now; what is said of it names nobody."""
+    plain.answer = answer
+    with pytest.raises(expected, match=answer[:3]) as refused:
+        await send(mailer(plain, security="none"), pepper)
+    assert "ada" not in str(refused.value)
+
+
+async def test_a_server_that_is_away(mail_server: MailServer, pepper: Pepper) -> None:
+    """Where nobody listens the letter waits."""
+    with pytest.raises(NotTakenError):
+        await send(mailer(mail_server, security="none"), pepper)
+
+
+async def test_a_server_that_says_nothing(pepper: Pepper, mail_server: MailServer) -> None:
+    """A server that takes the connection and is silent is given up in time."""
+    with socket.create_server(("127.0.0.1", mail_server.port)), pytest.raises(NotTakenError):
+        await send(mailer(mail_server, security="none", timeout_seconds=1), pepper)
+
+
+@pytest.mark.parametrize("sender", ["", "pqkeep", "pqkeep <a@b.example>", "a@b.example\r\nBcc: c"])
+def test_a_sender_is_an_address(mail_server: MailServer, sender: str) -> None:
+    """A sender that is no address stops the start."""
+    with pytest.raises(ConfigError, match="sender"):
+        mailer(mail_server, sender=sender)
+
+
+def test_a_password_that_others_can_read(mail_server: MailServer, password_file: Path) -> None:
+    """A password file that others can read stops the start, and the password stays unsaid."""
+    password_file.chmod(0o644)
+    with pytest.raises(ConfigError, match="can be read by others") as refused:
+        mailer(mail_server, user="pqkeep", password_file=str(password_file))
+    assert PASSWORD not in str(refused.value)
+
+
+def test_certificates_that_are_not_there(mail_server: MailServer, tmp_path: Path) -> None:
+    """A file of certificates that is missing, or none, stops the start."""
+    (tmp_path / "none.pem").write_text("none")
+    for name in ("missing.pem", "none.pem"):
+        with pytest.raises(ConfigError, match=name):
+            mailer(mail_server, ca_file=str(tmp_path / name))
+
+
+def test_the_password_is_shown_nowhere(mail_server: MailServer, password_file: Path) -> None:
+    """Neither the mailer's repr nor its settings' has the password."""
+    made = mailer(mail_server, user="pqkeep", password_file=str(password_file))
+    assert PASSWORD not in repr(made) + repr(vars(made)["_settings"])

@@ -1,0 +1,191 @@
+"""Forgotten passwords over HTTP: another one by a letter, once, and nothing else by it."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import httpx2
+import pytest
+from pyotp import TOTP
+
+if TYPE_CHECKING:
+    from tests.conftest import Caller, Installation
+
+Refused = Callable[[httpx2.Response], tuple[int, str, str | None]]
+
+NEW = "the horse is tired of oats"
+OVER = (401, "ERR_AUTH_001", "token")
+RIVALS = 16
+
+
+@pytest.fixture
+def owner(new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]) -> Caller:
+    """The owner of a tenant that no other test uses."""
+    return new_person(new_tenant().tenant_id)
+
+
+@pytest.fixture
+def email(owner: Caller) -> str:
+    """The owner's address."""
+    found: str = owner.get("/auth/me")["email"]
+    return found
+
+
+@pytest.fixture
+def stranger(installation: Installation) -> Caller:
+    """Somebody without a credential, and with cookies of their own."""
+    return installation.caller(None)
+
+
+@pytest.fixture
+def token(installation: Installation, stranger: Caller, email: str) -> str:
+    """What a letter to the owner hands over, who has forgotten the password."""
+    stranger.post("/auth/forgot-password", {"email": email}, status=202)
+    return installation.token(email, "password-reset")
+
+
+def test_a_letter_leads_to_a_new_password(
+    *,
+    installation: Installation,
+    owner: Caller,
+    stranger: Caller,
+    email: str,
+    token: str,
+    password: str,
+    refused: Refused,
+) -> None:
+    """After it every session is over, nobody is signed in, and only the new password does that."""
+    fields = {"token": token, "new_password": NEW}
+    assert stranger.post("/auth/reset-password", fields) == {"signed_out": True}
+    assert not stranger.client.cookies
+    assert refused(owner.ask("GET", "/auth/me"))[0] == 401
+    assert stranger.refusal("/auth/login", {"email": email, "password": password})[0] == 401
+    stranger.post("/auth/login", {"email": email, "password": NEW})
+    assert stranger.refusal("/auth/reset-password", fields) == OVER
+    installation.letters(email, "password-changed")
+
+
+def test_who_is_unknown_hears_the_same(
+    installation: Installation, stranger: Caller, email: str
+) -> None:
+    """An address that nobody has is answered like one that somebody has, and gets no letter."""
+    unknown = f"{uuid.uuid4()}@example.com"
+    answers = [
+        stranger.ask("POST", "/auth/forgot-password", {"email": each}) for each in (unknown, email)
+    ]
+    assert [each.status_code for each in answers] == [202, 202]
+    assert answers[0].json()["data"] == answers[1].json()["data"] == {"accepted": True}
+    installation.letters(email, "password-reset")
+    time.sleep(1.5)  # the postman looks every second, and takes the oldest first
+    assert installation.letters_by_now(unknown) == []
+
+
+def test_an_address_in_capitals_is_the_same(
+    installation: Installation, stranger: Caller, email: str
+) -> None:
+    """Capitals do not matter, and the letter goes to the address as its owner wrote it."""
+    stranger.post("/auth/forgot-password", {"email": email.upper()}, status=202)
+    token = installation.token(email, "password-reset")
+    stranger.post("/auth/reset-password", {"token": token, "new_password": NEW})
+
+
+def test_no_second_factor_is_left_out(
+    owner: Caller, stranger: Caller, email: str, token: str
+) -> None:
+    """Whoever has an authenticator app owes its code after a new password too."""
+    totp = TOTP(owner.post("/auth/mfa/enroll")["secret"])
+    owner.post("/auth/mfa/confirm", {"totp_code": totp.at(int(time.time()) - 30)})
+    stranger.post("/auth/reset-password", {"token": token, "new_password": NEW})
+    answer = stranger.ask("POST", "/auth/login", {"email": email, "password": NEW})
+    assert answer.status_code == 401
+    error = answer.json()["error"]
+    assert (error["error_code"], error["second_factor"]) == ("ERR_AUTH_MFA_001", "app")
+
+
+def test_an_unfit_password_leaves_the_token_good(stranger: Caller, token: str) -> None:
+    """A password that is not taken can be mended, with the same token."""
+    refusal = stranger.refusal("/auth/reset-password", {"token": token, "new_password": "short"})
+    assert refusal == (422, "ERR_INVALID_001", "new_password")
+    stranger.post("/auth/reset-password", {"token": token, "new_password": NEW})
+
+
+def test_of_many_at_once_one_is_done(installation: Installation, token: str) -> None:
+    """Of 16 resets at once with one token exactly one is done."""
+
+    def reset(number: int) -> int:
+        fields = {"token": token, "new_password": f"{NEW} {number}"}
+        return installation.caller(None).ask("POST", "/auth/reset-password", fields).status_code
+
+    with ThreadPoolExecutor(RIVALS) as threads:
+        statuses = sorted(threads.map(reset, range(RIVALS)))
+    assert statuses == [200] + [401] * (RIVALS - 1)
+
+
+def test_a_changed_password_ends_the_letter(
+    owner: Caller, stranger: Caller, token: str, password: str
+) -> None:
+    """A letter of before the password was changed is of no more use."""
+    step_up = owner.post("/auth/step-up", {"password": password})["step_up_token"]
+    headers = {"X-Step-Up-Token": step_up}
+    answer = owner.ask("POST", "/auth/change-password", {"new_password": NEW}, headers=headers)
+    assert answer.status_code == 200
+    fields = {"token": token, "new_password": NEW + "!"}
+    assert stranger.refusal("/auth/reset-password", fields) == OVER
+
+
+def test_a_challenge_ends_with_the_password(
+    installation: Installation, owner: Caller, stranger: Caller, email: str, password: str
+) -> None:
+    """Whoever knew the old password and owes a code is asked for the new one first."""
+    totp = TOTP(owner.post("/auth/mfa/enroll")["secret"])
+    owner.post("/auth/mfa/confirm", {"totp_code": totp.at(int(time.time()) - 30)})
+    answer = stranger.ask("POST", "/auth/login", {"email": email, "password": password})
+    challenge = answer.json()["error"]["challenge_token"]
+    stranger.post("/auth/forgot-password", {"email": email}, status=202)
+    fields = {"token": installation.token(email, "password-reset"), "new_password": NEW}
+    stranger.post("/auth/reset-password", fields)
+    code = {"challenge_token": challenge, "totp_code": totp.at(int(time.time()) + 30)}
+    refusal = stranger.refusal("/auth/mfa/verify", code)
+    assert refusal == (401, "ERR_AUTH_001", "challenge_token")
+
+
+def test_letters_are_counted(stranger: Caller) -> None:
+    """The sixth letter to one address within 15 minutes is 429, whether somebody has it or not."""
+    fields = {"email": f"{uuid.uuid4()}@example.com"}
+    answers = [stranger.ask("POST", "/auth/forgot-password", fields) for _ in range(6)]
+    assert [each.status_code for each in answers] == [202] * 5 + [429]
+    assert 0 < int(answers[-1].headers["retry-after"]) <= 900
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "field"),
+    [
+        ("/auth/forgot-password", {}, "email"),
+        ("/auth/forgot-password", {"email": "a,b@example.com"}, "email"),
+        ("/auth/reset-password", {"new_password": NEW}, "token"),
+        ("/auth/reset-password", {"token": 7, "new_password": NEW}, "token"),
+        ("/auth/reset-password", {"token": "pqp_"}, "new_password"),
+    ],
+)
+def test_bad_values(stranger: Caller, path: str, fields: dict[str, object], field: str) -> None:
+    """A field that is missing or of another form is 422 and named; no JSON at all is 400."""
+    assert stranger.refusal(path, fields) == (422, "ERR_INVALID_001", field)
+    answer = stranger.ask("POST", path, content=b"{")
+    assert (answer.status_code, answer.json()["error"]["error_code"]) == (400, "ERR_INVALID_001")
+
+
+def test_it_is_in_the_log(
+    owner: Caller, stranger: Caller, operator: Caller, token: str, email: str
+) -> None:
+    """That somebody asked, and that there is another password, are records of the tenant's."""
+    user = owner.get("/auth/me")["id"]
+    stranger.post("/auth/reset-password", {"token": token, "new_password": NEW})
+    stranger.post("/auth/login", {"email": email, "password": NEW})
+    records = stranger.get("/audit/records", limit=500)["records"]
+    done = [(each["operation"], each["principal"]) for each in records]
+    assert ("forgot-password", "anonymous") in done
+    assert ("reset-password", f"user:{user}") in done

@@ -1,0 +1,172 @@
+"""Signing up over HTTP: by a letter, and without telling anybody who has signed up before."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import httpx2
+import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import Caller, Installation
+
+Refused = Callable[[httpx2.Response], tuple[int, str, str | None]]
+
+RIVALS = 16
+
+
+def _email() -> str:
+    return f"{uuid.uuid4()}@example.com"
+
+
+@pytest.fixture
+def stranger(installation: Installation) -> Caller:
+    """Somebody without a credential, and with cookies of their own."""
+    return installation.caller(None)
+
+
+@pytest.fixture
+def token(installation: Installation, stranger: Caller) -> str:
+    """What a letter to an address hands over that has just signed up."""
+    email = _email()
+    stranger.post("/auth/register", {"email": email}, status=202)
+    return installation.token(email, "registration")
+
+
+def test_a_letter_leads_to_a_tenant(
+    installation: Installation, stranger: Caller, password: str
+) -> None:
+    """By the letter's token somebody owns a free tenant of the name they choose, and is signed in."""
+    email, name = _email(), str(uuid.uuid4())
+    assert stranger.post("/auth/register", {"email": email}, status=202) == {"accepted": True}
+    assert not stranger.client.cookies
+    fields = {"token": installation.token(email, "registration"), "name": name}
+    user = stranger.post("/auth/confirm-registration", {**fields, "password": password}, status=201)
+    assert stranger.get("/auth/me") == user
+    assert (user["email"], user["role"]) == (email, "owner")
+    tenant = stranger.get(f"/tenants/{user['tenant_id']}")
+    assert (tenant["name"], tenant["plan"]) == (name, "free")
+
+
+def test_who_has_an_address_is_told_to_them_alone(
+    installation: Installation,
+    stranger: Caller,
+    new_tenant: Callable[..., Caller],
+    new_person: Callable[..., Caller],
+) -> None:
+    """An address that somebody has, in capitals or not, is answered like any; the letter differs."""
+    taken = new_person(new_tenant().tenant_id).get("/auth/me")["email"]
+    free = _email()
+    answers = [
+        stranger.ask("POST", "/auth/register", {"email": each}) for each in (taken.upper(), free)
+    ]
+    assert [each.status_code for each in answers] == [202, 202]
+    assert answers[0].json()["data"] == answers[1].json()["data"]
+    (letter,) = installation.letters(taken.upper(), "already-registered")
+    assert "#" not in letter.get_content()
+    installation.letters(free, "registration")
+    assert installation.letters_by_now(taken.upper(), "registration") == []
+
+
+def test_a_refusal_leaves_the_token_good(
+    stranger: Caller, token: str, password: str, new_tenant: Callable[..., Caller]
+) -> None:
+    """A name that is taken and a password that is unfit can be mended, with the same token."""
+    taken = new_tenant()
+    name = taken.get(f"/tenants/{taken.tenant_id}")["name"]
+    path, fields = "/auth/confirm-registration", {"token": token, "password": password}
+    refusal = stranger.refusal(path, {**fields, "name": name})
+    assert refusal == (409, "ERR_CONFLICT_001", "name")
+    other = {**fields, "name": str(uuid.uuid4())}
+    refusal = stranger.refusal(path, {**other, "password": "short"})
+    assert refusal == (422, "ERR_INVALID_001", "password")
+    stranger.post(path, other, status=201)
+    assert stranger.refusal(path, other) == (401, "ERR_AUTH_001", "token")
+
+
+def test_of_many_at_once_one_registers(
+    installation: Installation, token: str, password: str
+) -> None:
+    """Of 16 confirmations at once with one token exactly one makes a tenant."""
+
+    def confirm(number: int) -> int:
+        fields = {"token": token, "name": f"{token[:20]} {number}", "password": password}
+        caller = installation.caller(None)
+        return caller.ask("POST", "/auth/confirm-registration", fields).status_code
+
+    with ThreadPoolExecutor(RIVALS) as threads:
+        statuses = sorted(threads.map(confirm, range(RIVALS)))
+    assert statuses == [201] + [401] * (RIVALS - 1)
+
+
+def test_a_second_letter_ends_the_first(
+    installation: Installation, stranger: Caller, password: str
+) -> None:
+    """Whoever signs up twice finishes with the newer letter, and not with the older one."""
+    email = _email()
+    tokens = []
+    for count in (1, 2):
+        stranger.post("/auth/register", {"email": email}, status=202)
+        tokens.append(installation.token(email, "registration", count))
+    fields = {"name": str(uuid.uuid4()), "password": password}
+    refusal = stranger.refusal("/auth/confirm-registration", {**fields, "token": tokens[0]})
+    assert refusal == (401, "ERR_AUTH_001", "token")
+    stranger.post("/auth/confirm-registration", {**fields, "token": tokens[1]}, status=201)
+
+
+@pytest.mark.parametrize("token", ["pqs_", "x", "pqi_" + "0" * 49, "pqs_\ud800"])
+def test_tokens_that_nobody_was_given(
+    stranger: Caller, token: str, password: str, refused: Refused
+) -> None:
+    """A token that is none, or no Unicode either, is 401 wherever one is shown."""
+    for path, fields in (
+        ("/auth/confirm-registration", {"name": "x", "password": password}),
+        ("/auth/reset-password", {"new_password": password}),
+        ("/auth/accept-invitation", {"password": password}),
+    ):
+        body = json.dumps({"token": token, **fields})
+        answer = stranger.ask("POST", path, content=body)
+        assert refused(answer) == (401, "ERR_AUTH_001", "token")
+    for path in ("/auth/mfa/email", "/auth/mfa/verify"):
+        body = json.dumps({"challenge_token": token, "email_code": "123456"})
+        answer = stranger.ask("POST", path, content=body)
+        assert refused(answer) == (401, "ERR_AUTH_001", "challenge_token")
+
+
+@pytest.mark.parametrize("name", [None, "", "x" * 256, "a\nb", 7])
+def test_what_is_no_name(stranger: Caller, password: str, name: object) -> None:
+    """A name that a tenant cannot have is 422."""
+    fields = {"token": "pqs_", "name": name, "password": password}
+    refusal = stranger.refusal("/auth/confirm-registration", fields)
+    assert refusal == (422, "ERR_INVALID_001", "name")
+
+
+@pytest.mark.parametrize(
+    "email",
+    [
+        None,
+        7,
+        "",
+        "nobody",
+        "a,b@example.com",
+        "a@b@example.com",
+        '"a b"@example.com',
+        "a<b@example.com",
+        "a\r\nBcc: x@example.com",
+        "a@example.com\r\nBcc: x@example.com",
+        "a" * 65 + "@example.com",
+        "a@" + "b" * 253,
+        "ä@example.com",
+    ],
+)
+def test_what_is_no_address(
+    new_tenant: Callable[..., Caller], operator: Caller, email: object
+) -> None:
+    """What is no address, or more than one, or has more in it, is 422 wherever one is asked for."""
+    path = f"/tenants/{new_tenant().tenant_id}/invitations"
+    refusal = operator.refusal(path, {"email": email, "role": "viewer"})
+    assert refusal == (422, "ERR_INVALID_001", "email")

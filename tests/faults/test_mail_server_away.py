@@ -1,0 +1,215 @@
+"""Mail, with a real gateway and a real mail server: nothing is lost, and nothing tried for ever."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import httpx2
+import pytest
+
+if TYPE_CHECKING:
+    from tests.faults.conftest import MailingGateway
+
+    from conftest import Certificate, MailServer
+
+PASSWORD = "the horse prefers oats"  # noqa: S105 - nobody's
+SECONDS = 30.0
+
+
+@pytest.fixture
+def gateway(
+    mail_server: MailServer, new_mailing_gateway: Callable[[str], MailingGateway]
+) -> MailingGateway:
+    """A gateway whose mail server, on this machine and without encryption, is not there yet."""
+    return new_mailing_gateway(
+        f"""
+portal_url = "https://keep.example.org"
+[smtp]
+host = "127.0.0.1"
+port = {mail_server.port}
+security = "none"
+sender = "pqkeep@example.org"
+timeout_seconds = 2
+"""
+    )
+
+
+def invite(client: httpx2.Client, email: str) -> str:
+    """Invite somebody to a new tenant; return the token that the inviter is shown."""
+    name = {"name": str(uuid.uuid4())}
+    tenant = client.post("/tenants", json=name).json()["data"]["id"]
+    invited = client.post(f"/tenants/{tenant}/invitations", json={"email": email, "role": "owner"})
+    assert invited.status_code == 201
+    token: str = invited.json()["data"]["invitation_token"]
+    return token
+
+
+def waiting(gateway: MailingGateway) -> int:
+    """Return how many letters wait."""
+    path = gateway.layout.gateway / "accounts.sqlite3"
+    with closing(sqlite3.connect(path)) as connection:
+        (count,) = connection.execute("SELECT count(*) FROM letters").fetchone()
+        return int(count)
+
+
+def until_said(gateway: MailingGateway, text: str) -> None:
+    """Wait until the gateway says something."""
+    deadline = time.monotonic() + SECONDS
+    while text not in gateway.output.read_text():
+        assert time.monotonic() < deadline, gateway.output.read_text()
+        time.sleep(0.05)
+
+
+def until_none_waits(gateway: MailingGateway) -> None:
+    """Wait until no letter waits."""
+    deadline = time.monotonic() + SECONDS
+    while waiting(gateway):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_letter_waits_for_the_server_and_outlives_the_gateway(
+    gateway: MailingGateway, mail_server: MailServer
+) -> None:
+    """Written while the mail server was away, it arrives after a restart, and its token is good."""
+    with gateway.running() as client:
+        token = invite(client, "ada@example.com")
+        until_said(gateway, "waits: the mail server")
+    assert waiting(gateway) == 1
+    with gateway.running() as client:
+        mail_server.start()
+        (message,) = mail_server.until_given(1)
+        until_none_waits(gateway)
+        (sent,) = re.findall(
+            r"^    https://keep.example.org/invitation#(\w+)\r$",
+            message.get_content(),
+            re.MULTILINE,
+        )
+        assert sent == token
+        del client.headers["X-API-Key"]
+        fields = {"token": sent, "password": PASSWORD}
+        assert client.post("/auth/accept-invitation", json=fields).status_code == 201
+    assert len(mail_server.messages) == 1
+    said = gateway.output.read_text()
+    assert token not in said
+    assert "ada@example.com" not in said
+
+
+def test_a_letter_arrives_encrypted(
+    mail_server: MailServer,
+    certificate: Certificate,
+    new_mailing_gateway: Callable[[str], MailingGateway],
+) -> None:
+    """By STARTTLS, with user and password, from the process that cannot import cryptography."""
+    mail_server.tls, mail_server.password = certificate.context, PASSWORD.encode()
+    mail_server.start()
+    gateway = new_mailing_gateway(
+        f"""
+portal_url = "https://keep.example.org"
+[smtp]
+host = "127.0.0.1"
+port = {mail_server.port}
+sender = "pqkeep@example.org"
+ca_file = "{certificate.path}"
+user = "pqkeep"
+password_file = "secret"
+"""
+    )
+    secret = gateway.layout.gateway / "secret"
+    secret.write_text(PASSWORD)
+    secret.chmod(0o600)
+    with gateway.running() as client:
+        token = invite(client, "ada@example.com")
+        (message,) = mail_server.until_given(1)
+        until_none_waits(gateway)
+    assert token in message.get_content()
+
+
+def test_who_is_refused_is_not_tried_for_ever(
+    gateway: MailingGateway, mail_server: MailServer
+) -> None:
+    """A recipient that the server refuses is tried once; the next letter arrives."""
+    mail_server.answer = "550 5.1.1 unknown"
+    mail_server.start()
+    with gateway.running() as client:
+        invite(client, "nobody@example.com")
+        until_said(gateway, "is given up: the mail server: SMTPRecipientRefused 550")
+        until_none_waits(gateway)
+        mail_server.answer = "250 OK"
+        invite(client, "ada@example.com")
+        mail_server.until_given(1)
+    assert mail_server.recipients == ["nobody@example.com", "ada@example.com"]
+
+
+def test_without_encryption_nothing_is_sent(
+    mail_server: MailServer, new_mailing_gateway: Callable[[str], MailingGateway]
+) -> None:
+    """As mail is set up without a word, a server that offers no STARTTLS is given nothing."""
+    gateway = new_mailing_gateway(
+        f"""
+portal_url = "https://keep.example.org"
+[smtp]
+host = "127.0.0.1"
+port = {mail_server.port}
+sender = "pqkeep@example.org"
+"""
+    )
+    mail_server.start()
+    with gateway.running() as client:
+        invite(client, "ada@example.com")
+        until_said(gateway, "waits: the mail server")
+    assert mail_server.recipients == []
+    assert mail_server.messages == []
+    assert waiting(gateway) == 1
+
+
+def test_without_mail_it_is_said_what_is_missing(
+    new_mailing_gateway: Callable[[str], MailingGateway],
+) -> None:
+    """Where no mail is set up, what needs it is 403 and says so, and an invitation is good without."""
+    gateway = new_mailing_gateway("")
+    with gateway.running() as client:
+        token = invite(client, "ada@example.com")
+        del client.headers["X-API-Key"]
+        for path, body in (
+            ("/auth/forgot-password", {"email": "ada@example.com"}),
+            ("/auth/mfa/email", {"challenge_token": "pqc_"}),
+        ):
+            refused = client.post(path, json=body)
+            assert refused.status_code == 403
+            error = refused.json()["error"]
+            assert error["error_code"] == "ERR_FORBIDDEN_001"
+            assert "no e-mail" in error["message"]
+        fields = {"token": token, "password": PASSWORD}
+        assert client.post("/auth/accept-invitation", json=fields).status_code == 201
+        until_none_waits(gateway)
+
+
+def test_a_password_that_others_can_read_stops_the_start(
+    mail_server: MailServer, new_mailing_gateway: Callable[[str], MailingGateway]
+) -> None:
+    """The gateway says what is wrong with its mail settings, and does not start."""
+    gateway = new_mailing_gateway(
+        """
+portal_url = "https://keep.example.org"
+[smtp]
+host = "smtp.example.org"
+user = "pqkeep"
+password_file = "secret"
+sender = "pqkeep@example.org"
+"""
+    )
+    secret = gateway.layout.gateway / "secret"
+    secret.write_text("only the horse knows")
+    secret.chmod(0o644)
+    with pytest.raises(httpx2.TransportError), gateway.running():
+        pass
+    said = gateway.output.read_text()
+    assert f"{secret} can be read by others" in said
+    assert "only the horse knows" not in said
