@@ -108,5 +108,5 @@ async def serve(settings: Config, listener: socket.socket | None) -> None:
         settling.cancel()
         delivering.cancel()
         connected.cancel()
-        await asyncio.wait((settling,))  # before its database closes
+        await asyncio.wait((settling, mailing))  # before their database closes
         await gateway.close()

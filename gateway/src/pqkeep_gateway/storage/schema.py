@@ -133,7 +133,7 @@ INVITATIONS = Table(
     Column("email_key", String(254), nullable=False, index=True),
     Column("role", String(16), nullable=False),
     Column("expires_at_us", BigInteger, nullable=False),
-    Column("id", Uuid, nullable=False, unique=True),
+    Column("id", Uuid, nullable=False, unique=True, index=True),
 )
 
 RECOVERY_CODES = Table(
