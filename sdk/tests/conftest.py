@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from uuid import uuid4
@@ -15,7 +14,6 @@ from uuid import uuid4
 import pytest
 
 from pqkeep import Client
-from pqkeep._transport import Transport
 
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
@@ -55,20 +53,19 @@ def base_url(service: dict[str, str]) -> str:
 
 
 @pytest.fixture(scope="session")
-def operator(service: dict[str, str]) -> Iterator[Transport]:
-    """Ask what only the operator may."""
-    with closing(Transport(service["base_url"], service["operator_key"], 30.0)) as transport:
-        yield transport
+def operator(service: dict[str, str]) -> Iterator[Client]:
+    """Be the operator."""
+    with Client(service["base_url"], service["operator_key"]) as opened:
+        yield opened
 
 
 @pytest.fixture
-def new_api_key(operator: Transport) -> Callable[[], str]:
+def new_api_key(operator: Client) -> Callable[[], str]:
     """Make tenants that have no keys yet, and return an API key of each."""
 
     def make() -> str:
-        body = {"name": f"test {uuid4()}", "plan": "enterprise_plus"}
-        tenant = operator.post("/tenants", body).text("id")
-        return operator.post(f"/tenants/{tenant}/api-keys", {}).text("api_key")
+        tenant = operator.tenants.create(f"test {uuid4()}", plan="enterprise_plus")
+        return operator.api_keys.create(tenant.id).api_key
 
     return make
 

@@ -72,7 +72,7 @@ def test_generated_key(client: Client) -> None:
     assert (made.key_version, made.algorithm, made.status) == (1, KEM, "active")
     assert len(made.public_key) == 1184
     assert abs(datetime.now(UTC) - made.created_at) < timedelta(minutes=1)
-    assert client.keys.active(KEM) == client.keys.get(KEM, 1) == made
+    assert client.keys.active(KEM) == client.keys.get(KEM, key_version=1) == made
 
 
 def test_rotation(client: Client) -> None:
@@ -90,7 +90,7 @@ def test_retirement(client: Client) -> None:
     """A retired key verifies and does not sign."""
     made = client.keys.generate(SIGNATURE)
     signed = client.signatures.sign(b"a contract")
-    retired = client.keys.retire(SIGNATURE, 1)
+    retired = client.keys.retire(SIGNATURE, key_version=1)
     assert (retired.status, retired.public_key) == ("retired", made.public_key)
     assert client.signatures.verify(b"a contract", signed.signature, key_version=1)
     with pytest.raises(NotFoundError):
@@ -120,7 +120,7 @@ def test_example(client: Client, base_url: str) -> None:
     example = textwrap.dedent("\n".join(line for line in lines if line.startswith("    ")))
     names: dict[str, object] = {
         "base_url": base_url,
-        "api_key": client._transport._http.headers["X-API-Key"],
+        "api_key": client._transport._settings.api_key,
     }
     exec(example, names)  # noqa: S102 - it is our own documentation
     assert names["opened"] == b"a secret"

@@ -1,11 +1,11 @@
-"""Reading the fields of an answer. One that is missing or malformed is an InternalError."""
+"""Reading the fields of an answer. One that is missing or malformed is a MalformedAnswerError."""
 
 import base64
 from collections.abc import Mapping
 from datetime import datetime
 from typing import TypeVar
 
-from pqkeep.errors import InternalError
+from pqkeep.errors import MalformedAnswerError
 
 T = TypeVar("T")
 
@@ -20,39 +20,73 @@ class Data:
         self._values = values
         self._request_id = request_id
 
+    def has(self, name: str) -> bool:
+        """Return whether a field is there, and not null."""
+        return self._values.get(name) is not None
+
     def binary(self, name: str) -> bytes:
         """Return a field that is base64."""
-        try:
-            return base64.b64decode(self.text(name), validate=True)
-        except ValueError:
-            raise self._malformed(name) from None
+        return self._decoded(name, self.text(name))
+
+    def binaries(self, name: str) -> tuple[bytes, ...]:
+        """Return a field that is a list of base64."""
+        return tuple(self._decoded(name, member) for member in self._members(name, str))
 
     def text(self, name: str) -> str:
         """Return a field that is a string."""
         return self._read(name, str)
 
+    def text_or_none(self, name: str) -> str | None:
+        """Return a field that is a string, if it is there."""
+        return self.text(name) if self.has(name) else None
+
     def integer(self, name: str) -> int:
         """Return a field that is an integer."""
         return self._read(name, int)
+
+    def integer_or_none(self, name: str) -> int | None:
+        """Return a field that is an integer, if it is there."""
+        return self.integer(name) if self.has(name) else None
 
     def flag(self, name: str) -> bool:
         """Return a field that is true or false, and nothing that merely counts as such."""
         return self._read(name, bool)
 
     def time(self, name: str) -> datetime:
-        """Return a field that is an ISO 8601 time."""
+        """Return a field that is an ISO 8601 time with its offset from UTC."""
         try:
-            return datetime.fromisoformat(self.text(name))
+            time = datetime.fromisoformat(self.text(name))
         except ValueError:
             raise self._malformed(name) from None
+        if time.tzinfo is None:
+            raise self._malformed(name)
+        return time
+
+    def time_or_none(self, name: str) -> datetime | None:
+        """Return a field that is a time, if it is there."""
+        return self.time(name) if self.has(name) else None
+
+    def object(self, name: str) -> "Data":
+        """Return a field that is an object."""
+        values: dict[str, object] = self._read(name, dict)
+        return Data(values, self._request_id)
 
     def objects(self, name: str) -> "tuple[Data, ...]":
         """Return a field that is a list of objects."""
+        return tuple(Data(member, self._request_id) for member in self._members(name, dict))
+
+    def _members(self, name: str, kind: type[T]) -> list[T]:
         members: list[object] = self._read(name, list)
-        objects = tuple(Data(m, self._request_id) for m in members if isinstance(m, dict))
-        if len(objects) != len(members):
+        of_kind = [member for member in members if isinstance(member, kind)]
+        if len(of_kind) != len(members):
             raise self._malformed(name)
-        return objects
+        return of_kind
+
+    def _decoded(self, name: str, text: str) -> bytes:
+        try:
+            return base64.b64decode(text, validate=True)
+        except ValueError:
+            raise self._malformed(name) from None
 
     def _read(self, name: str, kind: type[T]) -> T:
         value = self._values.get(name)
@@ -60,7 +94,7 @@ class Data:
             return value
         raise self._malformed(name)
 
-    def _malformed(self, name: str) -> InternalError:
-        return InternalError(
+    def _malformed(self, name: str) -> MalformedAnswerError:
+        return MalformedAnswerError(
             "the answer lacks a field, or it is malformed", field=name, request_id=self._request_id
         )

@@ -1,0 +1,171 @@
+"""What an answer means: a result, or an exception. It is taken in piece by piece.
+
+An answer is held in memory, and a file of JSON lines goes to disk: under another name, until its
+last line says that it is whole.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+import httpx2
+
+from pqkeep._data import Data
+from pqkeep.errors import BY_CODE, BY_STATUS, RETRIED, MalformedAnswerError, PqkeepError
+
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+MAX_ANSWER = 64 * 1024 * 1024
+"""Bytes of an answer in memory."""
+_MAX_DIGITS = 9
+
+
+class Answer(Protocol[R_co]):
+    """An answer that is coming in. Leaving its ``with`` block early drops it."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+    def take(self, piece: bytes) -> None:
+        """Take the next bytes. Raises PqkeepError where they are too many."""
+
+    def end(self) -> R_co:
+        """Return what it says, now that it is whole. Raises PqkeepError."""
+
+
+class Enveloped(Generic[R]):
+    """An answer in the envelope: data, or an error."""
+
+    def __init__(
+        self, response: httpx2.Response, request_id: str, read: Callable[[Data], R]
+    ) -> None:
+        """Wait for the answer's body."""
+        self._response = response
+        self._request_id = request_id
+        self._read = read
+        self._body = bytearray()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._body.clear()
+
+    def take(self, piece: bytes) -> None:
+        """Take the next bytes."""
+        self._body += piece
+        if len(self._body) > MAX_ANSWER:
+            raise self._malformed()
+
+    def end(self) -> R:
+        """Return the result, or raise the refusal."""
+        envelope = _json_object(self._body)
+        if not self._response.is_success:
+            raise self._refusal(envelope.get("error"))
+        data = envelope.get("data")
+        if not isinstance(data, dict):
+            raise self._malformed()
+        return self._read(Data(data, self._request_id))
+
+    def _refusal(self, said: object) -> PqkeepError:
+        """Return the error of a refusal.
+
+        Proxies speak for a service that is away, in words of their own: the status is enough then.
+        """
+        error: Mapping[str, object] = said if isinstance(said, dict) else {}
+        code = _text(error, "error_code")
+        status = self._response.status_code
+        of_status = BY_STATUS.get(status, PqkeepError)
+        if code is None and not issubclass(of_status, RETRIED):
+            return self._malformed()
+        return BY_CODE.get(code or "", of_status)(
+            _text(error, "message") or "the service gave no reason",
+            error_code=code,
+            field=_text(error, "field"),
+            status=status,
+            request_id=self._request_id,
+            retry_after=_seconds(self._response.headers.get("Retry-After", "")),
+        )
+
+    def _malformed(self) -> PqkeepError:
+        return MalformedAnswerError(
+            "the answer is not one of pqkeep's",
+            status=self._response.status_code,
+            request_id=self._request_id,
+        )
+
+
+class Saved(Generic[R]):
+    """An answer of JSON lines, on its way to a file that only its owner can read."""
+
+    def __init__(self, destination: Path, request_id: str, read: Callable[[Data], R]) -> None:
+        """Begin a file beside the destination. Raises OSError."""
+        self._destination = destination
+        self._request_id = request_id
+        self._read = read
+        self._last_line = b""
+        descriptor, name = tempfile.mkstemp(dir=destination.parent, prefix=f".{destination.name}.")
+        self._path = Path(name)
+        self._file = os.fdopen(descriptor, "wb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._file.close()
+        self._path.unlink(missing_ok=True)
+
+    def take(self, piece: bytes) -> None:
+        """Write the next bytes."""
+        self._file.write(piece)
+        self._last_line = (self._last_line + piece).removesuffix(b"\n").rpartition(b"\n")[2]
+
+    def end(self) -> R:
+        """Give the file its name, and return what its last line says."""
+        said = _json_object(self._last_line)
+        if said.get("type") != "end":
+            raise MalformedAnswerError("the file has no end", request_id=self._request_id)
+        result = self._read(Data(said, self._request_id))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._path.replace(self._destination)
+        return result
+
+
+def _json_object(text: bytes | bytearray) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _text(values: Mapping[str, object], name: str) -> str | None:
+    value = values.get(name)
+    return value if isinstance(value, str) else None
+
+
+def _seconds(header: str) -> int | None:
+    usable = header.isascii() and header.isdigit() and len(header) <= _MAX_DIGITS
+    return int(header) if usable else None

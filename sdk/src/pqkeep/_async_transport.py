@@ -1,0 +1,78 @@
+"""Runs descriptions of calls, awaiting the answers, on asyncio."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from functools import partial
+from typing import TypeVar
+
+import httpx2
+
+from pqkeep._call import Call, Pages
+from pqkeep._exchange import Exchange
+from pqkeep._settings import Settings
+from pqkeep.errors import PqkeepError
+
+R = TypeVar("R")
+
+
+class AsyncTransport:
+    """A pool of connections to one service, with one credential. Tasks of one loop may share it."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Connect to nothing yet. Raises ConfigurationError."""
+        self._settings = settings
+        self._http = httpx2.AsyncClient(
+            base_url=settings.url,
+            headers=settings.headers(),
+            verify=settings.tls(),
+            trust_env=settings.is_encrypted,
+        )
+
+    async def run(self, describe: Callable[[], Call[R]], *, reads_file: bool = False) -> R:
+        """Run one call, again where that may help. Raises PqkeepError."""
+        call = await asyncio.to_thread(describe) if reads_file else describe()
+        exchange = Exchange(call, self._settings)
+        while True:
+            try:
+                return await self._attempt(exchange)
+            except PqkeepError as error:
+                pause = exchange.attempts.pause_after(error)
+                if pause is None:
+                    raise
+            await asyncio.sleep(pause)
+
+    async def members(self, describe: Callable[[], Pages[R]]) -> AsyncIterator[R]:
+        """Yield a list's members, page by page."""
+        pages, place = describe(), None
+        while True:
+            page = await self.run(partial(pages, place))
+            for member in page.items:
+                yield member
+            if page.next is None:
+                return
+            place = page.next
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    def __repr__(self) -> str:
+        return f"<AsyncTransport to {self._settings.url}>"
+
+    async def _attempt(self, exchange: Exchange[R]) -> R:
+        try:
+            request = exchange.request(self._http)
+            async with (
+                asyncio.timeout(exchange.attempts.left()),
+                aclosing(await self._http.send(request, stream=True)) as response,
+            ):
+                with exchange.answer(response) as answer:
+                    async for piece in response.aiter_raw():
+                        answer.take(piece)
+                    return answer.end()
+        except httpx2.HTTPError as error:
+            failure = exchange.failure(error)
+        except TimeoutError:
+            failure = exchange.too_late()
+        raise failure

@@ -1,0 +1,67 @@
+"""One operation of the service, described: what goes out, and how to read what comes back.
+
+A description does nothing. The transports run it, the one waiting, the other awaiting.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from pqkeep._data import Data
+
+API = "/api/v1"
+
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call(Generic[R_co]):
+    """One request, and the reading of its answer."""
+
+    method: str
+    path: str
+    read: Callable[[Data], R_co]
+    query: Mapping[str, str | int | None] = field(default_factory=dict)
+    """None leaves a field out, here and in the body."""
+    body: Mapping[str, object] | None = field(default=None, repr=False)
+    changes: bool = False
+    """Whether it changes anything, and must therefore have its effect once."""
+    destination: Path | None = None
+    """Where an answer of JSON lines goes. What is read is its last line then."""
+
+
+def get(
+    path: str, read: Callable[[Data], R], query: Mapping[str, str | int | None] | None = None
+) -> Call[R]:
+    """Describe a look at something."""
+    return Call(method="GET", path=API + path, read=read, query=query or {})
+
+
+def post(path: str, read: Callable[[Data], R], body: Mapping[str, object]) -> Call[R]:
+    """Describe an operation that leaves everything as it is."""
+    return Call(method="POST", path=API + path, read=read, body=body)
+
+
+def change(
+    path: str,
+    read: Callable[[Data], R],
+    body: Mapping[str, object] | None = None,
+    *,
+    method: str = "POST",
+) -> Call[R]:
+    """Describe an operation that changes something."""
+    return Call(method=method, path=API + path, read=read, body=body, changes=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page(Generic[R_co]):
+    """A part of a list, and where to go on; None at the end."""
+
+    items: tuple[R_co, ...]
+    next: int | None
+
+
+Pages = Callable[[int | None], Call[Page[R]]]
+"""Describes the call for the page from a place on; None is the start."""

@@ -1,0 +1,82 @@
+"""One call on its way: what all its attempts have in common, and what becomes of each.
+
+httpx2's exceptions hold the request, and with it the API key and the plaintext; a JSON decoder's
+hold the answer. So ours are raised after theirs are gone, not while they are handled.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
+from uuid import uuid4
+
+import httpx2
+
+from pqkeep._answer import Answer, Enveloped, Saved
+from pqkeep._attempts import ATTEMPT_SECONDS, CONNECT_SECONDS, Attempts
+from pqkeep._call import Call
+from pqkeep._settings import Settings
+from pqkeep.errors import ConnectionFailedError, DeadlineExceededError, PqkeepError
+
+R = TypeVar("R")
+
+
+class Exchange(Generic[R]):
+    """A call, with the request id and the Idempotency-Key that all its attempts have."""
+
+    def __init__(self, call: Call[R], settings: Settings) -> None:
+        """Begin. A file may take as long as it takes; everything else has the client's timeout."""
+        self._call = call
+        self._request_id = str(uuid4())
+        self._headers = {"X-Request-ID": self._request_id}
+        self._content: bytes | None = None
+        if call.changes:
+            self._headers["Idempotency-Key"] = str(uuid4())
+        if call.body is not None:
+            self._headers["Content-Type"] = "application/json"
+            self._content = json.dumps(_given(call.body)).encode()
+        seconds = settings.timeout if call.destination is None else math.inf
+        self.attempts = Attempts(seconds, settings.retries)
+
+    def request(self, http: httpx2.Client | httpx2.AsyncClient) -> httpx2.Request:
+        """Return the request of the attempt that begins now."""
+        left = self.attempts.left()
+        return http.build_request(
+            self._call.method,
+            self._call.path,
+            params=_given(self._call.query),
+            headers=self._headers,
+            content=self._content,
+            timeout=httpx2.Timeout(min(left, ATTEMPT_SECONDS), connect=min(left, CONNECT_SECONDS)),
+        )
+
+    def answer(self, response: httpx2.Response) -> Answer[R]:
+        """Return what takes the answer in."""
+        if self._call.destination is not None and response.is_success:
+            return Saved(self._call.destination, self._request_id, self._call.read)
+        return Enveloped(response, self._request_id, self._call.read)
+
+    def require_time(self) -> None:
+        """Raise DeadlineExceededError where the deadline is over."""
+        if self.attempts.is_over:
+            raise self.too_late()
+
+    def too_late(self) -> PqkeepError:
+        """Return the error of an answer that did not come in time."""
+        return DeadlineExceededError(
+            "the service did not answer in time", request_id=self._request_id
+        )
+
+    def failure(self, error: httpx2.HTTPError) -> PqkeepError:
+        """Return the error of an answer that did not come, or not whole."""
+        if isinstance(error, httpx2.TimeoutException):
+            return self.too_late()
+        if isinstance(error, httpx2.ConnectError):
+            message = f"the service cannot be reached: {error}"
+        else:
+            message = "the connection broke before the answer was whole"
+        return ConnectionFailedError(message, request_id=self._request_id)
+
+
+def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}

@@ -1,0 +1,97 @@
+"""Compliance profiles: which algorithms a client uses, whatever the service would allow.
+
+The service has no such gate; the profile's name goes with each request for the records of whoever
+stands in between. It is algorithm alignment, and certifies nothing.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from pqkeep.algorithms import Algorithm, HashAlgorithm
+from pqkeep.errors import ComplianceError, ConfigurationError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComplianceProfile:
+    """The algorithms of a profile; the service's operations have no others."""
+
+    name: str
+    kem: str
+    signature: str
+    hashes: frozenset[str]
+    wrap: frozenset[str]
+    """For keys that the service wraps; empty: there is none that it could use."""
+    cipher: str
+    """For encryption at home."""
+
+
+PROFILES: Mapping[str, ComplianceProfile] = {
+    profile.name: profile
+    for profile in (
+        ComplianceProfile(
+            name="cnsa-2.0",
+            kem=Algorithm.ML_KEM_1024,
+            signature=Algorithm.ML_DSA_87,
+            hashes=frozenset({HashAlgorithm.SHA_384, HashAlgorithm.SHA_512}),
+            wrap=frozenset(),
+            cipher="AES-256-GCM",
+        ),
+    )
+}
+"""The profiles that there are."""
+
+
+def profile_named(name: str | None) -> ComplianceProfile | None:
+    """Return a profile; None has none. Raises ConfigurationError."""
+    if name is None:
+        return None
+    if name not in PROFILES:
+        known = ", ".join(PROFILES)
+        raise ConfigurationError(f"there is no such compliance profile; there is: {known}")
+    return PROFILES[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a profile, or its absence, makes of the algorithms that a caller names.
+
+    Each method returns what to send, and raises ComplianceError.
+    """
+
+    profile: ComplianceProfile | None = None
+
+    def kem(self, named: str | None) -> str | None:
+        """Decide on the algorithm of an encryption or an encapsulation, or of their undoing."""
+        return named if self.profile is None else self._only(self.profile.kem, named)
+
+    def signature(self, named: str | None) -> str | None:
+        """Decide on the algorithm of a signature."""
+        return named if self.profile is None else self._only(self.profile.signature, named)
+
+    def wrap(self, named: str | None) -> str | None:
+        """Decide on the algorithm that wraps a key."""
+        if self.profile is not None:
+            self._require(self.profile.wrap, named, "key wrap")
+        return named
+
+    def hash(self, named: str) -> str:
+        """Decide on the algorithm of a hash."""
+        if self.profile is not None:
+            self._require(self.profile.hashes, named, "hashes")
+        return named
+
+    def key(self, named: str) -> str:
+        """Decide on the algorithm of a key."""
+        if self.profile is not None:
+            self._require({self.profile.kem, self.profile.signature}, named, "keys")
+        return named
+
+    def _only(self, pinned: str, named: str | None) -> str:
+        if self.profile is not None and named not in {None, pinned}:
+            raise ComplianceError(f"{self.profile.name} allows {pinned} only", field="algorithm")
+        return pinned
+
+    def _require(self, allowed: Collection[str], named: str | None, what: str) -> None:
+        if self.profile is not None and named not in allowed:
+            those = ", ".join(sorted(allowed)) or "none"
+            raise ComplianceError(f"{self.profile.name} allows for {what}: {those}")

@@ -1,0 +1,83 @@
+"""The profile file: installations by name, each with its address and credential.
+
+    [profiles.default]
+    url = "https://pqkeep.example"
+    api_key_file = "/run/secrets/pqkeep"    # or api_key = "pqk_…"
+    ca_file = "/etc/pqkeep/ca.pem"          # optional, as is what follows
+    compliance_profile = "cnsa-2.0"
+    allow_plain_http = false
+
+It is ``pqkeep/config.toml`` in ``$XDG_CONFIG_HOME``, or in ``~/.config``. It belongs to whoever
+uses it and is nobody else's to read (mode 0600), or it is refused.
+"""
+
+import os
+import stat
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from pqkeep.errors import ConfigurationError
+
+DEFAULT = "default"
+"""The profile that is taken where none is named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """One installation, and who one is there."""
+
+    url: str
+    api_key: str | None = field(default=None, repr=False)
+    api_key_file: str | None = None
+    ca_file: str | None = None
+    compliance_profile: str | None = None
+    allow_plain_http: bool = False
+
+
+_NAMES = frozenset(each.name for each in fields(Profile))
+
+
+def profile_file() -> Path:
+    """Return where the profiles are."""
+    base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    return Path(base).expanduser() / "pqkeep" / "config.toml"
+
+
+def read_profile(name: str = DEFAULT) -> Profile:
+    """Return a profile. Raises ConfigurationError, also where there is no file or no profile."""
+    path = profile_file()
+    document = _read(path)
+    profiles = document.get("profiles")
+    if document.keys() != {"profiles"} or not isinstance(profiles, dict):
+        raise ConfigurationError(f"{path} must have profiles, and nothing else")
+    settings = profiles.get(name)
+    if not isinstance(settings, dict):
+        raise ConfigurationError(f"{path} has no such profile", field="profile")
+    for setting, value in settings.items():
+        kind = bool if setting == "allow_plain_http" else str
+        if setting not in _NAMES or type(value) is not kind:
+            raise ConfigurationError(f"{path} has an unknown setting, or one of another type")
+    if "url" not in settings:
+        raise ConfigurationError(f"{path} has a profile without url")
+    return Profile(**settings)
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        with path.open("rb") as file:
+            _require_private(path, os.fstat(file.fileno()))
+            return tomllib.load(file)
+    except OSError as error:
+        refusal = ConfigurationError(f"{path} cannot be read: {error.strerror}")
+    except ValueError:  # whose message may quote the file
+        refusal = ConfigurationError(f"{path} is not TOML")
+    raise refusal
+
+
+def _require_private(path: Path, status: os.stat_result) -> None:
+    is_shared = status.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+    if os.name == "posix" and (is_shared or status.st_uid != os.geteuid()):
+        raise ConfigurationError(f"{path} must be yours, and its mode 0600")

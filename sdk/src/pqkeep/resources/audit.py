@@ -1,0 +1,191 @@
+"""The audit log, and what proves that nobody changed it. pqkeep.audit verifies it, offline."""
+
+import os
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Generic, Literal, TypeVar
+
+from pqkeep._call import API, Call, Page, Pages, change, get
+from pqkeep._data import Data
+from pqkeep._operation import Listing, Operation
+from pqkeep.models import (
+    AuditKey,
+    AuditKeys,
+    AuditRecord,
+    Checkpoint,
+    ConsistencyProof,
+    InclusionProof,
+)
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Audit(Generic[T_co]):
+    """A tenant's own records; with the operator's credential everybody's."""
+
+    _transport: T_co
+
+    @Listing
+    def records(  # noqa: PLR0913 - as many filters as the log has
+        self,
+        *,
+        after: int | None = None,
+        before: int | None = None,
+        order: Literal["asc", "desc"] = "asc",
+        since: datetime | None = None,
+        until: datetime | None = None,
+        operation: str | None = None,
+        algorithm: str | None = None,
+        key_version: int | None = None,
+        outcome: str | None = None,
+        page_size: int | None = None,
+    ) -> Pages[AuditRecord]:
+        """Go through records, by id or the newest first, page by page as they are needed.
+
+        ``after`` and ``before`` are ids; ``since`` and ``until``, which is not included, times
+        with an offset from UTC.
+        """
+        place = "after" if order == "asc" else "before"
+        filters: dict[str, str | int | None] = {
+            "after": after,
+            "before": before,
+            "order": order,
+            "from": None if since is None else since.isoformat(),
+            "to": None if until is None else until.isoformat(),
+            "operation": operation,
+            "algorithm": algorithm,
+            "key_version": key_version,
+            "outcome": outcome,
+            "limit": page_size,
+        }
+
+        def page(at: int | None) -> Call[Page[AuditRecord]]:
+            query = filters if at is None else filters | {place: at}
+            return get("/audit/records", _page, query)
+
+        return page
+
+    @Operation
+    def proof(self, record_id: int) -> Call[InclusionProof]:
+        """Return a record, and what proves that it is in the log that a checkpoint signs.
+
+        NotFoundError where no checkpoint covers it yet, which one does within a second.
+        """
+        return get(f"/audit/records/{record_id:d}/proof", _proof)
+
+    @Operation
+    def checkpoints(
+        self, *, after: int | None = None, algorithm: str | None = None, limit: int | None = None
+    ) -> Call[tuple[Checkpoint, ...]]:
+        """Return checkpoints of more than so many records, by size.
+
+        Without ``after`` it is the newest of each algorithm.
+        """
+        query = {"after": after, "algorithm": algorithm, "limit": limit}
+        return get("/audit/checkpoints", _checkpoints, query)
+
+    @Operation
+    def sign_checkpoint(self, *, algorithm: str | None = None) -> Call[Checkpoint]:
+        """Have the log signed as it is now, with ``Dilithium3`` or ``SLH-DSA-SHA2-128s``.
+
+        Operator only.
+        """
+        return change("/audit/checkpoints", _checkpoint, {"algorithm": algorithm})
+
+    @Operation
+    def consistency(self, *, first: int, second: int) -> Call[ConsistencyProof]:
+        """Return what proves that the log of one size grew into that of another."""
+        return get("/audit/consistency", _consistency, {"first": first, "second": second})
+
+    @Operation
+    def keys(self) -> Call[AuditKeys]:
+        """Return the keys that checkpoints are verified with. Keep them."""
+        return get("/audit/keys", _keys)
+
+    @Operation
+    def export(self, path: str | os.PathLike[str]) -> Call[int]:
+        """Save what ``pqkeep audit verify`` reads to a file; return how many records it has.
+
+        The file appears when it is whole, for its owner only. It may take longer than the client's
+        timeout. Raises OSError too.
+        """
+        return Call(
+            method="GET",
+            path=API + "/audit/export",
+            read=lambda end: end.integer("records"),
+            destination=Path(path),
+        )
+
+
+def _page(data: Data) -> Page[AuditRecord]:
+    return Page(
+        items=tuple(map(_record, data.objects("records"))), next=data.integer_or_none("next")
+    )
+
+
+def _record(data: Data) -> AuditRecord:
+    return AuditRecord(
+        id=data.integer("id"),
+        number=data.integer("number"),
+        tenant_id=data.text("tenant_id"),
+        operation=data.text("operation"),
+        outcome=data.text("outcome"),
+        algorithm=data.text_or_none("algorithm"),
+        key_version=data.integer_or_none("key_version"),
+        principal=data.text("principal"),
+        policy=data.text("policy"),
+        request_id=data.text("request_id"),
+        source_address=data.text("source_address"),
+        recorded_at=data.time("recorded_at"),
+        event_id=data.text_or_none("event_id"),
+        happened_at=data.time_or_none("happened_at"),
+        nonce=data.text("nonce"),
+    )
+
+
+def _proof(data: Data) -> InclusionProof:
+    return InclusionProof(
+        record=_record(data.object("record")),
+        leaf_index=data.integer("leaf_index"),
+        size=data.integer("size"),
+        path=data.binaries("path"),
+        checkpoint=_checkpoint(data.object("checkpoint")),
+    )
+
+
+def _checkpoints(data: Data) -> tuple[Checkpoint, ...]:
+    return tuple(map(_checkpoint, data.objects("checkpoints")))
+
+
+def _checkpoint(data: Data) -> Checkpoint:
+    return Checkpoint(
+        log_id=data.text("log_id"),
+        size=data.integer("size"),
+        root=data.binary("root"),
+        at=data.time("at"),
+        algorithm=data.text("algorithm"),
+        key_version=data.integer("key_version"),
+        signature=data.binary("signature"),
+    )
+
+
+def _consistency(data: Data) -> ConsistencyProof:
+    return ConsistencyProof(
+        first=data.integer("first"), second=data.integer("second"), path=data.binaries("path")
+    )
+
+
+def _keys(data: Data) -> AuditKeys:
+    return AuditKeys(
+        log_id=data.text("log_id"),
+        keys=tuple(
+            AuditKey(
+                algorithm=each.text("algorithm"),
+                key_version=each.integer("key_version"),
+                public_key=each.binary("public_key"),
+            )
+            for each in data.objects("keys")
+        ),
+    )

@@ -1,0 +1,90 @@
+"""The organisations that own keys. Creating and changing them takes the operator's credential."""
+
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+from urllib.parse import quote
+
+from pqkeep._call import Call, change, get
+from pqkeep._data import Data
+from pqkeep._operation import Operation
+from pqkeep.models import Tenant
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Tenants(Generic[T_co]):
+    """Tenants. An API key sees its own only."""
+
+    _transport: T_co
+
+    @Operation
+    def create(self, name: str, *, plan: str | None = None) -> Call[Tenant]:
+        """Make a tenant, on the plan ``free`` if none is named. It has no API key yet."""
+        return change("/tenants", _tenant, {"name": name, "plan": plan})
+
+    @Operation
+    def get(self, tenant_id: str) -> Call[Tenant]:
+        """Return a tenant."""
+        return get(_path(tenant_id), _tenant)
+
+    @Operation
+    def list(self) -> Call[tuple[Tenant, ...]]:
+        """Return all tenants, the oldest first; with an API key, its own."""
+        return get("/tenants", _tenants)
+
+    @Operation
+    def update(
+        self,
+        tenant_id: str,
+        *,
+        plan: str | None = None,
+        tier: str | None = None,
+        subscription: str | None = None,
+        status: str | None = None,
+        requests_per_minute: int | Literal["plan"] | None = None,
+    ) -> Call[Tenant]:
+        """Change what is named, at once: plan or tier, not both.
+
+        ``requests_per_minute`` is 1 to 1,000,000, or ``plan`` for the plan's again.
+        """
+        body = {
+            "plan": plan,
+            "tier": tier,
+            "subscription": subscription,
+            "status": status,
+            "requests_per_minute": requests_per_minute,
+        }
+        return change(_path(tenant_id), _tenant, body, method="PATCH")
+
+    @Operation
+    def suspend(self, tenant_id: str) -> Call[Tenant]:
+        """Refuse everything that a tenant asks for, from now on."""
+        return change(_path(tenant_id), _tenant, {"status": "suspended"}, method="PATCH")
+
+    @Operation
+    def resume(self, tenant_id: str) -> Call[Tenant]:
+        """Let a suspended tenant go on."""
+        return change(_path(tenant_id), _tenant, {"status": "active"}, method="PATCH")
+
+
+def _path(tenant_id: str) -> str:
+    return f"/tenants/{quote(tenant_id, safe='')}"
+
+
+def _tenants(data: Data) -> tuple[Tenant, ...]:
+    return tuple(map(_tenant, data.objects("tenants")))
+
+
+def _tenant(data: Data) -> Tenant:
+    return Tenant(
+        id=data.text("id"),
+        name=data.text("name"),
+        plan=data.text("plan"),
+        status=data.text("status"),
+        created_at=data.time("created_at"),
+        updated_at=data.time("updated_at"),
+        tier=data.text_or_none("tier"),
+        subscription=data.text_or_none("subscription"),
+        requests_per_minute=data.integer_or_none("requests_per_minute"),
+    )
