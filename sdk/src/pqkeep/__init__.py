@@ -13,8 +13,9 @@ asked again is asked again, and no change is made twice. AsyncClient has the sam
 awaited.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from pqkeep.algorithms import Algorithm, HashAlgorithm
-from pqkeep.client import AsyncClient, Client
 from pqkeep.errors import (
     AuthenticationError,
     BadGatewayError,
@@ -67,6 +68,10 @@ from pqkeep.models import (
     Tenant,
     WrappedKey,
 )
+
+if TYPE_CHECKING:
+    from pqkeep.async_client import AsyncClient
+    from pqkeep.client import Client
 
 __all__ = [
     "Algorithm",
@@ -122,3 +127,16 @@ __all__ = [
     "WrappedKey",
     "WrappingInputError",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a client when it is asked for: httpx2 takes longer than everything else."""
+    if name == "Client":
+        from pqkeep.client import Client  # noqa: PLC0415
+
+        return Client
+    if name == "AsyncClient":
+        from pqkeep.async_client import AsyncClient  # noqa: PLC0415
+
+        return AsyncClient
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

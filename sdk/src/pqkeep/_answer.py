@@ -9,8 +9,7 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import httpx2
 
@@ -26,22 +25,16 @@ _MAX_DIGITS = 9
 
 
 class Answer(Protocol[R_co]):
-    """An answer that is coming in. Leaving its ``with`` block early drops it."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+    """An answer that is coming in."""
 
     def take(self, piece: bytes) -> None:
         """Take the next bytes. Raises PqkeepError where they are too many."""
 
     def end(self) -> R_co:
         """Return what it says, now that it is whole. Raises PqkeepError."""
+
+    def close(self) -> None:
+        """Let go of it, whole or not."""
 
 
 class Enveloped(Generic[R]):
@@ -56,17 +49,6 @@ class Enveloped(Generic[R]):
         self._read = read
         self._body = bytearray()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._body.clear()
-
     def take(self, piece: bytes) -> None:
         """Take the next bytes."""
         self._body += piece
@@ -76,12 +58,17 @@ class Enveloped(Generic[R]):
     def end(self) -> R:
         """Return the result, or raise the refusal."""
         envelope = _json_object(self._body)
+        self._request_id = _text(envelope, "request_id") or self._request_id
         if not self._response.is_success:
             raise self._refusal(envelope.get("error"))
         data = envelope.get("data")
         if not isinstance(data, dict):
             raise self._malformed()
         return self._read(Data(data, self._request_id))
+
+    def close(self) -> None:
+        """Let go of what came."""
+        self._body.clear()
 
     def _refusal(self, said: object) -> PqkeepError:
         """Return the error of a refusal.
@@ -124,18 +111,6 @@ class Saved(Generic[R]):
         self._path = Path(name)
         self._file = os.fdopen(descriptor, "wb")
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._file.close()
-        self._path.unlink(missing_ok=True)
-
     def take(self, piece: bytes) -> None:
         """Write the next bytes."""
         self._file.write(piece)
@@ -151,6 +126,11 @@ class Saved(Generic[R]):
         os.fsync(self._file.fileno())
         self._path.replace(self._destination)
         return result
+
+    def close(self) -> None:
+        """Remove what is not whole."""
+        self._file.close()
+        self._path.unlink(missing_ok=True)
 
 
 def _json_object(text: bytes | bytearray) -> dict[str, Any]:

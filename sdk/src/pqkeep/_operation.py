@@ -8,11 +8,23 @@ and docstring stay.
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import partial, update_wrapper
 from types import MethodType
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    overload,
+)
 
-from pqkeep._async_transport import AsyncTransport
 from pqkeep._call import Call, Pages
 from pqkeep._transport import Transport
+
+if TYPE_CHECKING:  # it loads asyncio, which Client does without
+    from pqkeep._async_transport import AsyncTransport
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,7 +57,7 @@ class Operation(Generic[P, R]):
     def __get__(self, resource: Resource[Transport], owner: type) -> Callable[P, R]: ...
     @overload
     def __get__(
-        self, resource: Resource[AsyncTransport], owner: type
+        self, resource: "Resource[AsyncTransport]", owner: type
     ) -> Callable[P, Coroutine[Any, Any, R]]: ...
     def __get__(self, resource: Resource[Any] | None, owner: type) -> Any:
         if resource is None:
@@ -75,7 +87,7 @@ class Listing(Generic[P, R]):
     def __get__(self, resource: Resource[Transport], owner: type) -> Callable[P, Iterator[R]]: ...
     @overload
     def __get__(
-        self, resource: Resource[AsyncTransport], owner: type
+        self, resource: "Resource[AsyncTransport]", owner: type
     ) -> Callable[P, AsyncIterator[R]]: ...
     def __get__(self, resource: Resource[Any] | None, owner: type) -> Any:
         if resource is None:

@@ -16,6 +16,9 @@ from pqkeep.compliance import ComplianceProfile, profile_named
 from pqkeep.errors import ConfigurationError
 from pqkeep.profiles import DEFAULT, Profile, read_profile
 
+TIMEOUT = 30.0
+RETRIES = 5
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:

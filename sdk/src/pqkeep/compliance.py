@@ -62,11 +62,17 @@ class Rules:
 
     def kem(self, named: str | None) -> str | None:
         """Decide on the algorithm of an encryption or an encapsulation, or of their undoing."""
-        return named if self.profile is None else self._only(self.profile.kem, named)
+        if self.profile is None:
+            return named
+        self._require({self.profile.kem, None}, named, "KEM operations")
+        return self.profile.kem
 
     def signature(self, named: str | None) -> str | None:
         """Decide on the algorithm of a signature."""
-        return named if self.profile is None else self._only(self.profile.signature, named)
+        if self.profile is None:
+            return named
+        self._require({self.profile.signature, None}, named, "signatures")
+        return self.profile.signature
 
     def wrap(self, named: str | None) -> str | None:
         """Decide on the algorithm that wraps a key."""
@@ -86,12 +92,7 @@ class Rules:
             self._require({self.profile.kem, self.profile.signature}, named, "keys")
         return named
 
-    def _only(self, pinned: str, named: str | None) -> str:
-        if self.profile is not None and named not in {None, pinned}:
-            raise ComplianceError(f"{self.profile.name} allows {pinned} only", field="algorithm")
-        return pinned
-
-    def _require(self, allowed: Collection[str], named: str | None, what: str) -> None:
+    def _require(self, allowed: Collection[str | None], named: str | None, what: str) -> None:
         if self.profile is not None and named not in allowed:
-            those = ", ".join(sorted(allowed)) or "none"
-            raise ComplianceError(f"{self.profile.name} allows for {what}: {those}")
+            those = " and ".join(sorted(filter(None, allowed))) or "no algorithm"
+            raise ComplianceError(f"{self.profile.name} has {those} for {what}")

@@ -60,7 +60,8 @@ class Keys(Generic[T_co]):
         self, *, algorithm: str | None = None, status: str | None = None
     ) -> Call[tuple[Key, ...]]:
         """Return all keys, or those of an algorithm, of a status, or of both."""
-        return get("/kms/keys", _keys, {"algorithm": algorithm, "status": status})
+        named = None if algorithm is None else self._rules.key(algorithm)
+        return get("/kms/keys", _keys, {"algorithm": named, "status": status})
 
 
 def _keys(data: Data) -> tuple[Key, ...]:

@@ -1,0 +1,75 @@
+"""The client for asyncio."""
+
+import os
+from types import TracebackType
+from typing import Self
+
+from pqkeep._async_transport import AsyncTransport
+from pqkeep._settings import RETRIES, TIMEOUT, Settings
+from pqkeep.compliance import ComplianceProfile, Rules
+from pqkeep.resources.api_keys import ApiKeys
+from pqkeep.resources.audit import Audit
+from pqkeep.resources.kem import Kem
+from pqkeep.resources.keys import Keys
+from pqkeep.resources.signatures import Signatures
+from pqkeep.resources.status import Status
+from pqkeep.resources.tenants import Tenants
+
+
+class AsyncClient:
+    """Client for asyncio: the same methods, to be awaited. Tasks of one event loop may share it.
+
+    Close it, or use it in an ``async with`` statement.
+    """
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        *,
+        profile: str | None = None,
+        ca_file: str | os.PathLike[str] | None = None,
+        compliance_profile: str | None = None,
+        timeout: float = TIMEOUT,
+        retries: int = RETRIES,
+        allow_plain_http: bool = False,
+    ) -> None:
+        """Take what Client takes."""
+        settings = Settings.resolve(
+            base_url=base_url,
+            api_key=api_key,
+            profile=profile,
+            ca_file=ca_file,
+            compliance_profile=compliance_profile,
+            timeout=timeout,
+            retries=retries,
+            allow_plain_http=allow_plain_http,
+        )
+        self._transport = AsyncTransport(settings)
+        rules = Rules(settings.compliance)
+        self.compliance_profile: ComplianceProfile | None = settings.compliance
+        self.kem = Kem(self._transport, rules)
+        self.signatures = Signatures(self._transport, rules)
+        self.keys = Keys(self._transport, rules)
+        self.tenants = Tenants(self._transport)
+        self.api_keys = ApiKeys(self._transport)
+        self.audit = Audit(self._transport)
+        self.status = Status(self._transport)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._transport.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<pqkeep.AsyncClient, {self._transport!r}>"
