@@ -31,6 +31,7 @@ lint: .venv/dev ## check style and the import contracts
 
 types: .venv/dev ## check types
 	$(BIN)/mypy
+	$(BIN)/basedpyright
 
 format: .venv/dev ## put the code into its form
 	$(BIN)/ruff check --fix .

@@ -1,23 +1,72 @@
-"""A real service on this machine's loopback, and a tenant of its own for each test."""
+"""A real service on this machine's loopback, and a tenant of its own for each test.
 
+Tests that take ``connect`` or ``client`` run twice: with Client, and with AsyncClient.
+"""
+
+import asyncio
+import inspect
 import json
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
 
-from pqkeep import Client
+from pqkeep import AsyncClient, Client
 
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
 Answer = Callable[..., str]
+Connect = Callable[..., Client]
+
+
+@dataclass(frozen=True)
+class Awaited:
+    """Something of an AsyncClient that looks like the same of a Client."""
+
+    of: Any
+    runner: asyncio.Runner
+
+    def __getattr__(self, name: str) -> Any:
+        return self._waited(getattr(self.of, name))
+
+    def _waited(self, value: Any) -> Any:
+        if callable(value):
+            return lambda *args, **named: self._waited(value(*args, **named))
+        if inspect.isawaitable(value):
+            return self.runner.run(_result(value))
+        if isinstance(value, AsyncIterator):
+            return self._members(value)
+        return Awaited(value, self.runner) if _is_resource(value) else value
+
+    def _members(self, iterator: AsyncIterator[Any]) -> Iterator[Any]:
+        while (member := self.runner.run(_result(anext(iterator, None)))) is not None:
+            yield member
+
+
+async def _result(awaitable: Any) -> Any:
+    return await awaitable
+
+
+def _is_resource(value: object) -> bool:
+    return type(value).__module__.startswith("pqkeep.resources.")
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Let nothing of whoever runs the tests decide how clients are made."""
+    for name in ("URL", "API_KEY", "API_KEY_FILE", "CA_FILE", "PROFILE"):
+        monkeypatch.delenv(f"PQKEEP_{name}", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "no-config"))
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +108,7 @@ def operator(service: dict[str, str]) -> Iterator[Client]:
         yield opened
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def new_api_key(operator: Client) -> Callable[[], str]:
     """Make tenants that have no keys yet, and return an API key of each."""
 
@@ -70,11 +119,35 @@ def new_api_key(operator: Client) -> Callable[[], str]:
     return make
 
 
+@pytest.fixture(params=["sync", "async"])
+def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
+    """Make clients of either kind that look the same, and close them.
+
+    They do not ask again unless a test says so.
+    """
+    with ExitStack() as stack:
+
+        def make(*args: Any, retries: int = 0, **named: Any) -> Client:
+            if request.param == "sync":
+                return stack.enter_context(Client(*args, retries=retries, **named))
+            runner = stack.enter_context(asyncio.Runner())
+            client = Awaited(AsyncClient(*args, retries=retries, **named), runner)
+            stack.callback(client.close)
+            return cast("Client", client)
+
+        yield make
+
+
 @pytest.fixture
-def client(base_url: str, new_api_key: Callable[[], str]) -> Iterator[Client]:
+def api_key(new_api_key: Callable[[], str]) -> str:
+    """Return an API key of a tenant that has no keys yet."""
+    return new_api_key()
+
+
+@pytest.fixture
+def client(connect: Connect, base_url: str, api_key: str) -> Client:
     """Be a tenant that has no keys yet."""
-    with Client(base_url, new_api_key()) as opened:
-        yield opened
+    return connect(base_url, api_key)
 
 
 @pytest.fixture

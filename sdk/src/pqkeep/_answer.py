@@ -9,11 +9,11 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import httpx2
 
-from pqkeep._data import Data
+from pqkeep._data import Data, json_object
 from pqkeep.errors import BY_CODE, BY_STATUS, RETRIED, MalformedAnswerError, PqkeepError
 
 R = TypeVar("R")
@@ -21,6 +21,8 @@ R_co = TypeVar("R_co", covariant=True)
 
 MAX_ANSWER = 64 * 1024 * 1024
 """Bytes of an answer in memory."""
+LAST_LINE = 4096
+"""Bytes that the last line of a file has at most."""
 _MAX_DIGITS = 9
 
 
@@ -32,6 +34,7 @@ class Answer(Protocol[R_co]):
 
     def end(self) -> R_co:
         """Return what it says, now that it is whole. Raises PqkeepError."""
+        ...
 
     def close(self) -> None:
         """Let go of it, whole or not."""
@@ -57,12 +60,12 @@ class Enveloped(Generic[R]):
 
     def end(self) -> R:
         """Return the result, or raise the refusal."""
-        envelope = _json_object(self._body)
+        envelope = _parsed(self._body)
         self._request_id = _text(envelope, "request_id") or self._request_id
         if not self._response.is_success:
             raise self._refusal(envelope.get("error"))
-        data = envelope.get("data")
-        if not isinstance(data, dict):
+        data = json_object(envelope.get("data"))
+        if data is None:
             raise self._malformed()
         return self._read(Data(data, self._request_id))
 
@@ -75,7 +78,7 @@ class Enveloped(Generic[R]):
 
         Proxies speak for a service that is away, in words of their own: the status is enough then.
         """
-        error: Mapping[str, object] = said if isinstance(said, dict) else {}
+        error = json_object(said) or {}
         code = _text(error, "error_code")
         status = self._response.status_code
         of_status = BY_STATUS.get(status, PqkeepError)
@@ -106,19 +109,18 @@ class Saved(Generic[R]):
         self._destination = destination
         self._request_id = request_id
         self._read = read
-        self._last_line = b""
         descriptor, name = tempfile.mkstemp(dir=destination.parent, prefix=f".{destination.name}.")
         self._path = Path(name)
-        self._file = os.fdopen(descriptor, "wb")
+        self._file = os.fdopen(descriptor, "w+b")
 
     def take(self, piece: bytes) -> None:
         """Write the next bytes."""
         self._file.write(piece)
-        self._last_line = (self._last_line + piece).removesuffix(b"\n").rpartition(b"\n")[2]
 
     def end(self) -> R:
         """Give the file its name, and return what its last line says."""
-        said = _json_object(self._last_line)
+        self._file.seek(-min(self._file.tell(), LAST_LINE), os.SEEK_END)
+        said = _parsed(self._file.read().rstrip().rpartition(b"\n")[2])
         if said.get("type") != "end":
             raise MalformedAnswerError("the file has no end", request_id=self._request_id)
         result = self._read(Data(said, self._request_id))
@@ -133,12 +135,11 @@ class Saved(Generic[R]):
         self._path.unlink(missing_ok=True)
 
 
-def _json_object(text: bytes | bytearray) -> dict[str, Any]:
+def _parsed(text: bytes | bytearray) -> Mapping[str, object]:
     try:
-        value = json.loads(text)
+        return json_object(json.loads(text)) or {}
     except (ValueError, RecursionError):
         return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _text(values: Mapping[str, object], name: str) -> str | None:

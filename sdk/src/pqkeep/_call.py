@@ -12,6 +12,9 @@ from pqkeep._data import Data
 
 API = "/api/v1"
 
+Query = Mapping[str, str | int | None]
+"""What goes behind the path; None leaves a field out."""
+
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
@@ -23,20 +26,18 @@ class Call(Generic[R_co]):
     method: str
     path: str
     read: Callable[[Data], R_co]
-    query: Mapping[str, str | int | None] = field(default_factory=dict)
-    """None leaves a field out, here and in the body."""
+    query: Query | None = None
     body: Mapping[str, object] | None = field(default=None, repr=False)
+    """None leaves a field out here too."""
     changes: bool = False
     """Whether it changes anything, and must therefore have its effect once."""
     destination: Path | None = None
     """Where an answer of JSON lines goes. What is read is its last line then."""
 
 
-def get(
-    path: str, read: Callable[[Data], R], query: Mapping[str, str | int | None] | None = None
-) -> Call[R]:
+def get(path: str, read: Callable[[Data], R], query: Query | None = None) -> Call[R]:
     """Describe a look at something."""
-    return Call(method="GET", path=API + path, read=read, query=query or {})
+    return Call(method="GET", path=API + path, read=read, query=query)
 
 
 def post(path: str, read: Callable[[Data], R], body: Mapping[str, object]) -> Call[R]:

@@ -3,11 +3,16 @@
 import base64
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from pqkeep.errors import MalformedAnswerError
 
 T = TypeVar("T")
+
+
+def json_object(value: object) -> dict[str, object] | None:
+    """Return a value of JSON if it is an object."""
+    return cast("dict[str, object]", value) if isinstance(value, dict) else None
 
 
 class Data:
@@ -26,11 +31,11 @@ class Data:
 
     def binary(self, name: str) -> bytes:
         """Return a field that is base64."""
-        return self._decoded(name, self.text(name))
+        return self._decoded(name, self._values.get(name))
 
     def binaries(self, name: str) -> tuple[bytes, ...]:
         """Return a field that is a list of base64."""
-        return tuple(self._decoded(name, member) for member in self._members(name, str))
+        return tuple(self._decoded(name, member) for member in self._members(name))
 
     def text(self, name: str) -> str:
         """Return a field that is a string."""
@@ -66,23 +71,26 @@ class Data:
         """Return a field that is a time, if it is there."""
         return self.time(name) if self.has(name) else None
 
-    def object(self, name: str) -> "Data":
+    def nested(self, name: str) -> "Data":
         """Return a field that is an object."""
-        values: dict[str, object] = self._read(name, dict)
-        return Data(values, self._request_id)
+        return self._object(name, self._values.get(name))
 
     def objects(self, name: str) -> "tuple[Data, ...]":
         """Return a field that is a list of objects."""
-        return tuple(Data(member, self._request_id) for member in self._members(name, dict))
+        return tuple(self._object(name, member) for member in self._members(name))
 
-    def _members(self, name: str, kind: type[T]) -> list[T]:
-        members: list[object] = self._read(name, list)
-        of_kind = [member for member in members if isinstance(member, kind)]
-        if len(of_kind) != len(members):
+    def _members(self, name: str) -> list[object]:
+        return cast("list[object]", self._read(name, list))
+
+    def _object(self, name: str, value: object) -> "Data":
+        values = json_object(value)
+        if values is None:
             raise self._malformed(name)
-        return of_kind
+        return Data(values, self._request_id)
 
-    def _decoded(self, name: str, text: str) -> bytes:
+    def _decoded(self, name: str, text: object) -> bytes:
+        if not isinstance(text, str):
+            raise self._malformed(name)
         try:
             return base64.b64decode(text, validate=True)
         except ValueError:

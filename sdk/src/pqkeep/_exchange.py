@@ -44,7 +44,7 @@ class Exchange(Generic[R]):
         return http.build_request(
             self._call.method,
             self._call.path,
-            params=_given(self._call.query),
+            params=_given(self._call.query or {}),
             headers=self._headers,
             content=self._content,
             timeout=httpx2.Timeout(min(left, ATTEMPT_SECONDS), connect=min(left, CONNECT_SECONDS)),

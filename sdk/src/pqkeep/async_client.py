@@ -48,13 +48,13 @@ class AsyncClient:
         self._transport = AsyncTransport(settings)
         rules = Rules(settings.compliance)
         self.compliance_profile: ComplianceProfile | None = settings.compliance
-        self.kem = Kem(self._transport, rules)
-        self.signatures = Signatures(self._transport, rules)
-        self.keys = Keys(self._transport, rules)
-        self.tenants = Tenants(self._transport)
-        self.api_keys = ApiKeys(self._transport)
-        self.audit = Audit(self._transport)
-        self.status = Status(self._transport)
+        self.kem: Kem[AsyncTransport] = Kem(self._transport, rules)
+        self.signatures: Signatures[AsyncTransport] = Signatures(self._transport, rules)
+        self.keys: Keys[AsyncTransport] = Keys(self._transport, rules)
+        self.tenants: Tenants[AsyncTransport] = Tenants(self._transport)
+        self.api_keys: ApiKeys[AsyncTransport] = ApiKeys(self._transport)
+        self.audit: Audit[AsyncTransport] = Audit(self._transport)
+        self.status: Status[AsyncTransport] = Status(self._transport)
 
     async def close(self) -> None:
         """Close the connections."""

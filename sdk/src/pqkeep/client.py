@@ -54,13 +54,13 @@ class Client:
         self._transport = Transport(settings)
         rules = Rules(settings.compliance)
         self.compliance_profile: ComplianceProfile | None = settings.compliance
-        self.kem = Kem(self._transport, rules)
-        self.signatures = Signatures(self._transport, rules)
-        self.keys = Keys(self._transport, rules)
-        self.tenants = Tenants(self._transport)
-        self.api_keys = ApiKeys(self._transport)
-        self.audit = Audit(self._transport)
-        self.status = Status(self._transport)
+        self.kem: Kem[Transport] = Kem(self._transport, rules)
+        self.signatures: Signatures[Transport] = Signatures(self._transport, rules)
+        self.keys: Keys[Transport] = Keys(self._transport, rules)
+        self.tenants: Tenants[Transport] = Tenants(self._transport)
+        self.api_keys: ApiKeys[Transport] = ApiKeys(self._transport)
+        self.audit: Audit[Transport] = Audit(self._transport)
+        self.status: Status[Transport] = Status(self._transport)
 
     def close(self) -> None:
         """Close the connections."""

@@ -17,8 +17,9 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from pqkeep._data import json_object
 from pqkeep.errors import ConfigurationError
 
 DEFAULT = "default"
@@ -37,7 +38,7 @@ class Profile:
     allow_plain_http: bool = False
 
 
-_NAMES = frozenset(each.name for each in fields(Profile))
+_KINDS = {each.name: bool if each.name == "allow_plain_http" else str for each in fields(Profile)}
 
 
 def profile_file() -> Path:
@@ -50,19 +51,17 @@ def read_profile(name: str = DEFAULT) -> Profile:
     """Return a profile. Raises ConfigurationError, also where there is no file or no profile."""
     path = profile_file()
     document = _read(path)
-    profiles = document.get("profiles")
-    if document.keys() != {"profiles"} or not isinstance(profiles, dict):
+    profiles = json_object(document.get("profiles"))
+    if profiles is None or len(document) > 1:
         raise ConfigurationError(f"{path} must have profiles, and nothing else")
-    settings = profiles.get(name)
-    if not isinstance(settings, dict):
+    settings = json_object(profiles.get(name))
+    if settings is None:
         raise ConfigurationError(f"{path} has no such profile", field="profile")
-    for setting, value in settings.items():
-        kind = bool if setting == "allow_plain_http" else str
-        if setting not in _NAMES or type(value) is not kind:
-            raise ConfigurationError(f"{path} has an unknown setting, or one of another type")
+    if any(type(value) is not _KINDS.get(setting) for setting, value in settings.items()):
+        raise ConfigurationError(f"{path} has an unknown setting, or one of another type")
     if "url" not in settings:
         raise ConfigurationError(f"{path} has a profile without url")
-    return Profile(**settings)
+    return Profile(**cast("dict[str, Any]", settings))
 
 
 def _read(path: Path) -> Mapping[str, Any]:

@@ -73,6 +73,6 @@ def _new_api_key(data: Data) -> NewApiKey:
 
 def _rotation(data: Data) -> ApiKeyRotation:
     return ApiKeyRotation(
-        new_key=_new_api_key(data.object("new_key")),
+        new_key=_new_api_key(data.nested("new_key")),
         revoked_version=data.integer_or_none("revoked_version"),
     )

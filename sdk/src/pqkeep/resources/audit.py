@@ -147,11 +147,11 @@ def _record(data: Data) -> AuditRecord:
 
 def _proof(data: Data) -> InclusionProof:
     return InclusionProof(
-        record=_record(data.object("record")),
+        record=_record(data.nested("record")),
         leaf_index=data.integer("leaf_index"),
         size=data.integer("size"),
         path=data.binaries("path"),
-        checkpoint=_checkpoint(data.object("checkpoint")),
+        checkpoint=_checkpoint(data.nested("checkpoint")),
     )
 
 

@@ -1,0 +1,123 @@
+"""Tenants and API keys, by both clients, against the real service."""
+
+from collections.abc import Callable
+from uuid import UUID, uuid4
+
+import pytest
+
+from pqkeep import (
+    AuthenticationError,
+    Client,
+    ConflictError,
+    InvalidRequestError,
+    NotFoundError,
+    PermissionDeniedError,
+    Tenant,
+)
+
+Connect = Callable[..., Client]
+
+
+@pytest.fixture
+def administrator(connect: Connect, service: dict[str, str]) -> Client:
+    """Be the operator, with either client."""
+    return connect(service["base_url"], service["operator_key"])
+
+
+@pytest.fixture
+def tenant(administrator: Client) -> Tenant:
+    """Make a tenant without API keys."""
+    return administrator.tenants.create(f"test {uuid4()}", plan="starter")
+
+
+def test_created_tenant(administrator: Client, tenant: Tenant) -> None:
+    """A new tenant is active, on its plan, and found again; the operator is told more of it."""
+    assert (tenant.plan, tenant.status) == ("starter", "active")
+    assert str(UUID(tenant.id)) == tenant.id
+    assert (tenant.tier, tenant.subscription, tenant.requests_per_minute) == (None, None, None)
+    assert administrator.tenants.get(tenant.id) == tenant
+    (listed,) = (each for each in administrator.tenants.list() if each.id == tenant.id)
+    assert (listed.name, listed.tier, listed.subscription) == (tenant.name, "starter", "active")
+
+
+def test_default_plan(administrator: Client) -> None:
+    """Without a plan a tenant is on the free one."""
+    assert administrator.tenants.create(f"test {uuid4()}").plan == "free"
+
+
+def test_taken_name(administrator: Client, tenant: Tenant) -> None:
+    """A name that is taken is a ConflictError."""
+    with pytest.raises(ConflictError) as caught:
+        administrator.tenants.create(tenant.name)
+    assert (caught.value.status, caught.value.error_code) == (409, "ERR_CONFLICT_001")
+
+
+def test_update(administrator: Client, tenant: Tenant) -> None:
+    """What is named changes, and nothing else."""
+    changed = administrator.tenants.update(tenant.id, tier="growth", requests_per_minute=7)
+    assert (changed.plan, changed.tier, changed.requests_per_minute) == (
+        "professional",
+        "growth",
+        7,
+    )
+    again = administrator.tenants.update(tenant.id, requests_per_minute="plan")
+    assert (again.tier, again.requests_per_minute) == ("growth", None)
+    ended = administrator.tenants.update(tenant.id, subscription="ended")
+    assert (ended.tier, ended.subscription) == ("growth", "ended")
+    with pytest.raises(InvalidRequestError) as caught:
+        administrator.tenants.update(tenant.id, plan="starter", tier="starter")
+    assert (caught.value.status, caught.value.field) == (422, "tier")
+
+
+def test_suspension(administrator: Client, connect: Connect, tenant: Tenant, base_url: str) -> None:
+    """A suspended tenant's requests are refused until it may go on."""
+    own = connect(base_url, administrator.api_keys.create(tenant.id).api_key)
+    assert administrator.tenants.suspend(tenant.id).status == "suspended"
+    with pytest.raises(PermissionDeniedError):
+        own.keys.list()
+    assert administrator.tenants.resume(tenant.id).status == "active"
+    assert own.keys.list() == ()
+
+
+def test_own_tenant(administrator: Client, connect: Connect, tenant: Tenant, base_url: str) -> None:
+    """An API key sees its own tenant, and nobody else's."""
+    own = connect(base_url, administrator.api_keys.create(tenant.id).api_key)
+    assert own.tenants.list() == (own.tenants.get(tenant.id),) == (tenant,)
+    for other in (administrator.tenants.create(f"test {uuid4()}").id, "no/such?tenant", ".."):
+        with pytest.raises(NotFoundError):
+            own.tenants.get(other)
+    with pytest.raises(PermissionDeniedError):
+        own.tenants.create("mine")
+
+
+def test_api_keys(administrator: Client, connect: Connect, tenant: Tenant, base_url: str) -> None:
+    """An API key opens its tenant until it is revoked, which can be done again."""
+    made = administrator.api_keys.create(tenant.id)
+    assert (made.version, made.status) == (1, "active")
+    assert made.api_key.endswith(made.key_last4)
+    assert made.api_key not in repr(made)
+    own = connect(base_url, made.api_key)
+    (listed,) = own.api_keys.list(tenant.id)
+    assert (listed.version, listed.key_last4, listed.revoked_at) == (1, made.key_last4, None)
+    revoked = administrator.api_keys.revoke(tenant.id, version=1)
+    assert (revoked.status, revoked.created_at) == ("revoked", made.created_at)
+    assert revoked.revoked_at is not None
+    with pytest.raises(AuthenticationError):
+        own.keys.list()
+    assert administrator.api_keys.revoke(tenant.id, version=1) == revoked
+    with pytest.raises(NotFoundError):
+        administrator.api_keys.revoke(tenant.id, version=2)
+
+
+def test_rotated_api_key(
+    administrator: Client, connect: Connect, tenant: Tenant, base_url: str
+) -> None:
+    """Rotating replaces the client's own API key; the old one is good for a little longer."""
+    own = connect(base_url, administrator.api_keys.create(tenant.id).api_key)
+    rotation = own.api_keys.rotate(tenant.id)
+    assert (rotation.revoked_version, rotation.new_key.version) == (1, 2)
+    assert rotation.new_key.api_key not in repr(rotation)
+    assert [key.status for key in own.api_keys.list(tenant.id)] == ["revoked", "active"]
+    assert connect(base_url, rotation.new_key.api_key).keys.list() == ()
+    with pytest.raises(ConflictError):
+        own.api_keys.rotate(tenant.id)
