@@ -20,6 +20,7 @@ from typing import Any, cast
 from uuid import uuid4
 
 import pytest
+from sdk.tests.fault_proxy import FaultProxy
 
 from pqkeep import AsyncClient, Client
 
@@ -181,3 +182,10 @@ def answer() -> Iterator[Answer]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@pytest.fixture
+def proxy(base_url: str) -> Iterator[FaultProxy]:
+    """Stand between the client and the service."""
+    with FaultProxy(base_url) as opened:
+        yield opened

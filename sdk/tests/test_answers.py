@@ -1,41 +1,81 @@
 """Answers that pqkeep would not give, and those it seldom gives, from a server that gives them."""
 
 import json
+import re
 from collections.abc import Callable
 
 import pytest
 
-from pqkeep import Client, InternalError, InvalidRequestError, PqkeepError, ServiceUnavailableError
-from pqkeep.errors import BY_STATUS
+import pqkeep
+from pqkeep import (
+    Client,
+    DecryptionError,
+    InternalError,
+    InvalidRequestError,
+    MalformedAnswerError,
+    OutOfServiceError,
+    PqkeepError,
+    UnavailableError,
+    errors,
+)
+from pqkeep._answer import MAX_ANSWER
+from pqkeep.errors import BY_CODE, BY_STATUS, RETRIED
 
 API_KEY = "pqk_" + "0" * 49
 REQUEST_ID = "2b6c6bd4-2f53-4c0e-9d8f-6a5a3c9f7c11"
 Answer = Callable[..., str]
+Connect = Callable[..., Client]
 
 
 @pytest.mark.parametrize("status", BY_STATUS)
-def test_status_decides_the_class(answer: Answer, status: int) -> None:
+def test_status_decides_the_class(connect: Connect, answer: Answer, status: int) -> None:
     """Every status that the specification names has its class, whatever the code."""
     error = {"error_code": "ERR_NEW_001", "message": "no"}
     url = answer(json.dumps({"error": error, "request_id": REQUEST_ID}).encode(), status)
-    with Client(url, API_KEY) as client, pytest.raises(PqkeepError) as caught:
-        client.keys.list()
+    with pytest.raises(PqkeepError) as caught:
+        connect(url, API_KEY).keys.list()
     assert type(caught.value) is BY_STATUS[status]
     assert (caught.value.status, caught.value.request_id) == (status, REQUEST_ID)
     assert str(caught.value) == f"no (ERR_NEW_001, request {REQUEST_ID})"
 
 
+@pytest.mark.parametrize("code", BY_CODE)
+def test_code_decides_the_class(connect: Connect, answer: Answer, code: str) -> None:
+    """Every code that has a class of its own has it whatever the status, below its family's."""
+    url = answer(json.dumps({"error": {"error_code": code, "message": "no"}}).encode(), 400)
+    with pytest.raises(PqkeepError) as caught:
+        connect(url, API_KEY).keys.list()
+    assert type(caught.value) is BY_CODE[code]
+    assert not isinstance(caught.value, UnavailableError)
+
+
 def test_classes() -> None:
-    """Both kinds of bad input are one class, and so are all ways of not being there."""
-    assert BY_STATUS[400] is BY_STATUS[422] is InvalidRequestError
-    assert BY_STATUS[502] is BY_STATUS[503] is BY_STATUS[504] is ServiceUnavailableError
+    """Families are classes: one except clause catches what is alike."""
+    assert issubclass(DecryptionError, InvalidRequestError)
+    assert BY_STATUS[400] is BY_STATUS[405] is BY_STATUS[422] is InvalidRequestError
+    assert all(issubclass(BY_STATUS[status], RETRIED) for status in (429, 500, 502, 503, 504))
+    assert not any(issubclass(BY_STATUS[status], RETRIED) for status in BY_STATUS if status < 429)
 
 
-def test_unknown_status(answer: Answer) -> None:
+def test_tree() -> None:
+    """The tree in the docstring has every class, and its codes those of the tables."""
+    classes = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, PqkeepError)
+    }
+    tree = str(errors.__doc__)
+    assert set(re.findall(r"\b\w+Error\b", tree)) == classes
+    assert classes <= set(pqkeep.__all__)
+    for code, error in BY_CODE.items():
+        assert re.search(rf"{error.__name__}\b.*{code}", tree)
+
+
+def test_unknown_status(connect: Connect, answer: Answer) -> None:
     """An error with a status of no class is a PqkeepError all the same."""
     url = answer(b'{"error": {"error_code": "ERR_TEAPOT_001", "message": "tea"}}', 418)
-    with Client(url, API_KEY) as client, pytest.raises(PqkeepError) as caught:
-        client.keys.list()
+    with pytest.raises(PqkeepError) as caught:
+        connect(url, API_KEY).keys.list()
     assert type(caught.value) is PqkeepError
 
 
@@ -43,16 +83,16 @@ def test_unknown_status(answer: Answer) -> None:
     ("header", "seconds"),
     [("7", 7), ("-7", None), ("soon", None), ("9" * 5000, None), ("Fri, 13 Nov 2026", None)],
 )
-def test_retry_after(answer: Answer, header: str, seconds: int | None) -> None:
+def test_retry_after(connect: Connect, answer: Answer, header: str, seconds: int | None) -> None:
     """Retry-After counts if it is seconds, and does no harm if it is anything else."""
     body = b'{"error": {"error_code": "ERR_SERVICE_001", "message": "no"}}'
     url = answer(body, 503, (("Retry-After", header),))
-    with Client(url, API_KEY) as client, pytest.raises(ServiceUnavailableError) as caught:
-        client.keys.list()
+    with pytest.raises(OutOfServiceError) as caught:
+        connect(url, API_KEY).keys.list()
     assert caught.value.retry_after == seconds
 
 
-@pytest.mark.parametrize("status", [200, 404, 503])
+@pytest.mark.parametrize("status", [200, 404, 418])
 @pytest.mark.parametrize(
     "body",
     [
@@ -66,43 +106,49 @@ def test_retry_after(answer: Answer, header: str, seconds: int | None) -> None:
         b'{"data": ' + b"[" * 100_000,
     ],
 )
-def test_no_envelope(answer: Answer, body: bytes, status: int) -> None:
-    """An answer that is no envelope is an InternalError that does not hold the answer."""
-    with Client(answer(body, status), API_KEY) as client, pytest.raises(InternalError) as caught:
-        client.keys.list()
+def test_no_envelope(connect: Connect, answer: Answer, body: bytes, status: int) -> None:
+    """An answer that is no envelope is a MalformedAnswerError that does not hold the answer."""
+    with pytest.raises(MalformedAnswerError) as caught:
+        connect(answer(body, status), API_KEY).keys.list()
     assert caught.value.status == status
     assert caught.value.__context__ is None
 
 
-def test_data_with_an_error_status(answer: Answer) -> None:
+def test_endless(connect: Connect, answer: Answer) -> None:
+    """An answer that is too long to be one is not read to its end."""
+    with pytest.raises(MalformedAnswerError):
+        connect(answer(b" " * (MAX_ANSWER + 1)), API_KEY).keys.list()
+
+
+def test_data_with_an_error_status(connect: Connect, answer: Answer) -> None:
     """Data does not make a success of an error."""
     url = answer(b'{"data": {"valid": true}}', 500)
-    with Client(url, API_KEY) as client, pytest.raises(InternalError):
-        client.signatures.verify(b"", b"", key_version=1)
+    with pytest.raises(InternalError):
+        connect(url, API_KEY).signatures.verify(b"", b"", key_version=1)
 
 
-def test_redirect(answer: Answer) -> None:
+def test_redirect(connect: Connect, answer: Answer) -> None:
     """A redirect is not followed: the API key goes nowhere else."""
     elsewhere = answer(b'{"data": {"keys": [], "total": 0}}')
     url = answer(b"", 307, (("Location", elsewhere),))
-    with Client(url, API_KEY) as client, pytest.raises(InternalError) as caught:
-        client.keys.list()
+    with pytest.raises(MalformedAnswerError) as caught:
+        connect(url, API_KEY).keys.list()
     assert caught.value.status == 307
 
 
-def test_broken_compression(answer: Answer) -> None:
-    """An answer that does not decompress is an InternalError."""
+def test_broken_compression(connect: Connect, answer: Answer) -> None:
+    """An answer that does not decompress is a MalformedAnswerError."""
     url = answer(b"not gzip", 200, (("Content-Encoding", "gzip"),))
-    with Client(url, API_KEY) as client, pytest.raises(InternalError):
-        client.keys.list()
+    with pytest.raises(MalformedAnswerError):
+        connect(url, API_KEY).keys.list()
 
 
 @pytest.mark.parametrize("valid", ["true", "false", 1, 0, None, []])
-def test_only_true_is_true(answer: Answer, valid: object) -> None:
+def test_only_true_is_true(connect: Connect, answer: Answer, valid: object) -> None:
     """A signature is valid if the answer is true, and not if it is anything that counts as true."""
     url = answer(json.dumps({"data": {"valid": valid}}).encode())
-    with Client(url, API_KEY) as client, pytest.raises(InternalError) as caught:
-        client.signatures.verify(b"", b"", key_version=1)
+    with pytest.raises(MalformedAnswerError) as caught:
+        connect(url, API_KEY).signatures.verify(b"", b"", key_version=1)
     assert caught.value.field == "valid"
 
 
@@ -116,11 +162,12 @@ def test_only_true_is_true(answer: Answer, valid: object) -> None:
         ("public_key", "clé="),
         ("public_key", "AAA"),
         ("created_at", "yesterday"),
+        ("created_at", "2026-01-01T00:00:00"),
         ("created_at", 0),
     ],
 )
-def test_malformed_field(answer: Answer, field: str, value: object) -> None:
-    """A field of the wrong type or form is an InternalError that names it and the request."""
+def test_malformed_field(connect: Connect, answer: Answer, field: str, value: object) -> None:
+    """A field of the wrong type or form is a MalformedAnswerError that names it and the request."""
     key = {
         "key_version": 1,
         "algorithm": "Kyber768",
@@ -130,13 +177,13 @@ def test_malformed_field(answer: Answer, field: str, value: object) -> None:
     }
     envelope = {"data": {"keys": [key, key | {field: value}]}, "request_id": REQUEST_ID}
     url = answer(json.dumps(envelope).encode())
-    with Client(url, API_KEY) as client, pytest.raises(InternalError) as caught:
-        client.keys.list()
+    with pytest.raises(MalformedAnswerError) as caught:
+        connect(url, API_KEY).keys.list()
     assert (caught.value.field, caught.value.request_id) == (field, REQUEST_ID)
 
 
-def test_list_of_something_else(answer: Answer) -> None:
-    """A list of keys that has something else in it is an InternalError."""
+def test_list_of_something_else(connect: Connect, answer: Answer) -> None:
+    """A list of keys that has something else in it is a MalformedAnswerError."""
     url = answer(b'{"data": {"keys": ["Kyber768"]}}')
-    with Client(url, API_KEY) as client, pytest.raises(InternalError):
-        client.keys.list()
+    with pytest.raises(MalformedAnswerError):
+        connect(url, API_KEY).keys.list()

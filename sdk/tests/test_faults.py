@@ -1,0 +1,286 @@
+"""What networks do to requests: the exceptions, what is asked again, no change made twice."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sdk.tests.fault_proxy import (
+    Fault,
+    FaultProxy,
+    answered,
+    closed_after,
+    half_a_body,
+    noise,
+    refused,
+    reset_after,
+    reset_before,
+    silence,
+    trickle,
+)
+
+from pqkeep import (
+    AsyncClient,
+    AuthenticationError,
+    BadGatewayError,
+    Client,
+    ConflictError,
+    ConnectionFailedError,
+    DeadlineExceededError,
+    GatewayTimeoutError,
+    InternalError,
+    InvalidRequestError,
+    MalformedAnswerError,
+    NotFoundError,
+    OutOfServiceError,
+    PermissionDeniedError,
+    PqkeepError,
+    RateLimitError,
+)
+from pqkeep._attempts import Attempts
+
+KEM = "Kyber768"
+Connect = Callable[..., Client]
+
+PASSING: dict[str, tuple[Fault, type[PqkeepError]]] = {
+    "reset before": (reset_before, ConnectionFailedError),
+    "reset after": (reset_after, ConnectionFailedError),
+    "closed after": (closed_after, ConnectionFailedError),
+    "half a body": (half_a_body, ConnectionFailedError),
+    "noise": (noise, ConnectionFailedError),
+    "ERR_INTERNAL_001": (refused(500, "ERR_INTERNAL_001"), InternalError),
+    "ERR_CRYPTO_001": (refused(500, "ERR_CRYPTO_001"), InternalError),
+    "ERR_BAD_GATEWAY_001": (refused(502, "ERR_BAD_GATEWAY_001"), BadGatewayError),
+    "ERR_SERVICE_001": (refused(503, "ERR_SERVICE_001", "Retry-After: 1"), OutOfServiceError),
+    "ERR_TIMEOUT_001": (refused(504, "ERR_TIMEOUT_001"), GatewayTimeoutError),
+    "ERR_RATE_LIMIT_001": (refused(429, "ERR_RATE_LIMIT_001", "Retry-After: 1"), RateLimitError),
+    "a balancer's 503": (answered(503, b"<h1>No server</h1>"), OutOfServiceError),
+}
+"""What may pass: the fault, and the exception where nobody asks again."""
+
+LASTING: dict[str, tuple[Fault, type[PqkeepError]]] = {
+    "ERR_INVALID_001": (refused(400, "ERR_INVALID_001"), InvalidRequestError),
+    "ERR_AUTH_001": (refused(401, "ERR_AUTH_001"), AuthenticationError),
+    "ERR_FORBIDDEN_001": (refused(403, "ERR_FORBIDDEN_001"), PermissionDeniedError),
+    "ERR_NOT_FOUND_001": (refused(404, "ERR_NOT_FOUND_001"), NotFoundError),
+    "ERR_CONFLICT_001": (refused(409, "ERR_CONFLICT_001"), ConflictError),
+    "a page": (answered(200, b"<h1>It works!</h1>"), MalformedAnswerError),
+    "half an envelope": (answered(200, b'{"data": {"keys": ['), MalformedAnswerError),
+    "a page's 404": (answered(404, b"<h1>Not here</h1>"), MalformedAnswerError),
+}
+"""What does not pass."""
+
+BROKEN = [reset_before, reset_after, closed_after, half_a_body]
+"""After which a change may have been made, or not."""
+
+
+def in_folder(path: Path) -> list[Path]:
+    """Return what is in a folder."""
+    return list(path.iterdir())
+
+
+@pytest.mark.parametrize("name", PASSING | LASTING)
+def test_exceptions(connect: Connect, proxy: FaultProxy, api_key: str, name: str) -> None:
+    """Each fault is its own exception, that knows its request and holds no secret."""
+    fault, expected = (PASSING | LASTING)[name]
+    proxy.faults.append(fault)
+    with pytest.raises(PqkeepError) as caught:
+        connect(proxy.url, api_key).kem.encrypt(b"a secret")
+    assert type(caught.value) is expected
+    (seen,) = proxy.seen
+    assert caught.value.request_id == seen.headers["x-request-id"]
+    assert caught.value.__cause__ is caught.value.__context__ is None
+    shown = f"{caught.value!s} {caught.value!r} {vars(caught.value)}"
+    assert api_key not in shown
+    assert json.loads(seen.raw.partition(b"\r\n\r\n")[2])["plaintext"] not in shown
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_what_is_asked_again(connect: Connect, proxy: FaultProxy, api_key: str, name: str) -> None:
+    """What may pass is asked again, under the same request id, until it is answered."""
+    proxy.faults += [PASSING[name][0]] * (
+        1 if name in {"ERR_SERVICE_001", "ERR_RATE_LIMIT_001"} else 2
+    )
+    assert connect(proxy.url, api_key, retries=5).keys.list() == ()
+    assert not proxy.faults
+    assert len({seen.headers["x-request-id"] for seen in proxy.seen}) == 1
+
+
+@pytest.mark.parametrize("name", LASTING)
+def test_what_is_not_asked_again(
+    connect: Connect, proxy: FaultProxy, api_key: str, name: str
+) -> None:
+    """What does not pass is asked once."""
+    proxy.faults += [LASTING[name][0]] * 3
+    with pytest.raises(LASTING[name][1]):
+        connect(proxy.url, api_key, retries=5).keys.list()
+    assert len(proxy.seen) == 1
+
+
+def test_giving_up(connect: Connect, proxy: FaultProxy, api_key: str) -> None:
+    """After so many retries the last failure is raised."""
+    proxy.faults += [*[reset_before] * 2, *[refused(502, "ERR_BAD_GATEWAY_001")] * 9]
+    with pytest.raises(BadGatewayError):
+        connect(proxy.url, api_key, retries=2).keys.list()
+    assert len(proxy.seen) == 3
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_rotations_through_faults(
+    connect: Connect, proxy: FaultProxy, api_key: str, fault: Fault
+) -> None:
+    """Each call of rotate makes one version, however often it has to be sent."""
+    client = connect(proxy.url, api_key, retries=5)
+    proxy.faults.append(fault)
+    assert client.keys.generate(KEM).key_version == 1
+    for version in (2, 3):
+        proxy.faults += [fault, fault]
+        assert client.keys.rotate(KEM).key_version == version
+    assert [key.key_version for key in client.keys.list()] == [1, 2, 3]
+    sent = [seen.headers["idempotency-key"] for seen in proxy.seen if "POST" in seen.line]
+    assert [sent.count(key) for key in dict.fromkeys(sent)] == [2, 3, 3]
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_administration_through_faults(
+    connect: Connect, proxy: FaultProxy, service: dict[str, str], fault: Fault
+) -> None:
+    """One tenant is made, and one API key a call; changes that are repeated change no more."""
+    operator = connect(proxy.url, service["operator_key"], retries=5)
+    name = f"test {time.monotonic_ns()}"
+    proxy.faults.append(fault)
+    tenant = operator.tenants.create(name)
+    proxy.faults.append(fault)
+    first = operator.api_keys.create(tenant.id)
+    proxy.faults.append(fault)
+    rotation = operator.api_keys.rotate(tenant.id)
+    assert (first.version, rotation.revoked_version, rotation.new_key.version) == (1, 1, 2)
+    proxy.faults.append(fault)
+    assert operator.api_keys.revoke(tenant.id, version=2).status == "revoked"
+    proxy.faults.append(fault)
+    assert operator.tenants.suspend(tenant.id).status == "suspended"
+    assert [each.name for each in operator.tenants.list()].count(name) == 1
+    assert [each.version for each in operator.api_keys.list(tenant.id)] == [1, 2]
+
+
+def test_a_rotated_api_key_is_told_once_more(
+    connect: Connect, proxy: FaultProxy, api_key: str
+) -> None:
+    """A client whose own API key was rotated, and the answer lost, is given the new one."""
+    client = connect(proxy.url, api_key, retries=5)
+    (tenant,) = client.tenants.list()
+    proxy.faults.append(reset_after)
+    made = client.api_keys.rotate(tenant.id).new_key
+    assert connect(proxy.url, made.api_key).keys.list() == ()
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_retirement_through_faults(
+    connect: Connect, proxy: FaultProxy, api_key: str, fault: Fault
+) -> None:
+    """A key is retired, however often it is asked for."""
+    client = connect(proxy.url, api_key, retries=5)
+    client.keys.generate(KEM)
+    proxy.faults += [fault, fault]
+    assert client.keys.retire(KEM, key_version=1).status == "retired"
+
+
+def test_looking_needs_no_idempotency_key(
+    connect: Connect, proxy: FaultProxy, api_key: str
+) -> None:
+    """What changes nothing carries no Idempotency-Key."""
+    client = connect(proxy.url, api_key)
+    client.keys.list()
+    with pytest.raises(NotFoundError):
+        client.signatures.sign(b"")
+    assert len(proxy.seen) == 2
+    assert all("idempotency-key" not in seen.headers for seen in proxy.seen)
+
+
+def test_request_id_in_the_log(connect: Connect, proxy: FaultProxy, api_key: str) -> None:
+    """The request id of a call is in the audit log, and each call has its own."""
+    client = connect(proxy.url, api_key)
+    client.keys.generate(KEM)
+    client.kem.encrypt(b"")
+    sent = [seen.headers["x-request-id"] for seen in proxy.seen]
+    logged = [record.request_id for record in client.audit.records()]
+    assert logged[-2:] == sent
+    assert len(set(sent)) == 2
+
+
+@pytest.mark.parametrize("fault", [silence, trickle])
+def test_deadline(connect: Connect, proxy: FaultProxy, api_key: str, fault: Fault) -> None:
+    """An answer that does not come in time, or not whole, is not waited for."""
+    proxy.faults += [fault] * 9
+    client = connect(proxy.url, api_key, timeout=0.5, retries=5)
+    began = time.monotonic()
+    with pytest.raises(DeadlineExceededError):
+        client.audit.keys()
+    assert 0.5 <= time.monotonic() - began < 4
+    assert len(proxy.seen) == 1
+
+
+def test_deadline_of_all_attempts(connect: Connect, proxy: FaultProxy, api_key: str) -> None:
+    """The deadline is one for all attempts: what cannot be in time is not begun."""
+    proxy.faults += [refused(503, "ERR_SERVICE_001", "Retry-After: 3")] * 9
+    client = connect(proxy.url, api_key, timeout=2.0, retries=9)
+    began = time.monotonic()
+    with pytest.raises(OutOfServiceError) as caught:
+        client.keys.list()
+    assert time.monotonic() - began < 2
+    assert (caught.value.retry_after, len(proxy.seen)) == (3, 1)
+
+
+def test_retry_after(connect: Connect, proxy: FaultProxy, api_key: str) -> None:
+    """A pause is never shorter than the service says."""
+    proxy.faults.append(refused(429, "ERR_RATE_LIMIT_001", "Retry-After: 1"))
+    began = time.monotonic()
+    assert connect(proxy.url, api_key, retries=1).keys.list() == ()
+    assert time.monotonic() - began >= 1
+
+
+def test_pauses() -> None:
+    """Pauses double up to five seconds, at least half of each fixed, and no two clients agree."""
+    failure = OutOfServiceError("away")
+
+    def pauses() -> list[float]:
+        attempts = Attempts(3600, 8)
+        return [attempts.pause_after(failure) or 0 for _ in range(9)]
+
+    for pause, most in zip(pauses(), (0.2, 0.4, 0.8, 1.6, 3.2, 5, 5, 5, 0), strict=True):
+        assert most / 2 <= pause <= most
+    assert pauses() != pauses()
+
+
+def test_export_through_faults(
+    connect: Connect, proxy: FaultProxy, api_key: str, tmp_path: Path
+) -> None:
+    """A broken export begins again; one that stays broken leaves no file."""
+    client = connect(proxy.url, api_key, retries=1)
+    time.sleep(1.1)  # until a checkpoint covers the tenant's first records
+    proxy.faults += [half_a_body, half_a_body, half_a_body]
+    with pytest.raises(ConnectionFailedError):
+        client.audit.export(tmp_path / "export.jsonl")
+    assert in_folder(tmp_path) == []
+    assert client.audit.export(tmp_path / "export.jsonl") == 2
+
+
+async def test_cancelled(proxy: FaultProxy, api_key: str, tmp_path: Path) -> None:
+    """A call that is cancelled ends at once with CancelledError; the client can still be used."""
+    async with AsyncClient(proxy.url, api_key) as client:
+        proxy.faults += [silence, trickle]
+        waiting = (client.keys.list(), client.audit.export(tmp_path / "export.jsonl"))
+        for call in waiting:
+            task = asyncio.create_task(call)
+            await asyncio.sleep(0.3)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert in_folder(tmp_path) == []
+        proxy.faults.append(silence)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(client.keys.list(), 0.3)
+        assert len(proxy.seen) == 3
+        assert await client.keys.list() == ()
