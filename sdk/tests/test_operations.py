@@ -131,7 +131,7 @@ def test_file_signatures(client: Client, tmp_path: Path, name: HashAlgorithm | N
     client.keys.generate(SIGNATURE)
     path = tmp_path / "contract"
     path.write_bytes(b"clause\n" * 100_000)
-    chosen = {} if name is None else {"hash_algorithm": name}
+    chosen: Any = {} if name is None else {"hash_algorithm": name}
     signed = client.signatures.sign_file(path, **chosen)
     used = name or HashAlgorithm.SHA_512
     assert signed.hash_algorithm == used

@@ -1,0 +1,105 @@
+"""What is written about the client is true: the examples run, and nothing is left out."""
+
+import inspect
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import pqkeep
+from pqkeep import Client, _attempts, _settings, errors
+from pqkeep.profiles import Profile, profile_file, read_profile
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = (ROOT / "docs" / "sdk.md").read_text()
+RESOURCES = ("kem", "signatures", "keys", "tenants", "api_keys", "audit", "status")
+
+
+def programs(text: str) -> str:
+    """Return the Python in a document, as one program."""
+    return "".join(re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
+
+
+def run(program: str, **names: object) -> dict[str, object]:
+    """Run a program; return what it defines."""
+    exec(compile(program, "documentation", "exec"), names)  # noqa: S102 - it is our own
+    return names
+
+
+def test_examples(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, service: dict[str, str], api_key: str
+) -> None:
+    """The examples run one after the other, with address and key in the environment."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PQKEEP_URL", service["base_url"])
+    monkeypatch.setenv("PQKEEP_API_KEY", api_key)
+    defined = run(programs(DOCUMENT), operator_key=service["operator_key"])
+    assert isinstance(defined["count"], int)
+
+
+def test_profiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The profiles in the document are read as they stand."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    profile_file().parent.mkdir()
+    profile_file().touch(0o600)
+    (example,) = re.findall(r"^```toml\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE)
+    profile_file().write_text(example)
+    assert read_profile().api_key_file == "/run/secrets/pqkeep"
+    assert read_profile("staging").compliance_profile == "cnsa-2.0"
+
+
+def test_readme(base_url: str, api_key: str) -> None:
+    """The example in the README runs, with an API key that has a key."""
+    program = programs((ROOT / "README.md").read_text())
+    assert '"http://127.0.0.1:8080", "pqk_…"' in program
+    with Client(base_url, api_key) as client:
+        client.keys.generate("Kyber768")
+        run(program.replace("http://127.0.0.1:8080", base_url).replace("pqk_…", api_key))
+        assert client.keys.active("Kyber768").key_version == 2
+
+
+def test_docstring(base_url: str, api_key: str) -> None:
+    """The example in the package's docstring runs as it stands."""
+    lines = str(pqkeep.__doc__).splitlines()
+    example = textwrap.dedent("\n".join(line for line in lines if line.startswith("    ")))
+    assert run(example, base_url=base_url, api_key=api_key)["opened"] == b"a secret"
+
+
+def test_the_tree() -> None:
+    """The document has the tree of errors as errors.py has it."""
+    lines = [line for line in str(errors.__doc__).splitlines() if line.startswith("    ")]
+    assert textwrap.dedent("\n".join(lines)) in DOCUMENT
+
+
+def test_every_method() -> None:
+    """The document's table has every method of every resource, and no other."""
+    table = dict(re.findall(r"^\| `client\.(\w+)` \| (.*) \|$", DOCUMENT, re.MULTILINE))
+    assert tuple(table) == RESOURCES
+    with Client("http://127.0.0.1", "key") as client:
+        for name in RESOURCES:
+            public = {each for each in dir(getattr(client, name)) if not each.startswith("_")}
+            assert set(re.findall(r"`(\w+)`", table[name])) == public
+
+
+def test_every_setting() -> None:
+    """The document names every argument, every variable and every setting of a profile."""
+    arguments = set(inspect.signature(Client).parameters)
+    for name in arguments | set(Profile.__dataclass_fields__):
+        assert f"`{name}`" in DOCUMENT
+    sources = "".join(path.read_text() for path in (ROOT / "sdk" / "src" / "pqkeep").glob("*.py"))
+    variables = set(re.findall(r'"(PQKEEP_\w+)"', sources))
+    assert len(variables) == 5
+    assert all(f"`{variable}`" in DOCUMENT for variable in variables)
+
+
+def test_numbers() -> None:
+    """The numbers in the document are those of the program."""
+    assert f"`timeout` (seconds, {_settings.TIMEOUT:.0f})" in DOCUMENT
+    assert f"`retries` ({_settings.RETRIES})" in DOCUMENT
+    assert f"at most {_attempts.ATTEMPT_SECONDS:.0f} seconds" in DOCUMENT
+    assert f"connecting, {_attempts.CONNECT_SECONDS:.0f} seconds" in DOCUMENT
+    assert (
+        f"{_attempts.FIRST_PAUSE} seconds at first and double up to {_attempts.LONGEST_PAUSE:.0f}"
+        in DOCUMENT
+    )
