@@ -192,7 +192,7 @@ def test_impossible_api_keys(api_key: str) -> None:
 
 @pytest.mark.parametrize(
     "base_url",
-    ["127.0.0.1:8080", "ftp://h", "http://", "http://h:x", "https://u:p@h", "https://h/?a=b"],
+    ["", "127.0.0.1:8080", "ftp://h", "http://", "http://h:x", "https://u:p@h", "https://h/?a=b"],
 )
 def test_impossible_addresses(base_url: str) -> None:
     """What cannot be the service's address is refused before it is used."""

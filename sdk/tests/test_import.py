@@ -43,4 +43,4 @@ def test_every_public_name_is_there() -> None:
     assert all(hasattr(pqkeep, name) for name in pqkeep.__all__)
     assert pqkeep.__all__ == sorted(pqkeep.__all__)
     with pytest.raises(AttributeError, match="AsynchronousClient"):
-        pqkeep.AsynchronousClient  # noqa: B018
+        pqkeep.AsynchronousClient  # type: ignore[attr-defined]  # noqa: B018

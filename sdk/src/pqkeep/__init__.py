@@ -13,7 +13,7 @@ asked again is asked again, and no change is made twice. AsyncClient has the sam
 awaited.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pqkeep.algorithms import Algorithm, HashAlgorithm
 from pqkeep.errors import (
@@ -72,6 +72,20 @@ from pqkeep.models import (
 if TYPE_CHECKING:
     from pqkeep.async_client import AsyncClient
     from pqkeep.client import Client
+else:
+
+    def __getattr__(name: str) -> type:
+        """Load a client when it is asked for: httpx2 takes longer than everything else."""
+        if name == "Client":
+            from pqkeep.client import Client  # noqa: PLC0415
+
+            return Client
+        if name == "AsyncClient":
+            from pqkeep.async_client import AsyncClient  # noqa: PLC0415
+
+            return AsyncClient
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "Algorithm",
@@ -127,16 +141,3 @@ __all__ = [
     "WrappedKey",
     "WrappingInputError",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Load a client when it is asked for: httpx2 takes longer than everything else."""
-    if name == "Client":
-        from pqkeep.client import Client  # noqa: PLC0415
-
-        return Client
-    if name == "AsyncClient":
-        from pqkeep.async_client import AsyncClient  # noqa: PLC0415
-
-        return AsyncClient
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

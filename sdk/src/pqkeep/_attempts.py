@@ -10,7 +10,7 @@ from secrets import SystemRandom
 
 from pqkeep.errors import RETRIED, PqkeepError
 
-FIRST_PAUSE = 0.2
+FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 ATTEMPT_SECONDS = 15.0
 """How long one attempt waits: the service answers within 10 seconds, if only that it cannot."""

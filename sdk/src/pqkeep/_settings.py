@@ -17,7 +17,7 @@ from pqkeep.errors import ConfigurationError
 from pqkeep.profiles import DEFAULT, Profile, read_profile
 
 TIMEOUT = 30.0
-RETRIES = 5
+RETRIES = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,14 +86,14 @@ class Settings:
         allow_plain_http: bool,
     ) -> Self:
         """Find what was not given. Raises ConfigurationError."""
-        url = base_url or os.environ.get("PQKEEP_URL")
+        url = base_url if base_url is not None else os.environ.get("PQKEEP_URL") or None
         key = api_key if api_key is not None else _environment_key()
         name = profile or os.environ.get("PQKEEP_PROFILE")
-        stored = read_profile(name or DEFAULT) if name or not url else None
+        stored = read_profile(name or DEFAULT) if name or url is None else None
         if stored is not None:
             if key is None and url not in {None, stored.url}:
                 raise ConfigurationError("the profile's API key is for the profile's address only")
-            url = url or stored.url
+            url = stored.url if url is None else url
             key = key if key is not None else _profile_key(stored)
         if url is None or key is None:
             raise ConfigurationError("there is no API key: give one, or set PQKEEP_API_KEY_FILE")

@@ -13,16 +13,21 @@ from pqkeep.errors import ComplianceError, ConfigurationError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComplianceProfile:
-    """The algorithms of a profile; the service's operations have no others."""
+    """The algorithms of a profile. None of them wraps keys."""
 
     name: str
     kem: str
     signature: str
     hashes: frozenset[str]
-    wrap: frozenset[str]
-    """For keys that the service wraps; empty: there is none that it could use."""
     cipher: str
     """For encryption at home."""
+
+    def require(self, named: str, allowed: Collection[str], what: str) -> str:
+        """Return an algorithm that is allowed. Raises ComplianceError for others."""
+        if named not in allowed:
+            those = " and ".join(sorted(allowed))
+            raise ComplianceError(f"{self.name} has {those} for {what}", field="algorithm")
+        return named
 
 
 PROFILES: Mapping[str, ComplianceProfile] = {
@@ -33,7 +38,6 @@ PROFILES: Mapping[str, ComplianceProfile] = {
             kem=Algorithm.ML_KEM_1024,
             signature=Algorithm.ML_DSA_87,
             hashes=frozenset({HashAlgorithm.SHA_384, HashAlgorithm.SHA_512}),
-            wrap=frozenset(),
             cipher="AES-256-GCM",
         ),
     )
@@ -64,35 +68,30 @@ class Rules:
         """Decide on the algorithm of an encryption or an encapsulation, or of their undoing."""
         if self.profile is None:
             return named
-        self._require({self.profile.kem, None}, named, "KEM operations")
-        return self.profile.kem
+        pinned = self.profile.kem
+        return self.profile.require(named or pinned, {pinned}, "KEM operations")
 
     def signature(self, named: str | None) -> str | None:
         """Decide on the algorithm of a signature."""
         if self.profile is None:
             return named
-        self._require({self.profile.signature, None}, named, "signatures")
-        return self.profile.signature
+        pinned = self.profile.signature
+        return self.profile.require(named or pinned, {pinned}, "signatures")
 
     def wrap(self, named: str | None) -> str | None:
         """Decide on the algorithm that wraps a key."""
         if self.profile is not None:
-            self._require(self.profile.wrap, named, "key wrap")
+            raise ComplianceError(f"{self.profile.name} has no algorithm for key wrap")
         return named
 
     def hash(self, named: str) -> str:
         """Decide on the algorithm of a hash."""
-        if self.profile is not None:
-            self._require(self.profile.hashes, named, "hashes")
-        return named
+        if self.profile is None:
+            return named
+        return self.profile.require(named, self.profile.hashes, "hashes")
 
     def key(self, named: str) -> str:
         """Decide on the algorithm of a key."""
-        if self.profile is not None:
-            self._require({self.profile.kem, self.profile.signature}, named, "keys")
-        return named
-
-    def _require(self, allowed: Collection[str | None], named: str | None, what: str) -> None:
-        if self.profile is not None and named not in allowed:
-            those = " and ".join(sorted(filter(None, allowed))) or "no algorithm"
-            raise ComplianceError(f"{self.profile.name} has {those} for {what}")
+        if self.profile is None:
+            return named
+        return self.profile.require(named, {self.profile.kem, self.profile.signature}, "keys")
