@@ -120,6 +120,12 @@ def new_api_key(operator: Client) -> Callable[[], str]:
     return make
 
 
+@pytest.fixture(scope="session")
+def idle_api_key(new_api_key: Callable[[], str]) -> str:
+    """Return an API key of a tenant that never has keys, for tests that need none."""
+    return new_api_key()
+
+
 @pytest.fixture(params=["sync", "async"])
 def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
     """Make clients of either kind that look the same, and close them.

@@ -43,36 +43,40 @@ def profile(name: str, url: str, rest: str) -> str:
 
 
 @pytest.fixture
-def key_file(tmp_path: Path, api_key: str) -> Path:
+def key_file(tmp_path: Path, idle_api_key: str) -> Path:
     """Return a file with the API key and a line feed."""
     path = tmp_path / "api-key"
-    path.write_text(f"{api_key}\n")
+    path.write_text(f"{idle_api_key}\n")
     return path
 
 
 def test_environment(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch, base_url: str, api_key: str, key_file: Path
+    connect: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+    base_url: str,
+    idle_api_key: str,
+    key_file: Path,
 ) -> None:
     """Address and API key come from the environment, the key by itself or in a file."""
     monkeypatch.setenv("PQKEEP_URL", base_url)
-    monkeypatch.setenv("PQKEEP_API_KEY", api_key)
+    monkeypatch.setenv("PQKEEP_API_KEY", idle_api_key)
     assert connect().keys.list() == ()
     monkeypatch.delenv("PQKEEP_API_KEY")
     monkeypatch.setenv("PQKEEP_API_KEY_FILE", str(key_file))
     assert connect().keys.list() == ()
-    monkeypatch.setenv("PQKEEP_API_KEY", api_key)
+    monkeypatch.setenv("PQKEEP_API_KEY", idle_api_key)
     with pytest.raises(ConfigurationError, match="not both"):
         connect()
 
 
 def test_arguments_come_first(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch, base_url: str, api_key: str
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, base_url: str, idle_api_key: str
 ) -> None:
     """What is given as an argument wins over the environment."""
     monkeypatch.setenv("PQKEEP_URL", NOWHERE)
     monkeypatch.setenv("PQKEEP_API_KEY", NEVER_MADE)
     monkeypatch.setenv("PQKEEP_API_KEY_FILE", "/nowhere")
-    assert connect(base_url, api_key).keys.list() == ()
+    assert connect(base_url, idle_api_key).keys.list() == ()
 
 
 def test_environment_comes_before_the_profile(
@@ -80,12 +84,12 @@ def test_environment_comes_before_the_profile(
     monkeypatch: pytest.MonkeyPatch,
     write_profiles: Write,
     base_url: str,
-    api_key: str,
+    idle_api_key: str,
 ) -> None:
     """Address and API key of the environment win over those of a profile."""
     write_profiles(profile("default", NOWHERE, f'api_key = "{NEVER_MADE}"'))
     monkeypatch.setenv("PQKEEP_URL", base_url)
-    monkeypatch.setenv("PQKEEP_API_KEY", api_key)
+    monkeypatch.setenv("PQKEEP_API_KEY", idle_api_key)
     assert connect().keys.list() == ()
     assert connect(profile="default").keys.list() == ()
 
@@ -95,14 +99,16 @@ def test_profiles(
     monkeypatch: pytest.MonkeyPatch,
     write_profiles: Write,
     base_url: str,
-    api_key: str,
+    idle_api_key: str,
     key_file: Path,
 ) -> None:
     """A profile is named by argument or environment; else it is the default one."""
     write_profiles(
-        profile("default", base_url, f'api_key = "{api_key}"')
+        profile("default", base_url, f'api_key = "{idle_api_key}"')
         + profile("by-file", base_url, f'api_key_file = "{key_file}"')
-        + profile("strict", base_url, f'api_key = "{api_key}"\ncompliance_profile = "cnsa-2.0"')
+        + profile(
+            "strict", base_url, f'api_key = "{idle_api_key}"\ncompliance_profile = "cnsa-2.0"'
+        )
         + profile("other", NOWHERE, f'api_key = "{NEVER_MADE}"')
     )
     assert connect().keys.list() == ()
@@ -224,12 +230,12 @@ def test_this_machine(host: str) -> None:
 
 
 def test_no_proxy_for_plain_http(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch, base_url: str, api_key: str
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, base_url: str, idle_api_key: str
 ) -> None:
     """What is not encrypted goes to the service itself, whatever proxy the environment names."""
     monkeypatch.setenv("HTTP_PROXY", NOWHERE)
     monkeypatch.setenv("ALL_PROXY", NOWHERE)
-    assert connect(base_url, api_key).keys.list() == ()
+    assert connect(base_url, idle_api_key).keys.list() == ()
 
 
 @pytest.fixture
@@ -268,21 +274,21 @@ def test_ca_file(
     write_profiles: Write,
     certificate: Path,
     base_url: str,
-    api_key: str,
+    idle_api_key: str,
 ) -> None:
     """A certificate is accepted if the CA file vouches for it, and otherwise nothing is sent."""
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(certificate, certificate.with_suffix(".key"))
     with FaultProxy(base_url, tls) as proxy:
         with pytest.raises(ConnectionFailedError, match="CERTIFICATE_VERIFY_FAILED"):
-            connect(proxy.url, api_key).keys.list()
+            connect(proxy.url, idle_api_key).keys.list()
         assert proxy.seen == []
-        assert connect(proxy.url, api_key, ca_file=certificate).keys.list() == ()
-        rest = f'api_key = "{api_key}"\nca_file = "{certificate}"'
+        assert connect(proxy.url, idle_api_key, ca_file=certificate).keys.list() == ()
+        rest = f'api_key = "{idle_api_key}"\nca_file = "{certificate}"'
         write_profiles(profile("default", proxy.url, rest))
         assert connect().keys.list() == ()
         monkeypatch.setenv("PQKEEP_CA_FILE", str(certificate))
-        assert connect(proxy.url, api_key).keys.list() == ()
+        assert connect(proxy.url, idle_api_key).keys.list() == ()
 
 
 @pytest.mark.parametrize("content", [None, "", "no certificate"])
