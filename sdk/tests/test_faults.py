@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx2
 import pytest
 from sdk.tests.fault_proxy import (
     Fault,
@@ -40,6 +41,8 @@ from pqkeep import (
     RateLimitError,
 )
 from pqkeep._attempts import Attempts
+from pqkeep._call import Call
+from pqkeep._exchange import Exchange
 
 KEM = "Kyber768"
 Connect = Callable[..., Client]
@@ -245,6 +248,19 @@ def test_pauses() -> None:
     for pause, most in zip(pauses(), (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5, 5, 0), strict=True):
         assert most / 2 <= pause <= most
     assert pauses() != pauses()
+
+
+@pytest.mark.parametrize(
+    ("timeout", "read", "connect_in"), [(30.0, 15.0, 5.0), (9.0, 9.0, 5.0), (2.0, 2.0, 2.0)]
+)
+def test_patience_of_one_attempt(timeout: float, read: float, connect_in: float) -> None:
+    """An attempt waits for 15 seconds, a connection for 5, and neither beyond the deadline."""
+    with Client("http://127.0.0.1:9", "key", timeout=timeout) as client, httpx2.Client() as http:
+        call = Call(method="GET", path="/", read=lambda data: data)
+        request = Exchange(call, client._transport._settings).request(http)
+    limits = request.extensions["timeout"]
+    assert read - 1 < limits["read"] <= read
+    assert connect_in - 1 < limits["connect"] <= connect_in
 
 
 def test_export_through_faults(

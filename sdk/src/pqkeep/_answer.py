@@ -9,7 +9,7 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import httpx2
 
@@ -17,27 +17,12 @@ from pqkeep._data import Data, json_object
 from pqkeep.errors import BY_CODE, BY_STATUS, RETRIED, MalformedAnswerError, PqkeepError
 
 R = TypeVar("R")
-R_co = TypeVar("R_co", covariant=True)
 
 MAX_ANSWER = 64 * 1024 * 1024
 """Bytes of an answer in memory."""
 LAST_LINE = 4096
 """Bytes that the last line of a file has at most."""
 _MAX_DIGITS = 9
-
-
-class Answer(Protocol[R_co]):
-    """An answer that is coming in."""
-
-    def take(self, piece: bytes) -> None:
-        """Take the next bytes. Raises PqkeepError where they are too many."""
-
-    def end(self) -> R_co:
-        """Return what it says, now that it is whole. Raises PqkeepError."""
-        ...
-
-    def close(self) -> None:
-        """Let go of it, whole or not."""
 
 
 class Enveloped(Generic[R]):
@@ -53,13 +38,13 @@ class Enveloped(Generic[R]):
         self._body = bytearray()
 
     def take(self, piece: bytes) -> None:
-        """Take the next bytes."""
+        """Take the next bytes. Raises MalformedAnswerError where they are too many."""
         self._body += piece
         if len(self._body) > MAX_ANSWER:
             raise self._malformed()
 
     def end(self) -> R:
-        """Return the result, or raise the refusal."""
+        """Return the result, now that it is whole. Raises PqkeepError where it is a refusal."""
         envelope = _parsed(self._body)
         self._request_id = _text(envelope, "request_id") or self._request_id
         if not self._response.is_success:
@@ -124,8 +109,7 @@ class Saved(Generic[R]):
         if said.get("type") != "end":
             raise MalformedAnswerError("the file has no end", request_id=self._request_id)
         result = self._read(Data(said, self._request_id))
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        self._file.close()
         self._path.replace(self._destination)
         return result
 
@@ -133,6 +117,10 @@ class Saved(Generic[R]):
         """Remove what is not whole."""
         self._file.close()
         self._path.unlink(missing_ok=True)
+
+
+Answer = Enveloped[R] | Saved[R]
+"""An answer that is coming in."""
 
 
 def _parsed(text: bytes | bytearray) -> Mapping[str, object]:

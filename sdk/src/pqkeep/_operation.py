@@ -62,7 +62,7 @@ class Operation(Generic[P, R]):
     def __get__(self, resource: Resource[Any] | None, owner: type) -> Any:
         if resource is None:
             return self
-        transport = resource._transport  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - hidden from callers, not from here
+        transport = resource._transport  # noqa: SLF001 - hidden from callers, not from here
         return _method(
             partial(transport.run, reads_file=self._reads_file), self._describe, resource
         )
@@ -92,7 +92,7 @@ class Listing(Generic[P, R]):
     def __get__(self, resource: Resource[Any] | None, owner: type) -> Any:
         if resource is None:
             return self
-        transport = resource._transport  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - hidden from callers, not from here
+        transport = resource._transport  # noqa: SLF001 - hidden from callers, not from here
         return _method(transport.members, self._describe, resource)
 
 

@@ -38,8 +38,10 @@ class Client:
 
         What is not given comes from ``PQKEEP_URL``, ``PQKEEP_API_KEY`` or ``PQKEEP_API_KEY_FILE``,
         ``PQKEEP_CA_FILE`` and ``PQKEEP_PROFILE``, else from a profile (see pqkeep.profiles).
-        ``timeout`` is in seconds, for a call with all its retries. ``http://`` is for this machine,
-        unless it is allowed. Raises ConfigurationError.
+        ``timeout`` is in seconds, for a call with all its attempts, of which ``retries`` may come
+        after the first. ``http://`` is for this machine, unless it is allowed.
+
+        Raises ConfigurationError.
         """
         settings = Settings.resolve(
             base_url=base_url,
