@@ -1,0 +1,87 @@
+"""The primitives, from cryptography: the only module of local encryption that loads it.
+
+X-Wing (draft-connolly-cfrg-xwing-kem) is ML-KEM-768 and X25519, joined by SHA3-256; the library has
+it inside HPKE only.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import sha3_256
+
+try:
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.asymmetric.mlkem import (
+        MLKEM768PublicKey,
+        MLKEM1024PublicKey,
+    )
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    from cryptography.hazmat.primitives.hashes import SHA256, SHA384, HashAlgorithm
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+except ModuleNotFoundError:
+    raise ModuleNotFoundError(
+        "local encryption is not installed: pip install 'pqkeep[local]'", name="cryptography"
+    ) from None
+
+__all__ = [
+    "AESGCM",
+    "KEMS",
+    "KEY_SIZE",
+    "NONCE_SIZE",
+    "TAG_SIZE",
+    "InvalidTag",
+    "Kem",
+    "x_wing_secret",
+]
+
+KEY_SIZE = 32
+NONCE_SIZE = 12
+TAG_SIZE = 16
+_M_PUBLIC_KEY = 1184
+_LABEL = bytes.fromhex("5c2e2f2f5e5c")
+
+
+@dataclass(frozen=True, slots=True)
+class Kem:
+    """One key encapsulation mechanism, and the hash function that goes with it."""
+
+    ciphertext_size: int
+    hash: HashAlgorithm
+    encapsulate: Callable[[bytes], tuple[bytes, bytes]]
+    """Makes of a public key a new shared secret (32 bytes) and its KEM ciphertext. Raises
+    ValueError for what is no public key."""
+
+    def derive(self, shared_secret: bytes, info: bytes) -> bytes:
+        """Return 32 bytes of HKDF (RFC 5869) without a salt."""
+        return HKDF(self.hash, length=KEY_SIZE, salt=None, info=info).derive(shared_secret)
+
+
+def x_wing_secret(m_secret: bytes, x_secret: bytes, x_ciphertext: bytes, x_public: bytes) -> bytes:
+    """Join the secrets of ML-KEM and X25519."""
+    return sha3_256(m_secret + x_secret + x_ciphertext + x_public + _LABEL).digest()
+
+
+def _ml_kem_768(public_key: bytes) -> tuple[bytes, bytes]:
+    return MLKEM768PublicKey.from_public_bytes(public_key).encapsulate()
+
+
+def _ml_kem_1024(public_key: bytes) -> tuple[bytes, bytes]:
+    return MLKEM1024PublicKey.from_public_bytes(public_key).encapsulate()
+
+
+def _x_wing(public_key: bytes) -> tuple[bytes, bytes]:
+    x_public = public_key[_M_PUBLIC_KEY:]
+    m_secret, m_ciphertext = _ml_kem_768(public_key[:_M_PUBLIC_KEY])
+    ephemeral = X25519PrivateKey.generate()
+    x_secret = ephemeral.exchange(X25519PublicKey.from_public_bytes(x_public))
+    x_ciphertext = ephemeral.public_key().public_bytes_raw()
+    secret = x_wing_secret(m_secret, x_secret, x_ciphertext, x_public)
+    return secret, m_ciphertext + x_ciphertext
+
+
+KEMS: Mapping[str, Kem] = {
+    "Kyber768": Kem(1088, SHA256(), _ml_kem_768),
+    "X-Wing": Kem(1120, SHA256(), _x_wing),
+    "ML-KEM-1024": Kem(1568, SHA384(), _ml_kem_1024),  # CNSA 2.0 asks for SHA-384 with it
+}
+"""By the names that the service's API has for them."""

@@ -1,0 +1,65 @@
+"""Readers and writers: what local encryption needs of a file, a pipe or anything like one."""
+
+from collections.abc import Iterable, Iterator
+from io import BufferedWriter, RawIOBase
+from typing import Protocol
+
+
+class Reader(Protocol):
+    """Anything to read bytes from, at most so many at a time; none are left where it gives none."""
+
+    def read(self, size: int, /) -> bytes | None:
+        """Return some bytes, or ``b""`` at the end. It must block until there are any."""
+        ...
+
+
+class Writer(Protocol):
+    """Anything to write bytes to."""
+
+    def write(self, data: bytes, /) -> object:
+        """Take bytes, all of them unless it is an unbuffered file."""
+        ...
+
+
+def read_up_to(reader: Reader, size: int) -> bytes:
+    """Return so many bytes, or fewer at the end only."""
+    data = _read(reader, size)
+    if not data or len(data) == size:
+        return data
+    parts, missing = [data], size - len(data)
+    while missing and (part := _read(reader, missing)):
+        parts.append(part)
+        missing -= len(part)
+    return b"".join(parts)
+
+
+def in_pieces(reader: Reader, size: int) -> Iterator[tuple[bytes, bool]]:
+    """Yield pieces of so many bytes, the last one shorter if need be, and whether it is the last.
+
+    There is always one, if only an empty one.
+    """
+    piece = read_up_to(reader, size)
+    while True:
+        following = read_up_to(reader, size) if len(piece) == size else b""
+        yield piece, not following
+        if not following:
+            return
+        piece = following
+
+
+def write_all(writer: Writer, pieces: Iterable[bytes]) -> None:
+    """Write everything, also where an unbuffered file takes only part of it at a time."""
+    if isinstance(writer, RawIOBase):
+        buffered = BufferedWriter(writer)
+        write_all(buffered, pieces)
+        buffered.detach()  # which flushes
+        return
+    for piece in pieces:
+        writer.write(piece)
+
+
+def _read(reader: Reader, size: int) -> bytes:
+    data = reader.read(size)
+    if data is None:  # taken for the end, this would lose data
+        raise BlockingIOError("the reader does not block, and has nothing yet")
+    return data
