@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -67,32 +68,25 @@ class Comparison(Struct, frozen=True):
         return self.loop.seconds / self.pqkeep.seconds
 
 
-def compare(folder: Path, mebibytes: int, rounds: int = ROUNDS) -> tuple[Comparison, ...]:
-    """Measure both directions, to disk and nowhere. Raises BenchmarkError."""
+def compare(folder: Path | None, mebibytes: int, rounds: int = ROUNDS) -> tuple[Comparison, ...]:
+    """Measure both directions, to disk and nowhere. Raises BenchmarkError.
+
+    There are three such files at most at any time: what does not fit into memory is slower, and
+    whoever comes first pays for it.
+    """
     with tempfile.TemporaryDirectory(prefix="pqkeep-bench-", dir=folder) as temporary:
-        plaintext, ciphertext, looped = (
-            Path(temporary) / name for name in ("plaintext", "ciphertext", "looped")
+        plaintext, ciphertext, looped, target = (
+            Path(temporary) / name for name in ("plaintext", "ciphertext", "looped", "target")
         )
         with plaintext.open("wb") as file:
             for _ in range(mebibytes):
                 file.write(os.urandom(MEBIBYTE))
+        turns = _Turns(rounds, mebibytes, target)
+        encrypted = turns.compare("encrypt", plaintext, plaintext)
         _run("encrypt", plaintext, ciphertext)
         _run("loop-encrypt", plaintext, looped)
-        target = Path(temporary) / "target"
-        return tuple(
-            Comparison(
-                f"{direction} {place}",
-                mebibytes,
-                *_in_turns(
-                    rounds, (direction, source, to), (f"loop-{direction}", loop_source, to)
-                ),
-            )
-            for direction, source, loop_source in (
-                ("encrypt", plaintext, plaintext),
-                ("decrypt", ciphertext, looped),
-            )
-            for place, to in (("to disk", target), ("nowhere", NOWHERE))
-        )
+        plaintext.unlink()
+        return encrypted + turns.compare("decrypt", ciphertext, looped)
 
 
 def table(comparisons: tuple[Comparison, ...]) -> Table:
@@ -119,13 +113,29 @@ def table(comparisons: tuple[Comparison, ...]) -> Table:
     return shown
 
 
-Step = tuple[str, Path, Path]
+@dataclass(frozen=True, slots=True)
+class _Turns:
+    rounds: int
+    mebibytes: int
+    target: Path
 
+    def compare(self, direction: str, source: Path, loop_source: Path) -> tuple[Comparison, ...]:
+        """Measure pqkeep and the loop, to disk and nowhere."""
+        return tuple(
+            Comparison(f"{direction} {place}", self.mebibytes, ours, theirs)
+            for place, target in (("to disk", self.target), ("nowhere", NOWHERE))
+            for ours, theirs in (self._best(direction, source, loop_source, target),)
+        )
 
-def _in_turns(rounds: int, pqkeep: Step, loop: Step) -> tuple[Pass, Pass]:
-    pairs = [(_run(*pqkeep), _run(*loop)) for _ in range(rounds)]
-    ours, theirs = zip(*pairs, strict=True)
-    return min(ours, key=_seconds), min(theirs, key=_seconds)
+    def _best(
+        self, direction: str, source: Path, loop_source: Path, target: Path
+    ) -> tuple[Pass, Pass]:
+        pairs = [
+            (_run(direction, source, target), _run(f"loop-{direction}", loop_source, target))
+            for _ in range(self.rounds)
+        ]
+        ours, theirs = zip(*pairs, strict=True)
+        return min(ours, key=_seconds), min(theirs, key=_seconds)
 
 
 def _seconds(each: Pass) -> float:
@@ -135,6 +145,7 @@ def _seconds(each: Pass) -> float:
 def _run(name: str, source: Path, target: Path) -> Pass:
     if target != NOWHERE:
         target.unlink(missing_ok=True)
+    os.sync()  # what the pass before it left for the disk is not its own
     seconds = source.stat().st_size / MEBIBYTE / SLOWEST
     command = python("benchmarks.local_encryption", "--pass", name, str(source), str(target))
     return msgspec.json.decode(output_of(command, seconds=seconds), type=Pass)
