@@ -39,6 +39,10 @@ VIOLATIONS = {
         "sdk/src/pqkeep/audit/_merkle.py",
         "import pqkeep.audit._json",
     ),
+    "Local encryption layers": (
+        "sdk/src/pqkeep/local/_segments.py",
+        "import pqkeep.local._header",
+    ),
     "Protocol layers": (
         "protocol/src/pqkeep_protocol/algorithms.py",
         "import pqkeep_protocol.messages",
@@ -106,6 +110,7 @@ def test_a_violation_is_caught(copy: Path, lint_imports: Lint, contract: str) ->
         ("Server layers", "server/src/pqkeep_server/somewhere.py"),
         ("Client layers", "sdk/src/pqkeep/somewhere.py"),
         ("Audit verification layers", "sdk/src/pqkeep/audit/somewhere.py"),
+        ("Local encryption layers", "sdk/src/pqkeep/local/somewhere.py"),
     ],
 )
 def test_a_module_without_a_layer_is_caught(

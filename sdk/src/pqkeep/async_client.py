@@ -1,8 +1,9 @@
 """The client for asyncio."""
 
 import os
+from functools import cached_property
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from pqkeep._async_transport import AsyncTransport
 from pqkeep._settings import RETRIES, TIMEOUT, Settings
@@ -14,6 +15,9 @@ from pqkeep.resources.keys import Keys
 from pqkeep.resources.signatures import Signatures
 from pqkeep.resources.status import Status
 from pqkeep.resources.tenants import Tenants
+
+if TYPE_CHECKING:
+    from pqkeep.local import AsyncLocal
 
 
 class AsyncClient:
@@ -46,7 +50,7 @@ class AsyncClient:
             allow_plain_http=allow_plain_http,
         )
         self._transport = AsyncTransport(settings)
-        rules = Rules(settings.compliance)
+        self._rules = rules = Rules(settings.compliance)
         self.compliance_profile: ComplianceProfile | None = settings.compliance
         self.kem: Kem[AsyncTransport] = Kem(self._transport, rules)
         self.signatures: Signatures[AsyncTransport] = Signatures(self._transport, rules)
@@ -55,6 +59,13 @@ class AsyncClient:
         self.api_keys: ApiKeys[AsyncTransport] = ApiKeys(self._transport)
         self.audit: Audit[AsyncTransport] = Audit(self._transport)
         self.status: Status[AsyncTransport] = Status(self._transport)
+
+    @cached_property
+    def local(self) -> "AsyncLocal":
+        """Encryption here, with keys that stay in the service: the extra ``pqkeep[local]``."""
+        from pqkeep.local import AsyncLocal  # noqa: PLC0415 - it loads cryptography
+
+        return AsyncLocal(self.kem, self.keys, self._rules)
 
     async def close(self) -> None:
         """Close the connections."""

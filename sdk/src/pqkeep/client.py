@@ -1,8 +1,9 @@
 """The client: one service, one credential, and the resources behind them."""
 
 import os
+from functools import cached_property
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from pqkeep._settings import RETRIES, TIMEOUT, Settings
 from pqkeep._transport import Transport
@@ -14,6 +15,9 @@ from pqkeep.resources.keys import Keys
 from pqkeep.resources.signatures import Signatures
 from pqkeep.resources.status import Status
 from pqkeep.resources.tenants import Tenants
+
+if TYPE_CHECKING:
+    from pqkeep.local import Local
 
 
 class Client:
@@ -54,7 +58,7 @@ class Client:
             allow_plain_http=allow_plain_http,
         )
         self._transport = Transport(settings)
-        rules = Rules(settings.compliance)
+        self._rules = rules = Rules(settings.compliance)
         self.compliance_profile: ComplianceProfile | None = settings.compliance
         self.kem: Kem[Transport] = Kem(self._transport, rules)
         self.signatures: Signatures[Transport] = Signatures(self._transport, rules)
@@ -63,6 +67,13 @@ class Client:
         self.api_keys: ApiKeys[Transport] = ApiKeys(self._transport)
         self.audit: Audit[Transport] = Audit(self._transport)
         self.status: Status[Transport] = Status(self._transport)
+
+    @cached_property
+    def local(self) -> "Local":
+        """Encryption here, with keys that stay in the service: the extra ``pqkeep[local]``."""
+        from pqkeep.local import Local  # noqa: PLC0415 - it loads cryptography
+
+        return Local(self.kem, self.keys, self._rules)
 
     def close(self) -> None:
         """Close the connections."""

@@ -10,21 +10,27 @@ The format is in docs/local-format.md, what it protects in docs/local-encryption
 extra ``pqkeep[local]``.
 """
 
+from pqkeep.local._async_local import AsyncLocal
 from pqkeep.local._decryption import Decapsulate, decrypt, decrypt_file, decrypt_stream
+from pqkeep.local._encapsulation import encapsulate
 from pqkeep.local._encryption import encrypt, encrypt_file, encrypt_for_service, encrypt_stream
+from pqkeep.local._files import FilePath
 from pqkeep.local._header import Header, read_header
+from pqkeep.local._local import Local
 from pqkeep.local._streams import Reader, Writer
-from pqkeep.local.errors import DecryptionError
 
 __all__ = [
+    "AsyncLocal",
     "Decapsulate",
-    "DecryptionError",
+    "FilePath",
     "Header",
+    "Local",
     "Reader",
     "Writer",
     "decrypt",
     "decrypt_file",
     "decrypt_stream",
+    "encapsulate",
     "encrypt",
     "encrypt_file",
     "encrypt_for_service",

@@ -6,15 +6,16 @@ from io import BytesIO
 from pathlib import Path
 from uuid import UUID
 
-from pqkeep.local import _segments
-from pqkeep.local._files import FilePath, new_file
-from pqkeep.local._header import encapsulate, length_prefixed, new_header
+from pqkeep.local._encapsulation import encapsulate
+from pqkeep.local._files import FilePath, save
+from pqkeep.local._header import header_for
 from pqkeep.local._primitives import AESGCM, KEMS, NONCE_SIZE
+from pqkeep.local._segments import encrypted_segments
 from pqkeep.local._streams import Reader, Writer, write_all
-from pqkeep.models import Ciphertext
+from pqkeep.models import Ciphertext, Encapsulation
 
 LARGEST_PLAINTEXT = 1024 * 1024
-"""How much the service opens at once."""
+"""How much the service decrypts at once."""
 
 
 def encrypt(plaintext: bytes, *, public_key: bytes, algorithm: str, key_version: int) -> bytes:
@@ -22,7 +23,8 @@ def encrypt(plaintext: bytes, *, public_key: bytes, algorithm: str, key_version:
 
     Raises ValueError where public key, algorithm and key version cannot be those of one key.
     """
-    return b"".join(_encrypted(BytesIO(plaintext), public_key, algorithm, key_version))
+    to = encapsulate(public_key=public_key, algorithm=algorithm, key_version=key_version)
+    return b"".join(encrypted(BytesIO(plaintext), to))
 
 
 def encrypt_stream(
@@ -32,7 +34,8 @@ def encrypt_stream(
 
     Raises what ``encrypt`` does, and OverflowError for more than a pebibyte.
     """
-    write_all(writer, _encrypted(reader, public_key, algorithm, key_version))
+    to = encapsulate(public_key=public_key, algorithm=algorithm, key_version=key_version)
+    write_all(writer, encrypted(reader, to))
 
 
 def encrypt_file(
@@ -48,8 +51,9 @@ def encrypt_file(
 
     Raises what ``encrypt_stream`` does, OSError, and FileExistsError unless ``replace``.
     """
-    with Path(source).open("rb") as reader, new_file(target, replace=replace) as writer:
-        write_all(writer, _encrypted(reader, public_key, algorithm, key_version))
+    to = encapsulate(public_key=public_key, algorithm=algorithm, key_version=key_version)
+    with Path(source).open("rb") as reader:
+        save(target, encrypted(reader, to), replace=replace)
 
 
 def encrypt_for_service(
@@ -60,27 +64,36 @@ def encrypt_for_service(
     algorithm: str,
     key_version: int,
 ) -> Ciphertext:
-    """Encrypt at most 1,048,576 bytes as the service does: ``client.kem.decrypt`` opens it.
+    """Encrypt at most 1,048,576 bytes as the service does, for ``client.kem.decrypt``.
 
-    It opens for this tenant and this key version only, and neither is in the ciphertext. Raises
-    ValueError.
+    It opens for this tenant, algorithm and key version only. Raises ValueError.
     """
+    to = encapsulate(public_key=public_key, algorithm=algorithm, key_version=key_version)
+    return encrypted_for_service(plaintext, tenant_id, to)
+
+
+def encrypted(reader: Reader, to: Encapsulation) -> Iterator[bytes]:
+    """Yield encrypted data piece by piece. Use an encapsulation once."""
+    header, data_key = header_for(to)
+    yield header.encoded()
+    yield from encrypted_segments(reader, data_key)
+
+
+def encrypted_for_service(plaintext: bytes, tenant_id: UUID | str, to: Encapsulation) -> Ciphertext:
+    """Return what the service makes of an encapsulation: see "Encrypted data" in cryptography.md."""
     if len(plaintext) > LARGEST_PLAINTEXT:
         raise ValueError(f"the service decrypts at most {LARGEST_PLAINTEXT} bytes")
-    tenant = UUID(str(tenant_id)).bytes
-    shared_secret, kem_ciphertext = encapsulate(public_key, algorithm, key_version)
-    version = key_version.to_bytes(4, "big")
-    info = length_prefixed(b"pqkeep/v1", b"encrypt", algorithm.encode(), tenant, version)
-    nonce = os.urandom(NONCE_SIZE)
-    sealed = AESGCM(KEMS[algorithm].derive(shared_secret, info)).encrypt(nonce, plaintext, None)
-    return Ciphertext(
-        ciphertext=kem_ciphertext + nonce + sealed, key_version=key_version, algorithm=algorithm
+    data_key = KEMS[to.algorithm].derive(
+        to.shared_secret,
+        b"pqkeep/v1",
+        b"encrypt",
+        to.algorithm.encode(),
+        UUID(str(tenant_id)).bytes,
+        to.key_version.to_bytes(4, "big"),
     )
-
-
-def _encrypted(
-    reader: Reader, public_key: bytes, algorithm: str, key_version: int
-) -> Iterator[bytes]:
-    header, data_key = new_header(public_key, algorithm, key_version)
-    yield header.encoded()
-    yield from _segments.encrypted(reader, data_key)
+    nonce = os.urandom(NONCE_SIZE)
+    return Ciphertext(
+        ciphertext=to.kem_ciphertext + nonce + AESGCM(data_key).encrypt(nonce, plaintext, None),
+        key_version=to.key_version,
+        algorithm=to.algorithm,
+    )

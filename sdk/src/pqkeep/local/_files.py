@@ -7,11 +7,10 @@ is removed on every error; a process that is killed leaves it there.
 
 import errno
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
-from typing import BinaryIO
 
 FilePath = str | os.PathLike[str]
 
@@ -24,11 +23,10 @@ _NOT_THERE = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL})
 """What open(2) says where it knows no files without a name."""
 
 
-@contextmanager
-def new_file(target: FilePath, *, replace: bool) -> Iterator[BinaryIO]:
-    """Yield a file that becomes the target, mode 0600, when the block ends without an error.
+def save(target: FilePath, pieces: Iterable[bytes], *, replace: bool) -> None:
+    """Write pieces to a new file, mode 0600. If making them fails, nothing is there.
 
-    Raises FileExistsError unless ``replace``, before the block if it can.
+    Raises FileExistsError unless ``replace``, before the first piece is asked for if it can.
     """
     path = Path(target)
     _refuse_existing(path, replace=replace)
@@ -37,7 +35,8 @@ def new_file(target: FilePath, *, replace: bool) -> Iterator[BinaryIO]:
     descriptor = os.open(temporary, os.O_WRONLY | _NAMED, MODE) if nameless is None else nameless
     try:
         with os.fdopen(descriptor, "wb") as file:
-            yield file
+            for piece in pieces:
+                file.write(piece)
             file.flush()
             os.fsync(descriptor)
             if nameless is not None:

@@ -51,8 +51,12 @@ class Kem:
     """Makes of a public key a new shared secret (32 bytes) and its KEM ciphertext. Raises
     ValueError for what is no public key."""
 
-    def derive(self, shared_secret: bytes, info: bytes) -> bytes:
-        """Return 32 bytes of HKDF (RFC 5869) without a salt."""
+    def derive(self, shared_secret: bytes, *purpose: bytes) -> bytes:
+        """Return 32 bytes of HKDF (RFC 5869).
+
+        There is no salt, and the info is the purpose: its parts, each behind its length as 2 bytes.
+        """
+        info = b"".join(len(part).to_bytes(2, "big") + part for part in purpose)
         return HKDF(self.hash, length=KEY_SIZE, salt=None, info=info).derive(shared_secret)
 
 

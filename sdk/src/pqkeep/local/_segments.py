@@ -9,23 +9,23 @@ Authenticated-Encryption and its Nonce-Reuse Misuse-Resistance", 2015.)
 
 from collections.abc import Iterator
 
+from pqkeep.errors import DecryptionError
 from pqkeep.local._primitives import AESGCM, TAG_SIZE, InvalidTag
 from pqkeep.local._streams import Reader, in_pieces
-from pqkeep.local.errors import DecryptionError
 
 SEGMENT_SIZE = 256 * 1024
 """Bytes of plaintext in every segment but the last."""
 MOST_SEGMENTS = 1 << 32
 
 
-def encrypted(reader: Reader, key: bytes) -> Iterator[bytes]:
+def encrypted_segments(reader: Reader, key: bytes) -> Iterator[bytes]:
     """Yield the segments. Raises OverflowError beyond a pebibyte."""
     aead = AESGCM(key)
     for number, (plaintext, is_last) in enumerate(in_pieces(reader, SEGMENT_SIZE)):
         yield aead.encrypt(nonce(number, is_last=is_last), plaintext, None)
 
 
-def decrypted(reader: Reader, key: bytes) -> Iterator[bytes]:
+def decrypted_segments(reader: Reader, key: bytes) -> Iterator[bytes]:
     """Yield what is in the segments, each after it was authenticated. Raises DecryptionError."""
     aead = AESGCM(key)
     for number, (segment, is_last) in enumerate(in_pieces(reader, SEGMENT_SIZE + TAG_SIZE)):
