@@ -1,0 +1,72 @@
+"""Key pairs of each algorithm, with the private half in the test, and the published vectors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pqkeep import DecryptionError
+from pqkeep_keyservice.crypto.kem import KEMS, DecapsulationKey
+from pqkeep_keyservice.crypto.secret import Secret
+from pqkeep_protocol.algorithms import Algorithm
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A key pair. The private half is the key service's own code, not the client's."""
+
+    algorithm: str
+    key_version: int
+    private: DecapsulationKey
+
+    @property
+    def public(self) -> dict[str, Any]:
+        """What encryption takes."""
+        return {
+            "public_key": self.private.public_bytes(),
+            "algorithm": self.algorithm,
+            "key_version": self.key_version,
+        }
+
+    def decapsulate(self, kem_ciphertext: bytes, *, key_version: int, algorithm: str) -> bytes:
+        """Do what the service does, and refuse as it does."""
+        if (algorithm, key_version) != (self.algorithm, self.key_version):
+            raise DecryptionError("no such key")
+        try:
+            return self.private.decapsulate(kem_ciphertext)
+        except ValueError:
+            raise DecryptionError("refused") from None
+
+
+@pytest.fixture(scope="session")
+def pair_of() -> Callable[..., Pair]:
+    """Make a key pair, from its stored private key if there is one."""
+
+    def make(algorithm: str, seed: bytes | None = None) -> Pair:
+        kem = KEMS[Algorithm(algorithm)]
+        return Pair(algorithm, 7, kem.generate() if seed is None else kem.load_seed(Secret(seed)))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def vectors() -> Any:
+    """What docs/local-format.md describes under "Test vectors"."""
+    return json.loads(Path(__file__).with_name("vectors.json").read_text())
+
+
+@pytest.fixture(scope="session", params=["Kyber768", "X-Wing", "ML-KEM-1024"])
+def pair(request: pytest.FixtureRequest, pair_of: Callable[..., Pair]) -> Pair:
+    """A key pair of each algorithm in turn."""
+    return pair_of(request.param)
+
+
+@pytest.fixture(scope="session")
+def kyber(pair_of: Callable[..., Pair]) -> Pair:
+    """A key pair for tests in which the algorithm does not matter."""
+    return pair_of("Kyber768")
