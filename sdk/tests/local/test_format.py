@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from sdk.tests.local.conftest import Pair
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "local-format.md"
-EXAMPLE = re.compile(r"^<!-- example: read-local -->\n```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+EXAMPLE = re.compile(
+    r"^<!-- example: read-local -->\n```python\n(.*?)^```$", re.DOTALL | re.MULTILINE
+)
 PIECE = 262_144
 TAG = 16
 SEGMENT = PIECE + TAG

@@ -1,7 +1,7 @@
 """Readers and writers: what local encryption needs of a file, a pipe or anything like one."""
 
-from collections.abc import Iterable, Iterator
-from io import BufferedWriter, RawIOBase
+from collections.abc import Callable, Iterable, Iterator
+from io import RawIOBase
 from typing import Protocol
 
 
@@ -49,13 +49,21 @@ def in_pieces(reader: Reader, size: int) -> Iterator[tuple[bytes, bool]]:
 
 def write_all(writer: Writer, pieces: Iterable[bytes]) -> None:
     """Write everything, also where an unbuffered file takes only part of it at a time."""
-    if isinstance(writer, RawIOBase):
-        buffered = BufferedWriter(writer)
-        write_all(buffered, pieces)
-        buffered.detach()  # which flushes
-        return
+    write = _whole(writer) if isinstance(writer, RawIOBase) else writer.write
     for piece in pieces:
-        writer.write(piece)
+        write(piece)
+
+
+def _whole(writer: RawIOBase) -> Callable[[bytes], None]:
+    def write(data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            written = writer.write(rest)
+            if written is None:
+                raise BlockingIOError("the writer does not block, and takes nothing now")
+            rest = rest[written:]
+
+    return write
 
 
 def _read(reader: Reader, size: int) -> bytes:

@@ -1,0 +1,163 @@
+"""Readers and writers of all kinds, and how much is in memory."""
+
+from __future__ import annotations
+
+import os
+import threading
+import tracemalloc
+from io import BytesIO, RawIOBase
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pqkeep import DecryptionError
+from pqkeep.local import decrypt_stream, encrypt, encrypt_stream
+
+if TYPE_CHECKING:
+    from sdk.tests.local.conftest import Pair
+
+PIECE = 262_144
+HEADER = 1133
+DATA = os.urandom(PIECE + 1000)
+
+
+class Trickle(RawIOBase):
+    """Gives and takes a few bytes at a time, as a socket may."""
+
+    def __init__(self, data: bytes = b"", most: int = 999) -> None:
+        self._source = BytesIO(data)
+        self._most = most
+        self.taken = bytearray()
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1, /) -> bytes:
+        return self._source.read(min(size, self._most))
+
+    def write(self, data: Any, /) -> int:
+        self.taken += data[: self._most]
+        return min(len(data), self._most)
+
+
+class Zeros:
+    """Has so many zeros, and nothing in memory."""
+
+    def __init__(self, size: int) -> None:
+        self._left = size
+
+    def read(self, size: int, /) -> bytes:
+        size = min(size, self._left)
+        self._left -= size
+        return bytes(size)
+
+
+class Nowhere:
+    """Keeps nothing."""
+
+    size = 0
+
+    def write(self, data: bytes, /) -> None:
+        self.size += len(data)
+
+
+def test_a_few_bytes_at_a_time(kyber: Pair) -> None:
+    """Nothing is lost where reading and writing are short, as with sockets and raw files."""
+    sealed, opened = Trickle(), Trickle()
+    encrypt_stream(Trickle(DATA), sealed, **kyber.public)
+    decrypt_stream(Trickle(bytes(sealed.taken)), opened, decapsulate=kyber.decapsulate)
+    assert opened.taken == DATA
+
+
+def test_a_pipe(kyber: Pair) -> None:
+    """Data goes through a pipe, both unbuffered, while it is decrypted at the other end."""
+    out, into = os.pipe()
+    opened = BytesIO()
+    with open(out, "rb", buffering=0) as reader, open(into, "wb", buffering=0) as writer:  # noqa: PTH123 - descriptors
+
+        def send() -> None:
+            encrypt_stream(BytesIO(DATA * 5), writer, **kyber.public)
+            writer.close()
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        decrypt_stream(reader, opened, decapsulate=kyber.decapsulate)
+        thread.join()
+    assert opened.getvalue() == DATA * 5
+
+
+def test_nothing_yet_is_not_the_end(kyber: Pair) -> None:
+    """A reader that does not block and has nothing yet is an error, not the end of the data."""
+    out, into = os.pipe()
+    os.set_blocking(out, False)
+    os.write(into, b"some")
+    with open(out, "rb", buffering=0) as reader, pytest.raises(BlockingIOError):  # noqa: PTH123
+        encrypt_stream(reader, BytesIO(), **kyber.public)
+    os.close(into)
+
+
+def test_only_what_was_authenticated_comes_out(kyber: Pair) -> None:
+    """A stream that was cut off gives the segments before, and then an error."""
+    file = encrypt(DATA * 3, **kyber.public)
+    writer = BytesIO()
+    with pytest.raises(DecryptionError):
+        decrypt_stream(
+            BytesIO(file[: HEADER + 2 * (PIECE + 16)]), writer, decapsulate=kyber.decapsulate
+        )
+    assert writer.getvalue() == (DATA * 3)[:PIECE]
+    damaged = bytearray(file)
+    damaged[HEADER] ^= 1
+    writer = BytesIO()
+    with pytest.raises(DecryptionError):
+        decrypt_stream(BytesIO(bytes(damaged)), writer, decapsulate=kyber.decapsulate)
+    assert writer.getvalue() == b""
+
+
+def test_a_full_disk(kyber: Pair) -> None:
+    """A writer's error goes to the caller as it is."""
+    with open("/dev/full", "wb", buffering=0) as full, pytest.raises(OSError, match="No space"):  # noqa: PTH123
+        encrypt_stream(BytesIO(DATA), full, **kyber.public)
+
+
+def test_neither_is_closed(kyber: Pair) -> None:
+    """Reader and writer stay open, whether it went well or not."""
+    reader, writer = BytesIO(DATA), Trickle()
+    encrypt_stream(reader, writer, **kyber.public)
+    assert (reader.closed, writer.closed) == (False, False)
+    with pytest.raises(DecryptionError):
+        decrypt_stream(reader, writer, decapsulate=kyber.decapsulate)
+    assert (reader.closed, writer.closed) == (False, False)
+
+
+def test_a_writer_that_does_not_block(kyber: Pair) -> None:
+    """A raw writer that takes nothing now is an error: nothing is left out."""
+    out, into = os.pipe()
+    os.set_blocking(into, False)
+    with open(into, "wb", buffering=0) as writer, pytest.raises(BlockingIOError):  # noqa: PTH123
+        encrypt_stream(BytesIO(DATA), writer, **kyber.public)
+    os.close(out)
+
+
+@pytest.mark.parametrize("mebibytes", [2, 32])
+def test_memory_does_not_grow(kyber: Pair, mebibytes: int) -> None:
+    """However much goes through, a few segments are in memory, in either direction."""
+    out, into = os.pipe()
+    size, nowhere = mebibytes << 20, Nowhere()
+    tracemalloc.start()
+    with open(out, "rb") as reader, open(into, "wb") as writer:  # noqa: PTH123 - descriptors
+
+        def send() -> None:
+            encrypt_stream(Zeros(size), writer, **kyber.public)
+            writer.close()
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        decrypt_stream(reader, nowhere, decapsulate=kyber.decapsulate)
+        thread.join()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert nowhere.size == size
+    assert peak < 12 * PIECE
