@@ -59,7 +59,7 @@ async def _result(awaitable: Any) -> Any:
 
 
 def _is_resource(value: object) -> bool:
-    return type(value).__module__.startswith("pqkeep.resources.")
+    return type(value).__module__.startswith(("pqkeep.resources.", "pqkeep.local."))
 
 
 @pytest.fixture(autouse=True)

@@ -99,6 +99,17 @@ def test_nothing_yet_is_not_the_end(kyber: Pair) -> None:
     os.close(into)
 
 
+def test_more_than_was_asked_for(kyber: Pair) -> None:
+    """A reader that does not mind how much it is asked for is an error: its data would not open."""
+
+    class Generous:
+        def read(self, size: int, /) -> bytes:
+            return DATA
+
+    with pytest.raises(ValueError, match="more than it was asked for"):
+        encrypt_stream(Generous(), BytesIO(), **kyber.public)
+
+
 def test_only_what_was_authenticated_comes_out(kyber: Pair) -> None:
     """A stream that was cut off gives the segments before, and then an error."""
     file = encrypt(DATA * 3, **kyber.public)

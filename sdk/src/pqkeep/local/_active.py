@@ -12,7 +12,9 @@ DEFAULT = "Kyber768"
 
 def named(rules: Rules, algorithm: str | None) -> str:
     """Return the algorithm to ask for. Raises ComplianceError and InvalidRequestError."""
-    chosen = rules.kem(algorithm) or DEFAULT
+    chosen = rules.kem(algorithm)
+    if chosen is None:
+        return DEFAULT
     if chosen not in KEMS:
         raise InvalidRequestError(f"local encryption has {', '.join(KEMS)}", field="algorithm")
     return chosen

@@ -70,4 +70,6 @@ def _read(reader: Reader, size: int) -> bytes:
     data = reader.read(size)
     if data is None:  # taken for the end, this would lose data
         raise BlockingIOError("the reader does not block, and has nothing yet")
+    if len(data) > size:
+        raise ValueError("the reader gave more than it was asked for")
     return data

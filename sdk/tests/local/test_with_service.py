@@ -1,0 +1,283 @@
+"""Both clients with a running service, which has the keys and sees none of the data."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pqkeep import (
+    AsyncClient,
+    Client,
+    ComplianceError,
+    DecryptionError,
+    InvalidRequestError,
+    MalformedAnswerError,
+    NotFoundError,
+)
+from pqkeep.local import encrypt, encrypt_for_service, read_header
+
+ALGORITHMS = ["Kyber768", "X-Wing", "ML-KEM-1024"]
+MEBIBYTE = 1024 * 1024
+DATA = os.urandom(MEBIBYTE + 1)
+Connect = Callable[..., Client]
+Answer = Callable[..., str]
+
+
+def contents(folder: Path) -> list[Path]:
+    """Return what is in a folder."""
+    return list(folder.iterdir())
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_round_trip(client: Client, tmp_path: Path, algorithm: str) -> None:
+    """Bytes, streams and files come back, though the key was rotated and nothing else was kept."""
+    plain, cipher, back = (tmp_path / name for name in ("plain", "cipher", "back"))
+    plain.write_bytes(DATA)
+    client.keys.generate(algorithm)
+    sealed = client.local.encrypt(DATA, algorithm=algorithm)
+    stream = BytesIO()
+    client.local.encrypt_stream(BytesIO(DATA), stream, algorithm=algorithm)
+    client.local.encrypt_file(plain, cipher, algorithm=algorithm)
+    client.keys.rotate(algorithm)
+    assert client.local.decrypt(sealed) == DATA
+    opened = BytesIO()
+    client.local.decrypt_stream(BytesIO(stream.getvalue()), opened)
+    assert opened.getvalue() == DATA
+    client.local.decrypt_file(cipher, back)
+    assert back.read_bytes() == DATA
+    newer = client.local.encrypt(DATA, algorithm=algorithm)
+    assert read_header(BytesIO(sealed)).key_version == 1
+    assert read_header(BytesIO(newer)).key_version == 2
+
+
+def test_what_the_service_hears(client: Client) -> None:
+    """Encrypting asks the service for a public key, and decrypting for a decapsulation: no more."""
+    client.keys.generate("Kyber768")
+    before = {record.id for record in client.audit.records()}
+    assert client.local.decrypt(client.local.encrypt(b"a secret")) == b"a secret"
+    records = sorted(client.audit.records(), key=lambda record: record.number)
+    heard = [record.operation for record in records if record.id not in before]
+    assert heard == ["get-active-key", "decapsulate"]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_offline(client: Client, algorithm: str) -> None:
+    """What was encrypted with nothing but the public key is decrypted like everything else."""
+    key = client.keys.generate(algorithm)
+    sealed = encrypt(
+        DATA, public_key=key.public_key, algorithm=algorithm, key_version=key.key_version
+    )
+    assert client.local.decrypt(sealed) == DATA
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("size", [0, 1, MEBIBYTE])
+def test_for_the_service(client: Client, algorithm: str, size: int) -> None:
+    """What was encrypted here for the service is opened by the service."""
+    client.keys.generate(algorithm)
+    (tenant,) = client.tenants.list()
+    sealed = client.local.encrypt_for_service(DATA[:size], tenant_id=tenant.id, algorithm=algorithm)
+    opened = client.kem.decrypt(
+        sealed.ciphertext, key_version=sealed.key_version, algorithm=sealed.algorithm
+    )
+    assert opened == DATA[:size]
+
+
+def test_for_the_service_and_nobody_else(client: Client) -> None:
+    """What names another tenant or version is not opened, and too much is refused at once."""
+    key = client.keys.generate("Kyber768")
+    (tenant,) = client.tenants.list()
+    named: dict[str, Any] = {"public_key": key.public_key, "algorithm": "Kyber768"}
+    for tenant_id, version in (("00000000-0000-4000-8000-000000000000", 1), (tenant.id, 2)):
+        sealed = encrypt_for_service(b"x", tenant_id=tenant_id, key_version=version, **named)
+        with pytest.raises(DecryptionError):
+            client.kem.decrypt(sealed.ciphertext, key_version=1)
+    with pytest.raises(ValueError, match="at most 1048576 bytes"):
+        encrypt_for_service(DATA, tenant_id=tenant.id, key_version=1, **named)
+    with pytest.raises(ValueError, match="UUID"):
+        encrypt_for_service(b"x", tenant_id="somebody", key_version=1, **named)
+
+
+def test_another_tenant(client: Client, connect: Connect, base_url: str, new_api_key: Any) -> None:
+    """Another tenant's key of the same version does not open it."""
+    client.keys.generate("Kyber768")
+    sealed = client.local.encrypt(b"a secret")
+    other = connect(base_url, new_api_key())
+    with pytest.raises(NotFoundError):
+        other.local.decrypt(sealed)
+    other.keys.generate("Kyber768")
+    with pytest.raises(DecryptionError, match="encrypted to another key"):
+        other.local.decrypt(sealed)
+
+
+def test_damage_that_the_service_finds(client: Client) -> None:
+    """A KEM ciphertext that the service refuses is the same exception as other damage."""
+    client.keys.generate("X-Wing")
+    sealed = bytearray(client.local.encrypt(b"a secret", algorithm="X-Wing"))
+    sealed[13 + 1088 : 13 + 1120] = bytes(32)  # a point of low order
+    with pytest.raises(DecryptionError):
+        client.local.decrypt(bytes(sealed))
+
+
+def test_no_active_key(client: Client) -> None:
+    """Without an active key there is nothing to encrypt to."""
+    with pytest.raises(NotFoundError):
+        client.local.encrypt(b"a secret")
+
+
+@pytest.mark.parametrize("algorithm", ["Dilithium3", "ML-KEM-768", ""])
+def test_no_such_algorithm(client: Client, algorithm: str) -> None:
+    """What is no KEM of the service is refused before anything is sent."""
+    with pytest.raises(InvalidRequestError, match="Kyber768") as caught:
+        client.local.encrypt(b"a secret", algorithm=algorithm)
+    assert (caught.value.field, caught.value.request_id) == ("algorithm", None)
+
+
+def test_compliance(connect: Connect, base_url: str, api_key: str) -> None:
+    """Under CNSA 2.0 ML-KEM-1024 is taken, and nothing else encrypted or decrypted."""
+    free = connect(base_url, api_key)
+    bound = connect(base_url, api_key, compliance_profile="cnsa-2.0")
+    for algorithm in ("Kyber768", "ML-KEM-1024"):
+        free.keys.generate(algorithm)
+    sealed = bound.local.encrypt(b"a secret")
+    assert read_header(BytesIO(sealed)).algorithm == "ML-KEM-1024"
+    assert bound.local.decrypt(sealed) == b"a secret"
+    for algorithm in ("Kyber768", "X-Wing", "ML-DSA-87"):
+        with pytest.raises(ComplianceError):
+            bound.local.encrypt(b"a secret", algorithm=algorithm)
+    with pytest.raises(ComplianceError):
+        bound.local.decrypt(free.local.encrypt(b"a secret"))
+
+
+@pytest.mark.parametrize(
+    ("version", "size"), [(1, 0), (1, 1183), (1, 1568), (0, 1184), (1 << 32, 1184)]
+)
+def test_a_service_with_strange_keys(
+    connect: Connect, answer: Answer, version: int, size: int
+) -> None:
+    """A key of the service's that is none is an answer that is none."""
+    key = {
+        "key_version": version,
+        "algorithm": "Kyber768",
+        "status": "active",
+        "public_key": base64.b64encode(bytes(size)).decode(),
+        "created_at": "2026-01-01T00:00:00.000Z",
+    }
+    client = connect(answer(json.dumps({"data": key}).encode()), "pqk_x")
+    with pytest.raises(MalformedAnswerError):
+        client.local.encrypt(b"a secret")
+
+
+def test_a_service_with_a_strange_secret(connect: Connect, answer: Answer, kyber: Any) -> None:
+    """A shared secret that is not the one, of whatever length, opens nothing."""
+    sealed = encrypt(b"a secret", **kyber.public)
+    for secret in ("", "AAAA", base64.b64encode(bytes(32)).decode()):
+        url = answer(json.dumps({"data": {"shared_secret": secret}}).encode())
+        with pytest.raises(DecryptionError):
+            connect(url, "pqk_x").local.decrypt(sealed)
+
+
+def test_what_is_there_stays(client: Client, tmp_path: Path) -> None:
+    """Neither direction replaces a file unless that is asked for."""
+    client.keys.generate("Kyber768")
+    plain, cipher = tmp_path / "plain", tmp_path / "cipher"
+    plain.write_bytes(DATA)
+    cipher.write_bytes(b"precious")
+    with pytest.raises(FileExistsError):
+        client.local.encrypt_file(plain, cipher)
+    client.local.encrypt_file(plain, cipher, replace=True)
+    with pytest.raises(FileExistsError):
+        client.local.decrypt_file(cipher, plain)
+    client.local.decrypt_file(cipher, plain, replace=True)
+    assert plain.read_bytes() == DATA
+    assert sorted(tmp_path.iterdir()) == [cipher, plain]
+
+
+async def test_many_at_once(base_url: str, api_key: str, tmp_path: Path) -> None:
+    """More calls at once than there are threads all come to an end."""
+    async with AsyncClient(base_url, api_key) as client:
+        await client.keys.generate("Kyber768")
+        source = tmp_path / "source"
+        source.write_bytes(await client.local.encrypt(DATA))
+        targets = [tmp_path / str(number) for number in range(60)]
+        await asyncio.gather(*(client.local.decrypt_file(source, target) for target in targets))
+    assert all(target.read_bytes() == DATA for target in targets)
+
+
+async def test_the_event_loop_stays_free(base_url: str, api_key: str) -> None:
+    """While data is worked on, other tasks run."""
+    async with AsyncClient(base_url, api_key) as client:
+        await client.keys.generate("Kyber768")
+        names = set()
+
+        class Reader(BytesIO):
+            def read(self, size: int | None = -1, /) -> bytes:
+                names.add(threading.current_thread().name)
+                return super().read(size)
+
+        await client.local.encrypt_stream(Reader(DATA), BytesIO())
+    assert names
+    assert threading.main_thread().name not in names
+
+
+async def test_a_cancelled_file(base_url: str, api_key: str, tmp_path: Path) -> None:
+    """A call that is cancelled ends, with its thread, and leaves no file."""
+    async with AsyncClient(base_url, api_key) as client:
+        await client.keys.generate("Kyber768")
+        endless = asyncio.create_task(client.local.encrypt_file("/dev/zero", tmp_path / "target"))
+        await asyncio.sleep(0.1)
+        endless.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await endless
+    assert contents(tmp_path) == []
+
+
+async def test_a_cancelled_stream(base_url: str, api_key: str) -> None:
+    """After a call was cancelled its reader is not read any more."""
+    read = 0
+
+    class Endless:
+        def read(self, size: int, /) -> bytes:
+            nonlocal read
+            read += 1
+            time.sleep(0.001)
+            return bytes(size)
+
+    async with AsyncClient(base_url, api_key) as client:
+        await client.keys.generate("Kyber768")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await client.local.encrypt_stream(Endless(), BytesIO())
+        count = read
+        assert count > 0
+        await asyncio.sleep(0.05)
+        assert read == count
+
+
+def test_without_the_extra() -> None:
+    """Where cryptography is not installed, the client works, and local encryption says what to do."""
+    program = (
+        "import sys; sys.modules['cryptography'] = None\n"
+        "from pqkeep import Client\n"
+        "client = Client('http://127.0.0.1:1', 'pqk_x')\n"
+        "try: client.local\n"
+        "except ImportError as error: print(error)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-I", "-c", program], capture_output=True, check=True, timeout=60
+    )
+    assert ended.stdout.strip() == (
+        b"local encryption is not installed: pip install 'pqkeep[local]'"
+    )
