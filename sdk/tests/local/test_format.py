@@ -162,10 +162,12 @@ def test_every_file_has_a_key_of_its_own(kyber: Pair) -> None:
 
 
 def test_every_truncation_of_a_short_file(kyber: Pair) -> None:
-    """A file that ends anywhere before its end is refused."""
+    """A file that ends anywhere before its end is refused, and where that can be seen it is said."""
     file = encrypt(b"hello, world", **kyber.public)
     for end in range(len(file)):
-        refuses(file[:end], kyber)
+        said = refuses(file[:end], kyber)
+        assert ("cut off within its header" in said) == (7 <= end < HEADER)
+        assert ("cut off there" in said) == (end >= HEADER)
 
 
 def test_every_byte_of_a_short_file(pair: Pair) -> None:
