@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -49,7 +48,7 @@ class Pass(Struct, frozen=True):
     """The process's memory at most, in bytes, its interpreter and libraries included."""
 
 
-class Comparison(Struct, frozen=True):
+class Comparison(Struct, frozen=True, kw_only=True):
     """One direction, to one place."""
 
     name: str
@@ -68,11 +67,13 @@ class Comparison(Struct, frozen=True):
         return self.loop.seconds / self.pqkeep.seconds
 
 
-def compare(folder: Path | None, mebibytes: int, rounds: int = ROUNDS) -> tuple[Comparison, ...]:
+def compare(
+    folder: Path | None, mebibytes: int = SIZE, rounds: int = ROUNDS
+) -> tuple[Comparison, ...]:
     """Measure both directions, to disk and nowhere. Raises BenchmarkError.
 
-    There are three such files at most at any time: what does not fit into memory is slower, and
-    whoever comes first pays for it.
+    There are never more than three such files: what does not fit into the machine's memory with the
+    others takes longer, for whoever comes first.
     """
     with tempfile.TemporaryDirectory(prefix="pqkeep-bench-", dir=folder) as temporary:
         plaintext, ciphertext, looped, target = (
@@ -81,12 +82,15 @@ def compare(folder: Path | None, mebibytes: int, rounds: int = ROUNDS) -> tuple[
         with plaintext.open("wb") as file:
             for _ in range(mebibytes):
                 file.write(os.urandom(MEBIBYTE))
-        turns = _Turns(rounds, mebibytes, target)
-        encrypted = turns.compare("encrypt", plaintext, plaintext)
+        encrypted = tuple(
+            _in_turns("encrypt", plaintext, plaintext, to, rounds) for to in (target, NOWHERE)
+        )
         _run("encrypt", plaintext, ciphertext)
         _run("loop-encrypt", plaintext, looped)
         plaintext.unlink()
-        return encrypted + turns.compare("decrypt", ciphertext, looped)
+        return encrypted + tuple(
+            _in_turns("decrypt", ciphertext, looped, to, rounds) for to in (target, NOWHERE)
+        )
 
 
 def table(comparisons: tuple[Comparison, ...]) -> Table:
@@ -113,33 +117,20 @@ def table(comparisons: tuple[Comparison, ...]) -> Table:
     return shown
 
 
-@dataclass(frozen=True, slots=True)
-class _Turns:
-    rounds: int
-    mebibytes: int
-    target: Path
-
-    def compare(self, direction: str, source: Path, loop_source: Path) -> tuple[Comparison, ...]:
-        """Measure pqkeep and the loop, to disk and nowhere."""
-        return tuple(
-            Comparison(f"{direction} {place}", self.mebibytes, ours, theirs)
-            for place, target in (("to disk", self.target), ("nowhere", NOWHERE))
-            for ours, theirs in (self._best(direction, source, loop_source, target),)
-        )
-
-    def _best(
-        self, direction: str, source: Path, loop_source: Path, target: Path
-    ) -> tuple[Pass, Pass]:
-        pairs = [
-            (_run(direction, source, target), _run(f"loop-{direction}", loop_source, target))
-            for _ in range(self.rounds)
-        ]
-        ours, theirs = zip(*pairs, strict=True)
-        return min(ours, key=_seconds), min(theirs, key=_seconds)
-
-
-def _seconds(each: Pass) -> float:
-    return each.seconds
+def _in_turns(
+    direction: str, source: Path, loop_source: Path, target: Path, rounds: int
+) -> Comparison:
+    ours: list[Pass] = []
+    theirs: list[Pass] = []
+    for _ in range(rounds):
+        ours.append(_run(direction, source, target))
+        theirs.append(_run(f"loop-{direction}", loop_source, target))
+    return Comparison(
+        name=f"{direction} {'nowhere' if target == NOWHERE else 'to disk'}",
+        mebibytes=loop_source.stat().st_size // MEBIBYTE,
+        pqkeep=min(ours, key=lambda each: each.seconds),
+        loop=min(theirs, key=lambda each: each.seconds),
+    )
 
 
 def _run(name: str, source: Path, target: Path) -> Pass:

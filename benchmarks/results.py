@@ -9,6 +9,7 @@ from rich.table import Table
 
 from benchmarks.budget import BUDGETS, UNDER_BUDGET
 from benchmarks.load import Measurement
+from benchmarks.local_encryption import Comparison, table
 from benchmarks.yardsticks.library import Loop
 
 
@@ -63,6 +64,7 @@ class Results(Struct, frozen=True, kw_only=True):
     operations: tuple[Operation, ...]
     audit: Loop | None
     audited: Audited
+    local: tuple[Comparison, ...]
 
     def show(self, console: Console) -> None:
         """Print everything."""
@@ -84,8 +86,9 @@ class Results(Struct, frozen=True, kw_only=True):
         console.print(
             f"the key service, encapsulating: {self.audited.with_records:.1f} µs of CPU with a "
             f"durable record, {self.audited.without_records:.1f} without; the record costs "
-            f"{self.audited.with_records - self.audited.without_records:.1f}"
+            f"{self.audited.with_records - self.audited.without_records:.1f}\n"
         )
+        console.print(table(self.local))
 
     def _speed(self) -> Table:
         table = _table(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import local_encryption
 from benchmarks.comparison import audit_log, harness, library_call
 from benchmarks.errors import BenchmarkError
 from benchmarks.installation import UNAUDITED, installation
@@ -50,6 +51,8 @@ def run(plan: Plan, tell: Callable[[str], None]) -> Results:
                 audited = steps.in_turns(targets[IN_TURNS], unaudited[IN_TURNS])
         tell("audit log")
         audit = audit_log(directory, plan.seconds)
+        tell("local encryption")
+        local = local_encryption.compare(directory)
     return Results(
         seconds=plan.seconds,
         connections=plan.connections,
@@ -58,6 +61,7 @@ def run(plan: Plan, tell: Callable[[str], None]) -> Results:
         operations=operations,
         audit=audit,
         audited=audited,
+        local=local,
     )
 
 
