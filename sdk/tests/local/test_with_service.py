@@ -180,6 +180,23 @@ def test_a_service_with_strange_keys(
         client.local.encrypt(b"a secret")
 
 
+@pytest.mark.parametrize("said", ["Kyber768", "ML-KEM-1024"])
+def test_a_service_that_weakens(connect: Connect, answer: Answer, kyber: Any, said: str) -> None:
+    """A service cannot give another algorithm's key for the one that was asked for."""
+    key = {
+        "key_version": 1,
+        "algorithm": said,
+        "status": "active",
+        "public_key": base64.b64encode(kyber.public["public_key"]).decode(),
+        "created_at": "2026-01-01T00:00:00.000Z",
+    }
+    url = answer(json.dumps({"data": key}).encode())
+    with pytest.raises(MalformedAnswerError):
+        connect(url, "pqk_x", compliance_profile="cnsa-2.0").local.encrypt(b"a secret")
+    with pytest.raises(MalformedAnswerError):
+        connect(url, "pqk_x").local.encrypt(b"a secret", algorithm="X-Wing")
+
+
 def test_a_service_with_a_strange_secret(connect: Connect, answer: Answer, kyber: Any) -> None:
     """A shared secret that is not the one, of whatever length, opens nothing."""
     sealed = encrypt(b"a secret", **kyber.public)

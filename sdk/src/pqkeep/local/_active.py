@@ -20,12 +20,15 @@ def named(rules: Rules, algorithm: str | None) -> str:
     return chosen
 
 
-def encapsulated_to(key: Key) -> Encapsulation:
-    """Encapsulate to a key that the service gave. Raises MalformedAnswerError if it is none."""
+def encapsulated_to(key: Key, algorithm: str) -> Encapsulation:
+    """Encapsulate to a key that the service gave for an algorithm, whatever it calls it itself.
+
+    Raises MalformedAnswerError if it is no such key.
+    """
     try:
         return encapsulate(
-            public_key=key.public_key, algorithm=key.algorithm, key_version=key.key_version
+            public_key=key.public_key, algorithm=algorithm, key_version=key.key_version
         )
     except ValueError:
         pass
-    raise MalformedAnswerError("the answer has a key that is none", field="public_key")
+    raise MalformedAnswerError("the answer's key is none of the algorithm", field="public_key")

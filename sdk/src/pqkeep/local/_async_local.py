@@ -119,7 +119,8 @@ class AsyncLocal:
             )
 
     async def _encapsulate(self, algorithm: str | None) -> Encapsulation:
-        return encapsulated_to(await self._keys.active(named(self._rules, algorithm)))
+        chosen = named(self._rules, algorithm)
+        return encapsulated_to(await self._keys.active(chosen), chosen)
 
     async def _data_key(self, reader: Reader) -> bytes:
         header = await _in_thread(lambda _: read_header(reader))

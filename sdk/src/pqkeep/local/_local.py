@@ -83,4 +83,5 @@ class Local:
         _decryption.decrypt_file(source, target, decapsulate=self._kem.decapsulate, replace=replace)
 
     def _encapsulate(self, algorithm: str | None) -> Encapsulation:
-        return encapsulated_to(self._keys.active(named(self._rules, algorithm)))
+        chosen = named(self._rules, algorithm)
+        return encapsulated_to(self._keys.active(chosen), chosen)
