@@ -26,6 +26,7 @@ from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_gateway.storage.database import open_database
 from pqkeep_protocol.administration import RootKeys, TakeUpRootKeys
 from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.audit import SignCheckpoint
 from pqkeep_protocol.codec import TO_GATEWAY, Answer, Call, FrameDecoder, encode
 from pqkeep_protocol.keys import INSTALLATION, KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
@@ -242,6 +243,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Base:
                 layout, Encrypt(tenant=TENANT, algorithm=KEM, version=None, plaintext=TEXT)
             )
             ciphertexts[version] = sealed.ciphertext
+        ask(layout, SignCheckpoint(tenant=INSTALLATION, algorithm=SIGNATURE))  # makes the log's key
         service.stop()
     return Base(layout, ciphertexts)
 
