@@ -8,13 +8,15 @@ import argparse
 import http.client
 import json
 import secrets
+import signal
 import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from rich.box import SIMPLE_HEAD
@@ -44,6 +46,7 @@ class Tries:
 def main() -> int:
     """Measure and report. Exit status 1: there is nothing to report."""
     argparse.ArgumentParser(description=__doc__.partition("\n")[0]).parse_args()
+    signal.signal(signal.SIGTERM, _end)  # what was started ends too
     known, unknown = Tries(), Tries()
     try:
         with tempfile.TemporaryDirectory() as directory, service(Path(directory)) as (_, ready):
@@ -58,6 +61,10 @@ def main() -> int:
         return 1
     _show(known, unknown)
     return 0
+
+
+def _end(number: int, _: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)
 
 
 def _address() -> str:
