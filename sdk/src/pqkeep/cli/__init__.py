@@ -1,4 +1,7 @@
-"""The command ``pqkeep``, from the extra ``pqkeep[cli]``. It uses the client's public names only."""
+"""The command ``pqkeep``, from the extra ``pqkeep[cli]``. It uses the client's public names only.
+
+What takes long to load, such as HTTP, cryptography and tables, is loaded by what needs it.
+"""
 
 import sys
 
@@ -7,23 +10,40 @@ try:
 except ModuleNotFoundError:
     sys.exit("pqkeep: the command is not installed: pip install 'pqkeep[cli]'")
 
-from importlib.metadata import version
 from typing import Annotated
 
-from pqkeep.cli import audit
+from pqkeep.cli import (
+    api_keys,
+    audit,
+    encryption,
+    keys,
+    login,
+    shared_secrets,
+    signing,
+    status,
+    tenants,
+)
+from pqkeep.cli.installed import installed_version
 
 app = typer.Typer(
     name="pqkeep",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["--help", "-h"]},
 )
-app.add_typer(audit.app)
+login.add_to(app)
+status.add_to(app)
+encryption.add_to(app)
+signing.add_to(app)
+shared_secrets.add_to(app)
+for group in (keys, api_keys, tenants, audit):
+    app.add_typer(group.app)
 
 
 def _show_version(value: bool) -> None:  # noqa: FBT001 - a Typer callback
     if value:
-        typer.echo(f"pqkeep {version('pqkeep')}")
+        typer.echo(f"pqkeep {installed_version()}")
         raise typer.Exit
 
 
@@ -37,7 +57,11 @@ def pqkeep(
         ),
     ] = False,
 ) -> None:
-    """Work with pqkeep, the post-quantum cryptography service."""
+    """Work with pqkeep, the post-quantum cryptography service.
+
+    pqkeep COMMAND --help says more. Data and keys stay where they are: files are encrypted and
+    hashed here, and private keys never leave the service.
+    """
 
 
 __all__ = ["app"]

@@ -1,137 +1,182 @@
-"""``pqkeep audit``: what can be done with the audit log without the service."""
+"""``pqkeep audit``: look at the audit log, and save it and what it is verified with.
 
-import json
-from collections.abc import Iterator
-from dataclasses import asdict
-from enum import StrEnum
+What a file shows without the service is in docs/audit.md.
+"""
+
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from pqkeep.audit import Anchor, Portion, Report, verify
+from pqkeep.cli import audit_verification
+from pqkeep.cli.command import command
+from pqkeep.cli.destinations import PRIVATE, destination
+from pqkeep.cli.display import show_json_line, show_table, show_written
+from pqkeep.cli.invocation import Invocation
+from pqkeep.cli.options import AlgorithmOption, Force, KeyVersion
 
-FAILED = 7
-UNREADABLE = 1
-UNTRUSTED = (
-    "this shows only that the files agree with themselves: whoever made them could have made the "
-    "keys; name keys that you kept with --keys"
+if TYPE_CHECKING:
+    from pqkeep.models import AuditKey
+
+RECORDS = {
+    "id": "ID",
+    "recorded_at": "RECORDED",
+    "operation": "OPERATION",
+    "algorithm": "ALGORITHM",
+    "key_version": "VERSION",
+    "outcome": "OUTCOME",
+}
+CHECKPOINTS = {
+    "size": "RECORDS",
+    "at": "SIGNED",
+    "algorithm": "ALGORITHM",
+    "key_version": "VERSION",
+    "root": "ROOT",
+}
+KEYS = {"algorithm": "ALGORITHM", "key_version": "VERSION", "fingerprint": "FINGERPRINT"}
+LARGEST_PAGE = 200
+
+app = typer.Typer(
+    name="audit", help="Look at the audit log, save it, verify it.", no_args_is_help=True
 )
-
-app = typer.Typer(name="audit", help="Verify the audit log.", no_args_is_help=True)
-
-
-class Output(StrEnum):
-    """How a result is written."""
-
-    TEXT = "text"
-    JSON = "json"
+audit_verification.add_to(app)
 
 
-@app.callback()
-def audit() -> None:
-    """Verify the audit log."""
+def _time(text: str) -> datetime:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter("a time such as 2026-11-20T17:31:10Z, or a day") from None
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time
 
 
-@app.command("verify")
-def verify_command(
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FILE...",
-            help="Exports of the log, and JSON lines with checkpoints, consistency proofs and keys "
-            "that were kept, also as the API answered with them.",
-            show_default=False,
-        ),
-    ],
+Time = Annotated[
+    datetime | None,
+    typer.Option(
+        metavar="TIME",
+        parser=_time,
+        help="Such as 2026-11-20, or 2026-11-20T17:31:10Z. Without an offset it is UTC.",
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRow:
+    """A key of the log, as people compare it."""
+
+    algorithm: str
+    key_version: int
+    fingerprint: str
+
+
+@command(app, "records")
+def records(  # noqa: PLR0913 - as many filters as the log has
+    invocation: Invocation,
     *,
-    keys: Annotated[
-        Path | None,
+    since: Time = None,
+    until: Time = None,
+    operation: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Such as kem.encrypt.", show_default=False),
+    ] = None,
+    algorithm: AlgorithmOption = None,
+    key_version: KeyVersion = None,
+    outcome: Annotated[
+        str | None,
         typer.Option(
-            metavar="FILE",
-            help="The keys to trust, kept from GET /api/v1/audit/keys. Without it the keys in the "
-            "files are taken, which shows only that the files agree with themselves.",
-            show_default=False,
+            metavar="OUTCOME", help="success, or the code of a refusal.", show_default=False
         ),
     ] = None,
-    output: Annotated[Output, typer.Option(help="How to write the result.")] = Output.TEXT,
+    oldest_first: Annotated[
+        bool, typer.Option("--oldest-first", help="Begin with the oldest one.")
+    ] = False,
+    limit: Annotated[int, typer.Option(metavar="N", min=0, help="How many; 0 is all.")] = 20,
 ) -> None:
-    """Verify exports of the audit log, offline.
+    """List records, the newest first. As JSON there is one to a line."""
+    with invocation.connect() as client:
+        found = client.audit.records(
+            order="asc" if oldest_first else "desc",
+            since=since,
+            until=until,
+            operation=operation,
+            algorithm=algorithm,
+            key_version=key_version,
+            outcome=outcome,
+            page_size=min(limit or LARGEST_PAGE, LARGEST_PAGE),
+        )
+        chosen = islice(found, limit or None)
+        if not invocation.is_json:
+            show_table(chosen, RECORDS)
+            return
+        for record in chosen:
+            show_json_line(record)
 
-    Ends with 0 if everything is verified, 7 if anything is wrong, 1 if a file cannot be read, and 2
-    if the command is called wrongly.
+
+@command(app, "export")
+def export(
+    invocation: Invocation,
+    *,
+    to: Annotated[
+        str, typer.Option("--to", "-o", metavar="FILE", help="What to write; - is standard output.")
+    ],
+    force: Force = False,
+) -> None:
+    """Save the log with its proofs, for pqkeep audit verify."""
+    with (
+        destination(to, otherwise=to, force=force, mode=PRIVATE) as target,
+        tempfile.TemporaryDirectory() as directory,
+        invocation.connect() as client,
+    ):
+        saved = Path(directory) / "export.jsonl"
+        count = client.audit.export(saved)
+        with saved.open("rb") as file:
+            shutil.copyfileobj(file, target)
+    show_written(invocation, to, f"{count} records", records=count)
+
+
+@command(app, "checkpoint")
+def checkpoint(
+    invocation: Invocation,
+    *,
+    sign: Annotated[
+        bool, typer.Option("--sign", help="Have a new one signed. Operator only.")
+    ] = False,
+    algorithm: AlgorithmOption = None,
+) -> None:
+    """Show the newest checkpoint of each algorithm.
+
+    As JSON there is one to a line: append them to a file that the service's operator cannot write.
     """
-    try:
-        report = verify(files, keys)
-    except OSError as error:
-        message = f"pqkeep: cannot read {error.filename}: {error.strerror}"
-        typer.echo(_printable(message), err=True)
-        raise typer.Exit(UNREADABLE) from None
-    except ImportError:
-        typer.echo("pqkeep: verification is not installed: pip install 'pqkeep[audit]'", err=True)
-        raise typer.Exit(UNREADABLE) from None
-    if output is Output.JSON:
-        typer.echo(json.dumps(_as_json(report), indent=2))
-    else:
-        _show(report)
-    raise typer.Exit(0 if report.is_verified else FAILED)
-
-
-def _as_json(report: Report) -> dict[str, Any]:
-    values = asdict(report)
-    for checkpoint in values["checkpoints"]:
-        checkpoint["root"] = checkpoint["root"].hex()
-    return {"verified": report.is_verified, **values}
-
-
-def _show(report: Report) -> None:
-    console = Console(highlight=False, markup=False, soft_wrap=True)
-    for name, value in _facts(report) if report.is_verified else ():
-        console.print(f"{name:12}{_printable(value)}")
-    for finding in report.findings:
-        console.print(_printable(str(finding)))
-    if report.further:
-        console.print(f"and {report.further} more")
-    if report.is_verified:
-        console.print("verified", style="bold green")
+    with invocation.connect() as client:
+        found = (
+            (client.audit.sign_checkpoint(algorithm=algorithm),)
+            if sign
+            else client.audit.checkpoints(algorithm=algorithm)
+        )
+    if not invocation.is_json:
+        show_table(found, CHECKPOINTS)
         return
-    count = len(report.findings) + report.further
-    console.print(f"NOT VERIFIED: {count} finding{'' if count == 1 else 's'}", style="bold red")
+    for each in found:
+        show_json_line(each)
 
 
-def _facts(report: Report) -> Iterator[tuple[str, str]]:
-    """Yield what was shown, by name."""
-    yield "log", report.log_id or "unknown"
-    for portion in report.portions:
-        yield "records", _records(portion)
-    sizes = {portion.size for portion in report.portions}
-    others = [anchor for anchor in report.checkpoints if anchor.size not in sizes]
-    for anchor in report.checkpoints:
-        if anchor.size in sizes:
-            yield "checkpoint", _checkpoint(anchor)
-    if others:
-        yield "checkpoint", f"{len(others)} more, of {others[0].size} to {others[-1].size} records"
-    trust = "trusted" if report.are_keys_trusted else "not trusted"
-    for key in report.keys:
-        yield "key", f"{key.algorithm} version {key.key_version}, {key.fingerprint}, {trust}"
-    for note in report.notes:
-        yield "note", note
-    if not report.are_keys_trusted:
-        yield "note", UNTRUSTED
+@command(app, "keys")
+def keys(invocation: Invocation) -> None:
+    """Show the keys that checkpoints are verified with. Keep them, as JSON, for audit verify."""
+    with invocation.connect() as client:
+        found = client.audit.keys()
+    if invocation.is_json:
+        show_json_line(asdict(found))
+    else:
+        show_table(map(_row, found.keys), KEYS)
 
 
-def _records(portion: Portion) -> str:
-    whose = "all" if portion.tenant_id is None else f"those of tenant {portion.tenant_id}"
-    when = f", from {portion.first_at} to {portion.last_at}" if portion.first_at else ""
-    return f"{portion.records}, {whose} of the log's first {portion.size}{when}, in {portion.file}"
-
-
-def _checkpoint(anchor: Anchor) -> str:
-    signer = f"{anchor.algorithm} version {anchor.key_version}"
-    return f"{anchor.size} records at {anchor.at}, root {anchor.root.hex()}, signed with {signer}"
-
-
-def _printable(text: str) -> str:
-    """Return text that does nothing to a terminal, whatever a file is called."""
-    return "".join(each if each.isprintable() else "?" for each in text)
+def _row(key: "AuditKey") -> KeyRow:
+    return KeyRow(key.algorithm, key.key_version, sha256(key.public_key).hexdigest())

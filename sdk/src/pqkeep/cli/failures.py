@@ -1,0 +1,128 @@
+"""How a command ends that could not do its work: a status for scripts, and what to do next.
+
+docs/cli.md has the same table. The class of an exception decides, or the nearest one above it.
+"""
+
+import errno
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import typer
+
+from pqkeep.cli.printable import printable
+from pqkeep.errors import (
+    AuthenticationError,
+    ComplianceError,
+    ConfigurationError,
+    ConflictError,
+    DecryptionError,
+    InvalidRequestError,
+    MalformedAnswerError,
+    NotFoundError,
+    PermissionDeniedError,
+    PolicyDeniedError,
+    PqkeepError,
+    RateLimitError,
+    UnavailableError,
+    UnwrappingError,
+)
+
+OTHER = 1
+USAGE = 2
+NOT_AUTHENTICATED = 3
+NOT_FOUND = 4
+DENIED = 5
+RATE_LIMITED = 6
+NOT_VERIFIED = 7
+UNAVAILABLE = 8
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+TERMINATED = 143
+
+
+class Refusal(Exception):  # noqa: N818 - it is one
+    """The command will not do this. It says why, and what to do instead."""
+
+    def __init__(self, message: str, next_step: str, status: int = USAGE) -> None:
+        """Keep what to say."""
+        super().__init__(message)
+        self.next_step = next_step
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A status, and what to do next."""
+
+    status: int
+    next_step: str
+
+
+_ENDINGS: Mapping[type[BaseException], Ending] = {
+    AuthenticationError: Ending(
+        NOT_AUTHENTICATED, "see which API key is used: pqkeep status; store another: pqkeep login"
+    ),
+    NotFoundError: Ending(
+        NOT_FOUND, "see what there is: pqkeep keys list, pqkeep tenants list, pqkeep api-keys list"
+    ),
+    PolicyDeniedError: Ending(
+        DENIED, "use what your plan has, or ask for another plan: pqkeep status shows yours"
+    ),
+    PermissionDeniedError: Ending(DENIED, "use a credential that may do this, or ask the operator"),
+    ComplianceError: Ending(
+        DENIED, "leave the choice to the compliance profile, or do without the profile"
+    ),
+    RateLimitError: Ending(RATE_LIMITED, "wait a minute, and try again"),
+    DecryptionError: Ending(
+        NOT_VERIFIED, "see that it is the whole file, unchanged, and that the key is your tenant's"
+    ),
+    UnwrappingError: Ending(
+        NOT_VERIFIED, "see that it is the whole file, unchanged, and that the key is your tenant's"
+    ),
+    UnavailableError: Ending(
+        UNAVAILABLE, "see which service is used, and whether it answers: pqkeep status"
+    ),
+    ConfigurationError: Ending(
+        USAGE,
+        "store an address and an API key: pqkeep login; or set PQKEEP_URL and PQKEEP_API_KEY_FILE",
+    ),
+    MalformedAnswerError: Ending(
+        OTHER, "see that the address is a pqkeep service's: pqkeep status"
+    ),
+    ConflictError: Ending(OTHER, "choose another name, or go on with what is there"),
+    InvalidRequestError: Ending(OTHER, "change what is named, and try again"),
+    PqkeepError: Ending(OTHER, "try again, and tell the operator the request's id if it stays so"),
+    FileExistsError: Ending(OTHER, "replace it with --force, or name another file with --to"),
+    FileNotFoundError: Ending(OTHER, "see that the name is right, and the directory there"),
+    OSError: Ending(OTHER, "see that the file may be used like this, and that there is room"),
+    ImportError: Ending(OTHER, "install it, and try again"),
+    Exception: Ending(OTHER, "this is a fault of the command: please report it"),
+}
+
+
+def end(error: Exception) -> typer.Exit:
+    """Say on standard error what happened and what to do next, and return how to end."""
+    if isinstance(error, Refusal):
+        ending = Ending(error.status, error.next_step)
+    else:
+        ending = next(_ENDINGS[each] for each in type(error).__mro__ if each in _ENDINGS)
+    typer.echo(printable(f"pqkeep: {_said(error)}"), err=True)
+    typer.echo(f"        {_next_step(error, ending)}", err=True)
+    return typer.Exit(ending.status)
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, OSError):
+        reason = error.strerror or type(error).__name__
+        return f"{error.filename}: {reason}" if error.filename else reason
+    if isinstance(error, (PqkeepError, Refusal, ImportError)):
+        return str(error)
+    return f"something unexpected happened: {type(error).__name__}"  # its text may hold secrets
+
+
+def _next_step(error: Exception, ending: Ending) -> str:
+    if isinstance(error, PqkeepError) and error.retry_after is not None:
+        return f"try again in {error.retry_after} s"
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return "make room, and try again"
+    return ending.next_step

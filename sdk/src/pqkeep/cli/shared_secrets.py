@@ -1,0 +1,159 @@
+"""``pqkeep encapsulate``, ``decapsulate``, ``wrap`` and ``unwrap``: keys for other programs.
+
+Secrets go to files of their owner's, or down a pipe, as bytes.
+"""
+
+from typing import Annotated
+
+import typer
+
+from pqkeep.cli import choice, documents
+from pqkeep.cli.command import command
+from pqkeep.cli.destinations import PRIVATE, PUBLIC, destination
+from pqkeep.cli.failures import Refusal
+from pqkeep.cli.invocation import Invocation
+from pqkeep.cli.options import (
+    STANDARD,
+    AlgorithmOption,
+    Force,
+    KeyVersion,
+    OptionalInputFile,
+    To,
+)
+from pqkeep.cli.sources import whole
+from pqkeep.models import WrappedKey
+
+LARGEST_KEY = 64
+LARGEST_DOCUMENT = 64 * 1024
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the four commands."""
+    command(app, "encapsulate")(encapsulate)
+    command(app, "decapsulate")(decapsulate)
+    command(app, "wrap")(wrap)
+    command(app, "unwrap")(unwrap)
+
+
+def encapsulate(
+    invocation: Invocation,
+    *,
+    secret: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="Where the shared secret goes (32 bytes); - is standard output.",
+        ),
+    ],
+    to: To = None,
+    force: Force = False,
+    algorithm: AlgorithmOption = None,
+    key_version: KeyVersion = None,
+) -> None:
+    """Make a shared secret, for another program.
+
+    What it is recovered from, with decapsulate, is written as JSON.
+    """
+    if secret == STANDARD and to in {None, STANDARD}:
+        raise Refusal(
+            "secret and KEM ciphertext would be mixed on standard output",
+            "write one of them to a file: --to FILE, or --secret FILE",
+        )
+    with (
+        destination(secret, otherwise=secret, force=force, mode=PRIVATE) as secret_file,
+        destination(to, otherwise=STANDARD, force=force, mode=PUBLIC, is_text=True) as target,
+        invocation.connect() as client,
+    ):
+        chosen = choice.kem_algorithm(client, algorithm)
+        made = client.kem.encapsulate(
+            algorithm=chosen, key_version=choice.key_version(client, chosen, key_version)
+        )
+        document = documents.KemCiphertext(
+            kem_ciphertext=made.kem_ciphertext,
+            key_version=made.key_version,
+            algorithm=made.algorithm,
+        )
+        target.write(documents.written(document))
+        secret_file.write(made.shared_secret)
+
+
+def decapsulate(
+    invocation: Invocation,
+    file: OptionalInputFile = STANDARD,
+    *,
+    to: To = None,
+    force: Force = False,
+) -> None:
+    """Recover a shared secret.
+
+    It reads what encapsulate wrote. From a KEM ciphertext that was changed comes another secret, and no error.
+    """
+    document = _document(invocation, file, documents.KemCiphertext)
+    with (
+        destination(to, otherwise=STANDARD, force=force, mode=PRIVATE) as target,
+        invocation.connect() as client,
+    ):
+        target.write(
+            client.kem.decapsulate(
+                document.kem_ciphertext,
+                key_version=document.key_version,
+                algorithm=document.algorithm,
+            )
+        )
+
+
+def wrap(
+    invocation: Invocation,
+    file: OptionalInputFile = STANDARD,
+    *,
+    to: To = None,
+    force: Force = False,
+    algorithm: AlgorithmOption = None,
+    key_version: KeyVersion = None,
+) -> None:
+    """Wrap a symmetric key.
+
+    The file has its 16, 24, 32, 48 or 64 bytes, and nothing else.
+    """
+    symmetric_key = whole(file, invocation, LARGEST_KEY, "use pqkeep encrypt for what is no key")
+    with (
+        destination(to, otherwise=STANDARD, force=force, mode=PUBLIC, is_text=True) as target,
+        invocation.connect() as client,
+    ):
+        chosen = choice.kem_algorithm(client, algorithm)
+        wrapped = client.kem.wrap(
+            symmetric_key,
+            algorithm=chosen,
+            key_version=choice.key_version(client, chosen, key_version),
+        )
+        target.write(documents.written(wrapped))
+
+
+def unwrap(
+    invocation: Invocation,
+    file: OptionalInputFile = STANDARD,
+    *,
+    to: To = None,
+    force: Force = False,
+) -> None:
+    """Unwrap a symmetric key.
+
+    It reads what wrap wrote, and writes the key's bytes.
+    """
+    document = _document(invocation, file, WrappedKey)
+    with (
+        destination(to, otherwise=STANDARD, force=force, mode=PRIVATE) as target,
+        invocation.connect() as client,
+    ):
+        target.write(
+            client.kem.unwrap(
+                document.wrapped_key,
+                key_version=document.key_version,
+                algorithm=document.algorithm,
+            )
+        )
+
+
+def _document(invocation: Invocation, file: str, kind: type[documents.D]) -> documents.D:
+    data = whole(file, invocation, LARGEST_DOCUMENT, "name the file as it was written")
+    return documents.read(data, kind, file)

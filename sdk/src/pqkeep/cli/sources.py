@@ -1,0 +1,61 @@
+"""Where commands read: a file, or standard input."""
+
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+from typing import cast
+
+from pqkeep.cli.failures import Refusal
+from pqkeep.cli.invocation import Invocation
+from pqkeep.cli.options import STANDARD
+from pqkeep.cli.progress import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is read, and how much of it was."""
+
+    _file: BufferedReader
+    _progress: Progress
+
+    def read(self, size: int, /) -> bytes:
+        """Return the next bytes; none at the end."""
+        data = self._file.read(size)
+        self._progress.advance(len(data))
+        return data
+
+    def first(self) -> bytes:
+        """Return the first byte, which stays to be read."""
+        return self._file.peek(1)[:1]
+
+
+@contextmanager
+def source(name: str, invocation: Invocation) -> Iterator[Source]:
+    """Open what to read. Raises OSError."""
+    with ExitStack() as stack:
+        if name == STANDARD:
+            file = cast("BufferedReader", sys.stdin.buffer)
+        else:
+            file = stack.enter_context(Path(name).open("rb"))
+        progress = Progress(_size(file), wanted=not invocation.quiet)
+        stack.callback(progress.close)
+        yield Source(file, progress)
+
+
+def whole(name: str, invocation: Invocation, limit: int, next_step: str) -> bytes:
+    """Return all of what has at most so many bytes. Raises OSError, and Refusal for more."""
+    with source(name, invocation) as opened:
+        data = opened.read(limit + 1)
+    if len(data) > limit:
+        raise Refusal(f"{name} is larger than {limit} bytes", next_step)
+    return data
+
+
+def _size(file: BufferedReader) -> int | None:
+    status = os.fstat(file.fileno())
+    return status.st_size if stat.S_ISREG(status.st_mode) else None

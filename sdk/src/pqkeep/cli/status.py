@@ -1,0 +1,66 @@
+"""``pqkeep status``: which service a command talks to, and as whom."""
+
+import platform
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from pqkeep.cli.command import command
+from pqkeep.cli.configuration import configuration
+from pqkeep.cli.display import show_facts
+from pqkeep.cli.installed import installed_version
+from pqkeep.cli.invocation import Invocation
+from pqkeep.errors import PqkeepError
+
+if TYPE_CHECKING:
+    from pqkeep.client import Client
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    command(app, "status")(status)
+
+
+def status(invocation: Invocation) -> None:
+    """Show which service you use, and as whom."""
+    used = configuration(invocation)
+    facts: dict[str, Any] = {
+        "service": used.url,
+        "service_from": used.url_from,
+        "api_key_from": used.api_key_from,
+        "profile": used.profile,
+        "compliance_profile": used.compliance_profile,
+        "version": f"{installed_version()} (Python {platform.python_version()})",
+        "reachable": False,
+        "principal": None,
+        "tenant": None,
+        "tenant_name": None,
+        "plan": None,
+        "tenant_status": None,
+    }
+    failure: PqkeepError | None = None
+    with invocation.connect(retries=0) as client:
+        try:
+            client.status.health()
+            facts["reachable"] = True
+            facts |= who(client)
+        except PqkeepError as error:
+            failure = error
+    show_facts(invocation, facts)
+    if failure is not None:
+        raise failure
+
+
+def who(client: "Client") -> dict[str, str]:
+    """Return who a credential stands for. Raises PqkeepError."""
+    tenants = client.tenants.list()
+    if len(tenants) != 1 or tenants[0].subscription is not None:  # which only the operator is told
+        return {"principal": "operator"}
+    (tenant,) = tenants
+    return {
+        "principal": "tenant",
+        "tenant": tenant.id,
+        "tenant_name": tenant.name,
+        "plan": tenant.plan,
+        "tenant_status": tenant.status,
+    }

@@ -1,0 +1,125 @@
+"""``pqkeep tenants``: the organisations that own keys. Most of it is the operator's."""
+
+from typing import Annotated, Literal
+
+import typer
+
+from pqkeep.cli import choice
+from pqkeep.cli.command import command
+from pqkeep.cli.display import show_facts, show_rows
+from pqkeep.cli.failures import Refusal
+from pqkeep.cli.invocation import Invocation
+
+COLUMNS = {"id": "ID", "name": "NAME", "plan": "PLAN", "status": "STATUS"}
+PLANS = ("free", "starter", "professional", "enterprise", "enterprise_plus")
+
+app = typer.Typer(
+    name="tenants", help="Look at tenants; as the operator, change them.", no_args_is_help=True
+)
+
+Identifier = Annotated[str, typer.Argument(metavar="ID", help="The tenant's id.")]
+Plan = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PLAN",
+        help="free, starter, professional, enterprise or enterprise_plus.",
+        autocompletion=lambda: list(PLANS),
+        show_default=False,
+    ),
+]
+
+
+@command(app, "create")
+def create(
+    invocation: Invocation,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="1 to 255 characters.")],
+    *,
+    plan: Plan = None,
+) -> None:
+    """Make a tenant, free if no plan is named. It has no API key yet."""
+    with invocation.connect() as client:
+        tenant = client.tenants.create(name, plan=plan)
+    show_facts(invocation, tenant)
+    invocation.note(f"make its first API key: pqkeep api-keys create --tenant {tenant.id}")
+
+
+@command(app, "show")
+def show(
+    invocation: Invocation,
+    tenant: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[ID]", help="The tenant's id; without it your own.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Show a tenant."""
+    with invocation.connect() as client:
+        show_facts(invocation, client.tenants.get(choice.tenant_id(client, tenant)))
+
+
+@command(app, "list")
+def list_tenants(invocation: Invocation) -> None:
+    """List all tenants that the credential may see."""
+    with invocation.connect() as client:
+        show_rows(invocation, "tenants", client.tenants.list(), COLUMNS)
+
+
+@command(app, "update")
+def update(
+    invocation: Invocation,
+    tenant: Identifier,
+    *,
+    plan: Plan = None,
+    tier: Annotated[
+        str | None,
+        typer.Option(metavar="TIER", help="A plan, or growth.", show_default=False),
+    ] = None,
+    subscription: Annotated[
+        str | None,
+        typer.Option(metavar="STATE", help="active or ended.", show_default=False),
+    ] = None,
+    requests_per_minute: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N", help="1 to 1000000, or plan for the plan's again.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Change a tenant's plan or tier, subscription or rate limit, at once."""
+    with invocation.connect() as client:
+        changed = client.tenants.update(
+            tenant,
+            plan=plan,
+            tier=tier,
+            subscription=subscription,
+            requests_per_minute=_rate(requests_per_minute),
+        )
+    show_facts(invocation, changed)
+
+
+@command(app, "suspend")
+def suspend(invocation: Invocation, tenant: Identifier) -> None:
+    """Refuse everything that a tenant asks for, from now on."""
+    with invocation.connect() as client:
+        show_facts(invocation, client.tenants.suspend(tenant))
+
+
+@command(app, "resume")
+def resume(invocation: Invocation, tenant: Identifier) -> None:
+    """Let a suspended tenant go on."""
+    with invocation.connect() as client:
+        show_facts(invocation, client.tenants.resume(tenant))
+
+
+def _rate(text: str | None) -> int | Literal["plan"] | None:
+    if text is None:
+        return None
+    if text == "plan":
+        return "plan"
+    try:
+        return int(text)
+    except ValueError:
+        raise Refusal(
+            "--requests-per-minute is a number, or plan", "give 1 to 1000000, or plan"
+        ) from None
