@@ -49,15 +49,24 @@ def _ended_properly() -> Iterator[None]:
     try:
         yield
         sys.stdout.flush()
-    except BrokenPipeError:  # nobody reads any more; nor is there anything left to flush at the end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # nobody reads any more
+        _let_go_of_output()
         raise typer.Exit(BROKEN_PIPE) from None
     except (KeyboardInterrupt, typer.Abort):
         raise typer.Exit(INTERRUPTED) from None
     except typer.Exit:
         raise
     except Exception as error:  # noqa: BLE001 - a traceback helps nobody here, and may hold secrets
+        _let_go_of_output()
         raise end(error) from None
+
+
+def _let_go_of_output() -> None:
+    """Write what can be written; Python would try the rest again at the end, and complain."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _terminated(number: int, frame: FrameType | None) -> NoReturn:

@@ -10,7 +10,7 @@ from pqkeep.cli.configuration import configuration
 from pqkeep.cli.display import show_facts
 from pqkeep.cli.installed import installed_version
 from pqkeep.cli.invocation import Invocation
-from pqkeep.errors import PqkeepError
+from pqkeep.errors import PqkeepError, UnavailableError
 
 if TYPE_CHECKING:
     from pqkeep.client import Client
@@ -31,7 +31,7 @@ def status(invocation: Invocation) -> None:
         "profile": used.profile,
         "compliance_profile": used.compliance_profile,
         "version": f"{installed_version()} (Python {platform.python_version()})",
-        "reachable": False,
+        "answers": False,
         "principal": None,
         "tenant": None,
         "tenant_name": None,
@@ -42,10 +42,10 @@ def status(invocation: Invocation) -> None:
     with invocation.connect(retries=0) as client:
         try:
             client.status.health()
-            facts["reachable"] = True
             facts |= who(client)
         except PqkeepError as error:
             failure = error
+    facts["answers"] = not isinstance(failure, UnavailableError)
     show_facts(invocation, facts)
     if failure is not None:
         raise failure

@@ -1,0 +1,193 @@
+"""The command ``pqkeep``, run as a process, as a tenant of its own or as somebody else."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import sysconfig
+import termios
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+
+from pqkeep import Client
+
+PROGRAM = Path(sysconfig.get_path("scripts")) / "pqkeep"
+TIMEOUT = 60.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended, and what it said."""
+
+    status: int
+    out: bytes
+    err: str
+
+
+@dataclass(frozen=True)
+class Command:
+    """The command, in a directory, with an environment."""
+
+    directory: Path
+    environment: Mapping[str, str]
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
+    """What may be neither in its arguments nor in what it says."""
+
+    def __call__(self, *arguments: str | Path, stdin: bytes = b"", **more: Any) -> Ended:
+        """Run it to its end."""
+        ended = subprocess.run(
+            [PROGRAM, *arguments],
+            cwd=self.directory,
+            env=dict(self.environment),
+            input=stdin,
+            capture_output=True,
+            timeout=TIMEOUT,
+            check=False,
+            **more,
+        )
+        result = Ended(ended.returncode, ended.stdout, ended.stderr.decode())
+        said = ended.stdout.decode(errors="replace") + result.err + " ".join(map(str, arguments))
+        assert "Traceback" not in said
+        for secret in self.secrets:
+            assert secret not in said
+        return result
+
+    def start(
+        self, *arguments: str | Path, stdout: int | BinaryIO = subprocess.PIPE
+    ) -> subprocess.Popen[bytes]:
+        """Start it."""
+        return subprocess.Popen(
+            [PROGRAM, *arguments],
+            cwd=self.directory,
+            env=dict(self.environment),
+            stdin=subprocess.PIPE,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+        )
+
+    def as_(self, **environment: str) -> Command:
+        """Return the command with more in its environment, and without what is empty there."""
+        values = {**self.environment, **environment}
+        return replace(self, environment={name: each for name, each in values.items() if each})
+
+    def names(self) -> set[str]:
+        """Return what is in the directory."""
+        return set(os.listdir(self.directory))  # noqa: PTH208 - names, not paths
+
+
+@pytest.fixture
+def nobody(tmp_path: Path, base_url: str) -> Command:
+    """The command of somebody who knows the address, and has no API key."""
+    directory = tmp_path / "here"
+    directory.mkdir()
+    environment = {
+        "PATH": os.defpath,
+        "HOME": str(tmp_path / "home"),
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
+        "PQKEEP_URL": base_url,
+    }
+    return Command(directory, environment)
+
+
+@pytest.fixture
+def with_key(nobody: Command, tmp_path: Path) -> Callable[[str], Command]:
+    """Return the command of whoever has an API key."""
+
+    def make(api_key: str) -> Command:
+        file = tmp_path / f"api-key-{api_key[-4:]}"
+        file.write_text(api_key)
+        return replace(nobody.as_(PQKEEP_API_KEY_FILE=str(file)), secrets=frozenset({api_key}))
+
+    return make
+
+
+@pytest.fixture
+def tenant(base_url: str, api_key: str) -> Iterator[Client]:
+    """The same tenant as the command's, by the client."""
+    with Client(base_url, api_key) as client:
+        yield client
+
+
+@pytest.fixture
+def command(with_key: Callable[[str], Command], api_key: str) -> Command:
+    """The command of a tenant that has no keys yet."""
+    return with_key(api_key)
+
+
+@pytest.fixture
+def operator_command(with_key: Callable[[str], Command], service: dict[str, str]) -> Command:
+    """The command of the operator."""
+    return with_key(service["operator_key"])
+
+
+@pytest.fixture
+def file(command: Command) -> Path:
+    """A file of no particular size, in the command's directory."""
+    path = command.directory / "report.pdf"
+    path.write_bytes(os.urandom(300_001))
+    return path
+
+
+class Terminal:
+    """A run of the command in a terminal of 80 columns."""
+
+    def __init__(self, command: Command, *arguments: str) -> None:
+        """Start it, as the leader of a session whose terminal this is."""
+        self._descriptor, other = pty.openpty()
+        fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self._process = subprocess.Popen(
+            [PROGRAM, *arguments],
+            cwd=command.directory,
+            env=dict(command.environment) | {"TERM": "xterm"},
+            stdin=other,
+            stdout=other,
+            stderr=other,
+            start_new_session=True,
+            preexec_fn=_take_terminal,  # noqa: PLW1509 - one call, as in a signal handler
+        )
+        os.close(other)
+        self._shown = b""
+
+    def answer(self, question: str, answer: str) -> None:
+        """Wait for a question, and type an answer."""
+        before = len(self._shown)
+        while question.encode() not in self._shown[before:]:
+            assert self._read(), self._shown
+        time.sleep(0.5)  # until it reads, which cannot be seen from here
+        os.write(self._descriptor, answer.encode())
+
+    def end(self) -> tuple[int, str]:
+        """Wait for the end; return the status, and all that was shown."""
+        while self._read():
+            pass
+        os.close(self._descriptor)
+        return self._process.wait(TIMEOUT), self._shown.decode()
+
+    def _read(self) -> bool:
+        ready, _, _ = select.select([self._descriptor], [], [], TIMEOUT)
+        assert ready, self._shown
+        try:
+            data = os.read(self._descriptor, 65536)
+        except OSError:  # the other side is closed
+            return False
+        self._shown += data
+        return bool(data)
+
+
+def _take_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+@pytest.fixture
+def terminal() -> type[Terminal]:
+    """Run the command in a terminal."""
+    return Terminal

@@ -1,0 +1,154 @@
+"""``pqkeep keys``, ``pqkeep tenants`` and ``pqkeep api-keys``."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import stat
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from pqkeep import Client
+
+if TYPE_CHECKING:
+    from sdk.tests.cli.conftest import Command
+
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+
+
+def result(command: Command, *arguments: str) -> dict[str, Any]:
+    """Return what a run that must succeed says to programs."""
+    ended = command(*arguments, "--output", "json")
+    assert ended.status == 0, ended.err
+    said: dict[str, Any] = json.loads(ended.out)
+    return said
+
+
+def test_the_life_of_a_key(command: Command, tenant: Client) -> None:
+    """A key is made, replaced, and retired; programs are told what the API tells."""
+    made = result(command, "keys", "generate", "Kyber768")
+    assert (made["algorithm"], made["key_version"], made["status"]) == ("Kyber768", 1, "active")
+    assert TIME.fullmatch(made["created_at"])
+    key = tenant.keys.get("Kyber768", key_version=1)
+    assert base64.b64decode(made["public_key"]) == key.public_key
+    rotated = result(command, "keys", "rotate", "Kyber768")
+    assert (rotated["key_version"], rotated["old_key_version"]) == (2, 1)
+    retired = result(command, "keys", "retire", "Kyber768", "--key-version", "2")
+    assert (retired["key_version"], retired["status"]) == (2, "retired")
+    listed = result(command, "keys", "list", "--status", "retired")
+    assert [key["key_version"] for key in listed["keys"]] == [1, 2]
+    assert listed["total"] == 2
+
+
+def test_a_table_of_keys(command: Command, tenant: Client) -> None:
+    """For people it is a table, not folded where nobody looks, and without escape sequences."""
+    tenant.keys.generate("X-Wing")
+    tenant.keys.generate("Dilithium3")
+    lines = command("keys", "list").out.decode().splitlines()
+    assert re.split(r" {2,}", lines[0]) == ["ALGORITHM", "VERSION", "STATUS", "CREATED"]
+    assert [line.split()[:3] for line in lines[1:]] == [
+        ["Dilithium3", "1", "active"],
+        ["X-Wing", "1", "active"],
+    ]
+
+
+def test_how_much_a_key_is_in_use(command: Command, tenant: Client) -> None:
+    """Show tells how often the active key was used, or another that is named."""
+    tenant.keys.generate("Kyber768")
+    tenant.kem.encrypt(b"once")
+    tenant.keys.rotate("Kyber768")
+    assert result(command, "keys", "show", "Kyber768")["uses"] == 0
+    old = result(command, "keys", "show", "Kyber768", "--key-version", "1")
+    assert (old["status"], old["uses"]) == ("retired", 1)
+    assert "uses          1" in command("keys", "show", "Kyber768", "-k", "1").out.decode()
+
+
+def test_a_public_key(command: Command, tenant: Client) -> None:
+    """A public key's file says which key it is; --raw is its bytes alone."""
+    key = tenant.keys.generate("ML-KEM-1024")
+    said = json.loads(command("keys", "public-key", "ML-KEM-1024").out)
+    assert said == {
+        "format": "pqkeep/v1/public-key",
+        "algorithm": "ML-KEM-1024",
+        "key_version": 1,
+        "public_key": base64.b64encode(key.public_key).decode(),
+    }
+    assert command("keys", "public-key", "ML-KEM-1024", "--raw").out == key.public_key
+
+
+def test_the_operator_s_tenants(operator_command: Command) -> None:
+    """The operator makes a tenant, changes it, suspends it and lets it go on."""
+    name = f"acme {uuid4()}"
+    made = result(operator_command, "tenants", "create", name, "--plan", "starter")
+    assert (made["name"], made["plan"], made["status"]) == (name, "starter", "active")
+    tenant = made["id"]
+    options = ("--tier", "growth", "--requests-per-minute", "7", "--subscription", "active")
+    changed = result(operator_command, "tenants", "update", tenant, *options)
+    assert (changed["plan"], changed["tier"], changed["requests_per_minute"]) == (
+        "professional",
+        "growth",
+        7,
+    )
+    again = ("--requests-per-minute", "plan")
+    changed = result(operator_command, "tenants", "update", tenant, *again)
+    assert changed["requests_per_minute"] is None
+    assert result(operator_command, "tenants", "suspend", tenant)["status"] == "suspended"
+    assert result(operator_command, "tenants", "show", tenant)["status"] == "suspended"
+    assert result(operator_command, "tenants", "resume", tenant)["status"] == "active"
+    listed = result(operator_command, "tenants", "list")
+    assert tenant in {each["id"] for each in listed["tenants"]}
+    assert name in operator_command("tenants", "list").out.decode()
+    wrong = operator_command("tenants", "update", tenant, "--requests-per-minute", "many")
+    assert wrong.status == 2
+
+
+def test_one_s_own_tenant(command: Command, tenant: Client) -> None:
+    """A tenant need not name itself, and sees no other."""
+    (own,) = tenant.tenants.list()
+    assert result(command, "tenants", "show")["id"] == own.id
+    assert result(command, "tenants", "list")["total"] == 1
+
+
+def test_api_keys(
+    command: Command, with_key: Callable[[str], Command], tenant: Client, base_url: str
+) -> None:
+    """API keys are made, listed and revoked; a new one is shown once."""
+    made = result(command, "api-keys", "create")
+    with Client(base_url, made["api_key"], retries=0) as second:
+        assert second.tenants.list() == tenant.tenants.list()
+    listed = result(command, "api-keys", "list")
+    assert [(key["version"], key["status"]) for key in listed["api_keys"]] == [
+        (1, "active"),
+        (2, "active"),
+    ]
+    assert made["api_key"] not in json.dumps(listed)
+    revoked = result(command, "api-keys", "revoke", "2")
+    assert (revoked["version"], revoked["status"]) == (2, "revoked")
+    assert with_key(made["api_key"])("keys", "list").status == 3
+    assert "keep the API key" in command("api-keys", "create").err
+
+
+def test_an_api_key_goes_to_a_file(command: Command, with_key: Callable[[str], Command]) -> None:
+    """With --to a new API key is in a file that its owner alone can read, and nowhere else."""
+    ended = command("api-keys", "create", "--to", "next", "--output", "json")
+    path = command.directory / "next"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    api_key = path.read_text().strip()
+    assert api_key not in ended.out.decode() + ended.err
+    assert json.loads(ended.out)["key_last4"] == api_key[-4:]
+    second = with_key(api_key)
+    assert second("api-keys", "rotate", "--to", "next").status == 1
+    assert path.read_text().strip() == api_key
+    ended = second("api-keys", "rotate", "--to", "third", "--output", "json")
+    assert (ended.status, json.loads(ended.out)["revoked_version"]) == (0, 2)
+    third = with_key((command.directory / "third").read_text().strip())
+    assert third("keys", "list").status == 0
+
+
+def test_the_operator_names_a_tenant(operator_command: Command, tenant: Client) -> None:
+    """The operator has no tenant of its own, and names one."""
+    (own,) = tenant.tenants.list()
+    assert operator_command("api-keys", "list").status == 2
+    assert result(operator_command, "api-keys", "list", "--tenant", own.id)["total"] == 1

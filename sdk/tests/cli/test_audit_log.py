@@ -1,0 +1,86 @@
+"""``pqkeep audit`` with a service; ``audit verify`` has tests of its own."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+from pqkeep import Client, NotFoundError
+
+if TYPE_CHECKING:
+    from sdk.tests.cli.conftest import Command
+
+
+def test_records(command: Command, tenant: Client) -> None:
+    """Records are listed the newest first, as many as were asked for, and filtered."""
+    tenant.keys.generate("Kyber768")
+    for _ in range(3):
+        tenant.kem.encrypt(b"")
+    tenant.keys.rotate("Kyber768")
+    lines = command("audit", "records").out.decode().splitlines()
+    assert lines[0].split() == ["ID", "RECORDED", "OPERATION", "ALGORITHM", "VERSION", "OUTCOME"]
+    assert [line.split()[2] for line in lines[1:6]] == [
+        "rotate-key",
+        *["encrypt"] * 3,
+        "generate-key",
+    ]
+    filters = ("--operation", "encrypt", "--outcome", "success", "-a", "Kyber768", "-k", "1")
+    ended = command("audit", "records", *filters, "--limit", "2", "--output", "json")
+    records = [json.loads(line) for line in ended.out.splitlines()]
+    assert [record["operation"] for record in records] == ["encrypt"] * 2
+    assert records[0]["id"] > records[1]["id"]
+    ended = command("audit", "records", "--oldest-first", "--limit", "0", "--output", "json")
+    everything = [json.loads(line) for line in ended.out.splitlines()]
+    assert [each["id"] for each in everything] == [each.id for each in tenant.audit.records()]
+
+
+def test_records_of_a_time(command: Command, tenant: Client) -> None:
+    """Times without an offset are UTC; what is no time is a usage error."""
+    tenant.keys.generate("Kyber768")
+    (record,) = tenant.audit.records(operation="generate-key")
+    recorded = record.recorded_at.replace(tzinfo=None).isoformat()
+    arguments = ("audit", "records", "--operation", "generate-key", "--output", "json")
+    assert command(*arguments, "--since", recorded).out.count(b"\n") == 1
+    assert command(*arguments, "--until", recorded).out == b""
+    assert command(*arguments, "--since", f"{recorded}+00:00").out.count(b"\n") == 1
+    assert command(*arguments, "--since", "yesterday").status == 2
+
+
+def test_what_is_saved_is_verified(command: Command, tenant: Client) -> None:
+    """Export, checkpoints and keys, as they are saved, are what audit verify takes."""
+    tenant.keys.generate("Kyber768")
+    _until_covered(tenant)
+    assert command("audit", "export", "--to", "export.jsonl").err == "export.jsonl: 3 records\n"
+    assert command("audit", "export", "--to", "-").out.endswith(b'{"type":"end","records":3}\n')
+    for name, *arguments in (("checkpoints.jsonl", "checkpoint"), ("keys.json", "keys")):
+        said = command("audit", *arguments, "--output", "json")
+        (command.directory / name).write_bytes(said.out)
+    ended = command("audit", "verify", "export.jsonl", "checkpoints.jsonl", "--keys", "keys.json")
+    assert (ended.status, ended.out.splitlines()[-1]) == (0, b"verified"), ended
+    assert command("audit", "export", "--to", "export.jsonl").status == 1
+    assert command("audit", "keys").out.split()[-1].isalnum()
+
+
+def test_a_checkpoint_on_demand(operator_command: Command, command: Command) -> None:
+    """The operator has the log signed; nobody else does."""
+    arguments = ("audit", "checkpoint", "--sign", "--algorithm", "SLH-DSA-SHA2-128s")
+    ended = operator_command(*arguments, "--output", "json")
+    assert json.loads(ended.out)["algorithm"] == "SLH-DSA-SHA2-128s"
+    table = operator_command("audit", "checkpoint").out.decode()
+    assert "SLH-DSA-SHA2-128s" in table
+    assert command(*arguments).status == 5
+
+
+def _until_covered(tenant: Client) -> None:
+    """Wait until a checkpoint covers the newest record."""
+    (newest, *_) = tenant.audit.records(order="desc", page_size=1)
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            tenant.audit.proof(newest.id)
+        except NotFoundError:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        else:
+            return

@@ -1,0 +1,188 @@
+"""``pqkeep encrypt`` and ``pqkeep decrypt``: files, pipes, text, and what goes wrong."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pqkeep import Client
+
+if TYPE_CHECKING:
+    from sdk.tests.cli.conftest import Command
+
+BEGIN, END = "-----BEGIN PQKEEP ENCRYPTED DATA-----", "-----END PQKEEP ENCRYPTED DATA-----"
+
+
+def test_a_file_and_back(command: Command, tenant: Client, file: Path) -> None:
+    """FILE becomes FILE.pqk, and FILE.pqk becomes FILE again, which only its owner can read."""
+    tenant.keys.generate("Kyber768")
+    plaintext = file.read_bytes()
+    ended = command("encrypt", file.name)
+    assert (ended.status, ended.out) == (0, b"")
+    assert ended.err == "report.pdf.pqk: encrypted to Kyber768 version 1\n"
+    file.unlink()
+    ended = command("decrypt", "report.pdf.pqk")
+    assert (ended.status, ended.out, ended.err) == (0, b"", "report.pdf: decrypted\n")
+    assert file.read_bytes() == plaintext
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_after_a_rotation(command: Command, tenant: Client, file: Path) -> None:
+    """What an older key encrypted is decrypted without saying which key it was."""
+    tenant.keys.generate("X-Wing")
+    assert command("encrypt", file.name, "--algorithm", "X-Wing").status == 0
+    tenant.keys.rotate("X-Wing")
+    assert command("decrypt", "report.pdf.pqk", "--to", "-").out == file.read_bytes()
+
+
+@pytest.mark.parametrize("size", [0, 48, 262_145])
+def test_pipes_and_text(command: Command, tenant: Client, size: int) -> None:
+    """Between pipes nothing is named; with --armor it is text in lines of at most 64 characters."""
+    tenant.keys.generate("Kyber768")
+    data = os.urandom(size)
+    for options in ((), ("--armor",)):
+        encrypted = command("encrypt", "-", *options, stdin=data)
+        assert (encrypted.status, encrypted.err) == (0, "")
+        decrypted = command("decrypt", "-", stdin=encrypted.out)
+        assert (decrypted.status, decrypted.out, decrypted.err) == (0, data, "")
+    first, *lines, last = encrypted.out.decode("ascii").splitlines()
+    assert (first, last) == (BEGIN, END)
+    assert {len(line) for line in lines[:-1]} <= {64}
+    assert len(base64.b64decode("".join(lines))) > size
+
+
+def test_text_that_was_mailed(command: Command, tenant: Client) -> None:
+    """Text is read with other line ends and other lengths of lines too."""
+    tenant.keys.generate("Kyber768")
+    text = command("encrypt", "-", "--armor", stdin=b"hello").out.decode()
+    body = "".join(text.splitlines()[1:-1])
+    wrapped = "\r\n".join(body[start : start + 50] for start in range(0, len(body), 50))
+    mailed = f"{BEGIN}\r\n{wrapped}\r\n{END}\r\n\r\n".encode()
+    assert command("decrypt", "-", stdin=mailed).out == b"hello"
+
+
+def test_without_a_service(command: Command, tenant: Client, file: Path) -> None:
+    """With a public key's file no service and no API key are needed to encrypt."""
+    tenant.keys.generate("X-Wing")
+    assert command("keys", "public-key", "X-Wing", "--to", "key.json").status == 0
+    assert command("keys", "public-key", "X-Wing", "--raw", "--to", "key.bin").status == 0
+    offline = command.as_(PQKEEP_URL="", PQKEEP_API_KEY_FILE="")
+    raw = ("--algorithm", "X-Wing", "--key-version", "1")
+    good: list[tuple[str, ...]] = [("key.json",), ("key.bin", *raw), ("key.json", *raw)]
+    for options in good:
+        arguments = ("encrypt", file.name, "--force", "--public-key", *options)
+        assert offline(*arguments).status == 0
+        assert command("decrypt", "report.pdf.pqk", "--to", "-").out == file.read_bytes()
+    for options in (("key.bin",), ("key.json", "--algorithm", "Kyber768"), ("key.json", "-k", "2")):
+        assert offline("encrypt", file.name, "--force", "--public-key", *options).status == 2
+    wrong = offline("encrypt", file.name, "-f", "--public-key", file.name, *raw)
+    assert (wrong.status, "none of X-Wing" in wrong.err or "larger" in wrong.err) == (2, True)
+
+
+def test_by_the_service(command: Command, tenant: Client, file: Path) -> None:
+    """With --server-side the service encrypts, and the file says all that decrypting it takes."""
+    tenant.keys.generate("X-Wing")
+    ended = command("encrypt", file.name, "--server-side", "-a", "X-Wing", "--output", "json")
+    assert json.loads(ended.out) == {
+        "file": "report.pdf.pqk",
+        "algorithm": "X-Wing",
+        "key_version": 1,
+    }
+    said = json.loads((command.directory / "report.pdf.pqk").read_bytes())
+    ciphertext = base64.b64decode(said.pop("ciphertext"))
+    assert said == {"format": "pqkeep/v1/ciphertext", "algorithm": "X-Wing", "key_version": 1}
+    assert tenant.kem.decrypt(ciphertext, key_version=1, algorithm="X-Wing") == file.read_bytes()
+    assert command("decrypt", "report.pdf.pqk", "-o", "-").out == file.read_bytes()
+
+
+def test_too_large_for_the_service(command: Command, tenant: Client) -> None:
+    """The service is not asked to encrypt more than 1,048,576 bytes."""
+    tenant.keys.generate("Kyber768")
+    assert command("encrypt", "-", "--server-side", stdin=bytes(1_048_576)).status == 0
+    ended = command("encrypt", "-", "--server-side", stdin=bytes(1_048_577))
+    assert (ended.status, ended.out) == (2, b"")
+    assert "leave out --server-side" in ended.err
+
+
+def test_what_is_there_stays(command: Command, tenant: Client, file: Path) -> None:
+    """A file that is there is replaced with --force only, and untouched otherwise."""
+    tenant.keys.generate("Kyber768")
+    there = command.directory / "report.pdf.pqk"
+    there.write_bytes(b"mine")
+    ended = command("encrypt", file.name)
+    assert (ended.status, there.read_bytes()) == (1, b"mine")
+    assert ended.err.splitlines() == [
+        "pqkeep: report.pdf.pqk: File exists",
+        "        replace it with --force, or name another file with --to",
+    ]
+    assert command("encrypt", file.name, "--force").status == 0
+    assert there.read_bytes() != b"mine"
+    assert command("decrypt", there.name).status == 1
+    assert command.names() == {"report.pdf", "report.pdf.pqk"}
+
+
+def test_into_a_device(command: Command, tenant: Client, file: Path) -> None:
+    """A device is written to, and stays what it is, whatever the user may do to it."""
+    tenant.keys.generate("Kyber768")
+    assert command("encrypt", file.name, "--to", os.devnull, "--force").status == 0
+    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)  # noqa: PTH116 - not a path of ours
+    full = command("encrypt", file.name, "--to", "/dev/full")
+    assert (full.status, "/dev/full: No space left on device" in full.err) == (1, True)
+
+
+@pytest.mark.parametrize("options", [(), ("--armor",), ("--server-side",)])
+def test_a_changed_file(
+    command: Command, tenant: Client, file: Path, options: tuple[str, ...]
+) -> None:
+    """A file that was changed or cut ends with 7, and nothing is written."""
+    tenant.keys.generate("Kyber768")
+    assert command("encrypt", file.name, *options).status == 0
+    encrypted = command.directory / "report.pdf.pqk"
+    whole = encrypted.read_bytes()
+    file.unlink()
+    changed = bytearray(whole)
+    changed[len(whole) // 2] ^= 1
+    for damaged in (bytes(changed), whole[: len(whole) // 2], whole[:-2], whole + b"x", b""):
+        encrypted.write_bytes(damaged)
+        ended = command("decrypt", encrypted.name)
+        assert (ended.status, ended.out) == (7, b"")
+        assert ended.err.count("\n") == 2
+        assert command.names() == {"report.pdf.pqk"}
+
+
+def test_another_tenant_s_file(
+    command: Command,
+    with_key: Callable[[str], Command],
+    new_api_key: Callable[[], str],
+    tenant: Client,
+    base_url: str,
+    file: Path,
+) -> None:
+    """What was encrypted to another tenant's key of the same version ends with 7."""
+    tenant.keys.generate("Kyber768")
+    assert command("encrypt", file.name).status == 0
+    other = new_api_key()
+    with Client(base_url, other) as client:
+        client.keys.generate("Kyber768")
+    ended = with_key(other)("decrypt", "report.pdf.pqk", "--to", "-")
+    assert (ended.status, ended.out) == (7, b"")
+
+
+def test_a_compliance_profile(command: Command, tenant: Client, file: Path) -> None:
+    """With cnsa-2.0 it is ML-KEM-1024 by itself, and nothing else, without a service too."""
+    for algorithm in ("Kyber768", "ML-KEM-1024"):
+        tenant.keys.generate(algorithm)
+    profile = ("--compliance-profile", "cnsa-2.0")
+    ended = command("encrypt", file.name, *profile)
+    assert ended.err == "report.pdf.pqk: encrypted to ML-KEM-1024 version 1\n"
+    assert command("encrypt", file.name, "--force", "-a", "Kyber768", *profile).status == 5
+    assert command("keys", "public-key", "Kyber768", "-o", "key.json").status == 0
+    ended = command("encrypt", file.name, "--force", "--public-key", "key.json", *profile)
+    assert ended.status == 5

@@ -1,0 +1,177 @@
+"""``pqkeep login`` and ``pqkeep status``."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from sdk.tests.cli.conftest import Command, Terminal
+
+DOWN = "http://127.0.0.1:1"
+
+
+def config(command: Command) -> Path:
+    """Return where the command's profiles are."""
+    return Path(command.environment["XDG_CONFIG_HOME"]) / "pqkeep" / "config.toml"
+
+
+def facts(command: Command, *arguments: str) -> dict[str, Any]:
+    """Return what status says to programs."""
+    said: dict[str, Any] = json.loads(command("status", *arguments, "--output", "json").out)
+    return said
+
+
+@pytest.fixture
+def newcomer(nobody: Command) -> Command:
+    """Somebody without an address and an API key in the environment."""
+    return nobody.as_(PQKEEP_URL="")
+
+
+def test_what_login_writes(newcomer: Command, base_url: str, api_key: str) -> None:
+    """A profile is written for its owner alone, and is what commands use from then on."""
+    arguments = ("login", "--url", base_url, "--api-key-file", "-")
+    ended = newcomer(*arguments, stdin=api_key.encode() + b"\n")
+    assert (ended.status, api_key in ended.out.decode() + ended.err) == (0, False)
+    path = config(newcomer)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert tomllib.loads(path.read_text()) == {
+        "profiles": {"default": {"url": base_url, "api_key": api_key, "allow_plain_http": False}}
+    }
+    assert newcomer("keys", "list").status == 0
+
+
+def test_other_profiles_stay(newcomer: Command, base_url: str, api_key: str) -> None:
+    """Another profile is added, whatever it is called; those that are there stay."""
+    path = config(newcomer)
+    path.parent.mkdir(parents=True)
+    path.write_text('[profiles.default]\nurl = "https://a.example"\napi_key_file = "/run/ü\\""\n')
+    path.chmod(0o600)
+    before = tomllib.loads(path.read_text())["profiles"]["default"]
+    (newcomer.directory / "api-key").write_text(api_key)
+    name = 'my "other" one.'
+    arguments = ("--profile", name, "--url", base_url, "--api-key-file", "api-key")
+    assert newcomer("login", *arguments, "--compliance-profile", "cnsa-2.0").status == 0
+    profiles = tomllib.loads(path.read_text())["profiles"]
+    assert profiles["default"] == before
+    assert profiles[name]["compliance_profile"] == "cnsa-2.0"
+    assert newcomer("keys", "list", "--profile", name).status == 0
+    assert newcomer.as_(PQKEEP_PROFILE=name)("keys", "generate", "Kyber768").status == 5
+
+
+def test_what_does_not_work_is_not_written(newcomer: Command, base_url: str) -> None:
+    """A wrong API key, or an address where nothing answers, leaves no profile."""
+    wrong = newcomer("login", "--url", base_url, "--api-key-file", "-", stdin=b"pqk_wrong\n")
+    assert wrong.status == 3
+    down = newcomer("login", "--url", DOWN, "--api-key-file", "-", stdin=b"pqk_any\n")
+    assert down.status == 8
+    far = newcomer("login", "--url", "http://pqkeep.example", "--api-key-file", "-", stdin=b"x")
+    assert far.status == 2
+    assert newcomer("login", "--url", base_url).status == 2  # nobody to ask
+    assert not config(newcomer).exists()
+
+
+def test_a_file_that_is_none(newcomer: Command, base_url: str, api_key: str) -> None:
+    """A profile file that cannot be understood is left as it is, and not quoted."""
+    path = config(newcomer)
+    path.parent.mkdir(parents=True)
+    path.write_text("a secret = ")
+    arguments = ("login", "--url", base_url, "--api-key-file", "-")
+    ended = newcomer(*arguments, stdin=api_key.encode())
+    assert (ended.status, path.read_text()) == (2, "a secret = ")
+    assert "secret" not in ended.err
+
+
+def test_login_asks(
+    newcomer: Command, terminal: type[Terminal], base_url: str, api_key: str
+) -> None:
+    """In a terminal login asks for address and API key, and does not show what is typed."""
+    asked = terminal(newcomer, "login")
+    asked.answer("address: ", base_url + "\r")
+    asked.answer("API key: ", api_key + "\r")
+    status, shown = asked.end()
+    assert (status, api_key in shown) == (0, False)
+    assert base_url in shown
+    assert newcomer("keys", "list").status == 0
+
+
+def test_ctrl_c_at_a_question(newcomer: Command, terminal: type[Terminal]) -> None:
+    """Ctrl-C at a question ends with 130, and nothing is written."""
+    asked = terminal(newcomer, "login")
+    asked.answer("address: ", "\x03")
+    assert asked.end()[0] == 130
+    assert not config(newcomer).exists()
+
+
+def test_who_one_is(command: Command, operator_command: Command, base_url: str) -> None:
+    """Status says who one is, and where address and API key come from, and never the key."""
+    said = facts(command)
+    assert (said["service"], said["service_from"]) == (base_url, "PQKEEP_URL")
+    assert said["api_key_from"].startswith("PQKEEP_API_KEY_FILE ")
+    assert (said["answers"], said["principal"], said["plan"]) == (
+        True,
+        "tenant",
+        "enterprise_plus",
+    )
+    assert facts(operator_command)["principal"] == "operator"
+    shown = command("status").out.decode().splitlines()
+    assert f"service             {base_url}" in shown
+    assert "answers             yes" in shown
+
+
+def test_where_it_is_from(newcomer: Command, base_url: str, api_key: str) -> None:
+    """Each place that address and API key can come from is named."""
+    (newcomer.directory / "api-key").write_text(api_key)
+    login = ("login", "--url", base_url, "--api-key-file", "api-key")
+    assert newcomer(*login, "--profile", "work").status == 0
+    place = f"profile work in {config(newcomer)}"
+    said = facts(newcomer, "--profile", "work")
+    assert (said["service_from"], said["api_key_from"], said["profile"]) == (place, place, "work")
+    said = facts(newcomer.as_(PQKEEP_PROFILE="work", PQKEEP_API_KEY=api_key))
+    assert (said["service_from"], said["api_key_from"]) == (place, "PQKEEP_API_KEY")
+    said = facts(newcomer, "--url", base_url, "--api-key-file", "api-key")
+    assert (said["service_from"], said["api_key_from"], said["profile"]) == (
+        "--url",
+        "--api-key-file api-key",
+        None,
+    )
+    text = config(newcomer).read_text()
+    file = newcomer.directory / "api-key"
+    config(newcomer).write_text(text.replace(f'api_key = "{api_key}"', f'api_key_file = "{file}"'))
+    said = facts(newcomer, "--profile", "work")
+    assert (said["api_key_from"], said["principal"]) == (f"{file}, by {place}", "tenant")
+
+
+def test_out_of_reach(command: Command) -> None:
+    """A service that does not answer is said not to, and ends with 8."""
+    ended = command("status", "--url", DOWN, "--output", "json")
+    assert (ended.status, json.loads(ended.out)["answers"]) == (8, False)
+
+
+def test_a_wrong_key(nobody: Command) -> None:
+    """With a wrong API key the service is within reach, and it ends with 3."""
+    ended = nobody.as_(PQKEEP_API_KEY="pqk_wrong")("status", "--output", "json")
+    said = json.loads(ended.out)
+    assert (ended.status, said["answers"], said["principal"]) == (3, True, None)
+
+
+def test_nothing_is_configured(newcomer: Command) -> None:
+    """Without any configuration it ends with 2, and login is what to do next."""
+    ended = newcomer("status")
+    assert (ended.status, ended.out) == (2, b"")
+    assert "pqkeep login" in ended.err
+
+
+def test_shared_profiles(newcomer: Command, base_url: str, api_key: str) -> None:
+    """A profile file that others can read is refused."""
+    newcomer("login", "--url", base_url, "--api-key-file", "-", stdin=api_key.encode())
+    config(newcomer).chmod(0o640)
+    assert newcomer("keys", "list").status == 2
+    assert os.access(config(newcomer), os.R_OK)

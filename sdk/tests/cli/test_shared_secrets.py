@@ -1,0 +1,76 @@
+"""``pqkeep encapsulate``, ``decapsulate``, ``wrap`` and ``unwrap``."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pqkeep import Client
+
+if TYPE_CHECKING:
+    from sdk.tests.cli.conftest import Command
+
+
+def test_a_shared_secret(command: Command, tenant: Client) -> None:
+    """Decapsulate gives the 32 bytes that encapsulate wrote, to a file of their owner's."""
+    tenant.keys.generate("X-Wing")
+    made = command("encapsulate", "--algorithm", "X-Wing", "--secret", "secret")
+    assert (made.status, made.err) == (0, "")
+    said = json.loads(made.out)
+    assert (said["algorithm"], said["key_version"]) == ("X-Wing", 1)
+    assert "shared_secret" not in said
+    secret = command.directory / "secret"
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    assert len(secret.read_bytes()) == 32
+    assert command("decapsulate", stdin=made.out).out == secret.read_bytes()
+    assert command("decapsulate", "-", "--to", "again", stdin=made.out).status == 0
+    assert (command.directory / "again").read_bytes() == secret.read_bytes()
+
+
+def test_a_secret_down_a_pipe(command: Command, tenant: Client) -> None:
+    """The secret may go down a pipe if what it is recovered from goes to a file."""
+    tenant.keys.generate("Kyber768")
+    assert command("encapsulate", "--secret", "-").status == 2
+    made = command("encapsulate", "--secret", "-", "--to", "kem.json")
+    assert (made.status, len(made.out)) == (0, 32)
+    assert command("decapsulate", "kem.json").out == made.out
+
+
+def test_nothing_is_left_of_half_of_it(command: Command, tenant: Client) -> None:
+    """Where one of two files is there already, neither is written."""
+    tenant.keys.generate("Kyber768")
+    (command.directory / "kem.json").write_text("mine")
+    assert command("encapsulate", "--secret", "secret", "--to", "kem.json").status == 1
+    assert command.names() == {"kem.json"}
+
+
+@pytest.mark.parametrize("size", [16, 64])
+def test_a_wrapped_key(command: Command, tenant: Client, size: int) -> None:
+    """Unwrap gives what wrap was given; what is wrapped says which key unwraps it."""
+    tenant.keys.generate("Kyber768")
+    key = os.urandom(size)
+    wrapped = command("wrap", stdin=key)
+    assert json.loads(wrapped.out)["format"] == "pqkeep/v1/wrapped-key"
+    tenant.keys.rotate("Kyber768")
+    assert command("unwrap", stdin=wrapped.out).out == key
+
+
+def test_no_key(command: Command, tenant: Client) -> None:
+    """What cannot be a key is refused: too much of it here, another size by the service."""
+    tenant.keys.generate("Kyber768")
+    assert command("wrap", stdin=bytes(65)).status == 2
+    assert command("wrap", stdin=bytes(17)).status == 1
+
+
+def test_a_changed_wrapped_key(command: Command, tenant: Client) -> None:
+    """A wrapped key that was changed ends with 7, and so does what is none."""
+    tenant.keys.generate("Kyber768")
+    said = json.loads(command("wrap", stdin=bytes(32)).out)
+    said["wrapped_key"] = said["wrapped_key"][:-8] + "AAAAAAA="
+    for text in (json.dumps(said).encode(), b"", bytes(32)):
+        ended = command("unwrap", stdin=text)
+        assert (ended.status, ended.out) == (7, b"")

@@ -1,0 +1,68 @@
+"""What the command shows in a terminal, and what it does not."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from pqkeep import Client
+
+if TYPE_CHECKING:
+    from sdk.tests.cli.conftest import Command, Terminal
+
+LONG = 40_000_000
+
+
+def test_no_bytes_to_a_terminal(command: Command, terminal: type[Terminal], tenant: Client) -> None:
+    """Bytes are not written to a terminal unless that is insisted on; text is."""
+    tenant.keys.generate("Kyber768")
+    (command.directory / "file").write_text("hello")
+    command("encrypt", "file")
+    for arguments in (
+        ("decrypt", "-"),
+        ("encrypt", "-"),
+        ("keys", "public-key", "X-Wing", "--raw"),
+    ):
+        status, shown = terminal(command, *arguments).end()
+        assert (status, "this would write bytes to a terminal" in shown) == (2, True)
+    status, shown = terminal(command, "decrypt", "file.pqk", "--to", "-").end()
+    assert (status, shown) == (0, "hello")
+    status, shown = terminal(command, "encrypt", "file", "--armor", "--to", "-").end()
+    assert (status, shown.startswith("-----BEGIN")) == (0, True)
+
+
+def test_progress(command: Command, terminal: type[Terminal], tenant: Client) -> None:
+    """Long work shows bytes and bytes a second, in a terminal, unless it is to be quiet."""
+    tenant.keys.generate("Kyber768")
+    (command.directory / "long").write_bytes(bytes(LONG))
+    status, shown = terminal(command, "encrypt", "long").end()
+    assert status == 0
+    assert "40.0/40.0 MB" in shown
+    assert "MB/s" in shown
+    status, shown = terminal(command, "encrypt", "long", "--force", "--quiet").end()
+    assert (status, shown) == (0, "")
+    assert command("encrypt", "long", "--force").err.count("\n") == 1
+
+
+def test_a_table_of_80_columns(
+    command: Command, terminal: type[Terminal], operator_command: Command
+) -> None:
+    """A table fits into the terminal: what is too long goes on below, and nothing is lost."""
+    (command.directory / "x").touch()
+    name = "a name of many words " + os.urandom(40).hex()
+    created = operator_command("tenants", "create", name, "--quiet", "--output", "json")
+    assert created.status == 0
+    status, shown = terminal(operator_command, "tenants", "list").end()
+    assert status == 0
+    assert max(map(len, shown.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines())) <= 80
+    assert "…" not in shown
+
+
+def test_a_name_that_would_act_on_a_terminal(
+    operator_command: Command, terminal: type[Terminal]
+) -> None:
+    """A tenant's name with control characters does nothing to a terminal."""
+    name = f"\x1b[2J{os.urandom(8).hex()}"
+    assert operator_command("tenants", "create", name).status in {0, 1}
+    _, shown = terminal(operator_command, "tenants", "list").end()
+    assert "\x1b[2J" not in shown
