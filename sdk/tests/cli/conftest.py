@@ -140,15 +140,15 @@ def file(command: Command) -> Path:
 class Terminal:
     """A run of the command in a terminal of 80 columns."""
 
-    def __init__(self, command: Command, *arguments: str) -> None:
-        """Start it, as the leader of a session whose terminal this is."""
+    def __init__(self, command: Command, *arguments: str, stdin: BinaryIO | None = None) -> None:
+        """Start it, as the leader of a session whose terminal this is; it may read a file."""
         self._descriptor, other = pty.openpty()
         fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self._process = subprocess.Popen(
             [PROGRAM, *arguments],
             cwd=command.directory,
             env=dict(command.environment) | {"TERM": "xterm"},
-            stdin=other,
+            stdin=other if stdin is None else stdin,
             stdout=other,
             stderr=other,
             start_new_session=True,
@@ -170,7 +170,7 @@ class Terminal:
         while self._read():
             pass
         os.close(self._descriptor)
-        return self._process.wait(TIMEOUT), self._shown.decode()
+        return self._process.wait(TIMEOUT), self._shown.decode(errors="replace")
 
     def _read(self) -> bool:
         ready, _, _ = select.select([self._descriptor], [], [], TIMEOUT)
@@ -184,7 +184,7 @@ class Terminal:
 
 
 def _take_terminal() -> None:
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    fcntl.ioctl(1, termios.TIOCSCTTY, 0)
 
 
 @pytest.fixture

@@ -14,21 +14,23 @@ LONG = 40_000_000
 
 
 def test_no_bytes_to_a_terminal(command: Command, terminal: type[Terminal], tenant: Client) -> None:
-    """Bytes are not written to a terminal unless that is insisted on; text is."""
+    """What a terminal could act on is not written to one unless that is insisted on."""
     tenant.keys.generate("Kyber768")
-    (command.directory / "file").write_text("hello")
-    command("encrypt", "file")
-    for arguments in (
-        ("decrypt", "-"),
-        ("encrypt", "-"),
-        ("keys", "public-key", "X-Wing", "--raw"),
-    ):
+    refused = "this would write bytes to a terminal"
+    for arguments in (("keys", "public-key", "Kyber768", "--raw"), ("encrypt", "-")):
         status, shown = terminal(command, *arguments).end()
-        assert (status, "this would write bytes to a terminal" in shown) == (2, True)
-    status, shown = terminal(command, "decrypt", "file.pqk", "--to", "-").end()
-    assert (status, shown) == (0, "hello")
-    status, shown = terminal(command, "encrypt", "file", "--armor", "--to", "-").end()
-    assert (status, shown.startswith("-----BEGIN")) == (0, True)
+        assert (status, refused in shown) == (2, True)
+    status, shown = terminal(command, "keys", "public-key", "Kyber768").end()
+    assert (status, shown.startswith("{")) == (0, True)
+    for data, is_text in (("Grüße\n".encode(), True), (b"a\x1b[2Jb", False), (b"\xff", False)):
+        path = command.directory / "encrypted"
+        path.write_bytes(command("encrypt", "-", stdin=data).out)
+        with path.open("rb") as file:
+            status, shown = terminal(command, "decrypt", "-", stdin=file).end()
+        assert (status, refused in shown) == ((0, False) if is_text else (2, True))
+        assert not is_text or shown == "Grüße\r\n"
+    status, shown = terminal(command, "decrypt", "encrypted", "--to", "-", "--quiet").end()
+    assert (status, refused in shown) == (0, False)
 
 
 def test_progress(command: Command, terminal: type[Terminal], tenant: Client) -> None:

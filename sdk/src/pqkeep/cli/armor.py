@@ -11,6 +11,7 @@ import base64
 import binascii
 from typing import Protocol
 
+from pqkeep.cli.destinations import Writer
 from pqkeep.errors import DecryptionError
 
 BEGIN = b"-----BEGIN PQKEEP ENCRYPTED DATA-----"
@@ -26,14 +27,6 @@ class Reader(Protocol):
 
     def read(self, size: int, /) -> bytes:
         """Return the next bytes; none at the end."""
-        ...
-
-
-class Writer(Protocol):
-    """What armored text is written to."""
-
-    def write(self, data: bytes, /) -> object:
-        """Take bytes, all of them."""
         ...
 
 

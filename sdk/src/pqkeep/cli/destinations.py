@@ -8,10 +8,11 @@ import errno
 import os
 import stat
 import sys
+from codecs import getincrementaldecoder
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 from pqkeep.cli.failures import Refusal
 from pqkeep.cli.options import STANDARD
@@ -20,26 +21,50 @@ PRIVATE = 0o600
 """The mode of what only its owner may read."""
 PUBLIC = 0o666
 """The mode of what anybody may read, less what the user's umask takes away."""
+_HARMLESS = dict.fromkeys(map(ord, "\r\n\t"))
+
+
+class Writer(Protocol):
+    """What commands write to."""
+
+    def write(self, data: bytes, /) -> object:
+        """Take bytes, all of them."""
+        ...
 
 
 @contextmanager
-def destination(
-    name: str | None, *, otherwise: str, force: bool, mode: int, is_text: bool = False
-) -> Iterator[BinaryIO]:
+def destination(name: str | None, *, otherwise: str, force: bool, mode: int) -> Iterator[Writer]:
     """Open what to write; without a name it is ``otherwise``. Raises OSError and Refusal."""
     chosen = otherwise if name is None else name
     if chosen != STANDARD:
         with new_file(Path(chosen), force=force, mode=mode) as file:
             yield file
         return
-    if name is None and not is_text and sys.stdout.isatty():
-        raise Refusal(
-            "this would write bytes to a terminal, which may act on them",
-            "name a file with --to FILE, or insist with --to -",
-        )
     with _named("standard output"):
-        yield sys.stdout.buffer
+        insisted = name is not None or not sys.stdout.isatty()
+        yield sys.stdout.buffer if insisted else _Terminal()
         sys.stdout.buffer.flush()
+
+
+class _Terminal:
+    """Takes text only: a terminal may act on anything else."""
+
+    def __init__(self) -> None:
+        """Begin."""
+        self._decoder = getincrementaldecoder("utf-8")()
+
+    def write(self, data: bytes, /) -> None:
+        """Write text. Raises Refusal."""
+        try:
+            text = self._decoder.decode(data)
+        except UnicodeDecodeError:
+            text = "\0"
+        if not text.translate(_HARMLESS).isprintable():
+            raise Refusal(
+                "this would write bytes to a terminal, which may act on them",
+                "name a file with --to FILE, or insist with --to -",
+            )
+        sys.stdout.buffer.write(data)
 
 
 @contextmanager

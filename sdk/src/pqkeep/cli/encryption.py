@@ -5,7 +5,7 @@ The service sees the data only where it is asked to encrypt it itself.
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,7 +13,7 @@ from pqkeep.cli import choice, documents
 from pqkeep.cli.armor import ArmorReader, ArmorWriter
 from pqkeep.cli.command import command
 from pqkeep.cli.configuration import rules
-from pqkeep.cli.destinations import PRIVATE, PUBLIC, destination
+from pqkeep.cli.destinations import PRIVATE, PUBLIC, Writer, destination
 from pqkeep.cli.display import show_written
 from pqkeep.cli.failures import NOT_FOUND, Refusal
 from pqkeep.cli.invocation import Invocation
@@ -28,9 +28,6 @@ from pqkeep.cli.options import (
 )
 from pqkeep.cli.sources import Source, source, whole
 from pqkeep.models import Ciphertext
-
-if TYPE_CHECKING:
-    from pqkeep.cli.armor import Writer
 
 SUFFIX = ".pqk"
 LARGEST_FOR_SERVICE = 1024 * 1024
@@ -75,9 +72,7 @@ def encrypt(  # noqa: PLR0913 - as many options as there are ways
     otherwise = STANDARD if file == STANDARD else file + SUFFIX
     with (
         source(file, invocation) as opened,
-        destination(
-            to, otherwise=otherwise, force=force, mode=PUBLIC, is_text=armor or server_side
-        ) as target,
+        destination(to, otherwise=otherwise, force=force, mode=PUBLIC) as target,
     ):
         used: Ciphertext | documents.PublicKey
         if server_side:
@@ -125,9 +120,7 @@ def decrypt(
     show_written(invocation, to or otherwise, "decrypted")
 
 
-def _encrypt_here(
-    opened: Source, target: "Writer", key: documents.PublicKey, *, armor: bool
-) -> None:
+def _encrypt_here(opened: Source, target: Writer, key: documents.PublicKey, *, armor: bool) -> None:
     from pqkeep.local import encrypt_stream  # noqa: PLC0415 - it loads cryptography
 
     text = ArmorWriter(target) if armor else None
@@ -142,7 +135,7 @@ def _encrypt_here(
 def _encrypt_there(
     invocation: Invocation,
     opened: Source,
-    target: "Writer",
+    target: Writer,
     algorithm: str | None,
     key_version: int | None,
 ) -> Ciphertext:

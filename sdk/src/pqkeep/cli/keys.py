@@ -116,7 +116,7 @@ def public_key(
 ) -> None:
     """Write a public key, by itself the active one, for pqkeep encrypt --public-key."""
     with (
-        destination(to, otherwise=STANDARD, force=force, mode=PUBLIC, is_text=not raw) as file,
+        destination(to, otherwise=STANDARD, force=force, mode=PUBLIC) as file,
         invocation.connect() as client,
     ):
         key = choice.key(client, algorithm, key_version)

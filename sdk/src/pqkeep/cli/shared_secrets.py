@@ -61,7 +61,7 @@ def encapsulate(
         )
     with (
         destination(secret, otherwise=secret, force=force, mode=PRIVATE) as secret_file,
-        destination(to, otherwise=STANDARD, force=force, mode=PUBLIC, is_text=True) as target,
+        destination(to, otherwise=STANDARD, force=force, mode=PUBLIC) as target,
         invocation.connect() as client,
     ):
         chosen = choice.kem_algorithm(client, algorithm)
@@ -117,7 +117,7 @@ def wrap(
     """
     symmetric_key = whole(file, invocation, LARGEST_KEY, "use pqkeep encrypt for what is no key")
     with (
-        destination(to, otherwise=STANDARD, force=force, mode=PUBLIC, is_text=True) as target,
+        destination(to, otherwise=STANDARD, force=force, mode=PUBLIC) as target,
         invocation.connect() as client,
     ):
         chosen = choice.kem_algorithm(client, algorithm)

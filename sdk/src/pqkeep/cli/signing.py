@@ -52,7 +52,7 @@ def sign(
     """Sign a file, to FILE.sig. It is hashed here, and the service sees the hash."""
     otherwise = STANDARD if file == STANDARD else file + SUFFIX
     with (
-        destination(to, otherwise=otherwise, force=force, mode=PUBLIC, is_text=True) as target,
+        destination(to, otherwise=otherwise, force=force, mode=PUBLIC) as target,
         invocation.connect() as client,
     ):
         made = client.signatures.sign_hash(

@@ -1,0 +1,283 @@
+"""What docs/cli.md says of the command is what the command does; its tutorial runs as printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from pqkeep.cli import app
+from pqkeep.cli.documents import FORMATS
+
+if TYPE_CHECKING:
+    from tests.conftest import Caller, Installation
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+SCRIPTS = sysconfig.get_path("scripts")
+PROGRAM = Path(SCRIPTS) / "pqkeep"
+SECONDS = 90.0
+OPTION = re.compile(r"--[a-z][a-z-]+")
+COMPLETION = {"--install-completion", "--show-completion"}
+
+
+def section(title: str) -> str:
+    """Return what stands under a heading."""
+    return re.split(
+        r"^## ", DOCUMENT.split(f"\n## {title}\n", 1)[1], maxsplit=1, flags=re.MULTILINE
+    )[0]
+
+
+def rows(title: str) -> list[list[str]]:
+    """Return the cells of the tables under a heading."""
+    lines = re.findall(r"^\|( [`\d].*)\|$", section(title), re.MULTILINE)
+    return [[cell.strip() for cell in line.split("|")] for line in lines]
+
+
+def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the commands that there are."""
+    for name, each in command.commands.items():
+        if hasattr(each, "commands"):
+            yield from leaves(each, (*path, name))
+        else:
+            yield (*path, name)
+
+
+COMMANDS = list(leaves(typer.main.get_command(app)))
+COMMON = set(OPTION.findall(section("Options of all commands").split("\n\n", 1)[0])) | set(
+    OPTION.findall(" ".join(row[0] for row in rows("Options of all commands")))
+)
+
+
+def documented() -> dict[tuple[str, ...], set[str]]:
+    """Return the options of the commands in the document's table."""
+    found = {}
+    for name, _, options in rows("Commands"):
+        words = name.strip("`").split()[1:]
+        command = tuple(word for word in words if word.islower() and not word.startswith("["))
+        found[command] = set(OPTION.findall(options))
+    return found
+
+
+def test_every_command_is_documented() -> None:
+    """The table has every command, and no other."""
+    assert sorted(documented()) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_option_is_documented(path: tuple[str, ...]) -> None:
+    """The document has what --help shows: a command's own options in its row, the others once."""
+    shown = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "200"})
+    options = shown.output.split("\nOptions:\n", 1)[1]
+    offered = {
+        option
+        for line in re.findall(r"^  (-.*?)(?:  |$)", options, re.MULTILINE)
+        for option in OPTION.findall(line)
+    }
+    common = {"--help"} if path == ("audit", "verify") else COMMON
+    assert offered == documented()[path] | common
+    for row in rows("Commands"):
+        if tuple(row[0].strip("`").split()[1 : len(path) + 1]) == path:
+            arguments = row[0].strip("`").split()[len(path) + 1 :]
+            usage = shown.output.splitlines()[0]
+            assert all(word.strip("[].") in usage for word in arguments)
+
+
+def test_completion_is_documented() -> None:
+    """The command itself completes what is typed."""
+    shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"})
+    assert set(OPTION.findall(shown.output)) >= COMPLETION
+    assert "--install-completion" in DOCUMENT
+
+
+def test_every_format_is_documented() -> None:
+    """The table of formats has them all, with what each has."""
+    found = {row[0].strip("`"): set(re.findall(r"`(\w+)`", row[1])) for row in rows("Formats")}
+    formats = {
+        name: {each.name for each in fields(kind) if each.name not in {"algorithm", "key_version"}}
+        for kind, name in FORMATS.items()
+    }
+    assert {name: found[name] for name in formats} == formats
+    assert {name for name in found if name.startswith("pqkeep/")} == set(formats)
+
+
+@dataclass(frozen=True)
+class Shell:
+    """A place to run the command in, as a tenant."""
+
+    directory: Path
+    environment: Mapping[str, str]
+
+    def __call__(self, *arguments: str, stdin: bytes = b"", **environment: str) -> int:
+        """Run the command; return its status."""
+        ended = subprocess.run(
+            [PROGRAM, *arguments],
+            cwd=self.directory,
+            env={**self.environment, **environment},
+            input=stdin,
+            capture_output=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        assert ended.returncode == 0 or ended.stderr.count(b"\n") >= 2 or arguments[0] == "audit"
+        return ended.returncode
+
+    def ended_by(self, number: signal.Signals) -> int:
+        """Start a command, send it a signal while it reads, and return its status."""
+        process = subprocess.Popen(
+            [PROGRAM, "encrypt", "-", "--public-key", "key.json", "--to", "never"],
+            cwd=self.directory,
+            env=dict(self.environment),
+            stdin=subprocess.PIPE,
+        )
+        assert process.stdin is not None
+        while not any(each.name.startswith(".pqkeep-") for each in self.directory.iterdir()):
+            assert process.poll() is None
+        process.send_signal(number)
+        with process.stdin:
+            return process.wait(SECONDS)
+
+    def into_a_closed_pipe(self) -> int:
+        """Run a command whose output nobody reads."""
+        reader, writer = os.pipe()
+        os.close(reader)
+        with os.fdopen(writer, "wb") as closed:
+            return subprocess.run(
+                [PROGRAM, "keys", "public-key", "Kyber768"],
+                cwd=self.directory,
+                env=dict(self.environment),
+                stdout=closed,
+                timeout=SECONDS,
+                check=False,
+            ).returncode
+
+
+@pytest.fixture(scope="module")
+def shell(
+    installation: Installation,
+    new_tenant: Callable[..., Caller],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Shell:
+    """A tenant on the plan free, with two keys and a signed file; and the operator's key."""
+    directory = tmp_path_factory.mktemp("documented-command")
+    api_key = new_tenant("free").api_key
+    environment = {
+        "PATH": os.defpath,
+        "HOME": str(directory / "home"),
+        "PQKEEP_URL": installation.base_url,
+        "PQKEEP_API_KEY": api_key,
+    }
+    (directory / "operator").write_text(installation.ready["operator_key"])
+    (directory / "file").write_text("data")
+    shell = Shell(directory, environment)
+    assert shell("keys", "generate", "Kyber768") == 0
+    assert shell("keys", "generate", "Dilithium3") == 0
+    assert shell("keys", "public-key", "Kyber768", "--to", "key.json") == 0
+    assert shell("sign", "file") == 0
+    (directory / "changed").write_text("other")
+    return shell
+
+
+def _rate_limited(shell: Shell) -> int:
+    """Spend a tenant's only request of the minute, and ask again."""
+    operator = ("--api-key-file", "operator")
+    made = subprocess.run(
+        [PROGRAM, "tenants", "create", os.urandom(8).hex(), *operator, "--output", "json"],
+        cwd=shell.directory,
+        env=dict(shell.environment),
+        capture_output=True,
+        check=True,
+    )
+    tenant = json.loads(made.stdout)["id"]
+    shell("api-keys", "create", "--tenant", tenant, "--to", "limited", *operator)
+    shell("tenants", "update", tenant, "--requests-per-minute", "1", *operator)
+    shell("keys", "list", "--api-key-file", "limited")
+    return shell("keys", "list", "--api-key-file", "limited")
+
+
+ENDINGS: Mapping[int, Callable[[Shell], int]] = {
+    0: lambda shell: shell("verify", "file"),
+    1: lambda shell: shell("encrypt", "not-there"),
+    2: lambda shell: shell("keys", "list", PQKEEP_API_KEY=""),
+    3: lambda shell: shell("keys", "list", PQKEEP_API_KEY="pqk_wrong"),
+    4: lambda shell: shell("keys", "show", "Kyber768", "--key-version", "9"),
+    5: lambda shell: shell("keys", "generate", "X-Wing"),
+    6: _rate_limited,
+    7: lambda shell: shell("verify", "changed", "file.sig"),
+    8: lambda shell: shell("keys", "list", PQKEEP_URL="http://127.0.0.1:1"),
+    130: lambda shell: shell.ended_by(signal.SIGINT),
+    141: lambda shell: shell.into_a_closed_pipe(),
+    143: lambda shell: shell.ended_by(signal.SIGTERM),
+}
+
+
+def test_every_status_is_documented() -> None:
+    """The table of statuses has those that are shown below, and no others."""
+    assert [int(row[0]) for row in rows("For scripts") if row[0].isdigit()] == sorted(ENDINGS)
+
+
+@pytest.mark.parametrize("status", ENDINGS)
+def test_every_status_comes(shell: Shell, status: int) -> None:
+    """Each status in the table is what the command ends with when that happens."""
+    assert ENDINGS[status](shell) == status
+
+
+def test_the_tutorial_runs_as_printed(
+    installation: Installation, new_tenant: Callable[..., Caller], tmp_path: Path
+) -> None:
+    """Somebody who types the tutorial into a terminal, and their API key when asked, succeeds."""
+    commands = "".join(re.findall(r"<!-- tutorial -->\n```sh\n(.*?)```", DOCUMENT, re.DOTALL))
+    assert commands.count("pqkeep ") > 20
+    shell = shutil.which("bash")
+    assert shell is not None
+    api_key = new_tenant().api_key
+    outside, inside = pty.openpty()
+    environment = {"PATH": f"{SCRIPTS}:{os.defpath}", "HOME": str(tmp_path), "TERM": "dumb"}
+    process = subprocess.Popen(
+        [shell, "-eo", "pipefail", "-c", commands],
+        cwd=tmp_path,
+        env=environment,
+        stdin=inside,
+        stdout=inside,
+        stderr=inside,
+        start_new_session=True,
+    )
+    os.close(inside)
+    shown, answers = b"", {b"address: ": installation.base_url, b"API key: ": api_key}
+    while ready := select.select([outside], [], [], SECONDS)[0]:
+        try:
+            shown += os.read(ready[0], 65536)
+        except OSError:  # the other side is closed
+            break
+        for question in [each for each in answers if shown.endswith(each)]:
+            select.select([], [], [], 0.5)  # until it reads, which cannot be seen from here
+            os.write(outside, answers.pop(question).encode() + b"\r")
+    os.close(outside)
+    assert process.wait(SECONDS) == 0, shown.decode()
+    text = shown.decode().replace("\r\n", "\n")
+    assert api_key not in text
+    for line in (
+        "plan.txt.pqk: encrypted to Kyber768 version 1",
+        "meet at noon",
+        "version 1 is retired",
+        "copy.txt",
+        "-----BEGIN PQKEEP ENCRYPTED DATA-----",
+        "meet at one",
+        "plan.txt: the signature is good, by Dilithium3 version 1",
+        "pqkeep: plan.txt: the signature is not good",
+        "verified",
+    ):
+        assert f"\n{line}\n" in text, text
