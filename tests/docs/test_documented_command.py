@@ -144,11 +144,14 @@ class Shell:
             stdin=subprocess.PIPE,
         )
         assert process.stdin is not None
-        while not any(each.name.startswith(".pqkeep-") for each in self.directory.iterdir()):
-            assert process.poll() is None
+        process.stdin.write(bytes(1_000_000))  # more than a pipe holds: some of it was read
         process.send_signal(number)
-        with process.stdin:
+        try:
             return process.wait(SECONDS)
+        finally:
+            process.stdin.close()
+            process.kill()
+            process.wait()
 
     def into_a_closed_pipe(self) -> int:
         """Run a command whose output nobody reads."""

@@ -9,11 +9,12 @@ import typer
 
 from pqkeep.cli import choice
 from pqkeep.cli.command import command
-from pqkeep.cli.destinations import PRIVATE, destination
+from pqkeep.cli.destinations import destination
 from pqkeep.cli.display import show_facts, show_rows
 from pqkeep.cli.invocation import Invocation
 from pqkeep.cli.options import Force, Tenant
 from pqkeep.models import NewApiKey
+from pqkeep.new_files import PRIVATE
 
 COLUMNS = {
     "version": "VERSION",

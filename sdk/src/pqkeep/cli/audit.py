@@ -16,10 +16,11 @@ import typer
 
 from pqkeep.cli import audit_verification
 from pqkeep.cli.command import command
-from pqkeep.cli.destinations import PRIVATE, destination
+from pqkeep.cli.destinations import destination
 from pqkeep.cli.display import show_json_line, show_table, show_written
 from pqkeep.cli.invocation import Invocation
 from pqkeep.cli.options import AlgorithmOption, Force, KeyVersion
+from pqkeep.new_files import PRIVATE
 
 if TYPE_CHECKING:
     from pqkeep.models import AuditKey

@@ -1,26 +1,17 @@
-"""Where commands write: standard output, or a file that has its name only once it is whole.
+"""Where commands write: standard output, or a file that is there once it is whole."""
 
-Until then it has another one beside it. What ends the command, but SIGKILL and a power cut, removes
-it; those leave the file with the other name.
-"""
-
-import errno
-import os
 import stat
 import sys
 from codecs import getincrementaldecoder
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from pqkeep.cli.failures import Refusal
 from pqkeep.cli.options import STANDARD
+from pqkeep.new_files import new_file
 
-PRIVATE = 0o600
-"""The mode of what only its owner may read."""
-PUBLIC = 0o666
-"""The mode of what anybody may read, less what the user's umask takes away."""
 _HARMLESS = dict.fromkeys(map(ord, "\r\n\t"))
 
 
@@ -37,7 +28,7 @@ def destination(name: str | None, *, otherwise: str, force: bool, mode: int) -> 
     """Open what to write; without a name it is ``otherwise``. Raises OSError and Refusal."""
     chosen = otherwise if name is None else name
     if chosen != STANDARD:
-        with new_file(Path(chosen), force=force, mode=mode) as file:
+        with file_at(Path(chosen), force=force, mode=mode) as file:
             yield file
         return
     with _named("standard output"):
@@ -68,42 +59,15 @@ class _Terminal:
 
 
 @contextmanager
-def new_file(path: Path, *, force: bool, mode: int) -> Iterator[BinaryIO]:
-    """Open a file that is there, on disk, when the block ends well, and not at all otherwise.
-
-    A device or a pipe is written to as it is. Raises FileExistsError for anything else that is
-    there, unless ``force``.
-    """
-    if _is_special(path):
-        with _named(str(path)), path.open("wb") as file:
-            yield file
-        return
-    if not force and os.path.lexists(path):
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
-    temporary = path.with_name(f".pqkeep-{os.urandom(8).hex()}")
+def file_at(path: Path, *, force: bool, mode: int) -> Iterator[BinaryIO]:
+    """Open a new file, or a device or a pipe, which is written to as it is. Raises OSError."""
     with _named(str(path)):
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
+        if _is_special(path):
+            with path.open("wb") as device:
+                yield device
+        else:
+            with new_file(path, replace=force, mode=mode) as file:
                 yield file
-                file.flush()
-                os.fsync(descriptor)
-            _give_name(temporary, path, force=force)
-        finally:
-            with suppress(FileNotFoundError):
-                temporary.unlink()
-
-
-def _give_name(temporary: Path, path: Path, *, force: bool) -> None:
-    if force:
-        temporary.replace(path)
-    else:
-        path.hardlink_to(temporary)  # which replaces nothing that came in the meantime
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def _is_special(path: Path) -> bool:
@@ -116,12 +80,13 @@ def _is_special(path: Path) -> bool:
 
 @contextmanager
 def _named(name: str) -> Iterator[None]:
-    """Say of what is wrong with a file which file that is, by the name that the user knows."""
+    """Say of what is wrong with a file which one that is, by the name that the user knows."""
+    directory = str(Path(name).parent)
     try:
         yield
     except BrokenPipeError:
         raise
     except OSError as error:
-        if error.filename is None or Path(str(error.filename)).name.startswith(".pqkeep-"):
+        if error.filename in {None, directory} or ".pqkeep-" in str(error.filename):
             error.filename = name
         raise

@@ -13,7 +13,7 @@ from pqkeep.cli import choice, documents
 from pqkeep.cli.armor import ArmorReader, ArmorWriter
 from pqkeep.cli.command import command
 from pqkeep.cli.configuration import rules
-from pqkeep.cli.destinations import PRIVATE, PUBLIC, Writer, destination
+from pqkeep.cli.destinations import Writer, destination
 from pqkeep.cli.display import show_written
 from pqkeep.cli.failures import NOT_FOUND, Refusal
 from pqkeep.cli.invocation import Invocation
@@ -28,6 +28,7 @@ from pqkeep.cli.options import (
 )
 from pqkeep.cli.sources import Source, source, whole
 from pqkeep.models import Ciphertext
+from pqkeep.new_files import PRIVATE, PUBLIC
 
 SUFFIX = ".pqk"
 LARGEST_FOR_SERVICE = 1024 * 1024

@@ -7,7 +7,7 @@ import typer
 
 from pqkeep.cli import choice, documents
 from pqkeep.cli.command import command
-from pqkeep.cli.destinations import PUBLIC, destination
+from pqkeep.cli.destinations import destination
 from pqkeep.cli.display import show_facts, show_rows
 from pqkeep.cli.invocation import Invocation
 from pqkeep.cli.options import (
@@ -19,6 +19,7 @@ from pqkeep.cli.options import (
     To,
 )
 from pqkeep.models import Key
+from pqkeep.new_files import PUBLIC
 
 COLUMNS = {
     "algorithm": "ALGORITHM",

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from pqkeep.cli.destinations import PRIVATE, new_file
 from pqkeep.cli.failures import Refusal
+from pqkeep.new_files import new_file
 from pqkeep.profiles import Profile, profile_file
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -19,7 +19,7 @@ def store(name: str, profile: Profile) -> None:
     path = profile_file()
     profiles = _stored() | {name: asdict(profile)}
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with new_file(path, force=True, mode=PRIVATE) as file:
+    with new_file(path, replace=True) as file:
         file.write("".join(_lines(profiles)).encode())
 
 

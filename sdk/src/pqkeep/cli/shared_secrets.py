@@ -9,7 +9,7 @@ import typer
 
 from pqkeep.cli import choice, documents
 from pqkeep.cli.command import command
-from pqkeep.cli.destinations import PRIVATE, PUBLIC, destination
+from pqkeep.cli.destinations import destination
 from pqkeep.cli.failures import Refusal
 from pqkeep.cli.invocation import Invocation
 from pqkeep.cli.options import (
@@ -22,6 +22,7 @@ from pqkeep.cli.options import (
 )
 from pqkeep.cli.sources import whole
 from pqkeep.models import WrappedKey
+from pqkeep.new_files import PRIVATE, PUBLIC
 
 LARGEST_KEY = 64
 LARGEST_DOCUMENT = 64 * 1024

@@ -12,7 +12,7 @@ import typer
 from pqkeep.algorithms import HashAlgorithm
 from pqkeep.cli import documents
 from pqkeep.cli.command import command
-from pqkeep.cli.destinations import PUBLIC, destination
+from pqkeep.cli.destinations import destination
 from pqkeep.cli.display import show_json, show_written
 from pqkeep.cli.failures import NOT_VERIFIED, Refusal
 from pqkeep.cli.invocation import Invocation
@@ -28,6 +28,7 @@ from pqkeep.cli.options import (
 from pqkeep.cli.printable import printable
 from pqkeep.cli.sources import source, whole
 from pqkeep.models import HashSignature
+from pqkeep.new_files import PUBLIC
 
 SUFFIX = ".sig"
 PIECE = 1024 * 1024

@@ -24,10 +24,16 @@ class Source:
     _progress: Progress
 
     def read(self, size: int, /) -> bytes:
-        """Return the next bytes; none at the end."""
-        data = self._file.read(size)
-        self._progress.advance(len(data))
-        return data
+        """Return so many bytes, or fewer at the end only.
+
+        It reads once at a time: in between, a signal that came is attended to.
+        """
+        parts, missing = [], size
+        while missing and (part := self._file.read1(missing)):
+            parts.append(part)
+            missing -= len(part)
+            self._progress.advance(len(part))
+        return b"".join(parts)
 
     def first(self) -> bytes:
         """Return the first byte, which stays to be read."""

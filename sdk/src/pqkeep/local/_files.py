@@ -1,26 +1,11 @@
-"""New files that have their name only once they are whole and on disk.
+"""Pieces of data, made into files."""
 
-On Linux such a file has no name at all until then: whatever ends the process, nothing is left of
-it. Where the system or the file system cannot do that, it has another name beside the target, and
-is removed on every error; a process that is killed leaves it there.
-"""
-
-import errno
 import os
 from collections.abc import Iterable
-from contextlib import suppress
-from pathlib import Path
-from secrets import token_hex
+
+from pqkeep.new_files import new_file
 
 FilePath = str | os.PathLike[str]
-
-MODE = 0o600
-_NAMELESS = getattr(os, "O_TMPFILE", None)
-_NAMED = os.O_CREAT | os.O_EXCL
-_DESCRIPTORS = Path("/proc/self/fd")
-"""From where the system gives a name to an open file; see O_TMPFILE in open(2)."""
-_NOT_THERE = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL})
-"""What open(2) says where it knows no files without a name."""
 
 
 def save(target: FilePath, pieces: Iterable[bytes], *, replace: bool) -> None:
@@ -28,58 +13,6 @@ def save(target: FilePath, pieces: Iterable[bytes], *, replace: bool) -> None:
 
     Raises FileExistsError unless ``replace``, before the first piece is asked for if it can.
     """
-    path = Path(target)
-    _refuse_existing(path, replace=replace)
-    temporary = path.with_name(f".pqkeep-{token_hex(8)}")
-    nameless = _open_nameless(path.parent)
-    descriptor = os.open(temporary, os.O_WRONLY | _NAMED, MODE) if nameless is None else nameless
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            for piece in pieces:
-                file.write(piece)
-            file.flush()
-            os.fsync(descriptor)
-            if nameless is not None:
-                _link(nameless, temporary if replace else path)
-        if nameless is None or replace:
-            _refuse_existing(path, replace=replace)
-            temporary.replace(path)
-    finally:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
-    _sync(path.parent)
-
-
-def _refuse_existing(path: Path, *, replace: bool) -> None:
-    if not replace and os.path.lexists(path):
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
-
-
-def _open_nameless(folder: Path) -> int | None:
-    if _NAMELESS is None or not _DESCRIPTORS.is_dir():
-        return None
-    try:
-        return os.open(folder, os.O_WRONLY | _NAMELESS, MODE)
-    except OSError as error:
-        if error.errno in _NOT_THERE:
-            return None
-        raise
-
-
-def _link(descriptor: int, path: Path) -> None:
-    # With a descriptor, which an absolute source does not use, this is linkat(2) and follows it.
-    try:
-        os.link(_DESCRIPTORS / str(descriptor), path, src_dir_fd=descriptor)
-    except FileExistsError as error:
-        raise FileExistsError(error.errno, error.strerror, str(path)) from None
-
-
-def _sync(folder: Path) -> None:
-    """Make a new name durable."""
-    if not hasattr(os, "O_DIRECTORY"):
-        return
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with new_file(target, replace=replace) as file:
+        for piece in pieces:
+            file.write(piece)
