@@ -87,3 +87,16 @@ def test_what_is_known_of_the_system_is_argon2id(pepper: Pepper) -> None:
     """Unless told otherwise it is Argon2id with 64 MiB and three passes."""
     parameters = PasswordHasher()
     assert (parameters.type.name, parameters.memory_cost, parameters.time_cost) == ("ID", 65536, 3)
+
+
+@pytest.mark.parametrize("hasher", [CHEAP, PasswordHasher()])
+async def test_nobody_is_compared_at_the_same_costs(pepper: Pepper, hasher: PasswordHasher) -> None:
+    """What stands for nobody's hash has the costs of every other, and is no password's."""
+    passwords = Passwords(pepper, hasher)
+    try:
+        real = await passwords.hash(GOOD)
+        assert len(passwords._nobodys) == len(real)
+        assert not passwords.is_outdated(passwords._nobodys)
+        assert not await passwords.verify(passwords._nobodys, GOOD)
+    finally:
+        passwords.close()

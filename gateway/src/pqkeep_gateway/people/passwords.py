@@ -5,7 +5,9 @@ a digest under the pepper: the database alone does not allow to guess.
 """
 
 import asyncio
+import secrets
 import unicodedata
+from base64 import b64encode
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -43,7 +45,7 @@ class Passwords:
         self._hasher = hasher or PasswordHasher()
         self._threads = ThreadPoolExecutor(AT_A_TIME, "password")
         self._working = 0
-        self._nobodys = self._hasher.hash(bytes(16))
+        self._nobodys = _hash_of_nothing(self._hasher)
         """What is compared where there is nobody: the answer takes as long."""
 
     async def hash(self, password: str) -> str:
@@ -94,6 +96,16 @@ def require_fit(password: str) -> None:
         raise UnfitPasswordError(f"must have {MIN_LENGTH} to {MAX_LENGTH} characters")
     if is_common(_normal(password)):
         raise UnfitPasswordError("is one of those that are tried first")
+
+
+def _hash_of_nothing(hasher: PasswordHasher) -> str:
+    """Return a hash of the usual costs that no password has; it takes no time to make."""
+    costs = f"m={hasher.memory_cost},t={hasher.time_cost},p={hasher.parallelism}"
+    salt, digest = (
+        b64encode(secrets.token_bytes(size)).decode().rstrip("=")
+        for size in (hasher.salt_len, hasher.hash_len)
+    )
+    return f"$argon2id$v=19${costs}${salt}${digest}"
 
 
 def _normal(password: str) -> str:
