@@ -35,6 +35,10 @@ VIOLATIONS = {
         "sdk/src/pqkeep/cli/audit.py",
         "import pqkeep.audit._merkle",
     ),
+    "Command layers": (
+        "sdk/src/pqkeep/cli/failures.py",
+        "import pqkeep.cli.display",
+    ),
     "Audit verification layers": (
         "sdk/src/pqkeep/audit/_merkle.py",
         "import pqkeep.audit._json",

@@ -7,7 +7,7 @@ is removed on every error; a process that is killed leaves it there.
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -27,7 +27,7 @@ _NOT_THERE = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL})
 @contextmanager
 def new_file(
     target: str | os.PathLike[str], *, replace: bool, mode: int = PRIVATE
-) -> Iterator[BinaryIO]:
+) -> Generator[BinaryIO]:
     """Open a new file for the length of a block. If the block fails, nothing is there.
 
     Raises OSError, and FileExistsError unless ``replace``, before the block if it can.

@@ -186,3 +186,22 @@ def test_a_compliance_profile(command: Command, tenant: Client, file: Path) -> N
     assert command("keys", "public-key", "Kyber768", "-o", "key.json").status == 0
     ended = command("encrypt", file.name, "--force", "--public-key", "key.json", *profile)
     assert ended.status == 5
+
+
+def test_a_key_that_was_not_asked_for(
+    command: Command, tenant: Client, file: Path, answer: Callable[..., str]
+) -> None:
+    """A service that gives another algorithm's key, and says so or not, gets nothing encrypted."""
+    key = tenant.keys.generate("Kyber768")
+    for algorithm in ("Kyber768", "ML-KEM-1024"):
+        said = {
+            "key_version": 1,
+            "algorithm": algorithm,
+            "status": "active",
+            "public_key": base64.b64encode(key.public_key).decode(),
+            "created_at": "2026-11-20T00:00:00.000Z",
+        }
+        url = answer(json.dumps({"data": said, "request_id": "x"}).encode())
+        ended = command("encrypt", file.name, "-a", "ML-KEM-1024", "--url", url)
+        assert (ended.status, "the public key is none of ML-KEM-1024" in ended.err) == (2, True)
+        assert command.names() == {file.name}

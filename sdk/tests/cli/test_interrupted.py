@@ -44,6 +44,22 @@ def test_a_signal(
     assert not before or target.read_bytes() == before
 
 
+def test_nohup(command: Command, tenant: Client) -> None:
+    """Where whoever starts the command has SIGHUP ignored, it goes on."""
+    tenant.keys.generate("Kyber768")
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        process = command.start("encrypt", "-", "--to", "target")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert process.stdin is not None
+    process.stdin.write(HALF)
+    process.stdin.flush()
+    process.send_signal(signal.SIGHUP)
+    process.communicate(timeout=30)
+    assert (process.returncode, command.names()) == (0, {"target"})
+
+
 def test_a_kill(command: Command, tenant: Client) -> None:
     """Even SIGKILL leaves nothing, where the file system knows files without a name."""
     tenant.keys.generate("Kyber768")

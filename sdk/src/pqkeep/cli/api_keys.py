@@ -68,6 +68,7 @@ def rotate(
         rotation = client.api_keys.rotate(choice.tenant_id(client, tenant))
         facts = keep(rotation.new_key) | {"revoked_version": rotation.revoked_version}
     _show_new(invocation, facts, to)
+    invocation.note("where the old one is kept, put the new one; in a profile with pqkeep login")
 
 
 @command(app, "revoke")

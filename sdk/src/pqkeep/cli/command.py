@@ -45,7 +45,8 @@ def command(app: typer.Typer, name: str) -> Callable[[Command[P]], Command[P]]:
 def _ended_properly() -> Iterator[None]:
     """Make statuses of exceptions. A signal is one, so that what is not whole is removed."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _terminated)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, _terminated)
     try:
         yield
         sys.stdout.flush()

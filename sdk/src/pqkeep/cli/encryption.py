@@ -160,14 +160,17 @@ def _recipient(
         rules(invocation).kem(key.algorithm)
         return key
     with invocation.connect() as client:
-        found = choice.key(client, choice.kem_algorithm(client, algorithm), key_version)
+        chosen = choice.kem_algorithm(client, algorithm)
+        found = choice.key(client, chosen, key_version)
     if found.status != "active":
         raise Refusal(
-            f"{found.algorithm} version {found.key_version} is {found.status}",
+            f"{chosen} version {found.key_version} is {found.status}",
             "leave out --key-version: new data is encrypted to the active key",
             NOT_FOUND,
         )
-    return documents.public_key(found)
+    return documents.PublicKey(  # for what was asked for, whatever the answer calls it
+        public_key=found.public_key, key_version=found.key_version, algorithm=chosen
+    )
 
 
 def _key_in_file(

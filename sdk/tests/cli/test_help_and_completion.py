@@ -1,12 +1,16 @@
-"""What the command loads to say what it can do: nothing that takes long."""
+"""What the command says before it does anything: quickly, and to the shell too."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from sdk.tests.cli.conftest import Command
 
 HEAVY = ("httpx2.", "httpcore2.", "ssl.", "cryptography.", "rich.", "asyncio.", "pqkeep.local.")
 LOADED = """
@@ -32,3 +36,23 @@ def test_help_loads_little(arguments: tuple[str, ...]) -> None:
     modules = json.loads(ended.stderr[ended.stderr.index(b'["') :])
     assert "pqkeep.cli.encryption" in modules
     assert [name for name in modules if f"{name}.".startswith(HEAVY)] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("enc", {"encrypt"}),
+        ("keys r", {"rotate", "retire"}),
+        ("encrypt file --algorithm X", {"X-Wing"}),
+        ("keys list --status ret", {"retired"}),
+    ],
+)
+def test_completion(nobody: Command, words: str, completed: set[str]) -> None:
+    """The shell is told which commands, options and algorithms begin as what was typed."""
+    typed = f"pqkeep {words}"
+    complete = nobody.as_(
+        _PQKEEP_COMPLETE="complete_bash",
+        COMP_WORDS=typed,
+        COMP_CWORD=str(len(typed.split()) - 1),
+    )
+    assert completed <= set(complete().out.decode().split())
