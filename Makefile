@@ -13,7 +13,7 @@ DISTRIBUTIONS := protocol keyservice gateway server sdk
 METADATA := $(DISTRIBUTIONS:%=%/pyproject.toml)
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: help run test lint format types bench fuzz campaign races lock clean
+.PHONY: help run test lint format types bench fuzz campaign races failpoints lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -48,6 +48,9 @@ campaign: .venv/dev ## kill an installation under load, 50 times, and go through
 
 races: .venv/dev ## try each single-use token of people 32 times at once, 200 times over
 	PQKEEP_ROUNDS=200 $(BIN)/pytest gateway/tests/test_people_database.py --timeout 1200 -k once $(ARGS)
+
+failpoints: .venv/dev ## kill what changes keys, backs up and restores at each of its points
+	PQKEEP_EVERY_POINT=1 $(BIN)/pytest tests/backup/test_failpoints.py --timeout 1800 $(ARGS)
 
 lock: .venv/dev ## lock dependencies with hashes
 	requirements/lock

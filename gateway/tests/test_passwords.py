@@ -6,12 +6,14 @@ import pytest
 from argon2 import PasswordHasher
 
 from pqkeep_gateway.access.credentials import Pepper
+from pqkeep_gateway.config import PasswordCosts
 from pqkeep_gateway.people.common_passwords import is_common
 from pqkeep_gateway.people.passwords import (
     AT_A_TIME,
     WAITING,
     Passwords,
     UnfitPasswordError,
+    hasher,
     require_fit,
 )
 from pqkeep_gateway.unavailable import UnavailableError
@@ -83,16 +85,17 @@ async def test_too_many_at_once_are_turned_away(pepper: Pepper) -> None:
     assert sum(isinstance(each, UnavailableError) for each in outcomes) == 3
 
 
-def test_what_is_known_of_the_system_is_argon2id(pepper: Pepper) -> None:
-    """Unless told otherwise it is Argon2id with 64 MiB and three passes."""
-    parameters = PasswordHasher()
-    assert (parameters.type.name, parameters.memory_cost, parameters.time_cost) == ("ID", 65536, 3)
+def test_what_is_known_of_the_system_is_argon2id() -> None:
+    """Unless told otherwise it is Argon2id with 64 MiB, three passes and four lanes."""
+    usual = hasher(PasswordCosts())
+    costs = (usual.type.name, usual.memory_cost, usual.time_cost, usual.parallelism)
+    assert costs == ("ID", 65536, 3, 4)
 
 
-@pytest.mark.parametrize("hasher", [CHEAP, PasswordHasher()])
-async def test_nobody_is_compared_at_the_same_costs(pepper: Pepper, hasher: PasswordHasher) -> None:
+@pytest.mark.parametrize("costs", [CHEAP, hasher(PasswordCosts())])
+async def test_nobody_is_compared_at_the_same_costs(pepper: Pepper, costs: PasswordHasher) -> None:
     """What stands for nobody's hash has the costs of every other, and is no password's."""
-    passwords = Passwords(pepper, hasher)
+    passwords = Passwords(pepper, costs)
     try:
         real = await passwords.hash(GOOD)
         assert len(passwords._nobodys) == len(real)

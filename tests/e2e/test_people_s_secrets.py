@@ -134,10 +134,10 @@ class Run:
     files_meanwhile: dict[str, bytes] = field(repr=False)
 
 
-def _contents(place: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield every file but letters, which are for the person's eyes."""
+def _contents(place: Path, since: float) -> Iterator[tuple[str, bytes]]:
+    """Yield every file that was written to since then, but letters: the person may read them."""
     for path in [place] if place.is_file() else place.rglob("*"):
-        if path.is_file() and path.suffix != ".eml":
+        if path.is_file() and path.suffix != ".eml" and path.stat().st_mtime >= since:
             yield str(path), path.read_bytes().rstrip(b"\0")
 
 
@@ -176,11 +176,12 @@ def run(
     """Somebody's walk through an installation, looked at while it serves and when it is over."""
     folder = tmp_path_factory.mktemp("walk")
     files = folder / "data", folder / "ready.json", folder / "output"
+    began = time.time() - 1
 
     def contents() -> dict[str, bytes]:
         databases.write()
         places = (folder / "data", *databases.places)
-        return {name: each for place in places for name, each in _contents(place)}
+        return {name: each for place in places for name, each in _contents(place, began)}
 
     with run_installation(*files, options=databases.options) as installation:
         tenant_id = installation.new_tenant().tenant_id

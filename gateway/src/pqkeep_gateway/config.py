@@ -62,6 +62,17 @@ class Smtp(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """For one message, all told."""
 
 
+class PasswordCosts(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What one guess at a password costs whoever stole the database, and one sign-in costs here.
+
+    As it comes, RFC 9106's second recommended choice; at the least, what OWASP recommends.
+    """
+
+    memory_kib: Annotated[int, Meta(ge=19 * 1024, le=1024 * 1024)] = 64 * 1024
+    passes: Annotated[int, Meta(ge=2, le=16)] = 3
+    lanes: Annotated[int, Meta(ge=1, le=16)] = 4
+
+
 class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Paths are relative to the settings file."""
 
@@ -91,6 +102,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     cookies: Literal["secure", "loopback"] = "secure"
     """Whether browsers send cookies over TLS only. "loopback" is for development, on one machine:
     a gateway that listens on another address does not start with it."""
+    password_costs: PasswordCosts = PasswordCosts()
+    """Of Argon2id. Where they change, each password's hash is renewed at the next sign-in."""
     api_key_overlap_seconds: Annotated[int, Meta(ge=0, le=86_400)] = 30
     """How long a rotated API key is still accepted."""
     plans_file: str | None = None

@@ -51,7 +51,7 @@ from pqkeep_gateway.people.attempts import Attempts
 from pqkeep_gateway.people.email_codes import EmailCodes
 from pqkeep_gateway.people.entry import Entry
 from pqkeep_gateway.people.password_resets import PasswordResets
-from pqkeep_gateway.people.passwords import Passwords
+from pqkeep_gateway.people.passwords import Passwords, hasher
 from pqkeep_gateway.people.registration import Registration
 from pqkeep_gateway.people.second_factors import SecondFactors
 from pqkeep_gateway.people.sessions import Sessions
@@ -124,7 +124,7 @@ async def assemble(config: Config, here: str) -> Gateway:
         sql_api_keys, terms, pepper, windows.announce_change, courier, overlap, clock
     )
     people = SqlSecondFactors(engine)
-    passwords = Passwords(pepper)
+    passwords = Passwords(pepper, hasher(config.password_costs))
     attempts = Attempts(windows, pepper)
     factors = SecondFactors(people, attempts, pepper, courier, clock, by_email=sends_mail)
     codes = EmailCodes(people, factors, sessions, attempts, pepper, courier, clock)

@@ -5,7 +5,6 @@ gateway/     settings.toml  pepper  accounts.sqlite3
 mailbox/     where anybody may sign up: the messages that others would send
 """
 
-import json
 import os
 import secrets
 import tempfile
@@ -19,9 +18,14 @@ from pqkeep_gateway import config as gateway_config
 from pqkeep_gateway.access.credentials import PEPPER_SIZE, Pepper
 from pqkeep_keyservice import config as key_service_config
 from pqkeep_keyservice.storage.sealing import ROOT_KEY_SIZE
+from pqkeep_server.settings_file import toml
 
 ACCOUNTS_FILE = "accounts.sqlite3"
 KEYS_FILE = "keys.sqlite3"
+
+
+LEAST_PASSWORD_COSTS = {"memory_kib": 19 * 1024, "passes": 2, "lanes": 1}
+"""The least that the gateway takes, for development: people sign in a hundred times there."""
 
 
 class InitialiseError(Exception):
@@ -155,6 +159,7 @@ def _fill(layout: Layout, operator: str, signup: str, stores: Stores) -> None:
         "pepper_file": layout.pepper.name,
         "operator_digest": Pepper(pepper).digest(operator).hex(),
         "signup": signup,
+        "password_costs": LEAST_PASSWORD_COSTS if signup == "open" else None,
         "cookies": "loopback" if signup == "open" else None,
         "mailbox": "../mailbox" if signup == "open" else None,
         "rate_windows": stores.rate_windows,
@@ -162,16 +167,14 @@ def _fill(layout: Layout, operator: str, signup: str, stores: Stores) -> None:
     for folder in (layout.key_service, layout.gateway):
         folder.mkdir(mode=0o700)
     _write(layout.root_key, secrets.token_bytes(ROOT_KEY_SIZE), 0o400)
-    _write(layout.key_service_settings, _toml(key_service_settings), 0o600)
+    _write(layout.key_service_settings, _lines(key_service_settings), 0o600)
     _write(layout.pepper, pepper, 0o400)
-    _write(layout.gateway_settings, _toml(gateway_settings), 0o600)
+    _write(layout.gateway_settings, _lines(gateway_settings), 0o600)
 
 
-def _toml(settings: Mapping[str, str | int | bool | None]) -> bytes:
+def _lines(settings: Mapping[str, object]) -> bytes:
     """Return a settings file; what is None has its default."""
-    lines = (
-        f"{name} = {json.dumps(value)}\n" for name, value in settings.items() if value is not None
-    )
+    lines = (f"{name} = {toml(each)}\n" for name, each in settings.items() if each is not None)
     return "".join(lines).encode()
 
 

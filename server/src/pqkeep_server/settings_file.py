@@ -38,7 +38,7 @@ def changed(text: str, settings: Mapping[str, Value | None]) -> str:
     """Return the file's text with other settings; None removes one. Raises SettingsFileError."""
     lines = text.splitlines(keepends=True)
     for name, value in settings.items():
-        line = [] if value is None else [f"{name} = {_toml(value)}\n"]
+        line = [] if value is None else [f"{name} = {toml(value)}\n"]
         places = [at for at, each in enumerate(lines) if re.match(rf"\s*{name}\s*=", each)]
         at = places[0] if places else 0
         lines[at : at + len(places[:1])] = line
@@ -61,10 +61,11 @@ def root_key_settings(named: Mapping[int, str]) -> dict[str, Value | None]:
     return {"root_key_file": None, "root_keys": dict(named)}
 
 
-def _toml(value: Value) -> str:
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    return "{" + ", ".join(f"{key} = {_toml(each)}" for key, each in value.items()) + "}"
+def toml(value: object) -> str:
+    """Return a text, a number, a flag or a table of such as TOML, on one line."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {toml(each)}" for key, each in value.items()) + "}"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _plain(value: Value | None) -> object:

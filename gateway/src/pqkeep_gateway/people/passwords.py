@@ -1,7 +1,7 @@
 """Passwords: which are taken, how they are kept, and how many are worked on at a time.
 
-They are compared by Argon2id (RFC 9106, the second recommended choice: 64 MiB, three passes), of
-a digest under the pepper: the database alone does not allow to guess.
+They are compared by Argon2id (RFC 9106), of a digest under the pepper: the database alone does not
+allow to guess.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import VerifyMismatchError
 
 from pqkeep_gateway.access.credentials import Pepper
+from pqkeep_gateway.config import PasswordCosts
 from pqkeep_gateway.people.common_passwords import is_common
 from pqkeep_gateway.unavailable import UnavailableError
 
@@ -39,10 +40,10 @@ class UnfitPasswordError(Exception):
 class Passwords:
     """Hashes and verifies passwords, in threads: the loop goes on meanwhile."""
 
-    def __init__(self, pepper: Pepper, hasher: PasswordHasher | None = None) -> None:
-        """Take other costs for tests."""
+    def __init__(self, pepper: Pepper, hasher: PasswordHasher) -> None:
+        """Hash at the hasher's costs."""
         self._pepper = pepper
-        self._hasher = hasher or PasswordHasher()
+        self._hasher = hasher
         self._threads = ThreadPoolExecutor(AT_A_TIME, "password")
         self._working = 0
         self._nobodys = _hash_of_nothing(self._hasher)
@@ -88,6 +89,13 @@ class Passwords:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         finally:
             self._working -= 1
+
+
+def hasher(costs: PasswordCosts) -> PasswordHasher:
+    """Return what hashes at such costs."""
+    return PasswordHasher(
+        time_cost=costs.passes, memory_cost=costs.memory_kib, parallelism=costs.lanes
+    )
 
 
 def require_fit(password: str) -> None:
