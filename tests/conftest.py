@@ -209,7 +209,7 @@ class Installation:
 
     def letters_by_now(self, to: str, kind: str = "*") -> list[EmailMessage]:
         """Return somebody's letters that are in the mailbox."""
-        files = sorted(Path(self.ready["mailbox"]).glob(f"*-{kind}-*.eml"))
+        files = sorted(Path(self.ready["mailbox"]).glob(f"[!.]*-{kind}-*.eml"))  # drafts have a dot
         read = [message_from_bytes(file.read_bytes(), policy=modern) for file in files]
         return [each for each in read if each["To"] == to]
 
