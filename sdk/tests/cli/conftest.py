@@ -173,8 +173,9 @@ class Terminal:
         return self._process.wait(TIMEOUT), self._shown.decode(errors="replace")
 
     def _read(self) -> bool:
-        ready, _, _ = select.select([self._descriptor], [], [], TIMEOUT)
-        assert ready, self._shown
+        waiting = select.poll()
+        waiting.register(self._descriptor, select.POLLIN)
+        assert waiting.poll(TIMEOUT * 1000), self._shown
         try:
             data = os.read(self._descriptor, 65536)
         except OSError:  # the other side is closed
