@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sysconfig
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -260,13 +261,15 @@ def test_the_tutorial_runs_as_printed(
     )
     os.close(inside)
     shown, answers = b"", {b"address: ": installation.base_url, b"API key: ": api_key}
-    while ready := select.select([outside], [], [], SECONDS)[0]:
+    waiting = select.poll()
+    waiting.register(outside, select.POLLIN)
+    while waiting.poll(SECONDS * 1000):
         try:
-            shown += os.read(ready[0], 65536)
+            shown += os.read(outside, 65536)
         except OSError:  # the other side is closed
             break
         for question in [each for each in answers if shown.endswith(each)]:
-            select.select([], [], [], 0.5)  # until it reads, which cannot be seen from here
+            time.sleep(0.5)  # until it reads, which cannot be seen from here
             os.write(outside, answers.pop(question).encode() + b"\r")
     os.close(outside)
     assert process.wait(SECONDS) == 0, shown.decode()
