@@ -91,16 +91,17 @@ async def serve(settings: Config, file: Path) -> None:
     gc.freeze()  # what is here now stays: collections need not look at it again
     await server.listen(settings.socket)
     _LOG.info("serving")
-    housekeeping = asyncio.create_task(_keep_house(resources.material, database))
-    signing = asyncio.create_task(notary.run())
-    sealing = asyncio.create_task(root_keys.run())
+    tasks = [
+        asyncio.create_task(work)
+        for work in (_keep_house(resources.material, database), notary.run(), root_keys.run())
+    ]
     await stop.wait()
 
     _LOG.info("stopping")
-    housekeeping.cancel()
-    signing.cancel()
-    sealing.cancel()
+    for task in tasks:
+        task.cancel()
     await server.drain(DRAIN_SECONDS)
+    await asyncio.wait(tasks)  # what they write ends before the database closes
     resources.slh_dsa.close()
     resources.threads.close()
     await database.close()

@@ -26,7 +26,8 @@ def endpoints(tenants: Tenants, entry: Entry) -> tuple[Endpoint, ...]:
     async def invite(call: ApiCall) -> InvitationData:
         """Invite somebody by an e-mail address. The token is shown this once; pass it on.
 
-        They get it by e-mail too, where the service sends any. It is good for a week. An earlier invitation to the same address is over. Owners are invited
+        They get it by e-mail too, where the service sends any. It is good for a week. An earlier
+        invitation to the same address is over. Owners are invited
         by owners and by the operator.
         """
         tenant = await visible_tenant(call, tenants)

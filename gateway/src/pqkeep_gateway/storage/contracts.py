@@ -1,4 +1,8 @@
-"""Contracts in SQL: each change is one conditional statement, so only one of many succeeds."""
+"""Contracts in SQL: each change is one conditional statement, so only one of many succeeds.
+
+Whoever changes a tenant's contract takes the tenant's row first, so that what is bought and what is
+in force go together, whoever else changes either.
+"""
 
 from typing import Any
 
@@ -7,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from pqkeep_gateway.access.standing import Tier
 from pqkeep_gateway.storage.database import microseconds, time_of
-from pqkeep_gateway.storage.schema import CONTRACTS
+from pqkeep_gateway.storage.schema import CONTRACTS, TENANTS
 from pqkeep_gateway.tenancy.billing import ContractChangedError
 from pqkeep_gateway.tenancy.contracts import Contract, ContractStatus
 from pqkeep_protocol.keys import TenantId
@@ -20,6 +24,7 @@ async def put_contract(connection: AsyncConnection, old: Contract | None, new: C
 
     Where another began meanwhile, a constraint refuses the new one: sqlalchemy.exc.IntegrityError.
     """
+    await _lock(connection, new.tenant)
     if old is not None and old.id == new.id:
         await _change(connection, old, _row(new))
         return
@@ -30,10 +35,16 @@ async def put_contract(connection: AsyncConnection, old: Contract | None, new: C
 
 async def end_contract(connection: AsyncConnection, tenant: TenantId) -> None:
     """End what a tenant has bought, if it has bought anything."""
+    await _lock(connection, tenant)
     end = sa.update(CONTRACTS).where(CONTRACTS.c.tenant_id == tenant, RUNNING)
     await connection.execute(
         end.values(status=ContractStatus.ENDED, revision=CONTRACTS.c.revision + 1)
     )
+
+
+async def _lock(connection: AsyncConnection, tenant: TenantId) -> None:
+    this = sa.select(TENANTS.c.id).where(TENANTS.c.id == tenant)
+    await connection.execute(this.with_for_update(key_share=True))
 
 
 def contract_of(row: sa.Row[Any]) -> Contract:

@@ -106,7 +106,7 @@ class SqlTenants:
         update = sa.update(TENANTS).where(this).values(updated_at_us=microseconds(now), **named)
         async with transaction(self._engine) as connection:
             if change.tier is not None or change.subscription is not None:
-                await end_contract(connection, tenant)  # contracts before tenants: nobody deadlocks
+                await end_contract(connection, tenant)
             await connection.execute(update)
             row = (await connection.execute(sa.select(TENANTS).where(this))).one_or_none()
             if row is not None:
