@@ -35,6 +35,7 @@ from pqkeep_protocol.codec import (
 )
 from pqkeep_server.initialise import Layout, initialise
 
+PORTAL = "https://keep.example.org"
 SECONDS = 60.0
 
 Reply = Callable[[Call], ToGateway | bytes | None]
@@ -308,7 +309,7 @@ def new_mailing_gateway(tmp_path: Path) -> Callable[[str], MailingGateway]:
         operator_key = new_credential(CredentialKind.OPERATOR)
         initialise(layout, operator_key, signup="operator")
         with layout.gateway_settings.open("a") as file:
-            file.write(settings)
+            file.write(f'portal_url = "{PORTAL}"\n{settings}')
         return MailingGateway(layout, {"X-API-Key": operator_key}, tmp_path / "output")
 
     return make

@@ -29,7 +29,6 @@ def gateway(
     """A gateway whose mail server, on this machine and without encryption, is not there yet."""
     return new_mailing_gateway(
         f"""
-portal_url = "https://keep.example.org"
 [smtp]
 host = "127.0.0.1"
 port = {mail_server.port}
@@ -111,7 +110,6 @@ def test_a_letter_arrives_encrypted(
     mail_server.start()
     gateway = new_mailing_gateway(
         f"""
-portal_url = "https://keep.example.org"
 [smtp]
 host = "127.0.0.1"
 port = {mail_server.port}
@@ -153,7 +151,6 @@ def test_without_encryption_nothing_is_sent(
     """As mail is set up without a word, a server that offers no STARTTLS is given nothing."""
     gateway = new_mailing_gateway(
         f"""
-portal_url = "https://keep.example.org"
 [smtp]
 host = "127.0.0.1"
 port = {mail_server.port}
@@ -197,7 +194,6 @@ def test_a_password_that_others_can_read_stops_the_start(
     """The gateway says what is wrong with its mail settings, and does not start."""
     gateway = new_mailing_gateway(
         """
-portal_url = "https://keep.example.org"
 [smtp]
 host = "smtp.example.org"
 user = "pqkeep"

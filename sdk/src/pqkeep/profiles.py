@@ -1,7 +1,7 @@
 """The profile file: installations by name, each with its address and credential.
 
     [profiles.default]
-    url = "https://pqkeep.example"
+    url = 'https://pqkeep.example'
     api_key_file = "/run/secrets/pqkeep"    # or api_key = "pqk_…"
     ca_file = "/etc/pqkeep/ca.pem"          # optional, as is what follows
     compliance_profile = "cnsa-2.0"

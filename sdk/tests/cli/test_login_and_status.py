@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sdk.tests.cli.conftest import Command, Terminal
 
 DOWN = "http://127.0.0.1:1"
+ELSEWHERE = "https://a.example"
 
 
 def config(command: Command) -> Path:
@@ -52,7 +53,7 @@ def test_other_profiles_stay(newcomer: Command, base_url: str, api_key: str) -> 
     """Another profile is added, whatever it is called; those that are there stay."""
     path = config(newcomer)
     path.parent.mkdir(parents=True)
-    path.write_text('[profiles.default]\nurl = "https://a.example"\napi_key_file = "/run/ü\\""\n')
+    path.write_text(f'[profiles.default]\nurl = "{ELSEWHERE}"\napi_key_file = "/run/ü\\""\n')
     path.chmod(0o600)
     before = tomllib.loads(path.read_text())["profiles"]["default"]
     (newcomer.directory / "api-key").write_text(api_key)
