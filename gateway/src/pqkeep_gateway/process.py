@@ -91,10 +91,8 @@ async def serve(settings: Config, listener: socket.socket | None) -> None:
     )
     gc.collect()
     gc.freeze()  # what is here now stays: collections need not look at it again
-    connected = asyncio.create_task(gateway.key_client.run())
-    delivering = asyncio.create_task(gateway.courier.run())
-    settling = asyncio.create_task(gateway.billing.run())
-    mailing = asyncio.create_task(gateway.postman.run())
+    parts = (gateway.key_client, gateway.courier, gateway.billing, gateway.postman)
+    tasks = [asyncio.create_task(part.run()) for part in parts]
 
     def stop(number: int, frame: object) -> None:
         server.should_exit = True
@@ -104,9 +102,7 @@ async def serve(settings: Config, listener: socket.socket | None) -> None:
     try:
         await server.serve(None if listener is None else [listener])
     finally:
-        mailing.cancel()
-        settling.cancel()
-        delivering.cancel()
-        connected.cancel()
-        await asyncio.wait((settling, mailing))  # before their database closes
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)  # before their database closes
         await gateway.close()
