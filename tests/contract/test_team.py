@@ -340,6 +340,24 @@ def test_admins_withdraw_no_owner_s_invitation(
     assert waiting["role"] == "owner"
 
 
+def test_admins_replace_no_owner_s_invitation(
+    owner: Caller, new_person: Callable[..., Caller], installation: Installation, password: str
+) -> None:
+    """Whoever is to be an owner is not invited as something else by an admin, but by an owner."""
+    admin = new_person(owner.tenant_id, "admin")
+    path, email = f"/tenants/{owner.tenant_id}/invitations", f"{uuid.uuid4()}@example.com"
+    made = owner.post(path, {"email": email, "role": "owner"}, status=201)
+    answer = admin.ask("POST", path, {"email": email, "role": "viewer"})
+    assert (answer.status_code, answer.json()["error"]["error_code"]) == FORBIDDEN[:2]
+    (waiting,) = owner.get("/team/invitations")["invitations"]
+    assert (waiting["id"], waiting["role"]) == (made["id"], "owner")
+    made = owner.post(path, {"email": email, "role": "viewer"}, status=201)
+    made = admin.post(path, {"email": email, "role": "developer"}, status=201)
+    accepted = {"token": made["invitation_token"], "password": password}
+    joined = installation.caller(None).post("/auth/accept-invitation", accepted, status=201)
+    assert joined["role"] == "developer"
+
+
 def test_an_accepted_invitation_waits_no_longer(
     owner: Caller, new_person: Callable[..., Caller]
 ) -> None:

@@ -16,6 +16,7 @@ from pqkeep_gateway.http.person_data import (
 from pqkeep_gateway.http.tenants import TENANT, visible_tenant
 from pqkeep_gateway.http.text import timestamp
 from pqkeep_gateway.people.entry import Entry
+from pqkeep_gateway.people.team import OwnersOnlyError
 from pqkeep_gateway.people.users import EmailTakenError
 from pqkeep_gateway.tenancy.tenants import Tenants
 
@@ -27,17 +28,19 @@ def endpoints(tenants: Tenants, entry: Entry) -> tuple[Endpoint, ...]:
         """Invite somebody by an e-mail address. The token is shown this once; pass it on.
 
         They get it by e-mail too, where the service sends any. It is good for a week. An earlier
-        invitation to the same address is over. Owners are invited
-        by owners and by the operator.
+        invitation to the same address is over. Owners are invited by owners and by the operator,
+        who alone invite somebody again who was to be one.
         """
         tenant = await visible_tenant(call, tenants)
         if not isinstance(call.principal, OperatorPrincipal | SessionPrincipal):
             raise ApiError(Code.FORBIDDEN_001, "programs invite nobody")
         email, role = email_in(call.body), role_in(call.body)
-        require_rank(call, role)
+        decides = _decides(call.principal)
         inviter = call.principal.user if isinstance(call.principal, SessionPrincipal) else None
         try:
-            made = await entry.invite(tenant.id, email, role, call.asker, inviter)
+            made = await entry.invite(tenant.id, email, role, call.asker, inviter, decides)
+        except OwnersOnlyError:
+            raise ApiError(Code.FORBIDDEN_001, "only owners decide about owners") from None
         except EmailTakenError:
             raise ApiError(Code.CONFLICT_001, "somebody has this e-mail address", "email") from None
         return InvitationData(
@@ -67,12 +70,9 @@ def endpoints(tenants: Tenants, entry: Entry) -> tuple[Endpoint, ...]:
     )
 
 
-def require_rank(call: ApiCall, role: Role) -> None:
-    """Refuse people who would make or unmake an owner, and are none."""
-    principal = call.principal
-    if (
-        isinstance(principal, SessionPrincipal)
-        and role is Role.OWNER
-        and Permission.OWNERS not in PERMISSIONS[principal.role]
-    ):
-        raise ApiError(Code.FORBIDDEN_001, "only owners decide about owners")
+def _decides(principal: OperatorPrincipal | SessionPrincipal) -> frozenset[Role]:
+    """Return about whom somebody decides: about owners only owners and the operator."""
+    if isinstance(principal, OperatorPrincipal):
+        return frozenset(Role)
+    decides_about_owners = Permission.OWNERS in PERMISSIONS[principal.role]
+    return frozenset(Role) if decides_about_owners else frozenset(Role) - {Role.OWNER}

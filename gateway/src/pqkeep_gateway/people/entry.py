@@ -1,5 +1,6 @@
 """How people come in: by a password and a code, by an invitation, and by a new password."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -15,7 +16,7 @@ from pqkeep_gateway.people.attempts import Attempts
 from pqkeep_gateway.people.passwords import Passwords
 from pqkeep_gateway.people.second_factors import SecondFactors
 from pqkeep_gateway.people.sessions import NoSessionError, Sessions, Tokens
-from pqkeep_gateway.people.team import InvitationId
+from pqkeep_gateway.people.team import InvitationId, OwnersOnlyError
 from pqkeep_gateway.people.users import Account, EmailTakenError, User, UserStore
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.keys import INSTALLATION, TenantId
@@ -50,11 +51,16 @@ class EntryStore(UserStore, Protocol):
     """Where people and invitations are kept, with the events of it. All raise UnavailableError."""
 
     async def invite(
-        self, invitation: Invitation, digest: bytes, letter: Letter, made: Event
+        self,
+        invitation: Invitation,
+        digest: bytes,
+        letter: Letter,
+        made: Event,
+        decides: Collection[Role],
     ) -> None:
         """Keep an invitation instead of any earlier one to the same address, and the letter.
 
-        Raises EmailTakenError.
+        Raises OwnersOnlyError if an earlier one is to another role than these.
         """
         ...
 
@@ -154,11 +160,15 @@ class Entry:
         role: Role,
         asker: Asker,
         inviter: UserId | None = None,
+        decides: Collection[Role] = frozenset(Role),
     ) -> Invitation:
         """Invite somebody, by a letter too; an earlier invitation of theirs is over.
 
-        Without an inviter it is the operator's. Raises EmailTakenError, TooManyAttemptsError.
+        Without an inviter it is the operator's. Raises EmailTakenError, TooManyAttemptsError, and
+        OwnersOnlyError unless whoever invites decides about both roles.
         """
+        if role not in decides:
+            raise OwnersOnlyError
         if inviter is not None:
             await self._attempts.count_invitation(email, tenant)
         if await self._store.find(email) is not None:
@@ -170,7 +180,7 @@ class Entry:
         identifier = InvitationId(uuid4())
         invitation = Invitation(identifier, tenant, email, role, written.until, token)
         made = event(asker, tenant, f"invite-{role}")
-        await self._store.invite(invitation, self._pepper.digest(token), written, made)
+        await self._store.invite(invitation, self._pepper.digest(token), written, made, decides)
         await self._courier.deliver()
         return invitation
 

@@ -1,6 +1,6 @@
 """People, their sessions and invitations in SQL."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import uuid4
@@ -15,6 +15,7 @@ from pqkeep_gateway.events import Asker, event
 from pqkeep_gateway.mail.letters import Letter
 from pqkeep_gateway.people.entry import Invitation, NoInvitationError
 from pqkeep_gateway.people.sessions import CopiedTokenError, NoSessionError, Pair, Session
+from pqkeep_gateway.people.team import OwnersOnlyError
 from pqkeep_gateway.people.users import (
     Account,
     EmailTakenError,
@@ -61,9 +62,17 @@ class SqlPeople:
         return account
 
     async def invite(
-        self, invitation: Invitation, digest: bytes, letter: Letter, made: Event
+        self,
+        invitation: Invitation,
+        digest: bytes,
+        letter: Letter,
+        made: Event,
+        decides: Collection[Role],
     ) -> None:
-        """Keep an invitation instead of any earlier one to the same address, and the letter."""
+        """Keep an invitation instead of any earlier one to the same address, and the letter.
+
+        Raises OwnersOnlyError if an earlier one is to another role than these.
+        """
         key = email_key(invitation.email)
         row = {
             "digest": digest,
@@ -74,12 +83,16 @@ class SqlPeople:
             "expires_at_us": microseconds(invitation.expires_at),
             "id": invitation.id,
         }
+        replace = (
+            sa.delete(INVITATIONS)
+            .where(INVITATIONS.c.email_key == key, INVITATIONS.c.tenant_id == invitation.tenant)
+            .returning(INVITATIONS.c.role, INVITATIONS.c.expires_at_us)
+        )
+        now = microseconds(letter.written_at)
         async with transaction(self._engine) as connection:
-            await connection.execute(
-                sa.delete(INVITATIONS).where(
-                    INVITATIONS.c.email_key == key, INVITATIONS.c.tenant_id == invitation.tenant
-                )
-            )
+            replaced = (await connection.execute(replace)).all()
+            if any(row.expires_at_us > now and row.role not in decides for row in replaced):
+                raise OwnersOnlyError
             await connection.execute(sa.insert(INVITATIONS), row)
             await post(connection, letter)
             await put(connection, (made,))
