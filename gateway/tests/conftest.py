@@ -20,8 +20,8 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.credentials import PEPPER_SIZE, Pepper
-from pqkeep_gateway.access.standing import Standing, Tier
-from pqkeep_gateway.events import Courier
+from pqkeep_gateway.access.entitlements import Entitlements, Tier
+from pqkeep_gateway.audit_events import AuditDelivery
 from pqkeep_gateway.storage.database import open_database
 from pqkeep_gateway.storage.outbox import SqlOutbox
 from pqkeep_gateway.tenancy.tenants import Tenant, TenantStatus
@@ -130,9 +130,9 @@ def log() -> EventLog:
 
 
 @pytest.fixture
-def courier(engine: AsyncEngine, log: EventLog) -> Courier:
+def audit_delivery(engine: AsyncEngine, log: EventLog) -> AuditDelivery:
     """Bring events from the accounts database to that log."""
-    return Courier(SqlOutbox(engine), log)
+    return AuditDelivery(SqlOutbox(engine), log)
 
 
 @pytest.fixture
@@ -142,6 +142,8 @@ def new_tenant() -> Callable[..., Tenant]:
     def make(name: str = "", tier: Tier = Tier.FREE) -> Tenant:
         now = datetime(2026, 2, 28, 23, 59, 59, 999_999, tzinfo=UTC)
         tenant = TenantId(uuid4())
-        return Tenant(tenant, name or str(tenant), Standing(tier), TenantStatus.ACTIVE, now, now)
+        return Tenant(
+            tenant, name or str(tenant), Entitlements(tier), TenantStatus.ACTIVE, now, now
+        )
 
     return make

@@ -17,10 +17,10 @@ from alembic.migration import MigrationContext
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.authentication import Found
+from pqkeep_gateway.access.entitlements import Entitlements, Subscription, Tier
 from pqkeep_gateway.access.principals import ApiKeyPrincipal
-from pqkeep_gateway.access.standing import Standing, Subscription, Tier
+from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.config import ConfigError
-from pqkeep_gateway.events import Asker, Courier, event
 from pqkeep_gateway.storage.database import open_database
 from pqkeep_gateway.storage.schema import METADATA
 from pqkeep_gateway.storage.tenancy import SqlApiKeys, SqlTenants
@@ -42,6 +42,7 @@ from pqkeep_gateway.tenancy.tenants import (
 )
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.messages import Attribution
 
 if TYPE_CHECKING:
     from gateway.tests.conftest import Location
@@ -50,12 +51,12 @@ pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indire
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123_456, tzinfo=UTC)
 OVERLAP = timedelta(seconds=30)
-ASKER = Asker("operator", "request-1", "192.0.2.7")
+ATTRIBUTION = Attribution("request-1", "operator", "192.0.2.7")
 
 
 def news(tenant: Tenant) -> Event:
     """Return the event of a tenant that is made."""
-    return event(ASKER, tenant.id, "create-tenant")
+    return event(ATTRIBUTION, tenant.id, "create-tenant")
 
 
 async def test_migrations_make_the_schema(engine: AsyncEngine) -> None:
@@ -74,7 +75,7 @@ async def test_a_tenant_comes_back_as_it_was(
     """Every field of a tenant survives, of every standing, its times to the microsecond."""
     tenants = SqlTenants(engine)
     for tier, subscription, granted in product(Tier, Subscription, (None, 1, 1_000_000)):
-        tenant = replace(new_tenant(), standing=Standing(tier, subscription, granted))
+        tenant = replace(new_tenant(), entitlements=Entitlements(tier, subscription, granted))
         assert await tenants.add(tenant, news(tenant)) == tenant
         assert await tenants.get(tenant.id) == tenant
 
@@ -102,7 +103,7 @@ def _draft(number: int, created_at: datetime = NOW) -> Draft:
 
 async def _add(store: SqlApiKeys, tenant: Tenant, number: int, quota: int) -> ApiKey:
     draft = _draft(number, tenant.created_at)
-    return (await store.add(tenant.id, draft, quota, ASKER)).metadata
+    return (await store.add(tenant.id, draft, quota, ATTRIBUTION)).metadata
 
 
 async def test_versions_count_up_under_concurrency(
@@ -152,7 +153,7 @@ async def test_a_revoked_key_counts_as_a_version_and_not_in_the_quota(
     await SqlTenants(engine).add(tenant, news(tenant))
     store = SqlApiKeys(engine)
     await _add(store, tenant, 1, quota=1)
-    await store.revoke(tenant.id, 1, NOW, ASKER)
+    await store.revoke(tenant.id, 1, NOW, ATTRIBUTION)
     assert (await _add(store, tenant, 2, quota=1)).version == 2
     assert await store.find((1).to_bytes(32, "big")) is None
 
@@ -166,7 +167,7 @@ async def test_a_digest_leads_to_its_principal(
     store = SqlApiKeys(engine)
     await _add(store, tenant, 7, quota=1)
     digest = (7).to_bytes(32, "big")
-    expected = ApiKeyPrincipal(tenant.id, Standing(Tier.STARTER), 1, suspended=False)
+    expected = ApiKeyPrincipal(tenant.id, Entitlements(Tier.STARTER), 1, suspended=False)
     assert await store.find(digest) == Found(expected)
     assert await store.find(bytes(32)) is None
     location.run("UPDATE tenants SET status = 'suspended'")
@@ -178,7 +179,7 @@ async def test_a_digest_leads_to_its_principal(
 async def _rotate(
     store: SqlApiKeys, tenant: Tenant, version: int | None, number: int
 ) -> tuple[ApiKey, int | None]:
-    kept = await store.rotate(tenant.id, version, _draft(number), NOW + OVERLAP, ASKER)
+    kept = await store.rotate(tenant.id, version, _draft(number), NOW + OVERLAP, ATTRIBUTION)
     return kept.metadata, kept.revoked
 
 
@@ -195,9 +196,9 @@ async def test_a_rotated_key_is_found_with_the_end_of_its_overlap(
     listed = ApiKey(1, "0001", ApiKeyStatus.REVOKED, old.created_at, NOW)
     assert await store.list(tenant.id) == (listed, made)
     found = await store.find((1).to_bytes(32, "big"))
-    principal = ApiKeyPrincipal(tenant.id, Standing(Tier.FREE), 1, suspended=False)
+    principal = ApiKeyPrincipal(tenant.id, Entitlements(Tier.FREE), 1, suspended=False)
     assert found == Found(principal, (NOW + OVERLAP).timestamp())
-    assert await store.revoke(tenant.id, 1, NOW + OVERLAP, ASKER) == listed
+    assert await store.revoke(tenant.id, 1, NOW + OVERLAP, ATTRIBUTION) == listed
     assert await store.find((1).to_bytes(32, "big")) is None
 
 
@@ -212,7 +213,7 @@ async def test_only_an_active_version_is_rotated(
     await _add(store, tenant, 1, quota=1)
     await _rotate(store, tenant, 1, 2)
     await _add(store, tenant, 3, quota=2)
-    await store.revoke(tenant.id, 3, NOW, ASKER)
+    await store.revoke(tenant.id, 3, NOW, ATTRIBUTION)
     before = await store.list(tenant.id)
     with pytest.raises(AlreadyRotatedError):
         await _rotate(store, tenant, version, 4)
@@ -277,13 +278,13 @@ async def test_revoke_is_each_tenant_s_own(
     for number, each in enumerate((tenant, other)):
         await SqlTenants(engine).add(each, news(each))
         await _add(store, each, number, quota=1)
-    first = await store.revoke(tenant.id, 1, NOW, ASKER)
+    first = await store.revoke(tenant.id, 1, NOW, ATTRIBUTION)
     assert first.revoked_at == NOW
-    assert await store.revoke(tenant.id, 1, NOW + OVERLAP, ASKER) == first
+    assert await store.revoke(tenant.id, 1, NOW + OVERLAP, ATTRIBUTION) == first
     assert await store.find((1).to_bytes(32, "big"))
     for each, version in ((tenant, 2), (other, 0), (new_tenant(), 1)):
         with pytest.raises(ApiKeyNotFoundError):
-            await store.revoke(each.id, version, NOW, ASKER)
+            await store.revoke(each.id, version, NOW, ATTRIBUTION)
 
 
 async def test_tenants_are_listed_oldest_first(
@@ -320,18 +321,18 @@ CHANGES = (
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)])
 async def test_a_change_undoes_no_other(
     engine: AsyncEngine,
-    courier: Courier,
+    audit_delivery: AuditDelivery,
     new_tenant: Callable[..., Tenant],
     order: tuple[int, ...],
 ) -> None:
     """Whatever is changed one after another, in any order, is kept: each touches what it names."""
     tenant = new_tenant()
-    tenants = Tenants(SqlTenants(engine), _nobody_to_tell, courier)
+    tenants = Tenants(SqlTenants(engine), _nobody_to_tell, audit_delivery)
     await SqlTenants(engine).add(tenant, news(tenant))
     for number in order:
-        changed = await tenants.change(tenant.id, CHANGES[number], ASKER)
+        changed = await tenants.change(tenant.id, CHANGES[number], ATTRIBUTION)
     assert await tenants.get(tenant.id) == changed
-    assert changed.standing == Standing(Tier.GROWTH, Subscription.ENDED, 7)
+    assert changed.entitlements == Entitlements(Tier.GROWTH, Subscription.ENDED, 7)
     assert changed.status is TenantStatus.SUSPENDED
 
 
@@ -344,13 +345,13 @@ async def test_a_tenant_s_own_rate_limit_can_be_taken_back(
     await store.add(tenant, news(tenant))
     await store.change(tenant.id, TenantChange(requests_per_minute=7), NOW, ())
     kept = await store.change(tenant.id, TenantChange(tier=Tier.STARTER), NOW, ())
-    assert kept.standing == Standing(Tier.STARTER, Subscription.ACTIVE, 7)
+    assert kept.entitlements == Entitlements(Tier.STARTER, Subscription.ACTIVE, 7)
     kept = await store.change(tenant.id, TenantChange(requests_per_minute="plan"), NOW, ())
-    assert kept.standing == Standing(Tier.STARTER)
+    assert kept.entitlements == Entitlements(Tier.STARTER)
 
 
 async def test_changes_are_announced_after_they_are_made(
-    engine: AsyncEngine, courier: Courier, new_tenant: Callable[..., Tenant]
+    engine: AsyncEngine, audit_delivery: AuditDelivery, new_tenant: Callable[..., Tenant]
 ) -> None:
     """When gateways hear of a change it can be read already; of no change they hear nothing."""
     tenant = new_tenant()
@@ -359,11 +360,11 @@ async def test_changes_are_announced_after_they_are_made(
     async def look() -> None:
         seen.append(await SqlTenants(engine).get(tenant.id))
 
-    tenants = Tenants(SqlTenants(engine), look, courier)
+    tenants = Tenants(SqlTenants(engine), look, audit_delivery)
     await SqlTenants(engine).add(tenant, news(tenant))
-    await tenants.change(tenant.id, TenantChange(), ASKER)
+    await tenants.change(tenant.id, TenantChange(), ATTRIBUTION)
     assert seen == []
-    changed = await tenants.change(tenant.id, TenantChange(tier=Tier.STARTER), ASKER)
+    changed = await tenants.change(tenant.id, TenantChange(tier=Tier.STARTER), ATTRIBUTION)
     assert seen == [changed]
 
 

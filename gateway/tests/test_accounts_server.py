@@ -13,8 +13,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.config import ConfigError
-from pqkeep_gateway.events import Asker, event
 from pqkeep_gateway.storage.database import open_database, transaction
 from pqkeep_gateway.storage.postgresql import POOL
 from pqkeep_gateway.storage.tenancy import SqlApiKeys, SqlTenants
@@ -23,6 +23,7 @@ from pqkeep_gateway.tenancy.tenants import Tenant, TenantNotFoundError
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.messages import Attribution
 
 if TYPE_CHECKING:
     from gateway.tests.conftest import Location
@@ -36,12 +37,12 @@ MOST_SECONDS = 10.0
 PASSWORD = "correct-horse"  # noqa: S105 - of a server that is gone when the tests end
 
 
-ASKER = Asker("operator", "request-1", "192.0.2.7")
+ATTRIBUTION = Attribution("request-1", "operator", "192.0.2.7")
 
 
 def news(tenant: Tenant) -> Event:
     """Return the event of a tenant that is made."""
-    return event(ASKER, tenant.id, "create-tenant")
+    return event(ATTRIBUTION, tenant.id, "create-tenant")
 
 
 @pytest.fixture
@@ -140,7 +141,7 @@ async def test_a_rotation_waits_for_a_revocation(
     store = SqlApiKeys(engine)
     drafts = [Draft(bytes([n]) * 32, "last", bytes(16), tenant.created_at) for n in range(3)]
     for draft in drafts[:2]:
-        await store.add(tenant.id, draft, 2, ASKER)
+        await store.add(tenant.id, draft, 2, ATTRIBUTION)
 
     async def until_waiting(count: int) -> None:
         query = "SELECT 1 FROM pg_stat_activity WHERE datname = %s AND wait_event_type = 'Lock'"
@@ -150,10 +151,10 @@ async def test_a_rotation_waits_for_a_revocation(
 
     with psycopg.connect(postgres_server.url("pqkeep_gateway", name)) as in_between:
         in_between.execute("SELECT * FROM api_keys WHERE version = 2 FOR UPDATE")
-        revoking = asyncio.create_task(store.revoke(tenant.id, 2, tenant.created_at, ASKER))
+        revoking = asyncio.create_task(store.revoke(tenant.id, 2, tenant.created_at, ATTRIBUTION))
         await until_waiting(1)
         when = tenant.created_at
-        rotating = asyncio.create_task(store.rotate(tenant.id, None, drafts[2], when, ASKER))
+        rotating = asyncio.create_task(store.rotate(tenant.id, None, drafts[2], when, ATTRIBUTION))
         await until_waiting(2)
     assert (await revoking).version == 2
     assert (await rotating).revoked == 1

@@ -9,10 +9,10 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pqkeep_gateway.access.allowance import COUNTED, Allowances, SpentError
+from pqkeep_gateway.access.allowance import COUNTED, Allowances, AllowanceUsedUpError
+from pqkeep_gateway.access.entitlements import Entitlements, Subscription, Tier
 from pqkeep_gateway.access.principals import ApiKeyPrincipal
-from pqkeep_gateway.access.standing import Standing, Subscription, Tier
-from pqkeep_gateway.events import Asker, event
+from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.storage.schema import USAGE
 from pqkeep_gateway.storage.tenancy import SqlTenants
 from pqkeep_gateway.storage.usage import SqlUsage
@@ -22,6 +22,7 @@ from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.messages import Attribution
 
 ALLOWANCE = 5
 PER_MONTH = {tier: ALLOWANCE if tier is Tier.FREE else None for tier in Tier}
@@ -29,7 +30,7 @@ PER_MONTH = {tier: ALLOWANCE if tier is Tier.FREE else None for tier in Tier}
 
 def news(tenant: Tenant) -> Event:
     """Return the event of a tenant that is made."""
-    return event(Asker("operator", "request-1", "192.0.2.7"), tenant.id, "create-tenant")
+    return event(Attribution("request-1", "operator", "192.0.2.7"), tenant.id, "create-tenant")
 
 
 NEW_YEAR_S_EVE = datetime(2026, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC).timestamp()
@@ -53,12 +54,12 @@ class Month:
     async def spend(
         self,
         work: Callable[[], Awaitable[str]] = _succeed,
-        standing: Standing | None = None,
+        entitlements: Entitlements | None = None,
         operation: Operation = Operation.ENCRYPT,
     ) -> str:
         """Spend one operation of the tenant, on free unless another standing is named."""
         principal = ApiKeyPrincipal(
-            self.tenant, standing or Standing(Tier.FREE), 1, suspended=False
+            self.tenant, entitlements or Entitlements(Tier.FREE), 1, suspended=False
         )
         return await self.allowances.spend(principal, operation, work)
 
@@ -88,7 +89,7 @@ async def test_so_many_and_no_more(month: Month) -> None:
         return "done"
 
     for _ in range(2):
-        with pytest.raises(SpentError):
+        with pytest.raises(AllowanceUsedUpError):
             await month.spend(work)
     assert begun == []
     assert await month.rows() == {"2027-01": ALLOWANCE}
@@ -99,7 +100,7 @@ async def test_it_is_exact_under_concurrency(month: Month) -> None:
     """Of forty at once as many are done as the allowance has, never more or fewer."""
     outcomes = await asyncio.gather(*(month.spend() for _ in range(40)), return_exceptions=True)
     assert outcomes.count("done") == ALLOWANCE
-    assert sum(isinstance(outcome, SpentError) for outcome in outcomes) == 40 - ALLOWANCE
+    assert sum(isinstance(outcome, AllowanceUsedUpError) for outcome in outcomes) == 40 - ALLOWANCE
     assert await month.rows() == {"2027-01": ALLOWANCE}
 
 
@@ -112,7 +113,7 @@ async def test_what_fails_is_given_back_under_concurrency(month: Month) -> None:
         raise KeyServiceError(ErrorKind.KEY_NOT_FOUND)
 
     outcomes = await asyncio.gather(*(month.spend(fail) for _ in range(40)), return_exceptions=True)
-    assert all(isinstance(outcome, KeyServiceError | SpentError) for outcome in outcomes)
+    assert all(isinstance(outcome, KeyServiceError | AllowanceUsedUpError) for outcome in outcomes)
     assert await month.rows() == {"2027-01": 0}
 
 
@@ -155,7 +156,7 @@ async def test_a_month_begins_at_midnight_in_utc(month: Month) -> None:
     month.now = NEW_YEAR_S_EVE
     for _ in range(ALLOWANCE):
         await month.spend()
-    with pytest.raises(SpentError):
+    with pytest.raises(AllowanceUsedUpError):
         await month.spend()
     month.now = NEW_YEAR
     assert await month.spend() == "done"
@@ -183,21 +184,21 @@ async def test_tiers_without_an_allowance_write_nothing(month: Month, tier: Tier
         raise ValueError
 
     for _ in range(2 * ALLOWANCE):
-        assert await month.spend(standing=Standing(tier)) == "done"
+        assert await month.spend(entitlements=Entitlements(tier)) == "done"
     with pytest.raises(ValueError, match=r"^$"):
-        await month.spend(fail, Standing(tier))
+        await month.spend(fail, Entitlements(tier))
     assert await month.rows() == {}
 
 
 async def test_an_ended_subscription_has_free_s_allowance(month: Month) -> None:
     """After a subscription has ended free's allowance holds, and counts what was used on free."""
     await month.spend()
-    ended = Standing(Tier.ENTERPRISE, Subscription.ENDED)
+    ended = Entitlements(Tier.ENTERPRISE, Subscription.ENDED)
     for _ in range(ALLOWANCE - 1):
-        await month.spend(standing=ended)
-    with pytest.raises(SpentError):
-        await month.spend(standing=ended)
-    assert await month.spend(standing=Standing(Tier.ENTERPRISE)) == "done"
+        await month.spend(entitlements=ended)
+    with pytest.raises(AllowanceUsedUpError):
+        await month.spend(entitlements=ended)
+    assert await month.spend(entitlements=Entitlements(Tier.ENTERPRISE)) == "done"
 
 
 @pytest.mark.parametrize("operation", Operation)
@@ -211,7 +212,7 @@ async def test_operations_with_keys_count_and_upkeep_does_not(
     for _ in range(ALLOWANCE - counts):
         await month.spend()
     if counts:
-        with pytest.raises(SpentError):
+        with pytest.raises(AllowanceUsedUpError):
             await month.spend(operation=operation)
     else:
         assert await month.spend(operation=operation) == "done"
@@ -270,7 +271,7 @@ class Unreachable:
         raise UnavailableError
 
 
-FREE = ApiKeyPrincipal(TenantId(uuid4()), Standing(Tier.FREE), 1, suspended=False)
+FREE = ApiKeyPrincipal(TenantId(uuid4()), Entitlements(Tier.FREE), 1, suspended=False)
 
 
 async def test_without_a_count_nothing_is_done() -> None:

@@ -7,9 +7,9 @@ import pytest
 
 from pqkeep_gateway.access.authentication import Authenticated, Authenticator, Found
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, new_credential
+from pqkeep_gateway.access.entitlements import Entitlements, Tier
 from pqkeep_gateway.access.principals import ApiKeyPrincipal, OperatorPrincipal
-from pqkeep_gateway.access.rate_limit import MemoryWindows
-from pqkeep_gateway.access.standing import Standing, Tier
+from pqkeep_gateway.access.rate_limit import MemoryRateLimiter
 from pqkeep_protocol.keys import TenantId
 
 OPERATOR = new_credential(CredentialKind.OPERATOR)
@@ -40,13 +40,13 @@ class Setting:
     def __init__(self, pepper: Pepper) -> None:
         self.directory = Directory()
         self.now = 1000.0
-        self.windows = MemoryWindows(lambda: self.now)
+        self.rate_limiter = MemoryRateLimiter(lambda: self.now)
         self.authenticator = Authenticator(
-            self.directory, self.windows, pepper, pepper.digest(OPERATOR), lambda: self.now
+            self.directory, self.rate_limiter, pepper, pepper.digest(OPERATOR), lambda: self.now
         )
         self.pepper = pepper
         self.tenant = TenantId(uuid4())
-        self.principal = ApiKeyPrincipal(self.tenant, Standing(Tier.FREE), 1, suspended=False)
+        self.principal = ApiKeyPrincipal(self.tenant, Entitlements(Tier.FREE), 1, suspended=False)
         self.api_key = self.add()
 
     def add(self, accepted_until: float | None = None) -> str:
@@ -148,7 +148,7 @@ async def test_a_look_up_is_as_old_as_its_beginning(setting: Setting) -> None:
     setting.directory.go_on.clear()
     looking = asyncio.create_task(setting.authenticator.authenticate(setting.api_key))
     await setting.directory.started.wait()
-    await setting.windows.announce_change()
+    await setting.rate_limiter.announce_change()
     setting.directory.go_on.set()
     assert await looking == Authenticated(setting.principal, as_of=0)
     setting.authenticator.forget(setting.api_key)

@@ -12,9 +12,9 @@ from uuid import uuid4
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pqkeep_gateway.access.idempotency import IdempotencyKey, OnceReusedError
-from pqkeep_gateway.access.standing import Plan, Subscription, Tier
-from pqkeep_gateway.events import Asker, Courier, event
+from pqkeep_gateway.access.entitlements import Plan, Subscription, Tier
+from pqkeep_gateway.access.idempotency import IdempotencyKey, IdempotencyKeyReusedError
+from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.storage.billing import SqlBilling
 from pqkeep_gateway.storage.tenancy import SqlTenants
 from pqkeep_gateway.tenancy.billing import (
@@ -29,19 +29,19 @@ from pqkeep_gateway.tenancy.contracts import (
     Contract,
     ContractStatus,
     Invoice,
+    apply_notice,
     buy,
-    hear,
 )
 from pqkeep_gateway.tenancy.tenants import Tenant, TenantChange, TenantStatus
 from pqkeep_gateway.unavailable import UnavailableError
-from pqkeep_protocol.messages import Once
+from pqkeep_protocol.messages import Attribution, Idempotency
 
 if TYPE_CHECKING:
     from gateway.tests.conftest import EventLog
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 
-ASKER = Asker("user:1", "request-1", "192.0.2.7")
+ATTRIBUTION = Attribution("request-1", "user:1", "192.0.2.7")
 PRICES = {tier: 100 * number for number, tier in enumerate(Tier)}
 NOW = datetime(2027, 1, 31, 12, tzinfo=UTC)
 MONTH = timedelta(days=31)
@@ -53,7 +53,7 @@ class World:
     """A tenant on free, several gateways, and the time, which a test moves."""
 
     engine: AsyncEngine
-    courier: Courier
+    audit_delivery: AuditDelivery
     tenant: Tenant
     now: datetime = NOW
     announced: int = 0
@@ -65,7 +65,9 @@ class World:
     def gateway(self) -> BuiltInBilling:
         """Return the billing of one more gateway."""
         sold = frozenset(Tier) - {Tier.FREE}
-        return BuiltInBilling(self.store, PRICES, sold, self._announce, self.courier, self._clock)
+        return BuiltInBilling(
+            self.store, PRICES, sold, self._announce, self.audit_delivery, self._clock
+        )
 
     def _clock(self) -> float:
         return self.now.timestamp()
@@ -75,7 +77,7 @@ class World:
 
     async def plan(self) -> Plan:
         """Return what is in force."""
-        return (await SqlTenants(self.engine).get(self.tenant.id)).standing.plan
+        return (await SqlTenants(self.engine).get(self.tenant.id)).entitlements.plan
 
     async def lines(self) -> list[int]:
         """Return the amounts of the lines, the oldest first."""
@@ -83,25 +85,27 @@ class World:
 
     async def buy(self, tier: Tier, key: IdempotencyKey | None = None) -> Contract:
         """Buy a tier; return the contract."""
-        answer = await self.gateway().check_out(self.tenant.id, tier, ASKER, key)
+        answer = await self.gateway().check_out(self.tenant.id, tier, ATTRIBUTION, key)
         assert answer.contract is not None
         return answer.contract
 
     async def cancel(self) -> None:
         """Cancel."""
-        await self.gateway().cancel(self.tenant.id, ASKER, None)
+        await self.gateway().cancel(self.tenant.id, ATTRIBUTION, None)
 
 
 @pytest.fixture
-async def world(engine: AsyncEngine, courier: Courier, new_tenant: Callable[..., Tenant]) -> World:
+async def world(
+    engine: AsyncEngine, audit_delivery: AuditDelivery, new_tenant: Callable[..., Tenant]
+) -> World:
     """Nothing is bought yet."""
     tenant = new_tenant()
-    await SqlTenants(engine).add(tenant, event(ASKER, tenant.id, "create-tenant"))
-    return World(engine, courier, tenant)
+    await SqlTenants(engine).add(tenant, event(ATTRIBUTION, tenant.id, "create-tenant"))
+    return World(engine, audit_delivery, tenant)
 
 
 def _key(text: str, request: str = "the same") -> IdempotencyKey:
-    return IdempotencyKey(text, Once(text.encode().ljust(32), request.encode().ljust(32)))
+    return IdempotencyKey(text, Idempotency(text.encode().ljust(32), request.encode().ljust(32)))
 
 
 async def test_a_contract_comes_back_as_it_was(world: World) -> None:
@@ -142,7 +146,7 @@ async def test_the_first_answer_is_given_again(world: World, log: EventLog) -> N
     await world.buy(Tier.GROWTH)
     assert await world.buy(Tier.STARTER, _key("1")) == made[0]
     assert len(await world.lines()) == 2
-    with pytest.raises(OnceReusedError):
+    with pytest.raises(IdempotencyKeyReusedError):
         await world.buy(Tier.STARTER, _key("1", "another"))
 
 
@@ -152,7 +156,7 @@ async def test_a_period_is_renewed_once(world: World, log: EventLog) -> None:
     world.now = bought.period_end
     for _ in range(3):
         await asyncio.gather(*(world.gateway().settle_due() for _ in range(GATEWAYS)))
-    await world.courier.deliver()
+    await world.audit_delivery.deliver()
     assert await world.lines() == [100, 100]
     assert log.operations.count("renew-subscription") == 1
     assert await world.plan() is Plan.STARTER
@@ -186,7 +190,7 @@ async def test_a_cancelled_contract_ends_once(world: World, log: EventLog) -> No
     assert await world.plan() is Plan.PROFESSIONAL
     world.now, announced = bought.period_end, world.announced
     await asyncio.gather(*(world.gateway().settle_due() for _ in range(GATEWAYS)))
-    await world.courier.deliver()
+    await world.audit_delivery.deliver()
     assert log.operations.count("end-subscription") == 1
     assert world.announced > announced
     assert await world.plan() is Plan.FREE
@@ -291,7 +295,7 @@ def _elsewhere(world: World, number: int = 1, **changes: object) -> Contract:
 
 async def _apply(world: World, change: Change | None, notice: str) -> None:
     assert change is not None
-    made = event(ASKER, world.tenant.id, change.operation)
+    made = event(ATTRIBUTION, world.tenant.id, change.operation)
     await world.store.apply(change, made, notice=notice)
 
 
@@ -299,40 +303,42 @@ async def test_a_notice_is_heard_once(world: World, log: EventLog) -> None:
     """Of one notice that comes sixteen times at once, one is applied, with one event."""
     said = _elsewhere(world)
     outcomes = await asyncio.gather(
-        *(_apply(world, hear(None, None, said), "evt_1") for _ in range(16)),
+        *(_apply(world, apply_notice(None, None, said), "evt_1") for _ in range(16)),
         return_exceptions=True,
     )
     assert outcomes.count(None) == 1
     assert sum(isinstance(each, SeenError) for each in outcomes) == 15
-    await world.courier.deliver()
+    await world.audit_delivery.deliver()
     assert log.operations.count("subscribe-starter") == 1
 
 
 async def test_a_notice_that_failed_is_heard_later(world: World) -> None:
     """A notice whose change came too late is forgotten with it, and can come again."""
     said = _elsewhere(world)
-    await _apply(world, hear(None, None, said), "evt_1")
+    await _apply(world, apply_notice(None, None, said), "evt_1")
     known = await world.store.find("sub_1")
     assert known is not None
     stale = replace(known, revision=known.revision + 5)
     with pytest.raises(ContractChangedError):
         await _apply(world, Change(stale, known, "renew-subscription"), "evt_2")
-    await _apply(world, hear(known, known, replace(said, as_of=NOW + MONTH)), "evt_2")
+    await _apply(world, apply_notice(known, known, replace(said, as_of=NOW + MONTH)), "evt_2")
 
 
 async def test_what_has_ended_before_it_began_never_runs(world: World) -> None:
     """An end that came first is kept, and leaves what the tenant has as it is."""
     await world.buy(Tier.GROWTH)
-    await _apply(world, hear(None, None, _elsewhere(world, status=ContractStatus.ENDED)), "evt_1")
+    await _apply(
+        world, apply_notice(None, None, _elsewhere(world, status=ContractStatus.ENDED)), "evt_1"
+    )
     assert await world.plan() is Plan.PROFESSIONAL
     known = await world.store.find("sub_1")
-    assert hear(known, None, _elsewhere(world, as_of=NOW + MONTH)) is None
+    assert apply_notice(known, None, _elsewhere(world, as_of=NOW + MONTH)) is None
 
 
 async def test_a_newer_contract_takes_the_place_of_another(world: World) -> None:
     """The older one has ended then, and its tier is not in force any more."""
     bought = await world.buy(Tier.GROWTH)
-    await _apply(world, hear(None, bought, _elsewhere(world)), "evt_1")
+    await _apply(world, apply_notice(None, bought, _elsewhere(world)), "evt_1")
     assert await world.plan() is Plan.STARTER
     running = await world.store.running(world.tenant.id)
     assert running is not None
@@ -345,7 +351,7 @@ async def test_a_newer_contract_takes_the_place_of_another(world: World) -> None
 async def test_an_invoice_is_kept_once(world: World) -> None:
     """One that comes twice, by one notice or two, is one line."""
     line = Invoice(uuid4(), world.tenant.id, Tier.STARTER, 7, "eur", NOW, NOW + MONTH, NOW, "in_1")
-    made = event(ASKER, world.tenant.id, "record-invoice")
+    made = event(ATTRIBUTION, world.tenant.id, "record-invoice")
     await world.store.add_invoice(line, made, "evt_1")
     for notice in ("evt_1", "evt_2"):
         with pytest.raises(SeenError):

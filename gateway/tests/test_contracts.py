@@ -6,16 +6,16 @@ from uuid import uuid4
 
 import pytest
 
-from pqkeep_gateway.access.standing import Subscription, Tier
+from pqkeep_gateway.access.entitlements import Subscription, Tier
 from pqkeep_gateway.tenancy.contracts import (
     AlreadySubscribedError,
     BilledElsewhereError,
     Contract,
     ContractStatus,
     Invoice,
+    apply_notice,
     buy,
     cancel,
-    hear,
     month_after,
     settle,
 )
@@ -153,7 +153,7 @@ def test_what_is_billed_elsewhere_is_not_changed_here(said: Contract) -> None:
 def test_news_are_believed(said: Contract) -> None:
     """What is said later of a known contract is what it is, under its own identity."""
     later = replace(said, id=uuid4(), as_of=NOW + SECOND, tier=Tier.GROWTH)
-    change = hear(said, said, later)
+    change = apply_notice(said, said, later)
     assert change is not None
     assert (change.new.id, change.new.tier) == (said.id, Tier.GROWTH)
     assert (change.old, change.operation) == (said, "subscribe-growth")
@@ -162,19 +162,19 @@ def test_news_are_believed(said: Contract) -> None:
 def test_old_news_are_none(said: Contract) -> None:
     """What was said before what is known changes nothing."""
     earlier = replace(said, as_of=NOW - SECOND, status=ContractStatus.ENDED)
-    assert hear(said, said, earlier) is None
+    assert apply_notice(said, said, earlier) is None
 
 
 def test_nothing_leads_back_from_the_end(said: Contract) -> None:
     """Whatever is said of a contract that has ended, it has ended."""
     ended = replace(said, status=ContractStatus.ENDED)
-    assert hear(ended, None, replace(said, as_of=NOW + 9 * SECOND)) is None
+    assert apply_notice(ended, None, replace(said, as_of=NOW + 9 * SECOND)) is None
 
 
 def test_an_end_that_comes_first_is_kept(said: Contract) -> None:
     """The end of a contract that nobody knew is kept, and nothing of the tenant's ends with it."""
     running = replace(said, id=uuid4(), external_id="sub_2")
-    change = hear(None, running, replace(said, status=ContractStatus.ENDED))
+    change = apply_notice(None, running, replace(said, status=ContractStatus.ENDED))
     assert change is not None
     assert change.old is None
 
@@ -182,23 +182,23 @@ def test_an_end_that_comes_first_is_kept(said: Contract) -> None:
 def test_another_tenant_s_contract_is_not_taken(said: Contract) -> None:
     """What is said of a contract in another tenant's name changes nothing."""
     foreign = replace(said, tenant=TenantId(uuid4()), as_of=NOW + SECOND)
-    assert hear(said, None, foreign) is None
+    assert apply_notice(said, None, foreign) is None
 
 
 def test_the_newer_of_two_runs(said: Contract) -> None:
     """A contract that began later takes the place of the running one; an earlier one does not."""
     newer = replace(said, id=uuid4(), external_id="sub_2", begun_at=NOW + SECOND)
-    change = hear(None, said, newer)
+    change = apply_notice(None, said, newer)
     assert change is not None
     assert (change.old, change.new) == (said, newer)
-    assert hear(None, newer, said) is None
+    assert apply_notice(None, newer, said) is None
 
 
 def test_what_is_billed_elsewhere_takes_the_place_of_what_was_billed_here(
     starter: Contract, said: Contract
 ) -> None:
     """A running contract of our own gives way, whenever it began."""
-    change = hear(None, replace(starter, begun_at=NOW + SECOND), said)
+    change = apply_notice(None, replace(starter, begun_at=NOW + SECOND), said)
     assert change is not None
     assert change.new is said
 
@@ -219,6 +219,6 @@ def test_the_log_says_what_was_changed_elsewhere(
 ) -> None:
     """Each difference has its name in the audit log."""
     known = replace(said, **before)  # type: ignore[arg-type] # fields of a contract
-    change = hear(known, known, replace(said, **after))  # type: ignore[arg-type] # the same
+    change = apply_notice(known, known, replace(said, **after))  # type: ignore[arg-type] # the same
     assert change is not None
     assert change.operation == operation

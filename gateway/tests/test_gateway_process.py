@@ -50,7 +50,7 @@ def _policies(folder: Path, text: str) -> None:
 def _open_password(folder: Path) -> None:
     (folder / "password").write_text("secret-of-the-windows")
     (folder / "password").chmod(0o644)
-    _set(folder, 'rate_windows_password_file = "password"\nrate_windows = "redis://127.0.0.1:1"')
+    _set(folder, 'redis_password_file = "password"\nredis_url = "redis://127.0.0.1:1"')
 
 
 def _stripe(folder: Path, **changes: str) -> None:
@@ -96,12 +96,12 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
     "an open pepper": (lambda at: (at / "pepper").chmod(0o444), "0400"),
     "an open password": (_open_password, "0400"),
     "a password in the address": (
-        lambda at: _set(at, 'rate_windows = "redis://:secret-of-the-windows@127.0.0.1:1/0"'),
+        lambda at: _set(at, 'redis_url = "redis://:secret-of-the-windows@127.0.0.1:1/0"'),
         "a file of its own",
     ),
     "a password in the address's query": (
         lambda at: _set(
-            at, 'rate_windows = "unix:///run/redis.sock?db=1&password=secret-of-the-windows"'
+            at, 'redis_url = "unix:///run/redis.sock?db=1&password=secret-of-the-windows"'
         ),
         "a file of its own",
     ),
@@ -137,8 +137,8 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
         "stripe.return_url",
     ),
     "another kind of address": (
-        lambda at: _set(at, 'rate_windows = "https://127.0.0.1:1"'),
-        "rate_windows",
+        lambda at: _set(at, 'redis_url = "https://127.0.0.1:1"'),
+        "redis_url",
     ),
 }
 
@@ -209,9 +209,9 @@ def test_cookies_that_fit(folder: Path, cookies: str, host: str) -> None:
 
 WITHOUT_STRIPE = """
 import sys
-from pqkeep_gateway import wall
+from pqkeep_gateway import forbidden_imports
 sys.modules["stripe"] = None  # as where it is not installed
-wall.build()
+forbidden_imports.install()
 from pqkeep_gateway.process import main
 sys.exit(main())
 """

@@ -14,20 +14,20 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from pqkeep_gateway.access.clock import date_of
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper
 from pqkeep_gateway.access.principals import SessionPrincipal
-from pqkeep_gateway.access.rate_limit import Limit, MemoryWindows
+from pqkeep_gateway.access.rate_limit import Limit, MemoryRateLimiter
 from pqkeep_gateway.access.roles import Role
-from pqkeep_gateway.events import Asker, Courier, event
-from pqkeep_gateway.mail.letters import Letter, LetterKind, code_of, token_of
+from pqkeep_gateway.audit_events import AuditDelivery, event
+from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, code_of, token_of
 from pqkeep_gateway.people import email_codes, password_resets, registration
 from pqkeep_gateway.people.attempts import Attempts
 from pqkeep_gateway.people.email_codes import EmailCodes, NoChallengeError
-from pqkeep_gateway.people.entry import Entry, WrongPasswordError
 from pqkeep_gateway.people.password_resets import NoResetError, PasswordResets
 from pqkeep_gateway.people.passwords import Passwords
 from pqkeep_gateway.people.registration import NoRegistrationError, Registration
 from pqkeep_gateway.people.second_factors import ChallengedError, SecondFactors, WrongCodeError
 from pqkeep_gateway.people.sessions import NoSessionError, Sessions, Tokens
-from pqkeep_gateway.storage.letters import SqlLetters
+from pqkeep_gateway.people.sign_in import SignIn, WrongPasswordError
+from pqkeep_gateway.storage.outgoing_mail import SqlOutgoingMail
 from pqkeep_gateway.storage.password_resets import SqlPasswordResets
 from pqkeep_gateway.storage.people import SqlSessions
 from pqkeep_gateway.storage.registrations import SqlRegistrations
@@ -35,19 +35,20 @@ from pqkeep_gateway.storage.schema import METADATA
 from pqkeep_gateway.storage.second_factors import SqlSecondFactors
 from pqkeep_gateway.storage.tenancy import SqlTenants
 from pqkeep_gateway.tenancy.tenants import NameTakenError, Tenant
+from pqkeep_protocol.messages import Attribution
 
 if TYPE_CHECKING:
     from gateway.tests.conftest import EventLog
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 
-ASKER = Asker("anonymous", "1", "127.0.0.1")
+ATTRIBUTION = Attribution("1", "anonymous", "127.0.0.1")
 EMAIL, OTHER = "ada@example.com", "grace@example.com"
 PASSWORD, NEW = "the horse prefers oats", "the horse is tired of oats"
 RIVALS = 32
 
 
-class Unlimited(MemoryWindows):
+class Unlimited(MemoryRateLimiter):
     """Windows that are never full."""
 
     async def enter(self, subject: str, limit: Limit, as_of: int | None = None) -> float | None:
@@ -61,7 +62,7 @@ class World:
         self,
         engine: AsyncEngine,
         pepper: Pepper,
-        courier: Courier,
+        audit_delivery: AuditDelivery,
         tenant: Tenant,
         *,
         by_email: bool,
@@ -75,29 +76,29 @@ class World:
         def clock() -> float:
             return self.now
 
-        self.sessions = Sessions(SqlSessions(engine), pepper, courier, clock)
+        self.sessions = Sessions(SqlSessions(engine), pepper, audit_delivery, clock)
         passwords = Passwords(pepper, PasswordHasher(1, 8, 1))
         attempts = Attempts(Unlimited(clock), pepper)
         self.factors = SecondFactors(
-            self.people, attempts, pepper, courier, clock, by_email=by_email
+            self.people, attempts, pepper, audit_delivery, clock, by_email=by_email
         )
-        self.entry = Entry(
+        self.sign_in = SignIn(
             *(self.people, self.sessions, passwords, attempts),
-            *(self.factors, pepper, courier, clock),
+            *(self.factors, pepper, audit_delivery, clock),
         )
         self.codes = EmailCodes(
-            self.people, self.factors, self.sessions, attempts, pepper, courier, clock
+            self.people, self.factors, self.sessions, attempts, pepper, audit_delivery, clock
         )
         self.registration = Registration(
             SqlRegistrations(engine), self.sessions, passwords, attempts, pepper, clock
         )
         self.resets = PasswordResets(
-            SqlPasswordResets(engine), passwords, attempts, pepper, courier, clock
+            SqlPasswordResets(engine), passwords, attempts, pepper, audit_delivery, clock
         )
 
-    async def letter(self, kind: LetterKind) -> Letter:
+    async def mail(self, kind: MailKind) -> OutgoingMail:
         """Return the one letter of a kind, and take all out of the outbox."""
-        outbox = SqlLetters(self.engine)
+        outbox = SqlOutgoingMail(self.engine)
         now = date_of(self.now)
         letters = await outbox.claim(1000, now, now)
         for each in letters:
@@ -107,8 +108,8 @@ class World:
 
     async def join(self) -> SessionPrincipal:
         """Let Ada in."""
-        invited = await self.entry.invite(self.tenant.id, EMAIL, Role.OWNER, ASKER)
-        _, tokens = await self.entry.accept(invited.token, PASSWORD, ASKER)
+        invited = await self.sign_in.invite(self.tenant.id, EMAIL, Role.OWNER, ATTRIBUTION)
+        _, tokens = await self.sign_in.accept(invited.token, PASSWORD, ATTRIBUTION)
         return await self.person(tokens)
 
     async def person(self, tokens: Tokens) -> SessionPrincipal:
@@ -120,35 +121,38 @@ class World:
     async def challenge(self) -> str:
         """Return a challenge to Ada's right password."""
         with pytest.raises(ChallengedError) as challenged:
-            await self.entry.sign_in(EMAIL, PASSWORD, ASKER)
+            await self.sign_in.sign_in(EMAIL, PASSWORD, ATTRIBUTION)
         return challenged.value.token
 
     async def code(self, challenge: str) -> str:
         """Have a code sent; return it."""
-        await self.codes.send(challenge, ASKER)
-        return code_of(await self.letter(LetterKind.CODE), self.pepper)
+        await self.codes.send(challenge, ATTRIBUTION)
+        return code_of(await self.mail(MailKind.CODE), self.pepper)
 
     async def reset_token(self) -> str:
         """Return what a letter hands over to Ada, who forgot her password."""
-        await self.resets.begin(EMAIL, ASKER)
-        written = await self.letter(LetterKind.PASSWORD_RESET)
+        await self.resets.begin(EMAIL, ATTRIBUTION)
+        written = await self.mail(MailKind.PASSWORD_RESET)
         return token_of(written, CredentialKind.PASSWORD_RESET, self.pepper)
 
     async def registration_token(self, email: str = OTHER) -> str:
         """Return what a letter hands over to whoever signs up."""
-        await self.registration.begin(email, ASKER)
-        written = await self.letter(LetterKind.REGISTRATION)
+        await self.registration.begin(email, ATTRIBUTION)
+        written = await self.mail(MailKind.REGISTRATION)
         return token_of(written, CredentialKind.REGISTRATION, self.pepper)
 
 
 @pytest.fixture
 async def new_world(
-    engine: AsyncEngine, pepper: Pepper, courier: Courier, new_tenant: Callable[..., Tenant]
+    engine: AsyncEngine,
+    pepper: Pepper,
+    audit_delivery: AuditDelivery,
+    new_tenant: Callable[..., Tenant],
 ) -> Callable[..., World]:
     """Make people on a database with one tenant."""
     tenant = new_tenant()
-    await SqlTenants(engine).add(tenant, event(ASKER, tenant.id, "create-tenant"))
-    return lambda by_email=True: World(engine, pepper, courier, tenant, by_email=by_email)
+    await SqlTenants(engine).add(tenant, event(ATTRIBUTION, tenant.id, "create-tenant"))
+    return lambda by_email=True: World(engine, pepper, audit_delivery, tenant, by_email=by_email)
 
 
 @pytest.fixture
@@ -167,62 +171,62 @@ async def outcomes(attempts: Sequence[Awaitable[Any]], *refusals: type[Exception
 
 async def test_a_code_is_used_once(world: World) -> None:
     """Of 32 uses of a code at once exactly one begins a session, and none does later."""
-    await world.codes.choose(await world.join(), ASKER, wanted=True)
+    await world.codes.choose(await world.join(), ATTRIBUTION, wanted=True)
     for _ in range(10):
         challenge = await world.challenge()
         code = await world.code(challenge)
-        tries = [world.codes.answer(challenge, code, ASKER) for _ in range(RIVALS)]
+        tries = [world.codes.answer(challenge, code, ATTRIBUTION) for _ in range(RIVALS)]
         assert await outcomes(tries, NoChallengeError, WrongCodeError) == 1
         with pytest.raises(NoChallengeError):
-            await world.codes.answer(challenge, code, ASKER)
+            await world.codes.answer(challenge, code, ATTRIBUTION)
 
 
 async def test_many_guesses_at_once_are_five(world: World) -> None:
     """Of 32 guesses at once no more than five are looked at: the right one after them is too late."""
-    await world.codes.choose(await world.join(), ASKER, wanted=True)
+    await world.codes.choose(await world.join(), ATTRIBUTION, wanted=True)
     challenge = await world.challenge()
     code = await world.code(challenge)
     wrong = [f"{(int(code) + 1 + each) % 10**6:06}" for each in range(RIVALS)]
-    tries = [world.codes.answer(challenge, each, ASKER) for each in wrong]
+    tries = [world.codes.answer(challenge, each, ATTRIBUTION) for each in wrong]
     assert await outcomes(tries, WrongCodeError) == 0
     with pytest.raises(WrongCodeError):
-        await world.codes.answer(challenge, code, ASKER)
+        await world.codes.answer(challenge, code, ATTRIBUTION)
 
 
 async def test_the_fifth_try_may_be_the_right_one(world: World) -> None:
     """After four wrong codes the right one is good, typed with a space in it too."""
-    await world.codes.choose(await world.join(), ASKER, wanted=True)
+    await world.codes.choose(await world.join(), ATTRIBUTION, wanted=True)
     challenge = await world.challenge()
     code = await world.code(challenge)
     for _ in range(4):
         with pytest.raises(WrongCodeError):
-            await world.codes.answer(challenge, "no", ASKER)
-    await world.codes.answer(challenge, f"{code[:3]} {code[3:]}", ASKER)
+            await world.codes.answer(challenge, "no", ATTRIBUTION)
+    await world.codes.answer(challenge, f"{code[:3]} {code[3:]}", ATTRIBUTION)
 
 
 async def test_a_code_ends_after_ten_minutes(world: World) -> None:
     """A code is good for ten minutes, to the second, though its challenge was there before."""
-    await world.codes.choose(await world.join(), ASKER, wanted=True)
+    await world.codes.choose(await world.join(), ATTRIBUTION, wanted=True)
     life = email_codes.LIFE.total_seconds()
     for late, accepted in ((1, True), (0, False)):
         challenge = await world.challenge()
         world.now += 200
         code = await world.code(challenge)
         world.now += life - late
-        tries = [world.codes.answer(challenge, code, ASKER)]
+        tries = [world.codes.answer(challenge, code, ATTRIBUTION)]
         assert await outcomes(tries, NoChallengeError) == accepted
 
 
 async def test_a_challenge_that_is_over_gets_no_code(world: World) -> None:
     """Five minutes after the password no code is sent any more, and no letter is written."""
-    await world.codes.choose(await world.join(), ASKER, wanted=True)
+    await world.codes.choose(await world.join(), ATTRIBUTION, wanted=True)
     challenge = await world.challenge()
-    await world.letter(LetterKind.SECOND_FACTOR_ADDED)
+    await world.mail(MailKind.SECOND_FACTOR_ADDED)
     world.now += 300
     with pytest.raises(NoChallengeError):
-        await world.codes.send(challenge, ASKER)
+        await world.codes.send(challenge, ATTRIBUTION)
     now = date_of(world.now)
-    assert await SqlLetters(world.engine).claim(10, now, now) == []
+    assert await SqlOutgoingMail(world.engine).claim(10, now, now) == []
 
 
 async def test_whoever_chose_codes_needs_one_also_where_none_can_be_sent(
@@ -230,10 +234,10 @@ async def test_whoever_chose_codes_needs_one_also_where_none_can_be_sent(
 ) -> None:
     """Where mail was taken away, whoever chose codes is not let in by the password alone."""
     world = new_world()
-    await world.codes.choose(await world.join(), ASKER, wanted=True)
+    await world.codes.choose(await world.join(), ATTRIBUTION, wanted=True)
     without_mail = new_world(by_email=False)
     with pytest.raises(ChallengedError):
-        await without_mail.entry.sign_in(EMAIL, PASSWORD, ASKER)
+        await without_mail.sign_in.sign_in(EMAIL, PASSWORD, ATTRIBUTION)
 
 
 async def test_a_password_is_reset_once(world: World) -> None:
@@ -242,28 +246,28 @@ async def test_a_password_is_reset_once(world: World) -> None:
     for number in range(5):
         account = await world.people.find(EMAIL)
         assert account is not None
-        before = await world.sessions.begin(account, ASKER)
+        before = await world.sessions.begin(account, ATTRIBUTION)
         token = await world.reset_token()
         new = [f"{NEW} {number} {each}" for each in range(RIVALS)]
-        tries = [world.resets.complete(token, each, ASKER) for each in new]
+        tries = [world.resets.complete(token, each, ATTRIBUTION) for each in new]
         assert await outcomes(tries, NoResetError) == 1
         assert await world.sessions.find(before.access) is None
         with pytest.raises(NoSessionError):
-            await world.sessions.refresh(before.refresh, ASKER)
+            await world.sessions.refresh(before.refresh, ATTRIBUTION)
 
 
 async def test_a_sign_in_with_the_old_password_comes_too_late(world: World) -> None:
     """What began with the old password before a reset begins no session after it."""
-    await world.codes.choose(await world.join(), ASKER, wanted=True)
+    await world.codes.choose(await world.join(), ATTRIBUTION, wanted=True)
     before = await world.people.find(EMAIL)
     assert before is not None
     challenge = await world.challenge()
     code = await world.code(challenge)
-    await world.resets.complete(await world.reset_token(), NEW, ASKER)
+    await world.resets.complete(await world.reset_token(), NEW, ATTRIBUTION)
     with pytest.raises(NoSessionError):
-        await world.sessions.begin(before, ASKER)
+        await world.sessions.begin(before, ATTRIBUTION)
     with pytest.raises(NoChallengeError):
-        await world.codes.answer(challenge, code, ASKER)
+        await world.codes.answer(challenge, code, ATTRIBUTION)
 
 
 async def test_a_reset_ends_after_half_an_hour(world: World) -> None:
@@ -274,26 +278,26 @@ async def test_a_reset_ends_after_half_an_hour(world: World) -> None:
     for late, accepted in ((1, True), (0, False)):
         token = await world.reset_token()
         world.now += life - late
-        tries = [world.resets.complete(token, NEW, ASKER)]
+        tries = [world.resets.complete(token, NEW, ATTRIBUTION)]
         assert await outcomes(tries, NoResetError) == accepted
     with pytest.raises(WrongPasswordError):
-        await world.entry.sign_in(EMAIL, PASSWORD, ASKER)
+        await world.sign_in.sign_in(EMAIL, PASSWORD, ATTRIBUTION)
 
 
 async def test_an_unknown_address_s_token_opens_nothing(world: World) -> None:
     """What is kept where nobody has the address changes no password, even by its token."""
-    await world.resets.begin(OTHER, ASKER)
-    written = await world.letter(LetterKind.NOBODY)
+    await world.resets.begin(OTHER, ATTRIBUTION)
+    written = await world.mail(MailKind.NOBODY)
     token = token_of(written, CredentialKind.PASSWORD_RESET, world.pepper)
     with pytest.raises(NoResetError):
-        await world.resets.complete(token, NEW, ASKER)
+        await world.resets.complete(token, NEW, ATTRIBUTION)
 
 
 async def test_a_registration_is_completed_once(world: World) -> None:
     """Of 32 confirmations at once exactly one makes a tenant and its owner."""
     token = await world.registration_token()
     tries = [
-        world.registration.complete(token, f"tenant {each}", PASSWORD, ASKER)
+        world.registration.complete(token, f"tenant {each}", PASSWORD, ATTRIBUTION)
         for each in range(RIVALS)
     ]
     assert await outcomes(tries, NoRegistrationError) == 1
@@ -306,12 +310,12 @@ async def test_a_taken_name_uses_nothing_up(world: World) -> None:
     token = await world.registration_token()
     world.now += life - 1
     with pytest.raises(NameTakenError):
-        await world.registration.complete(token, world.tenant.name, PASSWORD, ASKER)
-    await world.registration.complete(token, "free", PASSWORD, ASKER)
+        await world.registration.complete(token, world.tenant.name, PASSWORD, ATTRIBUTION)
+    await world.registration.complete(token, "free", PASSWORD, ATTRIBUTION)
     token = await world.registration_token("third@example.com")
     world.now += life
     with pytest.raises(NoRegistrationError):
-        await world.registration.complete(token, "late", PASSWORD, ASKER)
+        await world.registration.complete(token, "late", PASSWORD, ATTRIBUTION)
 
 
 async def test_a_token_is_for_one_thing(world: World) -> None:
@@ -319,9 +323,9 @@ async def test_a_token_is_for_one_thing(world: World) -> None:
     await world.join()
     token = await world.registration_token()
     with pytest.raises(NoResetError):
-        await world.resets.complete(token, NEW, ASKER)
+        await world.resets.complete(token, NEW, ATTRIBUTION)
     with pytest.raises(NoRegistrationError):
-        await world.registration.complete(await world.reset_token(), "x", PASSWORD, ASKER)
+        await world.registration.complete(await world.reset_token(), "x", PASSWORD, ATTRIBUTION)
 
 
 async def test_whether_somebody_is_known_is_no_more_work(world: World) -> None:
@@ -337,7 +341,7 @@ async def test_whether_somebody_is_known_is_no_more_work(world: World) -> None:
     for ask in (world.resets.begin, world.registration.begin):
         for email in (EMAIL, OTHER):
             run.clear()
-            await ask(email, ASKER)
+            await ask(email, ATTRIBUTION)
             seen.append(list(run))
     assert seen[0] == seen[1] != []
     assert seen[2] == seen[3] != []
@@ -346,15 +350,15 @@ async def test_whether_somebody_is_known_is_no_more_work(world: World) -> None:
 async def test_no_token_is_in_the_database(world: World, log: EventLog) -> None:
     """No token or code that a letter hands over is in any row of any table, nor in any event."""
     person = await world.join()
-    await world.codes.choose(person, ASKER, wanted=True)
+    await world.codes.choose(person, ATTRIBUTION, wanted=True)
     challenge = await world.challenge()
     secrets = [challenge]
     now = date_of(world.now)
-    outbox = SqlLetters(world.engine)
-    await world.resets.begin(EMAIL, ASKER)
-    await world.registration.begin(OTHER, ASKER)
-    invited = await world.entry.invite(world.tenant.id, OTHER, Role.VIEWER, ASKER)
-    await world.codes.send(challenge, ASKER)
+    outbox = SqlOutgoingMail(world.engine)
+    await world.resets.begin(EMAIL, ATTRIBUTION)
+    await world.registration.begin(OTHER, ATTRIBUTION)
+    invited = await world.sign_in.invite(world.tenant.id, OTHER, Role.VIEWER, ATTRIBUTION)
+    await world.codes.send(challenge, ATTRIBUTION)
     for each in await outbox.claim(100, now, now):
         secrets += [token_of(each, kind, world.pepper) for kind in CredentialKind]
         secrets.append(code_of(each, world.pepper))
@@ -376,5 +380,5 @@ async def test_no_token_is_in_the_database(world: World, log: EventLog) -> None:
 async def test_changed_accounts_are_written_to(world: World) -> None:
     """A new password is told by a letter to the person it belongs to."""
     person = await world.join()
-    await world.entry.change_password(person, NEW, ASKER)
-    assert (await world.letter(LetterKind.PASSWORD_CHANGED)).to == EMAIL
+    await world.sign_in.change_password(person, NEW, ATTRIBUTION)
+    assert (await world.mail(MailKind.PASSWORD_CHANGED)).to == EMAIL

@@ -15,8 +15,8 @@ from alembic.config import Config
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.authentication import Found
+from pqkeep_gateway.access.entitlements import PLAN_OF, Entitlements, Plan, Tier
 from pqkeep_gateway.access.principals import ApiKeyPrincipal
-from pqkeep_gateway.access.standing import PLAN_OF, Plan, Standing, Tier
 from pqkeep_gateway.storage.database import microseconds, open_database
 from pqkeep_gateway.storage.team import SqlTeams
 from pqkeep_gateway.storage.tenancy import SqlApiKeys, SqlTenants
@@ -48,7 +48,7 @@ def first_database(database_path: Path, tenants: list[Tenant]) -> Path:
                 {
                     "id": tenant.id.hex,
                     "name": tenant.name,
-                    "plan": tenant.standing.plan.value,
+                    "plan": tenant.entitlements.plan.value,
                     "made": microseconds(tenant.created_at),
                 },
             )
@@ -82,15 +82,15 @@ async def test_a_plan_becomes_a_running_subscription(
     kept = await SqlTenants(migrated).list()
     await migrated.dispose()
     assert list(kept) == tenants
-    assert {tenant.standing.plan for tenant in kept} == set(PLAN_OF.values())
+    assert {tenant.entitlements.plan for tenant in kept} == set(PLAN_OF.values())
 
 
 async def test_api_keys_are_still_known(migrated: AsyncEngine, tenants: list[Tenant]) -> None:
     """An API key of the first version leads to its tenant."""
     found = await SqlApiKeys(migrated).find(DIGEST)
     await migrated.dispose()
-    standing = Standing(tenants[0].standing.tier)
-    assert found == Found(ApiKeyPrincipal(tenants[0].id, standing, 3, suspended=False))
+    entitlements = Entitlements(tenants[0].entitlements.tier)
+    assert found == Found(ApiKeyPrincipal(tenants[0].id, entitlements, 3, suspended=False))
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)

@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.credentials import Pepper
-from pqkeep_gateway.access.standing import Subscription, Tier
-from pqkeep_gateway.events import Asker, Courier, event
+from pqkeep_gateway.access.entitlements import Subscription, Tier
+from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.storage.database import transaction
 from pqkeep_gateway.storage.outbox import SqlOutbox, put
 from pqkeep_gateway.storage.tenancy import SqlApiKeys, SqlTenants
@@ -31,13 +31,14 @@ from pqkeep_gateway.tenancy.tenants import (
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import MAX_PAGE, Event
 from pqkeep_protocol.keys import KeyVersion, TenantId
+from pqkeep_protocol.messages import Attribution
 
 if TYPE_CHECKING:
     from gateway.tests.conftest import EventLog
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 
-ASKER = Asker("operator", "request-1", "192.0.2.7")
+ATTRIBUTION = Attribution("request-1", "operator", "192.0.2.7")
 CLOCK = 1_769_860_800.0
 
 
@@ -46,20 +47,20 @@ async def _nobody_to_tell() -> None:
 
 
 @pytest.fixture
-def tenants(engine: AsyncEngine, courier: Courier) -> Tenants:
+def tenants(engine: AsyncEngine, audit_delivery: AuditDelivery) -> Tenants:
     """Make and change tenants."""
-    return Tenants(SqlTenants(engine), _nobody_to_tell, courier)
+    return Tenants(SqlTenants(engine), _nobody_to_tell, audit_delivery)
 
 
 @pytest.fixture
-def api_keys(engine: AsyncEngine, courier: Courier, pepper: Pepper) -> ApiKeys:
+def api_keys(engine: AsyncEngine, audit_delivery: AuditDelivery, pepper: Pepper) -> ApiKeys:
     """Make and change API keys."""
     return ApiKeys(
         SqlApiKeys(engine),
         plans.read(),
         pepper,
         _nobody_to_tell,
-        courier,
+        audit_delivery,
         timedelta(seconds=30),
         lambda: CLOCK,
     )
@@ -80,10 +81,10 @@ async def test_an_action_is_in_the_log_before_its_answer(
     tenants: Tenants, api_keys: ApiKeys, log: EventLog, outbox: SqlOutbox
 ) -> None:
     """Each administrative action is one event of its tenant's, by who asked; nothing is left over."""
-    tenant = await tenants.create("one", Tier.FREE, ASKER)
-    made = await api_keys.create(tenant, ASKER)
-    rotated, _ = await api_keys.rotate(tenant.id, made.metadata.version, ASKER)
-    await api_keys.revoke(tenant.id, rotated.metadata.version, ASKER)
+    tenant = await tenants.create("one", Tier.FREE, ATTRIBUTION)
+    made = await api_keys.create(tenant, ATTRIBUTION)
+    rotated, _ = await api_keys.rotate(tenant.id, made.metadata.version, ATTRIBUTION)
+    await api_keys.revoke(tenant.id, rotated.metadata.version, ATTRIBUTION)
     assert [(e.operation, e.key_version) for e in log.recorded.values()] == [
         ("create-tenant", None),
         ("create-api-key", 1),
@@ -92,7 +93,7 @@ async def test_an_action_is_in_the_log_before_its_answer(
     ]
     for each in log.recorded.values():
         assert (each.tenant, each.outcome) == (tenant.id, "success")
-        assert (each.principal, each.request_id, each.source_address) == ASKER
+        assert Attribution(each.request_id, each.principal, each.source_address) == ATTRIBUTION
     assert await waiting(outbox) == []
 
 
@@ -125,61 +126,61 @@ async def test_a_change_says_all_that_it_does(
     change: TenantChange, names: list[str], tenants: Tenants, log: EventLog
 ) -> None:
     """Each thing that a change of a tenant does is an event with a name of its own."""
-    tenant = await tenants.create("one", Tier.FREE, ASKER)
-    await tenants.change(tenant.id, change, ASKER)
+    tenant = await tenants.create("one", Tier.FREE, ATTRIBUTION)
+    await tenants.change(tenant.id, change, ATTRIBUTION)
     assert sorted(log.operations[1:]) == names
 
 
 Action = Callable[[Tenants, ApiKeys, Tenant], Awaitable[Any]]
 ACTIONS: dict[str, Action] = {
-    "create-tenant": lambda tenants, _, __: tenants.create("two", Tier.FREE, ASKER),
+    "create-tenant": lambda tenants, _, __: tenants.create("two", Tier.FREE, ATTRIBUTION),
     "suspend-tenant": lambda tenants, _, tenant: tenants.change(
-        tenant.id, TenantChange(status=TenantStatus.SUSPENDED), ASKER
+        tenant.id, TenantChange(status=TenantStatus.SUSPENDED), ATTRIBUTION
     ),
-    "create-api-key": lambda _, api_keys, tenant: api_keys.create(tenant, ASKER),
-    "rotate-api-key": lambda _, api_keys, tenant: api_keys.rotate(tenant.id, 1, ASKER),
-    "revoke-api-key": lambda _, api_keys, tenant: api_keys.revoke(tenant.id, 1, ASKER),
+    "create-api-key": lambda _, api_keys, tenant: api_keys.create(tenant, ATTRIBUTION),
+    "rotate-api-key": lambda _, api_keys, tenant: api_keys.rotate(tenant.id, 1, ATTRIBUTION),
+    "revoke-api-key": lambda _, api_keys, tenant: api_keys.revoke(tenant.id, 1, ATTRIBUTION),
 }
 
 
-@pytest.mark.parametrize(("name", "act"), ACTIONS.items(), ids=ACTIONS.keys())
+@pytest.mark.parametrize(("name", "handler"), ACTIONS.items(), ids=ACTIONS.keys())
 async def test_without_the_log_an_action_waits_with_its_event(
     *,
     name: str,
-    act: Action,
+    handler: Action,
     tenants: Tenants,
     api_keys: ApiKeys,
     log: EventLog,
     outbox: SqlOutbox,
-    courier: Courier,
+    audit_delivery: AuditDelivery,
 ) -> None:
     """The log away: who asks hears UnavailableError, and the event comes later, exactly once."""
-    tenant = await tenants.create("one", Tier.STARTER, ASKER)
-    await api_keys.create(tenant, ASKER)
+    tenant = await tenants.create("one", Tier.STARTER, ATTRIBUTION)
+    await api_keys.create(tenant, ATTRIBUTION)
     before = log.operations
     log.is_away = True
     with pytest.raises(UnavailableError):
-        await act(tenants, api_keys, tenant)
+        await handler(tenants, api_keys, tenant)
     assert await waiting(outbox) == [name]
     with pytest.raises(UnavailableError):
-        await courier.deliver()
+        await audit_delivery.deliver()
     log.is_away = False
-    await courier.deliver()
-    await courier.deliver()
+    await audit_delivery.deliver()
+    await audit_delivery.deliver()
     assert log.operations == [*before, name]
     assert await waiting(outbox) == []
 
 
 async def test_what_was_delivered_and_not_removed_is_recorded_once(
-    tenants: Tenants, log: EventLog, outbox: SqlOutbox, courier: Courier
+    tenants: Tenants, log: EventLog, outbox: SqlOutbox, audit_delivery: AuditDelivery
 ) -> None:
     """Where the log's answer is lost the event is brought again, as the same event."""
     log.loses_answers = True
     with pytest.raises(UnavailableError):
-        await tenants.create("one", Tier.FREE, ASKER)
+        await tenants.create("one", Tier.FREE, ATTRIBUTION)
     assert log.operations == await waiting(outbox) == ["create-tenant"]
     log.loses_answers = False
-    await courier.deliver()
+    await audit_delivery.deliver()
     assert (log.operations, log.brought) == (["create-tenant"], 2)
     assert await waiting(outbox) == []
 
@@ -188,52 +189,52 @@ async def test_an_action_that_is_not_done_has_no_event(
     tenants: Tenants, api_keys: ApiKeys, log: EventLog, outbox: SqlOutbox
 ) -> None:
     """A name that is taken, a quota that is reached, a tenant that is not there: no event at all."""
-    tenant = await tenants.create("one", Tier.FREE, ASKER)
+    tenant = await tenants.create("one", Tier.FREE, ATTRIBUTION)
     for _ in range(plans.read()[Tier.FREE].api_keys):
-        await api_keys.create(tenant, ASKER)
+        await api_keys.create(tenant, ATTRIBUTION)
     before = log.operations
     nobody = TenantId(uuid4())
     change = TenantChange(tier=Tier.GROWTH)
     with pytest.raises(NameTakenError):
-        await tenants.create("one", Tier.FREE, ASKER)
+        await tenants.create("one", Tier.FREE, ATTRIBUTION)
     with pytest.raises(QuotaReachedError):
-        await api_keys.create(tenant, ASKER)
+        await api_keys.create(tenant, ATTRIBUTION)
     with pytest.raises(TenantNotFoundError):
-        await tenants.change(nobody, change, ASKER)
+        await tenants.change(nobody, change, ATTRIBUTION)
     assert log.operations == before
     assert await waiting(outbox) == []
 
 
 def _refusal(number: int) -> Event:
     tenant = TenantId(uuid4())
-    return event(ASKER, tenant, f"op-{number}", outcome="ERR_POLICY_001", key_version=1)
+    return event(ATTRIBUTION, tenant, f"op-{number}", outcome="ERR_POLICY_001", key_version=1)
 
 
 async def test_a_refusal_waits_only_where_it_must(
-    log: EventLog, outbox: SqlOutbox, courier: Courier
+    log: EventLog, outbox: SqlOutbox, audit_delivery: AuditDelivery
 ) -> None:
     """A refusal goes to the log at once; with the log away it is kept, whole, and comes later."""
     first, second = _refusal(1), _refusal(2)
-    await courier.record(first)
+    await audit_delivery.record(first)
     assert list(log.recorded.values()) == [first]
     log.is_away = True
     with pytest.raises(UnavailableError):
-        await courier.record(second)
+        await audit_delivery.record(second)
     assert await outbox.waiting(MAX_PAGE) == [second]
     log.is_away = False
-    await courier.deliver()
+    await audit_delivery.deliver()
     assert list(log.recorded.values()) == [first, second]
     assert second.key_version == KeyVersion(1)
 
 
 async def test_everything_that_waits_is_delivered_in_order(
-    engine: AsyncEngine, log: EventLog, outbox: SqlOutbox, courier: Courier
+    engine: AsyncEngine, log: EventLog, outbox: SqlOutbox, audit_delivery: AuditDelivery
 ) -> None:
     """More events than fit into one message all come, the oldest first."""
     events = [_refusal(number) for number in range(MAX_PAGE + 20)]
     async with transaction(engine) as connection:
         await put(connection, events)
-    await courier.deliver()
+    await audit_delivery.deliver()
     at = [each.at_us for each in log.recorded.values()]
     assert at == sorted(at)
     assert set(log.recorded) == {each.id for each in events}
@@ -247,18 +248,18 @@ async def test_two_couriers_at_once_record_once(
     events = [_refusal(number) for number in range(30)]
     for each in events:
         await outbox.keep(each)
-    await asyncio.gather(*(Courier(SqlOutbox(engine), log).deliver() for _ in range(4)))
+    await asyncio.gather(*(AuditDelivery(SqlOutbox(engine), log).deliver() for _ in range(4)))
     assert len(log.recorded) == 30
     assert await waiting(outbox) == []
 
 
 async def test_what_was_left_behind_is_delivered_by_itself(
-    log: EventLog, outbox: SqlOutbox, courier: Courier
+    log: EventLog, outbox: SqlOutbox, audit_delivery: AuditDelivery
 ) -> None:
     """A courier that runs delivers when the log is back, without being asked."""
     await outbox.keep(_refusal(1))
     log.is_away = True
-    running = asyncio.create_task(courier.run())
+    running = asyncio.create_task(audit_delivery.run())
     await asyncio.sleep(0)
     log.is_away = False
     async with asyncio.timeout(20):

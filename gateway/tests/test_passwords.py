@@ -11,8 +11,8 @@ from pqkeep_gateway.people.common_passwords import is_common
 from pqkeep_gateway.people.passwords import (
     AT_A_TIME,
     WAITING,
+    InvalidPasswordError,
     Passwords,
-    UnfitPasswordError,
     hasher,
     require_fit,
 )
@@ -33,7 +33,7 @@ GOOD = "the horse prefers oats"
 def test_what_is_tried_first_is_refused(password: str) -> None:
     """Patterns that everybody uses are common, in capitals, with marks and signs or not."""
     assert is_common(password)
-    with pytest.raises(UnfitPasswordError):
+    with pytest.raises(InvalidPasswordError):
         require_fit(password)
 
 
@@ -52,7 +52,7 @@ def test_lengths(length: int, *, fit: bool) -> None:
     if fit:
         require_fit(password)
     else:
-        with pytest.raises(UnfitPasswordError):
+        with pytest.raises(InvalidPasswordError):
             require_fit(password)
 
 

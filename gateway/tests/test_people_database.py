@@ -18,12 +18,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from pqkeep_gateway.access.clock import date_of
 from pqkeep_gateway.access.credentials import Pepper
 from pqkeep_gateway.access.principals import OperatorPrincipal, SessionPrincipal, UserId
-from pqkeep_gateway.access.rate_limit import Limit, MemoryWindows
+from pqkeep_gateway.access.rate_limit import Limit, MemoryRateLimiter
 from pqkeep_gateway.access.roles import Role
-from pqkeep_gateway.events import Asker, Courier, event
-from pqkeep_gateway.mail.letters import LetterKind, letter
+from pqkeep_gateway.audit_events import AuditDelivery, event
+from pqkeep_gateway.mail.outgoing_mail import MailKind, mail
 from pqkeep_gateway.people.attempts import Attempts
-from pqkeep_gateway.people.entry import Entry, NoInvitationError, WrongPasswordError
 from pqkeep_gateway.people.passwords import Passwords
 from pqkeep_gateway.people.second_factors import (
     RECOVERY_CODES,
@@ -33,13 +32,14 @@ from pqkeep_gateway.people.second_factors import (
     WrongCodeError,
 )
 from pqkeep_gateway.people.sessions import NoSessionError, Sessions, Tokens
+from pqkeep_gateway.people.sign_in import NoInvitationError, SignIn, WrongPasswordError
 from pqkeep_gateway.people.step_up import StepUp, StepUpRequiredError
 from pqkeep_gateway.people.team import (
     InvitationNotFoundError,
     LastOwnerError,
     Member,
     MemberNotFoundError,
-    NotForYouError,
+    NotPermittedError,
     OwnersOnlyError,
     Teams,
 )
@@ -56,7 +56,7 @@ from pqkeep_protocol.messages import Attribution, Request
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 
-ASKER = Asker("anonymous", "1", "127.0.0.1")
+ATTRIBUTION = Attribution("1", "anonymous", "127.0.0.1")
 PASSWORD = "the horse prefers oats"  # noqa: S105 - nobody's
 EMAIL = "ada@example.com"
 RIVALS = 32
@@ -69,7 +69,7 @@ def is_wrong_code(error: Exception) -> bool:
     return isinstance(error, WrongCodeError)
 
 
-REFUSALS = NotForYouError | MemberNotFoundError | OwnersOnlyError | LastOwnerError
+REFUSALS = NotPermittedError | MemberNotFoundError | OwnersOnlyError | LastOwnerError
 PROMISES = (Tokens, str, ChallengedError, NoSessionError, WrongPasswordError, UserNotFoundError)
 """What somebody may hear who is removed at the same time."""
 ROUNDS = int(os.environ.get("PQKEEP_ROUNDS", "20"))
@@ -91,7 +91,7 @@ class Log:
             self._kept[each.id] = each.operation
 
 
-class Unlimited(MemoryWindows):
+class Unlimited(MemoryRateLimiter):
     """Windows that are never full."""
 
     async def enter(self, subject: str, limit: Limit, as_of: int | None = None) -> float | None:
@@ -106,30 +106,30 @@ class World:
         self.tenant = tenant
         self.log = Log()
         self.people = SqlSecondFactors(engine)
-        courier = Courier(SqlOutbox(engine), self.log)
-        self.sessions = Sessions(SqlSessions(engine), pepper, courier, lambda: self.now)
+        audit_delivery = AuditDelivery(SqlOutbox(engine), self.log)
+        self.sessions = Sessions(SqlSessions(engine), pepper, audit_delivery, lambda: self.now)
         self.passwords = Passwords(pepper, PasswordHasher(1, 8, 1))
         attempts = Attempts(Unlimited(lambda: self.now), pepper)
         self.factors = SecondFactors(
-            self.people, attempts, pepper, courier, lambda: self.now, by_email=True
+            self.people, attempts, pepper, audit_delivery, lambda: self.now, by_email=True
         )
-        self.teams = Teams(SqlTeams(engine), courier, lambda: self.now)
+        self.teams = Teams(SqlTeams(engine), audit_delivery, lambda: self.now)
 
-        def entry(passwords: Passwords) -> Entry:
-            return Entry(
+        def sign_in(passwords: Passwords) -> SignIn:
+            return SignIn(
                 self.people,
                 self.sessions,
                 passwords,
                 attempts,
                 self.factors,
                 pepper,
-                courier,
+                audit_delivery,
                 lambda: self.now,
             )
 
-        self.entry = entry(self.passwords)
+        self.sign_in = sign_in(self.passwords)
         self.dearer_passwords = Passwords(pepper, PasswordHasher(2, 16, 1))
-        self.dearer_entry = entry(self.dearer_passwords)
+        self.dearer_entry = sign_in(self.dearer_passwords)
         self.step_up = StepUp(
             SqlStepUps(engine),
             self.people,
@@ -137,14 +137,14 @@ class World:
             self.passwords,
             attempts,
             pepper,
-            courier,
+            audit_delivery,
             lambda: self.now,
         )
 
     async def join(self, role: Role = Role.OWNER, email: str = EMAIL) -> Tokens:
         """Let somebody in."""
-        invited = await self.entry.invite(self.tenant.id, email, role, ASKER)
-        _, tokens = await self.entry.accept(invited.token, PASSWORD, ASKER)
+        invited = await self.sign_in.invite(self.tenant.id, email, role, ATTRIBUTION)
+        _, tokens = await self.sign_in.accept(invited.token, PASSWORD, ATTRIBUTION)
         return tokens
 
     async def person(self, email: str = EMAIL) -> SessionPrincipal:
@@ -157,12 +157,12 @@ class World:
         """Give somebody a second factor; return what makes codes, and recovery codes."""
         made = await self.factors.enroll(person)
         totp = TOTP(made.secret)
-        return totp, await self.factors.confirm(person, totp.at(int(self.now)), ASKER)
+        return totp, await self.factors.confirm(person, totp.at(int(self.now)), ATTRIBUTION)
 
     async def challenge(self) -> str:
         """Return a challenge to somebody's right password."""
         with pytest.raises(ChallengedError) as challenged:
-            await self.entry.sign_in(EMAIL, PASSWORD, ASKER)
+            await self.sign_in.sign_in(EMAIL, PASSWORD, ATTRIBUTION)
         return challenged.value.token
 
     async def account(self) -> Account:
@@ -176,7 +176,7 @@ class World:
 async def world(engine: AsyncEngine, pepper: Pepper, new_tenant: Callable[..., Tenant]) -> World:
     """One tenant, and nobody in it yet."""
     tenant = new_tenant()
-    await SqlTenants(engine).add(tenant, event(ASKER, tenant.id, "create-tenant"))
+    await SqlTenants(engine).add(tenant, event(ATTRIBUTION, tenant.id, "create-tenant"))
     return World(engine, pepper, tenant)
 
 
@@ -193,18 +193,18 @@ async def test_a_refresh_token_is_exchanged_once(world: World) -> None:
     await world.join()
     account = await world.account()
     for _ in range(ROUNDS):
-        tokens = await world.sessions.begin(account, ASKER)
-        tries = [world.sessions.refresh(tokens.refresh, ASKER) for _ in range(RIVALS)]
+        tokens = await world.sessions.begin(account, ATTRIBUTION)
+        tries = [world.sessions.refresh(tokens.refresh, ATTRIBUTION) for _ in range(RIVALS)]
         assert await winners(tries, NoSessionError) == 1
         with pytest.raises(NoSessionError):
-            await world.sessions.refresh(tokens.refresh, ASKER)
+            await world.sessions.refresh(tokens.refresh, ATTRIBUTION)
     assert world.log.operations.count("refresh-token-reused") == ROUNDS
 
 
 async def test_an_invitation_is_accepted_once(world: World) -> None:
     """Of 32 acceptances of one invitation at once exactly one makes somebody."""
-    invited = await world.entry.invite(world.tenant.id, EMAIL, Role.VIEWER, ASKER)
-    tries = [world.entry.accept(invited.token, PASSWORD, ASKER) for _ in range(RIVALS)]
+    invited = await world.sign_in.invite(world.tenant.id, EMAIL, Role.VIEWER, ATTRIBUTION)
+    tries = [world.sign_in.accept(invited.token, PASSWORD, ATTRIBUTION) for _ in range(RIVALS)]
     assert await winners(tries, NoInvitationError) == 1
 
 
@@ -217,17 +217,17 @@ async def test_tokens_end_when_they_should(world: World) -> None:
     world.now = began + 15 * 60
     assert await world.sessions.find(tokens.access) is None
     world.now = began = began + 7 * 86_400 - MOMENT
-    tokens = await world.sessions.refresh(tokens.refresh, ASKER)
+    tokens = await world.sessions.refresh(tokens.refresh, ATTRIBUTION)
     world.now = began + 7 * 86_400
     with pytest.raises(NoSessionError):
-        await world.sessions.refresh(tokens.refresh, ASKER)
+        await world.sessions.refresh(tokens.refresh, ATTRIBUTION)
 
 
 async def test_a_refreshed_access_token_has_its_own_time(world: World) -> None:
     """A refresh opens the session for 15 minutes from then on, and what was before for no more."""
     old = await world.join()
     world.now += 10 * 60
-    new = await world.sessions.refresh(old.refresh, ASKER)
+    new = await world.sessions.refresh(old.refresh, ATTRIBUTION)
     assert await world.sessions.find(old.access) is None
     world.now += 15 * 60 - MOMENT
     assert await world.sessions.find(new.access)
@@ -237,25 +237,25 @@ async def test_a_refreshed_access_token_has_its_own_time(world: World) -> None:
 
 async def test_an_invitation_ends_after_a_week(world: World) -> None:
     """What was not accepted in a week cannot be."""
-    invited = await world.entry.invite(world.tenant.id, EMAIL, Role.VIEWER, ASKER)
+    invited = await world.sign_in.invite(world.tenant.id, EMAIL, Role.VIEWER, ATTRIBUTION)
     world.now += 7 * 86_400
     with pytest.raises(NoInvitationError):
-        await world.entry.accept(invited.token, PASSWORD, ASKER)
+        await world.sign_in.accept(invited.token, PASSWORD, ATTRIBUTION)
 
 
 async def test_another_password_ends_every_session(world: World) -> None:
     """After a change of password no token of before opens anything."""
     tokens = [await world.join()]
-    tokens += [await world.entry.sign_in(EMAIL, PASSWORD, ASKER) for _ in range(3)]
+    tokens += [await world.sign_in.sign_in(EMAIL, PASSWORD, ATTRIBUTION) for _ in range(3)]
     person = await world.sessions.find(tokens[0].access)
     assert person is not None
-    await world.entry.change_password(person, PASSWORD + "!", ASKER)
+    await world.sign_in.change_password(person, PASSWORD + "!", ATTRIBUTION)
     for each in tokens:
         assert await world.sessions.find(each.access) is None
         with pytest.raises(NoSessionError):
-            await world.sessions.refresh(each.refresh, ASKER)
+            await world.sessions.refresh(each.refresh, ATTRIBUTION)
     with pytest.raises(WrongPasswordError):
-        await world.entry.sign_in(EMAIL, PASSWORD, ASKER)
+        await world.sign_in.sign_in(EMAIL, PASSWORD, ATTRIBUTION)
 
 
 async def test_who_knew_the_old_password_comes_too_late(world: World) -> None:
@@ -264,9 +264,9 @@ async def test_who_knew_the_old_password_comes_too_late(world: World) -> None:
     before = await world.account()
     person = await world.sessions.find(tokens.access)
     assert person is not None
-    await world.entry.change_password(person, PASSWORD + "!", ASKER)
+    await world.sign_in.change_password(person, PASSWORD + "!", ATTRIBUTION)
     with pytest.raises(NoSessionError):
-        await world.sessions.begin(before, ASKER)
+        await world.sessions.begin(before, ATTRIBUTION)
 
 
 async def test_failures_are_told_of_whoever_it_was(world: World) -> None:
@@ -274,7 +274,7 @@ async def test_failures_are_told_of_whoever_it_was(world: World) -> None:
     await world.join()
     for email in (EMAIL, f"{uuid4()}@example.com"):
         with pytest.raises(WrongPasswordError):
-            await world.entry.sign_in(email, PASSWORD + "?", ASKER)
+            await world.sign_in.sign_in(email, PASSWORD + "?", ATTRIBUTION)
     assert world.log.operations.count("sign-in-failed") == 2
 
 
@@ -285,11 +285,11 @@ async def test_a_code_is_accepted_once(world: World, drift: int) -> None:
     world.now += 300
     code = totp.at(int(world.now) + drift)
     challenge = await world.challenge()
-    tries = [world.entry.answer(challenge, code, ASKER) for _ in range(RIVALS)]
+    tries = [world.sign_in.answer(challenge, code, ATTRIBUTION) for _ in range(RIVALS)]
     outcomes = await asyncio.gather(*tries, return_exceptions=True)
     assert sum(isinstance(each, Tokens) for each in outcomes) == 1
     with pytest.raises(WrongCodeError):
-        await world.entry.answer(await world.challenge(), code, ASKER)
+        await world.sign_in.answer(await world.challenge(), code, ATTRIBUTION)
 
 
 @pytest.mark.parametrize("drift", [-60, 60])
@@ -298,16 +298,20 @@ async def test_a_code_of_another_time_is_refused(world: World, drift: int) -> No
     totp, _ = await world.enroll(await world.person())
     world.now += 300
     with pytest.raises(WrongCodeError):
-        await world.entry.answer(await world.challenge(), totp.at(int(world.now) + drift), ASKER)
+        await world.sign_in.answer(
+            await world.challenge(), totp.at(int(world.now) + drift), ATTRIBUTION
+        )
 
 
 async def test_an_earlier_code_is_refused_after_a_later_one(world: World) -> None:
     """Once a step was accepted, those before it are not, though nobody has used them."""
     totp, _ = await world.enroll(await world.person())
     world.now += 300
-    await world.entry.answer(await world.challenge(), totp.at(int(world.now)), ASKER)
+    await world.sign_in.answer(await world.challenge(), totp.at(int(world.now)), ATTRIBUTION)
     with pytest.raises(WrongCodeError):
-        await world.entry.answer(await world.challenge(), totp.at(int(world.now) - 30), ASKER)
+        await world.sign_in.answer(
+            await world.challenge(), totp.at(int(world.now) - 30), ATTRIBUTION
+        )
 
 
 async def test_a_recovery_code_is_accepted_once(world: World) -> None:
@@ -317,10 +321,10 @@ async def test_a_recovery_code_is_accepted_once(world: World) -> None:
         _, codes = await world.enroll(person)
         account = await world.account()
         for code in codes:
-            tries = [world.factors.check(account, code, ASKER) for _ in range(RIVALS)]
+            tries = [world.factors.check(account, code, ATTRIBUTION) for _ in range(RIVALS)]
             assert await winners(tries, WrongCodeError) == 1
-        told = letter(LetterKind.SECOND_FACTOR_REMOVED, EMAIL, date_of(world.now))
-        made = event(ASKER, world.tenant.id, "disable-mfa")
+        told = mail(MailKind.SECOND_FACTOR_REMOVED, EMAIL, date_of(world.now))
+        made = event(ATTRIBUTION, world.tenant.id, "disable-mfa")
         await world.people.disable(person.user, told, made)
     assert world.log.operations.count("use-recovery-code") == ROUNDS
 
@@ -331,7 +335,7 @@ async def test_a_challenge_ends_after_five_minutes(world: World) -> None:
     challenge = await world.challenge()
     world.now += 300
     with pytest.raises(WrongPasswordError):
-        await world.entry.answer(challenge, totp.at(int(world.now)), ASKER)
+        await world.sign_in.answer(challenge, totp.at(int(world.now)), ATTRIBUTION)
 
 
 async def test_no_secret_of_codes_is_in_the_database(world: World) -> None:
@@ -349,40 +353,40 @@ async def test_a_step_up_token_acts_once(world: World) -> None:
     person = await world.person()
     done = 0
 
-    async def act() -> None:
+    async def handler() -> None:
         nonlocal done
         await asyncio.sleep(0)
         done += 1
 
     for number in range(ROUNDS):
-        token = await world.step_up.issue(person, PASSWORD, ASKER)
-        tries = [world.step_up.spend(person, token, act, is_wrong_code) for _ in range(RIVALS)]
+        token = await world.step_up.issue(person, PASSWORD, ATTRIBUTION)
+        tries = [world.step_up.spend(person, token, handler, is_wrong_code) for _ in range(RIVALS)]
         assert await winners(tries, StepUpRequiredError) == 1
         with pytest.raises(StepUpRequiredError):
-            await world.step_up.spend(person, token, act, is_wrong_code)
+            await world.step_up.spend(person, token, handler, is_wrong_code)
         assert done == number + 1
 
 
 async def test_a_failure_uses_no_step_up_token_up(world: World) -> None:
     """After an action that failed the token acts again, once."""
     person = await world.person()
-    token = await world.step_up.issue(person, PASSWORD, ASKER)
+    token = await world.step_up.issue(person, PASSWORD, ATTRIBUTION)
 
     async def fail() -> None:
         raise WrongCodeError
 
-    async def act() -> str:
+    async def handler() -> str:
         return "done"
 
     with pytest.raises(WrongCodeError):
         await world.step_up.spend(person, token, fail, is_wrong_code)
-    assert await world.step_up.spend(person, token, act, is_wrong_code) == "done"
+    assert await world.step_up.spend(person, token, handler, is_wrong_code) == "done"
 
 
 async def test_an_action_that_may_have_been_done_uses_a_step_up_token_up(world: World) -> None:
     """Where nobody knows what became of an action, its token does not act a second time."""
     person = await world.person()
-    token = await world.step_up.issue(person, PASSWORD, ASKER)
+    token = await world.step_up.issue(person, PASSWORD, ATTRIBUTION)
 
     async def lose() -> None:
         raise UnavailableError
@@ -396,19 +400,21 @@ async def test_an_action_that_may_have_been_done_uses_a_step_up_token_up(world: 
 async def test_a_step_up_token_ends_after_300_seconds(world: World) -> None:
     """A token acts until its 300 seconds are over, and not for anybody else."""
     person = await world.person()
-    token, other_token = [await world.step_up.issue(person, PASSWORD, ASKER) for _ in range(2)]
+    token, other_token = [
+        await world.step_up.issue(person, PASSWORD, ATTRIBUTION) for _ in range(2)
+    ]
 
-    async def act() -> None:
+    async def handler() -> None:
         """Do nothing."""
 
     other = replace(person, user=UserId(uuid4()))
     with pytest.raises(StepUpRequiredError):
-        await world.step_up.spend(other, token, act, is_wrong_code)
+        await world.step_up.spend(other, token, handler, is_wrong_code)
     world.now += 300 - MOMENT
-    await world.step_up.spend(person, other_token, act, is_wrong_code)
+    await world.step_up.spend(person, other_token, handler, is_wrong_code)
     world.now += MOMENT
     with pytest.raises(StepUpRequiredError):
-        await world.step_up.spend(person, token, act, is_wrong_code)
+        await world.step_up.spend(person, token, handler, is_wrong_code)
 
 
 async def test_a_cheap_hash_is_renewed_at_the_next_sign_in(world: World) -> None:
@@ -416,13 +422,13 @@ async def test_a_cheap_hash_is_renewed_at_the_next_sign_in(world: World) -> None
     await world.join()
     before = await world.account()
     with pytest.raises(WrongPasswordError):
-        await world.dearer_entry.sign_in(EMAIL, PASSWORD + "?", ASKER)
+        await world.dearer_entry.sign_in(EMAIL, PASSWORD + "?", ATTRIBUTION)
     assert await world.account() == before
-    await world.dearer_entry.sign_in(EMAIL, PASSWORD, ASKER)
+    await world.dearer_entry.sign_in(EMAIL, PASSWORD, ATTRIBUTION)
     after = (await world.account()).password_hash
     assert world.dearer_passwords.is_outdated(before.password_hash)
     assert not world.dearer_passwords.is_outdated(after)
-    await world.dearer_entry.sign_in(EMAIL, PASSWORD, ASKER)
+    await world.dearer_entry.sign_in(EMAIL, PASSWORD, ATTRIBUTION)
     assert (await world.account()).password_hash == after
 
 
@@ -431,15 +437,15 @@ async def test_who_is_challenged_has_a_new_hash_too(world: World) -> None:
     totp, _ = await world.enroll(await world.person())
     world.now += 300
     with pytest.raises(ChallengedError) as challenged:
-        await world.dearer_entry.sign_in(EMAIL, PASSWORD, ASKER)
+        await world.dearer_entry.sign_in(EMAIL, PASSWORD, ATTRIBUTION)
     assert not world.dearer_passwords.is_outdated((await world.account()).password_hash)
-    await world.dearer_entry.answer(challenged.value.token, totp.at(int(world.now)), ASKER)
+    await world.dearer_entry.answer(challenged.value.token, totp.at(int(world.now)), ATTRIBUTION)
 
 
 async def test_whoever_comes_second_to_renew_a_hash_is_let_in(world: World) -> None:
     """Whoever signs in while another sign-in renews the hash is let in nevertheless."""
     await world.join()
-    tries = [world.dearer_entry.sign_in(EMAIL, PASSWORD, ASKER) for _ in range(8)]
+    tries = [world.dearer_entry.sign_in(EMAIL, PASSWORD, ATTRIBUTION) for _ in range(8)]
     assert len(await asyncio.gather(*tries)) == 8
 
 
@@ -449,7 +455,7 @@ async def test_no_renewal_brings_an_old_password_back(world: World) -> None:
     before = await world.account()
     person = await world.sessions.find(tokens.access)
     assert person is not None
-    await world.entry.change_password(person, PASSWORD + "!", ASKER)
+    await world.sign_in.change_password(person, PASSWORD + "!", ATTRIBUTION)
     changed = await world.account()
     assert not await world.people.renew_hash(before, before.password_hash)
     assert await world.account() == changed
@@ -461,25 +467,25 @@ async def test_a_team_keeps_an_owner(world: World) -> None:
         owners = [await world.person(f"{number}-{each}@example.com") for each in range(4)]
         acts: list[Awaitable[object]] = []
         for by, whom in zip(owners, owners[1:] + owners[:1], strict=True):
-            acts.append(world.teams.remove(by.tenant, whom.user, by, ASKER))
-            acts.append(world.teams.change_role(by.tenant, whom.user, Role.VIEWER, by, ASKER))
+            acts.append(world.teams.remove(by.tenant, whom.user, by, ATTRIBUTION))
+            acts.append(world.teams.change_role(by.tenant, whom.user, Role.VIEWER, by, ATTRIBUTION))
         for each in await asyncio.gather(*acts, return_exceptions=True):
             assert each is None or isinstance(each, Member | REFUSALS), each
         left = [each.user for each in await world.teams.members(world.tenant.id)]
         assert Role.OWNER in [each.role for each in left]
         for each in left:
             if each.role is not Role.OWNER:
-                await world.teams.remove(world.tenant.id, each.id, OperatorPrincipal(), ASKER)
+                await world.teams.remove(world.tenant.id, each.id, OperatorPrincipal(), ATTRIBUTION)
 
 
 async def test_nothing_is_left_of_a_removed_person(world: World, engine: AsyncEngine) -> None:
     """Somebody of whom there is a row in every table that is about people leaves none in any."""
     await world.join(email="grace@example.com")
     person = await world.person()
-    await world.step_up.issue(person, PASSWORD, ASKER)
+    await world.step_up.issue(person, PASSWORD, ATTRIBUTION)
     await world.enroll(person)
-    tokens = await world.sessions.begin(await world.account(), ASKER)
-    await world.sessions.refresh(tokens.refresh, ASKER)
+    tokens = await world.sessions.begin(await world.account(), ATTRIBUTION)
+    await world.sessions.refresh(tokens.refresh, ATTRIBUTION)
     await world.challenge()
 
     async def rows() -> dict[str, int]:
@@ -494,7 +500,7 @@ async def test_nothing_is_left_of_a_removed_person(world: World, engine: AsyncEn
     before = await rows()
     assert before.keys() >= _referring_to("users", "sessions")
     assert all(before.values()), before
-    await world.teams.remove(world.tenant.id, person.user, OperatorPrincipal(), ASKER)
+    await world.teams.remove(world.tenant.id, person.user, OperatorPrincipal(), ATTRIBUTION)
     assert not any((await rows()).values())
     (left,) = await world.teams.members(world.tenant.id)
     assert left.user.email == "grace@example.com"
@@ -518,11 +524,11 @@ async def test_nobody_comes_in_while_they_are_removed(world: World) -> None:
         person = await world.person(email)
         account = await world.people.get(person.user)
         outcomes = await asyncio.gather(
-            world.sessions.begin(account, ASKER),
-            world.step_up.issue(person, PASSWORD, ASKER),
+            world.sessions.begin(account, ATTRIBUTION),
+            world.step_up.issue(person, PASSWORD, ATTRIBUTION),
             world.factors.challenge(account, Factor.APP),
-            world.teams.remove(world.tenant.id, person.user, OperatorPrincipal(), ASKER),
-            world.entry.sign_in(email, PASSWORD, ASKER),
+            world.teams.remove(world.tenant.id, person.user, OperatorPrincipal(), ATTRIBUTION),
+            world.sign_in.sign_in(email, PASSWORD, ATTRIBUTION),
             return_exceptions=True,
         )
         assert outcomes[3] is None
@@ -531,18 +537,18 @@ async def test_nobody_comes_in_while_they_are_removed(world: World) -> None:
             if isinstance(each, Tokens):
                 assert await world.sessions.find(each.access) is None
                 with pytest.raises(NoSessionError):
-                    await world.sessions.refresh(each.refresh, ASKER)
+                    await world.sessions.refresh(each.refresh, ATTRIBUTION)
 
 
 async def test_an_invitation_that_is_withdrawn_lets_nobody_in(world: World) -> None:
     """Of an acceptance and a withdrawal at once exactly one is done."""
     for number in range(ROUNDS):
-        invited = await world.entry.invite(
-            world.tenant.id, f"{number}@example.com", Role.VIEWER, ASKER
+        invited = await world.sign_in.invite(
+            world.tenant.id, f"{number}@example.com", Role.VIEWER, ATTRIBUTION
         )
         accepted, withdrawn = await asyncio.gather(
-            world.entry.accept(invited.token, PASSWORD, ASKER),
-            world.teams.withdraw(world.tenant.id, invited.id, OperatorPrincipal(), ASKER),
+            world.sign_in.accept(invited.token, PASSWORD, ATTRIBUTION),
+            world.teams.withdraw(world.tenant.id, invited.id, OperatorPrincipal(), ATTRIBUTION),
             return_exceptions=True,
         )
         if withdrawn is None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pqkeep_gateway.access.standing import PLAN_OF, Plan, Standing, Subscription, Tier
+from pqkeep_gateway.access.entitlements import PLAN_OF, Entitlements, Plan, Subscription, Tier
 from pqkeep_gateway.config import ConfigError
 from pqkeep_gateway.tenancy import plans
 from pqkeep_protocol.algorithms import Algorithm
@@ -61,10 +61,10 @@ def test_every_tier_is_sold() -> None:
 @pytest.mark.parametrize("tier", Tier)
 def test_an_ended_subscription_is_the_free_plan(tier: Tier) -> None:
     """While it runs, a subscription's own tier is in force; after it, free, which is shown too."""
-    assert Standing(tier).tier_in_force is tier
-    assert Standing(tier).plan is PLAN_OF[tier]
-    ended = Standing(tier, Subscription.ENDED)
-    assert (ended.tier_in_force, ended.plan) == (Tier.FREE, Plan.FREE)
+    assert Entitlements(tier).effective_tier is tier
+    assert Entitlements(tier).plan is PLAN_OF[tier]
+    ended = Entitlements(tier, Subscription.ENDED)
+    assert (ended.effective_tier, ended.plan) == (Tier.FREE, Plan.FREE)
 
 
 def _own(folder: Path, text: str) -> Path:

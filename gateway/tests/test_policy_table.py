@@ -8,8 +8,8 @@ import cedarpy
 import pytest
 
 from pqkeep_gateway.access import cedar
+from pqkeep_gateway.access.entitlements import Entitlements, Subscription, Tier
 from pqkeep_gateway.access.policy import Allowed, Decision, Denied, Policy, questions
-from pqkeep_gateway.access.standing import Standing, Subscription, Tier
 from pqkeep_gateway.config import ConfigError
 from pqkeep_gateway.tenancy import plans
 from pqkeep_protocol.algorithms import Algorithm, Operation
@@ -72,13 +72,13 @@ def _allowed_by(tier: str, subscription: str, algorithm: str | None) -> dict[str
 @pytest.mark.parametrize("subscription", ["active", "ended"])
 def test_every_answer_is_the_specification_s(policy: Policy, tier: str, subscription: str) -> None:
     """Each operation with each algorithm, or none, is allowed by the specified policy, or denied."""
-    standing = Standing(Tier(tier), Subscription(subscription))
+    entitlements = Entitlements(Tier(tier), Subscription(subscription))
     for algorithm in (*MAY_WRITE, None):
         named = None if algorithm is None else Algorithm(algorithm)
         allowed = {
             operation.value: decision.policy
             for operation in Operation
-            if isinstance(decision := policy.decide(standing, operation, named), Allowed)
+            if isinstance(decision := policy.decide(entitlements, operation, named), Allowed)
         }
         assert allowed == _allowed_by(tier, subscription, algorithm), algorithm
 
@@ -112,8 +112,8 @@ def test_a_refusal_names_every_policy_that_refuses(
     policy: Policy, tier: str, subscription: str, operation: str, algorithm: str, names: set[str]
 ) -> None:
     """The refusal of a writing operation says what is missing: plan, key wrap or subscription."""
-    standing = Standing(Tier(tier), Subscription(subscription))
-    decision = policy.decide(standing, Operation(operation), Algorithm(algorithm))
+    entitlements = Entitlements(Tier(tier), Subscription(subscription))
+    decision = policy.decide(entitlements, Operation(operation), Algorithm(algorithm))
     assert isinstance(decision, Denied)
     assert set(decision.policy.split(" and ")) == names
 
@@ -122,17 +122,17 @@ def test_every_refusal_of_a_question_names_a_policy(policy: Policy) -> None:
     """No question that a request can ask is refused because nothing was said about it."""
     known = {LACKS, LACKS_WRAP, ENDED, ENDED_WRAP}
     for tier, subscription, operation, algorithm in questions():
-        decision = policy.decide(Standing(tier, subscription), operation, algorithm)
+        decision = policy.decide(Entitlements(tier, subscription), operation, algorithm)
         if isinstance(decision, Denied):
             assert set(decision.policy.split(" and ")) <= known
 
 
 def test_the_operator_s_grants_are_no_question(policy: Policy) -> None:
     """A tenant's own rate limit changes no answer."""
-    granted = Standing(Tier.FREE, requests_per_minute=1_000_000)
+    granted = Entitlements(Tier.FREE, requests_per_minute=1_000_000)
     for operation in Operation:
         for algorithm in Algorithm:
-            plain = policy.decide(Standing(Tier.FREE), operation, algorithm)
+            plain = policy.decide(Entitlements(Tier.FREE), operation, algorithm)
             assert policy.decide(granted, operation, algorithm) == plain
 
 
@@ -140,22 +140,22 @@ UNKNOWN = cast(Any, "unknown")
 
 
 @pytest.mark.parametrize(
-    ("standing", "operation", "algorithm"),
+    ("entitlements", "operation", "algorithm"),
     [
-        (Standing(UNKNOWN), Operation.DECRYPT, Algorithm.ML_KEM_768),
-        (Standing(Tier.FREE, UNKNOWN), Operation.DECRYPT, Algorithm.ML_KEM_768),
-        (Standing(Tier.FREE), UNKNOWN, Algorithm.ML_KEM_768),
-        (Standing(Tier.FREE), Operation.DECRYPT, UNKNOWN),
-        (Standing(Tier.FREE), Operation.DECRYPT, None),
-        (Standing(Tier.FREE), Operation.DECRYPT, Algorithm.ML_DSA_65),
-        (Standing(Tier.ENTERPRISE), Operation.WRAP, Algorithm.ML_KEM_1024),
+        (Entitlements(UNKNOWN), Operation.DECRYPT, Algorithm.ML_KEM_768),
+        (Entitlements(Tier.FREE, UNKNOWN), Operation.DECRYPT, Algorithm.ML_KEM_768),
+        (Entitlements(Tier.FREE), UNKNOWN, Algorithm.ML_KEM_768),
+        (Entitlements(Tier.FREE), Operation.DECRYPT, UNKNOWN),
+        (Entitlements(Tier.FREE), Operation.DECRYPT, None),
+        (Entitlements(Tier.FREE), Operation.DECRYPT, Algorithm.ML_DSA_65),
+        (Entitlements(Tier.ENTERPRISE), Operation.WRAP, Algorithm.ML_KEM_1024),
     ],
 )
 def test_what_is_in_no_table_is_denied(
-    policy: Policy, standing: Standing, operation: Operation, algorithm: Algorithm | None
+    policy: Policy, entitlements: Entitlements, operation: Operation, algorithm: Algorithm | None
 ) -> None:
     """A question that nobody has thought of is denied, and does not raise."""
-    assert policy.decide(standing, operation, algorithm) == Denied("not-in-the-table")
+    assert policy.decide(entitlements, operation, algorithm) == Denied("not-in-the-table")
 
 
 NO_NIGHT_WORK = """
@@ -174,11 +174,11 @@ def test_an_own_forbid_outweighs_ours(policy: Policy, tmp_path: Path) -> None:
     own = cedar.build(plans.read(), _own(tmp_path, NO_NIGHT_WORK))
     for question in questions():
         tier, subscription, operation, algorithm = question
-        standing = Standing(tier, subscription)
-        expected: Decision = policy.decide(standing, operation, algorithm)
+        entitlements = Entitlements(tier, subscription)
+        expected: Decision = policy.decide(entitlements, operation, algorithm)
         if (operation, algorithm) == (Operation.ENCRYPT, Algorithm.ML_KEM_768):
             expected = Denied("no-encryption-here")
-        assert own.decide(standing, operation, algorithm) == expected
+        assert own.decide(entitlements, operation, algorithm) == expected
 
 
 def test_an_own_permit_outweighs_no_forbid_of_ours(policy: Policy, tmp_path: Path) -> None:
@@ -186,9 +186,9 @@ def test_an_own_permit_outweighs_no_forbid_of_ours(policy: Policy, tmp_path: Pat
     text = '@id("everything") permit (principal, action, resource);'
     own = cedar.build(plans.read(), _own(tmp_path, text))
     for tier, subscription, operation, algorithm in questions():
-        standing = Standing(tier, subscription)
-        before = policy.decide(standing, operation, algorithm)
-        after = own.decide(standing, operation, algorithm)
+        entitlements = Entitlements(tier, subscription)
+        before = policy.decide(entitlements, operation, algorithm)
+        after = own.decide(entitlements, operation, algorithm)
         assert type(after) is type(before)
         assert isinstance(after, Denied) or "everything" in after.policy.split(" and ")
 
@@ -199,7 +199,7 @@ def test_every_own_file_counts(tmp_path: Path) -> None:
         text = f'@id("no-{operation}") forbid (principal, action == Action::"{operation}", resource); // x'
         (tmp_path / name).write_text(text)
     own = cedar.build(plans.read(), tmp_path)
-    enterprise = Standing(Tier.ENTERPRISE)
+    enterprise = Entitlements(Tier.ENTERPRISE)
     decided = [
         own.decide(enterprise, Operation.ENCRYPT, Algorithm.ML_KEM_768),
         own.decide(enterprise, Operation.SIGN, Algorithm.ML_DSA_65),
@@ -213,10 +213,10 @@ def test_own_plans_change_the_answers(tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
     path.write_text('[free]\nalgorithms = ["X-Wing"]\nkey_wrap = true\n')
     own = cedar.build(plans.read(path))
-    free = Standing(Tier.FREE)
+    free = Entitlements(Tier.FREE)
     assert isinstance(own.decide(free, Operation.WRAP, Algorithm.X_WING), Allowed)
     assert own.decide(free, Operation.ENCRYPT, Algorithm.ML_KEM_768) == Denied(LACKS)
-    ended = Standing(Tier.ENTERPRISE, Subscription.ENDED)
+    ended = Entitlements(Tier.ENTERPRISE, Subscription.ENDED)
     assert isinstance(own.decide(ended, Operation.ENCRYPT, Algorithm.X_WING), Allowed)
     assert own.decide(ended, Operation.ENCRYPT, Algorithm.ML_KEM_768) == Denied(ENDED)
 

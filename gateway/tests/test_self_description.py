@@ -6,14 +6,14 @@ from uuid import uuid4
 
 import pytest
 
+from pqkeep_gateway.access.entitlements import Entitlements, Tier
 from pqkeep_gateway.access.principals import ApiKeyPrincipal
-from pqkeep_gateway.access.standing import Standing, Tier
-from pqkeep_gateway.http import kem, signature
+from pqkeep_gateway.api import kem, signature
+from pqkeep_gateway.api.fields import SHORTEST_WRAPPED_KEY, Fields
+from pqkeep_gateway.api.key_operation import KeyCall, KeyOperation
 from pqkeep_gateway.http.errors import MALFORMED, ApiError, Code, codes_of
-from pqkeep_gateway.http.fields import SHORTEST_WRAPPED_KEY, Fields
-from pqkeep_gateway.http.guidance import GUIDANCE
-from pqkeep_gateway.http.key_operation import KeyCall, KeyOperation
 from pqkeep_gateway.http.text import base64
+from pqkeep_gateway.reference.guidance import GUIDANCE
 from pqkeep_protocol.algorithms import ALGORITHMS, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
@@ -65,10 +65,10 @@ class NoKeys:
 async def use(row: KeyOperation, values: Mapping[str, object]) -> None:
     assert row.default is not None
     tenant = TenantId(uuid4())
-    await row.act(
+    await row.handler(
         KeyCall(
             tenant=tenant,
-            principal=ApiKeyPrincipal(tenant, Standing(Tier.FREE), 1, suspended=False),
+            principal=ApiKeyPrincipal(tenant, Entitlements(Tier.FREE), 1, suspended=False),
             algorithm=row.default,
             fields=Fields(row.operation, values),
             attribution=Attribution("1", "api-key:1", "127.0.0.1", "test"),
@@ -113,7 +113,7 @@ async def test_what_is_optional_is_optional(row: KeyOperation) -> None:
 @ROW
 def test_examples_are_of_the_answers_type(row: KeyOperation) -> None:
     """A row's example has the type that its function returns."""
-    assert get_type_hints(row.act)["return"] is type(row.example)
+    assert get_type_hints(row.handler)["return"] is type(row.example)
 
 
 @pytest.mark.parametrize("code", Code)

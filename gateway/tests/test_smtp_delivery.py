@@ -14,8 +14,8 @@ import pytest
 from pqkeep_gateway.access.credentials import Pepper
 from pqkeep_gateway.config import ConfigError, Smtp
 from pqkeep_gateway.delivery.smtp import SmtpMailer
-from pqkeep_gateway.mail.letters import Letter, LetterKind, code_of, compose, letter
-from pqkeep_gateway.mail.postman import NotTakenError, RefusedError
+from pqkeep_gateway.mail.mail_delivery import NotTakenError, RefusedError
+from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, code_of, compose, mail
 
 if TYPE_CHECKING:
     from conftest import Certificate, MailServer
@@ -63,9 +63,9 @@ def mailer(server: MailServer, **settings: Any) -> SmtpMailer:
     return SmtpMailer(Smtp(**named))
 
 
-async def send(mailer: SmtpMailer, pepper: Pepper) -> Letter:
+async def send(mailer: SmtpMailer, pepper: Pepper) -> OutgoingMail:
     """Send a letter with a code."""
-    written = letter(LetterKind.CODE, TO, NOW, timedelta(minutes=10))
+    written = mail(MailKind.CODE, TO, NOW, timedelta(minutes=10))
     message = compose(written, pepper, mailer.sender, "https://keep.example.org")
     assert message is not None
     await mailer.send(written, message)

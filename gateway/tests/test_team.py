@@ -4,13 +4,13 @@ from uuid import uuid4
 
 import pytest
 
+from pqkeep_gateway.access.entitlements import Entitlements, Tier
 from pqkeep_gateway.access.principals import OperatorPrincipal, SessionId, SessionPrincipal, UserId
 from pqkeep_gateway.access.roles import Role
-from pqkeep_gateway.access.standing import Standing, Tier
 from pqkeep_gateway.people.team import (
     LastOwnerError,
     MemberNotFoundError,
-    NotForYouError,
+    NotPermittedError,
     OwnersOnlyError,
     Team,
 )
@@ -23,14 +23,14 @@ NEW = (*Role, None)
 def _person(role: Role = Role.OWNER) -> SessionPrincipal:
     """Return somebody whose session began with a role."""
     user, session = UserId(uuid4()), SessionId(uuid4())
-    standing = Standing(Tier.FREE)
-    return SessionPrincipal(TenantId(uuid4()), standing, user, role, session, suspended=False)
+    entitlements = Entitlements(Tier.FREE)
+    return SessionPrincipal(TenantId(uuid4()), entitlements, user, role, session, suspended=False)
 
 
 def _expected(by: Role, now: Role, to: Role | None) -> type[Exception] | None:
     """Return what a team of three owners says to one member who changes another."""
     if by not in (Role.OWNER, Role.ADMIN):
-        return NotForYouError
+        return NotPermittedError
     return OwnersOnlyError if by is Role.ADMIN and Role.OWNER in (now, to) else None
 
 
@@ -82,7 +82,7 @@ def test_what_counts_is_the_role_of_now(to: Role | None) -> None:
     """Whoever is no member any more changes nothing, whatever their session began as."""
     member, gone = UserId(uuid4()), _person(Role.OWNER)
     team = Team({member: Role.VIEWER, UserId(uuid4()): Role.OWNER})
-    with pytest.raises(NotForYouError):
+    with pytest.raises(NotPermittedError):
         team.require_change(gone, member, to)
-    with pytest.raises(NotForYouError if to else MemberNotFoundError):
+    with pytest.raises(NotPermittedError if to else MemberNotFoundError):
         team.require_change(gone, gone.user, to)

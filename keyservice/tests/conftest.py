@@ -21,8 +21,8 @@ import pytest
 
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.auditing import Auditor
+from pqkeep_keyservice.checkpoint_signer import CheckpointSigner
 from pqkeep_keyservice.dispatch import Dispatcher
-from pqkeep_keyservice.notary import Notary
 from pqkeep_keyservice.operations.resources import Resources
 from pqkeep_keyservice.root_keys import RootKeyChanger
 from pqkeep_keyservice.slhdsa_process import Setup, SlhDsaProcesses
@@ -51,7 +51,7 @@ class InProcess:
 
     store: KeyStore
     dispatcher: Dispatcher
-    notary: Notary
+    checkpoint_signer: CheckpointSigner
     auditor: Auditor
 
     @classmethod
@@ -59,8 +59,10 @@ class InProcess:
         """Put one together that knows no keyring yet."""
         rings, log = Keyrings(store), AuditLog(store)
         dispatcher = Dispatcher(rings, resources, log)
-        notary = Notary(dispatcher, rings, resources, store)
-        return cls(store, dispatcher, notary, Auditor(store, rings, log, notary))
+        checkpoint_signer = CheckpointSigner(dispatcher, rings, resources, store)
+        return cls(
+            store, dispatcher, checkpoint_signer, Auditor(store, rings, log, checkpoint_signer)
+        )
 
     async def execute(self, request: Request[R_co], attribution: Attribution, /) -> R_co:
         """Answer a request, about keys or about the log."""

@@ -19,7 +19,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA65PublicKey
 from pqcrypto.sign import slh_dsa_sha2_128s
 
-from pqkeep_keyservice.notary import POLL_SECONDS, RECORDS
+from pqkeep_keyservice.checkpoint_signer import POLL_SECONDS, RECORDS
 from pqkeep_keyservice.storage.records import Draft
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import (
@@ -114,7 +114,7 @@ def signer(service: InProcess, attribution: Attribution) -> Signer:
 @asynccontextmanager
 async def running(service: InProcess) -> AsyncIterator[None]:
     """Let the notary run for as long as a block lasts."""
-    task = asyncio.create_task(service.notary.run())
+    task = asyncio.create_task(service.checkpoint_signer.run())
     yield
     task.cancel()
     with suppress(asyncio.CancelledError):
@@ -203,7 +203,7 @@ async def test_a_thousand_records_do_not_wait_for_the_second(
     service: InProcess, signer: Signer, tenant: TenantId
 ) -> None:
     """Where no second ever ends 999 new records wait, and one more has all of them signed."""
-    service.notary.seconds = math.inf
+    service.checkpoint_signer.seconds = math.inf
     signed = (await signer.sign(ML_DSA)).size
     async with running(service):
         for _ in range(3):

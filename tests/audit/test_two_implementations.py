@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pqkeep.audit import Report, verify
+from pqkeep_keyservice.checkpoint_signer import CONTEXT, signed_text
 from pqkeep_keyservice.merkle import (
     Frontier,
     consistency_proof,
@@ -21,7 +22,6 @@ from pqkeep_keyservice.merkle import (
     inclusion_proof,
     leaf_hash,
 )
-from pqkeep_keyservice.notary import CONTEXT, signed_text
 from pqkeep_keyservice.storage.records import Record, instant
 
 LOG_ID = UUID(int=7, version=4)

@@ -87,7 +87,12 @@ class Client:
         self.ledger = ledger
 
     def ask(
-        self, caller: Caller, method: str, path: str, body: object = None, once: str | None = None
+        self,
+        caller: Caller,
+        method: str,
+        path: str,
+        body: object = None,
+        idempotency: str | None = None,
     ) -> Answer | None:
         """Send one request; return its answer, or None if it was lost or a part is away.
 
@@ -97,8 +102,8 @@ class Client:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             request_ids.append(str(uuid.uuid4()))
-            answer = self._exchange(caller, method, path, body, tuple(request_ids), once)
-            if answer is not None or once is None or time.monotonic() > deadline:
+            answer = self._exchange(caller, method, path, body, tuple(request_ids), idempotency)
+            if answer is not None or idempotency is None or time.monotonic() > deadline:
                 return answer
             time.sleep(RETRY_SECONDS)
 
@@ -129,11 +134,11 @@ class Client:
         path: str,
         body: object,
         request_ids: tuple[str, ...],
-        once: str | None,
+        idempotency: str | None,
     ) -> Answer | None:
         headers = {"X-API-Key": caller.credential, "X-Request-ID": request_ids[-1]}
-        if once is not None:
-            headers["Idempotency-Key"] = once
+        if idempotency is not None:
+            headers["Idempotency-Key"] = idempotency
         if body is not None:
             headers["Content-Type"] = "application/json"
         try:

@@ -73,7 +73,7 @@ def set_the_scene(client: Client, operator_key: str, threads: int) -> Scene:
 def new_tenant(client: Client, scene: Scene, plan: str) -> str:
     """Make a tenant; return its id."""
     body = {"name": f"tenant {uuid.uuid4()}", "plan": plan}
-    made = client.ask(scene.operator, "POST", "/tenants", body, once=str(uuid.uuid4()))
+    made = client.ask(scene.operator, "POST", "/tenants", body, idempotency=str(uuid.uuid4()))
     assert made is not None
     assert made.is_success, made
     tenant_id: str = made.data["id"]
@@ -84,7 +84,7 @@ def new_tenant(client: Client, scene: Scene, plan: str) -> str:
 def new_api_key(client: Client, scene: Scene, tenant_id: str) -> Caller:
     """Make one more API key of a tenant."""
     path = f"/tenants/{tenant_id}/api-keys"
-    made = client.ask(scene.operator, "POST", path, {}, once=str(uuid.uuid4()))
+    made = client.ask(scene.operator, "POST", path, {}, idempotency=str(uuid.uuid4()))
     assert made is not None
     assert made.is_success, made
     version = made.data["version"]
@@ -115,7 +115,7 @@ def _tenant(client: Client, scene: Scene, plan: str) -> Caller:
 
 def _generate(client: Client, scene: Scene, caller: Caller, algorithm: str) -> None:
     body = {"algorithm": algorithm}
-    made = client.ask(caller, "POST", "/kms/keys/generate", body, once=str(uuid.uuid4()))
+    made = client.ask(caller, "POST", "/kms/keys/generate", body, idempotency=str(uuid.uuid4()))
     assert made is not None
     assert made.is_success, made
     client.promised(made, caller, "generate-key", key_version=made.data["key_version"])

@@ -24,8 +24,8 @@ from tests.campaign.run import EXPORT, Report
 
 from pqkeep.audit import verify
 from pqkeep_gateway.access.principals import OperatorPrincipal
-from pqkeep_gateway.http import audit
-from pqkeep_gateway.http.endpoint import ApiCall, Lines
+from pqkeep_gateway.api import audit
+from pqkeep_gateway.http.endpoint import ApiCall, JsonLines
 from pqkeep_gateway.http.errors import ApiError
 from pqkeep_gateway.key_client import KeyClient
 
@@ -268,8 +268,8 @@ async def export(data: Path, file: Path) -> None:
     call = ApiCall(
         principal=OperatorPrincipal(), request_id="", source_address="", path={}, query={}, body={}
     )
-    lines = await endpoint.act(call)
-    assert isinstance(lines, Lines)
+    lines = await endpoint.handler(call)
+    assert isinstance(lines, JsonLines)
     with file.open("wb") as exported, suppress(ApiError):  # the connection is cut then
         async for chunk in lines.chunks:
             exported.write(chunk)

@@ -78,10 +78,10 @@ class Worker:
         path: str,
         body: Mapping[str, object],
         tolerated: Sequence[int] = (),
-        once: str | None = None,
+        idempotency: str | None = None,
     ) -> dict[str, Any] | None:
         """Return the data of an operation that uses a key, and what it promises."""
-        answer = self._client.ask(caller, "POST", path, body, once)
+        answer = self._client.ask(caller, "POST", path, body, idempotency)
         if answer is None or answer.status in tolerated:
             return None
         if not answer.is_success:
@@ -206,8 +206,8 @@ class Worker:
         caller = self._dice.one_of(self._scene.busy)
         algorithm = self._dice.one_of((*KEMS, *SIGNATURES))
         body = {"algorithm": algorithm}
-        once = str(uuid.uuid4()) if self._dice.below(2) else None
-        made = self._ask(caller, "rotate-key", "/kms/keys/rotate", body, GONE, once)
+        idempotency = str(uuid.uuid4()) if self._dice.below(2) else None
+        made = self._ask(caller, "rotate-key", "/kms/keys/rotate", body, GONE, idempotency)
         if made:
             self._scene.keys.append((caller, algorithm, made["key_version"]))
 
@@ -223,8 +223,8 @@ class Worker:
         caller = self._dice.one_of(self._scene.busy)
         algorithm = self._dice.one_of((*KEMS, *SIGNATURES))
         body = {"algorithm": algorithm}
-        once = str(uuid.uuid4()) if self._dice.below(2) else None
-        made = self._ask(caller, "generate-key", "/kms/keys/generate", body, GONE, once)
+        idempotency = str(uuid.uuid4()) if self._dice.below(2) else None
+        made = self._ask(caller, "generate-key", "/kms/keys/generate", body, GONE, idempotency)
         if made:
             self._scene.keys.append((caller, algorithm, made["key_version"]))
 
@@ -259,7 +259,7 @@ class Worker:
         if taken is None:
             return
         path = f"/tenants/{taken.tenant_id}/api-keys/rotate"
-        answer = self._client.ask(taken, "POST", path, {}, once=str(uuid.uuid4()))
+        answer = self._client.ask(taken, "POST", path, {}, idempotency=str(uuid.uuid4()))
         if answer is None:
             return
         if not answer.is_success:

@@ -295,8 +295,8 @@ def test_an_invitation_is_a_letter_too(
     email = f"invited-{owner.tenant_id}@example.com"
     path = f"/tenants/{owner.tenant_id}/invitations"
     made = owner.post(path, {"email": email, "role": "viewer"}, status=201)
-    (letter,) = installation.letters(email, "invitation")
-    assert letter.get_content().startswith(owner.get("/auth/me")["email"])
+    (mail,) = installation.letters(email, "invitation")
+    assert mail.get_content().startswith(owner.get("/auth/me")["email"])
     token = installation.token(email, "invitation")
     assert token == made["invitation_token"]
     fields = {"token": token, "password": password}

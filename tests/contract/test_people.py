@@ -70,12 +70,12 @@ def test_cookies_are_for_this_host_and_no_script(
     ["eleven char", "x" * 1025, "passwordpassword", "P@ssw0rd2024!", "aaaaaaaaaaaaaaaa", 7, None],
 )
 def test_unfit_passwords(
-    operator: Caller, new_tenant: Callable[..., Caller], stranger: Caller, unfit: object
+    operator: Caller, new_tenant: Callable[..., Caller], stranger: Caller, invalid_field: object
 ) -> None:
     """A password that is too short, too long, tried first by everybody or no text is 422."""
     path = f"/tenants/{new_tenant().tenant_id}/invitations"
     made = operator.post(path, {"email": _email(), "role": "viewer"}, status=201)
-    fields = {"token": made["invitation_token"], "password": unfit}
+    fields = {"token": made["invitation_token"], "password": invalid_field}
     refusal = stranger.refusal("/auth/accept-invitation", fields)
     assert refusal == (422, "ERR_INVALID_001", "password")
 

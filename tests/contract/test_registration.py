@@ -66,8 +66,8 @@ def test_who_has_an_address_is_told_to_them_alone(
     ]
     assert [each.status_code for each in answers] == [202, 202]
     assert answers[0].json()["data"] == answers[1].json()["data"]
-    (letter,) = installation.letters(taken.upper(), "already-registered")
-    assert "#" not in letter.get_content()
+    (mail,) = installation.letters(taken.upper(), "already-registered")
+    assert "#" not in mail.get_content()
     installation.letters(free, "registration")
     assert installation.letters_by_now(taken.upper(), "registration") == []
 

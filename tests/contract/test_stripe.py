@@ -145,7 +145,7 @@ class Shop:
             "POST", WEBHOOK, content=payload.encode(), headers=headers
         )
 
-    def hear(self, event: dict[str, Any]) -> None:
+    def apply_notice(self, event: dict[str, Any]) -> None:
         """Send a webhook that must be taken."""
         answer = self.tell(event)
         assert (answer.status_code, answer.json()["data"]) == (200, {"received": True}), answer.text
@@ -325,7 +325,7 @@ def test_a_checkout_asked_for_again(stripe: Stripe, owner: Caller, ask: Ask) -> 
 def test_a_webhook_changes_the_plan(shop: Shop, tenant: Caller) -> None:
     """After the signed event the next request is on the new plan, and the log says who said so."""
     assert tenant.refusal("/kms/keys/generate", {"algorithm": "X-Wing"})[0] == 403
-    shop.hear(_event(CREATED, _subscription(tenant)))
+    shop.apply_notice(_event(CREATED, _subscription(tenant)))
     tenant.post("/kms/keys/generate", {"algorithm": "X-Wing"}, status=201)
     assert _shown(tenant) == STARTER
     records = tenant.get("/audit/records", operation="subscribe-starter")["records"]
@@ -347,17 +347,17 @@ def test_what_a_status_means(
     shop: Shop, tenant: Caller, status: str, shown: tuple[str, str, bool]
 ) -> None:
     """A subscription is in force while Stripe has it so; what has not begun changes nothing."""
-    shop.hear(_event(CREATED, _subscription(tenant, status=status)))
+    shop.apply_notice(_event(CREATED, _subscription(tenant, status=status)))
     assert _shown(tenant) == shown
 
 
 def test_unpaid_and_paid_again(shop: Shop, tenant: Caller) -> None:
     """What is not paid for is not in force, and is again when it is paid."""
     made = _subscription(tenant)
-    shop.hear(_event(CREATED, made))
-    shop.hear(_event(UPDATED, {**made, "status": "unpaid"}, 1))
+    shop.apply_notice(_event(CREATED, made))
+    shop.apply_notice(_event(UPDATED, {**made, "status": "unpaid"}, 1))
     assert _shown(tenant) == ("free", "unpaid", False)
-    shop.hear(_event(UPDATED, made, 2))
+    shop.apply_notice(_event(UPDATED, made, 2))
     assert _shown(tenant) == STARTER
 
 
@@ -405,15 +405,15 @@ def test_signed_nonsense(shop: Shop, content: bytes) -> None:
 
 def test_an_unknown_kind_of_event(shop: Shop, tenant: Caller) -> None:
     """An event of another kind is taken, and changes nothing."""
-    shop.hear(_event("payment_intent.created", {"created": 1, "id": "pi_1"}))
-    shop.hear(_event("customer.subscription", _subscription(tenant)))
+    shop.apply_notice(_event("payment_intent.created", {"created": 1, "id": "pi_1"}))
+    shop.apply_notice(_event("customer.subscription", _subscription(tenant)))
     assert _shown(tenant) == FREE
 
 
 @pytest.mark.parametrize("metadata", [{}, {"pqkeep_tenant": "x"}, {"pqkeep_tenant": "0" * 32}])
 def test_what_belongs_to_nobody_here(shop: Shop, tenant: Caller, metadata: dict[str, str]) -> None:
     """A subscription of somebody else's is taken, and changes nothing: the account sells more."""
-    shop.hear(_event(CREATED, _subscription(tenant, metadata=metadata)))
+    shop.apply_notice(_event(CREATED, _subscription(tenant, metadata=metadata)))
     assert _shown(tenant) == FREE
 
 
@@ -440,8 +440,8 @@ def test_a_price_that_is_not_sold(shop: Shop, tenant: Caller, refused: Refused) 
     made = _subscription(tenant)
     answer = shop.tell(_event(CREATED, _on("price_x", made)))
     assert refused(answer) == (422, "ERR_INVALID_001", None)
-    shop.hear(_event(CREATED, made))
-    shop.hear(_event(UPDATED, _on("price_x", {**made, "cancel_at_period_end": True}), 1))
+    shop.apply_notice(_event(CREATED, made))
+    shop.apply_notice(_event(UPDATED, _on("price_x", {**made, "cancel_at_period_end": True}), 1))
     assert _shown(tenant) == ("starter", "active", True)
 
 
@@ -449,9 +449,9 @@ def test_a_replay_changes_nothing(shop: Shop, tenant: Caller) -> None:
     """An event that comes again after a later one of the same second is known, and ignored."""
     made = _subscription(tenant)
     first = _event(CREATED, made)
-    shop.hear(first)
-    shop.hear(_event(UPDATED, _on(PRICES["growth"], made)))
-    shop.hear(first)
+    shop.apply_notice(first)
+    shop.apply_notice(_event(UPDATED, _on(PRICES["growth"], made)))
+    shop.apply_notice(first)
     assert _shown(tenant)[0] == "professional"
 
 
@@ -469,28 +469,28 @@ def test_of_many_at_once_one_applies(shop: Shop, tenant: Caller) -> None:
 def test_what_has_ended_has_ended(shop: Shop, tenant: Caller) -> None:
     """Neither older nor newer events make a subscription run again that has ended."""
     made = _subscription(tenant)
-    shop.hear(_event(CREATED, made))
-    shop.hear(_event(DELETED, {**made, "status": "canceled"}, 5))
+    shop.apply_notice(_event(CREATED, made))
+    shop.apply_notice(_event(DELETED, {**made, "status": "canceled"}, 5))
     assert _shown(tenant) == ENDED
     for after in (1, 5, 9):
-        shop.hear(_event(UPDATED, made, after))
+        shop.apply_notice(_event(UPDATED, made, after))
         assert _shown(tenant) == ENDED
 
 
 def test_an_end_that_comes_first(shop: Shop, tenant: Caller) -> None:
     """Where the end comes before the beginning, the subscription never runs."""
     made = _subscription(tenant)
-    shop.hear(_event(DELETED, {**made, "status": "canceled"}, 5))
-    shop.hear(_event(CREATED, made))
+    shop.apply_notice(_event(DELETED, {**made, "status": "canceled"}, 5))
+    shop.apply_notice(_event(CREATED, made))
     assert _shown(tenant) == FREE
 
 
 def test_older_news_come_late(shop: Shop, tenant: Caller) -> None:
     """An event that is older than the last one changes nothing."""
     made = _subscription(tenant)
-    shop.hear(_event(CREATED, made))
-    shop.hear(_event(UPDATED, _on(PRICES["professional"], made), 5))
-    shop.hear(_event(UPDATED, _on(PRICES["growth"], made), 3))
+    shop.apply_notice(_event(CREATED, made))
+    shop.apply_notice(_event(UPDATED, _on(PRICES["professional"], made), 5))
+    shop.apply_notice(_event(UPDATED, _on(PRICES["growth"], made), 3))
     assert tenant.get("/billing/subscription")["tier"] == "professional"
 
 
@@ -498,9 +498,9 @@ def test_a_new_subscription_after_an_old_one(shop: Shop, tenant: Caller) -> None
     """The end of an earlier subscription, come late, leaves the later one as it is."""
     old = _subscription(tenant)
     new = _on(PRICES["growth"], _subscription(tenant)) | {"created": old["created"] + 9}
-    shop.hear(_event(CREATED, old))
-    shop.hear(_event(CREATED, new))
-    shop.hear(_event(DELETED, {**old, "status": "canceled"}, 20))
+    shop.apply_notice(_event(CREATED, old))
+    shop.apply_notice(_event(CREATED, new))
+    shop.apply_notice(_event(DELETED, {**old, "status": "canceled"}, 20))
     assert tenant.get("/billing/subscription")["tier"] == "growth"
 
 
@@ -508,9 +508,9 @@ def test_another_tenant_s_subscription(shop: Shop, tenant: Caller) -> None:
     """An event about one tenant's subscription in the name of another changes neither."""
     other = shop.installation.new_tenant("free")
     made = _subscription(tenant)
-    shop.hear(_event(CREATED, made))
+    shop.apply_notice(_event(CREATED, made))
     stolen = _on(PRICES["professional"], {**made, "metadata": {"pqkeep_tenant": other.tenant_id}})
-    shop.hear(_event(UPDATED, stolen, 1))
+    shop.apply_notice(_event(UPDATED, stolen, 1))
     assert (_shown(tenant), _shown(other)) == (STARTER, FREE)
 
 
@@ -539,18 +539,18 @@ def test_invoices(shop: Shop, tenant: Caller, owner: Caller) -> None:
     made = _subscription(tenant)
     name = f"in_{uuid.uuid4().hex}"
     paid = _event("invoice.paid", _paid(made, name, 9900, PRICES["starter"]))
-    shop.hear(paid)
-    shop.hear(_event(CREATED, made))
-    shop.hear(paid)
-    shop.hear(_event("invoice.paid", _paid(made, name, 9900, PRICES["starter"])))
+    shop.apply_notice(paid)
+    shop.apply_notice(_event(CREATED, made))
+    shop.apply_notice(paid)
+    shop.apply_notice(_event("invoice.paid", _paid(made, name, 9900, PRICES["starter"])))
     later = _paid(made, f"in_{uuid.uuid4().hex}", 20_000, PRICES["starter"], PRICES["growth"])
-    shop.hear(_event("invoice.paid", {**later, "created": made["created"] + 5}))
+    shop.apply_notice(_event("invoice.paid", {**later, "created": made["created"] + 5}))
     lines = owner.get("/billing/invoices")["invoices"]
     assert [(each["tier"], each["amount_cents"], each["currency"]) for each in lines] == [
         ("growth", 20_000, "eur"),
         ("starter", 9900, "eur"),
     ]
-    shop.hear(_event("invoice.paid", {**later, "id": "in_x", "parent": None}))
+    shop.apply_notice(_event("invoice.paid", {**later, "id": "in_x", "parent": None}))
     assert owner.get("/billing/invoices")["total"] == 2
 
 
@@ -558,7 +558,7 @@ def test_another_tier(shop: Shop, stripe: Stripe, tenant: Caller, owner: Caller,
     """A running subscription's price is changed at Stripe; the plan follows when Stripe says so."""
     made = _subscription(tenant)
     stripe.subscriptions[made["id"]] = made
-    shop.hear(_event(CREATED, json.loads(json.dumps(made))))
+    shop.apply_notice(_event(CREATED, json.loads(json.dumps(made))))
     data = ask(owner, CHECKOUT, {"tier": "growth"}).json()["data"]
     assert (data["pending"], data["checkout_url"]) == (True, None)
     assert data["subscription"]["tier"] == "starter"
@@ -568,7 +568,7 @@ def test_another_tier(shop: Shop, stripe: Stripe, tenant: Caller, owner: Caller,
     ]
     assert stripe.asked[1][1]["items[0][id]"] == "si_1"
     assert _shown(tenant) == STARTER
-    shop.hear(_event(UPDATED, made, 1))
+    shop.apply_notice(_event(UPDATED, made, 1))
     assert tenant.get("/billing/subscription")["tier"] == "growth"
     assert ask(owner, CHECKOUT, {"tier": "growth"}).status_code == 409
 
@@ -580,17 +580,17 @@ def test_a_cancellation(
     made = _subscription(tenant)
     stripe.subscriptions[made["id"]] = made
     assert ask(owner, CANCEL).status_code == 409
-    shop.hear(_event(CREATED, json.loads(json.dumps(made))))
+    shop.apply_notice(_event(CREATED, json.loads(json.dumps(made))))
     assert ask(owner, CANCEL, key="1").json()["data"]["pending"] is True
     assert ask(owner, CANCEL, key="1").json()["data"]["pending"] is True
     assert len(stripe.asked) == 1
     assert stripe.asked[0][1] == {"cancel_at_period_end": "true"}
     assert _shown(tenant) == STARTER
-    shop.hear(_event(UPDATED, made, 1))
+    shop.apply_notice(_event(UPDATED, made, 1))
     assert _shown(tenant) == ("starter", "active", True)
     ask(owner, CHECKOUT, {"tier": "starter"})
     assert stripe.asked[-1][1]["cancel_at_period_end"] == "false"
-    shop.hear(_event(DELETED, {**made, "status": "canceled"}, 9))
+    shop.apply_notice(_event(DELETED, {**made, "status": "canceled"}, 9))
     assert _shown(tenant) == ENDED
     assert ask(owner, CHECKOUT, {"tier": "starter"}).json()["data"]["checkout_url"]
 
@@ -598,11 +598,11 @@ def test_a_cancellation(
 def test_the_operator_s_word_holds(shop: Shop, tenant: Caller) -> None:
     """After the operator has set a plan, what Stripe says of that subscription changes nothing."""
     made = _subscription(tenant)
-    shop.hear(_event(CREATED, made))
+    shop.apply_notice(_event(CREATED, made))
     path = f"/tenants/{tenant.tenant_id}"
     shop.installation.operator().ask("PATCH", path, {"plan": "enterprise"})
-    shop.hear(_event(UPDATED, _on(PRICES["growth"], made), 5))
-    shop.hear(_event(DELETED, {**made, "status": "canceled"}, 9))
+    shop.apply_notice(_event(UPDATED, _on(PRICES["growth"], made), 5))
+    shop.apply_notice(_event(DELETED, {**made, "status": "canceled"}, 9))
     assert _shown(tenant) == ("enterprise", "active", False)
 
 
@@ -650,7 +650,7 @@ def test_when_stripe_ails(
     assert _shown(tenant) == FREE
     stripe.ails = ""
     assert ask(owner, CHECKOUT, {"tier": "starter"}, "1").status_code == 200
-    shop.hear(_event(CREATED, json.loads(json.dumps(made))))
+    shop.apply_notice(_event(CREATED, json.loads(json.dumps(made))))
     stripe.ails = ails
     if ails != "slow":
         assert refused(ask(owner, CANCEL)) == refusal

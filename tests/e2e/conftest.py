@@ -21,8 +21,8 @@ def made_data(
 ) -> Callable[[Path], Path]:
     """Copy a data directory in which a key has been made."""
     folder = tmp_path_factory.mktemp("made")
-    with run_installation(folder / "data", folder / "ready.json", folder / "output") as once:
-        once.demo().post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
+    with run_installation(folder / "data", folder / "ready.json", folder / "output") as idempotency:
+        idempotency.demo().post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
 
     def copy(to: Path) -> Path:
         return Path(shutil.copytree(folder / "data", to, ignore=shutil.ignore_patterns("*.sock")))

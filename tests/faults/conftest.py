@@ -255,7 +255,7 @@ def shared_gateways(redis_server: str, tmp_path: Path) -> Iterator[SharedGateway
     operator = {"X-API-Key": operator_key}
     initialise(layout, operator_key, signup="operator")
     with layout.gateway_settings.open("a") as settings:
-        settings.write(f'rate_windows = "redis://{redis_server}"\n')
+        settings.write(f'redis_url = "redis://{redis_server}"\n')
     with ExitStack() as stack:
         stack.enter_context(key_service_process(layout, tmp_path / "keys"))
         first, second = (

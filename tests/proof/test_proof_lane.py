@@ -14,7 +14,7 @@ import pytest
 from pqkeep_keyservice.workers import (
     MAX_WAITING,
     MAX_WAITING_PER_TENANT,
-    Lane,
+    FairQueue,
     WorkerProcess,
 )
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
@@ -100,15 +100,15 @@ async def test_a_worker_that_cannot_start_is_unavailable() -> None:
 async def test_a_tenant_with_much_work_does_not_hold_another_up() -> None:
     """With one tenant's 20 pieces queued, another's one piece is done after at most a few."""
     with closing(
-        Lane([WorkerProcess(time.sleep, 0) for _ in range(WORKERS)], per_tenant=1)
-    ) as lane:
+        FairQueue([WorkerProcess(time.sleep, 0) for _ in range(WORKERS)], per_tenant=1)
+    ) as queue:
         busy, other = _tenant(), _tenant()
-        started = (lane.run(each, _soon(), time.sleep, 0.2) for each in (busy, other))
+        started = (queue.run(each, _soon(), time.sleep, 0.2) for each in (busy, other))
         await asyncio.gather(*started)
         done: list[TenantId] = []
 
         async def run(tenant: TenantId) -> None:
-            await lane.run(tenant, _soon(), time.sleep, 0.05)
+            await queue.run(tenant, _soon(), time.sleep, 0.05)
             done.append(tenant)
 
         work = [asyncio.create_task(run(busy)) for _ in range(20)]
@@ -122,12 +122,12 @@ async def test_a_tenant_with_much_work_does_not_hold_another_up() -> None:
 async def test_tenants_take_turns() -> None:
     """After the piece that runs already, each tenant is served once before any is again."""
     worker = Held()
-    with closing(Lane([worker], per_tenant=1)) as lane:
+    with closing(FairQueue([worker], per_tenant=1)) as queue:
         tenants = [_tenant() for _ in range(3)]
         order: list[int] = []
 
         async def run(index: int) -> None:
-            await lane.run(tenants[index], _soon(), int)
+            await queue.run(tenants[index], _soon(), int)
             order.append(index)
 
         work = [asyncio.create_task(run(index)) for index in (0, 0, 0, 1, 1, 1, 2, 2, 2)]
@@ -142,95 +142,95 @@ async def test_tenants_take_turns() -> None:
 async def test_no_tenant_has_more_than_its_share_running() -> None:
     """Of three workers a tenant alone gets two; the third is free for another at once."""
     workers = [Held() for _ in range(3)]
-    with closing(Lane(workers, per_tenant=2)) as lane:
+    with closing(FairQueue(workers, per_tenant=2)) as queue:
         busy, other = _tenant(), _tenant()
-        work = [asyncio.create_task(lane.run(busy, _soon(), int)) for _ in range(5)]
+        work = [asyncio.create_task(queue.run(busy, _soon(), int)) for _ in range(5)]
         await asyncio.sleep(0)
-        late = asyncio.create_task(lane.run(other, _soon(), int))
+        late = asyncio.create_task(queue.run(other, _soon(), int))
         await asyncio.sleep(0)
-        assert sum(worker in lane._free for worker in workers) == 0
+        assert sum(worker in queue._free for worker in workers) == 0
         workers[0].release.set()
         await asyncio.wait_for(late, SECONDS)
         for worker in workers:
             worker.release.set()
         assert await asyncio.gather(*work) == [0] * 5
-        assert sum(worker in lane._free for worker in workers) == 3
+        assert sum(worker in queue._free for worker in workers) == 3
 
 
 async def test_a_tenants_queue_is_bounded() -> None:
     """One piece more than may wait is OVERLOADED at once; other tenants are still let in."""
     worker = Held()
-    with closing(Lane([worker], per_tenant=1)) as lane:
+    with closing(FairQueue([worker], per_tenant=1)) as queue:
         busy, other = _tenant(), _tenant()
         work = [
-            asyncio.create_task(lane.run(busy, _soon(), int))
+            asyncio.create_task(queue.run(busy, _soon(), int))
             for _ in range(1 + MAX_WAITING_PER_TENANT)
         ]
         await asyncio.sleep(0)
         with pytest.raises(KeyServiceError) as refusal:
-            await lane.run(busy, _soon(), int)
+            await queue.run(busy, _soon(), int)
         assert refusal.value.kind is ErrorKind.OVERLOADED
-        late = asyncio.create_task(lane.run(other, _soon(), int))
+        late = asyncio.create_task(queue.run(other, _soon(), int))
         worker.release.set()
         assert await late == 0
         assert await asyncio.gather(*work) == [0] * len(work)
-        assert await lane.run(busy, _soon(), int) == 0
+        assert await queue.run(busy, _soon(), int) == 0
 
 
 async def test_the_whole_queue_is_bounded() -> None:
     """When as much waits as may wait, every tenant's next piece is OVERLOADED; later it is not."""
     worker = Held()
-    with closing(Lane([worker], per_tenant=1)) as lane:
+    with closing(FairQueue([worker], per_tenant=1)) as queue:
         tenants = [_tenant() for _ in range(MAX_WAITING + 1)]
-        work = [asyncio.create_task(lane.run(tenant, _soon(), int)) for tenant in tenants]
+        work = [asyncio.create_task(queue.run(tenant, _soon(), int)) for tenant in tenants]
         await asyncio.sleep(0)
         with pytest.raises(KeyServiceError) as refusal:
-            await lane.run(_tenant(), _soon(), int)
+            await queue.run(_tenant(), _soon(), int)
         assert refusal.value.kind is ErrorKind.OVERLOADED
         worker.release.set()
         assert await asyncio.gather(*work) == [0] * len(work)
-        assert await lane.run(_tenant(), _soon(), int) == 0
+        assert await queue.run(_tenant(), _soon(), int) == 0
 
 
 async def test_a_turn_that_comes_too_late_is_given_up() -> None:
     """What waits past its deadline is DEADLINE_EXCEEDED, in time; the lane goes on."""
     worker = Held()
-    with closing(Lane([worker], per_tenant=1)) as lane:
+    with closing(FairQueue([worker], per_tenant=1)) as queue:
         tenant = _tenant()
-        running = asyncio.create_task(lane.run(tenant, _soon(), int))
+        running = asyncio.create_task(queue.run(tenant, _soon(), int))
         await asyncio.sleep(0)
-        late = [asyncio.create_task(lane.run(tenant, _soon(0.05), int)) for _ in range(5)]
+        late = [asyncio.create_task(queue.run(tenant, _soon(0.05), int)) for _ in range(5)]
         refusals = [await _kind(each) for each in late]
         assert set(refusals) == {ErrorKind.DEADLINE_EXCEEDED}
         assert not running.done()
         worker.release.set()
         assert await running == 0
-        assert await lane.run(tenant, _soon(), int) == 0
+        assert await queue.run(tenant, _soon(), int) == 0
 
 
 async def test_no_worker_is_lost_where_turn_and_deadline_come_together() -> None:
     """A turn that comes in the moment of its deadline is used or handed on, never lost."""
     worker = Held()
-    with closing(Lane([worker], per_tenant=1)) as lane:
+    with closing(FairQueue([worker], per_tenant=1)) as queue:
         tenant = _tenant()
-        running = asyncio.create_task(lane.run(tenant, _soon(), int))
-        late = asyncio.create_task(lane.run(tenant, _soon(0.2), int))
+        running = asyncio.create_task(queue.run(tenant, _soon(), int))
+        late = asyncio.create_task(queue.run(tenant, _soon(0.2), int))
         await asyncio.sleep(0.1)
         worker.release.set()
         time.sleep(0.15)  # noqa: ASYNC251 - the loop is late: both events are in its next round
         assert await running == 0
         assert await _kind(late) in (None, ErrorKind.DEADLINE_EXCEEDED)
         async with asyncio.timeout(SECONDS):
-            assert await lane.run(tenant, _soon(1.0), int) == 0
-        assert not lane._running[tenant]
+            assert await queue.run(tenant, _soon(1.0), int) == 0
+        assert not queue._running[tenant]
 
 
 async def test_no_worker_is_lost_where_a_caller_gives_up() -> None:
     """Cancelled while waiting or while running, a caller leaves the lane whole."""
     workers = [Held(), Held()]
-    with closing(Lane(workers, per_tenant=1)) as lane:
+    with closing(FairQueue(workers, per_tenant=1)) as queue:
         tenant = _tenant()
-        work = [asyncio.create_task(lane.run(tenant, _soon(), int)) for _ in range(3)]
+        work = [asyncio.create_task(queue.run(tenant, _soon(), int)) for _ in range(3)]
         await asyncio.sleep(0)
         for each in (work[1], work[0]):
             each.cancel()
@@ -238,21 +238,21 @@ async def test_no_worker_is_lost_where_a_caller_gives_up() -> None:
         for worker in workers:
             worker.release.set()
         assert await work[2] == 0
-        assert await lane.run(tenant, _soon(1.0), int) == 0
-        assert len(lane._free) == len(workers)
+        assert await queue.run(tenant, _soon(1.0), int) == 0
+        assert len(queue._free) == len(workers)
 
 
 async def test_no_worker_is_lost_where_a_caller_gives_up_at_its_turn() -> None:
     """A caller that is cancelled in the very moment its turn comes hands the worker on."""
     worker = Held()
-    with closing(Lane([worker], per_tenant=1)) as lane:
+    with closing(FairQueue([worker], per_tenant=1)) as queue:
         first, second = _tenant(), _tenant()
-        running = asyncio.create_task(lane.run(first, _soon(), int))
-        waiting = asyncio.create_task(lane.run(second, _soon(), int))
+        running = asyncio.create_task(queue.run(first, _soon(), int))
+        waiting = asyncio.create_task(queue.run(second, _soon(), int))
         await asyncio.sleep(0)
         worker.release.set()
         asyncio.get_running_loop().call_soon(waiting.cancel)  # right after the turn is given
         assert await running == 0
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        assert await lane.run(first, _soon(1.0), int) == 0
+        assert await queue.run(first, _soon(1.0), int) == 0

@@ -7,13 +7,13 @@ imported, cryptography becomes what this process cannot import.
 import gc
 import sys
 
-from pqkeep_gateway import wall
+from pqkeep_gateway import forbidden_imports
 
 if __name__ == "__main__":
-    wall.build()
+    forbidden_imports.install()
 
     gc.disable()  # of what is imported nothing is garbage, and to look for it takes a sixth longer
-    from pqkeep_gateway.process import main  # not before the wall stands
+    from pqkeep_gateway.process import main  # only now
 
     gc.enable()
     sys.exit(main())

@@ -110,10 +110,10 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What differs from the built-in plans; see plans.toml."""
     policy_directory: str | None = None
     """Cedar policies (*.cedar) that hold beside the built-in ones."""
-    rate_windows: str | None = None
+    redis_url: str | None = None
     """A Redis or Valkey server for the rate limits' windows, redis://… or unix://…; needed where
     several gateways share a database. Without it they are in this process's memory."""
-    rate_windows_password_file: str | None = None
+    redis_password_file: str | None = None
     """The server's password, in a file that only this process's user can read."""
     stripe: StripeSettings | None = None
     """Who takes the money; None: nobody, invoice lines are all that is kept."""
@@ -140,7 +140,7 @@ def read(path: Path) -> Config:
         mailbox=_beside(here, config.mailbox),
         plans_file=_beside(here, config.plans_file),
         policy_directory=_beside(here, config.policy_directory),
-        rate_windows_password_file=_beside(here, config.rate_windows_password_file),
+        redis_password_file=_beside(here, config.redis_password_file),
         stripe=None if config.stripe is None else _stripe(config.stripe, here),
     )
 

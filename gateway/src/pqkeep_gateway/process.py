@@ -20,7 +20,7 @@ import uvloop
 
 from pqkeep_gateway import config
 from pqkeep_gateway.config import Config, ConfigError
-from pqkeep_gateway.http.bounded import BoundedHttpProtocol
+from pqkeep_gateway.http.protocol import BoundedHttpProtocol
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_gateway.wiring import assemble
 
@@ -91,7 +91,7 @@ async def serve(settings: Config, listener: socket.socket | None) -> None:
     )
     gc.collect()
     gc.freeze()  # what is here now stays: collections need not look at it again
-    parts = (gateway.key_client, gateway.courier, gateway.billing, gateway.postman)
+    parts = (gateway.key_client, gateway.audit_delivery, gateway.billing, gateway.mail_delivery)
     tasks = [asyncio.create_task(part.run()) for part in parts]
 
     def stop(number: int, frame: object) -> None:

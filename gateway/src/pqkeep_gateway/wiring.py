@@ -10,58 +10,58 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.types import ASGIApp
 
 from pqkeep_gateway.access import cedar
-from pqkeep_gateway.access.admission import Gatekeeper
+from pqkeep_gateway.access.admission import Admission
 from pqkeep_gateway.access.allowance import Allowances
 from pqkeep_gateway.access.authentication import Authenticator
 from pqkeep_gateway.access.clock import Clock, steady_clock
 from pqkeep_gateway.access.credentials import read_pepper
-from pqkeep_gateway.access.rate_limit import MemoryWindows, Windows
-from pqkeep_gateway.access.standing import Tier
-from pqkeep_gateway.config import Config, ConfigError, StripeSettings
-from pqkeep_gateway.delivery.mailbox import Mailbox
-from pqkeep_gateway.delivery.nowhere import Nowhere
-from pqkeep_gateway.events import Courier
-from pqkeep_gateway.http import (
+from pqkeep_gateway.access.entitlements import Tier
+from pqkeep_gateway.access.rate_limit import MemoryRateLimiter, RateLimiter
+from pqkeep_gateway.api import (
     api_keys,
     audit,
-    auth,
     billing,
     health,
     invitations,
     kem,
     key_operation,
     keys,
-    mfa,
     password_resets,
     registration,
+    second_factors,
+    sign_in,
     signature,
     team,
     tenants,
 )
+from pqkeep_gateway.api.key_operation import KeyAccess
+from pqkeep_gateway.audit_events import AuditDelivery
+from pqkeep_gateway.config import Config, ConfigError, StripeSettings
+from pqkeep_gateway.delivery.disabled import DisabledMailer
+from pqkeep_gateway.delivery.mailbox import Mailbox
 from pqkeep_gateway.http.app import create_app
 from pqkeep_gateway.http.cookies import Cookies
-from pqkeep_gateway.http.documents import WHOLE, descriptions, served
 from pqkeep_gateway.http.endpoint import Endpoint
-from pqkeep_gateway.http.fixed import FixedDocument
-from pqkeep_gateway.http.key_operation import KeyAccess
+from pqkeep_gateway.http.static_document import FixedDocument
 from pqkeep_gateway.key_client import KeyClient
-from pqkeep_gateway.mail.postman import Mailer, Postman
+from pqkeep_gateway.mail.mail_delivery import MailDelivery, Mailer
 from pqkeep_gateway.payments.stripe_billing import StripeBilling
 from pqkeep_gateway.people.attempts import Attempts
 from pqkeep_gateway.people.email_codes import EmailCodes
-from pqkeep_gateway.people.entry import Entry
 from pqkeep_gateway.people.password_resets import PasswordResets
 from pqkeep_gateway.people.passwords import Passwords, hasher
 from pqkeep_gateway.people.registration import Registration
 from pqkeep_gateway.people.second_factors import SecondFactors
 from pqkeep_gateway.people.sessions import Sessions
+from pqkeep_gateway.people.sign_in import SignIn
 from pqkeep_gateway.people.step_up import StepUp
 from pqkeep_gateway.people.team import Teams
-from pqkeep_gateway.portal import reference
+from pqkeep_gateway.reference import page as reference
+from pqkeep_gateway.reference.documents import WHOLE, descriptions, served
 from pqkeep_gateway.storage.billing import SqlBilling
 from pqkeep_gateway.storage.database import open_database
-from pqkeep_gateway.storage.letters import SqlLetters
 from pqkeep_gateway.storage.outbox import SqlOutbox
+from pqkeep_gateway.storage.outgoing_mail import SqlOutgoingMail
 from pqkeep_gateway.storage.password_resets import SqlPasswordResets
 from pqkeep_gateway.storage.people import SqlSessions
 from pqkeep_gateway.storage.registrations import SqlRegistrations
@@ -85,9 +85,9 @@ class Gateway:
 
     app: ASGIApp
     key_client: KeyClient
-    courier: Courier
+    audit_delivery: AuditDelivery
     billing: BuiltInBilling
-    postman: Postman
+    mail_delivery: MailDelivery
     close: Callable[[], Awaitable[None]]
 
 
@@ -97,66 +97,74 @@ async def assemble(config: Config, here: str) -> Gateway:
     ``here`` is where it serves: letters name that, unless the settings say where people come in.
     """
     mailer = _mailer(config)
-    sends_mail = not isinstance(mailer, Nowhere)
+    sends_mail = not isinstance(mailer, DisabledMailer)
     pepper = read_pepper(Path(config.pepper_file))
     terms = plans.read(_path(config.plans_file))
     policy = cedar.build(terms, _path(config.policy_directory))
     clock = steady_clock()
-    windows = _windows(config, clock)
+    rate_limiter = _windows(config, clock)
     account = None if config.stripe is None else _stripe_account(config.stripe)
     engine = await open_database(config.database, config.database_password_file)
 
     key_client = KeyClient(config.key_service_socket)
     sql_api_keys = SqlApiKeys(engine)
     operator = bytes.fromhex(config.operator_digest)
-    authenticator = Authenticator(sql_api_keys, windows, pepper, operator, clock)
+    authenticator = Authenticator(sql_api_keys, rate_limiter, pepper, operator, clock)
     per_minute = {tier: each.requests_per_minute for tier, each in terms.items()}
-    courier = Courier(SqlOutbox(engine), key_client)
-    sessions = Sessions(SqlSessions(engine), pepper, courier, clock)
-    gatekeeper = Gatekeeper(authenticator, windows, per_minute, sessions)
+    audit_delivery = AuditDelivery(SqlOutbox(engine), key_client)
+    sessions = Sessions(SqlSessions(engine), pepper, audit_delivery, clock)
+    admission = Admission(authenticator, rate_limiter, per_minute, sessions)
     per_month = {tier: plans.bound(each.operations_per_month) for tier, each in terms.items()}
     allowances = Allowances(SqlUsage(engine), per_month, clock)
     access = KeyAccess(policy, allowances, key_client)
 
-    all_tenants = Tenants(SqlTenants(engine), windows.announce_change, courier)
+    all_tenants = Tenants(SqlTenants(engine), rate_limiter.announce_change, audit_delivery)
     overlap = timedelta(seconds=config.api_key_overlap_seconds)
     all_api_keys = ApiKeys(
-        sql_api_keys, terms, pepper, windows.announce_change, courier, overlap, clock
+        sql_api_keys, terms, pepper, rate_limiter.announce_change, audit_delivery, overlap, clock
     )
     people = SqlSecondFactors(engine)
     passwords = Passwords(pepper, hasher(config.password_costs))
-    attempts = Attempts(windows, pepper)
-    factors = SecondFactors(people, attempts, pepper, courier, clock, by_email=sends_mail)
-    codes = EmailCodes(people, factors, sessions, attempts, pepper, courier, clock)
-    entry = Entry(people, sessions, passwords, attempts, factors, pepper, courier, clock)
+    attempts = Attempts(rate_limiter, pepper)
+    factors = SecondFactors(people, attempts, pepper, audit_delivery, clock, by_email=sends_mail)
+    codes = EmailCodes(people, factors, sessions, attempts, pepper, audit_delivery, clock)
+    signing_in = SignIn(
+        people, sessions, passwords, attempts, factors, pepper, audit_delivery, clock
+    )
     step_up = StepUp(
-        SqlStepUps(engine), people, factors, passwords, attempts, pepper, courier, clock
+        SqlStepUps(engine), people, factors, passwords, attempts, pepper, audit_delivery, clock
     )
     sales, built_in = _sales(
-        account, terms, engine, allowances, windows.announce_change, courier, clock
+        account, terms, engine, allowances, rate_limiter.announce_change, audit_delivery, clock
     )
     signing_up = Registration(
         SqlRegistrations(engine), sessions, passwords, attempts, pepper, clock
     )
-    resets = PasswordResets(SqlPasswordResets(engine), passwords, attempts, pepper, courier, clock)
-    postman = Postman(SqlLetters(engine), mailer, pepper, config.portal_url or here, clock)
+    resets = PasswordResets(
+        SqlPasswordResets(engine), passwords, attempts, pepper, audit_delivery, clock
+    )
+    mail_delivery = MailDelivery(
+        SqlOutgoingMail(engine), mailer, pepper, config.portal_url or here, clock
+    )
     cookies = Cookies(config.cookies == "secure", config.portal_url)
     open_signup = config.signup == "open"
     api = (
         *(key_operation.endpoint(row, access) for row in kem.OPERATIONS),
         *(key_operation.endpoint(row, access) for row in signature.OPERATIONS),
         *keys.endpoints(access, terms),
-        *tenants.endpoints(all_tenants, windows, open_signup=open_signup),
+        *tenants.endpoints(all_tenants, rate_limiter, open_signup=open_signup),
         *api_keys.endpoints(all_tenants, all_api_keys),
         *audit.endpoints(key_client),
-        *auth.endpoints(entry, sessions, people, codes, cookies, sends_mail=sends_mail),
+        *sign_in.endpoints(signing_in, sessions, people, codes, cookies, sends_mail=sends_mail),
         *registration.endpoints(
-            signing_up, cookies, windows, open_signup=open_signup, sends_mail=sends_mail
+            signing_up, cookies, rate_limiter, open_signup=open_signup, sends_mail=sends_mail
         ),
         *password_resets.endpoints(resets, sends_mail=sends_mail),
-        *mfa.endpoints(entry, factors, codes, step_up, all_tenants, cookies, sends_mail=sends_mail),
-        *invitations.endpoints(all_tenants, entry),
-        *team.endpoints(Teams(SqlTeams(engine), courier, clock), all_tenants, cookies),
+        *second_factors.endpoints(
+            signing_in, factors, codes, step_up, all_tenants, cookies, sends_mail=sends_mail
+        ),
+        *invitations.endpoints(all_tenants, signing_in),
+        *team.endpoints(Teams(SqlTeams(engine), audit_delivery, clock), all_tenants, cookies),
         *sales,
     )
     outside = (health.endpoint(key_client.is_reachable),)
@@ -173,27 +181,27 @@ async def assemble(config: Config, here: str) -> Gateway:
         passwords.close()
         if account is not None:
             account.close()
-        await windows.close()
+        await rate_limiter.close()
         await engine.dispose()
 
-    app = create_app(api, outside, documents, gatekeeper, courier, cookies, step_up)
-    return Gateway(app, key_client, courier, built_in, postman, close)
+    app = create_app(api, outside, documents, admission, audit_delivery, cookies, step_up)
+    return Gateway(app, key_client, audit_delivery, built_in, mail_delivery, close)
 
 
 def _mailer(config: Config) -> Mailer:
     if config.smtp is None:
-        return Nowhere() if config.mailbox is None else Mailbox(Path(config.mailbox))
+        return DisabledMailer() if config.mailbox is None else Mailbox(Path(config.mailbox))
     from pqkeep_gateway.delivery.smtp import SmtpMailer  # noqa: PLC0415 - slow; most need none
 
     return SmtpMailer(config.smtp)
 
 
-def _windows(config: Config, clock: Clock) -> Windows:
-    if config.rate_windows is None:
-        return MemoryWindows(clock)
-    from pqkeep_gateway.storage.rate_windows import RedisWindows  # noqa: PLC0415 - slow; most need none
+def _windows(config: Config, clock: Clock) -> RateLimiter:
+    if config.redis_url is None:
+        return MemoryRateLimiter(clock)
+    from pqkeep_gateway.storage.redis_rate_limiter import RedisRateLimiter  # noqa: PLC0415 - slow; most need none
 
-    return RedisWindows(config.rate_windows, config.rate_windows_password_file, clock)
+    return RedisRateLimiter(config.redis_url, config.redis_password_file, clock)
 
 
 def _sales(
@@ -202,18 +210,18 @@ def _sales(
     engine: AsyncEngine,
     allowances: Allowances,
     announce_change: Callable[[], Awaitable[None]],
-    courier: Courier,
+    audit_delivery: AuditDelivery,
     clock: Clock,
 ) -> tuple[tuple[Endpoint, ...], BuiltInBilling]:
     """Return the endpoints of billing, and what ends and renews, whoever takes the money."""
     store = SqlBilling(engine)
     prices = {tier: 100 * each.monthly_price_usd for tier, each in terms.items()}
     sold = frozenset(tier for tier, each in terms.items() if each.self_service) - {Tier.FREE}
-    built_in = BuiltInBilling(store, prices, sold, announce_change, courier, clock)
+    built_in = BuiltInBilling(store, prices, sold, announce_change, audit_delivery, clock)
     if account is None:
         return billing.endpoints(terms, built_in, store, allowances), built_in
     by_stripe = StripeBilling(
-        account, store, SqlTenants(engine), built_in, announce_change, courier, clock
+        account, store, SqlTenants(engine), built_in, announce_change, audit_delivery, clock
     )
     rows = billing.endpoints(terms, by_stripe, store, allowances)
     return (*rows, *billing.notices(by_stripe)), built_in

@@ -6,7 +6,7 @@ from typing import assert_never
 
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.audit.record import record_of_event
-from pqkeep_keyservice.notary import ALGORITHMS, Notary
+from pqkeep_keyservice.checkpoint_signer import ALGORITHMS, CheckpointSigner
 from pqkeep_keyservice.storage import checkpoints, search
 from pqkeep_keyservice.storage.database import OutOfReachError
 from pqkeep_keyservice.storage.keyrings import Keyrings
@@ -42,12 +42,14 @@ _LOG = logging.getLogger(__name__)
 class Auditor:
     """What the key service says about its log."""
 
-    def __init__(self, store: KeyStore, rings: Keyrings, log: AuditLog, notary: Notary) -> None:
+    def __init__(
+        self, store: KeyStore, rings: Keyrings, log: AuditLog, checkpoint_signer: CheckpointSigner
+    ) -> None:
         """Read the store, write to the log, have the notary sign."""
         self._store = store
         self._rings = rings
         self._log = log
-        self._notary = notary
+        self._notary = checkpoint_signer
 
     async def answer(self, request: AnyAuditRequest) -> AnyAuditResult:
         """Return what is asked for. Raises KeyServiceError."""

@@ -8,6 +8,7 @@ from typing import assert_never
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.audit.record import SUCCESS, record
 from pqkeep_keyservice.keyring import Keyring
+from pqkeep_keyservice.keyring_locks import KeyringLocks
 from pqkeep_keyservice.operations import (
     encapsulation,
     encryption,
@@ -19,12 +20,11 @@ from pqkeep_keyservice.operations import (
 from pqkeep_keyservice.operations.done import Done
 from pqkeep_keyservice.operations.resources import Resources
 from pqkeep_keyservice.storage.database import OutOfReachError
+from pqkeep_keyservice.storage.idempotency import Earlier
 from pqkeep_keyservice.storage.keyrings import Keyrings
-from pqkeep_keyservice.storage.once import Earlier
 from pqkeep_keyservice.storage.records import Draft
 from pqkeep_keyservice.storage.sealing import DamagedKeyError
 from pqkeep_keyservice.storage.store import Change, Verdict
-from pqkeep_keyservice.turns import Turns
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.messages import (
@@ -66,7 +66,7 @@ class Dispatcher:
         self._rings = rings
         self._resources = resources
         self._log = log
-        self._turns = Turns()
+        self._turns = KeyringLocks()
 
     async def execute(
         self, request: AnyRequest, attribution: Attribution, deadline: float
@@ -131,9 +131,9 @@ class Dispatcher:
 
     async def _earlier(self, request: GenerateKey | RotateKey) -> Earlier | None:
         """Return what the request's Idempotency-Key was used for, if it was."""
-        if request.once is None:
+        if request.idempotency is None:
             return None
-        return await self._log.find_earlier(request.tenant, request.once)
+        return await self._log.find_earlier(request.tenant, request.idempotency)
 
     def _turn(self, request: AnyRequest, deadline: float) -> AbstractAsyncContextManager[None]:
         if not isinstance(request, GenerateKey | RotateKey | RetireKey | ArchiveKey):

@@ -17,10 +17,10 @@ import uvloop
 from pqkeep_keyservice import config, hardening
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.auditing import Auditor
+from pqkeep_keyservice.checkpoint_signer import CheckpointSigner
 from pqkeep_keyservice.config import Config, ConfigError
 from pqkeep_keyservice.crypto import selftest
 from pqkeep_keyservice.dispatch import Dispatcher
-from pqkeep_keyservice.notary import Notary
 from pqkeep_keyservice.operations.resources import Resources
 from pqkeep_keyservice.root_keys import RootKeyChanger, setup_of
 from pqkeep_keyservice.server import Server
@@ -82,18 +82,22 @@ async def serve(settings: Config, file: Path) -> None:
     resources = Resources(KeyMaterial(sealer), Threads(), SlhDsaProcesses(setup))
     rings, log = Keyrings(store), AuditLog(store)
     dispatcher = Dispatcher(rings, resources, log)
-    notary = Notary(dispatcher, rings, resources, store)
-    await notary.check()
+    checkpoint_signer = CheckpointSigner(dispatcher, rings, resources, store)
+    await checkpoint_signer.check()
     root_keys = RootKeyChanger(file, sealer, store, rings, resources, log)
     await root_keys.begin()
-    server = Server(dispatcher, Auditor(store, rings, log, notary), root_keys)
+    server = Server(dispatcher, Auditor(store, rings, log, checkpoint_signer), root_keys)
     gc.collect()
     gc.freeze()  # what is here now stays: collections need not look at it again
     await server.listen(settings.socket)
     _LOG.info("serving")
     tasks = [
         asyncio.create_task(work)
-        for work in (_keep_house(resources.material, database), notary.run(), root_keys.run())
+        for work in (
+            _keep_house(resources.material, database),
+            checkpoint_signer.run(),
+            root_keys.run(),
+        )
     ]
     await stop.wait()
 

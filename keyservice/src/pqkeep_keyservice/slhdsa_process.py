@@ -19,7 +19,7 @@ from pqkeep_keyservice.crypto.slhdsa_openssl import OpenSsl
 from pqkeep_keyservice.crypto.slhdsa_pqcrypto import Pqcrypto
 from pqkeep_keyservice.keyring import KeyEntry, SealedSeed
 from pqkeep_keyservice.storage.sealing import DamagedKeyError, Sealer, place, read_sealer
-from pqkeep_keyservice.workers import CORES, Lane, WorkerProcess
+from pqkeep_keyservice.workers import CORES, FairQueue, WorkerProcess
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyVersion, TenantId
 
@@ -115,8 +115,8 @@ class SlhDsaProcesses:
         """Start nothing yet."""
         self._setup = setup
         signers = [WorkerProcess(_initialise_signer, setup) for _ in range(max(2, CORES))]
-        self._signing = Lane(signers, per_tenant=len(signers) - 1)
-        self._verifying = Lane([WorkerProcess(_initialise_verifier, setup)], per_tenant=1)
+        self._signing = FairQueue(signers, per_tenant=len(signers) - 1)
+        self._verifying = FairQueue([WorkerProcess(_initialise_verifier, setup)], per_tenant=1)
 
     def use(self, setup: Setup) -> None:
         """Have the workers read other root keys before their next work."""

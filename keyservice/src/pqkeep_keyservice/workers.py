@@ -79,7 +79,7 @@ class WorkerProcess:
         )
 
 
-class Lane:
+class FairQueue:
     """Worker processes and one bounded queue before them, fair between tenants.
 
     Tenants take turns, and none has more than ``per_tenant`` pieces of work running.

@@ -21,11 +21,15 @@ class Attribution(Struct, frozen=True, array_like=True):
     principal: Annotated[str, Meta(max_length=128)]
     """Kind and identity, e.g. ``api-key:3``."""
     source_address: Annotated[str, Meta(max_length=64)]
-    policy: Annotated[str, Meta(max_length=128)]
+    policy: Annotated[str, Meta(max_length=128)] = ""
     """The policy that allowed the request."""
 
+    def by(self, principal: str) -> "Attribution":
+        """Return the same request's attribution to another principal."""
+        return Attribution(self.request_id, principal, self.source_address, self.policy)
 
-class Discreet:
+
+class RedactedRepr:
     """Shows its kind only: its fields can be secret."""
 
     __slots__ = ()
@@ -37,7 +41,7 @@ class Discreet:
         return []
 
 
-class Request(Discreet, Struct, Generic[R_co], frozen=True, array_like=True, kw_only=True):
+class Request(RedactedRepr, Struct, Generic[R_co], frozen=True, array_like=True, kw_only=True):
     """Base of all requests; ``R_co`` is the type of the result."""
 
     tenant: TenantId
@@ -49,7 +53,7 @@ class KeyRequest(Request[R_co], Generic[R_co], frozen=True, kw_only=True):
     operation: ClassVar[Operation]
 
 
-class Result(Discreet, Struct, frozen=True, array_like=True, kw_only=True):
+class Result(RedactedRepr, Struct, frozen=True, array_like=True, kw_only=True):
     """Base of all results."""
 
 
@@ -215,7 +219,7 @@ class Rotated(Result, frozen=True, kw_only=True, tag="rotated"):
     old_version: SomeVersion
 
 
-class Once(Struct, frozen=True, array_like=True):
+class Idempotency(Struct, frozen=True, array_like=True):
     """A client's Idempotency-Key: who asks again with it gets the first answer again, for a day."""
 
     key: Annotated[bytes, Meta(min_length=32, max_length=32)]
@@ -231,7 +235,7 @@ class GenerateKey(KeyRequest[Key], frozen=True, kw_only=True, tag="generate-key"
     algorithm: Algorithm
     quota: int | None
     """How many active keys the tenant may have over all algorithms; None: any number."""
-    once: Once | None = None
+    idempotency: Idempotency | None = None
 
 
 class RotateKey(KeyRequest[Rotated], frozen=True, kw_only=True, tag="rotate-key"):
@@ -239,7 +243,7 @@ class RotateKey(KeyRequest[Rotated], frozen=True, kw_only=True, tag="rotate-key"
 
     operation: ClassVar = Operation.ROTATE_KEY
     algorithm: Algorithm
-    once: Once | None = None
+    idempotency: Idempotency | None = None
 
 
 class RetireKey(KeyRequest[Key], frozen=True, kw_only=True, tag="retire-key"):

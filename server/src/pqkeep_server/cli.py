@@ -75,7 +75,7 @@ def dev(
         str | None,
         typer.Option(metavar="URL", help="Keep keys and audit records in PostgreSQL, likewise."),
     ] = None,
-    rate_windows: Annotated[
+    redis_url: Annotated[
         str | None,
         typer.Option(metavar="URL", help="Keep rate windows in Redis or Valkey: redis://host:port"),
     ] = None,
@@ -89,7 +89,7 @@ def dev(
             stores = Stores(
                 accounts=accounts_database or ACCOUNTS_FILE,
                 keys=keys_database or KEYS_FILE,
-                rate_windows=rate_windows,
+                redis_url=redis_url,
             )
             installation = Dev(directory, port, stores)
             asyncio.run(_serve(installation, directory, ready_file, temporary=data is None))

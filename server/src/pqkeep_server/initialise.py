@@ -42,7 +42,7 @@ class Stores:
     keys: str = KEYS_FILE
     """A file in the key service's folder, or a postgresql:// address."""
     keys_password_file: str | None = None
-    rate_windows: str | None = None
+    redis_url: str | None = None
     """A redis:// address; None: the gateway's memory."""
 
 
@@ -140,7 +140,7 @@ def stores_of(layout: Layout) -> Stores:
         gateway.get(passwords),
         keys,
         key_service.get(passwords),
-        gateway.get("rate_windows"),
+        gateway.get("redis_url"),
     )
 
 
@@ -162,7 +162,7 @@ def _fill(layout: Layout, operator: str, signup: str, stores: Stores) -> None:
         "password_costs": LEAST_PASSWORD_COSTS if signup == "open" else None,
         "cookies": "loopback" if signup == "open" else None,
         "mailbox": "../mailbox" if signup == "open" else None,
-        "rate_windows": stores.rate_windows,
+        "redis_url": stores.redis_url,
     }
     for folder in (layout.key_service, layout.gateway):
         folder.mkdir(mode=0o700)

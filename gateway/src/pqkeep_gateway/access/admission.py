@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from pqkeep_gateway.access.authentication import Authenticated, Authenticator
+from pqkeep_gateway.access.entitlements import Entitlements, Tier
 from pqkeep_gateway.access.principals import (
     ApiKeyPrincipal,
     OperatorPrincipal,
     SessionPrincipal,
     TenantPrincipal,
 )
-from pqkeep_gateway.access.rate_limit import MINUTE, ChangedError, Limit, Windows
-from pqkeep_gateway.access.standing import Standing, Tier
+from pqkeep_gateway.access.rate_limit import MINUTE, ChangedError, Limit, RateLimiter
 
 
 class UnknownCredentialError(Exception):
@@ -31,7 +31,7 @@ class SuspendedError(Exception):
         self.principal = principal
 
 
-class TooOftenError(Exception):
+class RateLimitedError(Exception):
     """The tenant has used its rate limit up."""
 
     def __init__(self, limit: Limit, wait: float) -> None:
@@ -49,19 +49,19 @@ class SessionDirectory(Protocol):
         ...
 
 
-class Gatekeeper:
+class Admission:
     """Admits requests. Every one that is admitted counts, whatever becomes of it."""
 
     def __init__(
         self,
         authenticator: Authenticator,
-        windows: Windows,
+        rate_limiter: RateLimiter,
         requests_per_minute: Mapping[Tier, int],
         sessions: SessionDirectory,
     ) -> None:
         """Take the tiers' rate limits; the operator has none."""
         self._authenticator = authenticator
-        self._windows = windows
+        self._windows = rate_limiter
         self._sessions = sessions
         self._limits = {tier: Limit(many, MINUTE) for tier, many in requests_per_minute.items()}
 
@@ -103,12 +103,12 @@ class Gatekeeper:
         await self._enter(principal, shown.as_of)
 
     async def _enter(self, principal: TenantPrincipal, as_of: int | None = None) -> None:
-        limit = self._limit_of(principal.standing)
+        limit = self._limit_of(principal.entitlements)
         wait = await self._windows.enter(str(principal.tenant), limit, as_of)
         if wait is not None:
-            raise TooOftenError(limit, wait)
+            raise RateLimitedError(limit, wait)
 
-    def _limit_of(self, standing: Standing) -> Limit:
-        if standing.requests_per_minute is not None:
-            return Limit(standing.requests_per_minute, MINUTE)
-        return self._limits[standing.tier_in_force]
+    def _limit_of(self, entitlements: Entitlements) -> Limit:
+        if entitlements.requests_per_minute is not None:
+            return Limit(entitlements.requests_per_minute, MINUTE)
+        return self._limits[entitlements.effective_tier]

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, TypeVar
 
 from pqkeep_gateway.access.clock import Clock, date_of
+from pqkeep_gateway.access.entitlements import Tier
 from pqkeep_gateway.access.principals import TenantPrincipal
-from pqkeep_gateway.access.standing import Tier
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.algorithms import LIFECYCLE, Operation
 from pqkeep_protocol.keys import TenantId
@@ -19,7 +19,7 @@ COUNTED = frozenset(Operation) - LIFECYCLE
 """Operations with keys. Looking after keys is free: nobody shall put a rotation off."""
 
 
-class SpentError(Exception):
+class AllowanceUsedUpError(Exception):
     """The month's allowance is used up."""
 
 
@@ -59,12 +59,12 @@ class Allowances:
         It is taken before and given back after a failure, so that many at once never exceed the
         allowance. A gateway that is killed in between leaves one too many counted.
         """
-        allowance = self._operations[principal.standing.tier_in_force]
+        allowance = self._operations[principal.entitlements.effective_tier]
         if allowance is None or operation not in COUNTED:
             return await work()
         month = self._month()
         if not await self._usage.take(principal.tenant, month, allowance):
-            raise SpentError
+            raise AllowanceUsedUpError
         try:
             return await work()
         except BaseException:
@@ -73,7 +73,7 @@ class Allowances:
 
     async def used(self, principal: TenantPrincipal) -> tuple[int, int] | None:
         """Return how much is used of the month's allowance; None where there is none."""
-        allowance = self._operations[principal.standing.tier_in_force]
+        allowance = self._operations[principal.entitlements.effective_tier]
         if allowance is None:
             return None
         return await self._usage.used(principal.tenant, self._month()), allowance

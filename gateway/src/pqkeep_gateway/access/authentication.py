@@ -9,7 +9,7 @@ from cachetools import LRUCache
 from pqkeep_gateway.access.clock import Clock
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
 from pqkeep_gateway.access.principals import ApiKeyPrincipal, OperatorPrincipal
-from pqkeep_gateway.access.rate_limit import Windows
+from pqkeep_gateway.access.rate_limit import RateLimiter
 
 CAPACITY = 100_000
 
@@ -48,14 +48,14 @@ class Authenticator:
     def __init__(
         self,
         directory: ApiKeyDirectory,
-        windows: Windows,
+        rate_limiter: RateLimiter,
         pepper: Pepper,
         operator: bytes,
         clock: Clock,
     ) -> None:
         """Take the digest of the operator's credential (32 bytes)."""
         self._directory = directory
-        self._windows = windows
+        self._windows = rate_limiter
         self._pepper = pepper
         self._operator = operator
         self._clock = clock

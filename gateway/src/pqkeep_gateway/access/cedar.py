@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import cedarpy
 
+from pqkeep_gateway.access.entitlements import Subscription, Tier
 from pqkeep_gateway.access.policy import Allowed, Decision, Denied, Policy, Question, questions
-from pqkeep_gateway.access.standing import Subscription, Tier
 from pqkeep_gateway.config import ConfigError
 from pqkeep_protocol.algorithms import Algorithm
 

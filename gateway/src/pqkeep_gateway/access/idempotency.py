@@ -7,27 +7,27 @@ import msgspec
 from msgspec import Struct
 
 from pqkeep_gateway.access.principals import Principal, TenantPrincipal
-from pqkeep_protocol.messages import Discreet, Once
+from pqkeep_protocol.messages import Idempotency, RedactedRepr
 
 MAX_LENGTH = 255
 
 _ENCODER = msgspec.json.Encoder(order="sorted")
 
 
-class OnceReusedError(Exception):
+class IdempotencyKeyReusedError(Exception):
     """The key was used for another request."""
 
 
-class IdempotencyKey(Discreet, Struct, frozen=True):
+class IdempotencyKey(RedactedRepr, Struct, frozen=True):
     """What a client chose, and what is kept of it."""
 
     text: str
-    once: Once
+    idempotency: Idempotency
 
 
-def once_of(key: IdempotencyKey | None) -> Once | None:
+def idempotency_of(key: IdempotencyKey | None) -> Idempotency | None:
     """Return what is kept of a key, if there is one."""
-    return None if key is None else key.once
+    return None if key is None else key.idempotency
 
 
 def idempotency_key(
@@ -48,7 +48,7 @@ def idempotency_key(
         owner = str(principal.tenant)
     else:
         owner = f"{principal} {source_address}"
-    return IdempotencyKey(text, Once(_digest([owner, text]), _digest([method, path, body])))
+    return IdempotencyKey(text, Idempotency(_digest([owner, text]), _digest([method, path, body])))
 
 
 def _digest(value: object) -> bytes:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
-from pqkeep_gateway.access.standing import Standing, Subscription, Tier
+from pqkeep_gateway.access.entitlements import Entitlements, Subscription, Tier
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 
 
@@ -45,10 +45,10 @@ class Policy:
         self._table = table
 
     def decide(
-        self, standing: Standing, operation: Operation, algorithm: Algorithm | None
+        self, entitlements: Entitlements, operation: Operation, algorithm: Algorithm | None
     ) -> Decision:
         """Decide whether a tenant may carry out an operation."""
-        question = Question(standing.tier, standing.subscription, operation, algorithm)
+        question = Question(entitlements.tier, entitlements.subscription, operation, algorithm)
         return self._table.get(question, NOT_IN_TABLE)
 
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import NewType
 from uuid import UUID
 
+from pqkeep_gateway.access.entitlements import Entitlements
 from pqkeep_gateway.access.roles import Role
-from pqkeep_gateway.access.standing import Standing
 from pqkeep_protocol.keys import TenantId
 
 UserId = NewType("UserId", UUID)
@@ -17,7 +17,7 @@ class ApiKeyPrincipal:
     """A tenant's program, by the API key it showed."""
 
     tenant: TenantId
-    standing: Standing
+    entitlements: Entitlements
     api_key_version: int
     suspended: bool
 
@@ -30,7 +30,7 @@ class SessionPrincipal:
     """A person of a tenant, by the session they began."""
 
     tenant: TenantId
-    standing: Standing
+    entitlements: Entitlements
     user: UserId
     role: Role
     session: SessionId

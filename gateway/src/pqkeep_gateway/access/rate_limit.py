@@ -46,7 +46,7 @@ class ChangedError(Exception):
     """Something changed since; nothing was counted."""
 
 
-class Windows(Protocol):
+class RateLimiter(Protocol):
     """The windows of one installation, and the number of changes that gateways must hear of.
 
     All raise UnavailableError where the windows are out of reach.
@@ -73,7 +73,7 @@ class Windows(Protocol):
         ...
 
 
-class MemoryWindows:
+class MemoryRateLimiter:
     """Windows of a single gateway. They begin empty when it starts."""
 
     def __init__(self, clock: Clock) -> None:

@@ -23,7 +23,7 @@ class Permission(StrEnum):
 
     OWN_ACCOUNT = "own-account"
     """Everything about oneself."""
-    LOOK = "look"
+    VIEW = "look"
     """Keys, the tenant, its API keys and its audit log, as they are."""
     USE_KEYS = "use-keys"
     CHANGE_KEYS = "change-keys"
@@ -35,7 +35,7 @@ class Permission(StrEnum):
     BILLING = "billing"
 
 
-_VIEWER = frozenset({Permission.OWN_ACCOUNT, Permission.LOOK})
+_VIEWER = frozenset({Permission.OWN_ACCOUNT, Permission.VIEW})
 _DEVELOPER = _VIEWER | {Permission.USE_KEYS, Permission.CHANGE_KEYS}
 _ADMIN = _DEVELOPER | {Permission.ARCHIVE_KEYS, Permission.API_KEYS, Permission.TEAM}
 
@@ -51,7 +51,7 @@ _LOOKING = frozenset({Operation.LIST_KEYS, Operation.GET_KEY, Operation.GET_ACTI
 PERMISSION_OF: Mapping[Operation, Permission] = {
     **dict.fromkeys(Operation, Permission.USE_KEYS),
     **dict.fromkeys(LIFECYCLE, Permission.CHANGE_KEYS),
-    **dict.fromkeys(_LOOKING, Permission.LOOK),
+    **dict.fromkeys(_LOOKING, Permission.VIEW),
     Operation.ARCHIVE_KEY: Permission.ARCHIVE_KEYS,
 }
 """What each operation of the key service asks for."""

@@ -5,8 +5,8 @@ from email.message import EmailMessage
 from pathlib import Path
 
 from pqkeep_gateway.config import ConfigError
-from pqkeep_gateway.mail.letters import Letter
-from pqkeep_gateway.mail.postman import NotTakenError
+from pqkeep_gateway.mail.mail_delivery import NotTakenError
+from pqkeep_gateway.mail.outgoing_mail import OutgoingMail
 
 SENDER = "pqkeep@localhost"
 
@@ -27,9 +27,9 @@ class Mailbox:
         """Whose address the messages come from."""
         return SENDER
 
-    async def send(self, letter: Letter, message: EmailMessage) -> None:
+    async def send(self, mail: OutgoingMail, message: EmailMessage) -> None:
         """Write one message, whole or not at all. Raises NotTakenError."""
-        name = f"{letter.written_at:%Y%m%dT%H%M%S.%fZ}-{letter.kind}-{letter.id}.eml"
+        name = f"{mail.written_at:%Y%m%dT%H%M%S.%fZ}-{mail.kind}-{mail.id}.eml"
         try:
             content = message.as_bytes(policy=message.policy.clone(linesep="\n"))
             await asyncio.to_thread(self._write, name, content)

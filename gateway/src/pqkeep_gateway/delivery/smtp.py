@@ -19,8 +19,8 @@ from aiosmtplib import (
 
 from pqkeep_gateway.config import ConfigError, Smtp, read_private
 from pqkeep_gateway.mail.addresses import is_email
-from pqkeep_gateway.mail.letters import Letter
-from pqkeep_gateway.mail.postman import NotTakenError, RefusedError
+from pqkeep_gateway.mail.mail_delivery import NotTakenError, RefusedError
+from pqkeep_gateway.mail.outgoing_mail import OutgoingMail
 
 _FOR_GOOD = 500
 """Answers from here on are not worth another try."""
@@ -42,14 +42,14 @@ class SmtpMailer:
         """Whose address the messages come from."""
         return self._settings.sender
 
-    async def send(self, letter: Letter, message: EmailMessage) -> None:
+    async def send(self, mail: OutgoingMail, message: EmailMessage) -> None:
         """Hand one message to the server. Raises NotTakenError, RefusedError."""
         try:
             async with (
                 asyncio.timeout(self._settings.timeout_seconds),
                 self._connection() as server,
             ):
-                await server.send_message(message, sender=self.sender, recipients=[letter.to])
+                await server.send_message(message, sender=self.sender, recipients=[mail.to])
         except SMTPRecipientsRefused as refusal:
             raise _error_of(refusal.recipients[0]) from None
         except SMTPDataError as refusal:

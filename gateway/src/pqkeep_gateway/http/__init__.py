@@ -1,1 +1,1 @@
-"""The JSON API over ASGI: endpoints as rows, errors from one table, one envelope."""
+"""The machinery of the HTTP API: nothing here knows what the product does."""

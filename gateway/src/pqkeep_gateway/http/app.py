@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pqkeep_gateway.access.admission import Gatekeeper
-from pqkeep_gateway.events import Courier
+from pqkeep_gateway.access.admission import Admission
+from pqkeep_gateway.audit_events import AuditDelivery
 from pqkeep_gateway.http.cookies import Cookies
 from pqkeep_gateway.http.endpoint import Endpoint, Resource, not_found
 from pqkeep_gateway.people.step_up import StepUp
@@ -18,8 +18,8 @@ def create_app(
     api: Iterable[Endpoint],
     outside: Iterable[Endpoint],
     documents: Mapping[str, ASGIApp],
-    gatekeeper: Gatekeeper,
-    courier: Courier,
+    admission: Admission,
+    audit_delivery: AuditDelivery,
     cookies: Cookies,
     step_up: StepUp,
 ) -> ASGIApp:
@@ -32,7 +32,7 @@ def create_app(
         for endpoint in endpoints:
             by_path.setdefault(prefix + endpoint.path, {})[endpoint.method] = endpoint
     resources = {
-        path: Resource(methods, gatekeeper, courier, cookies, step_up)
+        path: Resource(methods, admission, audit_delivery, cookies, step_up)
         for path, methods in by_path.items()
     }
     fixed: dict[str, ASGIApp] = {

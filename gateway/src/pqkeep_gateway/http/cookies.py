@@ -33,7 +33,7 @@ class Cookies:
         """Return the headers' values that take them back."""
         return (self._cookie(ACCESS, "", "/", 0), self._cookie(REFRESH, "", REFRESH_PATH, 0))
 
-    def is_from_elsewhere(self, method: str, headers: Mapping[bytes, bytes]) -> bool:
+    def is_cross_site(self, method: str, headers: Mapping[bytes, bytes]) -> bool:
         """Return whether another site's page makes a browser send this, to change something.
 
         Programs send neither header; browsers send at least one, and pages cannot choose it.

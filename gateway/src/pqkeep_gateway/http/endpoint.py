@@ -15,15 +15,15 @@ from msgspec import Struct, structs
 from starlette.types import Receive, Scope, Send
 
 from pqkeep_gateway.access.admission import (
-    Gatekeeper,
+    Admission,
+    RateLimitedError,
     SuspendedError,
-    TooOftenError,
     UnknownCredentialError,
 )
 from pqkeep_gateway.access.idempotency import (
     MAX_LENGTH,
     IdempotencyKey,
-    OnceReusedError,
+    IdempotencyKeyReusedError,
     idempotency_key,
 )
 from pqkeep_gateway.access.principals import (
@@ -33,7 +33,7 @@ from pqkeep_gateway.access.principals import (
     TenantPrincipal,
 )
 from pqkeep_gateway.access.roles import PERMISSIONS, Permission
-from pqkeep_gateway.events import Asker, Courier, event
+from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.http import envelope
 from pqkeep_gateway.http.about import About
 from pqkeep_gateway.http.body import ClientGoneError, read_bytes, read_json_object
@@ -42,7 +42,7 @@ from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import (
     ApiError,
     Code,
-    once_reused,
+    idempotency_key_reused,
     too_many,
     unavailable,
     unknown_credential,
@@ -52,7 +52,7 @@ from pqkeep_gateway.people.step_up import StepUp, StepUpRequiredError
 from pqkeep_gateway.people.users import UserNotFoundError
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.keys import INSTALLATION
-from pqkeep_protocol.messages import Discreet
+from pqkeep_protocol.messages import Attribution, RedactedRepr
 
 _LOG = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ MAX_SIGNED = 512 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class JsonLines:
     """An answer that is a file of JSON lines, made while it is sent."""
 
     name: str
@@ -77,11 +77,11 @@ class WithCookies:
     cookies: tuple[str, ...] = field(repr=False)
 
 
-Given = Data | Lines | WithCookies
+Response = Data | JsonLines | WithCookies
 """What endpoints give."""
 
 
-class Signed(Discreet, Struct, frozen=True):
+class Signed(RedactedRepr, Struct, frozen=True):
     """A body as it came, and the signature that came with it."""
 
     body: bytes
@@ -93,7 +93,7 @@ _UNSIGNED = Signed(b"", "")
 Guard = Callable[[Principal, str], Awaitable[None]]
 
 
-class ApiCall(Discreet, Struct, frozen=True, kw_only=True):
+class ApiCall(RedactedRepr, Struct, frozen=True, kw_only=True):
     """One authenticated request, as an endpoint sees it."""
 
     principal: Principal
@@ -111,9 +111,9 @@ class ApiCall(Discreet, Struct, frozen=True, kw_only=True):
     """Where the endpoint takes a body with a signature."""
 
     @property
-    def asker(self) -> Asker:
+    def attribution(self) -> Attribution:
         """Who asks, for the audit log."""
-        return Asker(str(self.principal), self.request_id, self.source_address)
+        return Attribution(self.request_id, str(self.principal), self.source_address)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +122,12 @@ class Endpoint:
 
     method: str
     path: str
-    act: Callable[[ApiCall], Awaitable[Given]]
+    handler: Callable[[ApiCall], Awaitable[Response]]
     status: int = 200
     takes_body: bool = False
     is_body_of_people: bool = False
     """Whether only a signed-in person's body is read, and may be missing."""
-    minds_idempotency_key: bool = False
+    idempotent: bool = False
     """Whether asking again with the same Idempotency-Key gives the first answer again."""
     open_to_anyone: bool = False
     """Whether it may be called without a credential."""
@@ -159,8 +159,8 @@ class Resource:
     def __init__(
         self,
         endpoints: Mapping[str, Endpoint],
-        gatekeeper: Gatekeeper,
-        courier: Courier,
+        admission: Admission,
+        audit_delivery: AuditDelivery,
         cookies: Cookies,
         step_up: StepUp,
     ) -> None:
@@ -168,8 +168,8 @@ class Resource:
         self._step_up = step_up
         self._cookies = cookies
         self._endpoints = endpoints
-        self._gatekeeper = gatekeeper
-        self._courier = courier
+        self._gatekeeper = admission
+        self._courier = audit_delivery
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, whatever happens, in the envelope."""
@@ -180,11 +180,11 @@ class Resource:
             endpoint = self._endpoint(scope["method"])
             principal = await self._admit(endpoint, headers, request_id, source_address)
             if b"x-api-key" not in headers:
-                asker = Asker(str(principal), request_id, source_address)
-                await self._require_right(endpoint, principal, headers, asker)
+                attribution = Attribution(request_id, str(principal), source_address)
+                await self._require_right(endpoint, principal, headers, attribution)
             if endpoint.guard is not None:
-                asker = Asker(str(principal), request_id, source_address)
-                await self._guard(endpoint, endpoint.guard, principal, asker)
+                attribution = Attribution(request_id, str(principal), source_address)
+                await self._guard(endpoint, endpoint.guard, principal, attribution)
             signed, body = await _read_body(endpoint, principal, headers, receive)
             call = ApiCall(
                 principal=principal,
@@ -197,17 +197,17 @@ class Resource:
                 step_up_token=headers.get(b"x-step-up-token", b"").decode("latin-1"),
                 signed=signed,
             )
-            if endpoint.minds_idempotency_key:
+            if endpoint.idempotent:
                 call = _with_idempotency_key(call, scope, headers)
             data = await self._act(endpoint, call)
-            if isinstance(data, Lines):
+            if isinstance(data, JsonLines):
                 await send_lines(send, data, request_id)
             else:
                 await _send_success(send, endpoint.status, data, request_id)
         except ApiError as error:
             await send_error(send, error, request_id)
         except (
-            OnceReusedError,
+            IdempotencyKeyReusedError,
             TooManyAttemptsError,
             UnavailableError,
             UserNotFoundError,
@@ -220,32 +220,32 @@ class Resource:
             await send_error(send, ApiError(Code.INTERNAL_001, "internal error"), request_id)
 
     async def _guard(
-        self, endpoint: Endpoint, guard: Guard, principal: Principal, asker: Asker
+        self, endpoint: Endpoint, guard: Guard, principal: Principal, attribution: Attribution
     ) -> None:
         """Turn a principal away. A refusal is recorded before it is answered."""
         try:
-            await guard(principal, asker.source_address)
+            await guard(principal, attribution.source_address)
         except ApiError as error:
-            await self._record(error, endpoint, principal, asker)
+            await self._record(error, endpoint, principal, attribution)
             raise
 
-    async def _act(self, endpoint: Endpoint, call: ApiCall) -> Given:
+    async def _act(self, endpoint: Endpoint, call: ApiCall) -> Response:
         """Do what the endpoint does. A refusal is recorded before it is answered."""
         principal = call.principal
         try:
             if endpoint.needs_step_up and isinstance(principal, SessionPrincipal):
                 return await self._step_up.spend(
-                    principal, call.step_up_token, lambda: endpoint.act(call), _did_nothing
+                    principal, call.step_up_token, lambda: endpoint.handler(call), _did_nothing
                 )
-            return await endpoint.act(call)
+            return await endpoint.handler(call)
         except StepUpRequiredError:
             raise ApiError(Code.MFA_013, "prove again who you are: step up first") from None
         except ApiError as error:
-            await self._record(error, endpoint, call.principal, call.asker)
+            await self._record(error, endpoint, call.principal, call.attribution)
             raise
 
     async def _record(
-        self, error: ApiError, endpoint: Endpoint, principal: Principal, asker: Asker
+        self, error: ApiError, endpoint: Endpoint, principal: Principal, attribution: Attribution
     ) -> None:
         if error.code.status != HTTPStatus.FORBIDDEN or error.is_recorded:
             return
@@ -253,7 +253,7 @@ class Resource:
             return  # or anyone could fill the log
         tenant = principal.tenant if isinstance(principal, TenantPrincipal) else INSTALLATION
         refusal = event(
-            asker,
+            attribution,
             tenant,
             endpoint.recorded_as or endpoint.about.name.replace("_", "-"),
             outcome=error.code.code,
@@ -290,10 +290,10 @@ class Resource:
             raise unknown_credential() from None
         except SuspendedError as refusal:
             error = ApiError(Code.FORBIDDEN_001, "the tenant is suspended")
-            asker = Asker(str(refusal.principal), request_id, source_address)
-            await self._record(error, endpoint, refusal.principal, asker)
+            attribution = Attribution(request_id, str(refusal.principal), source_address)
+            await self._record(error, endpoint, refusal.principal, attribution)
             raise error from None
-        except TooOftenError as error:
+        except RateLimitedError as error:
             raise too_many("too many requests", error.limit, error.wait) from None
 
     async def _require_right(
@@ -301,10 +301,10 @@ class Resource:
         endpoint: Endpoint,
         principal: Principal,
         headers: Mapping[bytes, bytes],
-        asker: Asker,
+        attribution: Attribution,
     ) -> None:
         """Refuse what another site's page asks for, and what a person's role does not allow."""
-        if self._cookies.is_from_elsewhere(endpoint.method, headers):
+        if self._cookies.is_cross_site(endpoint.method, headers):
             error = ApiError(Code.FORBIDDEN_001, "another site's page may not ask for this")
         elif (
             isinstance(principal, SessionPrincipal)
@@ -319,17 +319,20 @@ class Resource:
             error = ApiError(Code.AUTH_MFA_001, "your organization requires a second factor")
         else:
             return
-        await self._record(error, endpoint, principal, asker)
+        await self._record(error, endpoint, principal, attribution)
         raise error
 
 
 def _answer_to(
-    refusal: OnceReusedError | TooManyAttemptsError | UnavailableError | UserNotFoundError,
+    refusal: IdempotencyKeyReusedError
+    | TooManyAttemptsError
+    | UnavailableError
+    | UserNotFoundError,
 ) -> ApiError:
     """Return what to say to what any endpoint may raise."""
     match refusal:
-        case OnceReusedError():
-            return once_reused()
+        case IdempotencyKeyReusedError():
+            return idempotency_key_reused()
         case TooManyAttemptsError(limit=limit, wait=wait):
             return too_many("too many attempts", limit, wait)
         case UnavailableError():
@@ -339,7 +342,7 @@ def _answer_to(
 
 
 def _did_nothing(error: Exception) -> bool:
-    return isinstance(error, OnceReusedError | TooManyAttemptsError) or (
+    return isinstance(error, IdempotencyKeyReusedError | TooManyAttemptsError) or (
         isinstance(error, ApiError) and error.code.status < HTTPStatus.INTERNAL_SERVER_ERROR
     )
 
@@ -403,7 +406,7 @@ async def _send_success(
     await _send(send, status, envelope.success(data, request_id), request_id, headers)
 
 
-async def send_lines(send: Send, lines: Lines, request_id: str) -> None:
+async def send_lines(send: Send, lines: JsonLines, request_id: str) -> None:
     """Answer with a file of lines, as they come.
 
     If they cannot go on, the connection is cut: a file that is whole has its last line.

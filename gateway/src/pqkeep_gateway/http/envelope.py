@@ -8,16 +8,16 @@ from msgspec import UNSET, Struct, UnsetType
 from pqkeep_gateway.http.errors import ApiError
 from pqkeep_gateway.http.text import Timestamp, timestamp
 from pqkeep_gateway.people.second_factors import Factor
-from pqkeep_protocol.messages import Discreet
+from pqkeep_protocol.messages import RedactedRepr
 
 _ENCODER = msgspec.json.Encoder()
 
 
-class Data(Discreet, Struct, frozen=True, kw_only=True):
+class Data(RedactedRepr, Struct, frozen=True, kw_only=True):
     """Base of what successes say. Each answer has its own, beside the endpoint that gives it."""
 
 
-class Success(Discreet, Struct, frozen=True):
+class Success(RedactedRepr, Struct, frozen=True):
     """The body of a success."""
 
     data: Data
@@ -25,7 +25,7 @@ class Success(Discreet, Struct, frozen=True):
     timestamp: Timestamp
 
 
-class Fault(Discreet, Struct, frozen=True):
+class Fault(RedactedRepr, Struct, frozen=True):
     """What is wrong. Programs decide by the code; the message is for people, and may change."""
 
     error_code: str
@@ -38,7 +38,7 @@ class Fault(Discreet, Struct, frozen=True):
     """Where that code comes from."""
 
 
-class Failure(Discreet, Struct, frozen=True):
+class Failure(RedactedRepr, Struct, frozen=True):
     """The body of an error."""
 
     error: Fault

@@ -138,7 +138,7 @@ REFUSALS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
         "the key's status does not allow this",
         "key_version",
     ),
-    ErrorKind.ONCE_REUSED: (
+    ErrorKind.IDEMPOTENCY_KEY_REUSED: (
         Code.CONFLICT_001,
         "the Idempotency-Key belongs to another request",
         "Idempotency-Key",
@@ -236,9 +236,9 @@ def unavailable(message: str = "a part of the service is unavailable") -> ApiErr
     return ApiError(Code.SERVICE_001, message, headers={"Retry-After": "1"})
 
 
-def once_reused() -> ApiError:
+def idempotency_key_reused() -> ApiError:
     """Return what to say where an Idempotency-Key belongs to another request."""
-    return ApiError(*REFUSALS[ErrorKind.ONCE_REUSED])
+    return ApiError(*REFUSALS[ErrorKind.IDEMPOTENCY_KEY_REUSED])
 
 
 def too_many(message: str, limit: Limit, wait: float) -> ApiError:

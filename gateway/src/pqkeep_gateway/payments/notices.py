@@ -11,8 +11,8 @@ from uuid import UUID, uuid4
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from pqkeep_gateway.access.standing import Tier
-from pqkeep_gateway.tenancy.billing import UnfitNoticeError
+from pqkeep_gateway.access.entitlements import Tier
+from pqkeep_gateway.tenancy.billing import InvalidNoticeError
 from pqkeep_gateway.tenancy.contracts import Contract, ContractStatus, Invoice
 from pqkeep_protocol.keys import TenantId
 
@@ -148,7 +148,7 @@ def read(data: bytes | Raw, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise UnfitNoticeError from None
+        raise InvalidNoticeError from None
 
 
 def tenant_of(metadata: Mapping[str, str] | None) -> TenantId | None:
@@ -167,7 +167,7 @@ def contract_of(
     Raises UnfitNoticeError for a status that is not known, and without a tier.
     """
     if tier is None or subscription.status not in STATUSES:
-        raise UnfitNoticeError
+        raise InvalidNoticeError
     status = STATUSES[subscription.status]
     if status is None:
         return None
@@ -196,7 +196,7 @@ def invoice_of(
     found = [(tiers.get(line.price, known), line.period) for line in paid.lines.data]
     tier, period = next((each for each in reversed(found) if each[0] is not None), (None, None))
     if tier is None or period is None:
-        raise UnfitNoticeError
+        raise InvalidNoticeError
     return Invoice(
         id=uuid4(),
         tenant=tenant,

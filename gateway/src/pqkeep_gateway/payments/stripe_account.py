@@ -15,8 +15,12 @@ import requests
 import stripe
 from msgspec import Struct
 
-from pqkeep_gateway.access.idempotency import IdempotencyKey, OnceReusedError, once_of
-from pqkeep_gateway.access.standing import Tier
+from pqkeep_gateway.access.entitlements import Tier
+from pqkeep_gateway.access.idempotency import (
+    IdempotencyKey,
+    IdempotencyKeyReusedError,
+    idempotency_of,
+)
 from pqkeep_gateway.config import ConfigError, StripeSettings, read_private
 from pqkeep_gateway.payments.notices import TENANT, Subscription
 from pqkeep_gateway.tenancy.billing import (
@@ -105,7 +109,7 @@ class StripeAccount:
             _LOG.error("Stripe did not answer in time")
             raise PaymentTimeoutError from None
         except stripe.IdempotencyError:
-            raise OnceReusedError from None
+            raise IdempotencyKeyReusedError from None
         except (stripe.APIConnectionError, stripe.RateLimitError) as error:
             _LOG.error("Stripe is out of reach: %s", type(error).__name__)
             raise UnavailableError from None
@@ -147,8 +151,8 @@ def _read(answer: stripe.Subscription) -> Subscription:
 
 
 def _options(key: IdempotencyKey | None) -> "RequestOptions":
-    once = once_of(key)
-    return {} if once is None else {"idempotency_key": f"pqkeep-{once.key.hex()}"}
+    idempotency = idempotency_of(key)
+    return {} if idempotency is None else {"idempotency_key": f"pqkeep-{idempotency.key.hex()}"}
 
 
 def _prices(settings: StripeSettings) -> dict[Tier, str]:

@@ -6,9 +6,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pqkeep_gateway.access.clock import Clock, date_of
-from pqkeep_gateway.access.idempotency import IdempotencyKey, once_of
-from pqkeep_gateway.access.standing import Tier
-from pqkeep_gateway.events import Asker, Courier, event
+from pqkeep_gateway.access.entitlements import Tier
+from pqkeep_gateway.access.idempotency import IdempotencyKey, idempotency_of
+from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.payments.notices import (
     Notice,
     PaidInvoice,
@@ -27,9 +27,10 @@ from pqkeep_gateway.tenancy.billing import (
     NotSubscribedError,
     SeenError,
 )
-from pqkeep_gateway.tenancy.contracts import AlreadySubscribedError, Contract, hear
+from pqkeep_gateway.tenancy.contracts import AlreadySubscribedError, Contract, apply_notice
 from pqkeep_gateway.tenancy.tenants import TenantNotFoundError, TenantStore
 from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.messages import Attribution
 
 if TYPE_CHECKING:
     from pqkeep_gateway.payments.stripe_account import StripeAccount
@@ -49,7 +50,7 @@ class StripeBilling:
         tenants: TenantStore,
         here: BuiltInBilling,
         announce_change: Callable[[], Awaitable[None]],
-        courier: Courier,
+        audit_delivery: AuditDelivery,
         clock: Clock,
     ) -> None:
         """Sell by an account at Stripe; what was sold ``here`` before is cancelled there."""
@@ -59,7 +60,7 @@ class StripeBilling:
         self._tenants = tenants
         self._here = here
         self._announce_change = announce_change
-        self._courier = courier
+        self._courier = audit_delivery
         self._clock = clock
 
     @property
@@ -68,7 +69,7 @@ class StripeBilling:
         return frozenset(self._account.prices)
 
     async def check_out(
-        self, tenant: TenantId, tier: Tier, asker: Asker, key: IdempotencyKey | None
+        self, tenant: TenantId, tier: Tier, attribution: Attribution, key: IdempotencyKey | None
     ) -> Answer:
         """Begin a checkout, or have a running subscription changed. A webhook tells what came of it."""
         earlier = await self._earlier(key)
@@ -83,9 +84,11 @@ class StripeBilling:
         else:
             await self._account.switch(running.external_id, tier, key)
             answer = Answer(running, is_pending=True)
-        return await self._answered(tenant, answer, "begin-checkout", asker, key)
+        return await self._answered(tenant, answer, "begin-checkout", attribution, key)
 
-    async def cancel(self, tenant: TenantId, asker: Asker, key: IdempotencyKey | None) -> Answer:
+    async def cancel(
+        self, tenant: TenantId, attribution: Attribution, key: IdempotencyKey | None
+    ) -> Answer:
         """Have the subscription end with its period. A webhook says that it will."""
         earlier = await self._earlier(key)
         if earlier is not None:
@@ -94,26 +97,26 @@ class StripeBilling:
         if running is None:
             raise NotSubscribedError
         if running.external_id is None:
-            return await self._here.cancel(tenant, asker, key)
+            return await self._here.cancel(tenant, attribution, key)
         if running.cancel_at_period_end:
             return Answer(running)
         await self._account.end(running.external_id, key)
         answer = Answer(running, is_pending=True)
-        return await self._answered(tenant, answer, "begin-cancellation", asker, key)
+        return await self._answered(tenant, answer, "begin-cancellation", attribution, key)
 
-    async def receive(self, payload: bytes, signature: str, asker: Asker) -> None:
+    async def receive(self, payload: bytes, signature: str, attribution: Attribution) -> None:
         """Believe a notice with a good signature, once."""
         self._account.verify(payload, signature)
         notice = read(payload, Notice)
-        asker = asker._replace(principal="stripe")
+        attribution = attribution.by("stripe")
         with suppress(SeenError):
             if notice.type.startswith(_SUBSCRIPTION):
-                await self._hear_subscription(notice, asker)
+                await self._hear_subscription(notice, attribution)
             elif notice.type == "invoice.paid":
-                await self._hear_invoice(notice, asker)
+                await self._hear_invoice(notice, attribution)
         await self._courier.deliver()
 
-    async def _hear_subscription(self, notice: Notice, asker: Asker) -> None:
+    async def _hear_subscription(self, notice: Notice, attribution: Attribution) -> None:
         subscription = read(notice.data.object, Subscription)
         tenant = await self._tenant(subscription.metadata)
         if tenant is None:
@@ -125,12 +128,12 @@ class StripeBilling:
             if said is None:
                 return
             running = await self._store.running(tenant)
-            change = hear(known, running, said)
+            change = apply_notice(known, running, said)
             if change is None:
                 _LOG.info("Stripe's %s changes nothing", notice.id)
                 return
             with suppress(ContractChangedError):
-                made = event(asker, tenant, change.operation)
+                made = event(attribution, tenant, change.operation)
                 try:
                     await self._store.apply(change, made, notice=notice.id)
                 finally:
@@ -138,7 +141,7 @@ class StripeBilling:
                 _warn_of_two(change.old, change.new)
                 return
 
-    async def _hear_invoice(self, notice: Notice, asker: Asker) -> None:
+    async def _hear_invoice(self, notice: Notice, attribution: Attribution) -> None:
         paid = read(notice.data.object, PaidInvoice)
         if paid.details is None:
             return
@@ -147,7 +150,7 @@ class StripeBilling:
             return
         known = await self._store.find(paid.details.subscription)
         line = invoice_of(paid, tenant, self._tiers, known.tier if known else None)
-        made = event(asker, tenant, "record-invoice")
+        made = event(attribution, tenant, "record-invoice")
         await self._store.add_invoice(line, made, notice.id)
 
     async def _tenant(self, metadata: Mapping[str, str] | None) -> TenantId | None:
@@ -161,7 +164,7 @@ class StripeBilling:
             return None
 
     async def _earlier(self, key: IdempotencyKey | None) -> Answer | None:
-        earlier = await self._store.earlier(once_of(key), date_of(self._clock()))
+        earlier = await self._store.earlier(idempotency_of(key), date_of(self._clock()))
         if earlier is not None:
             await self._courier.deliver()
         return earlier
@@ -171,12 +174,12 @@ class StripeBilling:
         tenant: TenantId,
         answer: Answer,
         operation: str,
-        asker: Asker,
+        attribution: Attribution,
         key: IdempotencyKey | None,
     ) -> Answer:
-        once = once_of(key)
-        kept = None if once is None else Kept(once, answer, date_of(self._clock()))
-        await self._store.keep(kept, event(asker, tenant, operation))
+        idempotency = idempotency_of(key)
+        kept = None if idempotency is None else Kept(idempotency, answer, date_of(self._clock()))
+        await self._store.keep(kept, event(attribution, tenant, operation))
         await self._courier.deliver()
         return answer
 

@@ -8,7 +8,7 @@ from pqkeep_gateway.access.rate_limit import (
     LETTERS,
     LETTERS_FROM_ADDRESS,
     Limit,
-    Windows,
+    RateLimiter,
 )
 from pqkeep_gateway.people.users import email_key
 from pqkeep_protocol.keys import TenantId
@@ -27,9 +27,9 @@ class TooManyAttemptsError(Exception):
 class Attempts:
     """Counts tries, for each account and for each address, whether they succeed or not."""
 
-    def __init__(self, windows: Windows, pepper: Pepper) -> None:
+    def __init__(self, rate_limiter: RateLimiter, pepper: Pepper) -> None:
         """Count in windows, which are told no e-mail address."""
-        self._windows = windows
+        self._windows = rate_limiter
         self._pepper = pepper
 
     async def count(self, email: str, source_address: str) -> None:

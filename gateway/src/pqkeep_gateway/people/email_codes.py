@@ -11,13 +11,14 @@ from typing import Protocol
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credentials import Pepper
 from pqkeep_gateway.access.principals import SessionPrincipal, UserId
-from pqkeep_gateway.events import Asker, Courier, event
-from pqkeep_gateway.mail.letters import Letter, LetterKind, code_of, letter
+from pqkeep_gateway.audit_events import AuditDelivery, event
+from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, code_of, mail
 from pqkeep_gateway.people.attempts import Attempts
 from pqkeep_gateway.people.second_factors import Factor, SecondFactors, WrongCodeError
 from pqkeep_gateway.people.sessions import NoSessionError, Sessions, Tokens
 from pqkeep_gateway.people.users import Account, UserStore
 from pqkeep_protocol.audit import Event
+from pqkeep_protocol.messages import Attribution
 
 LIFE = timedelta(minutes=10)
 MAX_TRIES = 5
@@ -27,7 +28,7 @@ class NoChallengeError(Exception):
     """There is no such challenge, or it is over."""
 
 
-class AppNeededError(Exception):
+class AuthenticatorRequiredError(Exception):
     """Whoever was challenged has an authenticator app, and needs it."""
 
 
@@ -38,7 +39,9 @@ class EmailCodeStore(UserStore, Protocol):
         """Return who was challenged."""
         ...
 
-    async def add_code(self, challenge: bytes, code: bytes, letter: Letter, sent: Event) -> bool:
+    async def add_code(
+        self, challenge: bytes, code: bytes, mail: OutgoingMail, sent: Event
+    ) -> bool:
         """Keep a code instead of an earlier one, if its challenge is open, and the letter.
 
         The challenge ends when the letter does.
@@ -50,7 +53,7 @@ class EmailCodeStore(UserStore, Protocol):
         ...
 
     async def choose_codes(
-        self, user: UserId, letter: Letter, chosen: Event, *, wanted: bool
+        self, user: UserId, mail: OutgoingMail, chosen: Event, *, wanted: bool
     ) -> None:
         """Keep whether somebody wants codes, with the letter."""
         ...
@@ -66,7 +69,7 @@ class EmailCodes:
         sessions: Sessions,
         attempts: Attempts,
         pepper: Pepper,
-        courier: Courier,
+        audit_delivery: AuditDelivery,
         clock: Clock,
     ) -> None:
         """Ask the second factors who has which."""
@@ -75,52 +78,54 @@ class EmailCodes:
         self._sessions = sessions
         self._attempts = attempts
         self._pepper = pepper
-        self._courier = courier
+        self._courier = audit_delivery
         self._clock = clock
 
-    async def send(self, token: str, asker: Asker) -> None:
+    async def send(self, token: str, attribution: Attribution) -> None:
         """Have a code sent to somebody who was challenged.
 
         Raises NoChallengeError, AppNeededError, TooManyAttemptsError.
         """
         challenge, account = await self._challenged(token)
         if self._factors.of(account) is not Factor.EMAIL:
-            raise AppNeededError
+            raise AuthenticatorRequiredError
         user = account.user
         await self._attempts.count_code(user.email)
-        written = letter(LetterKind.CODE, user.email, date_of(self._clock()), LIFE)
+        written = mail(MailKind.CODE, user.email, date_of(self._clock()), LIFE)
         digest = self._digest(challenge, code_of(written, self._pepper))
-        sent = event(asker._replace(principal=str(user)), user.tenant, "send-email-code")
+        sent = event(attribution.by(str(user)), user.tenant, "send-email-code")
         if not await self._store.add_code(challenge, digest, written, sent):
             raise NoChallengeError
         await self._courier.deliver()
 
-    async def answer(self, token: str, code: str, asker: Asker) -> Tokens:
+    async def answer(self, token: str, code: str, attribution: Attribution) -> Tokens:
         """Begin a session of somebody who was challenged, by the code that they were sent.
 
         Raises NoChallengeError, WrongCodeError, TooManyAttemptsError.
         """
         challenge, account = await self._challenged(token)
         user = account.user
-        await self._attempts.count(user.email, asker.source_address)
+        await self._attempts.count(user.email, attribution.source_address)
         is_right = self._factors.of(account) is Factor.EMAIL and await self._store.use_code(
             challenge, self._digest(challenge, code), date_of(self._clock()), MAX_TRIES
         )
         if not is_right:
-            await self._factors.tell_of_failure(account, asker)
+            await self._factors.tell_of_failure(account, attribution)
             raise WrongCodeError
         try:
-            return await self._sessions.begin(account, asker, by_code=True)
+            return await self._sessions.begin(account, attribution, by_code=True)
         except NoSessionError:
             raise NoChallengeError from None
 
-    async def choose(self, whose: SessionPrincipal, asker: Asker, *, wanted: bool) -> None:
+    async def choose(
+        self, whose: SessionPrincipal, attribution: Attribution, *, wanted: bool
+    ) -> None:
         """Ask for a code at every sign-in, or no longer. With an app it changes nothing."""
         account = await self._store.get(whose.user)
-        kind = LetterKind.SECOND_FACTOR_ADDED if wanted else LetterKind.SECOND_FACTOR_REMOVED
-        written = letter(kind, account.user.email, date_of(self._clock()))
+        kind = MailKind.SECOND_FACTOR_ADDED if wanted else MailKind.SECOND_FACTOR_REMOVED
+        written = mail(kind, account.user.email, date_of(self._clock()))
         chosen = event(
-            asker, whose.tenant, "enable-email-codes" if wanted else "disable-email-codes"
+            attribution, whose.tenant, "enable-email-codes" if wanted else "disable-email-codes"
         )
         await self._store.choose_codes(whose.user, written, chosen, wanted=wanted)
         await self._courier.deliver()

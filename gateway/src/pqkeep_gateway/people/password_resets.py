@@ -9,13 +9,14 @@ from typing import Protocol
 
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
-from pqkeep_gateway.events import Asker, Courier, event
-from pqkeep_gateway.mail.letters import Letter, LetterKind, letter, token_of
+from pqkeep_gateway.audit_events import AuditDelivery, event
+from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, mail, token_of
 from pqkeep_gateway.people.attempts import Attempts
 from pqkeep_gateway.people.passwords import Passwords
 from pqkeep_gateway.people.users import UserStore
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.keys import INSTALLATION
+from pqkeep_protocol.messages import Attribution
 
 LIFE = timedelta(minutes=30)
 
@@ -27,7 +28,7 @@ class NoResetError(Exception):
 class PasswordResetStore(UserStore, Protocol):
     """Where it is kept who may choose another password. All raise UnavailableError."""
 
-    async def begin(self, email: str, digest: bytes, letter: Letter, asked: Event) -> None:
+    async def begin(self, email: str, digest: bytes, mail: OutgoingMail, asked: Event) -> None:
         """Keep an address, instead of earlier ones that are the same or over, and the letter."""
         ...
 
@@ -36,7 +37,7 @@ class PasswordResetStore(UserStore, Protocol):
         ...
 
     async def complete(
-        self, digest: bytes, password_hash: str, now: datetime, asker: Asker
+        self, digest: bytes, password_hash: str, now: datetime, attribution: Attribution
     ) -> None:
         """Use a letter's token up, keep the password and end every session, in one step.
 
@@ -54,7 +55,7 @@ class PasswordResets:
         passwords: Passwords,
         attempts: Attempts,
         pepper: Pepper,
-        courier: Courier,
+        audit_delivery: AuditDelivery,
         clock: Clock,
     ) -> None:
         """Keep tokens as digests under the pepper."""
@@ -62,31 +63,31 @@ class PasswordResets:
         self._passwords = passwords
         self._attempts = attempts
         self._pepper = pepper
-        self._courier = courier
+        self._courier = audit_delivery
         self._clock = clock
 
-    async def begin(self, email: str, asker: Asker) -> None:
+    async def begin(self, email: str, attribution: Attribution) -> None:
         """Have a letter written to somebody. Raises TooManyAttemptsError.
 
         Where nobody has the address everything is done likewise, but the letter is not sent.
         """
-        await self._attempts.count_letter(email, asker.source_address)
+        await self._attempts.count_letter(email, attribution.source_address)
         account = await self._store.find(email)
-        kind = LetterKind.NOBODY if account is None else LetterKind.PASSWORD_RESET
+        kind = MailKind.NOBODY if account is None else MailKind.PASSWORD_RESET
         to = email if account is None else account.user.email
-        written = letter(kind, to, date_of(self._clock()), LIFE)
+        written = mail(kind, to, date_of(self._clock()), LIFE)
         token = token_of(written, CredentialKind.PASSWORD_RESET, self._pepper)
         tenant = INSTALLATION if account is None else account.user.tenant
-        asked = event(asker, tenant, "forgot-password")
+        asked = event(attribution, tenant, "forgot-password")
         await self._store.begin(to, self._pepper.digest(token), written, asked)
         await self._courier.deliver()
 
-    async def complete(self, token: str, new: str, asker: Asker) -> None:
+    async def complete(self, token: str, new: str, attribution: Attribution) -> None:
         """Take another password, once. Raises NoResetError, UnfitPasswordError."""
         digest, now = self._pepper.digest(token), date_of(self._clock())
         is_token = kind_of(token) is CredentialKind.PASSWORD_RESET
         if not (is_token and await self._store.is_open(digest, now)):
             raise NoResetError
         password_hash = await self._passwords.hash(new)
-        await self._store.complete(digest, password_hash, now, asker)
+        await self._store.complete(digest, password_hash, now, attribution)
         await self._courier.deliver()

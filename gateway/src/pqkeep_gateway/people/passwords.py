@@ -33,7 +33,7 @@ WAITING = 32
 _PURPOSE = "pqkeep/v1/password"
 
 
-class UnfitPasswordError(Exception):
+class InvalidPasswordError(Exception):
     """The password is not taken. The message says why, for the person who chose it."""
 
 
@@ -101,9 +101,9 @@ def hasher(costs: PasswordCosts) -> PasswordHasher:
 def require_fit(password: str) -> None:
     """Raise UnfitPasswordError unless a password can be chosen."""
     if not MIN_LENGTH <= len(password) <= MAX_LENGTH:
-        raise UnfitPasswordError(f"must have {MIN_LENGTH} to {MAX_LENGTH} characters")
+        raise InvalidPasswordError(f"must have {MIN_LENGTH} to {MAX_LENGTH} characters")
     if is_common(_normal(password)):
-        raise UnfitPasswordError("is one of those that are tried first")
+        raise InvalidPasswordError("is one of those that are tried first")
 
 
 def _hash_of_nothing(hasher: PasswordHasher) -> str:

@@ -9,13 +9,13 @@ from typing import Protocol
 
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
-from pqkeep_gateway.events import Asker
-from pqkeep_gateway.mail.letters import Letter, LetterKind, letter, token_of
+from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, mail, token_of
 from pqkeep_gateway.people.attempts import Attempts
 from pqkeep_gateway.people.passwords import Passwords
 from pqkeep_gateway.people.sessions import Sessions, Tokens
 from pqkeep_gateway.people.users import Account, User, UserStore
 from pqkeep_gateway.tenancy.tenants import Tenant, new_tenant
+from pqkeep_protocol.messages import Attribution
 
 LIFE = timedelta(hours=1)
 
@@ -27,7 +27,7 @@ class NoRegistrationError(Exception):
 class RegistrationStore(UserStore, Protocol):
     """Where addresses wait for their owners. All raise UnavailableError."""
 
-    async def begin(self, email: str, digest: bytes, letter: Letter) -> None:
+    async def begin(self, email: str, digest: bytes, mail: OutgoingMail) -> None:
         """Keep an address, instead of earlier ones that are the same or over, and the letter."""
         ...
 
@@ -36,7 +36,12 @@ class RegistrationStore(UserStore, Protocol):
         ...
 
     async def complete(
-        self, digest: bytes, tenant: Tenant, password_hash: str, now: datetime, asker: Asker
+        self,
+        digest: bytes,
+        tenant: Tenant,
+        password_hash: str,
+        now: datetime,
+        attribution: Attribution,
     ) -> Account:
         """Use a registration up and keep the tenant and its owner, in one step.
 
@@ -65,21 +70,21 @@ class Registration:
         self._pepper = pepper
         self._clock = clock
 
-    async def begin(self, email: str, asker: Asker) -> None:
+    async def begin(self, email: str, attribution: Attribution) -> None:
         """Have a letter written to an address. Raises TooManyAttemptsError.
 
         Where somebody has the address, everything is done likewise, but nobody is told the token.
         """
-        await self._attempts.count_letter(email, asker.source_address)
+        await self._attempts.count_letter(email, attribution.source_address)
         now = date_of(self._clock())
         is_taken = await self._store.find(email) is not None
-        kind = LetterKind.ALREADY_REGISTERED if is_taken else LetterKind.REGISTRATION
-        written = letter(kind, email, now, LIFE)
+        kind = MailKind.ALREADY_REGISTERED if is_taken else MailKind.REGISTRATION
+        written = mail(kind, email, now, LIFE)
         token = token_of(written, CredentialKind.REGISTRATION, self._pepper)
         await self._store.begin(email, self._pepper.digest(token), written)
 
     async def complete(
-        self, token: str, name: str, password: str, asker: Asker
+        self, token: str, name: str, password: str, attribution: Attribution
     ) -> tuple[User, Tokens]:
         """Make a tenant and its owner, and begin a session.
 
@@ -92,5 +97,5 @@ class Registration:
             raise NoRegistrationError
         password_hash = await self._passwords.hash(password)
         tenant = new_tenant(name)
-        account = await self._store.complete(digest, tenant, password_hash, now, asker)
-        return account.user, await self._sessions.begin(account, asker)
+        account = await self._store.complete(digest, tenant, password_hash, now, attribution)
+        return account.user, await self._sessions.begin(account, attribution)

@@ -18,11 +18,12 @@ from pyotp import TOTP
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, new_credential
 from pqkeep_gateway.access.principals import SessionPrincipal, UserId
-from pqkeep_gateway.events import Asker, Courier, event
-from pqkeep_gateway.mail.letters import Letter, LetterKind, letter
+from pqkeep_gateway.audit_events import AuditDelivery, event
+from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, mail
 from pqkeep_gateway.people.attempts import Attempts
 from pqkeep_gateway.people.users import Account, UserStore
 from pqkeep_protocol.audit import Event
+from pqkeep_protocol.messages import Attribution
 
 ISSUER = "pqkeep"
 STEP_SECONDS = 30
@@ -80,12 +81,12 @@ class SecondFactorStore(UserStore, Protocol):
         ...
 
     async def confirm(
-        self, user: UserId, codes: Sequence[bytes], letter: Letter, made: Event
+        self, user: UserId, codes: Sequence[bytes], mail: OutgoingMail, made: Event
     ) -> bool:
         """Let the factor hold from now on, with recovery codes' digests; False: it does already."""
         ...
 
-    async def disable(self, user: UserId, letter: Letter, made: Event) -> None:
+    async def disable(self, user: UserId, mail: OutgoingMail, made: Event) -> None:
         """Forget factor and recovery codes."""
         ...
 
@@ -94,7 +95,7 @@ class SecondFactorStore(UserStore, Protocol):
         ...
 
     async def use_recovery_code(
-        self, user: UserId, digest: bytes, letter: Letter, used: Event
+        self, user: UserId, digest: bytes, mail: OutgoingMail, used: Event
     ) -> bool:
         """Use a recovery code up, in one step, if it is there."""
         ...
@@ -120,7 +121,7 @@ class SecondFactors:
         store: SecondFactorStore,
         attempts: Attempts,
         pepper: Pepper,
-        courier: Courier,
+        audit_delivery: AuditDelivery,
         clock: Clock,
         *,
         by_email: bool,
@@ -133,7 +134,7 @@ class SecondFactors:
         self._store = store
         self._attempts = attempts
         self._pepper = pepper
-        self._courier = courier
+        self._courier = audit_delivery
         self._clock = clock
 
     async def enroll(self, whose: SessionPrincipal) -> Enrollment:
@@ -146,7 +147,9 @@ class SecondFactors:
             totp.secret, totp.provisioning_uri(name=account.user.email, issuer_name=ISSUER)
         )
 
-    async def confirm(self, whose: SessionPrincipal, code: str, asker: Asker) -> tuple[str, ...]:
+    async def confirm(
+        self, whose: SessionPrincipal, code: str, attribution: Attribution
+    ) -> tuple[str, ...]:
         """Let the factor hold; return recovery codes, this once.
 
         Raises NotEnrolledError, WrongCodeError, TooManyAttemptsError.
@@ -154,24 +157,24 @@ class SecondFactors:
         account = await self._store.get(whose.user)
         if account.totp_salt is None or account.has_mfa:
             raise NotEnrolledError
-        await self._attempts.count(account.user.email, asker.source_address)
+        await self._attempts.count(account.user.email, attribution.source_address)
         if not await self._is_right(account, code):
             raise WrongCodeError
         codes = tuple(_recovery_code() for _ in range(RECOVERY_CODES))
         digests = [self._recovery_digest(whose.user, each) for each in codes]
-        made = event(asker, whose.tenant, "enable-mfa")
-        told = self._letter(LetterKind.SECOND_FACTOR_ADDED, account)
+        made = event(attribution, whose.tenant, "enable-mfa")
+        told = self._letter(MailKind.SECOND_FACTOR_ADDED, account)
         if not await self._store.confirm(whose.user, digests, told, made):
             raise NotEnrolledError
         await self._courier.deliver()
         return codes
 
-    async def disable(self, whose: SessionPrincipal, code: str, asker: Asker) -> None:
+    async def disable(self, whose: SessionPrincipal, code: str, attribution: Attribution) -> None:
         """Do without. Raises NotEnrolledError, WrongCodeError, TooManyAttemptsError."""
         account = await self._store.get(whose.user)
-        await self.check(account, code, asker)
-        told = self._letter(LetterKind.SECOND_FACTOR_REMOVED, account)
-        await self._store.disable(whose.user, told, event(asker, whose.tenant, "disable-mfa"))
+        await self.check(account, code, attribution)
+        told = self._letter(MailKind.SECOND_FACTOR_REMOVED, account)
+        await self._store.disable(whose.user, told, event(attribution, whose.tenant, "disable-mfa"))
         await self._courier.deliver()
 
     def of(self, account: Account) -> Factor | None:
@@ -192,7 +195,7 @@ class SecondFactors:
         await self._store.challenge(account.user.id, self._pepper.digest(token), until)
         return ChallengedError(token, factor)
 
-    async def answer(self, token: str, code: str, asker: Asker) -> Account | None:
+    async def answer(self, token: str, code: str, attribution: Attribution) -> Account | None:
         """Return who answers a challenge; None where there is none.
 
         Raises WrongCodeError, TooManyAttemptsError.
@@ -202,10 +205,10 @@ class SecondFactors:
         if user is None:
             return None
         account = await self._store.get(user)
-        await self.check(account, code, asker)
+        await self.check(account, code, attribution)
         return account if await self._store.answered(digest) else None
 
-    async def check(self, account: Account, code: str, asker: Asker) -> None:
+    async def check(self, account: Account, code: str, attribution: Attribution) -> None:
         """Use a code of either kind up.
 
         Raises NotEnrolledError, WrongCodeError, TooManyAttemptsError.
@@ -213,23 +216,23 @@ class SecondFactors:
         if not account.has_mfa:
             raise NotEnrolledError
         user = account.user
-        asker = asker._replace(principal=str(user))
-        await self._attempts.count(user.email, asker.source_address)
+        attribution = attribution.by(str(user))
+        await self._attempts.count(user.email, attribution.source_address)
         if await self._is_right(account, code):
             return
         digest = self._recovery_digest(user.id, code)
-        used = event(asker, user.tenant, "use-recovery-code")
-        told = self._letter(LetterKind.RECOVERY_CODE_USED, account)
+        used = event(attribution, user.tenant, "use-recovery-code")
+        told = self._letter(MailKind.RECOVERY_CODE_USED, account)
         if await self._store.use_recovery_code(user.id, digest, told, used):
             await self._courier.deliver()
             return
-        await self.tell_of_failure(account, asker)
+        await self.tell_of_failure(account, attribution)
         raise WrongCodeError
 
-    async def tell_of_failure(self, account: Account, asker: Asker) -> None:
+    async def tell_of_failure(self, account: Account, attribution: Attribution) -> None:
         """Record that a code was wrong."""
         user = account.user
-        who = asker._replace(principal=str(user))
+        who = attribution.by(str(user))
         failed = event(who, user.tenant, "second-factor-failed", outcome="ERR_MFA_001")
         await self._courier.record(failed)
 
@@ -243,8 +246,8 @@ class SecondFactors:
                 return await self._store.accept_step(account.user.id, salt, step)
         return False
 
-    def _letter(self, kind: LetterKind, account: Account) -> Letter:
-        return letter(kind, account.user.email, date_of(self._clock()))
+    def _letter(self, kind: MailKind, account: Account) -> OutgoingMail:
+        return mail(kind, account.user.email, date_of(self._clock()))
 
     def _totp(self, user: UserId, salt: bytes) -> TOTP:
         secret = self._pepper.derive("pqkeep/v1/totp", user.bytes, salt)[:_SECRET_SIZE]

@@ -14,9 +14,10 @@ from uuid import uuid4
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of, new_credential
 from pqkeep_gateway.access.principals import SessionId, SessionPrincipal, UserId
-from pqkeep_gateway.events import Asker, Courier, event
+from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.people.users import Account
 from pqkeep_protocol.audit import Event
+from pqkeep_protocol.messages import Attribution
 
 ACCESS_LIFE = timedelta(minutes=15)
 REFRESH_LIFE = timedelta(days=7)
@@ -77,7 +78,9 @@ class SessionStore(Protocol):
         """Return whose session an access token's digest opens."""
         ...
 
-    async def refresh(self, spent: bytes, pair: Pair, now: datetime, asker: Asker) -> None:
+    async def refresh(
+        self, spent: bytes, pair: Pair, now: datetime, attribution: Attribution
+    ) -> None:
         """Put a pair in the place of the one with this refresh token, in one step.
 
         Raises NoSessionError; CopiedTokenError if the token was spent before, which has ended
@@ -97,14 +100,18 @@ class SessionStore(Protocol):
 class Sessions:
     """Begins, refreshes and ends sessions."""
 
-    def __init__(self, store: SessionStore, pepper: Pepper, courier: Courier, clock: Clock) -> None:
+    def __init__(
+        self, store: SessionStore, pepper: Pepper, audit_delivery: AuditDelivery, clock: Clock
+    ) -> None:
         """Keep tokens as digests under the pepper; time is a clock's that does not jump."""
         self._store = store
         self._pepper = pepper
-        self._courier = courier
+        self._courier = audit_delivery
         self._clock = clock
 
-    async def begin(self, account: Account, asker: Asker, *, by_code: bool = False) -> Tokens:
+    async def begin(
+        self, account: Account, attribution: Attribution, *, by_code: bool = False
+    ) -> Tokens:
         """Begin a session of somebody who has proven who they are.
 
         Raises NoSessionError if their password was changed meanwhile.
@@ -112,8 +119,10 @@ class Sessions:
         user = account.user
         now = date_of(self._clock())
         tokens, pair = self._new(now)
-        session = Session(SessionId(uuid4()), user.id, now, now, asker.source_address, by_code)
-        begun = event(asker._replace(principal=str(user)), user.tenant, "sign-in")
+        session = Session(
+            SessionId(uuid4()), user.id, now, now, attribution.source_address, by_code
+        )
+        begun = event(attribution.by(str(user)), user.tenant, "sign-in")
         await self._store.add(session, pair, account.password_hash, (begun,))
         await self._courier.deliver()
         return tokens
@@ -125,14 +134,14 @@ class Sessions:
         now = date_of(self._clock())
         return await self._store.find(self._pepper.digest(access_token), now)
 
-    async def refresh(self, refresh_token: str, asker: Asker) -> Tokens:
+    async def refresh(self, refresh_token: str, attribution: Attribution) -> Tokens:
         """Exchange a refresh token for a new pair. Raises NoSessionError."""
         if kind_of(refresh_token) is not CredentialKind.REFRESH:
             raise NoSessionError
         now = date_of(self._clock())
         tokens, pair = self._new(now)
         try:
-            await self._store.refresh(self._pepper.digest(refresh_token), pair, now, asker)
+            await self._store.refresh(self._pepper.digest(refresh_token), pair, now, attribution)
         except CopiedTokenError:
             await self._courier.deliver()
             raise
@@ -143,10 +152,10 @@ class Sessions:
         return await self._store.list(user, date_of(self._clock()))
 
     async def end(
-        self, whose: SessionPrincipal, session: SessionId, asker: Asker, operation: str
+        self, whose: SessionPrincipal, session: SessionId, attribution: Attribution, operation: str
     ) -> None:
         """End one of somebody's sessions. Raises NoSessionError."""
-        ended = event(asker, whose.tenant, operation)
+        ended = event(attribution, whose.tenant, operation)
         await self._store.end(whose.user, session, (ended,))
         await self._courier.deliver()
 

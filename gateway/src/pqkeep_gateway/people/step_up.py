@@ -12,12 +12,13 @@ from typing import Protocol, TypeVar
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of, new_credential
 from pqkeep_gateway.access.principals import SessionPrincipal, UserId
-from pqkeep_gateway.events import Asker, Courier, event
+from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.people.attempts import Attempts
 from pqkeep_gateway.people.passwords import Passwords
 from pqkeep_gateway.people.second_factors import SecondFactors, WrongCodeError
 from pqkeep_gateway.people.users import UserStore
 from pqkeep_protocol.audit import Event
+from pqkeep_protocol.messages import Attribution
 
 T = TypeVar("T")
 
@@ -59,7 +60,7 @@ class StepUp:
         passwords: Passwords,
         attempts: Attempts,
         pepper: Pepper,
-        courier: Courier,
+        audit_delivery: AuditDelivery,
         clock: Clock,
     ) -> None:
         """Ask for a code of somebody with a second factor, and for the password of others."""
@@ -69,27 +70,27 @@ class StepUp:
         self._passwords = passwords
         self._attempts = attempts
         self._pepper = pepper
-        self._courier = courier
+        self._courier = audit_delivery
         self._clock = clock
 
     async def needs_code(self, whose: SessionPrincipal) -> bool:
         """Return whether a code is asked for, or else the password."""
         return (await self._users.get(whose.user)).has_mfa
 
-    async def issue(self, whose: SessionPrincipal, proof: str, asker: Asker) -> str:
+    async def issue(self, whose: SessionPrincipal, proof: str, attribution: Attribution) -> str:
         """Return a token for a right code or password. Raises WrongCodeError, TooManyAttemptsError."""
         account = await self._users.get(whose.user)
         if account.has_mfa:
-            await self._factors.check(account, proof, asker)
+            await self._factors.check(account, proof, attribution)
         else:
-            await self._attempts.count(account.user.email, asker.source_address)
+            await self._attempts.count(account.user.email, attribution.source_address)
             if not await self._passwords.verify(account.password_hash, proof):
-                failed = event(asker, whose.tenant, "step-up-failed", outcome="ERR_MFA_001")
+                failed = event(attribution, whose.tenant, "step-up-failed", outcome="ERR_MFA_001")
                 await self._courier.record(failed)
                 raise WrongCodeError
         token = new_credential(CredentialKind.STEP_UP)
         until = date_of(self._clock()) + LIFE
-        made = event(asker, whose.tenant, "step-up")
+        made = event(attribution, whose.tenant, "step-up")
         await self._store.add(whose.user, self._pepper.digest(token), until, made)
         await self._courier.deliver()
         return token

@@ -14,10 +14,11 @@ from uuid import UUID
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.principals import OperatorPrincipal, SessionPrincipal, UserId
 from pqkeep_gateway.access.roles import PERMISSIONS, Permission, Role
-from pqkeep_gateway.events import Asker, Courier, event
+from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.people.users import User
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.messages import Attribution
 
 InvitationId = NewType("InvitationId", UUID)
 Administrator = SessionPrincipal | OperatorPrincipal
@@ -32,7 +33,7 @@ class InvitationNotFoundError(Exception):
     """No such invitation waits."""
 
 
-class NotForYouError(Exception):
+class NotPermittedError(Exception):
     """The role of whoever asks does not allow it."""
 
 
@@ -88,7 +89,7 @@ class Team:
             role = self.roles.get(by.user)
             allowed = PERMISSIONS[role] if role else frozenset()
         if Permission.TEAM not in allowed:
-            raise NotForYouError
+            raise NotPermittedError
         if Role.OWNER in roles and Permission.OWNERS not in allowed:
             raise OwnersOnlyError
 
@@ -152,10 +153,10 @@ class TeamStore(Protocol):
 class Teams:
     """Shows teams and changes them."""
 
-    def __init__(self, store: TeamStore, courier: Courier, clock: Clock) -> None:
+    def __init__(self, store: TeamStore, audit_delivery: AuditDelivery, clock: Clock) -> None:
         """Keep teams in a store."""
         self._store = store
-        self._courier = courier
+        self._courier = audit_delivery
         self._clock = clock
 
     async def members(self, tenant: TenantId) -> tuple[Member, ...]:
@@ -163,25 +164,30 @@ class Teams:
         return await self._store.members(tenant)
 
     async def change_role(
-        self, tenant: TenantId, member: UserId, role: Role, by: Administrator, asker: Asker
+        self,
+        tenant: TenantId,
+        member: UserId,
+        role: Role,
+        by: Administrator,
+        attribution: Attribution,
     ) -> Member:
         """Give somebody a role, from their next request on.
 
         Raises what Team.require_change raises.
         """
-        events = _told(asker, tenant, member, "change-role", f"role-is-{role}")
+        events = _told(attribution, tenant, member, "change-role", f"role-is-{role}")
         changed = await self._store.change_role(tenant, member, role, by, events)
         await self._courier.deliver()
         return changed
 
     async def remove(
-        self, tenant: TenantId, member: UserId, by: Administrator, asker: Asker
+        self, tenant: TenantId, member: UserId, by: Administrator, attribution: Attribution
     ) -> None:
         """Remove somebody, and end their sessions at once.
 
         Raises what Team.require_change raises.
         """
-        events = _told(asker, tenant, member, "remove-member", "membership-ended")
+        events = _told(attribution, tenant, member, "remove-member", "membership-ended")
         await self._store.remove(tenant, member, by, events)
         await self._courier.deliver()
 
@@ -190,20 +196,24 @@ class Teams:
         return await self._store.invitations(tenant, date_of(self._clock()))
 
     async def withdraw(
-        self, tenant: TenantId, invitation: InvitationId, by: Administrator, asker: Asker
+        self,
+        tenant: TenantId,
+        invitation: InvitationId,
+        by: Administrator,
+        attribution: Attribution,
     ) -> None:
         """Withdraw an invitation.
 
         Raises InvitationNotFoundError, and what Team.require_say raises.
         """
-        withdrawn = event(asker, tenant, "withdraw-invitation")
+        withdrawn = event(attribution, tenant, "withdraw-invitation")
         await self._store.withdraw(tenant, invitation, by, withdrawn)
         await self._courier.deliver()
 
 
 def _told(
-    asker: Asker, tenant: TenantId, member: UserId, done: str, happened: str
+    attribution: Attribution, tenant: TenantId, member: UserId, done: str, happened: str
 ) -> Sequence[Event]:
     """Return what somebody does, and what happens to somebody by it: a record has one person."""
-    whose = asker._replace(principal=f"user:{member}")
-    return event(asker, tenant, done), event(whose, tenant, happened)
+    whose = attribution.by(f"user:{member}")
+    return event(attribution, tenant, done), event(whose, tenant, happened)

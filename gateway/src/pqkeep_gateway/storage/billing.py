@@ -8,10 +8,10 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from pqkeep_gateway.access.standing import Tier
+from pqkeep_gateway.access.entitlements import Tier
 from pqkeep_gateway.storage.contracts import RUNNING, contract_of, put_contract
 from pqkeep_gateway.storage.database import add_unless_there, microseconds, time_of, transaction
-from pqkeep_gateway.storage.once import find_earlier, remember
+from pqkeep_gateway.storage.idempotency import find_earlier, remember
 from pqkeep_gateway.storage.outbox import put
 from pqkeep_gateway.storage.schema import BILLING_NOTICES, CONTRACTS, INVOICES, TENANTS
 from pqkeep_gateway.tenancy.billing import Answer, ContractChangedError, Kept, SeenError
@@ -19,7 +19,7 @@ from pqkeep_gateway.tenancy.contracts import Change, Contract, ContractStatus, I
 from pqkeep_gateway.tenancy.tenants import TenantStatus
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.keys import TenantId
-from pqkeep_protocol.messages import Once
+from pqkeep_protocol.messages import Idempotency
 
 REMEMBERED = timedelta(days=90)
 """How long a notice is known again: far longer than any provider repeats one."""
@@ -90,12 +90,12 @@ class SqlBilling:
         except sa.exc.IntegrityError:
             return  # the same request came twice at once
 
-    async def earlier(self, once: Once | None, now: datetime) -> Answer | None:
+    async def earlier(self, idempotency: Idempotency | None, now: datetime) -> Answer | None:
         """Return what was answered to an Idempotency-Key. Raises OnceReusedError."""
-        if once is None:
+        if idempotency is None:
             return None
         async with transaction(self._engine) as connection:
-            row = await find_earlier(connection, once, now)
+            row = await find_earlier(connection, idempotency, now)
         return None if row is None else _DECODER.decode(row.answer)
 
     async def add_invoice(self, invoice: Invoice, made: Event, notice: str) -> None:
@@ -150,7 +150,7 @@ async def _put_in_force(connection: AsyncConnection, contract: Contract, now: da
 async def _keep(connection: AsyncConnection, kept: Kept | None, made: Event) -> None:
     if kept is not None:
         answer = _ENCODER.encode(kept.answer)
-        await remember(connection, kept.once, kept.at, tenant_id=made.tenant, answer=answer)
+        await remember(connection, kept.idempotency, kept.at, tenant_id=made.tenant, answer=answer)
 
 
 def _invoice_row(invoice: Invoice) -> dict[str, object]:

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from pqkeep_gateway.access.standing import Tier
+from pqkeep_gateway.access.entitlements import Tier
 from pqkeep_gateway.storage.database import microseconds, time_of
 from pqkeep_gateway.storage.schema import CONTRACTS, TENANTS
 from pqkeep_gateway.tenancy.billing import ContractChangedError

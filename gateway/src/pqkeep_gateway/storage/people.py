@@ -8,13 +8,13 @@ from uuid import uuid4
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from pqkeep_gateway.access.entitlements import WITH_REQUIRED_MFA
 from pqkeep_gateway.access.principals import SessionId, SessionPrincipal, UserId
 from pqkeep_gateway.access.roles import Role
-from pqkeep_gateway.access.standing import WITH_REQUIRED_MFA
-from pqkeep_gateway.events import Asker, event
-from pqkeep_gateway.mail.letters import Letter
-from pqkeep_gateway.people.entry import Invitation, NoInvitationError
+from pqkeep_gateway.audit_events import event
+from pqkeep_gateway.mail.outgoing_mail import OutgoingMail
 from pqkeep_gateway.people.sessions import CopiedTokenError, NoSessionError, Pair, Session
+from pqkeep_gateway.people.sign_in import Invitation, NoInvitationError
 from pqkeep_gateway.people.team import OwnersOnlyError
 from pqkeep_gateway.people.users import (
     Account,
@@ -24,8 +24,8 @@ from pqkeep_gateway.people.users import (
     email_key,
 )
 from pqkeep_gateway.storage.database import microseconds, time_of, transaction
-from pqkeep_gateway.storage.letters import post
 from pqkeep_gateway.storage.outbox import put
+from pqkeep_gateway.storage.outgoing_mail import post
 from pqkeep_gateway.storage.schema import (
     CHALLENGES,
     INVITATIONS,
@@ -39,6 +39,7 @@ from pqkeep_gateway.storage.tenancy import STANDING, standing_of
 from pqkeep_gateway.tenancy.tenants import TenantStatus
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.messages import Attribution
 
 
 class SqlPeople:
@@ -65,7 +66,7 @@ class SqlPeople:
         self,
         invitation: Invitation,
         digest: bytes,
-        letter: Letter,
+        mail: OutgoingMail,
         made: Event,
         decides: Collection[Role],
     ) -> None:
@@ -88,13 +89,13 @@ class SqlPeople:
             .where(INVITATIONS.c.email_key == key, INVITATIONS.c.tenant_id == invitation.tenant)
             .returning(INVITATIONS.c.role, INVITATIONS.c.expires_at_us)
         )
-        now = microseconds(letter.written_at)
+        now = microseconds(mail.written_at)
         async with transaction(self._engine) as connection:
             replaced = (await connection.execute(replace)).all()
             if any(row.expires_at_us > now and row.role not in decides for row in replaced):
                 raise OwnersOnlyError
             await connection.execute(sa.insert(INVITATIONS), row)
-            await post(connection, letter)
+            await post(connection, mail)
             await put(connection, (made,))
 
     async def invited(self, digest: bytes, now: datetime) -> bool:
@@ -104,7 +105,7 @@ class SqlPeople:
             return (await connection.execute(query)).one_or_none() is not None
 
     async def accept(
-        self, digest: bytes, password_hash: str, now: datetime, asker: Asker
+        self, digest: bytes, password_hash: str, now: datetime, attribution: Attribution
     ) -> Account:
         """Use an invitation up and keep the person. Raises NoInvitationError, EmailTakenError."""
         use_up = sa.delete(INVITATIONS).where(_open(digest, now)).returning(INVITATIONS)
@@ -118,9 +119,7 @@ class SqlPeople:
                 )
                 account = Account(user, password_hash)
                 await connection.execute(sa.insert(USERS), user_row(account))
-                joined = event(
-                    asker._replace(principal=str(user)), user.tenant, "accept-invitation"
-                )
+                joined = event(attribution.by(str(user)), user.tenant, "accept-invitation")
                 await put(connection, (joined,))
         except sa.exc.IntegrityError:
             raise EmailTakenError from None
@@ -136,12 +135,12 @@ class SqlPeople:
             return (await connection.execute(renew)).rowcount == 1
 
     async def change_password(
-        self, user: UserId, password_hash: str, letter: Letter, changed: Event
+        self, user: UserId, password_hash: str, mail: OutgoingMail, changed: Event
     ) -> None:
         """Keep another password, and end what the old one began."""
         async with transaction(self._engine) as connection:
-            await set_password(connection, user, letter.to, password_hash)
-            await post(connection, letter)
+            await set_password(connection, user, mail.to, password_hash)
+            await post(connection, mail)
             await put(connection, (changed,))
 
     async def _one(self, which: sa.ColumnElement[bool]) -> Account | None:
@@ -209,7 +208,7 @@ class SqlSessions:
             return None
         return SessionPrincipal(
             tenant=TenantId(row.tenant_id),
-            standing=standing_of(row),
+            entitlements=standing_of(row),
             user=UserId(row.user_id),
             role=Role(row.role),
             session=SessionId(row.session_id),
@@ -217,7 +216,9 @@ class SqlSessions:
             must_enroll=must_enroll(row) and not row.by_code,
         )
 
-    async def refresh(self, spent: bytes, pair: Pair, now: datetime, asker: Asker) -> None:
+    async def refresh(
+        self, spent: bytes, pair: Pair, now: datetime, attribution: Attribution
+    ) -> None:
         """Put a pair in the place of the one with this refresh token. Raises NoSessionError."""
         now_us = microseconds(now)
         exchange = (
@@ -240,7 +241,7 @@ class SqlSessions:
                 await connection.execute(sa.delete(SPENT_TOKENS).where(old))
                 await connection.execute(sa.insert(SPENT_TOKENS), row)
                 return
-            was_copied = await _end_copied(connection, spent, asker)
+            was_copied = await _end_copied(connection, spent, attribution)
         raise CopiedTokenError if was_copied else NoSessionError
 
     async def list(self, user: UserId, now: datetime) -> tuple[Session, ...]:
@@ -274,7 +275,7 @@ async def end_sessions(connection: AsyncConnection, which: sa.ColumnElement[bool
     return bool(ids)
 
 
-async def _end_copied(connection: AsyncConnection, spent: bytes, asker: Asker) -> bool:
+async def _end_copied(connection: AsyncConnection, spent: bytes, attribution: Attribution) -> bool:
     """End the session of a token that was spent before: somebody else has it too."""
     query = (
         sa.select(SESSIONS.c.id, USERS.c.id.label("user_id"), USERS.c.tenant_id)
@@ -286,7 +287,7 @@ async def _end_copied(connection: AsyncConnection, spent: bytes, asker: Asker) -
     if row is None or not await end_sessions(connection, SESSIONS.c.id == row.id):
         return False
     told = event(
-        asker._replace(principal=f"user:{row.user_id}"),
+        attribution.by(f"user:{row.user_id}"),
         TenantId(row.tenant_id),
         "refresh-token-reused",
         outcome="ERR_AUTH_001",

@@ -243,7 +243,7 @@ LETTERS = Table(
     Column("due_us", BigInteger, nullable=False, index=True),
     Column("tries", Integer, nullable=False),
 )
-"""Letters on their way; see pqkeep_gateway.mail.letters. ``due_us``: when to try again."""
+"""Letters on their way; see pqkeep_gateway.mail.outgoing_mail. ``due_us``: when to try again."""
 
 OF_A_USER = tuple(table for table in METADATA.tables.values() if "user_id" in table.c)
 """What is one person's, and goes with them."""

@@ -7,11 +7,11 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.principals import UserId
-from pqkeep_gateway.mail.letters import Letter
+from pqkeep_gateway.mail.outgoing_mail import OutgoingMail
 from pqkeep_gateway.people.second_factors import AlreadyEnrolledError
 from pqkeep_gateway.storage.database import microseconds, transaction
-from pqkeep_gateway.storage.letters import post
 from pqkeep_gateway.storage.outbox import put
+from pqkeep_gateway.storage.outgoing_mail import post
 from pqkeep_gateway.storage.people import SqlPeople, lock_user
 from pqkeep_gateway.storage.schema import CHALLENGES, RECOVERY_CODES, STEP_UP_TOKENS, USERS
 from pqkeep_protocol.audit import Event
@@ -32,7 +32,7 @@ class SqlSecondFactors(SqlPeople):
                 raise AlreadyEnrolledError
 
     async def confirm(
-        self, user: UserId, codes: Sequence[bytes], letter: Letter, made: Event
+        self, user: UserId, codes: Sequence[bytes], mail: OutgoingMail, made: Event
     ) -> bool:
         """Let the factor hold from now on, with recovery codes' digests."""
         confirm = (
@@ -45,11 +45,11 @@ class SqlSecondFactors(SqlPeople):
             if (await connection.execute(confirm)).rowcount == 0:
                 return False
             await connection.execute(sa.insert(RECOVERY_CODES), rows)
-            await post(connection, letter)
+            await post(connection, mail)
             await put(connection, (made,))
         return True
 
-    async def disable(self, user: UserId, letter: Letter, made: Event) -> None:
+    async def disable(self, user: UserId, mail: OutgoingMail, made: Event) -> None:
         """Forget factor and recovery codes."""
         disable = (
             sa.update(USERS)
@@ -61,7 +61,7 @@ class SqlSecondFactors(SqlPeople):
             await connection.execute(
                 sa.delete(RECOVERY_CODES).where(RECOVERY_CODES.c.user_id == user)
             )
-            await post(connection, letter)
+            await post(connection, mail)
             await put(connection, (made,))
 
     async def accept_step(self, user: UserId, salt: bytes, step: int) -> bool:
@@ -76,7 +76,7 @@ class SqlSecondFactors(SqlPeople):
             return (await connection.execute(accept)).rowcount == 1
 
     async def use_recovery_code(
-        self, user: UserId, digest: bytes, letter: Letter, used: Event
+        self, user: UserId, digest: bytes, mail: OutgoingMail, used: Event
     ) -> bool:
         """Use a recovery code up, if it is there."""
         use = sa.delete(RECOVERY_CODES).where(
@@ -85,7 +85,7 @@ class SqlSecondFactors(SqlPeople):
         async with transaction(self._engine) as connection:
             if (await connection.execute(use)).rowcount == 0:
                 return False
-            await post(connection, letter)
+            await post(connection, mail)
             await put(connection, (used,))
         return True
 
@@ -112,18 +112,20 @@ class SqlSecondFactors(SqlPeople):
         async with transaction(self._engine) as connection:
             return (await connection.execute(answered)).rowcount == 1
 
-    async def add_code(self, challenge: bytes, code: bytes, letter: Letter, sent: Event) -> bool:
+    async def add_code(
+        self, challenge: bytes, code: bytes, mail: OutgoingMail, sent: Event
+    ) -> bool:
         """Keep a code instead of an earlier one, if its challenge is open, and the letter."""
-        is_open = CHALLENGES.c.until_us > microseconds(letter.written_at)
+        is_open = CHALLENGES.c.until_us > microseconds(mail.written_at)
         add = (
             sa.update(CHALLENGES)
             .where(CHALLENGES.c.digest == challenge, is_open)
-            .values(code=code, code_tries=0, until_us=microseconds(letter.until))
+            .values(code=code, code_tries=0, until_us=microseconds(mail.until))
         )
         async with transaction(self._engine) as connection:
             if (await connection.execute(add)).rowcount == 0:
                 return False
-            await post(connection, letter)
+            await post(connection, mail)
             await put(connection, (sent,))
         return True
 
@@ -148,13 +150,13 @@ class SqlSecondFactors(SqlPeople):
             return (await connection.execute(use_up)).rowcount == 1
 
     async def choose_codes(
-        self, user: UserId, letter: Letter, chosen: Event, *, wanted: bool
+        self, user: UserId, mail: OutgoingMail, chosen: Event, *, wanted: bool
     ) -> None:
         """Keep whether somebody wants codes, with the letter."""
         choose = sa.update(USERS).where(USERS.c.id == user).values(email_codes=wanted)
         async with transaction(self._engine) as connection:
             await connection.execute(choose)
-            await post(connection, letter)
+            await post(connection, mail)
             await put(connection, (chosen,))
 
 

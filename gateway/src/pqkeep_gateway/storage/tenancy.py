@@ -9,12 +9,12 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from pqkeep_gateway.access.authentication import Found
+from pqkeep_gateway.access.entitlements import Entitlements, Subscription, Tier
 from pqkeep_gateway.access.principals import ApiKeyPrincipal
-from pqkeep_gateway.access.standing import Standing, Subscription, Tier
-from pqkeep_gateway.events import Asker, event
+from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.storage.contracts import end_contract
 from pqkeep_gateway.storage.database import microseconds, time_of, transaction
-from pqkeep_gateway.storage.once import find_earlier, remember
+from pqkeep_gateway.storage.idempotency import find_earlier, remember
 from pqkeep_gateway.storage.outbox import put
 from pqkeep_gateway.storage.schema import API_KEYS, TENANTS
 from pqkeep_gateway.tenancy.api_keys import (
@@ -35,7 +35,7 @@ from pqkeep_gateway.tenancy.tenants import (
 )
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.keys import TenantId
-from pqkeep_protocol.messages import Once
+from pqkeep_protocol.messages import Attribution, Idempotency
 
 
 class SqlTenants:
@@ -45,30 +45,32 @@ class SqlTenants:
         """Use an open database."""
         self._engine = engine
 
-    async def add(self, tenant: Tenant, made: Event, once: Once | None = None) -> Tenant:
+    async def add(
+        self, tenant: Tenant, made: Event, idempotency: Idempotency | None = None
+    ) -> Tenant:
         """Keep a new tenant and its event. Raises NameTakenError, OnceReusedError."""
-        earlier = await self._earlier(tenant, once)
+        earlier = await self._earlier(tenant, idempotency)
         if earlier is not None:
             return earlier
         try:
             async with transaction(self._engine) as connection:
                 await connection.execute(sa.insert(TENANTS), tenant_row(tenant))
                 await put(connection, (made,))
-                if once is not None:
-                    await remember(connection, once, tenant.created_at, tenant_id=tenant.id)
+                if idempotency is not None:
+                    await remember(connection, idempotency, tenant.created_at, tenant_id=tenant.id)
         except sa.exc.IntegrityError:
             # The name is taken: perhaps by the same request, which came twice at once.
-            earlier = await self._earlier(tenant, once)
+            earlier = await self._earlier(tenant, idempotency)
             if earlier is None:
                 raise NameTakenError from None
             return earlier
         return tenant
 
-    async def _earlier(self, tenant: Tenant, once: Once | None) -> Tenant | None:
-        if once is None:
+    async def _earlier(self, tenant: Tenant, idempotency: Idempotency | None) -> Tenant | None:
+        if idempotency is None:
             return None
         async with transaction(self._engine) as connection:
-            earlier = await find_earlier(connection, once, tenant.created_at)
+            earlier = await find_earlier(connection, idempotency, tenant.created_at)
             if earlier is None:
                 return None
             query = sa.select(TENANTS.c.created_at_us).where(TENANTS.c.id == earlier.tenant_id)
@@ -131,19 +133,24 @@ class SqlApiKeys:
         self._engine = engine
 
     async def add(
-        self, tenant: TenantId, draft: Draft, quota: int, asker: Asker, once: Once | None = None
+        self,
+        tenant: TenantId,
+        draft: Draft,
+        quota: int,
+        attribution: Attribution,
+        idempotency: Idempotency | None = None,
     ) -> Kept:
         """Keep a new API key under the next version. Raises QuotaReachedError, OnceReusedError."""
         async with transaction(self._engine) as connection:
             await _lock(connection, tenant)
-            earlier = await _kept_earlier(connection, once, draft)
+            earlier = await _kept_earlier(connection, idempotency, draft)
             if earlier is not None:
                 return earlier
             count = sa.select(sa.func.count()).where(_of(tenant), _ACTIVE)
             if (await connection.execute(count)).scalar_one() >= quota:
                 raise QuotaReachedError
-            kept = await _add(connection, tenant, draft, None, once)
-            await _tell(connection, asker, tenant, "create-api-key", kept.metadata.version)
+            kept = await _add(connection, tenant, draft, None, idempotency)
+            await _tell(connection, attribution, tenant, "create-api-key", kept.metadata.version)
             return kept
 
     async def list(self, tenant: TenantId) -> tuple[ApiKey, ...]:
@@ -158,8 +165,8 @@ class SqlApiKeys:
         version: int | None,
         draft: Draft,
         accepted_until: datetime,
-        asker: Asker,
-        once: Once | None = None,
+        attribution: Attribution,
+        idempotency: Idempotency | None = None,
     ) -> Kept:
         """Revoke a version and keep a new API key, in one step.
 
@@ -167,7 +174,7 @@ class SqlApiKeys:
         """
         async with transaction(self._engine) as connection:
             await _lock(connection, tenant)
-            earlier = await _kept_earlier(connection, once, draft)
+            earlier = await _kept_earlier(connection, idempotency, draft)
             if earlier is not None:
                 return earlier
             if version is None:
@@ -184,11 +191,13 @@ class SqlApiKeys:
                 }
                 if (await connection.execute(revoke.values(values))).rowcount == 0:
                     raise AlreadyRotatedError
-            kept = await _add(connection, tenant, draft, version, once)
-            await _tell(connection, asker, tenant, "rotate-api-key", kept.metadata.version)
+            kept = await _add(connection, tenant, draft, version, idempotency)
+            await _tell(connection, attribution, tenant, "rotate-api-key", kept.metadata.version)
             return kept
 
-    async def revoke(self, tenant: TenantId, version: int, now: datetime, asker: Asker) -> ApiKey:
+    async def revoke(
+        self, tenant: TenantId, version: int, now: datetime, attribution: Attribution
+    ) -> ApiKey:
         """Accept a version no longer. Raises ApiKeyNotFoundError."""
         this = sa.and_(_of(tenant), API_KEYS.c.version == version)
         values = {"status": ApiKeyStatus.REVOKED, "revoked_at_us": microseconds(now)}
@@ -198,7 +207,7 @@ class SqlApiKeys:
             await connection.execute(sa.update(API_KEYS).where(this).values(accepted_until_us=None))
             row = (await connection.execute(sa.select(API_KEYS).where(this))).one_or_none()
             if row is not None:
-                await _tell(connection, asker, tenant, "revoke-api-key", version)
+                await _tell(connection, attribution, tenant, "revoke-api-key", version)
         if row is None:
             raise ApiKeyNotFoundError
         return _api_key(row)
@@ -220,7 +229,7 @@ class SqlApiKeys:
         until = row.accepted_until_us
         principal = ApiKeyPrincipal(
             tenant=TenantId(row.tenant_id),
-            standing=standing_of(row),
+            entitlements=standing_of(row),
             api_key_version=row.version,
             suspended=row.tenant_status != TenantStatus.ACTIVE,
         )
@@ -236,9 +245,9 @@ def tenant_row(tenant: Tenant) -> dict[str, object]:
     return {
         "id": tenant.id,
         "name": tenant.name,
-        "tier": tenant.standing.tier,
-        "subscription": tenant.standing.subscription,
-        "requests_per_minute": tenant.standing.requests_per_minute,
+        "tier": tenant.entitlements.tier,
+        "subscription": tenant.entitlements.subscription,
+        "requests_per_minute": tenant.entitlements.requests_per_minute,
         "status": tenant.status,
         "created_at_us": microseconds(tenant.created_at),
         "updated_at_us": microseconds(tenant.updated_at),
@@ -257,9 +266,13 @@ async def _lock(connection: AsyncConnection, tenant: TenantId) -> None:
 
 
 async def _tell(
-    connection: AsyncConnection, asker: Asker, tenant: TenantId, operation: str, version: int
+    connection: AsyncConnection,
+    attribution: Attribution,
+    tenant: TenantId,
+    operation: str,
+    version: int,
 ) -> None:
-    await put(connection, (event(asker, tenant, operation, key_version=version),))
+    await put(connection, (event(attribution, tenant, operation, key_version=version),))
 
 
 async def _add(
@@ -267,7 +280,7 @@ async def _add(
     tenant: TenantId,
     draft: Draft,
     revoked: int | None,
-    once: Once | None,
+    idempotency: Idempotency | None,
 ) -> Kept:
     newest = sa.select(sa.func.max(API_KEYS.c.version)).where(_of(tenant))
     version = ((await connection.execute(newest)).scalar() or 0) + 1
@@ -280,10 +293,10 @@ async def _add(
         "created_at_us": microseconds(draft.created_at),
     }
     await connection.execute(sa.insert(API_KEYS), row)
-    if once is not None:
+    if idempotency is not None:
         await remember(
             connection,
-            once,
+            idempotency,
             draft.created_at,
             tenant_id=tenant,
             api_key_version=version,
@@ -295,10 +308,14 @@ async def _add(
 
 
 async def _kept_earlier(
-    connection: AsyncConnection, once: Once | None, draft: Draft
+    connection: AsyncConnection, idempotency: Idempotency | None, draft: Draft
 ) -> Kept | None:
     """Return what was kept with an Idempotency-Key before, as it was then."""
-    earlier = None if once is None else await find_earlier(connection, once, draft.created_at)
+    earlier = (
+        None
+        if idempotency is None
+        else await find_earlier(connection, idempotency, draft.created_at)
+    )
     if earlier is None:
         return None
     query = sa.select(API_KEYS).where(
@@ -313,16 +330,16 @@ def _tenant(row: sa.Row[Any]) -> Tenant:
     return Tenant(
         id=TenantId(row.id),
         name=row.name,
-        standing=standing_of(row),
+        entitlements=standing_of(row),
         status=TenantStatus(row.status),
         created_at=time_of(row.created_at_us),
         updated_at=time_of(row.updated_at_us),
     )
 
 
-def standing_of(row: Any) -> Standing:
+def standing_of(row: Any) -> Entitlements:
     """Return what a row says of it, in the columns STANDING."""
-    return Standing(Tier(row.tier), Subscription(row.subscription), row.requests_per_minute)
+    return Entitlements(Tier(row.tier), Subscription(row.subscription), row.requests_per_minute)
 
 
 def _api_key(row: sa.Row[Any]) -> ApiKey:

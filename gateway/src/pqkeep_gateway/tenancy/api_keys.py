@@ -9,12 +9,12 @@ from typing import Protocol
 
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, new_credential
-from pqkeep_gateway.access.idempotency import IdempotencyKey, once_of
-from pqkeep_gateway.events import Asker, Courier
+from pqkeep_gateway.access.idempotency import IdempotencyKey, idempotency_of
+from pqkeep_gateway.audit_events import AuditDelivery
 from pqkeep_gateway.tenancy.plans import Plans
 from pqkeep_gateway.tenancy.tenants import Tenant
 from pqkeep_protocol.keys import TenantId
-from pqkeep_protocol.messages import Once
+from pqkeep_protocol.messages import Attribution, Idempotency
 
 SALT_SIZE = 16
 
@@ -84,7 +84,12 @@ class ApiKeyStore(Protocol):
     """
 
     async def add(
-        self, tenant: TenantId, draft: Draft, quota: int, asker: Asker, once: Once | None = None
+        self,
+        tenant: TenantId,
+        draft: Draft,
+        quota: int,
+        attribution: Attribution,
+        idempotency: Idempotency | None = None,
     ) -> Kept:
         """Keep a new API key under the next version.
 
@@ -102,8 +107,8 @@ class ApiKeyStore(Protocol):
         version: int | None,
         draft: Draft,
         accepted_until: datetime,
-        asker: Asker,
-        once: Once | None = None,
+        attribution: Attribution,
+        idempotency: Idempotency | None = None,
     ) -> Kept:
         """Revoke a version (None: the newest active) and keep a new API key, in one step.
 
@@ -111,7 +116,9 @@ class ApiKeyStore(Protocol):
         """
         ...
 
-    async def revoke(self, tenant: TenantId, version: int, now: datetime, asker: Asker) -> ApiKey:
+    async def revoke(
+        self, tenant: TenantId, version: int, now: datetime, attribution: Attribution
+    ) -> ApiKey:
         """Accept a version no longer. Raises ApiKeyNotFoundError."""
         ...
 
@@ -125,7 +132,7 @@ class ApiKeys:
         plans: Plans,
         pepper: Pepper,
         announce_change: Callable[[], Awaitable[None]],
-        courier: Courier,
+        audit_delivery: AuditDelivery,
         overlap: timedelta,
         clock: Clock,
     ) -> None:
@@ -138,18 +145,21 @@ class ApiKeys:
         self._plans = plans
         self._pepper = pepper
         self._announce_change = announce_change
-        self._courier = courier
+        self._courier = audit_delivery
         self._overlap = overlap
         self._clock = clock
 
     async def create(
-        self, tenant: Tenant, asker: Asker, idempotency_key: IdempotencyKey | None = None
+        self,
+        tenant: Tenant,
+        attribution: Attribution,
+        idempotency_key: IdempotencyKey | None = None,
     ) -> NewApiKey:
         """Make one more API key. Raises QuotaReachedError, OnceReusedError."""
         plaintext, draft = self._draft(tenant.id, idempotency_key)
-        quota = self._plans[tenant.standing.tier_in_force].api_keys
-        once = once_of(idempotency_key)
-        kept = await self._store.add(tenant.id, draft, quota, asker, once)
+        quota = self._plans[tenant.entitlements.effective_tier].api_keys
+        idempotency = idempotency_of(idempotency_key)
+        kept = await self._store.add(tenant.id, draft, quota, attribution, idempotency)
         await self._courier.deliver()
         return self._shown(tenant.id, plaintext, draft, kept, idempotency_key)
 
@@ -161,7 +171,7 @@ class ApiKeys:
         self,
         tenant: TenantId,
         version: int | None,
-        asker: Asker,
+        attribution: Attribution,
         idempotency_key: IdempotencyKey | None = None,
     ) -> tuple[NewApiKey, int | None]:
         """Put a new API key in a version's place (None: the newest active one's).
@@ -170,19 +180,19 @@ class ApiKeys:
         """
         plaintext, draft = self._draft(tenant, idempotency_key)
         until = draft.created_at + self._overlap
-        once = once_of(idempotency_key)
+        idempotency = idempotency_of(idempotency_key)
         try:
-            kept = await self._store.rotate(tenant, version, draft, until, asker, once)
+            kept = await self._store.rotate(tenant, version, draft, until, attribution, idempotency)
         finally:
             await self._announce_change()
         await self._courier.deliver()
         return self._shown(tenant, plaintext, draft, kept, idempotency_key), kept.revoked
 
-    async def revoke(self, tenant: TenantId, version: int, asker: Asker) -> ApiKey:
+    async def revoke(self, tenant: TenantId, version: int, attribution: Attribution) -> ApiKey:
         """Accept a version no longer, from now on. Raises ApiKeyNotFoundError."""
         now = date_of(self._clock())
         try:
-            revoked = await self._store.revoke(tenant, version, now, asker)
+            revoked = await self._store.revoke(tenant, version, now, attribution)
         finally:
             await self._announce_change()
         await self._courier.deliver()

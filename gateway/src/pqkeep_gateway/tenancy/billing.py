@@ -11,9 +11,9 @@ from datetime import datetime
 from typing import Protocol
 
 from pqkeep_gateway.access.clock import Clock, date_of
-from pqkeep_gateway.access.idempotency import IdempotencyKey, once_of
-from pqkeep_gateway.access.standing import Tier
-from pqkeep_gateway.events import Asker, Courier, event
+from pqkeep_gateway.access.entitlements import Tier
+from pqkeep_gateway.access.idempotency import IdempotencyKey, idempotency_of
+from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.tenancy.contracts import (
     Change,
     Contract,
@@ -26,11 +26,11 @@ from pqkeep_gateway.tenancy.contracts import (
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.keys import TenantId
-from pqkeep_protocol.messages import Once
+from pqkeep_protocol.messages import Attribution, Idempotency
 
 SETTLE_SECONDS = 5.0
 """How long after its end a period is settled."""
-_OURSELVES = Asker("gateway", "", "")
+_OURSELVES = Attribution("", "gateway", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Answer:
 class Kept:
     """An answer that is given again to whoever asks again with the same Idempotency-Key."""
 
-    once: Once
+    idempotency: Idempotency
     answer: Answer
     at: datetime
 
@@ -78,7 +78,7 @@ class BadSignatureError(Exception):
     """A notice is not from whom it says it is from, or is too old."""
 
 
-class UnfitNoticeError(Exception):
+class InvalidNoticeError(Exception):
     """A notice is genuine, and not understood. It should come again when that is mended."""
 
 
@@ -113,7 +113,7 @@ class BillingStore(Protocol):
         """Keep an answer, unless there is one to its key, and the event."""
         ...
 
-    async def earlier(self, once: Once | None, now: datetime) -> Answer | None:
+    async def earlier(self, idempotency: Idempotency | None, now: datetime) -> Answer | None:
         """Return what was answered to an Idempotency-Key. Raises OnceReusedError."""
         ...
 
@@ -135,7 +135,7 @@ class BillingProvider(Protocol):
         ...
 
     async def check_out(
-        self, tenant: TenantId, tier: Tier, asker: Asker, key: IdempotencyKey | None
+        self, tenant: TenantId, tier: Tier, attribution: Attribution, key: IdempotencyKey | None
     ) -> Answer:
         """Subscribe to a tier that is sold, change to it, or go on with what was cancelled.
 
@@ -143,7 +143,9 @@ class BillingProvider(Protocol):
         """
         ...
 
-    async def cancel(self, tenant: TenantId, asker: Asker, key: IdempotencyKey | None) -> Answer:
+    async def cancel(
+        self, tenant: TenantId, attribution: Attribution, key: IdempotencyKey | None
+    ) -> Answer:
         """Let the subscription end with its period.
 
         Raises NotSubscribedError, BilledElsewhereError, OnceReusedError.
@@ -154,7 +156,7 @@ class BillingProvider(Protocol):
 class NoticeInbox(Protocol):
     """Takes what an external provider says by itself."""
 
-    async def receive(self, payload: bytes, signature: str, asker: Asker) -> None:
+    async def receive(self, payload: bytes, signature: str, attribution: Attribution) -> None:
         """Believe a notice with a good signature, once.
 
         Raises BadSignatureError, UnfitNoticeError, UnavailableError.
@@ -171,7 +173,7 @@ class BuiltInBilling:
         prices: Prices,
         sold: frozenset[Tier],
         announce_change: Callable[[], Awaitable[None]],
-        courier: Courier,
+        audit_delivery: AuditDelivery,
         clock: Clock,
     ) -> None:
         """Take the prices of all tiers; ``announce_change`` is called after each change."""
@@ -179,7 +181,7 @@ class BuiltInBilling:
         self._prices = prices
         self._sold = sold
         self._announce_change = announce_change
-        self._courier = courier
+        self._courier = audit_delivery
         self._clock = clock
 
     @property
@@ -188,16 +190,18 @@ class BuiltInBilling:
         return self._sold
 
     async def check_out(
-        self, tenant: TenantId, tier: Tier, asker: Asker, key: IdempotencyKey | None
+        self, tenant: TenantId, tier: Tier, attribution: Attribution, key: IdempotencyKey | None
     ) -> Answer:
         """Subscribe at once."""
 
         def change(old: Contract | None, now: datetime) -> Change:
             return buy(old, tenant, tier, self._prices, now)
 
-        return await self._change(tenant, change, asker, key)
+        return await self._change(tenant, change, attribution, key)
 
-    async def cancel(self, tenant: TenantId, asker: Asker, key: IdempotencyKey | None) -> Answer:
+    async def cancel(
+        self, tenant: TenantId, attribution: Attribution, key: IdempotencyKey | None
+    ) -> Answer:
         """Let the subscription end with its period."""
 
         def change(old: Contract | None, now: datetime) -> Change | None:
@@ -205,7 +209,7 @@ class BuiltInBilling:
                 raise NotSubscribedError
             return None if old.cancel_at_period_end else cancel(old, now)
 
-        return await self._change(tenant, change, asker, key)
+        return await self._change(tenant, change, attribution, key)
 
     async def run(self) -> None:
         """End and renew what is due, until cancelled."""
@@ -223,15 +227,17 @@ class BuiltInBilling:
         self,
         tenant: TenantId,
         change_of: Callable[[Contract | None, datetime], Change | None],
-        asker: Asker,
+        attribution: Attribution,
         key: IdempotencyKey | None,
     ) -> Answer:
         """Change a tenant's contract, on whatever it is by then; None: leave it as it is."""
-        once = once_of(key)
+        idempotency = idempotency_of(key)
         while True:
             now = self._now()
             old = await self._store.running(tenant)
-            earlier = await self._store.earlier(once, now)  # after: what made ``old`` is found
+            earlier = await self._store.earlier(
+                idempotency, now
+            )  # after: what made ``old`` is found
             if earlier is not None:
                 await self._courier.deliver()
                 return earlier
@@ -242,9 +248,9 @@ class BuiltInBilling:
             if change is None:
                 return Answer(old)
             answer = Answer(change.new)
-            kept = None if once is None else Kept(once, answer, now)
+            kept = None if idempotency is None else Kept(idempotency, answer, now)
             with suppress(ContractChangedError):
-                await self._apply(change, asker, kept)
+                await self._apply(change, attribution, kept)
                 await self._courier.deliver()
                 return answer
 
@@ -253,8 +259,10 @@ class BuiltInBilling:
         with suppress(ContractChangedError):  # somebody else was first
             await self._apply(change, _OURSELVES)
 
-    async def _apply(self, change: Change, asker: Asker, kept: Kept | None = None) -> None:
-        made = event(asker, change.new.tenant, change.operation)
+    async def _apply(
+        self, change: Change, attribution: Attribution, kept: Kept | None = None
+    ) -> None:
+        made = event(attribution, change.new.tenant, change.operation)
         try:
             await self._store.apply(change, made, kept)
         finally:

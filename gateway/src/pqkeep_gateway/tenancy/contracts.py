@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from uuid import UUID, uuid4
 
-from pqkeep_gateway.access.standing import Subscription, Tier
+from pqkeep_gateway.access.entitlements import Subscription, Tier
 from pqkeep_protocol.keys import TenantId
 
 CURRENCY = "usd"
@@ -133,7 +133,7 @@ def settle(old: Contract, prices: Prices, now: datetime) -> Change:
     return Change(old, new, _RENEWED, _invoice(new, price, start, now))
 
 
-def hear(known: Contract | None, running: Contract | None, said: Contract) -> Change | None:
+def apply_notice(known: Contract | None, running: Contract | None, said: Contract) -> Change | None:
     """Believe what is said, where it is billed, of a contract; None: it changes nothing.
 
     ``known`` is what was known of it, ``running`` what its tenant has now. What has ended has

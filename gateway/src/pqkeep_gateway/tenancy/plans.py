@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from pqkeep_gateway.access.standing import Tier
+from pqkeep_gateway.access.entitlements import Tier
 from pqkeep_gateway.config import ConfigError
 from pqkeep_protocol.algorithms import Algorithm
 

@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Literal, Protocol
 
-from pqkeep_gateway.access.idempotency import IdempotencyKey, once_of
-from pqkeep_gateway.access.standing import Standing, Subscription, Tier
-from pqkeep_gateway.events import Asker, Courier, event
+from pqkeep_gateway.access.entitlements import Entitlements, Subscription, Tier
+from pqkeep_gateway.access.idempotency import IdempotencyKey, idempotency_of
+from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.keys import TenantId
-from pqkeep_protocol.messages import Once
+from pqkeep_protocol.messages import Attribution, Idempotency
 
 MAX_NAME = 255
 
@@ -30,7 +30,7 @@ class Tenant:
 
     id: TenantId
     name: str
-    standing: Standing
+    entitlements: Entitlements
     status: TenantStatus
     created_at: datetime
     updated_at: datetime
@@ -58,7 +58,9 @@ class TenantNotFoundError(Exception):
 class TenantStore(Protocol):
     """Where tenants are kept."""
 
-    async def add(self, tenant: Tenant, event: Event, once: Once | None = None) -> Tenant:
+    async def add(
+        self, tenant: Tenant, event: Event, idempotency: Idempotency | None = None
+    ) -> Tenant:
         """Keep a new tenant and its event; return it as it was first kept, now or earlier.
 
         Raises NameTakenError, OnceReusedError.
@@ -94,20 +96,24 @@ class Tenants:
         self,
         store: TenantStore,
         announce_change: Callable[[], Awaitable[None]],
-        courier: Courier,
+        audit_delivery: AuditDelivery,
     ) -> None:
         """Keep them in a store; ``announce_change`` is called after each change."""
         self._store = store
         self._announce_change = announce_change
-        self._courier = courier
+        self._courier = audit_delivery
 
     async def create(
-        self, name: str, tier: Tier, asker: Asker, idempotency_key: IdempotencyKey | None = None
+        self,
+        name: str,
+        tier: Tier,
+        attribution: Attribution,
+        idempotency_key: IdempotencyKey | None = None,
     ) -> Tenant:
         """Make a tenant. Raises NameTakenError, OnceReusedError."""
         tenant = new_tenant(name, tier)
-        made = event(asker, tenant.id, "create-tenant")
-        kept = await self._store.add(tenant, made, once_of(idempotency_key))
+        made = event(attribution, tenant.id, "create-tenant")
+        kept = await self._store.add(tenant, made, idempotency_of(idempotency_key))
         await self._courier.deliver()
         return kept
 
@@ -119,17 +125,21 @@ class Tenants:
         """Return every tenant, oldest first."""
         return await self._store.list()
 
-    async def require_mfa(self, tenant: TenantId, asker: Asker, *, required: bool) -> None:
+    async def require_mfa(
+        self, tenant: TenantId, attribution: Attribution, *, required: bool
+    ) -> None:
         """Require a second factor of a tenant's people, or no longer. It holds at once."""
-        made = event(asker, tenant, "require-mfa" if required else "do-not-require-mfa")
+        made = event(attribution, tenant, "require-mfa" if required else "do-not-require-mfa")
         await self._store.require_mfa(tenant, made, required=required)
         await self._courier.deliver()
 
-    async def change(self, tenant: TenantId, change: TenantChange, asker: Asker) -> Tenant:
+    async def change(
+        self, tenant: TenantId, change: TenantChange, attribution: Attribution
+    ) -> Tenant:
         """Change a tenant, at once and everywhere. Raises TenantNotFoundError."""
         if change == TenantChange():
             return await self._store.get(tenant)
-        events = [event(asker, tenant, each) for each in _actions(change)]
+        events = [event(attribution, tenant, each) for each in _actions(change)]
         try:
             changed = await self._store.change(tenant, change, datetime.now(UTC), events)
         finally:
@@ -144,7 +154,7 @@ def new_tenant(name: str, tier: Tier = Tier.FREE) -> Tenant:
     return Tenant(
         id=TenantId(uuid.uuid4()),
         name=name,
-        standing=Standing(tier),
+        entitlements=Entitlements(tier),
         status=TenantStatus.ACTIVE,
         created_at=now,
         updated_at=now,

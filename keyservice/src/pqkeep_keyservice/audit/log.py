@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pqkeep_keyservice.storage.database import OutOfReachError
-from pqkeep_keyservice.storage.once import Earlier
+from pqkeep_keyservice.storage.idempotency import Earlier
 from pqkeep_keyservice.storage.records import Draft
 from pqkeep_keyservice.storage.store import AnyChange, Entry, KeyStore, Verdict
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
-from pqkeep_protocol.messages import Once
+from pqkeep_protocol.messages import Idempotency
 
 _LOG = logging.getLogger(__name__)
 
@@ -53,9 +53,9 @@ class AuditLog:
             self._writer = asyncio.create_task(self._write_all())
         return await durable
 
-    async def find_earlier(self, tenant: TenantId, once: Once) -> Earlier | None:
+    async def find_earlier(self, tenant: TenantId, idempotency: Idempotency) -> Earlier | None:
         """Return what an Idempotency-Key was used for, if it was."""
-        return await self._store.find_earlier(tenant, once)
+        return await self._store.find_earlier(tenant, idempotency)
 
     async def scrub(self) -> bool:
         """Leave no copy of what was deleted on disk; return whether that could be done."""

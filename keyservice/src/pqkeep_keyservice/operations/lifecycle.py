@@ -9,8 +9,8 @@ from pqkeep_keyservice.crypto.slhdsa import SETS
 from pqkeep_keyservice.keyring import KeyEntry, Keyring
 from pqkeep_keyservice.operations.done import Done
 from pqkeep_keyservice.operations.resources import Resources
+from pqkeep_keyservice.storage.idempotency import Earlier
 from pqkeep_keyservice.storage.material import KeyMaterial
-from pqkeep_keyservice.storage.once import Earlier
 from pqkeep_keyservice.storage.store import Change
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion
@@ -38,7 +38,7 @@ async def generate(
     ring.require_no_active()
     new = ring.with_first(await _new_entry(ring, resources, deadline))
     key = new.require_active().info
-    return Done(Key(key=key), key.version, Change(ring, new, request.quota, request.once))
+    return Done(Key(key=key), key.version, Change(ring, new, request.quota, request.idempotency))
 
 
 async def rotate(request: RotateKey, ring: Keyring, resources: Resources, deadline: float) -> Done:
@@ -46,7 +46,7 @@ async def rotate(request: RotateKey, ring: Keyring, resources: Resources, deadli
     old = ring.require_active().info
     new = ring.with_rotated(await _new_entry(ring, resources, deadline))
     key = new.require_active().info
-    change = Change(ring, new, once=request.once)
+    change = Change(ring, new, idempotency=request.idempotency)
     return Done(Rotated(key=key, old_version=old.version), key.version, change)
 
 
@@ -54,8 +54,8 @@ def repeat(
     request: GenerateKey | RotateKey, ring: Keyring, earlier: Earlier, material: KeyMaterial
 ) -> Done:
     """Answer a change that was made before as it was answered then."""
-    if request.once is None or request.once.request != earlier.request:
-        raise KeyServiceError(ErrorKind.ONCE_REUSED)
+    if request.idempotency is None or request.idempotency.request != earlier.request:
+        raise KeyServiceError(ErrorKind.IDEMPOTENCY_KEY_REUSED)
     entry = ring.entry(earlier.version)
     material.authenticate(ring.tenant, entry)
     key = structs.replace(entry.info, status=KeyStatus.ACTIVE)

@@ -12,10 +12,10 @@ import sqlalchemy as sa
 from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.keyring import KeyEntry, Keyring, SealedSeed
 from pqkeep_keyservice.merkle import Frontier
-from pqkeep_keyservice.storage import once
+from pqkeep_keyservice.storage import idempotency
 from pqkeep_keyservice.storage.checkpoints import check_log, log_id
 from pqkeep_keyservice.storage.database import Database
-from pqkeep_keyservice.storage.once import Earlier
+from pqkeep_keyservice.storage.idempotency import Earlier
 from pqkeep_keyservice.storage.records import Addition, Draft, Row, Tail, add
 from pqkeep_keyservice.storage.schema import AUDIT_RECORDS, KEYRINGS, KEYS, ROOT_KEYS
 from pqkeep_keyservice.storage.sealing import DamagedKeyError, Sealer, root_key_of
@@ -23,7 +23,7 @@ from pqkeep_keyservice.storage.search import size
 from pqkeep_keyservice.storage.tree import load_tail, make_tiles
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
-from pqkeep_protocol.messages import Once
+from pqkeep_protocol.messages import Idempotency
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
@@ -40,7 +40,7 @@ class Change:
     new: Keyring
     quota: int | None = None
     """How many active keys the tenant may have afterwards; None: any number."""
-    once: Once | None = None
+    idempotency: Idempotency | None = None
     """The Idempotency-Key that it was asked for with."""
 
     @property
@@ -127,9 +127,9 @@ class KeyStore:
         """Return which log this is, and its tree, of all that is durable."""
         return await self._database.read(self._frontier)
 
-    async def find_earlier(self, tenant: TenantId, key: Once) -> Earlier | None:
+    async def find_earlier(self, tenant: TenantId, key: Idempotency) -> Earlier | None:
         """Return what an Idempotency-Key was used for, if it was."""
-        return await self._database.read(once.find, tenant, key)
+        return await self._database.read(idempotency.find, tenant, key)
 
     async def commit(self, entries: Sequence[Entry], epoch: int | None = None) -> list[Verdict]:
         """Make many records, each with its change, durable in one transaction.
@@ -304,7 +304,9 @@ def _change_keyring(connection: sa.Connection, change: Change) -> Verdict:
     current = connection.execute(sa.select(KEYRINGS.c.revision).where(same)).scalar()
     if (current or 0) != old.revision:
         return Verdict.STALE
-    if change.once is not None and once.find(connection, new.tenant, change.once):
+    if change.idempotency is not None and idempotency.find(
+        connection, new.tenant, change.idempotency
+    ):
         return Verdict.STALE
     if _is_under_dropped_root_key(connection, change):
         return Verdict.STALE
@@ -336,8 +338,8 @@ def _write_keys(connection: sa.Connection, change: Change) -> None:
             )
     for added in new.entries[len(old.entries) :]:
         connection.execute(sa.insert(KEYS), _row(new.tenant, added))
-        if change.once is not None:
-            once.remember(connection, new.tenant, change.once, added.info.version)
+        if change.idempotency is not None:
+            idempotency.remember(connection, new.tenant, change.idempotency, added.info.version)
 
 
 def _is_under_dropped_root_key(connection: sa.Connection, change: Change) -> bool:

@@ -1,0 +1,442 @@
+"""/api/v1/billing: what is sold, what a tenant has bought, and what it owes."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Annotated
+
+from msgspec import Meta
+
+from pqkeep_gateway.access.allowance import Allowances
+from pqkeep_gateway.access.entitlements import PLAN_OF, Entitlements, Plan, Tier
+from pqkeep_gateway.access.principals import TenantPrincipal
+from pqkeep_gateway.access.roles import Permission
+from pqkeep_gateway.api.fields import member
+from pqkeep_gateway.api.person_data import Identifier, invalid_field
+from pqkeep_gateway.http.about import About, Caller, Parameter
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, person_of
+from pqkeep_gateway.http.envelope import Data
+from pqkeep_gateway.http.errors import ApiError, Code
+from pqkeep_gateway.http.text import Timestamp, timestamp
+from pqkeep_gateway.tenancy.billing import (
+    Answer,
+    BadSignatureError,
+    BillingProvider,
+    BillingStore,
+    InvalidNoticeError,
+    NoticeInbox,
+    NotSubscribedError,
+    PaymentAnswerError,
+    PaymentTimeoutError,
+)
+from pqkeep_gateway.tenancy.contracts import (
+    CURRENCY,
+    AlreadySubscribedError,
+    BilledElsewhereError,
+    Contract,
+    ContractStatus,
+    Invoice,
+)
+from pqkeep_gateway.tenancy.plans import Plans, PlanTerms, bound
+from pqkeep_protocol.algorithms import Algorithm
+
+_SIGNATURE = "Stripe-Signature"
+ANY_NUMBER = "null: any number."
+Cents = Annotated[int, Meta(description="In hundredths of the currency.")]
+Currency = Annotated[str, Meta(description="Three small letters.")]
+
+
+class PlanData(Data, frozen=True, kw_only=True):
+    """One tier that is sold, and what it includes."""
+
+    tier: Tier
+    plan: Annotated[Plan, Meta(description="What a tenant's plan is on this tier.")]
+    monthly_price_cents: Annotated[
+        int, Meta(ge=0, description="In hundredths; of the enterprise tiers the least.")
+    ]
+    currency: Currency
+    self_service: Annotated[bool, Meta(description="Whether checkout takes it.")]
+    requests_per_minute: Annotated[int, Meta(ge=1)]
+    operations_per_month: Annotated[int | None, Meta(description=ANY_NUMBER)]
+    pqc_keys: Annotated[int | None, Meta(description=ANY_NUMBER)]
+    api_keys: Annotated[int, Meta(ge=1)]
+    algorithms: Annotated[
+        tuple[Algorithm, ...], Meta(description="For writing. Reading works with every algorithm.")
+    ]
+    key_wrap: bool
+
+
+class PlansData(Data, frozen=True, kw_only=True):
+    """Everything that is sold."""
+
+    plans: tuple[PlanData, ...]
+    total: Annotated[int, Meta(ge=0)]
+
+
+class SubscriptionData(Data, frozen=True, kw_only=True):
+    """What a tenant subscribes to. Without a period it was not bought: the operator granted it."""
+
+    tier: Tier
+    plan: Annotated[Plan, Meta(description="What is in force.")]
+    status: Annotated[
+        ContractStatus, Meta(description="Unless it is active, the plan free is in force.")
+    ]
+    period_start: Timestamp | None
+    period_end: Timestamp | None
+    cancel_at_period_end: bool
+
+
+class CurrentSubscriptionData(SubscriptionData, frozen=True, kw_only=True):
+    """What a tenant subscribes to, and what it has used in this calendar month (UTC)."""
+
+    operations_used: Annotated[
+        int | None, Meta(description="null where there is no allowance: nothing is counted.")
+    ]
+    operations_per_month: Annotated[int | None, Meta(description=ANY_NUMBER)]
+
+
+class BillingAnswerData(Data, frozen=True, kw_only=True):
+    """What came of it."""
+
+    pending: Annotated[
+        bool, Meta(description="Whether it holds only when whoever takes payments confirms it.")
+    ]
+    checkout_url: Annotated[str | None, Meta(description="Where to pay, if that has to be done.")]
+    subscription: Annotated[
+        SubscriptionData | None, Meta(description="What was bought, as it is in force now.")
+    ]
+
+
+class InvoiceData(Data, frozen=True, kw_only=True):
+    """One line of what is owed; with a negative amount, of what is given back."""
+
+    id: Identifier
+    tier: Tier
+    amount_cents: Cents
+    currency: Currency
+    period_start: Timestamp
+    period_end: Timestamp
+    created_at: Timestamp
+
+
+class InvoicesData(Data, frozen=True, kw_only=True):
+    """Invoice lines, the newest first."""
+
+    invoices: tuple[InvoiceData, ...]
+    total: Annotated[int, Meta(ge=0)]
+
+
+class ReceivedData(Data, frozen=True, kw_only=True):
+    """It was heard, now or before."""
+
+    received: bool
+
+
+_TIER = Parameter(
+    "tier",
+    "One that is sold: see GET /billing/plans.",
+    {"type": "string", "enum": [each for each in Tier if each is not Tier.FREE]},
+    Tier.STARTER,
+    codes=(Code.UNPROCESSABLE,),
+)
+_START = timestamp(datetime(2026, 1, 31, 12, tzinfo=UTC))
+_END = timestamp(datetime(2026, 2, 28, 12, tzinfo=UTC))
+_PLAN = PlanData(
+    tier=Tier.FREE,
+    plan=Plan.FREE,
+    monthly_price_cents=0,
+    currency=CURRENCY,
+    self_service=False,
+    requests_per_minute=100,
+    operations_per_month=1000,
+    pqc_keys=2,
+    api_keys=2,
+    algorithms=(Algorithm.ML_KEM_768, Algorithm.ML_DSA_65),
+    key_wrap=False,
+)
+_SUBSCRIPTION = SubscriptionData(
+    tier=Tier.STARTER,
+    plan=Plan.STARTER,
+    status=ContractStatus.ACTIVE,
+    period_start=_START,
+    period_end=_END,
+    cancel_at_period_end=False,
+)
+_BOUGHT = BillingAnswerData(pending=False, checkout_url=None, subscription=_SUBSCRIPTION)
+_INVOICE = InvoiceData(
+    id="3f6c1b1e-8f0b-4d58-9a7c-6b1f5b0c2d11",
+    tier=Tier.STARTER,
+    amount_cents=9900,
+    currency=CURRENCY,
+    period_start=_START,
+    period_end=_END,
+    created_at=_START,
+)
+_SHOWN = frozenset({Code.AUTH_001, Code.FORBIDDEN_001, Code.RATE_LIMIT_001})
+"""What whoever shows a credential without need is told of it."""
+_ASKED = frozenset({Code.CONFLICT_001, Code.BAD_GATEWAY_001, Code.TIMEOUT_001})
+
+
+def endpoints(
+    plans: Plans, provider: BillingProvider, store: BillingStore, allowances: Allowances
+) -> tuple[Endpoint, ...]:
+    """Return the endpoints of billing."""
+    billing = _Billing(plans, provider, store, allowances)
+    return (
+        Endpoint(
+            "GET",
+            "/billing/plans",
+            billing.list_plans,
+            open_to_anyone=True,
+            about=About(
+                name="list_plans",
+                caller=Caller.ANYONE,
+                example=PlansData(plans=(_PLAN,), total=1),
+                codes=_SHOWN,
+            ),
+        ),
+        Endpoint(
+            "GET",
+            "/billing/subscription",
+            billing.get_subscription,
+            permission=Permission.VIEW,
+            about=About(
+                name="get_subscription",
+                caller=Caller.TENANT,
+                example=CurrentSubscriptionData(
+                    tier=Tier.FREE,
+                    plan=Plan.FREE,
+                    status=ContractStatus.ACTIVE,
+                    period_start=None,
+                    period_end=None,
+                    cancel_at_period_end=False,
+                    operations_used=17,
+                    operations_per_month=1000,
+                ),
+            ),
+        ),
+        Endpoint(
+            "GET",
+            "/billing/invoices",
+            billing.list_invoices,
+            permission=Permission.BILLING,
+            about=About(
+                name="list_invoices",
+                caller=Caller.PERSON,
+                example=InvoicesData(invoices=(_INVOICE,), total=1),
+            ),
+        ),
+        Endpoint(
+            "POST",
+            "/billing/subscriptions/checkout",
+            billing.check_out,
+            takes_body=True,
+            idempotent=True,
+            permission=Permission.BILLING,
+            needs_step_up=True,
+            about=About(
+                name="check_out",
+                caller=Caller.PERSON,
+                parameters=(_TIER,),
+                example=_BOUGHT,
+                codes=_ASKED,
+            ),
+        ),
+        Endpoint(
+            "POST",
+            "/billing/subscriptions/cancel",
+            billing.cancel,
+            idempotent=True,
+            permission=Permission.BILLING,
+            needs_step_up=True,
+            about=About(
+                name="cancel_subscription",
+                caller=Caller.PERSON,
+                example=_BOUGHT,
+                codes=_ASKED,
+            ),
+        ),
+    )
+
+
+def notices(inbox: NoticeInbox) -> tuple[Endpoint, ...]:
+    """Return the endpoint that Stripe's webhooks come to."""
+
+    async def receive(call: ApiCall) -> ReceivedData:
+        """Take a webhook of Stripe's. What has no good signature changes nothing."""
+        try:
+            await inbox.receive(call.signed.body, call.signed.signature, call.attribution)
+        except BadSignatureError:
+            raise ApiError(
+                Code.INVALID_001, "the signature is not good, or too old", _SIGNATURE
+            ) from None
+        except InvalidNoticeError:
+            raise ApiError(Code.UNPROCESSABLE, "the event is not understood") from None
+        return ReceivedData(received=True)
+
+    return (
+        Endpoint(
+            "POST",
+            "/billing/webhooks/stripe",
+            receive,
+            takes_body=True,
+            open_to_anyone=True,
+            signature_header=_SIGNATURE,
+            about=About(
+                name="receive_stripe_webhook",
+                caller=Caller.ANYONE,
+                example=ReceivedData(received=True),
+                codes=frozenset({Code.UNPROCESSABLE}),
+            ),
+        ),
+    )
+
+
+class _Billing:
+    """What the endpoints do."""
+
+    def __init__(
+        self, plans: Plans, provider: BillingProvider, store: BillingStore, allowances: Allowances
+    ) -> None:
+        self._provider = provider
+        self._store = store
+        self._allowances = allowances
+        self._plans = PlansData(plans=tuple(_plans(plans, provider.sold)), total=len(plans))
+
+    async def list_plans(self, call: ApiCall) -> PlansData:
+        """List what is sold, with prices and limits."""
+        return self._plans
+
+    async def get_subscription(self, call: ApiCall) -> CurrentSubscriptionData:
+        """Tell what the tenant subscribes to, and what it has used of its allowance."""
+        principal = call.principal
+        if not isinstance(principal, TenantPrincipal):
+            raise ApiError(Code.FORBIDDEN_001, "only tenants subscribe to something")
+        contract = await self._store.running(principal.tenant)
+        used, allowance = await self._allowances.used(principal) or (None, None)
+        shown = _standing(principal.entitlements) if contract is None else _contract(contract)
+        return CurrentSubscriptionData(
+            tier=shown.tier,
+            plan=shown.plan,
+            status=shown.status,
+            period_start=shown.period_start,
+            period_end=shown.period_end,
+            cancel_at_period_end=shown.cancel_at_period_end,
+            operations_used=used,
+            operations_per_month=allowance,
+        )
+
+    async def list_invoices(self, call: ApiCall) -> InvoicesData:
+        """List the tenant's invoice lines, the newest first."""
+        listed = await self._store.invoices(person_of(call).tenant)
+        return InvoicesData(invoices=tuple(_invoice(each) for each in listed), total=len(listed))
+
+    async def check_out(self, call: ApiCall) -> BillingAnswerData:
+        """Subscribe to a tier, change to another, or go on with what was cancelled.
+
+        Where payments are taken, the tier is in force when the payment is confirmed.
+        """
+        person, tier = person_of(call), member(Tier, call.body.get("tier"))
+        if tier is None or tier not in self._provider.sold:
+            sold = ", ".join(each for each in Tier if each in self._provider.sold)
+            raise invalid_field("tier", f"must be one of {sold}")
+        try:
+            answer = await self._provider.check_out(
+                person.tenant, tier, call.attribution, call.idempotency_key
+            )
+        except AlreadySubscribedError:
+            raise ApiError(Code.CONFLICT_001, "you subscribe to this tier", "tier") from None
+        except (BilledElsewhereError, PaymentAnswerError, PaymentTimeoutError) as error:
+            raise _answer_to(error) from None
+        return _answer(answer)
+
+    async def cancel(self, call: ApiCall) -> BillingAnswerData:
+        """Let the subscription end with its period. Until then everything goes on.
+
+        After it the plan is free: what was protected can still be read with every algorithm.
+        """
+        person = person_of(call)
+        try:
+            answer = await self._provider.cancel(
+                person.tenant, call.attribution, call.idempotency_key
+            )
+        except NotSubscribedError:
+            raise ApiError(Code.CONFLICT_001, "nothing was bought here") from None
+        except (BilledElsewhereError, PaymentAnswerError, PaymentTimeoutError) as error:
+            raise _answer_to(error) from None
+        return _answer(answer)
+
+
+def _answer_to(
+    error: BilledElsewhereError | PaymentAnswerError | PaymentTimeoutError,
+) -> ApiError:
+    match error:
+        case BilledElsewhereError():
+            return ApiError(Code.CONFLICT_001, "the subscription is billed elsewhere")
+        case PaymentAnswerError():
+            return ApiError(Code.BAD_GATEWAY_001, "the payment provider refused")
+        case PaymentTimeoutError():
+            return ApiError(Code.TIMEOUT_001, "the payment provider did not answer in time")
+
+
+def _plans(plans: Plans, sold: frozenset[Tier]) -> Iterable[PlanData]:
+    return (_plan(tier, plans[tier], is_sold=tier in sold) for tier in Tier)
+
+
+def _plan(tier: Tier, terms: PlanTerms, *, is_sold: bool) -> PlanData:
+    return PlanData(
+        tier=tier,
+        plan=PLAN_OF[tier],
+        monthly_price_cents=100 * terms.monthly_price_usd,
+        currency=CURRENCY,
+        self_service=is_sold,
+        requests_per_minute=terms.requests_per_minute,
+        operations_per_month=bound(terms.operations_per_month),
+        pqc_keys=bound(terms.pqc_keys),
+        api_keys=terms.api_keys,
+        algorithms=tuple(each for each in Algorithm if each in terms.algorithms),
+        key_wrap=terms.key_wrap,
+    )
+
+
+def _standing(entitlements: Entitlements) -> SubscriptionData:
+    """Return what was not bought, or is over."""
+    return SubscriptionData(
+        tier=entitlements.tier,
+        plan=entitlements.plan,
+        status=ContractStatus(entitlements.subscription),
+        period_start=None,
+        period_end=None,
+        cancel_at_period_end=False,
+    )
+
+
+def _contract(contract: Contract) -> SubscriptionData:
+    """Return what was bought."""
+    return SubscriptionData(
+        tier=contract.tier,
+        plan=Entitlements(contract.tier, contract.subscription).plan,
+        status=contract.status,
+        period_start=timestamp(contract.period_start),
+        period_end=timestamp(contract.period_end),
+        cancel_at_period_end=contract.cancel_at_period_end,
+    )
+
+
+def _answer(answer: Answer) -> BillingAnswerData:
+    return BillingAnswerData(
+        pending=answer.is_pending,
+        checkout_url=answer.checkout_url,
+        subscription=None if answer.contract is None else _contract(answer.contract),
+    )
+
+
+def _invoice(invoice: Invoice) -> InvoiceData:
+    return InvoiceData(
+        id=str(invoice.id),
+        tier=invoice.tier,
+        amount_cents=invoice.amount_cents,
+        currency=invoice.currency,
+        period_start=timestamp(invoice.period_start),
+        period_end=timestamp(invoice.period_end),
+        created_at=timestamp(invoice.created_at),
+    )

@@ -1,0 +1,274 @@
+"""POST /api/v1/kem/*."""
+
+from dataclasses import replace
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from pqkeep_gateway.api.fields import MAX_CIPHERTEXT, MAX_PLAINTEXT
+from pqkeep_gateway.api.key_operation import KeyCall, KeyOperation
+from pqkeep_gateway.api.parameters import (
+    ACTIVE_KEY_VERSION,
+    CIPHERTEXT,
+    KEM_CIPHERTEXT,
+    KEY_VERSION,
+    MODE,
+    PLAINTEXT,
+    SALT,
+    SYMMETRIC_KEY,
+    WRAPPED_KEY,
+    shortened,
+)
+from pqkeep_gateway.api.values import (
+    SHARED_SECRET_SIZE,
+    AlgorithmUsed,
+    KeyVersionUsed,
+    SharedSecret,
+)
+from pqkeep_gateway.http.envelope import Data
+from pqkeep_gateway.http.text import Base64, base64
+from pqkeep_protocol.algorithms import Algorithm, Operation
+from pqkeep_protocol.messages import Decapsulate, Decrypt, Encapsulate, Encrypt, Unwrap, Wrap
+
+
+class Encrypted(Data, frozen=True, kw_only=True):
+    """Encrypted data."""
+
+    ciphertext: Annotated[
+        Base64, Meta(description="KEM ciphertext, nonce (12), AES-GCM ciphertext, tag (16).")
+    ]
+    key_version: KeyVersionUsed
+    algorithm: AlgorithmUsed
+
+
+async def encrypt(call: KeyCall) -> Encrypted:
+    """Encrypt data with the active key, or with the active version that is named."""
+    call.fields.check_mode_and_salt()
+    encrypted = await call.execute(
+        Encrypt(
+            tenant=call.tenant,
+            algorithm=call.algorithm,
+            plaintext=call.fields.binary("plaintext", at_most=MAX_PLAINTEXT),
+            version=call.fields.optional_version(),
+        )
+    )
+    return Encrypted(
+        ciphertext=base64(encrypted.ciphertext),
+        key_version=encrypted.version,
+        algorithm=call.algorithm,
+    )
+
+
+class Decrypted(Data, frozen=True, kw_only=True):
+    """Decrypted data."""
+
+    plaintext: Annotated[Base64, Meta(description="What was encrypted.")]
+    key_version: KeyVersionUsed
+    algorithm: AlgorithmUsed
+
+
+async def decrypt(call: KeyCall) -> Decrypted:
+    """Decrypt what encrypt returned."""
+    ciphertext = call.fields.binary("ciphertext", at_most=MAX_CIPHERTEXT)
+    version = call.fields.version()
+    decrypted = await call.execute(
+        Decrypt(
+            tenant=call.tenant, algorithm=call.algorithm, version=version, ciphertext=ciphertext
+        )
+    )
+    return Decrypted(
+        plaintext=base64(decrypted.plaintext),
+        key_version=version,
+        algorithm=call.algorithm,
+    )
+
+
+class Encapsulated(Data, frozen=True, kw_only=True):
+    """A fresh shared secret, and what carries it."""
+
+    kem_ciphertext: Annotated[
+        Base64, Meta(description="From which decapsulate makes the same secret.")
+    ]
+    shared_secret: SharedSecret
+    key_version: KeyVersionUsed
+    algorithm: AlgorithmUsed
+
+
+async def encapsulate(call: KeyCall) -> Encapsulated:
+    """Make a shared secret."""
+    version = call.fields.version()
+    encapsulated = await call.execute(
+        Encapsulate(tenant=call.tenant, algorithm=call.algorithm, version=version)
+    )
+    return Encapsulated(
+        kem_ciphertext=base64(encapsulated.kem_ciphertext),
+        shared_secret=base64(encapsulated.shared_secret),
+        key_version=version,
+        algorithm=call.algorithm,
+    )
+
+
+class Decapsulated(Data, frozen=True, kw_only=True):
+    """The shared secret that encapsulate made."""
+
+    shared_secret: SharedSecret
+    key_version: KeyVersionUsed
+    algorithm: AlgorithmUsed
+
+
+async def decapsulate(call: KeyCall) -> Decapsulated:
+    """Recover a shared secret."""
+    kem_ciphertext = call.fields.kem_ciphertext(call.algorithm)
+    version = call.fields.version()
+    decapsulated = await call.execute(
+        Decapsulate(
+            tenant=call.tenant,
+            algorithm=call.algorithm,
+            version=version,
+            kem_ciphertext=kem_ciphertext,
+        )
+    )
+    return Decapsulated(
+        shared_secret=base64(decapsulated.shared_secret),
+        key_version=version,
+        algorithm=call.algorithm,
+    )
+
+
+class Wrapped(Data, frozen=True, kw_only=True):
+    """A wrapped symmetric key."""
+
+    wrapped_key: Annotated[Base64, Meta(description="The symmetric key, wrapped.")]
+    key_version: KeyVersionUsed
+    algorithm: AlgorithmUsed
+    wrapping_method: Literal["KEM-DEM"]
+
+
+async def wrap(call: KeyCall) -> Wrapped:
+    """Wrap a symmetric key, and overwrite our copy of it."""
+    version = call.fields.version()
+    symmetric_key = call.fields.symmetric_key()
+    try:
+        wrapped = await call.execute(
+            Wrap(
+                tenant=call.tenant,
+                algorithm=call.algorithm,
+                version=version,
+                symmetric_key=symmetric_key,
+            )
+        )
+    finally:
+        symmetric_key[:] = bytes(len(symmetric_key))
+    return Wrapped(
+        wrapped_key=base64(wrapped.wrapped_key),
+        key_version=version,
+        algorithm=call.algorithm,
+        wrapping_method="KEM-DEM",
+    )
+
+
+class Unwrapped(Data, frozen=True, kw_only=True):
+    """The symmetric key that wrap was given."""
+
+    symmetric_key: Annotated[Base64, Meta(description="The symmetric key.")]
+    key_version: KeyVersionUsed
+    algorithm: AlgorithmUsed
+
+
+async def unwrap(call: KeyCall) -> Unwrapped:
+    """Unwrap what wrap returned."""
+    wrapped_key = call.fields.wrapped_key()
+    version = call.fields.version()
+    unwrapped = await call.execute(
+        Unwrap(
+            tenant=call.tenant, algorithm=call.algorithm, version=version, wrapped_key=wrapped_key
+        )
+    )
+    return Unwrapped(
+        symmetric_key=base64(unwrapped.symmetric_key),
+        key_version=version,
+        algorithm=call.algorithm,
+    )
+
+
+DEFAULT = Algorithm.ML_KEM_768
+
+_SECRET = base64(bytes(range(SHARED_SECRET_SIZE)))
+
+_WRAP = KeyOperation(
+    "POST",
+    "/kem/key/wrap",
+    Operation.WRAP,
+    wrap,
+    DEFAULT,
+    name="wrap",
+    parameters=(SYMMETRIC_KEY, KEY_VERSION),
+    example=Wrapped(
+        wrapped_key=shortened(WRAPPED_KEY),
+        key_version=1,
+        algorithm=DEFAULT,
+        wrapping_method="KEM-DEM",
+    ),
+)
+_UNWRAP = KeyOperation(
+    "POST",
+    "/kem/key/unwrap",
+    Operation.UNWRAP,
+    unwrap,
+    DEFAULT,
+    name="unwrap",
+    parameters=(WRAPPED_KEY, KEY_VERSION),
+    example=Unwrapped(symmetric_key=_SECRET, key_version=1, algorithm=DEFAULT),
+)
+
+OPERATIONS = (
+    KeyOperation(
+        "POST",
+        "/kem/encrypt",
+        Operation.ENCRYPT,
+        encrypt,
+        DEFAULT,
+        name="encrypt",
+        parameters=(PLAINTEXT, ACTIVE_KEY_VERSION, MODE, SALT),
+        example=Encrypted(ciphertext=shortened(CIPHERTEXT), key_version=1, algorithm=DEFAULT),
+    ),
+    KeyOperation(
+        "POST",
+        "/kem/decrypt",
+        Operation.DECRYPT,
+        decrypt,
+        DEFAULT,
+        name="decrypt",
+        parameters=(CIPHERTEXT, KEY_VERSION),
+        example=Decrypted(plaintext=shortened(PLAINTEXT), key_version=1, algorithm=DEFAULT),
+    ),
+    KeyOperation(
+        "POST",
+        "/kem/encapsulate",
+        Operation.ENCAPSULATE,
+        encapsulate,
+        DEFAULT,
+        name="encapsulate",
+        parameters=(KEY_VERSION,),
+        example=Encapsulated(
+            kem_ciphertext=shortened(KEM_CIPHERTEXT),
+            shared_secret=_SECRET,
+            key_version=1,
+            algorithm=DEFAULT,
+        ),
+    ),
+    KeyOperation(
+        "POST",
+        "/kem/decapsulate",
+        Operation.DECAPSULATE,
+        decapsulate,
+        DEFAULT,
+        name="decapsulate",
+        parameters=(KEM_CIPHERTEXT, KEY_VERSION),
+        example=Decapsulated(shared_secret=_SECRET, key_version=1, algorithm=DEFAULT),
+    ),
+    _WRAP,
+    _UNWRAP,
+    replace(_WRAP, path="/kem/wrap", name="wrap_by_short_path"),
+    replace(_UNWRAP, path="/kem/unwrap", name="unwrap_by_short_path"),
+)

@@ -1,0 +1,312 @@
+"""/api/v1/kms/keys: the lifecycle of keys, and looking them up."""
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+from msgspec import Meta, structs
+
+from pqkeep_gateway.access.principals import ApiKeyPrincipal, Principal
+from pqkeep_gateway.access.roles import Permission
+from pqkeep_gateway.api.audit_data import Instant, instant
+from pqkeep_gateway.api.fields import Fields
+from pqkeep_gateway.api.key_operation import (
+    KeyAccess,
+    KeyCall,
+    KeyOperation,
+    about,
+    attribute,
+    endpoint,
+    tenant_of,
+)
+from pqkeep_gateway.api.parameters import KEY_VERSION, STATUS, algorithm_for
+from pqkeep_gateway.http.about import About, Caller
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
+from pqkeep_gateway.http.envelope import Data
+from pqkeep_gateway.http.errors import ApiError, Code, codes_of, error_for
+from pqkeep_gateway.http.text import Base64, Timestamp, base64, timestamp
+from pqkeep_gateway.tenancy.plans import Plans, bound
+from pqkeep_protocol.algorithms import Algorithm, Operation
+from pqkeep_protocol.audit import GetUsage
+from pqkeep_protocol.errors import KeyServiceError
+from pqkeep_protocol.keys import KeyInfo, KeyStatus
+from pqkeep_protocol.messages import (
+    ArchiveKey,
+    GenerateKey,
+    GetActiveKey,
+    GetKey,
+    ListKeys,
+    RetireKey,
+    RotateKey,
+)
+
+KeyVersionOf = Annotated[int, Meta(ge=1, description="Counted from 1 for each algorithm.")]
+PublicKey = Annotated[
+    Base64, Meta(description="The public half, as the algorithm's standard encodes it.")
+]
+
+
+class Key(Data, frozen=True, kw_only=True):
+    """One version of a key: everything that is ever shown of it."""
+
+    key_version: KeyVersionOf
+    algorithm: Algorithm
+    status: KeyStatus
+    public_key: PublicKey
+    created_at: Timestamp
+
+
+class Keys(Data, frozen=True, kw_only=True):
+    """Versions of keys, ordered by algorithm, then version."""
+
+    keys: tuple[Key, ...]
+    total: Annotated[int, Meta(ge=0, description="How many there are.")]
+
+
+class KeyUsage(Data, frozen=True, kw_only=True):
+    """How much one version of a key is in use."""
+
+    key_version: KeyVersionOf
+    algorithm: Algorithm
+    uses: Annotated[int, Meta(ge=0, description="Operations that used it, and succeeded.")]
+    last_used_at: Instant | None
+
+
+class RotatedKey(Data, frozen=True, kw_only=True):
+    """The new active key."""
+
+    public_key: PublicKey
+    key_version: KeyVersionOf
+    algorithm: Algorithm
+    old_key_version: Annotated[int, Meta(ge=1, description="The version that is retired now.")]
+
+
+EXAMPLE = Key(
+    key_version=1,
+    algorithm=Algorithm.ML_KEM_768,
+    status=KeyStatus.ACTIVE,
+    public_key=base64(b"\x1d\xa2\x7f" * 8),
+    created_at=timestamp(datetime(2026, 1, 31, 12, tzinfo=UTC)),
+)
+
+
+def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
+    """Return the endpoints of key management."""
+
+    async def generate(call: KeyCall) -> Key:
+        """Make an algorithm's first key, or the next one where none is active."""
+        quota = bound(plans[call.principal.entitlements.effective_tier].pqc_keys)
+        made = await call.execute(
+            GenerateKey(
+                tenant=call.tenant,
+                algorithm=call.algorithm,
+                quota=quota,
+                idempotency=call.idempotency,
+            )
+        )
+        return _key(made.key)
+
+    async def list_keys(call: ApiCall) -> Keys:
+        """List keys, ordered by algorithm, then version."""
+        principal = tenant_of(call)
+        fields = Fields(Operation.LIST_KEYS, call.query)
+        request = ListKeys(
+            tenant=principal.tenant,
+            algorithm=fields.optional_algorithm(),
+            status=fields.optional_status(),
+        )
+        decision = access.decide(principal, request.operation, request.algorithm)
+        listed: list[KeyInfo] = []
+        try:
+            while True:
+                page = await access.keys.execute(request, attribute(call, decision))
+                listed += page.keys
+                if not page.keys or len(listed) >= page.total:
+                    break
+                request = structs.replace(request, skip=len(listed))
+        except KeyServiceError as refusal:
+            raise error_for(request.operation, refusal.kind) from None
+        return Keys(keys=tuple(_key(key) for key in listed), total=len(listed))
+
+    async def archive(call: ApiCall) -> Key:
+        """Destroy the private half of a retired key, for ever. A program may not."""
+        principal = tenant_of(call)
+        fields = Fields(Operation.ARCHIVE_KEY, call.body)
+        algorithm = fields.algorithm(None)
+        decision = access.decide(principal, Operation.ARCHIVE_KEY, algorithm)
+        request = ArchiveKey(tenant=principal.tenant, algorithm=algorithm, version=fields.version())
+        try:
+            archived = await access.keys.execute(request, attribute(call, decision))
+        except KeyServiceError as refusal:
+            raise error_for(request.operation, refusal.kind) from None
+        return _key(archived.key)
+
+    rows = (
+        KeyOperation(
+            "POST",
+            "/kms/keys/generate",
+            Operation.GENERATE_KEY,
+            generate,
+            status=201,
+            idempotent=True,
+            name="generate_key",
+            parameters=(),
+            example=EXAMPLE,
+        ),
+        KeyOperation(
+            "POST",
+            "/kms/keys/rotate",
+            Operation.ROTATE_KEY,
+            rotate,
+            status=201,
+            idempotent=True,
+            name="rotate_key",
+            parameters=(),
+            example=RotatedKey(
+                public_key=EXAMPLE.public_key,
+                key_version=2,
+                algorithm=EXAMPLE.algorithm,
+                old_key_version=1,
+            ),
+        ),
+        KeyOperation(
+            "POST",
+            "/kms/keys/retire",
+            Operation.RETIRE_KEY,
+            retire,
+            name="retire_key",
+            parameters=(KEY_VERSION,),
+            example=structs.replace(EXAMPLE, status=KeyStatus.RETIRED),
+        ),
+        KeyOperation(
+            "GET",
+            "/kms/keys/active",
+            Operation.GET_ACTIVE_KEY,
+            get_active,
+            name="get_active_key",
+            parameters=(),
+            example=EXAMPLE,
+        ),
+        KeyOperation(
+            "GET",
+            "/kms/keys/{key_version}/usage",
+            Operation.GET_KEY,
+            usage,
+            name="get_key_usage",
+            parameters=(KEY_VERSION,),
+            example=KeyUsage(
+                key_version=1,
+                algorithm=EXAMPLE.algorithm,
+                uses=1200,
+                last_used_at=instant(1_769_860_800_000_000),
+            ),
+        ),
+        KeyOperation(
+            "GET",
+            "/kms/keys/{key_version}",
+            Operation.GET_KEY,
+            get,
+            name="get_key",
+            parameters=(KEY_VERSION,),
+            example=EXAMPLE,
+        ),
+    )
+    return (
+        Endpoint(
+            "GET",
+            "/kms/keys",
+            list_keys,
+            permission=Permission.VIEW,
+            about=about(
+                "list_keys",
+                Operation.LIST_KEYS,
+                Keys(keys=(EXAMPLE,), total=1),
+                (algorithm_for(Operation.LIST_KEYS, None).optional(), STATUS),
+            ),
+        ),
+        Endpoint(
+            "POST",
+            "/kms/keys/archive",
+            archive,
+            takes_body=True,
+            permission=Permission.ARCHIVE_KEYS,
+            guard=_require_person,
+            about=About(
+                name="archive_key",
+                caller=Caller.PERSON,
+                example=structs.replace(EXAMPLE, status=KeyStatus.ARCHIVED),
+                parameters=(KEY_VERSION, algorithm_for(Operation.ARCHIVE_KEY, None)),
+                codes=codes_of(Operation.ARCHIVE_KEY) | {Code.KMS_020},
+            ),
+        ),
+        *(endpoint(row, access) for row in rows),
+    )
+
+
+async def rotate(call: KeyCall) -> RotatedKey:
+    """Put a new key in the active one's place."""
+    rotated = await call.execute(
+        RotateKey(tenant=call.tenant, algorithm=call.algorithm, idempotency=call.idempotency)
+    )
+    return RotatedKey(
+        public_key=base64(rotated.key.public_key),
+        key_version=rotated.key.version,
+        algorithm=rotated.key.algorithm,
+        old_key_version=rotated.old_version,
+    )
+
+
+async def retire(call: KeyCall) -> Key:
+    """Allow no new use of a key."""
+    version = call.fields.version()
+    retired = await call.execute(
+        RetireKey(tenant=call.tenant, algorithm=call.algorithm, version=version)
+    )
+    return _key(retired.key)
+
+
+async def usage(call: KeyCall) -> KeyUsage:
+    """Tell how often a version was used, and when last.
+
+    Before you retire or archive it: what it protected can be read with no other.
+    """
+    version = call.fields.version_in_path()
+    found = await call.execute(
+        GetUsage(tenant=call.tenant, algorithm=call.algorithm, version=version)
+    )
+    return KeyUsage(
+        key_version=version,
+        algorithm=call.algorithm,
+        uses=found.uses,
+        last_used_at=None if found.last_used_us is None else instant(found.last_used_us),
+    )
+
+
+async def get(call: KeyCall) -> Key:
+    """Return one version, whatever its status."""
+    version = call.fields.version_in_path()
+    found = await call.execute(
+        GetKey(tenant=call.tenant, algorithm=call.algorithm, version=version)
+    )
+    return _key(found.key)
+
+
+async def get_active(call: KeyCall) -> Key:
+    """Return the active key."""
+    found = await call.execute(GetActiveKey(tenant=call.tenant, algorithm=call.algorithm))
+    return _key(found.key)
+
+
+async def _require_person(principal: Principal, source_address: str) -> None:
+    """Refuse programs, whatever they send: they may not destroy a key."""
+    if isinstance(principal, ApiKeyPrincipal):
+        raise ApiError(Code.KMS_020, "keys are archived in the portal, not over the API")
+
+
+def _key(key: KeyInfo) -> Key:
+    return Key(
+        key_version=key.version,
+        algorithm=key.algorithm,
+        status=key.status,
+        public_key=base64(key.public_key),
+        created_at=timestamp(key.created_at),
+    )

@@ -1,0 +1,196 @@
+"""What is told of people and their sessions, and the fields of requests about them."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated
+
+from msgspec import Meta
+
+from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.api.fields import member
+from pqkeep_gateway.http.about import Parameter
+from pqkeep_gateway.http.envelope import Data
+from pqkeep_gateway.http.errors import ApiError, Code
+from pqkeep_gateway.http.text import Timestamp, timestamp
+from pqkeep_gateway.mail.addresses import EMAIL_PATTERN, MAX_EMAIL, is_email
+from pqkeep_gateway.people.passwords import MAX_LENGTH, MIN_LENGTH
+from pqkeep_gateway.people.sessions import ACCESS_LIFE
+from pqkeep_gateway.people.users import User
+
+MAX_TOKEN = 128
+
+Identifier = Annotated[str, Meta(extra_json_schema={"format": "uuid"})]
+Email = Annotated[str, Meta(description="Unique, in capitals or not.")]
+
+
+class UserData(Data, frozen=True, kw_only=True):
+    """One person."""
+
+    id: Identifier
+    email: Email
+    role: Role
+    tenant_id: Identifier
+    created_at: Timestamp
+    mfa_enabled: Annotated[bool, Meta(description="Whether there is an authenticator app.")] = False
+    email_codes: Annotated[
+        bool, Meta(description="Whether a code is sent at each sign-in, without an app.")
+    ] = False
+
+
+class SignedInData(Data, frozen=True, kw_only=True):
+    """A session has begun, or goes on: its tokens are in cookies."""
+
+    expires_in: Annotated[int, Meta(ge=1, description="Seconds until it has to be refreshed.")]
+
+
+class SignedOutData(Data, frozen=True, kw_only=True):
+    """A session, or all of them, are over."""
+
+    signed_out: bool
+
+
+class SessionData(Data, frozen=True, kw_only=True):
+    """One session."""
+
+    id: Identifier
+    created_at: Timestamp
+    refreshed_at: Timestamp
+    source_address: Annotated[str, Meta(description="Where it was begun from.")]
+    current: Annotated[bool, Meta(description="Whether it is the one that asks.")]
+
+
+class SessionsData(Data, frozen=True, kw_only=True):
+    """A person's sessions, the newest first."""
+
+    sessions: tuple[SessionData, ...]
+    total: Annotated[int, Meta(ge=0, description="How many there are.")]
+
+
+class InvitationData(Data, frozen=True, kw_only=True):
+    """An invitation. Its token is shown this once."""
+
+    id: Identifier
+    invitation_token: str
+    email: Email
+    role: Role
+    expires_at: Timestamp
+
+
+class AcceptedData(Data, frozen=True, kw_only=True):
+    """What was asked for is done, if it can be: a letter says the rest."""
+
+    accepted: bool
+
+
+EXAMPLE_TIME = timestamp(datetime(2026, 1, 31, 12, tzinfo=UTC))
+USER = UserData(
+    id="0b6a4f0e-6f0c-4c39-9a53-0a9f1c1d2e3f",
+    email="ada@example.com",
+    role=Role.OWNER,
+    tenant_id="6f1c2c52-52a5-4d0e-9a43-7f4d0c8f8a11",
+    created_at=EXAMPLE_TIME,
+)
+SIGNED_IN = SignedInData(expires_in=int(ACCESS_LIFE.total_seconds()))
+SIGNED_OUT = SignedOutData(signed_out=True)
+ACCEPTED = AcceptedData(accepted=True)
+SESSION = SessionData(
+    id="c1f1cbd4-7a39-4f9e-8f7e-5b0c3f6a9d21",
+    created_at=EXAMPLE_TIME,
+    refreshed_at=EXAMPLE_TIME,
+    source_address="192.0.2.7",
+    current=True,
+)
+INVITATION = InvitationData(
+    id="5d0f5c0a-2f0e-4f3b-9d0c-7c1f4a0b8e62",
+    invitation_token="pqi_" + "0" * 43 + "3aXb2c",
+    email="grace@example.com",
+    role=Role.DEVELOPER,
+    expires_at=EXAMPLE_TIME,
+)
+
+EMAIL = Parameter(
+    "email",
+    "The e-mail address.",
+    {"type": "string", "maxLength": MAX_EMAIL, "pattern": EMAIL_PATTERN},
+    USER.email,
+    codes=(Code.UNPROCESSABLE,),
+)
+PASSWORD = Parameter(
+    "password",
+    "The password.",
+    {"type": "string", "maxLength": MAX_LENGTH},
+    "the horse prefers oats",
+    codes=(Code.UNPROCESSABLE,),
+)
+NEW_PASSWORD = Parameter(
+    PASSWORD.name,
+    f"{MIN_LENGTH} to {MAX_LENGTH} characters, and none of those that are tried first.",
+    {"type": "string", "minLength": MIN_LENGTH, "maxLength": MAX_LENGTH},
+    PASSWORD.example,
+    codes=(Code.UNPROCESSABLE,),
+)
+OTHER_PASSWORD = Parameter(
+    "new_password",
+    NEW_PASSWORD.description,
+    NEW_PASSWORD.schema,
+    "the horse is tired of oats",
+    codes=NEW_PASSWORD.codes,
+)
+ROLE = Parameter(
+    "role",
+    "What they may do.",
+    {"type": "string", "enum": list(Role)},
+    Role.DEVELOPER,
+    codes=(Code.UNPROCESSABLE,),
+)
+
+
+def token_parameter(description: str, kind: str) -> Parameter:
+    """Return the field of a token that somebody was given."""
+    return Parameter(
+        "token",
+        description,
+        {"type": "string", "maxLength": MAX_TOKEN},
+        kind + "0" * 43 + "3aXb2c",
+        codes=(Code.UNPROCESSABLE,),
+    )
+
+
+def text_in(body: Mapping[str, object], name: str, at_most: int) -> str:
+    """Return a field's text."""
+    value = body.get(name)
+    if not (isinstance(value, str) and 0 < len(value) <= at_most):
+        raise invalid_field(name, f"must be a text of 1 to {at_most} characters")
+    return value
+
+
+def email_in(body: Mapping[str, object]) -> str:
+    """Return an address that can be somebody's."""
+    email = text_in(body, "email", MAX_EMAIL)
+    if not is_email(email):
+        raise invalid_field("email", "is no e-mail address")
+    return email
+
+
+def role_in(body: Mapping[str, object]) -> Role:
+    """Return a role."""
+    role = member(Role, body.get("role"))
+    if role is None:
+        raise invalid_field("role", "must be one of " + ", ".join(Role))
+    return role
+
+
+def invalid_field(name: str, problem: str) -> ApiError:
+    """Return what to say of a bad field."""
+    return ApiError(Code.UNPROCESSABLE, f"{name} {problem}", name)
+
+
+def user_data(user: User) -> UserData:
+    """Return what is told of a person."""
+    return UserData(
+        id=str(user.id),
+        email=user.email,
+        role=user.role,
+        tenant_id=str(user.tenant),
+        created_at=timestamp(user.created_at),
+    )

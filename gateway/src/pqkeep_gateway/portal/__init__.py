@@ -1,1 +1,0 @@
-"""Pages for people, made on the server. They run no script."""

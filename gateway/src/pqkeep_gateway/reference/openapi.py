@@ -1,0 +1,383 @@
+"""The OpenAPI 3.1 description of the API, made from the rows that serve it."""
+
+import inspect
+from collections.abc import Iterable, Mapping
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+from pqkeep_gateway.access.idempotency import MAX_LENGTH as MAX_IDEMPOTENCY_KEY
+from pqkeep_gateway.http.about import Caller, Parameter
+from pqkeep_gateway.http.body import MAX_BODY
+from pqkeep_gateway.http.cookies import ACCESS
+from pqkeep_gateway.http.endpoint import MAX_REQUEST_ID, Endpoint
+from pqkeep_gateway.http.envelope import Failure, Fault
+from pqkeep_gateway.http.errors import Code
+from pqkeep_gateway.http.text import Timestamp
+from pqkeep_gateway.reference.guidance import GUIDANCE
+
+Json = dict[str, Any]
+
+VERSION = "1.0.0"
+"""Of the interface that is described: its major number is the one in the paths."""
+
+TITLE = "pqkeep"
+OVERVIEW = (
+    "Post-quantum cryptography as a service. Binary values are standard base64 with padding, times"
+    " UTC with milliseconds. A success has its fields under `data`, an error has its code under"
+    " `error`; both say `request_id` and `timestamp`. A field that is null counts as left out;"
+    f" fields that are not known are ignored. A body has at most {MAX_BODY:,} bytes. A path that is"
+    " not there is 404; a method that a path does not have is 405, with `Allow`."
+)
+PARTS: Mapping[str, str] = {
+    "kem": "Encryption, shared secrets and key wrapping.",
+    "signature": "Signatures over messages and over digests.",
+    "kms": "The life of keys. Private keys are never shown.",
+    "tenants": "The organisations that own keys, and their API keys.",
+    "auth": "People: signing in, and what belongs to their own account.",
+    "team": "The people of a tenant, and those who are invited.",
+    "billing": "Plans, subscriptions and invoices.",
+    "audit": "The audit log, and what proves that nobody changed it.",
+    "service": "The service itself.",
+}
+"""Parts by the first word of their paths after the prefix; what is outside of it is ``service``."""
+
+EVERYWHERE = frozenset({Code.INVALID_001, Code.INTERNAL_001, Code.SERVICE_001})
+"""What any request can be refused with, even one that is no proper HTTP."""
+WITH_CREDENTIAL = frozenset({Code.AUTH_001, Code.FORBIDDEN_001, Code.RATE_LIMIT_001})
+SENT_WITH: Mapping[Code, tuple[str, ...]] = {
+    Code.RATE_LIMIT_001: ("Retry-After", "RateLimit-Policy", "RateLimit"),
+    Code.SERVICE_001: ("Retry-After",),
+}
+"""Headers of some errors; each is the only one with its status."""
+
+_REQUEST_ID = "6f5a1c9e-0d3b-4a53-9a55-2c1f9b1d7e10"
+_TIMESTAMP = "2026-01-31T12:00:00.000Z"
+_SHORTENED = "Cut short: send the whole of what the other operation returned."
+
+
+def document(
+    api: Iterable[Endpoint], outside: Iterable[Endpoint], prefix: str, part: str | None = None
+) -> Json:
+    """Return the description of everything, or of one part."""
+    rows = sorted(
+        (
+            (where, prefix + row.path, row)
+            for row in api
+            if part in (None, where := row.path.split("/")[1])
+        ),
+        key=lambda found: list(PARTS).index(found[0]),
+    )
+    if part is None:
+        rows += [("service", row.path, row) for row in outside]
+    paths: dict[str, Json] = {}
+    for where, path, row in rows:
+        paths.setdefault(path, {})[row.method.lower()] = _operation(where, row)
+    types = {type(row.about.example) for _, _, row in rows if row.about.example is not None}
+    return {
+        "openapi": "3.1.0",
+        "jsonSchemaDialect": "https://json-schema.org/draft/2020-12/schema",
+        "info": {
+            "title": TITLE if part is None else f"{TITLE}: {part}",
+            "version": VERSION,
+            "description": OVERVIEW if part is None else PARTS[part],
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "security": [{"ApiKey": []}, {"Session": []}],
+        "tags": [
+            {"name": name, "description": text}
+            for name, text in PARTS.items()
+            if part in (None, name)
+        ],
+        "paths": paths,
+        "components": {
+            "schemas": _schemas(types),
+            "headers": _HEADERS,
+            "parameters": _PARAMETERS,
+            "securitySchemes": {
+                "ApiKey": {
+                    "type": "apiKey",
+                    "in": "header",
+                    "name": "X-API-Key",
+                    "description": "A tenant's API key, or the operator's credential.",
+                },
+                "Session": {
+                    "type": "apiKey",
+                    "in": "cookie",
+                    "name": ACCESS,
+                    "description": "What login hands out: somebody who has signed in.",
+                },
+            },
+        },
+    }
+
+
+def codes(row: Endpoint) -> frozenset[Code]:
+    """Return everything an endpoint can be refused with."""
+    found = EVERYWHERE | row.about.codes
+    if row.about.caller is not Caller.ANYONE:
+        found |= WITH_CREDENTIAL
+    if row.idempotent:
+        found |= {Code.CONFLICT_001}
+    if row.permission is not None:
+        found |= {Code.AUTH_MFA_001}
+    if row.needs_step_up:
+        found |= {Code.MFA_013}
+    return found.union(*(parameter.codes for parameter in row.about.parameters))
+
+
+def _operation(part: str, row: Endpoint) -> Json:
+    about = row.about
+    summary, _, description = inspect.cleandoc(row.handler.__doc__ or "").partition("\n\n")
+    in_path = [each for each in about.parameters if f"{{{each.name}}}" in row.path]
+    others = [each for each in about.parameters if each not in in_path]
+    headers = [
+        "RequestId",
+        *(["IdempotencyKey"] if row.idempotent else []),
+        *(["StepUpToken"] if row.needs_step_up else []),
+    ]
+    operation: Json = {
+        "operationId": about.name,
+        "tags": [part],
+        "summary": summary,
+        "description": f"{description} {about.caller}".strip(),
+        "parameters": [
+            *(_parameter(each, "path") for each in in_path),
+            *(_parameter(each, "query") for each in others if not row.takes_body),
+            *({"$ref": f"#/components/parameters/{name}"} for name in headers),
+            *([_signature(row.signature_header)] if row.signature_header else []),
+        ],
+    }
+    if row.takes_body:
+        operation["requestBody"] = _request_body(others, required=not row.is_body_of_people)
+    if about.makes_lines:
+        responses = {str(row.status): _LINES}
+    else:
+        responses = {} if about.example is None else {str(row.status): _success(row)}
+    operation["responses"] = responses | _failures(codes(row))
+    if about.caller in _SECURITY:
+        operation["security"] = _SECURITY[about.caller]
+    elif row.open_to_anyone:
+        operation["security"] = [{"ApiKey": []}, {}]
+        operation["description"] += " As this service is set up, also without one."
+    return operation
+
+
+def _parameter(parameter: Parameter, place: str) -> Json:
+    return {
+        "name": parameter.name,
+        "in": place,
+        "required": parameter.required,
+        "description": parameter.description,
+        "schema": dict(parameter.schema),
+        "example": parameter.example,
+    }
+
+
+def _signature(header: str) -> Json:
+    return {
+        "name": header,
+        "in": "header",
+        "required": True,
+        "description": "What signs the body, every byte of it.",
+        "schema": {"type": "string"},
+    }
+
+
+def _request_body(parameters: list[Parameter], *, required: bool) -> Json:
+    names = [each.name for each in parameters if each.required]
+    shown = [each for each in parameters if each.required] or parameters[:1]
+    example: Json = {"value": {each.name: each.example for each in shown}}
+    cut = [each for each in shown if each.made_by]
+    if cut:
+        example["summary"] = _SHORTENED
+    return {
+        "required": required,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "properties": {each.name: _property(each) for each in parameters},
+                    **({"required": names} if names else {}),
+                },
+                "examples": {"form" if cut else "request": example},
+            }
+        },
+    }
+
+
+def _property(parameter: Parameter) -> Json:
+    made_by = f" Made by `{parameter.made_by}`." if parameter.made_by else ""
+    return {**parameter.schema, "description": parameter.description + made_by}
+
+
+def _success(row: Endpoint) -> Json:
+    data = row.about.example
+    return {
+        "description": HTTPStatus(row.status).phrase,
+        "headers": _sent(),
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["data", "request_id", "timestamp"],
+                    "properties": {
+                        "data": {"$ref": _reference(type(data).__name__)},
+                        **_ALWAYS_THERE,
+                    },
+                },
+                "examples": {
+                    "answer": {
+                        "value": {
+                            "data": msgspec.to_builtins(data),
+                            "request_id": _REQUEST_ID,
+                            "timestamp": _TIMESTAMP,
+                        }
+                    }
+                },
+            }
+        },
+    }
+
+
+def _failures(found: frozenset[Code]) -> Json:
+    by_status: dict[int, list[Code]] = {}
+    for code in Code:
+        if code in found:
+            by_status.setdefault(code.status, []).append(code)
+    return {str(status): _failure(by_status[status]) for status in sorted(by_status)}
+
+
+def _failure(found: list[Code]) -> Json:
+    return {
+        "description": " ".join(dict.fromkeys(GUIDANCE[code].when for code in found)),
+        "headers": _sent(*(name for code in found for name in SENT_WITH.get(code, ()))),
+        "content": {
+            "application/json": {
+                "schema": {
+                    "allOf": [
+                        {"$ref": _reference(Failure.__name__)},
+                        {
+                            "properties": {
+                                "error": {
+                                    "properties": {
+                                        "error_code": {"enum": [code.code for code in found]}
+                                    }
+                                }
+                            }
+                        },
+                    ]
+                },
+                "examples": {code.code: _failure_example(code) for code in found},
+            }
+        },
+    }
+
+
+def _failure_example(code: Code) -> Json:
+    guidance = GUIDANCE[code]
+    shown = {"error_code": code.code, "message": guidance.when}
+    if guidance.field is not None:
+        shown["field"] = guidance.field
+    return {
+        "summary": guidance.what_to_do,
+        "value": {"error": shown, "request_id": _REQUEST_ID, "timestamp": _TIMESTAMP},
+    }
+
+
+def _schemas(types: set[type]) -> Json:
+    ordered = sorted(types, key=lambda each: each.__name__)
+    _, schemas = msgspec.json.schema_components(
+        [*ordered, Failure, Fault], ref_template="#/components/schemas/{name}"
+    )
+    schemas[Failure.__name__]["properties"].update(_ALWAYS_THERE)
+    return dict(sorted(schemas.items()))
+
+
+def _reference(name: str) -> str:
+    return f"#/components/schemas/{name}"
+
+
+def _sent(*names: str) -> Json:
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in ("X-Request-ID", *names)}
+
+
+_SECURITY: Mapping[Caller, list[Json]] = {
+    Caller.ANYONE: [],
+    Caller.PERSON: [{"Session": []}],
+    Caller.OPERATOR: [{"ApiKey": []}],
+}
+"""Of the callers who cannot choose between the two."""
+_LINES: Json = {
+    "description": "JSON lines, one object each, as docs/audit.md describes them.",
+    "headers": _sent(),
+    "content": {"application/jsonl": {"schema": {"type": "string"}}},
+}
+_REQUEST_ID_FORM: Json = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": MAX_REQUEST_ID,
+    "pattern": "^[ -~]*$",
+}
+_ALWAYS_THERE: Json = {
+    "request_id": {**_REQUEST_ID_FORM, "description": "The request's X-Request-ID, or a new UUID."},
+    "timestamp": {**msgspec.json.schema(Timestamp), "description": "When it was answered."},
+}
+_HEADERS: Json = {
+    "X-Request-ID": {
+        "description": "The same as request_id.",
+        "required": True,
+        "schema": _REQUEST_ID_FORM,
+    },
+    "Retry-After": {
+        "description": "After how many seconds to try again.",
+        "required": True,
+        "schema": {"type": "integer", "minimum": 1},
+    },
+    "RateLimit-Policy": {
+        "description": "How many requests (q) in how many seconds (w), as"
+        " draft-ietf-httpapi-ratelimit-headers writes it.",
+        "required": True,
+        "schema": {"type": "string"},
+    },
+    "RateLimit": {
+        "description": "How many remain (r), and in how many seconds there are more (t).",
+        "required": True,
+        "schema": {"type": "string"},
+    },
+}
+_PARAMETERS: Json = {
+    "RequestId": {
+        "name": "X-Request-ID",
+        "in": "header",
+        "required": False,
+        "description": "An identifier of your choice for the request: it is in the answer and in"
+        " the audit log. Printable ASCII; anything else is replaced by a new UUID.",
+        "schema": _REQUEST_ID_FORM,
+        "example": "order-4711",
+    },
+    "StepUpToken": {
+        "name": "X-Step-Up-Token",
+        "in": "header",
+        "required": False,
+        "description": "From a signed-in person: what step_up gave. An API key needs none.",
+        "schema": {"type": "string"},
+        "example": "pqu_" + "0" * 43 + "3aXb2c",
+    },
+    "IdempotencyKey": {
+        "name": "Idempotency-Key",
+        "in": "header",
+        "required": False,
+        "description": "Makes it safe to ask again: the same key with the same request gives the"
+        " first answer again, for 24 hours; with another request it is 409.",
+        "schema": {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": MAX_IDEMPOTENCY_KEY,
+            "pattern": "^[ -~]*$",
+        },
+        "example": "8d6c1d0e-rotate",
+    },
+}

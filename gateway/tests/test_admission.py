@@ -1,0 +1,253 @@
+"""Who comes in: known, not suspended and not too often, as of now."""
+
+import asyncio
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from pqkeep_gateway.access.admission import (
+    Admission,
+    RateLimitedError,
+    SuspendedError,
+    UnknownCredentialError,
+)
+from pqkeep_gateway.access.authentication import Authenticator, Found
+from pqkeep_gateway.access.credentials import CredentialKind, Pepper, new_credential
+from pqkeep_gateway.access.entitlements import Entitlements, Subscription, Tier
+from pqkeep_gateway.access.principals import ApiKeyPrincipal, OperatorPrincipal, SessionPrincipal
+from pqkeep_gateway.access.rate_limit import Limit, MemoryRateLimiter
+from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.keys import TenantId
+
+OPERATOR = new_credential(CredentialKind.OPERATOR)
+PER_MINUTE = {tier: 2 + number for number, tier in enumerate(Tier)}
+"""Free 2, starter 3, growth 4, …"""
+
+
+class Nobody:
+    """A directory without sessions."""
+
+    async def find(self, access_token: str) -> SessionPrincipal | None:
+        return None
+
+
+class Gate:
+    """A gatekeeper, and a directory of API keys before which it stands."""
+
+    def __init__(self, pepper: Pepper, rate_limiter: MemoryRateLimiter | None = None) -> None:
+        self.now = 1000.0
+        self.rate_limiter = rate_limiter or MemoryRateLimiter(lambda: self.now)
+        self.known: dict[bytes, Found] = {}
+        self.unreachable = False
+        authenticator = Authenticator(
+            self, self.rate_limiter, pepper, pepper.digest(OPERATOR), lambda: self.now
+        )
+        self.admission = Admission(authenticator, self.rate_limiter, PER_MINUTE, Nobody())
+        self._pepper = pepper
+
+    async def find(self, digest: bytes) -> Found | None:
+        """Be the ApiKeyDirectory."""
+        if self.unreachable:
+            raise UnavailableError
+        return self.known.get(digest)
+
+    def add(self, entitlements: Entitlements, tenant: int = 1, *, suspended: bool = False) -> str:
+        """Put an API key of a tenant into the directory."""
+        credential = new_credential(CredentialKind.API_KEY)
+        principal = ApiKeyPrincipal(TenantId(UUID(int=tenant)), entitlements, 1, suspended)
+        self.known[self._pepper.digest(credential)] = Found(principal)
+        return credential
+
+    async def change(self, credential: str, **changes: object) -> None:
+        """Change what the directory says of an API key, and announce it."""
+        digest = self._pepper.digest(credential)
+        self.known[digest] = Found(replace(self.known[digest].principal, **changes))  # type: ignore[arg-type]
+        await self.rate_limiter.announce_change()
+
+    async def revoke(self, credential: str) -> None:
+        """Take an API key out of the directory, and announce it."""
+        del self.known[self._pepper.digest(credential)]
+        await self.rate_limiter.announce_change()
+
+    async def admitted(self, credential: str, attempts: int = 12) -> int:
+        """Return how many of so many attempts are admitted, and check that the first ones are."""
+        outcomes = []
+        for _ in range(attempts):
+            try:
+                await self.admission.admit(credential)
+                outcomes.append(True)
+            except RateLimitedError:
+                outcomes.append(False)
+        assert outcomes == sorted(outcomes, reverse=True)
+        return sum(outcomes)
+
+
+@pytest.fixture
+def gate(pepper: Pepper) -> Gate:
+    """A new one for each test."""
+    return Gate(pepper)
+
+
+@pytest.mark.parametrize("tier", Tier)
+@pytest.mark.parametrize("subscription", Subscription)
+async def test_the_limit_is_that_of_the_tier_in_force(
+    gate: Gate, tier: Tier, subscription: Subscription
+) -> None:
+    """A tenant has its tier's rate limit, and free's after its subscription has ended."""
+    shown = gate.add(Entitlements(tier, subscription))
+    expected = PER_MINUTE[tier] if subscription is Subscription.ACTIVE else PER_MINUTE[Tier.FREE]
+    assert await gate.admitted(shown) == expected
+
+
+@pytest.mark.parametrize("tier", Tier)
+@pytest.mark.parametrize("subscription", Subscription)
+async def test_a_granted_limit_outweighs_the_tier_s(
+    gate: Gate, tier: Tier, subscription: Subscription
+) -> None:
+    """What the operator granted holds on every tier, more or less than the tier's."""
+    for tenant, granted in ((1, 1), (2, 11)):
+        shown = gate.add(Entitlements(tier, subscription, granted), tenant)
+        assert await gate.admitted(shown) == granted
+
+
+async def test_a_refusal_says_how_long_to_wait(gate: Gate) -> None:
+    """The refusal carries the limit and the seconds until the first request leaves the window."""
+    shown = gate.add(Entitlements(Tier.FREE))
+    for gate.now in (1000.0, 1010.0):
+        await gate.admission.admit(shown)
+    gate.now = 1015.0
+    with pytest.raises(RateLimitedError) as raised:
+        await gate.admission.admit(shown)
+    assert (raised.value.limit, raised.value.wait) == (Limit(2, 60), 45.0)
+
+
+async def test_the_keys_of_a_tenant_share_its_limit(gate: Gate) -> None:
+    """Two API keys of one tenant have one window; another tenant's has its own."""
+    first, second = (gate.add(Entitlements(Tier.GROWTH)) for _ in range(2))
+    other = gate.add(Entitlements(Tier.GROWTH), tenant=2)
+    for shown in (first, second, first, second):
+        await gate.admission.admit(shown)
+    for shown in (first, second):
+        with pytest.raises(RateLimitedError):
+            await gate.admission.admit(shown)
+    assert await gate.admitted(other) == PER_MINUTE[Tier.GROWTH]
+
+
+async def test_unknown_credentials_count_against_nobody(gate: Gate) -> None:
+    """However many unknown credentials are shown, none is limited, and no tenant is."""
+    shown = gate.add(Entitlements(Tier.FREE))
+    for stranger in (new_credential(CredentialKind.API_KEY), shown[:-1], "", OPERATOR[:-1]):
+        for _ in range(20):
+            with pytest.raises(UnknownCredentialError):
+                await gate.admission.admit(stranger)
+    assert await gate.admitted(shown) == PER_MINUTE[Tier.FREE]
+
+
+async def test_the_operator_has_no_limit(gate: Gate) -> None:
+    """The operator is admitted more often than any tier's limit allows."""
+    for _ in range(2 * max(PER_MINUTE.values())):
+        assert await gate.admission.admit(OPERATOR) == OperatorPrincipal()
+
+
+async def test_suspended_comes_before_too_often(gate: Gate) -> None:
+    """A suspended tenant hears that it is suspended, however often it asks."""
+    shown = gate.add(Entitlements(Tier.FREE), suspended=True)
+    for _ in range(20):
+        with pytest.raises(SuspendedError):
+            await gate.admission.admit(shown)
+
+
+async def test_what_a_suspended_tenant_asks_does_not_count(gate: Gate) -> None:
+    """A tenant that is resumed has its whole limit, whatever it asked while it was suspended."""
+    shown = gate.add(Entitlements(Tier.FREE), suspended=True)
+    for _ in range(20):
+        with pytest.raises(SuspendedError):
+            await gate.admission.admit(shown)
+    await gate.change(shown, suspended=False)
+    assert await gate.admitted(shown) == PER_MINUTE[Tier.FREE]
+
+
+@pytest.mark.parametrize(
+    ("change", "outcome"),
+    [
+        ({"suspended": True}, SuspendedError),
+        ({"entitlements": Entitlements(Tier.FREE, requests_per_minute=1)}, RateLimitedError),
+    ],
+)
+async def test_a_change_is_effective_with_the_next_request(
+    gate: Gate, change: dict[str, object], outcome: type[Exception]
+) -> None:
+    """An API key that was just admitted is refused after a suspension, or with a lower limit."""
+    shown = gate.add(Entitlements(Tier.FREE))
+    await gate.admission.admit(shown)
+    await gate.change(shown, **change)
+    with pytest.raises(outcome):
+        await gate.admission.admit(shown)
+
+
+async def test_a_change_back_is_effective_with_the_next_request(gate: Gate) -> None:
+    """A suspended tenant is admitted after it is resumed, and a full one after it is granted more."""
+    shown = gate.add(Entitlements(Tier.FREE), suspended=True)
+    with pytest.raises(SuspendedError):
+        await gate.admission.admit(shown)
+    await gate.change(shown, suspended=False)
+    assert await gate.admitted(shown) == PER_MINUTE[Tier.FREE]
+    await gate.change(shown, entitlements=Entitlements(Tier.STARTER))
+    assert await gate.admitted(shown) == 1
+    await gate.change(shown, entitlements=Entitlements(Tier.STARTER, requests_per_minute=10))
+    assert await gate.admitted(shown) == 7
+
+
+async def test_a_revoked_key_is_nobody_with_the_next_request(gate: Gate) -> None:
+    """After a revocation was announced the API key is unknown, and nothing was counted."""
+    shown, other = (gate.add(Entitlements(Tier.FREE)) for _ in range(2))
+    await gate.admission.admit(shown)
+    await gate.revoke(shown)
+    with pytest.raises(UnknownCredentialError):
+        await gate.admission.admit(shown)
+    assert await gate.admitted(other) == PER_MINUTE[Tier.FREE] - 1
+
+
+async def test_a_revocation_is_heard_by_every_gateway(pepper: Pepper) -> None:
+    """What one gateway announces makes another, with the same windows, look up again."""
+    here = Gate(pepper)
+    there = Gate(pepper, here.rate_limiter)
+    shown = here.add(Entitlements(Tier.STARTER))
+    there.known = here.known
+    await there.admission.admit(shown)
+    await here.revoke(shown)
+    with pytest.raises(UnknownCredentialError):
+        await there.admission.admit(shown)
+
+
+async def test_looking_up_again_counts_once(gate: Gate) -> None:
+    """However often something changes, each request is counted once."""
+    shown = gate.add(Entitlements(Tier.ENTERPRISE_PLUS))
+    for _ in range(PER_MINUTE[Tier.ENTERPRISE_PLUS]):
+        await gate.rate_limiter.announce_change()
+        await gate.admission.admit(shown)
+    with pytest.raises(RateLimitedError):
+        await gate.admission.admit(shown)
+
+
+async def test_a_directory_out_of_reach_admits_nobody(gate: Gate) -> None:
+    """Whoever is not remembered, as of now, is not admitted while the directory is away."""
+    shown = gate.add(Entitlements(Tier.FREE))
+    known = await gate.admission.admit(shown)
+    gate.unreachable = True
+    assert await gate.admission.admit(shown) == known
+    await gate.rate_limiter.announce_change()
+    for _ in range(5):
+        with pytest.raises(UnavailableError):
+            await gate.admission.admit(shown)
+
+
+async def test_requests_at_once_are_counted_exactly(gate: Gate) -> None:
+    """Of a hundred at once as many are admitted as the limit says."""
+    shown = gate.add(Entitlements(Tier.FREE, requests_per_minute=30))
+    outcomes = await asyncio.gather(
+        *(gate.admission.admit(shown) for _ in range(100)), return_exceptions=True
+    )
+    assert sum(isinstance(outcome, ApiKeyPrincipal) for outcome in outcomes) == 30
+    assert sum(isinstance(outcome, RateLimitedError) for outcome in outcomes) == 70

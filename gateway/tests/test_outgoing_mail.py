@@ -1,0 +1,131 @@
+"""Letters say what they must, hand over what they must, and nothing gets into them from outside."""
+
+import re
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from email.message import EmailMessage
+
+import pytest
+
+from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
+from pqkeep_gateway.mail.outgoing_mail import (
+    MailKind,
+    NoAddressError,
+    OutgoingMail,
+    code_of,
+    compose,
+    mail,
+    token_of,
+)
+
+NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
+TO = "ada@example.com"
+PORTAL = "https://keep.example.org"
+TOKENS = {
+    MailKind.INVITATION: CredentialKind.INVITATION,
+    MailKind.REGISTRATION: CredentialKind.REGISTRATION,
+    MailKind.PASSWORD_RESET: CredentialKind.PASSWORD_RESET,
+}
+SENT = [each for each in MailKind if each is not MailKind.NOBODY]
+
+
+def written(kind: MailKind) -> OutgoingMail:
+    """Return a letter."""
+    return mail(kind, TO, NOW, timedelta(hours=1), "grace@example.com")
+
+
+def sent(each: OutgoingMail, pepper: Pepper) -> EmailMessage:
+    """Return it as it is sent."""
+    message = compose(each, pepper, "pqkeep@example.org", PORTAL)
+    assert message is not None
+    return message
+
+
+@pytest.mark.parametrize("kind", SENT)
+def test_a_letter_is_short_plain_text_from_us(kind: MailKind, pepper: Pepper) -> None:
+    """Each kind is ASCII text of under 1,000 characters that names the portal; no gap is left open."""
+    message = sent(written(kind), pepper)
+    text = message.get_content()
+    assert message.get_content_type() == "text/plain"
+    assert message.as_bytes().isascii()
+    assert PORTAL in text
+    assert len(text) < 1000
+    assert "{" not in text
+    headers = dict(message.items())
+    assert headers["From"] == "pqkeep <pqkeep@example.org>"
+    assert headers["To"] == TO
+    assert headers["Auto-Submitted"] == "auto-generated"
+    assert headers["Message-ID"].endswith("@example.org>")
+
+
+@pytest.mark.parametrize(("kind", "credential"), TOKENS.items())
+def test_a_link_stays_in_one_piece(
+    kind: MailKind, credential: CredentialKind, pepper: Pepper
+) -> None:
+    """The token stands behind the # of a link, on one line of what is sent."""
+    each = written(kind)
+    (token,) = re.findall(
+        r"^    https://[a-z./-]+#(\w+)\r$", sent(each, pepper).as_string(), re.MULTILINE
+    )
+    assert token == token_of(each, credential, pepper)
+    assert kind_of(token) is credential
+
+
+@pytest.mark.parametrize("kind", [each for each in SENT if each not in TOKENS])
+def test_other_letters_hand_no_token_over(kind: MailKind, pepper: Pepper) -> None:
+    """No other kind has anything that looks like a token."""
+    assert not re.search(r"#|pq[a-z]_", sent(written(kind), pepper).as_string())
+
+
+def test_a_token_depends_on_letter_and_pepper(pepper: Pepper) -> None:
+    """Another letter, another pepper or another purpose is another token; the same is the same."""
+    first, second = written(MailKind.INVITATION), written(MailKind.INVITATION)
+    kind = CredentialKind.INVITATION
+    tokens = {
+        token_of(first, kind, pepper),
+        token_of(second, kind, pepper),
+        token_of(first, CredentialKind.PASSWORD_RESET, pepper),
+        token_of(first, kind, Pepper(bytes(32))),
+    }
+    assert len(tokens) == 4
+    assert token_of(replace(first), kind, pepper) in tokens
+
+
+def test_codes_have_six_digits(pepper: Pepper) -> None:
+    """Codes are six digits, with zeros in front where they belong, and seldom the same."""
+    codes = [code_of(written(MailKind.CODE), pepper) for _ in range(2000)]
+    assert all(re.fullmatch(r"[0-9]{6}", each) for each in codes)
+    assert any(each.startswith("0") for each in codes)
+    assert len(set(codes)) > 1900
+
+
+def test_nobody_gets_no_letter(pepper: Pepper) -> None:
+    """What is written where nobody has the address is not sent."""
+    assert compose(written(MailKind.NOBODY), pepper, "pqkeep@example.org", PORTAL) is None
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "ada@example.com\r\nBcc: eve@example.com",
+        "ada@example.com\nBcc: eve@example.com",
+        "ada@example.com, eve@example.com",
+        "ada@example.com,eve@example.com",
+        "ada@example.com>",
+        "Ada <ada@example.com>",
+        "ada@example.com (eve)",
+        "ada",
+        "",
+    ],
+)
+def test_what_is_no_address_is_in_no_header(address: str, pepper: Pepper) -> None:
+    """An address with a line end, a second address or anything else in it becomes no letter."""
+    with pytest.raises(NoAddressError):
+        compose(replace(written(MailKind.CODE), to=address), pepper, "a@b", PORTAL)
+
+
+def test_a_letter_shows_no_secret() -> None:
+    """Neither the address nor what the token comes from is in a letter's repr."""
+    each = written(MailKind.INVITATION)
+    assert "example.com" not in repr(each)
+    assert repr(each.salt) not in repr(each)

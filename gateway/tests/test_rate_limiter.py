@@ -1,0 +1,289 @@
+"""Every window of so many seconds holds at most so many events, wherever windows are kept."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import redis
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pqkeep_gateway.access.clock import Clock
+from pqkeep_gateway.access.rate_limit import ChangedError, Limit, MemoryRateLimiter, RateLimiter
+from pqkeep_gateway.storage.redis_rate_limiter import RedisRateLimiter
+
+LIMIT = Limit(5, 60)
+EIGHTHS = st.integers(min_value=0, max_value=8 * 90)
+PATTERNS = st.lists(EIGHTHS, min_size=1, max_size=60)
+"""Pauses between events, in eighths of a second: none, some, or more than a whole window."""
+EARLY = st.sampled_from([0.001, 0.125, 1.0, 7.5, 30.0])
+LIMITS = st.builds(Limit, st.integers(1, 6), st.sampled_from([1, 10, 60]))
+
+
+@dataclass
+class Setting:
+    """Windows of one kind, and the clock they go by."""
+
+    rate_limiter: RateLimiter
+    now: float = 1000.0
+
+    async def enter(self, subject: str = "a", limit: Limit = LIMIT) -> float | None:
+        """Count an event now."""
+        return await self.rate_limiter.enter(subject, limit)
+
+    async def admitted(self, subject: str = "a", limit: Limit = LIMIT) -> int:
+        """Return how many events may happen at this moment."""
+        many = 0
+        while await self.enter(subject, limit) is None:
+            many += 1
+        return many
+
+
+Kind = Callable[[Clock], RateLimiter]
+
+
+@pytest.fixture(params=["memory", "redis"])
+def kind(request: pytest.FixtureRequest) -> Kind:
+    """Each kind of windows that there is; all of them empty."""
+    if request.param == "memory":
+        return MemoryRateLimiter
+    address: str = request.getfixturevalue("redis_server")
+    with redis.Redis.from_url(f"redis://{address}") as server:
+        server.flushall()
+    return lambda clock: RedisRateLimiter(f"redis://{address}", None, clock)
+
+
+@pytest.fixture
+async def setting(kind: Kind) -> AsyncIterator[Setting]:
+    """New windows, on a clock that the test moves."""
+    made: list[Setting] = []
+    rate_limiter = kind(lambda: made[0].now)
+    made.append(Setting(rate_limiter))
+    yield made[0]
+    await rate_limiter.close()
+
+
+async def test_so_many_and_no_more(setting: Setting) -> None:
+    """The fifth event may happen, the sixth may not before the first is 60 seconds ago."""
+    assert [await setting.enter() for _ in range(5)] == 5 * [None]
+    for setting.now, wait in ((1000.0, 60.0), (1010.0, 50.0), (1059.0, 1.0)):
+        assert await setting.enter() == pytest.approx(wait, abs=1e-5)
+    setting.now = 1060.001
+    assert await setting.admitted() == 5
+
+
+async def test_each_subject_has_its_own_window(setting: Setting) -> None:
+    """One subject's events count against nobody else, whatever their names look like."""
+    assert await setting.admitted("a") == 5
+    for other in ("b", "A", "a:", ":a", "a b", "*", "", "é", "a\0", "a" * 500):
+        assert await setting.admitted(other) == 5
+    assert await setting.admitted("a") == 0
+
+
+async def test_what_is_refused_does_not_count(setting: Setting) -> None:
+    """Whoever goes on asking waits no longer than who does not."""
+    await setting.admitted()
+    for setting.now in range(1001, 1060):
+        assert await setting.enter() is not None
+    setting.now = 1060.001
+    assert await setting.enter() is None
+
+
+async def test_a_limit_that_is_lowered_holds_at_once(setting: Setting) -> None:
+    """With a lower limit nothing may happen until so many events have left the window."""
+    for setting.now in (1000.0, 1010.0, 1020.0, 1030.0):
+        await setting.enter()
+    lowered = Limit(2, 60)
+    assert await setting.enter(limit=lowered) == pytest.approx(50.0, abs=1e-5)
+    setting.now = 1079.0
+    assert await setting.enter(limit=lowered) == pytest.approx(1.0, abs=1e-5)
+    setting.now = 1080.5
+    assert await setting.admitted(limit=lowered) == 1
+
+
+async def test_a_limit_that_is_raised_holds_at_once(setting: Setting) -> None:
+    """With a higher limit the difference may happen now, and events of before still count."""
+    await setting.admitted()
+    setting.now = 1001.0
+    assert await setting.admitted(limit=Limit(8, 60)) == 3
+    setting.now = 1060.5
+    assert await setting.admitted(limit=Limit(8, 60)) == 5
+
+
+async def test_a_limit_that_goes_down_and_up_again_forgets_nothing(setting: Setting) -> None:
+    """A limit that is lowered for a while gives nobody more events than the higher one has."""
+    for setting.now in (1000.0, 1020.0, 1040.0, 1041.0):
+        await setting.enter()
+    setting.now = 1085.0
+    assert await setting.admitted(limit=Limit(3, 60)) == 1
+    assert await setting.admitted() == 2
+
+
+async def test_at_once(setting: Setting) -> None:
+    """Of a hundred events at one moment as many happen as the limit says."""
+    outcomes = await asyncio.gather(*(setting.enter(limit=Limit(30, 60)) for _ in range(100)))
+    assert outcomes.count(None) == 30
+
+
+async def test_a_change_is_noticed_and_nothing_counted(setting: Setting) -> None:
+    """Who knows another number of changes is told so, and no event is counted."""
+    rate_limiter = setting.rate_limiter
+    as_of = await rate_limiter.changes()
+    assert await rate_limiter.enter("a", LIMIT, as_of) is None
+    await rate_limiter.announce_change()
+    for stale in (as_of, as_of - 1, as_of + 2):
+        for _ in range(20):
+            with pytest.raises(ChangedError):
+                await rate_limiter.enter("a", LIMIT, stale)
+    assert await rate_limiter.enter("a", LIMIT, await rate_limiter.changes()) is None
+    assert await setting.admitted() == 3
+
+
+async def test_a_change_comes_before_the_limit(setting: Setting) -> None:
+    """Who is over the limit, and out of date, is told of the change: the limit may be another."""
+    as_of = await setting.rate_limiter.changes()
+    await setting.admitted()
+    await setting.rate_limiter.announce_change()
+    with pytest.raises(ChangedError):
+        await setting.rate_limiter.enter("a", LIMIT, as_of)
+
+
+async def test_every_change_is_another_number(setting: Setting) -> None:
+    """No number of changes comes twice, and asking for it changes nothing."""
+    seen = []
+    for _ in range(10):
+        seen.append(await setting.rate_limiter.changes())
+        assert await setting.rate_limiter.changes() == seen[-1]
+        await setting.rate_limiter.announce_change()
+    assert len(set(seen)) == 10
+
+
+async def _check_exact(setting: Setting, pauses: list[float], limit: Limit) -> None:
+    """Check that no window holds more than the limit, and that nothing is refused without need."""
+    happened: list[float] = []
+    subject = str(uuid4())
+    for pause in pauses:
+        setting.now += pause
+        inside = sum(time > setting.now - limit.seconds for time in happened)
+        if await setting.enter(subject, limit) is None:
+            assert inside < limit.events
+            happened.append(setting.now)
+        else:
+            assert inside == limit.events
+
+
+async def _check_waits(setting: Setting, pauses: list[float], limit: Limit, early: float) -> None:
+    """Check that after each wait an event may happen, and not so many seconds earlier."""
+    subject = str(uuid4())
+    for pause in pauses:
+        setting.now += pause
+        wait = await setting.enter(subject, limit)
+        if wait is not None:
+            assert 0 < wait <= limit.seconds
+            end = setting.now + wait
+            if early < wait:
+                setting.now = end - early
+                again = await setting.enter(subject, limit)
+                assert again == pytest.approx(early, abs=1e-5)
+            setting.now = end + 1e-5
+            assert await setting.enter(subject, limit) is None
+
+
+def _in_memory(check: Callable[[Setting], Coroutine[Any, Any, None]]) -> None:
+    setting: list[Setting] = []
+    setting.append(Setting(MemoryRateLimiter(lambda: setting[0].now)))
+    asyncio.run(check(setting[0]))
+
+
+def _in_redis(address: str, check: Callable[[Setting], Coroutine[Any, Any, None]]) -> None:
+    async def run() -> None:
+        setting: list[Setting] = []
+        rate_limiter = RedisRateLimiter(f"redis://{address}", None, lambda: setting[0].now)
+        setting.append(Setting(rate_limiter))
+        await check(setting[0])
+        await rate_limiter.close()
+
+    asyncio.run(run())
+
+
+@given(PATTERNS, LIMITS)
+def test_memory_is_exact_for_every_pattern(pauses: list[int], limit: Limit) -> None:
+    """No window in memory holds more than the limit; what is refused would have made one do so."""
+    _in_memory(lambda setting: _check_exact(setting, [pause / 8 for pause in pauses], limit))
+
+
+@settings(max_examples=40)
+@given(PATTERNS, LIMITS)
+def test_redis_is_exact_for_every_pattern(
+    redis_server: str, pauses: list[int], limit: Limit
+) -> None:
+    """No window in Redis holds more than the limit; what is refused would have made one do so."""
+    apart = [pause / 8 + 1e-4 for pause in pauses]  # a microsecond is rounded: none is at an edge
+    _in_redis(redis_server, lambda setting: _check_exact(setting, apart, limit))
+
+
+@given(PATTERNS, LIMITS, EARLY)
+def test_memory_tells_the_right_wait(pauses: list[int], limit: Limit, early: float) -> None:
+    """After the wait that memory tells an event may happen; at a moment before it may not."""
+    _in_memory(lambda setting: _check_waits(setting, [pause / 8 for pause in pauses], limit, early))
+
+
+@settings(max_examples=40)
+@given(PATTERNS, LIMITS, EARLY)
+def test_redis_tells_the_right_wait(
+    redis_server: str, pauses: list[int], limit: Limit, early: float
+) -> None:
+    """After the wait that Redis tells an event may happen; at a moment before it may not."""
+    apart = [pause / 8 + 1e-4 for pause in pauses]
+    _in_redis(redis_server, lambda setting: _check_waits(setting, apart, limit, early))
+
+
+@pytest.mark.parametrize("wait", [0.125, 1.0, 59.875])
+async def test_in_memory_the_edge_belongs_to_the_next_window(wait: float) -> None:
+    """An event exactly 60 seconds ago is outside, and Retry-After of whole seconds is enough."""
+    setting: list[Setting] = []
+    setting.append(Setting(MemoryRateLimiter(lambda: setting[0].now)))
+    await setting[0].enter(limit=Limit(1, 60))
+    setting[0].now += 60 - wait
+    assert await setting[0].enter(limit=Limit(1, 60)) == wait
+    setting[0].now += wait
+    assert await setting[0].enter(limit=Limit(1, 60)) is None
+
+
+async def test_windows_in_memory_let_go_of_who_is_idle() -> None:
+    """However many subjects come and go, those whose window is empty take no memory for long."""
+    now = [1000.0]
+    rate_limiter = MemoryRateLimiter(lambda: now[0])
+    for number in range(20_000):
+        now[0] += 0.5  # so 120 subjects are in their window at any moment
+        await rate_limiter.enter(f"subject {number}", LIMIT)
+    assert len(rate_limiter._windows) <= 1024 + 120
+
+
+async def test_windows_in_memory_keep_who_is_not_idle() -> None:
+    """However many subjects come, whoever has used its limit up has used it up."""
+    now = [1000.0]
+    rate_limiter = MemoryRateLimiter(lambda: now[0])
+    setting = Setting(rate_limiter)
+    await setting.admitted("busy")
+    now[0] = 1059.0
+    for number in range(5000):
+        await rate_limiter.enter(f"subject {number}", LIMIT)
+    assert await rate_limiter.enter("busy", LIMIT) == 1.0
+    assert len(rate_limiter._windows) == 5001
+
+
+async def test_a_long_window_is_kept_for_as_long_as_it_is() -> None:
+    """Letting go of those who are idle goes by each window's own length."""
+    now = [1000.0]
+    rate_limiter = MemoryRateLimiter(lambda: now[0])
+    hour = Limit(1, 3600)
+    await rate_limiter.enter("slow", hour)
+    now[0] = 4500.0
+    for number in range(5000):
+        now[0] += 0.01
+        await rate_limiter.enter(f"subject {number}", Limit(1, 1))
+    assert await rate_limiter.enter("slow", hour) == pytest.approx(4600.0 - now[0])

@@ -1,0 +1,277 @@
+"""Windows in a real Redis: several gateways, a server that goes away, and one that forgets."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+
+from pqkeep_gateway.access.rate_limit import ChangedError, Limit
+from pqkeep_gateway.config import ConfigError
+from pqkeep_gateway.storage.redis_rate_limiter import RedisRateLimiter
+from pqkeep_gateway.unavailable import UnavailableError
+
+LIMIT = Limit(5, 60)
+PASSWORD = "password-of-the-windows"  # noqa: S105 - of a server that ends with the tests
+
+
+@pytest.fixture
+def server(redis_server: str) -> Iterator[redis.Redis]:
+    """The server as somebody else sees it; it is empty."""
+    with redis.Redis.from_url(f"redis://{redis_server}", decode_responses=True) as connection:
+        connection.flushall()
+        yield connection
+
+
+@pytest.fixture
+async def gateways(
+    redis_server: str, server: redis.Redis
+) -> AsyncIterator[tuple[RedisRateLimiter, RedisRateLimiter]]:
+    """Two gateways' windows, whose own clocks are years apart."""
+    url = f"redis://{redis_server}"
+    first = RedisRateLimiter(url, None, lambda: 1_000.0)
+    second = RedisRateLimiter(url, None, lambda: 900_000_000.0)
+    yield first, second
+    await first.close()
+    await second.close()
+
+
+@pytest.fixture
+async def rate_limiter(gateways: tuple[RedisRateLimiter, RedisRateLimiter]) -> RedisRateLimiter:
+    """One gateway's windows."""
+    return gateways[0]
+
+
+Gateways = tuple[RedisRateLimiter, RedisRateLimiter]
+
+
+async def test_gateways_share_a_window(gateways: Gateways) -> None:
+    """What one gateway admits counts at the other, whatever time their machines think it is."""
+    first, second = gateways
+    for rate_limiter in (first, second, first, second, second):
+        assert await rate_limiter.enter("a", LIMIT) is None
+    for rate_limiter in gateways:
+        wait = await rate_limiter.enter("a", LIMIT)
+        assert wait is not None
+        assert 50 < wait <= 60
+
+
+async def test_a_shared_window_is_exact_under_concurrency(gateways: Gateways) -> None:
+    """Of two hundred events at once on two gateways as many happen as the limit says."""
+    outcomes = await asyncio.gather(
+        *(rate_limiter.enter("a", Limit(30, 60)) for rate_limiter in gateways for _ in range(100))
+    )
+    assert outcomes.count(None) == 30
+
+
+async def test_a_change_is_heard_by_every_gateway(gateways: Gateways) -> None:
+    """What one gateway announces the other notices with its very next event."""
+    first, second = gateways
+    as_of = await second.changes()
+    assert await first.changes() == as_of
+    assert await second.enter("a", LIMIT, as_of) is None
+    await first.announce_change()
+    with pytest.raises(ChangedError):
+        await second.enter("a", LIMIT, as_of)
+    assert await second.changes() == await first.changes() != as_of
+
+
+@pytest.mark.parametrize("announced", [0, 1, 50])
+async def test_a_server_that_forgot_makes_nothing_old_valid(
+    rate_limiter: RedisRateLimiter, server: redis.Redis, announced: int
+) -> None:
+    """After everything in Redis is lost no number of changes of before is ever right again."""
+    seen = {await rate_limiter.changes()}
+    for _ in range(announced):
+        await rate_limiter.announce_change()
+        seen.add(await rate_limiter.changes())
+    server.flushall()
+    for as_of in seen:
+        with pytest.raises(ChangedError):
+            await rate_limiter.enter("a", LIMIT, as_of)
+    for _ in range(60):
+        assert await rate_limiter.changes() not in seen
+        await rate_limiter.announce_change()
+
+
+async def test_what_is_remembered_is_looked_up_again_before_long(
+    rate_limiter: RedisRateLimiter, server: redis.Redis
+) -> None:
+    """Also where no change is heard of, or many are, a number of changes is right for 30 seconds."""
+    for _ in range(3):
+        await rate_limiter.changes()
+        assert 0 < server.ttl("pqkeep:changes") <= 30
+        await rate_limiter.announce_change()
+    as_of = await rate_limiter.changes()
+    server.pexpire("pqkeep:changes", 0)  # as if they were over
+    with pytest.raises(ChangedError):
+        await rate_limiter.enter("a", LIMIT, as_of)
+
+
+async def test_a_change_is_announced_to_a_server_that_forgot(
+    rate_limiter: RedisRateLimiter, server: redis.Redis
+) -> None:
+    """An announcement is another number also where nothing was counted yet."""
+    before = await rate_limiter.changes()
+    server.flushall()
+    await rate_limiter.announce_change()
+    assert await rate_limiter.changes() > before
+
+
+async def test_a_window_in_the_future_shuts_nobody_out(
+    rate_limiter: RedisRateLimiter, server: redis.Redis
+) -> None:
+    """Times that a gateway with another idea of the time left behind are dropped."""
+    seconds, _ = server.time()
+    server.lpush("pqkeep:window:a", *[(seconds + 86_400) * 1_000_000] * 5)
+    assert [await rate_limiter.enter("a", LIMIT) for _ in range(5)] == 5 * [None]
+    assert await rate_limiter.enter("a", LIMIT) is not None
+
+
+async def test_a_window_takes_no_more_room_than_its_limit(
+    rate_limiter: RedisRateLimiter, server: redis.Redis
+) -> None:
+    """A window holds as many times as its limit at most, and is gone a while after its last one."""
+    for limit in (Limit(50, 60), LIMIT, LIMIT):
+        for _ in range(60):
+            await rate_limiter.enter("a", limit)
+    assert server.llen("pqkeep:window:a") == 50
+    assert 0 < server.ttl("pqkeep:window:a") <= 7 * 86_400
+    assert server.keys() == ["pqkeep:window:a"]
+
+
+async def test_a_server_that_forgot_the_scripts(
+    rate_limiter: RedisRateLimiter, server: redis.Redis
+) -> None:
+    """A server that was started again, and has never heard of the scripts, learns them."""
+    await rate_limiter.enter("a", LIMIT)
+    server.script_flush()
+    assert await rate_limiter.enter("a", LIMIT) is None
+    server.script_flush()
+    assert await rate_limiter.changes() > 0
+
+
+async def _ask_everything(rate_limiter: RedisRateLimiter) -> None:
+    for ask in (
+        rate_limiter.enter("a", LIMIT),
+        rate_limiter.changes(),
+        rate_limiter.announce_change(),
+    ):
+        with pytest.raises(UnavailableError):
+            await ask
+
+
+async def test_no_server_is_unavailable(unused_tcp_port: int) -> None:
+    """Where nobody listens nothing is admitted, and nothing is known: it fails closed."""
+    rate_limiter = RedisRateLimiter(f"redis://127.0.0.1:{unused_tcp_port}", None, lambda: 1_000.0)
+    await _ask_everything(rate_limiter)
+    await rate_limiter.close()
+
+
+@contextmanager
+def _frozen(server: redis.Redis) -> Iterator[None]:
+    """Let the server answer nothing for a while."""
+    pid = server.info("server")["process_id"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+async def test_a_server_that_hangs_is_unavailable_and_comes_back(
+    rate_limiter: RedisRateLimiter, server: redis.Redis
+) -> None:
+    """While the server does not answer everything is unavailable; afterwards it works by itself."""
+    assert await rate_limiter.enter("a", LIMIT) is None
+    with _frozen(server):
+        outcomes = await asyncio.gather(
+            *(rate_limiter.enter(f"b{n}", LIMIT) for n in range(100)), return_exceptions=True
+        )
+        assert {type(outcome) for outcome in outcomes} == {UnavailableError}
+    assert await rate_limiter.enter("a", LIMIT) is None
+
+
+async def test_a_server_that_hung_up_is_connected_again(
+    rate_limiter: RedisRateLimiter, server: redis.Redis
+) -> None:
+    """Broken connections cost one event at most each; then it works by itself."""
+    await asyncio.gather(*(rate_limiter.enter(f"b{n}", LIMIT) for n in range(10)))
+    server.client_kill_filter(_type="normal", skipme=True)
+    await asyncio.gather(
+        *(rate_limiter.enter(f"b{n}", LIMIT) for n in range(10)), return_exceptions=True
+    )
+    assert await asyncio.gather(*(rate_limiter.enter(f"c{n}", LIMIT) for n in range(10))) == 10 * [
+        None
+    ]
+
+
+@pytest.fixture
+def locked(server: redis.Redis) -> Iterator[None]:
+    """A user of the server who needs a password, and reaches pqkeep's keys only."""
+    server.acl_setuser(
+        "pqkeep", enabled=True, passwords=["+" + PASSWORD], keys=["pqkeep:*"], categories=["+@all"]
+    )
+    yield
+    server.acl_deluser("pqkeep")
+
+
+def _password_file(folder: Path, password: str) -> str:
+    path = folder / "password"
+    path.write_text(password + "\n")
+    path.chmod(0o400)
+    return str(path)
+
+
+async def test_the_password_is_in_a_file(redis_server: str, locked: None, tmp_path: Path) -> None:
+    """With the password from its file the server is reached, with rights to pqkeep's keys only."""
+    file = _password_file(tmp_path, PASSWORD)
+    rate_limiter = RedisRateLimiter(f"redis://pqkeep@{redis_server}", file, lambda: 1_000.0)
+    assert await rate_limiter.enter("a", LIMIT, await rate_limiter.changes()) is None
+    await rate_limiter.announce_change()
+    await rate_limiter.close()
+
+
+async def test_a_wrong_password_is_unavailable_and_unseen(
+    redis_server: str, locked: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With another password nothing is admitted, and no log or representation shows it."""
+    file = _password_file(tmp_path, PASSWORD + "x")
+    rate_limiter = RedisRateLimiter(f"redis://pqkeep@{redis_server}", file, lambda: 1_000.0)
+    await _ask_everything(rate_limiter)
+    assert "out of reach" in caplog.text
+    assert PASSWORD not in caplog.text + repr(rate_limiter)
+    await rate_limiter.close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"redis://:{PASSWORD}@127.0.0.1:1",
+        f"rediss://pqkeep:{PASSWORD}@127.0.0.1:1",
+        f"unix://pqkeep:{PASSWORD}@/run/redis.sock",
+        f"redis://127.0.0.1:1?password={PASSWORD}",
+        f"unix:///run/redis.sock?db=1&password={PASSWORD}",
+        f"https://127.0.0.1:1/{PASSWORD}",
+        "127.0.0.1:1",
+        "",
+        "redis://127.0.0.1:port",
+    ],
+)
+def test_an_address_that_is_refused(url: str) -> None:
+    """An address with a password in it, or of another form, is refused and not repeated."""
+    with pytest.raises(ConfigError, match="redis_url") as raised:
+        RedisRateLimiter(url, None, lambda: 1_000.0)
+    assert PASSWORD not in str(raised.value)
+
+
+def test_a_password_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    """A password file must be readable by this process's user only."""
+    file = Path(_password_file(tmp_path, PASSWORD))
+    file.chmod(0o440)
+    with pytest.raises(ConfigError, match="0400"):
+        RedisRateLimiter("redis://127.0.0.1:1", str(file), lambda: 1_000.0)

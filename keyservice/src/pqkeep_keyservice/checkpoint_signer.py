@@ -1,0 +1,179 @@
+"""Signs checkpoints: what the audit log is at a time, so that it cannot have been another later.
+
+Every second, or after 1,000 records if they come faster, what is new is signed with Dilithium3
+(ML-DSA-65); once a day, and when asked, with SLH-DSA-SHA2-128s. The keys belong to INSTALLATION and
+live as all keys do: as sealed seeds, and with records of their own.
+"""
+
+import asyncio
+import logging
+import time
+from base64 import b64encode
+from uuid import UUID, uuid4
+
+from cryptography.exceptions import InvalidSignature
+
+from pqkeep_keyservice.config import ConfigError
+from pqkeep_keyservice.dispatch import Dispatcher
+from pqkeep_keyservice.keyring import KeyEntry, Keyring
+from pqkeep_keyservice.operations.resources import Resources
+from pqkeep_keyservice.storage import checkpoints
+from pqkeep_keyservice.storage.database import OutOfReachError
+from pqkeep_keyservice.storage.keyrings import Keyrings
+from pqkeep_keyservice.storage.records import instant
+from pqkeep_keyservice.storage.sealing import DamagedKeyError
+from pqkeep_keyservice.storage.store import KeyStore
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.audit import Checkpoint
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import INSTALLATION
+from pqkeep_protocol.messages import Attribution, GenerateKey
+
+_LOG = logging.getLogger(__name__)
+
+CONTEXT = b"pqkeep/v1/audit-checkpoint"
+ALGORITHMS = (Algorithm.ML_DSA_65, Algorithm.SLH_DSA_SHA2_128S)
+SECONDS = 1.0
+RECORDS = 1_000
+POLL_SECONDS = 0.05
+DAY_MICROSECONDS = 24 * 3600 * 1_000_000
+SIGNING_SECONDS = 60.0
+
+
+def signed_text(log_id: UUID, size: int, root: bytes, at_us: int) -> bytes:
+    """Return what a checkpoint's signature is over."""
+    lines = (CONTEXT.decode(), str(log_id), str(size), b64encode(root).decode(), instant(at_us))
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+class CheckpointSigner:
+    """Signs what is durable."""
+
+    seconds: float = SECONDS
+    """How long what is new may wait to be signed, if it is fewer than RECORDS."""
+
+    def __init__(
+        self, dispatcher: Dispatcher, rings: Keyrings, resources: Resources, store: KeyStore
+    ) -> None:
+        """Sign with keys that the dispatcher makes when they are first needed."""
+        self._dispatcher = dispatcher
+        self._rings = rings
+        self._resources = resources
+        self._store = store
+        self._turn = asyncio.Lock()
+
+    async def check(self) -> None:
+        """Verify what the log was signed with last. Raises ConfigError and OutOfReachError.
+
+        Whoever can write to the database can change a record, its tree and a checkpoint's root so
+        that they fit each other again, and put a key of his own beside them. He cannot sign, nor
+        seal a key; and what does not hold must not be signed anew. The daily checkpoints, whose
+        algorithm needs a process of its own, are left to those who verify the log.
+        """
+        for algorithm in ALGORITHMS:
+            try:
+                self._require_sealed(await self._rings.get(INSTALLATION, algorithm))
+            except DamagedKeyError:
+                raise ConfigError(
+                    f"the audit log is damaged: its {algorithm} keys are not those that were made "
+                    "here; see docs/audit.md"
+                ) from None
+        newest = await self._store.query(checkpoints.newest, Algorithm.ML_DSA_65)
+        if newest is None:
+            return
+        text = signed_text(newest.log_id, newest.size, newest.root, newest.at_us)
+        ring = await self._rings.get(INSTALLATION, Algorithm.ML_DSA_65)
+        try:
+            public = self._resources.material.verifying_key(
+                INSTALLATION, ring.entry(newest.key_version)
+            )
+            public.verify(newest.signature, text, CONTEXT)
+        except (KeyServiceError, InvalidSignature):
+            raise ConfigError(
+                f"the audit log is damaged: the checkpoint of its first {newest.size} records has "
+                "a signature that is not the log's; see docs/audit.md"
+            ) from None
+
+    def _require_sealed(self, ring: Keyring) -> None:
+        for entry in ring.entries:
+            if entry.sealed is None:  # the log's keys are never archived
+                raise DamagedKeyError
+            self._resources.material.authenticate(INSTALLATION, entry)
+
+    async def run(self) -> None:
+        """Sign until cancelled."""
+        while True:
+            try:
+                await self._run()
+            except OutOfReachError:  # which the database itself has logged, once
+                pass
+            except Exception:  # noqa: BLE001 - the log goes on, and the next checkpoint covers it
+                _LOG.exception("the audit log could not be signed")
+            await asyncio.sleep(SECONDS)
+
+    async def _run(self) -> None:
+        """Sign until something fails."""
+        loop = asyncio.get_running_loop()
+        signed, since = await self._store.query(checkpoints.signed_size), loop.time()
+        while True:
+            await asyncio.sleep(POLL_SECONDS)
+            new = self._store.size - signed
+            if new < RECORDS and (new == 0 or loop.time() - since < self.seconds):
+                continue
+            since = loop.time()
+            signed = (await self.sign(Algorithm.ML_DSA_65)).size
+            if await self._is_day_over():
+                await self.sign(Algorithm.SLH_DSA_SHA2_128S)
+
+    async def sign(self, algorithm: Algorithm) -> Checkpoint:
+        """Sign what the log is now, and keep the checkpoint. Raises KeyServiceError.
+
+        Where that has been done already, return what is kept.
+        """
+        if algorithm not in ALGORITHMS:
+            raise KeyServiceError(ErrorKind.UNSUPPORTED)
+        async with self._turn:
+            entry = await self._key(algorithm)
+            log_id, frontier = await self._store.frontier()
+            kept = await self._store.query(checkpoints.newest, algorithm)
+            if kept is not None and kept.size == frontier.size:
+                return kept
+            at_us = time.time_ns() // 1000
+            text = signed_text(log_id, frontier.size, frontier.root(), at_us)
+            checkpoint = Checkpoint(
+                log_id=log_id,
+                size=frontier.size,
+                root=frontier.root(),
+                at_us=at_us,
+                algorithm=algorithm,
+                key_version=entry.info.version,
+                signature=await self._signature(entry, text),
+            )
+            await self._store.write(checkpoints.keep, checkpoint)
+        return checkpoint
+
+    async def _key(self, algorithm: Algorithm) -> KeyEntry:
+        ring = await self._rings.get(INSTALLATION, algorithm)
+        if ring.active is None:
+            request = GenerateKey(tenant=INSTALLATION, algorithm=algorithm, quota=None)
+            attribution = Attribution(str(uuid4()), "key-service", "", "")
+            await self._dispatcher.execute(request, attribution, _deadline())
+            ring = await self._rings.get(INSTALLATION, algorithm)
+        return ring.require_active()
+
+    async def _signature(self, entry: KeyEntry, text: bytes) -> bytes:
+        if entry.info.algorithm is Algorithm.SLH_DSA_SHA2_128S:
+            return await self._resources.slh_dsa.sign(
+                INSTALLATION, entry, text, CONTEXT, _deadline()
+            )
+        private = self._resources.material.signing_key(INSTALLATION, entry)
+        return await self._resources.threads.run(private.sign, text, CONTEXT)
+
+    async def _is_day_over(self) -> bool:
+        newest = await self._store.query(checkpoints.newest, Algorithm.SLH_DSA_SHA2_128S)
+        since = await self._store.query(checkpoints.began_at) if newest is None else newest.at_us
+        return time.time_ns() // 1000 - since > DAY_MICROSECONDS
+
+
+def _deadline() -> float:
+    return asyncio.get_running_loop().time() + SIGNING_SECONDS

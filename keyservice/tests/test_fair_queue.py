@@ -1,0 +1,59 @@
+"""The lane of worker processes loses no worker, whatever becomes of those who wait for one."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from pqkeep_keyservice.workers import FairQueue, WorkerProcess
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import TenantId
+
+TENANT = TenantId(UUID(int=1))
+
+
+class Inline:
+    """A worker that runs its work on the event loop, when a gate opens."""
+
+    def __init__(self) -> None:
+        self.gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        await self.gate
+        return function(*arguments)
+
+
+async def test_a_turn_that_comes_too_late_is_passed_on() -> None:
+    """A worker that is freed in the moment a waiter gives up goes to the next one."""
+    now = asyncio.get_running_loop().time
+    worker = Inline()
+    queue = FairQueue([cast(WorkerProcess, worker)], per_tenant=1)
+    holder = asyncio.create_task(queue.run(TENANT, now() + 60, int))
+    await asyncio.sleep(0.01)
+    waiter = asyncio.create_task(queue.run(TENANT, now() + 0.05, int))
+    await asyncio.sleep(0.01)
+    worker.gate.set_result(None)
+    time.sleep(0.1)  # noqa: ASYNC251 - a busy loop: both happen before anyone runs again
+    assert await holder == 0
+    with pytest.raises(KeyServiceError) as refused:
+        await waiter
+    assert refused.value.kind is ErrorKind.DEADLINE_EXCEEDED
+    assert await queue.run(TENANT, now() + 0.5, int) == 0
+
+
+async def test_a_waiter_that_gives_up_leaves_the_queue() -> None:
+    """Whoever waits past the deadline is refused, and the next caller gets the worker."""
+    now = asyncio.get_running_loop().time
+    worker = Inline()
+    queue = FairQueue([cast(WorkerProcess, worker)], per_tenant=1)
+    holder = asyncio.create_task(queue.run(TENANT, now() + 60, int))
+    await asyncio.sleep(0.01)
+    with pytest.raises(KeyServiceError) as refused:
+        await queue.run(TENANT, now() + 0.02, int)
+    assert refused.value.kind is ErrorKind.DEADLINE_EXCEEDED
+    worker.gate.set_result(None)
+    assert await holder == 0
+    assert await queue.run(TENANT, now() + 1, int) == 0

@@ -1,0 +1,181 @@
+"""Idempotency keys: what was asked for twice is done once, and answered the same."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import KeyVersion, TenantId
+from pqkeep_protocol.messages import (
+    ArchiveKey,
+    Attribution,
+    GenerateKey,
+    Idempotency,
+    KeyService,
+    RetireKey,
+    RotateKey,
+)
+
+if TYPE_CHECKING:
+    from keyservice.tests.conftest import InProcess
+
+pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+
+Sql = Callable[..., list[Any]]
+KEM, SIGNATURE = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65
+DAY = 24 * 3600 * 1_000_000
+
+
+def idempotency(key: str, request: str = "the request") -> Idempotency:
+    """Return what is kept of an Idempotency-Key and of the request it came with."""
+    return Idempotency(sha256(key.encode()).digest(), sha256(request.encode()).digest())
+
+
+class Owner:
+    """A tenant that changes its keys."""
+
+    def __init__(self, keys: KeyService, attribution: Attribution, sql: Sql) -> None:
+        self.keys, self.attribution, self._sql = keys, attribution, sql
+        self.tenant = TenantId(uuid4())
+
+    async def generate(self, key: Idempotency | None, algorithm: Algorithm = KEM) -> Any:
+        request = GenerateKey(tenant=self.tenant, algorithm=algorithm, quota=None, idempotency=key)
+        return await self.keys.execute(request, self.attribution)
+
+    async def rotate(self, key: Idempotency | None) -> Any:
+        request = RotateKey(tenant=self.tenant, algorithm=KEM, idempotency=key)
+        return await self.keys.execute(request, self.attribution)
+
+    async def archive(self, version: int) -> None:
+        named = {"tenant": self.tenant, "algorithm": KEM, "version": KeyVersion(version)}
+        await self.keys.execute(RetireKey(**named), self.attribution)  # type: ignore[arg-type]
+        await self.keys.execute(ArchiveKey(**named), self.attribution)  # type: ignore[arg-type]
+
+    def versions(self) -> int:
+        ((count,),) = self._sql("SELECT count(*) FROM keys")
+        return int(count)
+
+
+@pytest.fixture
+def owner(keys: KeyService, attribution: Attribution, sql: Sql) -> Owner:
+    """Nothing is made yet."""
+    return Owner(keys, attribution, sql)
+
+
+async def test_a_repeated_request_changes_once(owner: Owner) -> None:
+    """Asked five times with one key, generate makes one version and rotate another."""
+    made = [await owner.generate(idempotency("a")) for _ in range(5)]
+    rotated = [await owner.rotate(idempotency("b")) for _ in range(5)]
+    assert made == made[:1] * 5
+    assert rotated == rotated[:1] * 5
+    assert (made[0].key.version, rotated[0].key.version, rotated[0].old_version) == (1, 2, 1)
+    assert owner.versions() == 2
+
+
+async def test_each_key_is_a_change_of_its_own(owner: Owner) -> None:
+    """Rotations with other keys, and with none, are made each time."""
+    await owner.generate(None)
+    for number in range(3):
+        await owner.rotate(idempotency(f"{number}"))
+        await owner.rotate(None)
+    assert owner.versions() == 7
+
+
+async def test_the_first_answer_comes_again_whatever_happened_since(owner: Owner) -> None:
+    """Also after the version was rotated away and archived the answer is what it was."""
+    made = await owner.generate(idempotency("a"))
+    rotated = await owner.rotate(idempotency("b"))
+    await owner.rotate(None)
+    assert await owner.generate(idempotency("a")) == made
+    assert await owner.rotate(idempotency("b")) == rotated
+    for version in (1, 2):
+        await owner.archive(version)
+    assert await owner.generate(idempotency("a")) == made
+    assert await owner.rotate(idempotency("b")) == rotated
+    assert owner.versions() == 3
+
+
+async def test_another_request_with_the_key_is_refused(owner: Owner) -> None:
+    """A key that was used for one request is refused with another, and nothing is changed."""
+    await owner.generate(idempotency("a"))
+    for attempt in (
+        owner.generate(idempotency("a", "another")),
+        owner.rotate(idempotency("a", "another")),
+        owner.generate(idempotency("a", "another"), SIGNATURE),
+    ):
+        with pytest.raises(KeyServiceError) as refused:
+            await attempt
+        assert refused.value.kind is ErrorKind.IDEMPOTENCY_KEY_REUSED
+    assert owner.versions() == 1
+
+
+async def test_of_many_at_once_one_changes(owner: Owner) -> None:
+    """Sixteen rotations at once with one key are one rotation, and all hear the same."""
+    await owner.generate(None)
+    heard = await asyncio.gather(*(owner.rotate(idempotency("a")) for _ in range(16)))
+    assert heard == heard[:1] * 16
+    assert owner.versions() == 2
+
+
+async def test_a_refusal_is_not_remembered(owner: Owner) -> None:
+    """What could not be done with a key can be done with it later."""
+    with pytest.raises(KeyServiceError) as refused:
+        await owner.rotate(idempotency("a"))
+    assert refused.value.kind is ErrorKind.KEY_NOT_FOUND
+    await owner.generate(None)
+    assert (await owner.rotate(idempotency("a"))).key.version == 2
+
+
+async def test_tenants_have_keys_of_their_own(owner: Owner) -> None:
+    """One tenant's key is nothing to another: even the same digest is another key."""
+    other = Owner(owner.keys, owner.attribution, owner._sql)
+    first, second = await owner.generate(idempotency("a")), await other.generate(idempotency("a"))
+    assert first.key.public_key != second.key.public_key
+    assert await owner.generate(idempotency("a")) == first
+    assert await other.generate(idempotency("a")) == second
+
+
+async def test_a_key_is_remembered_for_a_day(owner: Owner, sql: Sql) -> None:
+    """Until 24 hours are over the answer comes again; then the key is as good as new."""
+    await owner.generate(None)
+    rotated = await owner.rotate(idempotency("a"))
+    age = "UPDATE idempotency_keys SET made_at_us = ?"
+    sql(age, time.time_ns() // 1000 - DAY + 60_000_000)
+    assert await owner.rotate(idempotency("a")) == rotated
+    sql(age, time.time_ns() // 1000 - DAY)
+    assert (await owner.rotate(idempotency("a"))).key.version == rotated.key.version + 1
+    assert sql("SELECT key_version FROM idempotency_keys") == [(rotated.key.version + 1,)]
+
+
+async def test_a_key_is_remembered_over_a_restart(
+    serving: Callable[[], AbstractAsyncContextManager[InProcess]],
+    attribution: Attribution,
+    sql: Sql,
+    tenant: TenantId,
+) -> None:
+    """What an earlier run did with a key, the next one does not do again."""
+    answers = []
+    for _ in range(2):
+        async with serving() as service:
+            owner = Owner(service, attribution, sql)
+            owner.tenant = tenant
+            answers.append(await owner.generate(idempotency("a")))
+    assert answers[0] == answers[1]
+    assert owner.versions() == 1
+
+
+async def test_every_repetition_is_recorded(owner: Owner, sql: Sql) -> None:
+    """Asking again is an operation of its own in the log, with the version it was told."""
+    for _ in range(3):
+        await owner.generate(idempotency("a"))
+    recorded = sql("SELECT operation, key_version, outcome FROM audit_records ORDER BY id")
+    assert recorded == [("generate-key", 1, "success")] * 3
