@@ -20,8 +20,8 @@ from pqkeep_gateway.storage.tenancy import SqlTenants
 from pqkeep_gateway.tenancy.billing import (
     BuiltInBilling,
     ContractChangedError,
+    DuplicateNoticeError,
     NotSubscribedError,
-    SeenError,
 )
 from pqkeep_gateway.tenancy.contracts import (
     AlreadySubscribedError,
@@ -307,7 +307,7 @@ async def test_a_notice_is_heard_once(world: World, log: EventLog) -> None:
         return_exceptions=True,
     )
     assert outcomes.count(None) == 1
-    assert sum(isinstance(each, SeenError) for each in outcomes) == 15
+    assert sum(isinstance(each, DuplicateNoticeError) for each in outcomes) == 15
     await world.audit_delivery.deliver()
     assert log.operations.count("subscribe-starter") == 1
 
@@ -354,6 +354,6 @@ async def test_an_invoice_is_kept_once(world: World) -> None:
     made = event(ATTRIBUTION, world.tenant.id, "record-invoice")
     await world.store.add_invoice(line, made, "evt_1")
     for notice in ("evt_1", "evt_2"):
-        with pytest.raises(SeenError):
+        with pytest.raises(DuplicateNoticeError):
             await world.store.add_invoice(replace(line, id=uuid4()), made, notice)
     assert await world.store.invoices(world.tenant.id) == (line,)

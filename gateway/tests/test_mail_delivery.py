@@ -17,9 +17,9 @@ from pqkeep_gateway.access.credentials import Pepper
 from pqkeep_gateway.mail.mail_delivery import (
     LEASE,
     LONGEST_PAUSE,
+    MailDeferredError,
     MailDelivery,
-    NotTakenError,
-    RefusedError,
+    MailRejectedError,
     pause_after,
 )
 from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, code_of, mail
@@ -53,7 +53,7 @@ class Doorstep:
         if self.problem is not None:
             raise self.problem
         if mail.to == self.refuses:
-            raise RefusedError("550")
+            raise MailRejectedError("550")
         self.kept.append(mail)
 
 
@@ -106,7 +106,7 @@ async def test_a_letter_arrives_whole_and_once(world: World) -> None:
 async def test_what_is_not_taken_is_tried_again_with_growing_pauses(world: World) -> None:
     """While nothing is taken the pauses double; then the letter arrives."""
     await world.write()
-    world.doorstep.problem = NotTakenError("away")
+    world.doorstep.problem = MailDeferredError("away")
     mail_delivery = world.mail_delivery()
     for pause in (2, 4, 8, 16, 32):
         await mail_delivery.deliver()
@@ -123,7 +123,7 @@ async def test_what_is_not_taken_is_tried_again_with_growing_pauses(world: World
 async def test_it_is_not_tried_for_ever(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """When what a letter is about is over it is given up, and the log says so."""
     await world.write()
-    world.doorstep.problem = NotTakenError("away")
+    world.doorstep.problem = MailDeferredError("away")
     mail_delivery = world.mail_delivery()
     for _ in range(700):
         await mail_delivery.deliver()
@@ -204,7 +204,7 @@ async def test_a_fault_of_the_mailer_loses_no_letter(world: World) -> None:
 async def test_the_log_names_nobody(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """What the log says of letters has neither an address nor a code."""
     caplog.set_level(logging.INFO)
-    for problem in (NotTakenError("away"), RefusedError("550"), ZeroDivisionError()):
+    for problem in (MailDeferredError("away"), MailRejectedError("550"), ZeroDivisionError()):
         written = await world.write()
         world.doorstep.problem = problem
         await world.mail_delivery().deliver()

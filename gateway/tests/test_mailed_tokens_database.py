@@ -19,12 +19,16 @@ from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, code_of, token_of
 from pqkeep_gateway.people import email_codes, password_resets, registration
-from pqkeep_gateway.people.attempts import Attempts
-from pqkeep_gateway.people.email_codes import EmailCodes, NoChallengeError
-from pqkeep_gateway.people.password_resets import NoResetError, PasswordResets
+from pqkeep_gateway.people.attempt_limits import AttemptLimits
+from pqkeep_gateway.people.email_codes import EmailCodes, InvalidChallengeError
+from pqkeep_gateway.people.password_resets import InvalidPasswordResetTokenError, PasswordResets
 from pqkeep_gateway.people.passwords import Passwords
-from pqkeep_gateway.people.registration import NoRegistrationError, Registration
-from pqkeep_gateway.people.second_factors import ChallengedError, SecondFactors, WrongCodeError
+from pqkeep_gateway.people.registration import InvalidRegistrationTokenError, Registration
+from pqkeep_gateway.people.second_factors import (
+    SecondFactorRequiredError,
+    SecondFactors,
+    WrongCodeError,
+)
 from pqkeep_gateway.people.sessions import NoSessionError, Sessions, Tokens
 from pqkeep_gateway.people.sign_in import SignIn, WrongPasswordError
 from pqkeep_gateway.storage.outgoing_mail import SqlOutgoingMail
@@ -78,7 +82,7 @@ class World:
 
         self.sessions = Sessions(SqlSessions(engine), pepper, audit_delivery, clock)
         passwords = Passwords(pepper, PasswordHasher(1, 8, 1))
-        attempts = Attempts(Unlimited(clock), pepper)
+        attempts = AttemptLimits(Unlimited(clock), pepper)
         self.factors = SecondFactors(
             self.people, attempts, pepper, audit_delivery, clock, by_email=by_email
         )
@@ -120,7 +124,7 @@ class World:
 
     async def challenge(self) -> str:
         """Return a challenge to Ada's right password."""
-        with pytest.raises(ChallengedError) as challenged:
+        with pytest.raises(SecondFactorRequiredError) as challenged:
             await self.sign_in.sign_in(EMAIL, PASSWORD, ATTRIBUTION)
         return challenged.value.token
 
@@ -176,8 +180,8 @@ async def test_a_code_is_used_once(world: World) -> None:
         challenge = await world.challenge()
         code = await world.code(challenge)
         tries = [world.codes.answer(challenge, code, ATTRIBUTION) for _ in range(RIVALS)]
-        assert await outcomes(tries, NoChallengeError, WrongCodeError) == 1
-        with pytest.raises(NoChallengeError):
+        assert await outcomes(tries, InvalidChallengeError, WrongCodeError) == 1
+        with pytest.raises(InvalidChallengeError):
             await world.codes.answer(challenge, code, ATTRIBUTION)
 
 
@@ -214,7 +218,7 @@ async def test_a_code_ends_after_ten_minutes(world: World) -> None:
         code = await world.code(challenge)
         world.now += life - late
         tries = [world.codes.answer(challenge, code, ATTRIBUTION)]
-        assert await outcomes(tries, NoChallengeError) == accepted
+        assert await outcomes(tries, InvalidChallengeError) == accepted
 
 
 async def test_a_challenge_that_is_over_gets_no_code(world: World) -> None:
@@ -223,7 +227,7 @@ async def test_a_challenge_that_is_over_gets_no_code(world: World) -> None:
     challenge = await world.challenge()
     await world.mail(MailKind.SECOND_FACTOR_ADDED)
     world.now += 300
-    with pytest.raises(NoChallengeError):
+    with pytest.raises(InvalidChallengeError):
         await world.codes.send(challenge, ATTRIBUTION)
     now = date_of(world.now)
     assert await SqlOutgoingMail(world.engine).claim(10, now, now) == []
@@ -236,7 +240,7 @@ async def test_whoever_chose_codes_needs_one_also_where_none_can_be_sent(
     world = new_world()
     await world.codes.choose(await world.join(), ATTRIBUTION, wanted=True)
     without_mail = new_world(by_email=False)
-    with pytest.raises(ChallengedError):
+    with pytest.raises(SecondFactorRequiredError):
         await without_mail.sign_in.sign_in(EMAIL, PASSWORD, ATTRIBUTION)
 
 
@@ -250,7 +254,7 @@ async def test_a_password_is_reset_once(world: World) -> None:
         token = await world.reset_token()
         new = [f"{NEW} {number} {each}" for each in range(RIVALS)]
         tries = [world.resets.complete(token, each, ATTRIBUTION) for each in new]
-        assert await outcomes(tries, NoResetError) == 1
+        assert await outcomes(tries, InvalidPasswordResetTokenError) == 1
         assert await world.sessions.find(before.access) is None
         with pytest.raises(NoSessionError):
             await world.sessions.refresh(before.refresh, ATTRIBUTION)
@@ -266,7 +270,7 @@ async def test_a_sign_in_with_the_old_password_comes_too_late(world: World) -> N
     await world.resets.complete(await world.reset_token(), NEW, ATTRIBUTION)
     with pytest.raises(NoSessionError):
         await world.sessions.begin(before, ATTRIBUTION)
-    with pytest.raises(NoChallengeError):
+    with pytest.raises(InvalidChallengeError):
         await world.codes.answer(challenge, code, ATTRIBUTION)
 
 
@@ -279,7 +283,7 @@ async def test_a_reset_ends_after_half_an_hour(world: World) -> None:
         token = await world.reset_token()
         world.now += life - late
         tries = [world.resets.complete(token, NEW, ATTRIBUTION)]
-        assert await outcomes(tries, NoResetError) == accepted
+        assert await outcomes(tries, InvalidPasswordResetTokenError) == accepted
     with pytest.raises(WrongPasswordError):
         await world.sign_in.sign_in(EMAIL, PASSWORD, ATTRIBUTION)
 
@@ -289,7 +293,7 @@ async def test_an_unknown_address_s_token_opens_nothing(world: World) -> None:
     await world.resets.begin(OTHER, ATTRIBUTION)
     written = await world.mail(MailKind.NOBODY)
     token = token_of(written, CredentialKind.PASSWORD_RESET, world.pepper)
-    with pytest.raises(NoResetError):
+    with pytest.raises(InvalidPasswordResetTokenError):
         await world.resets.complete(token, NEW, ATTRIBUTION)
 
 
@@ -300,7 +304,7 @@ async def test_a_registration_is_completed_once(world: World) -> None:
         world.registration.complete(token, f"tenant {each}", PASSWORD, ATTRIBUTION)
         for each in range(RIVALS)
     ]
-    assert await outcomes(tries, NoRegistrationError) == 1
+    assert await outcomes(tries, InvalidRegistrationTokenError) == 1
     assert len(await SqlTenants(world.engine).list()) == 2
 
 
@@ -314,7 +318,7 @@ async def test_a_taken_name_uses_nothing_up(world: World) -> None:
     await world.registration.complete(token, "free", PASSWORD, ATTRIBUTION)
     token = await world.registration_token("third@example.com")
     world.now += life
-    with pytest.raises(NoRegistrationError):
+    with pytest.raises(InvalidRegistrationTokenError):
         await world.registration.complete(token, "late", PASSWORD, ATTRIBUTION)
 
 
@@ -322,9 +326,9 @@ async def test_a_token_is_for_one_thing(world: World) -> None:
     """A registration's token resets no password, an invitation's completes no registration."""
     await world.join()
     token = await world.registration_token()
-    with pytest.raises(NoResetError):
+    with pytest.raises(InvalidPasswordResetTokenError):
         await world.resets.complete(token, NEW, ATTRIBUTION)
-    with pytest.raises(NoRegistrationError):
+    with pytest.raises(InvalidRegistrationTokenError):
         await world.registration.complete(await world.reset_token(), "x", PASSWORD, ATTRIBUTION)
 
 

@@ -18,7 +18,7 @@ from pqkeep_gateway.access.authentication import Found
 from pqkeep_gateway.access.entitlements import PLAN_OF, Entitlements, Plan, Tier
 from pqkeep_gateway.access.principals import ApiKeyPrincipal
 from pqkeep_gateway.storage.database import microseconds, open_database
-from pqkeep_gateway.storage.team import SqlTeams
+from pqkeep_gateway.storage.team import SqlTeam
 from pqkeep_gateway.storage.tenancy import SqlApiKeys, SqlTenants
 from pqkeep_gateway.tenancy.tenants import Tenant
 from pqkeep_protocol.keys import TenantId
@@ -114,7 +114,7 @@ async def test_waiting_invitations_get_names(location: Location) -> None:
             connection.execute(waiting.bindparams(sa.bindparam("id", tenant, sa.Uuid())), values)
     engine.dispose()
     opened = await open_database(location.name)
-    listed = await SqlTeams(opened).invitations(TenantId(tenant), datetime(1970, 1, 1, tzinfo=UTC))
+    listed = await SqlTeam(opened).invitations(TenantId(tenant), datetime(1970, 1, 1, tzinfo=UTC))
     await opened.dispose()
     assert {each.email for each in listed} == {each.hex() for each in digests}
     assert len({each.id for each in listed}) == len(digests)

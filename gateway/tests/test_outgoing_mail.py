@@ -9,8 +9,8 @@ import pytest
 
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
 from pqkeep_gateway.mail.outgoing_mail import (
+    InvalidAddressError,
     MailKind,
-    NoAddressError,
     OutgoingMail,
     code_of,
     compose,
@@ -120,7 +120,7 @@ def test_nobody_gets_no_letter(pepper: Pepper) -> None:
 )
 def test_what_is_no_address_is_in_no_header(address: str, pepper: Pepper) -> None:
     """An address with a line end, a second address or anything else in it becomes no letter."""
-    with pytest.raises(NoAddressError):
+    with pytest.raises(InvalidAddressError):
         compose(replace(written(MailKind.CODE), to=address), pepper, "a@b", PORTAL)
 
 

@@ -22,17 +22,17 @@ from pqkeep_gateway.access.rate_limit import Limit, MemoryRateLimiter
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.mail.outgoing_mail import MailKind, mail
-from pqkeep_gateway.people.attempts import Attempts
+from pqkeep_gateway.people.attempt_limits import AttemptLimits
 from pqkeep_gateway.people.passwords import Passwords
 from pqkeep_gateway.people.second_factors import (
     RECOVERY_CODES,
-    ChallengedError,
     Factor,
+    SecondFactorRequiredError,
     SecondFactors,
     WrongCodeError,
 )
 from pqkeep_gateway.people.sessions import NoSessionError, Sessions, Tokens
-from pqkeep_gateway.people.sign_in import NoInvitationError, SignIn, WrongPasswordError
+from pqkeep_gateway.people.sign_in import InvalidInvitationTokenError, SignIn, WrongPasswordError
 from pqkeep_gateway.people.step_up import StepUp, StepUpRequiredError
 from pqkeep_gateway.people.team import (
     InvitationNotFoundError,
@@ -41,14 +41,14 @@ from pqkeep_gateway.people.team import (
     MemberNotFoundError,
     NotPermittedError,
     OwnersOnlyError,
-    Teams,
+    TeamMembers,
 )
 from pqkeep_gateway.people.users import Account, UserNotFoundError
 from pqkeep_gateway.storage.outbox import SqlOutbox
 from pqkeep_gateway.storage.people import SqlSessions
 from pqkeep_gateway.storage.schema import METADATA, OF_A_USER, SPENT_TOKENS
 from pqkeep_gateway.storage.second_factors import SqlSecondFactors, SqlStepUps
-from pqkeep_gateway.storage.team import SqlTeams
+from pqkeep_gateway.storage.team import SqlTeam
 from pqkeep_gateway.storage.tenancy import SqlTenants
 from pqkeep_gateway.tenancy.tenants import Tenant
 from pqkeep_gateway.unavailable import UnavailableError
@@ -70,7 +70,14 @@ def is_wrong_code(error: Exception) -> bool:
 
 
 REFUSALS = NotPermittedError | MemberNotFoundError | OwnersOnlyError | LastOwnerError
-PROMISES = (Tokens, str, ChallengedError, NoSessionError, WrongPasswordError, UserNotFoundError)
+PROMISES = (
+    Tokens,
+    str,
+    SecondFactorRequiredError,
+    NoSessionError,
+    WrongPasswordError,
+    UserNotFoundError,
+)
 """What somebody may hear who is removed at the same time."""
 ROUNDS = int(os.environ.get("PQKEEP_ROUNDS", "20"))
 """How often each race for something single-use is run; ``make races`` runs it 200 times."""
@@ -109,11 +116,11 @@ class World:
         audit_delivery = AuditDelivery(SqlOutbox(engine), self.log)
         self.sessions = Sessions(SqlSessions(engine), pepper, audit_delivery, lambda: self.now)
         self.passwords = Passwords(pepper, PasswordHasher(1, 8, 1))
-        attempts = Attempts(Unlimited(lambda: self.now), pepper)
+        attempts = AttemptLimits(Unlimited(lambda: self.now), pepper)
         self.factors = SecondFactors(
             self.people, attempts, pepper, audit_delivery, lambda: self.now, by_email=True
         )
-        self.teams = Teams(SqlTeams(engine), audit_delivery, lambda: self.now)
+        self.teams = TeamMembers(SqlTeam(engine), audit_delivery, lambda: self.now)
 
         def sign_in(passwords: Passwords) -> SignIn:
             return SignIn(
@@ -161,7 +168,7 @@ class World:
 
     async def challenge(self) -> str:
         """Return a challenge to somebody's right password."""
-        with pytest.raises(ChallengedError) as challenged:
+        with pytest.raises(SecondFactorRequiredError) as challenged:
             await self.sign_in.sign_in(EMAIL, PASSWORD, ATTRIBUTION)
         return challenged.value.token
 
@@ -205,7 +212,7 @@ async def test_an_invitation_is_accepted_once(world: World) -> None:
     """Of 32 acceptances of one invitation at once exactly one makes somebody."""
     invited = await world.sign_in.invite(world.tenant.id, EMAIL, Role.VIEWER, ATTRIBUTION)
     tries = [world.sign_in.accept(invited.token, PASSWORD, ATTRIBUTION) for _ in range(RIVALS)]
-    assert await winners(tries, NoInvitationError) == 1
+    assert await winners(tries, InvalidInvitationTokenError) == 1
 
 
 async def test_tokens_end_when_they_should(world: World) -> None:
@@ -239,7 +246,7 @@ async def test_an_invitation_ends_after_a_week(world: World) -> None:
     """What was not accepted in a week cannot be."""
     invited = await world.sign_in.invite(world.tenant.id, EMAIL, Role.VIEWER, ATTRIBUTION)
     world.now += 7 * 86_400
-    with pytest.raises(NoInvitationError):
+    with pytest.raises(InvalidInvitationTokenError):
         await world.sign_in.accept(invited.token, PASSWORD, ATTRIBUTION)
 
 
@@ -436,7 +443,7 @@ async def test_who_is_challenged_has_a_new_hash_too(world: World) -> None:
     """With a second factor the hash is renewed when the password was right, and the code follows."""
     totp, _ = await world.enroll(await world.person())
     world.now += 300
-    with pytest.raises(ChallengedError) as challenged:
+    with pytest.raises(SecondFactorRequiredError) as challenged:
         await world.dearer_entry.sign_in(EMAIL, PASSWORD, ATTRIBUTION)
     assert not world.dearer_passwords.is_outdated((await world.account()).password_hash)
     await world.dearer_entry.answer(challenged.value.token, totp.at(int(world.now)), ATTRIBUTION)
@@ -552,7 +559,7 @@ async def test_an_invitation_that_is_withdrawn_lets_nobody_in(world: World) -> N
             return_exceptions=True,
         )
         if withdrawn is None:
-            assert isinstance(accepted, NoInvitationError)
+            assert isinstance(accepted, InvalidInvitationTokenError)
         else:
             assert isinstance(withdrawn, InvitationNotFoundError)
             assert not isinstance(accepted, BaseException)

@@ -14,7 +14,7 @@ import pytest
 from pqkeep_gateway.access.credentials import Pepper
 from pqkeep_gateway.config import ConfigError, Smtp
 from pqkeep_gateway.delivery.smtp import SmtpMailer
-from pqkeep_gateway.mail.mail_delivery import NotTakenError, RefusedError
+from pqkeep_gateway.mail.mail_delivery import MailDeferredError, MailRejectedError
 from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, code_of, compose, mail
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ async def test_what_cannot_be_encrypted_is_not_sent(
     """A server that does not offer STARTTLS learns neither password nor recipient nor letter."""
     user = {"user": "pqkeep", "password_file": str(password_file)}
     for security in ("starttls", "tls"):
-        with pytest.raises(NotTakenError):
+        with pytest.raises(MailDeferredError):
             await send(mailer(plain, security=security, timeout_seconds=3, **user), pepper)
     assert plain.recipients == []
     assert plain.messages == []
@@ -111,7 +111,7 @@ async def test_nobody_else_s_certificate_is_believed(
 ) -> None:
     """A server whose certificate nobody vouches for is given nothing."""
     user = {"user": "pqkeep", "password_file": str(password_file)}
-    with pytest.raises(NotTakenError):
+    with pytest.raises(MailDeferredError):
         await send(mailer(encrypted, **user), pepper)
     assert encrypted.recipients == []
 
@@ -122,7 +122,7 @@ async def test_a_wrong_password_is_worth_another_try(
     """Where the server does not know the password the letter waits: somebody can mend that."""
     encrypted.password = b"another"
     user = {"user": "pqkeep", "password_file": str(password_file)}
-    with pytest.raises(NotTakenError, match="535"):
+    with pytest.raises(MailDeferredError, match="535"):
         await send(mailer(encrypted, ca_file=str(certificate.path), **user), pepper)
 
 
@@ -134,7 +134,10 @@ async def test_without_encryption_on_this_machine(plain: MailServer, pepper: Pep
 
 @pytest.mark.parametrize(
     ("answer", "expected"),
-    [("550 5.1.1 ada@example.com is unknown", RefusedError), ("450 4.2.1 later", NotTakenError)],
+    [
+        ("550 5.1.1 ada@example.com is unknown", MailRejectedError),
+        ("450 4.2.1 later", MailDeferredError),
+    ],
 )
 async def test_a_recipient_is_refused(
     plain: MailServer, pepper: Pepper, answer: str, expected: type[Exception]
@@ -148,13 +151,13 @@ async def test_a_recipient_is_refused(
 
 async def test_a_server_that_is_away(mail_server: MailServer, pepper: Pepper) -> None:
     """Where nobody listens the letter waits."""
-    with pytest.raises(NotTakenError):
+    with pytest.raises(MailDeferredError):
         await send(mailer(mail_server, security="none"), pepper)
 
 
 async def test_a_server_that_says_nothing(pepper: Pepper, mail_server: MailServer) -> None:
     """A server that takes the connection and is silent is given up in time."""
-    with socket.create_server(("127.0.0.1", mail_server.port)), pytest.raises(NotTakenError):
+    with socket.create_server(("127.0.0.1", mail_server.port)), pytest.raises(MailDeferredError):
         await send(mailer(mail_server, security="none", timeout_seconds=1), pepper)
 
 

@@ -46,7 +46,7 @@ from pqkeep_gateway.http.static_document import FixedDocument
 from pqkeep_gateway.key_client import KeyClient
 from pqkeep_gateway.mail.mail_delivery import MailDelivery, Mailer
 from pqkeep_gateway.payments.stripe_billing import StripeBilling
-from pqkeep_gateway.people.attempts import Attempts
+from pqkeep_gateway.people.attempt_limits import AttemptLimits
 from pqkeep_gateway.people.email_codes import EmailCodes
 from pqkeep_gateway.people.password_resets import PasswordResets
 from pqkeep_gateway.people.passwords import Passwords, hasher
@@ -55,7 +55,7 @@ from pqkeep_gateway.people.second_factors import SecondFactors
 from pqkeep_gateway.people.sessions import Sessions
 from pqkeep_gateway.people.sign_in import SignIn
 from pqkeep_gateway.people.step_up import StepUp
-from pqkeep_gateway.people.team import Teams
+from pqkeep_gateway.people.team import TeamMembers
 from pqkeep_gateway.reference import page as reference
 from pqkeep_gateway.reference.documents import WHOLE, descriptions, served
 from pqkeep_gateway.storage.billing import SqlBilling
@@ -66,7 +66,7 @@ from pqkeep_gateway.storage.password_resets import SqlPasswordResets
 from pqkeep_gateway.storage.people import SqlSessions
 from pqkeep_gateway.storage.registrations import SqlRegistrations
 from pqkeep_gateway.storage.second_factors import SqlSecondFactors, SqlStepUps
-from pqkeep_gateway.storage.team import SqlTeams
+from pqkeep_gateway.storage.team import SqlTeam
 from pqkeep_gateway.storage.tenancy import SqlApiKeys, SqlTenants
 from pqkeep_gateway.storage.usage import SqlUsage
 from pqkeep_gateway.tenancy import plans
@@ -125,7 +125,7 @@ async def assemble(config: Config, here: str) -> Gateway:
     )
     people = SqlSecondFactors(engine)
     passwords = Passwords(pepper, hasher(config.password_costs))
-    attempts = Attempts(rate_limiter, pepper)
+    attempts = AttemptLimits(rate_limiter, pepper)
     factors = SecondFactors(people, attempts, pepper, audit_delivery, clock, by_email=sends_mail)
     codes = EmailCodes(people, factors, sessions, attempts, pepper, audit_delivery, clock)
     signing_in = SignIn(
@@ -164,7 +164,7 @@ async def assemble(config: Config, here: str) -> Gateway:
             signing_in, factors, codes, step_up, all_tenants, cookies, sends_mail=sends_mail
         ),
         *invitations.endpoints(all_tenants, signing_in),
-        *team.endpoints(Teams(SqlTeams(engine), audit_delivery, clock), all_tenants, cookies),
+        *team.endpoints(TeamMembers(SqlTeam(engine), audit_delivery, clock), all_tenants, cookies),
         *sales,
     )
     outside = (health.endpoint(key_client.is_reachable),)

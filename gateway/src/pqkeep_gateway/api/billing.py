@@ -19,13 +19,13 @@ from pqkeep_gateway.http.errors import ApiError, Code
 from pqkeep_gateway.http.text import Timestamp, timestamp
 from pqkeep_gateway.tenancy.billing import (
     Answer,
-    BadSignatureError,
     BillingProvider,
     BillingStore,
     InvalidNoticeError,
-    NoticeInbox,
+    InvalidNoticeSignatureError,
+    NoticeReceiver,
     NotSubscribedError,
-    PaymentAnswerError,
+    PaymentProviderError,
     PaymentTimeoutError,
 )
 from pqkeep_gateway.tenancy.contracts import (
@@ -258,14 +258,14 @@ def endpoints(
     )
 
 
-def notices(inbox: NoticeInbox) -> tuple[Endpoint, ...]:
+def notices(inbox: NoticeReceiver) -> tuple[Endpoint, ...]:
     """Return the endpoint that Stripe's webhooks come to."""
 
     async def receive(call: ApiCall) -> ReceivedData:
         """Take a webhook of Stripe's. What has no good signature changes nothing."""
         try:
             await inbox.receive(call.signed.body, call.signed.signature, call.attribution)
-        except BadSignatureError:
+        except InvalidNoticeSignatureError:
             raise ApiError(
                 Code.INVALID_001, "the signature is not good, or too old", _SIGNATURE
             ) from None
@@ -345,7 +345,7 @@ class _Billing:
             )
         except AlreadySubscribedError:
             raise ApiError(Code.CONFLICT_001, "you subscribe to this tier", "tier") from None
-        except (BilledElsewhereError, PaymentAnswerError, PaymentTimeoutError) as error:
+        except (BilledElsewhereError, PaymentProviderError, PaymentTimeoutError) as error:
             raise _answer_to(error) from None
         return _answer(answer)
 
@@ -361,18 +361,18 @@ class _Billing:
             )
         except NotSubscribedError:
             raise ApiError(Code.CONFLICT_001, "nothing was bought here") from None
-        except (BilledElsewhereError, PaymentAnswerError, PaymentTimeoutError) as error:
+        except (BilledElsewhereError, PaymentProviderError, PaymentTimeoutError) as error:
             raise _answer_to(error) from None
         return _answer(answer)
 
 
 def _answer_to(
-    error: BilledElsewhereError | PaymentAnswerError | PaymentTimeoutError,
+    error: BilledElsewhereError | PaymentProviderError | PaymentTimeoutError,
 ) -> ApiError:
     match error:
         case BilledElsewhereError():
             return ApiError(Code.CONFLICT_001, "the subscription is billed elsewhere")
-        case PaymentAnswerError():
+        case PaymentProviderError():
             return ApiError(Code.BAD_GATEWAY_001, "the payment provider refused")
         case PaymentTimeoutError():
             return ApiError(Code.TIMEOUT_001, "the payment provider did not answer in time")

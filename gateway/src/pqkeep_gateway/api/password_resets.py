@@ -17,7 +17,7 @@ from pqkeep_gateway.api.person_data import (
 from pqkeep_gateway.http.about import About, Caller
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.errors import ApiError, Code
-from pqkeep_gateway.people.password_resets import NoResetError, PasswordResets
+from pqkeep_gateway.people.password_resets import InvalidPasswordResetTokenError, PasswordResets
 from pqkeep_gateway.people.passwords import MAX_LENGTH, InvalidPasswordError
 
 _TOKEN = token_parameter("What the letter hands over.", "pqp_")
@@ -44,7 +44,7 @@ def endpoints(resets: PasswordResets, *, sends_mail: bool) -> tuple[Endpoint, ..
         new = text_in(call.body, "new_password", MAX_LENGTH)
         try:
             await resets.complete(token, new, call.attribution)
-        except NoResetError:
+        except InvalidPasswordResetTokenError:
             raise ApiError(Code.AUTH_001, "no such letter, or it is over", "token") from None
         except InvalidPasswordError as problem:
             raise invalid_field("new_password", str(problem)) from None

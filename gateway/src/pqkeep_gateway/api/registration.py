@@ -24,7 +24,7 @@ from pqkeep_gateway.http.cookies import Cookies
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, WithCookies
 from pqkeep_gateway.http.errors import ApiError, Code
 from pqkeep_gateway.people.passwords import MAX_LENGTH, InvalidPasswordError
-from pqkeep_gateway.people.registration import NoRegistrationError, Registration
+from pqkeep_gateway.people.registration import InvalidRegistrationTokenError, Registration
 from pqkeep_gateway.people.users import EmailTakenError
 from pqkeep_gateway.tenancy.tenants import NameTakenError
 
@@ -66,7 +66,7 @@ def endpoints(
         password = text_in(call.body, "password", MAX_LENGTH)
         try:
             owner, tokens = await registration.complete(token, name, password, call.attribution)
-        except NoRegistrationError:
+        except InvalidRegistrationTokenError:
             raise ApiError(Code.AUTH_001, "no such registration, or it is over", "token") from None
         except InvalidPasswordError as problem:
             raise invalid_field("password", str(problem)) from None

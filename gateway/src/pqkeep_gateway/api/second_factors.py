@@ -27,7 +27,7 @@ from pqkeep_gateway.http.errors import ApiError, Code
 from pqkeep_gateway.people.email_codes import (
     AuthenticatorRequiredError,
     EmailCodes,
-    NoChallengeError,
+    InvalidChallengeError,
 )
 from pqkeep_gateway.people.passwords import MAX_LENGTH
 from pqkeep_gateway.people.second_factors import (
@@ -306,7 +306,7 @@ class _Mfa:
         token = text_in(call.body, "challenge_token", MAX_TOKEN)
         try:
             await self._codes.send(token, call.attribution)
-        except NoChallengeError:
+        except InvalidChallengeError:
             raise _no_challenge() from None
         except AuthenticatorRequiredError:
             raise ApiError(
@@ -321,7 +321,7 @@ class _Mfa:
         answer = self._codes.answer if name == _EMAIL_CODE.name else self._entry.answer
         try:
             tokens = await answer(token, code, call.attribution)
-        except (NoChallengeError, WrongPasswordError, NotEnrolledError):
+        except (InvalidChallengeError, WrongPasswordError, NotEnrolledError):
             raise _no_challenge() from None
         except WrongCodeError:
             raise _wrong_code(name) from None

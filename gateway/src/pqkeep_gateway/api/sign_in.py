@@ -35,9 +35,9 @@ from pqkeep_gateway.http.text import timestamp
 from pqkeep_gateway.mail.addresses import MAX_EMAIL
 from pqkeep_gateway.people.email_codes import EmailCodes
 from pqkeep_gateway.people.passwords import MAX_LENGTH, InvalidPasswordError
-from pqkeep_gateway.people.second_factors import ChallengedError
+from pqkeep_gateway.people.second_factors import SecondFactorRequiredError
 from pqkeep_gateway.people.sessions import NoSessionError, Session, Sessions
-from pqkeep_gateway.people.sign_in import NoInvitationError, SignIn, WrongPasswordError
+from pqkeep_gateway.people.sign_in import InvalidInvitationTokenError, SignIn, WrongPasswordError
 from pqkeep_gateway.people.users import EmailTakenError, UserStore
 
 TRIED = frozenset({Code.AUTH_001, Code.RATE_LIMIT_001, Code.FORBIDDEN_001})
@@ -208,7 +208,7 @@ class _Auth:
             tokens = await self._entry.sign_in(email, password, call.attribution)
         except WrongPasswordError:
             raise ApiError(Code.AUTH_001, "wrong e-mail address or password") from None
-        except ChallengedError as challenge:
+        except SecondFactorRequiredError as challenge:
             raise ApiError(
                 Code.AUTH_MFA_001,
                 "a code is needed too",
@@ -222,7 +222,7 @@ class _Auth:
         password = text_in(call.body, "password", MAX_LENGTH)
         try:
             user, tokens = await self._entry.accept(token, password, call.attribution)
-        except NoInvitationError:
+        except InvalidInvitationTokenError:
             raise ApiError(Code.AUTH_001, "no such invitation, or it is over", "token") from None
         except InvalidPasswordError as problem:
             raise invalid_field("password", str(problem)) from None

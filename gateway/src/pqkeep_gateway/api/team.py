@@ -36,8 +36,8 @@ from pqkeep_gateway.people.team import (
     MemberStatus,
     NotPermittedError,
     OwnersOnlyError,
-    Teams,
-    WaitingInvitation,
+    PendingInvitation,
+    TeamMembers,
 )
 from pqkeep_gateway.tenancy.tenants import TenantNotFoundError, Tenants
 from pqkeep_protocol.keys import TenantId
@@ -134,7 +134,7 @@ _REFUSALS: Mapping[type[Exception], tuple[Code, str, str | None]] = {
 _CHANGES = frozenset({Code.CONFLICT_001})
 
 
-def endpoints(teams: Teams, tenants: Tenants, cookies: Cookies) -> tuple[Endpoint, ...]:
+def endpoints(teams: TeamMembers, tenants: Tenants, cookies: Cookies) -> tuple[Endpoint, ...]:
     """Return the endpoints of teams."""
     team = _Team(teams, tenants, cookies)
     return (
@@ -208,7 +208,7 @@ def endpoints(teams: Teams, tenants: Tenants, cookies: Cookies) -> tuple[Endpoin
 class _Team:
     """What the endpoints do."""
 
-    def __init__(self, teams: Teams, tenants: Tenants, cookies: Cookies) -> None:
+    def __init__(self, teams: TeamMembers, tenants: Tenants, cookies: Cookies) -> None:
         self._teams = teams
         self._tenants = tenants
         self._cookies = cookies
@@ -310,7 +310,7 @@ def _member(member: Member) -> MemberData:
     )
 
 
-def _invitation(invitation: WaitingInvitation) -> WaitingInvitationData:
+def _invitation(invitation: PendingInvitation) -> WaitingInvitationData:
     return WaitingInvitationData(
         id=str(invitation.id),
         email=invitation.email,

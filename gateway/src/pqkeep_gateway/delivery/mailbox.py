@@ -5,7 +5,7 @@ from email.message import EmailMessage
 from pathlib import Path
 
 from pqkeep_gateway.config import ConfigError
-from pqkeep_gateway.mail.mail_delivery import NotTakenError
+from pqkeep_gateway.mail.mail_delivery import MailDeferredError
 from pqkeep_gateway.mail.outgoing_mail import OutgoingMail
 
 SENDER = "pqkeep@localhost"
@@ -28,13 +28,13 @@ class Mailbox:
         return SENDER
 
     async def send(self, mail: OutgoingMail, message: EmailMessage) -> None:
-        """Write one message, whole or not at all. Raises NotTakenError."""
+        """Write one message, whole or not at all. Raises MailDeferredError."""
         name = f"{mail.written_at:%Y%m%dT%H%M%S.%fZ}-{mail.kind}-{mail.id}.eml"
         try:
             content = message.as_bytes(policy=message.policy.clone(linesep="\n"))
             await asyncio.to_thread(self._write, name, content)
         except OSError as error:
-            raise NotTakenError(f"the mailbox: {error.strerror}") from None
+            raise MailDeferredError(f"the mailbox: {error.strerror}") from None
 
     def _write(self, name: str, message: bytes) -> None:
         draft = self._folder / f".{name}"

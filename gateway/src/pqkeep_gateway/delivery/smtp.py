@@ -19,7 +19,7 @@ from aiosmtplib import (
 
 from pqkeep_gateway.config import ConfigError, Smtp, read_private
 from pqkeep_gateway.mail.addresses import is_email
-from pqkeep_gateway.mail.mail_delivery import NotTakenError, RefusedError
+from pqkeep_gateway.mail.mail_delivery import MailDeferredError, MailRejectedError
 from pqkeep_gateway.mail.outgoing_mail import OutgoingMail
 
 _FOR_GOOD = 500
@@ -43,7 +43,7 @@ class SmtpMailer:
         return self._settings.sender
 
     async def send(self, mail: OutgoingMail, message: EmailMessage) -> None:
-        """Hand one message to the server. Raises NotTakenError, RefusedError."""
+        """Hand one message to the server. Raises MailDeferredError, MailRejectedError."""
         try:
             async with (
                 asyncio.timeout(self._settings.timeout_seconds),
@@ -55,7 +55,7 @@ class SmtpMailer:
         except SMTPDataError as refusal:
             raise _error_of(refusal) from None
         except (SMTPException, OSError, TimeoutError) as error:
-            raise NotTakenError(_problem(error)) from None
+            raise MailDeferredError(_problem(error)) from None
 
     def _connection(self) -> SMTP:
         settings = self._settings
@@ -72,9 +72,9 @@ class SmtpMailer:
         )
 
 
-def _error_of(refusal: SMTPResponseException) -> NotTakenError | RefusedError:
+def _error_of(refusal: SMTPResponseException) -> MailDeferredError | MailRejectedError:
     problem = _problem(refusal)
-    return RefusedError(problem) if refusal.code >= _FOR_GOOD else NotTakenError(problem)
+    return MailRejectedError(problem) if refusal.code >= _FOR_GOOD else MailDeferredError(problem)
 
 
 def _problem(error: Exception) -> str:

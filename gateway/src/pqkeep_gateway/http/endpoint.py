@@ -47,7 +47,7 @@ from pqkeep_gateway.http.errors import (
     unavailable,
     unknown_credential,
 )
-from pqkeep_gateway.people.attempts import TooManyAttemptsError
+from pqkeep_gateway.people.attempt_limits import TooManyAttemptsError
 from pqkeep_gateway.people.step_up import StepUp, StepUpRequiredError
 from pqkeep_gateway.people.users import UserNotFoundError
 from pqkeep_gateway.unavailable import UnavailableError

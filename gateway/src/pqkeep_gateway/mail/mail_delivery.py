@@ -16,7 +16,7 @@ from typing import Protocol
 
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credentials import Pepper
-from pqkeep_gateway.mail.outgoing_mail import NoAddressError, OutgoingMail, compose
+from pqkeep_gateway.mail.outgoing_mail import InvalidAddressError, OutgoingMail, compose
 from pqkeep_gateway.unavailable import UnavailableError
 
 _LOG = logging.getLogger(__name__)
@@ -29,11 +29,11 @@ FIRST_PAUSE = timedelta(seconds=2)
 LONGEST_PAUSE = timedelta(minutes=15)
 
 
-class NotTakenError(Exception):
+class MailDeferredError(Exception):
     """The letter was not taken now. The message is for the log, and names no address."""
 
 
-class RefusedError(Exception):
+class MailRejectedError(Exception):
     """The letter will never be taken. The message is for the log, and names no address."""
 
 
@@ -46,7 +46,7 @@ class Mailer(Protocol):
         ...
 
     async def send(self, mail: OutgoingMail, message: EmailMessage) -> None:
-        """Deliver one message to whom its letter is for. Raises NotTakenError, RefusedError."""
+        """Deliver one message to whom its letter is for. Raises MailDeferredError, MailRejectedError."""
         ...
 
 
@@ -116,12 +116,12 @@ class MailDelivery:
             message = compose(mail, self._pepper, self._mailer.sender, self._portal_url)
             if message is not None:
                 await self._mailer.send(mail, message)
-        except NotTakenError as problem:
+        except MailDeferredError as problem:
             _LOG.warning("letter %s (%s) waits: %s", mail.id, mail.kind, problem)
             return False
-        except RefusedError as problem:
+        except MailRejectedError as problem:
             _LOG.error("letter %s (%s) is given up: %s", mail.id, mail.kind, problem)
-        except NoAddressError:
+        except InvalidAddressError:
             _LOG.error("letter %s (%s) is given up: no e-mail address", mail.id, mail.kind)
         except Exception:  # noqa: BLE001 - a fault of ours keeps no other letter waiting
             _LOG.exception("letter %s (%s) waits: a fault", mail.id, mail.kind)

@@ -24,7 +24,7 @@ _SALT_SIZE = 16
 _POLICY = SMTP.clone(max_line_length=998)  # RFC 5322's limit: links stay in one piece
 
 
-class NoAddressError(Exception):
+class InvalidAddressError(Exception):
     """What a letter is for is no e-mail address."""
 
 
@@ -85,10 +85,10 @@ def compose(
 ) -> EmailMessage | None:
     """Return a letter as it is sent; None: it is not.
 
-    No header has words of anybody's but an address. Raises NoAddressError where it is none.
+    No header has words of anybody's but an address. Raises InvalidAddressError where it is none.
     """
     if not is_email(written.to):
-        raise NoAddressError
+        raise InvalidAddressError
     form = _FORMS[written.kind]
     if not form.subject:
         return None

@@ -144,7 +144,7 @@ class PaidInvoice(Struct, frozen=True):
 
 
 def read(data: bytes | Raw, kind: type[T]) -> T:
-    """Read one of these. Raises UnfitNoticeError."""
+    """Read one of these. Raises InvalidNoticeError."""
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -164,7 +164,7 @@ def contract_of(
 ) -> Contract | None:
     """Return the contract that a subscription is; None if it has not begun.
 
-    Raises UnfitNoticeError for a status that is not known, and without a tier.
+    Raises InvalidNoticeError for a status that is not known, and without a tier.
     """
     if tier is None or subscription.status not in STATUSES:
         raise InvalidNoticeError
@@ -191,7 +191,7 @@ def invoice_of(
     """Return the line that an invoice is: of its last tier, for that one's period.
 
     A price that is not sold any more is that of the tier which is known of the subscription.
-    Raises UnfitNoticeError if there is no tier.
+    Raises InvalidNoticeError if there is no tier.
     """
     found = [(tiers.get(line.price, known), line.period) for line in paid.lines.data]
     tier, period = next((each for each in reversed(found) if each[0] is not None), (None, None))

@@ -24,8 +24,8 @@ from pqkeep_gateway.access.idempotency import (
 from pqkeep_gateway.config import ConfigError, StripeSettings, read_private
 from pqkeep_gateway.payments.notices import TENANT, Subscription
 from pqkeep_gateway.tenancy.billing import (
-    BadSignatureError,
-    PaymentAnswerError,
+    InvalidNoticeSignatureError,
+    PaymentProviderError,
     PaymentTimeoutError,
 )
 from pqkeep_gateway.unavailable import UnavailableError
@@ -54,7 +54,7 @@ class _Page(Struct, frozen=True):
 
 
 class StripeAccount:
-    """Asks Stripe. What is asked raises UnavailableError, PaymentTimeoutError, PaymentAnswerError."""
+    """Asks Stripe. What is asked raises UnavailableError, PaymentTimeoutError, PaymentProviderError."""
 
     def __init__(self, settings: StripeSettings) -> None:
         """Read both secrets. Raises ConfigError."""
@@ -87,13 +87,13 @@ class StripeAccount:
         await self._ask(lambda: self._end(external_id, key))
 
     def verify(self, payload: bytes, signature: str) -> None:
-        """Check that a webhook is from Stripe, and fresh. Raises BadSignatureError."""
+        """Check that a webhook is from Stripe, and fresh. Raises InvalidNoticeSignatureError."""
         try:
             self._client.construct_event(
                 payload, signature, self._webhook_secret, TOLERANCE_SECONDS
             )
         except (stripe.SignatureVerificationError, *_NONSENSE):
-            raise BadSignatureError from None
+            raise InvalidNoticeSignatureError from None
 
     def close(self) -> None:
         """Ask nothing more."""
@@ -115,10 +115,10 @@ class StripeAccount:
             raise UnavailableError from None
         except stripe.StripeError as error:
             _LOG.error("Stripe refused: %s, status %s", type(error).__name__, error.http_status)
-            raise PaymentAnswerError from None
+            raise PaymentProviderError from None
         except _NONSENSE:
             _LOG.error("Stripe's answer is not understood")
-            raise PaymentAnswerError from None
+            raise PaymentProviderError from None
 
     def _open(self, tenant: TenantId, tier: Tier, key: IdempotencyKey | None) -> str:
         parameters: SessionCreateParams = {

@@ -23,9 +23,9 @@ from pqkeep_gateway.tenancy.billing import (
     BillingStore,
     BuiltInBilling,
     ContractChangedError,
+    DuplicateNoticeError,
     Kept,
     NotSubscribedError,
-    SeenError,
 )
 from pqkeep_gateway.tenancy.contracts import AlreadySubscribedError, Contract, apply_notice
 from pqkeep_gateway.tenancy.tenants import TenantNotFoundError, TenantStore
@@ -41,7 +41,7 @@ _SUBSCRIPTION = "customer.subscription."
 
 
 class StripeBilling:
-    """A BillingProvider and a NoticeInbox."""
+    """A BillingProvider and a NoticeReceiver."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class StripeBilling:
         self._account.verify(payload, signature)
         notice = read(payload, Notice)
         attribution = attribution.by("stripe")
-        with suppress(SeenError):
+        with suppress(DuplicateNoticeError):
             if notice.type.startswith(_SUBSCRIPTION):
                 await self._hear_subscription(notice, attribution)
             elif notice.type == "invoice.paid":

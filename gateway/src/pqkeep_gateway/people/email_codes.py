@@ -13,7 +13,7 @@ from pqkeep_gateway.access.credentials import Pepper
 from pqkeep_gateway.access.principals import SessionPrincipal, UserId
 from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, code_of, mail
-from pqkeep_gateway.people.attempts import Attempts
+from pqkeep_gateway.people.attempt_limits import AttemptLimits
 from pqkeep_gateway.people.second_factors import Factor, SecondFactors, WrongCodeError
 from pqkeep_gateway.people.sessions import NoSessionError, Sessions, Tokens
 from pqkeep_gateway.people.users import Account, UserStore
@@ -24,7 +24,7 @@ LIFE = timedelta(minutes=10)
 MAX_TRIES = 5
 
 
-class NoChallengeError(Exception):
+class InvalidChallengeError(Exception):
     """There is no such challenge, or it is over."""
 
 
@@ -67,7 +67,7 @@ class EmailCodes:
         store: EmailCodeStore,
         factors: SecondFactors,
         sessions: Sessions,
-        attempts: Attempts,
+        attempts: AttemptLimits,
         pepper: Pepper,
         audit_delivery: AuditDelivery,
         clock: Clock,
@@ -84,7 +84,7 @@ class EmailCodes:
     async def send(self, token: str, attribution: Attribution) -> None:
         """Have a code sent to somebody who was challenged.
 
-        Raises NoChallengeError, AppNeededError, TooManyAttemptsError.
+        Raises InvalidChallengeError, AuthenticatorRequiredError, TooManyAttemptsError.
         """
         challenge, account = await self._challenged(token)
         if self._factors.of(account) is not Factor.EMAIL:
@@ -95,13 +95,13 @@ class EmailCodes:
         digest = self._digest(challenge, code_of(written, self._pepper))
         sent = event(attribution.by(str(user)), user.tenant, "send-email-code")
         if not await self._store.add_code(challenge, digest, written, sent):
-            raise NoChallengeError
+            raise InvalidChallengeError
         await self._courier.deliver()
 
     async def answer(self, token: str, code: str, attribution: Attribution) -> Tokens:
         """Begin a session of somebody who was challenged, by the code that they were sent.
 
-        Raises NoChallengeError, WrongCodeError, TooManyAttemptsError.
+        Raises InvalidChallengeError, WrongCodeError, TooManyAttemptsError.
         """
         challenge, account = await self._challenged(token)
         user = account.user
@@ -115,7 +115,7 @@ class EmailCodes:
         try:
             return await self._sessions.begin(account, attribution, by_code=True)
         except NoSessionError:
-            raise NoChallengeError from None
+            raise InvalidChallengeError from None
 
     async def choose(
         self, whose: SessionPrincipal, attribution: Attribution, *, wanted: bool
@@ -134,7 +134,7 @@ class EmailCodes:
         challenge = self._pepper.digest(token)
         user = await self._store.challenged(challenge, date_of(self._clock()))
         if user is None:
-            raise NoChallengeError
+            raise InvalidChallengeError
         return challenge, await self._store.get(user)
 
     def _digest(self, challenge: bytes, code: str) -> bytes:

@@ -11,7 +11,7 @@ from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
 from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, mail, token_of
-from pqkeep_gateway.people.attempts import Attempts
+from pqkeep_gateway.people.attempt_limits import AttemptLimits
 from pqkeep_gateway.people.passwords import Passwords
 from pqkeep_gateway.people.users import UserStore
 from pqkeep_protocol.audit import Event
@@ -21,7 +21,7 @@ from pqkeep_protocol.messages import Attribution
 LIFE = timedelta(minutes=30)
 
 
-class NoResetError(Exception):
+class InvalidPasswordResetTokenError(Exception):
     """The token is of no letter, or of one that is over."""
 
 
@@ -41,7 +41,7 @@ class PasswordResetStore(UserStore, Protocol):
     ) -> None:
         """Use a letter's token up, keep the password and end every session, in one step.
 
-        Raises NoResetError.
+        Raises InvalidPasswordResetTokenError.
         """
         ...
 
@@ -53,7 +53,7 @@ class PasswordResets:
         self,
         store: PasswordResetStore,
         passwords: Passwords,
-        attempts: Attempts,
+        attempts: AttemptLimits,
         pepper: Pepper,
         audit_delivery: AuditDelivery,
         clock: Clock,
@@ -83,11 +83,11 @@ class PasswordResets:
         await self._courier.deliver()
 
     async def complete(self, token: str, new: str, attribution: Attribution) -> None:
-        """Take another password, once. Raises NoResetError, UnfitPasswordError."""
+        """Take another password, once. Raises InvalidPasswordResetTokenError, InvalidPasswordError."""
         digest, now = self._pepper.digest(token), date_of(self._clock())
         is_token = kind_of(token) is CredentialKind.PASSWORD_RESET
         if not (is_token and await self._store.is_open(digest, now)):
-            raise NoResetError
+            raise InvalidPasswordResetTokenError
         password_hash = await self._passwords.hash(new)
         await self._store.complete(digest, password_hash, now, attribution)
         await self._courier.deliver()

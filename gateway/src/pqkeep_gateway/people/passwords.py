@@ -50,7 +50,7 @@ class Passwords:
         """What is compared where there is nobody: the answer takes as long."""
 
     async def hash(self, password: str) -> str:
-        """Return what to keep. Raises UnfitPasswordError, UnavailableError."""
+        """Return what to keep. Raises InvalidPasswordError, UnavailableError."""
         require_fit(password)
         return await self.hash_again(password)
 
@@ -99,7 +99,7 @@ def hasher(costs: PasswordCosts) -> PasswordHasher:
 
 
 def require_fit(password: str) -> None:
-    """Raise UnfitPasswordError unless a password can be chosen."""
+    """Raise InvalidPasswordError unless a password can be chosen."""
     if not MIN_LENGTH <= len(password) <= MAX_LENGTH:
         raise InvalidPasswordError(f"must have {MIN_LENGTH} to {MAX_LENGTH} characters")
     if is_common(_normal(password)):

@@ -10,7 +10,7 @@ from typing import Protocol
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
 from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, mail, token_of
-from pqkeep_gateway.people.attempts import Attempts
+from pqkeep_gateway.people.attempt_limits import AttemptLimits
 from pqkeep_gateway.people.passwords import Passwords
 from pqkeep_gateway.people.sessions import Sessions, Tokens
 from pqkeep_gateway.people.users import Account, User, UserStore
@@ -20,7 +20,7 @@ from pqkeep_protocol.messages import Attribution
 LIFE = timedelta(hours=1)
 
 
-class NoRegistrationError(Exception):
+class InvalidRegistrationTokenError(Exception):
     """The token is of no registration, or of one that is over."""
 
 
@@ -45,7 +45,7 @@ class RegistrationStore(UserStore, Protocol):
     ) -> Account:
         """Use a registration up and keep the tenant and its owner, in one step.
 
-        Raises NoRegistrationError, NameTakenError, EmailTakenError.
+        Raises InvalidRegistrationTokenError, NameTakenError, EmailTakenError.
         """
         ...
 
@@ -58,7 +58,7 @@ class Registration:
         store: RegistrationStore,
         sessions: Sessions,
         passwords: Passwords,
-        attempts: Attempts,
+        attempts: AttemptLimits,
         pepper: Pepper,
         clock: Clock,
     ) -> None:
@@ -88,13 +88,13 @@ class Registration:
     ) -> tuple[User, Tokens]:
         """Make a tenant and its owner, and begin a session.
 
-        Raises NoRegistrationError, NameTakenError, EmailTakenError, UnfitPasswordError; all of
+        Raises InvalidRegistrationTokenError, NameTakenError, EmailTakenError, InvalidPasswordError; all of
         them leave the registration as it was.
         """
         digest, now = self._pepper.digest(token), date_of(self._clock())
         is_token = kind_of(token) is CredentialKind.REGISTRATION
         if not (is_token and await self._store.is_open(digest, now)):
-            raise NoRegistrationError
+            raise InvalidRegistrationTokenError
         password_hash = await self._passwords.hash(password)
         tenant = new_tenant(name)
         account = await self._store.complete(digest, tenant, password_hash, now, attribution)

@@ -20,7 +20,7 @@ from pqkeep_gateway.access.credentials import CredentialKind, Pepper, new_creden
 from pqkeep_gateway.access.principals import SessionPrincipal, UserId
 from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, mail
-from pqkeep_gateway.people.attempts import Attempts
+from pqkeep_gateway.people.attempt_limits import AttemptLimits
 from pqkeep_gateway.people.users import Account, UserStore
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.messages import Attribution
@@ -55,7 +55,7 @@ class AlreadyEnrolledError(Exception):
     """There is a second factor already."""
 
 
-class ChallengedError(Exception):
+class SecondFactorRequiredError(Exception):
     """The password was right; a code is needed too."""
 
     def __init__(self, token: str, factor: Factor) -> None:
@@ -119,7 +119,7 @@ class SecondFactors:
     def __init__(
         self,
         store: SecondFactorStore,
-        attempts: Attempts,
+        attempts: AttemptLimits,
         pepper: Pepper,
         audit_delivery: AuditDelivery,
         clock: Clock,
@@ -188,12 +188,12 @@ class SecondFactors:
             return Factor.EMAIL
         return None
 
-    async def challenge(self, account: Account, factor: Factor) -> ChallengedError:
+    async def challenge(self, account: Account, factor: Factor) -> SecondFactorRequiredError:
         """Return what to raise at somebody whose password was right."""
         token = new_credential(CredentialKind.CHALLENGE)
         until = date_of(self._clock()) + CHALLENGE_LIFE
         await self._store.challenge(account.user.id, self._pepper.digest(token), until)
-        return ChallengedError(token, factor)
+        return SecondFactorRequiredError(token, factor)
 
     async def answer(self, token: str, code: str, attribution: Attribution) -> Account | None:
         """Return who answers a challenge; None where there is none.

@@ -27,7 +27,7 @@ class NoSessionError(Exception):
     """The token opens no session, or none any more."""
 
 
-class CopiedTokenError(NoSessionError):
+class RefreshTokenReusedError(NoSessionError):
     """The token was exchanged before, and has ended its session now."""
 
 
@@ -83,7 +83,7 @@ class SessionStore(Protocol):
     ) -> None:
         """Put a pair in the place of the one with this refresh token, in one step.
 
-        Raises NoSessionError; CopiedTokenError if the token was spent before, which has ended
+        Raises NoSessionError; RefreshTokenReusedError if the token was spent before, which has ended
         its session.
         """
         ...
@@ -142,7 +142,7 @@ class Sessions:
         tokens, pair = self._new(now)
         try:
             await self._store.refresh(self._pepper.digest(refresh_token), pair, now, attribution)
-        except CopiedTokenError:
+        except RefreshTokenReusedError:
             await self._courier.deliver()
             raise
         return tokens

@@ -12,7 +12,7 @@ from pqkeep_gateway.access.principals import SessionPrincipal, UserId
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, mail, token_of
-from pqkeep_gateway.people.attempts import Attempts
+from pqkeep_gateway.people.attempt_limits import AttemptLimits
 from pqkeep_gateway.people.passwords import Passwords
 from pqkeep_gateway.people.second_factors import SecondFactors
 from pqkeep_gateway.people.sessions import NoSessionError, Sessions, Tokens
@@ -31,7 +31,7 @@ class WrongPasswordError(Exception):
     """Nobody has this address and this password."""
 
 
-class NoInvitationError(Exception):
+class InvalidInvitationTokenError(Exception):
     """The token is of no invitation, or of one that is over."""
 
 
@@ -74,7 +74,7 @@ class SignInStore(UserStore, Protocol):
     ) -> Account:
         """Use an invitation up and keep the person, in one step.
 
-        Raises NoInvitationError, EmailTakenError.
+        Raises InvalidInvitationTokenError, EmailTakenError.
         """
         ...
 
@@ -100,7 +100,7 @@ class SignIn:
         store: SignInStore,
         sessions: Sessions,
         passwords: Passwords,
-        attempts: Attempts,
+        attempts: AttemptLimits,
         factors: SecondFactors,
         pepper: Pepper,
         audit_delivery: AuditDelivery,
@@ -117,7 +117,7 @@ class SignIn:
         self._clock = clock
 
     async def sign_in(self, email: str, password: str, attribution: Attribution) -> Tokens:
-        """Begin a session. Raises WrongPasswordError, ChallengedError, TooManyAttemptsError.
+        """Begin a session. Raises WrongPasswordError, SecondFactorRequiredError, TooManyAttemptsError.
 
         Where nobody has the address everything is done likewise, so that it takes as long.
         """
@@ -148,7 +148,7 @@ class SignIn:
     async def change_password(
         self, whose: SessionPrincipal, new: str, attribution: Attribution
     ) -> None:
-        """Take another password, and end every session. Raises UnfitPasswordError."""
+        """Take another password, and end every session. Raises InvalidPasswordError."""
         password_hash = await self._passwords.hash(new)
         email = (await self._store.get(whose.user)).user.email
         told = mail(MailKind.PASSWORD_CHANGED, email, date_of(self._clock()))
@@ -192,12 +192,12 @@ class SignIn:
     ) -> tuple[User, Tokens]:
         """Become who was invited, and begin a session.
 
-        Raises NoInvitationError, EmailTakenError, UnfitPasswordError.
+        Raises InvalidInvitationTokenError, EmailTakenError, InvalidPasswordError.
         """
         digest, now = self._pepper.digest(token), date_of(self._clock())
         is_token = kind_of(token) is CredentialKind.INVITATION
         if not (is_token and await self._store.invited(digest, now)):
-            raise NoInvitationError
+            raise InvalidInvitationTokenError
         password_hash = await self._passwords.hash(password)
         account = await self._store.accept(digest, password_hash, now, attribution)
         return account.user, await self._sessions.begin(account, attribution)

@@ -13,7 +13,7 @@ from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of, new_credential
 from pqkeep_gateway.access.principals import SessionPrincipal, UserId
 from pqkeep_gateway.audit_events import AuditDelivery, event
-from pqkeep_gateway.people.attempts import Attempts
+from pqkeep_gateway.people.attempt_limits import AttemptLimits
 from pqkeep_gateway.people.passwords import Passwords
 from pqkeep_gateway.people.second_factors import SecondFactors, WrongCodeError
 from pqkeep_gateway.people.users import UserStore
@@ -58,7 +58,7 @@ class StepUp:
         users: UserStore,
         factors: SecondFactors,
         passwords: Passwords,
-        attempts: Attempts,
+        attempts: AttemptLimits,
         pepper: Pepper,
         audit_delivery: AuditDelivery,
         clock: Clock,

@@ -64,7 +64,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingInvitation:
+class PendingInvitation:
     """An invitation that nobody has accepted yet, without its token."""
 
     id: InvitationId
@@ -82,7 +82,7 @@ class Team:
     def require_say(self, by: Administrator, *roles: Role | None) -> None:
         """Refuse whoever has no say about somebody who has, gets or was offered these roles.
 
-        Raises NotForYouError, OwnersOnlyError.
+        Raises NotPermittedError, OwnersOnlyError.
         """
         allowed = frozenset(Permission)
         if isinstance(by, SessionPrincipal):
@@ -136,7 +136,7 @@ class TeamStore(Protocol):
         """
         ...
 
-    async def invitations(self, tenant: TenantId, now: datetime) -> tuple[WaitingInvitation, ...]:
+    async def invitations(self, tenant: TenantId, now: datetime) -> tuple[PendingInvitation, ...]:
         """Return the invitations that can be accepted, the one that ends first first."""
         ...
 
@@ -150,7 +150,7 @@ class TeamStore(Protocol):
         ...
 
 
-class Teams:
+class TeamMembers:
     """Shows teams and changes them."""
 
     def __init__(self, store: TeamStore, audit_delivery: AuditDelivery, clock: Clock) -> None:
@@ -191,7 +191,7 @@ class Teams:
         await self._store.remove(tenant, member, by, events)
         await self._courier.deliver()
 
-    async def invitations(self, tenant: TenantId) -> tuple[WaitingInvitation, ...]:
+    async def invitations(self, tenant: TenantId) -> tuple[PendingInvitation, ...]:
         """Return the invitations that can be accepted, the one that ends first first."""
         return await self._store.invitations(tenant, date_of(self._clock()))
 

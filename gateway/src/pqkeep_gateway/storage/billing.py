@@ -14,7 +14,7 @@ from pqkeep_gateway.storage.database import add_unless_there, microseconds, time
 from pqkeep_gateway.storage.idempotency import find_earlier, remember
 from pqkeep_gateway.storage.outbox import put
 from pqkeep_gateway.storage.schema import BILLING_NOTICES, CONTRACTS, INVOICES, TENANTS
-from pqkeep_gateway.tenancy.billing import Answer, ContractChangedError, Kept, SeenError
+from pqkeep_gateway.tenancy.billing import Answer, ContractChangedError, DuplicateNoticeError, Kept
 from pqkeep_gateway.tenancy.contracts import Change, Contract, ContractStatus, Invoice
 from pqkeep_gateway.tenancy.tenants import TenantStatus
 from pqkeep_protocol.audit import Event
@@ -64,7 +64,7 @@ class SqlBilling:
     ) -> None:
         """Put a contract in its old one's place, its tier in force, and keep the line and the event.
 
-        Raises ContractChangedError, SeenError.
+        Raises ContractChangedError, DuplicateNoticeError.
         """
         new = change.new
         try:
@@ -91,7 +91,7 @@ class SqlBilling:
             return  # the same request came twice at once
 
     async def earlier(self, idempotency: Idempotency | None, now: datetime) -> Answer | None:
-        """Return what was answered to an Idempotency-Key. Raises OnceReusedError."""
+        """Return what was answered to an Idempotency-Key. Raises IdempotencyKeyReusedError."""
         if idempotency is None:
             return None
         async with transaction(self._engine) as connection:
@@ -99,14 +99,14 @@ class SqlBilling:
         return None if row is None else _DECODER.decode(row.answer)
 
     async def add_invoice(self, invoice: Invoice, made: Event, notice: str) -> None:
-        """Keep a line that was billed elsewhere. Raises SeenError."""
+        """Keep a line that was billed elsewhere. Raises DuplicateNoticeError."""
         try:
             async with transaction(self._engine) as connection:
                 await _hear(connection, notice, invoice.created_at)
                 await connection.execute(sa.insert(INVOICES), _invoice_row(invoice))
                 await put(connection, (made,))
         except sa.exc.IntegrityError:
-            raise SeenError from None
+            raise DuplicateNoticeError from None
 
     async def invoices(self, tenant: TenantId) -> tuple[Invoice, ...]:
         """Return a tenant's lines, the newest first."""
@@ -130,7 +130,7 @@ async def _hear(connection: AsyncConnection, notice: str | None, now: datetime) 
         return
     row = {"id": notice, "heard_at_us": microseconds(now)}
     if not await add_unless_there(connection, BILLING_NOTICES, row):
-        raise SeenError
+        raise DuplicateNoticeError
     old = BILLING_NOTICES.c.heard_at_us <= microseconds(now - REMEMBERED)
     await connection.execute(sa.delete(BILLING_NOTICES).where(old))
 

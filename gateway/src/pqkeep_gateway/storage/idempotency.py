@@ -17,7 +17,7 @@ KEPT = timedelta(hours=24)
 async def find_earlier(
     connection: AsyncConnection, idempotency: Idempotency, now: datetime
 ) -> sa.Row[Any] | None:
-    """Return what a key made in the last day, if it made anything. Raises OnceReusedError."""
+    """Return what a key made in the last day, if it made anything. Raises IdempotencyKeyReusedError."""
     query = sa.select(IDEMPOTENCY_KEYS).where(
         IDEMPOTENCY_KEYS.c.key == idempotency.key,
         IDEMPOTENCY_KEYS.c.made_at_us > microseconds(now - KEPT),

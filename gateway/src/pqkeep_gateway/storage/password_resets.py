@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from pqkeep_gateway.access.principals import UserId
 from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, mail
-from pqkeep_gateway.people.password_resets import NoResetError
+from pqkeep_gateway.people.password_resets import InvalidPasswordResetTokenError
 from pqkeep_gateway.people.users import email_key
 from pqkeep_gateway.storage.database import microseconds, transaction
 from pqkeep_gateway.storage.outbox import put
@@ -45,7 +45,7 @@ class SqlPasswordResets(SqlPeople):
     ) -> None:
         """Use a letter's token up, keep the password and end every session.
 
-        Raises NoResetError.
+        Raises InvalidPasswordResetTokenError.
         """
         use_up = (
             sa.delete(PASSWORD_RESETS)
@@ -57,7 +57,7 @@ class SqlPasswordResets(SqlPeople):
             whose = sa.select(USERS).where(USERS.c.email_key == key).with_for_update()
             user = (await connection.execute(whose)).one_or_none()
             if user is None:
-                raise NoResetError
+                raise InvalidPasswordResetTokenError
             await set_password(connection, UserId(user.id), user.email, password_hash)
             await post(connection, mail(MailKind.PASSWORD_CHANGED, user.email, now))
             who = attribution.by(f"user:{user.id}")

@@ -13,8 +13,8 @@ from pqkeep_gateway.access.principals import SessionId, SessionPrincipal, UserId
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.mail.outgoing_mail import OutgoingMail
-from pqkeep_gateway.people.sessions import CopiedTokenError, NoSessionError, Pair, Session
-from pqkeep_gateway.people.sign_in import Invitation, NoInvitationError
+from pqkeep_gateway.people.sessions import NoSessionError, Pair, RefreshTokenReusedError, Session
+from pqkeep_gateway.people.sign_in import InvalidInvitationTokenError, Invitation
 from pqkeep_gateway.people.team import OwnersOnlyError
 from pqkeep_gateway.people.users import (
     Account,
@@ -107,13 +107,13 @@ class SqlPeople:
     async def accept(
         self, digest: bytes, password_hash: str, now: datetime, attribution: Attribution
     ) -> Account:
-        """Use an invitation up and keep the person. Raises NoInvitationError, EmailTakenError."""
+        """Use an invitation up and keep the person. Raises InvalidInvitationTokenError, EmailTakenError."""
         use_up = sa.delete(INVITATIONS).where(_open(digest, now)).returning(INVITATIONS)
         try:
             async with transaction(self._engine) as connection:
                 row = (await connection.execute(use_up)).one_or_none()
                 if row is None:
-                    raise NoInvitationError
+                    raise InvalidInvitationTokenError
                 user = User(
                     UserId(uuid4()), TenantId(row.tenant_id), row.email, Role(row.role), now
                 )
@@ -242,7 +242,7 @@ class SqlSessions:
                 await connection.execute(sa.insert(SPENT_TOKENS), row)
                 return
             was_copied = await _end_copied(connection, spent, attribution)
-        raise CopiedTokenError if was_copied else NoSessionError
+        raise RefreshTokenReusedError if was_copied else NoSessionError
 
     async def list(self, user: UserId, now: datetime) -> tuple[Session, ...]:
         """Return a person's sessions, the newest first."""

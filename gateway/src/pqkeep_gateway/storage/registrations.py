@@ -9,7 +9,7 @@ from pqkeep_gateway.access.principals import UserId
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.mail.outgoing_mail import OutgoingMail
-from pqkeep_gateway.people.registration import NoRegistrationError
+from pqkeep_gateway.people.registration import InvalidRegistrationTokenError
 from pqkeep_gateway.people.users import Account, EmailTakenError, User, email_key
 from pqkeep_gateway.storage.database import microseconds, transaction
 from pqkeep_gateway.storage.outbox import put
@@ -56,7 +56,7 @@ class SqlRegistrations(SqlPeople):
     ) -> Account:
         """Use a registration up and keep the tenant and its owner.
 
-        Raises NoRegistrationError, NameTakenError, EmailTakenError.
+        Raises InvalidRegistrationTokenError, NameTakenError, EmailTakenError.
         """
         use_up = sa.delete(REGISTRATIONS).where(_open(digest, now)).returning(REGISTRATIONS.c.email)
         email = ""
@@ -64,7 +64,7 @@ class SqlRegistrations(SqlPeople):
             async with transaction(self._engine) as connection:
                 email = (await connection.execute(use_up)).scalar() or ""
                 if not email:
-                    raise NoRegistrationError
+                    raise InvalidRegistrationTokenError
                 owner = User(UserId(uuid4()), tenant.id, email, Role.OWNER, now)
                 account = Account(owner, password_hash)
                 await connection.execute(sa.insert(TENANTS), tenant_row(tenant))

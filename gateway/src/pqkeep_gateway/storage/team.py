@@ -15,8 +15,8 @@ from pqkeep_gateway.people.team import (
     InvitationNotFoundError,
     Member,
     MemberStatus,
+    PendingInvitation,
     Team,
-    WaitingInvitation,
 )
 from pqkeep_gateway.storage.database import microseconds, time_of, transaction
 from pqkeep_gateway.storage.outbox import put
@@ -26,7 +26,7 @@ from pqkeep_protocol.audit import Event
 from pqkeep_protocol.keys import TenantId
 
 
-class SqlTeams:
+class SqlTeam:
     """A TeamStore."""
 
     def __init__(self, engine: AsyncEngine) -> None:
@@ -70,7 +70,7 @@ class SqlTeams:
             await connection.execute(sa.delete(USERS).where(USERS.c.id == member))
             await put(connection, events)
 
-    async def invitations(self, tenant: TenantId, now: datetime) -> tuple[WaitingInvitation, ...]:
+    async def invitations(self, tenant: TenantId, now: datetime) -> tuple[PendingInvitation, ...]:
         """Return the invitations that can be accepted, the one that ends first first."""
         query = (
             sa.select(INVITATIONS)
@@ -128,7 +128,7 @@ def _member(row: sa.Row[Any]) -> Member:
     )
 
 
-def _invitation(row: sa.Row[Any]) -> WaitingInvitation:
-    return WaitingInvitation(
+def _invitation(row: sa.Row[Any]) -> PendingInvitation:
+    return PendingInvitation(
         InvitationId(row.id), row.email, Role(row.role), time_of(row.expires_at_us)
     )

@@ -48,7 +48,7 @@ class SqlTenants:
     async def add(
         self, tenant: Tenant, made: Event, idempotency: Idempotency | None = None
     ) -> Tenant:
-        """Keep a new tenant and its event. Raises NameTakenError, OnceReusedError."""
+        """Keep a new tenant and its event. Raises NameTakenError, IdempotencyKeyReusedError."""
         earlier = await self._earlier(tenant, idempotency)
         if earlier is not None:
             return earlier
@@ -140,7 +140,7 @@ class SqlApiKeys:
         attribution: Attribution,
         idempotency: Idempotency | None = None,
     ) -> Kept:
-        """Keep a new API key under the next version. Raises QuotaReachedError, OnceReusedError."""
+        """Keep a new API key under the next version. Raises QuotaReachedError, IdempotencyKeyReusedError."""
         async with transaction(self._engine) as connection:
             await _lock(connection, tenant)
             earlier = await _kept_earlier(connection, idempotency, draft)
@@ -170,7 +170,7 @@ class SqlApiKeys:
     ) -> Kept:
         """Revoke a version and keep a new API key, in one step.
 
-        Raises AlreadyRotatedError, OnceReusedError.
+        Raises AlreadyRotatedError, IdempotencyKeyReusedError.
         """
         async with transaction(self._engine) as connection:
             await _lock(connection, tenant)

@@ -93,7 +93,7 @@ class ApiKeyStore(Protocol):
     ) -> Kept:
         """Keep a new API key under the next version.
 
-        Raises QuotaReachedError, OnceReusedError.
+        Raises QuotaReachedError, IdempotencyKeyReusedError.
         """
         ...
 
@@ -112,7 +112,7 @@ class ApiKeyStore(Protocol):
     ) -> Kept:
         """Revoke a version (None: the newest active) and keep a new API key, in one step.
 
-        Raises AlreadyRotatedError if the named version is not active any more; OnceReusedError.
+        Raises AlreadyRotatedError if the named version is not active any more; IdempotencyKeyReusedError.
         """
         ...
 
@@ -155,7 +155,7 @@ class ApiKeys:
         attribution: Attribution,
         idempotency_key: IdempotencyKey | None = None,
     ) -> NewApiKey:
-        """Make one more API key. Raises QuotaReachedError, OnceReusedError."""
+        """Make one more API key. Raises QuotaReachedError, IdempotencyKeyReusedError."""
         plaintext, draft = self._draft(tenant.id, idempotency_key)
         quota = self._plans[tenant.entitlements.effective_tier].api_keys
         idempotency = idempotency_of(idempotency_key)
@@ -176,7 +176,7 @@ class ApiKeys:
     ) -> tuple[NewApiKey, int | None]:
         """Put a new API key in a version's place (None: the newest active one's).
 
-        Return it, and the version it replaced. Raises AlreadyRotatedError, OnceReusedError.
+        Return it, and the version it replaced. Raises AlreadyRotatedError, IdempotencyKeyReusedError.
         """
         plaintext, draft = self._draft(tenant, idempotency_key)
         until = draft.created_at + self._overlap

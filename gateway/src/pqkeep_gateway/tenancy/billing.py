@@ -62,7 +62,7 @@ class ContractChangedError(Exception):
     """The contract is not any more what the change began with. Look again."""
 
 
-class SeenError(Exception):
+class DuplicateNoticeError(Exception):
     """The notice came before, and was heard then."""
 
 
@@ -70,11 +70,11 @@ class PaymentTimeoutError(Exception):
     """Whoever takes the money did not answer in time. What was asked may have been done."""
 
 
-class PaymentAnswerError(Exception):
+class PaymentProviderError(Exception):
     """Whoever takes the money refused, or answered nonsense."""
 
 
-class BadSignatureError(Exception):
+class InvalidNoticeSignatureError(Exception):
     """A notice is not from whom it says it is from, or is too old."""
 
 
@@ -105,7 +105,7 @@ class BillingStore(Protocol):
     ) -> None:
         """Put a contract in its old one's place, its tier in force, and keep the line and the event.
 
-        Raises ContractChangedError; SeenError if the notice came before.
+        Raises ContractChangedError; DuplicateNoticeError if the notice came before.
         """
         ...
 
@@ -114,11 +114,11 @@ class BillingStore(Protocol):
         ...
 
     async def earlier(self, idempotency: Idempotency | None, now: datetime) -> Answer | None:
-        """Return what was answered to an Idempotency-Key. Raises OnceReusedError."""
+        """Return what was answered to an Idempotency-Key. Raises IdempotencyKeyReusedError."""
         ...
 
     async def add_invoice(self, invoice: Invoice, made: Event, notice: str) -> None:
-        """Keep a line that was billed elsewhere. Raises SeenError if it or the notice came before."""
+        """Keep a line that was billed elsewhere. Raises DuplicateNoticeError if it or the notice came before."""
         ...
 
     async def invoices(self, tenant: TenantId) -> tuple[Invoice, ...]:
@@ -127,7 +127,7 @@ class BillingStore(Protocol):
 
 
 class BillingProvider(Protocol):
-    """Who takes the money. All raise UnavailableError, PaymentTimeoutError, PaymentAnswerError."""
+    """Who takes the money. All raise UnavailableError, PaymentTimeoutError, PaymentProviderError."""
 
     @property
     def sold(self) -> frozenset[Tier]:
@@ -139,7 +139,7 @@ class BillingProvider(Protocol):
     ) -> Answer:
         """Subscribe to a tier that is sold, change to it, or go on with what was cancelled.
 
-        Raises AlreadySubscribedError, BilledElsewhereError, OnceReusedError.
+        Raises AlreadySubscribedError, BilledElsewhereError, IdempotencyKeyReusedError.
         """
         ...
 
@@ -148,18 +148,18 @@ class BillingProvider(Protocol):
     ) -> Answer:
         """Let the subscription end with its period.
 
-        Raises NotSubscribedError, BilledElsewhereError, OnceReusedError.
+        Raises NotSubscribedError, BilledElsewhereError, IdempotencyKeyReusedError.
         """
         ...
 
 
-class NoticeInbox(Protocol):
+class NoticeReceiver(Protocol):
     """Takes what an external provider says by itself."""
 
     async def receive(self, payload: bytes, signature: str, attribution: Attribution) -> None:
         """Believe a notice with a good signature, once.
 
-        Raises BadSignatureError, UnfitNoticeError, UnavailableError.
+        Raises InvalidNoticeSignatureError, InvalidNoticeError, UnavailableError.
         """
         ...
 

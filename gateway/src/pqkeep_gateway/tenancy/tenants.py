@@ -63,7 +63,7 @@ class TenantStore(Protocol):
     ) -> Tenant:
         """Keep a new tenant and its event; return it as it was first kept, now or earlier.
 
-        Raises NameTakenError, OnceReusedError.
+        Raises NameTakenError, IdempotencyKeyReusedError.
         """
         ...
 
@@ -110,7 +110,7 @@ class Tenants:
         attribution: Attribution,
         idempotency_key: IdempotencyKey | None = None,
     ) -> Tenant:
-        """Make a tenant. Raises NameTakenError, OnceReusedError."""
+        """Make a tenant. Raises NameTakenError, IdempotencyKeyReusedError."""
         tenant = new_tenant(name, tier)
         made = event(attribution, tenant.id, "create-tenant")
         kept = await self._store.add(tenant, made, idempotency_of(idempotency_key))

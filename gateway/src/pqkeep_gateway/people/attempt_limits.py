@@ -24,7 +24,7 @@ class TooManyAttemptsError(Exception):
         self.wait = wait
 
 
-class Attempts:
+class AttemptLimits:
     """Counts tries, for each account and for each address, whether they succeed or not."""
 
     def __init__(self, rate_limiter: RateLimiter, pepper: Pepper) -> None:
