@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pqkeep_keyservice import process
 from pqkeep_keyservice.audit.log import AuditLog
-from pqkeep_keyservice.storage.records import Draft
+from pqkeep_keyservice.ledger.records import Draft
 from pqkeep_keyservice.storage.store import AnyChange, Verdict
 from pqkeep_server import cli
 from pqkeep_server.dev import Dev

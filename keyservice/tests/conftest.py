@@ -19,21 +19,21 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from pqkeep_keyservice.audit.checkpoint_signer import CheckpointSigner
 from pqkeep_keyservice.audit.log import AuditLog
-from pqkeep_keyservice.auditing import Auditor
-from pqkeep_keyservice.checkpoint_signer import CheckpointSigner
+from pqkeep_keyservice.audit.service import Auditor
 from pqkeep_keyservice.dispatch import Dispatcher
-from pqkeep_keyservice.operations.resources import Resources
+from pqkeep_keyservice.keys.sealing import Sealer, read_root_key
+from pqkeep_keyservice.live.key_material import KeyMaterial
+from pqkeep_keyservice.live.keyring_cache import Keyrings
+from pqkeep_keyservice.live.resources import Resources
+from pqkeep_keyservice.live.slhdsa_process import Setup, SlhDsaProcesses
+from pqkeep_keyservice.live.workers import Threads
 from pqkeep_keyservice.root_keys import RootKeyChanger
-from pqkeep_keyservice.slhdsa_process import Setup, SlhDsaProcesses
 from pqkeep_keyservice.storage.database import Database
-from pqkeep_keyservice.storage.keyrings import Keyrings
-from pqkeep_keyservice.storage.material import KeyMaterial
 from pqkeep_keyservice.storage.postgresql import PostgresqlDatabase
-from pqkeep_keyservice.storage.sealing import Sealer, read_root_key
 from pqkeep_keyservice.storage.sqlite import SqliteDatabase
 from pqkeep_keyservice.storage.store import KeyStore
-from pqkeep_keyservice.workers import Threads
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution, KeyRequest, KeyService, R_co, Request
 
@@ -59,7 +59,7 @@ class InProcess:
         """Put one together that knows no keyring yet."""
         rings, log = Keyrings(store), AuditLog(store)
         dispatcher = Dispatcher(rings, resources, log)
-        checkpoint_signer = CheckpointSigner(dispatcher, rings, resources, store)
+        checkpoint_signer = CheckpointSigner(dispatcher.execute, rings, resources, store)
         return cls(
             store, dispatcher, checkpoint_signer, Auditor(store, rings, log, checkpoint_signer)
         )

@@ -12,9 +12,9 @@ from uuid import UUID
 import pytest
 
 from pqkeep_keyservice.audit.log import MAX_BATCH, AuditLog
+from pqkeep_keyservice.ledger.records import Draft
 from pqkeep_keyservice.storage.database import Database
 from pqkeep_keyservice.storage.postgresql import PostgresqlDatabase
-from pqkeep_keyservice.storage.records import Draft
 from pqkeep_keyservice.storage.sqlite import SqliteDatabase
 from pqkeep_keyservice.storage.store import KeyStore, Verdict
 from pqkeep_protocol.algorithms import Algorithm

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pqkeep_keyservice.keyring import SealedSeed
+from pqkeep_keyservice.keys.keyring import SealedSeed
+from pqkeep_keyservice.keys.sealing import Sealer
+from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.operations.lifecycle import PAGE
-from pqkeep_keyservice.storage.material import KeyMaterial
-from pqkeep_keyservice.storage.sealing import Sealer
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId

@@ -10,9 +10,9 @@ import pytest
 from pqkeep_keyservice.crypto.kem import EncapsulationKey
 from pqkeep_keyservice.crypto.signature import SigningKey
 from pqkeep_keyservice.dispatch import Dispatcher
-from pqkeep_keyservice.keyring import KeyEntry, SealedSeed
-from pqkeep_keyservice.storage.material import KeyMaterial
-from pqkeep_keyservice.storage.sealing import Sealer
+from pqkeep_keyservice.keys.keyring import KeyEntry, SealedSeed
+from pqkeep_keyservice.keys.sealing import Sealer
+from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.storage.sqlite import SqliteDatabase
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from pqkeep_keyservice.workers import FairQueue, WorkerProcess
+from pqkeep_keyservice.live.workers import FairQueue, WorkerProcess
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
 

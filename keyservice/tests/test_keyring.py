@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from pqkeep_keyservice.keyring import KeyEntry, Keyring, SealedSeed
+from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring, SealedSeed
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import MAX_KEY_VERSION, USABLE, KeyInfo, KeyStatus, KeyVersion, TenantId

@@ -19,8 +19,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA65PublicKey
 from pqcrypto.sign import slh_dsa_sha2_128s
 
-from pqkeep_keyservice.checkpoint_signer import POLL_SECONDS, RECORDS
-from pqkeep_keyservice.storage.records import Draft
+from pqkeep_keyservice.audit.checkpoint_signer import POLL_SECONDS, RECORDS
+from pqkeep_keyservice.ledger.records import Draft
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import (
     AuditKey,

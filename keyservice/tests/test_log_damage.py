@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pqkeep_keyservice.config import ConfigError
-from pqkeep_keyservice.storage.records import Draft
+from pqkeep_keyservice.ledger.records import Draft
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import ProveConsistency, ProveRecords, SignCheckpoint
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError

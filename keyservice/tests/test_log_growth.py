@@ -15,10 +15,10 @@ import pytest
 import sqlalchemy as sa
 
 from pqkeep_keyservice.audit.log import AuditLog
-from pqkeep_keyservice.keyring import Keyring
+from pqkeep_keyservice.keys.keyring import Keyring
+from pqkeep_keyservice.keys.sealing import Sealer
+from pqkeep_keyservice.ledger.records import Draft, Row
 from pqkeep_keyservice.storage.database import Database, OutOfReachError
-from pqkeep_keyservice.storage.records import Draft, Row
-from pqkeep_keyservice.storage.sealing import Sealer
 from pqkeep_keyservice.storage.store import Change, KeyStore, Verdict
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import Event, ListRecords, RecordEvents

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pqkeep_keyservice.storage.records import Draft
-from pqkeep_keyservice.storage.search import STRETCH, find
+from pqkeep_keyservice.ledger.records import Draft
+from pqkeep_keyservice.ledger.search import STRETCH, find
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import ListRecords
 from pqkeep_protocol.keys import INSTALLATION, KeyVersion, TenantId

@@ -15,10 +15,10 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
 
-from pqkeep_keyservice.merkle import Frontier
-from pqkeep_keyservice.storage.records import Draft
-from pqkeep_keyservice.storage.sealing import Sealer
-from pqkeep_keyservice.storage.search import find
+from pqkeep_keyservice.keys.sealing import Sealer
+from pqkeep_keyservice.ledger.merkle import Frontier
+from pqkeep_keyservice.ledger.records import Draft
+from pqkeep_keyservice.ledger.search import find
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import ListRecords, ProveRecords

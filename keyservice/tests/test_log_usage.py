@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from pqkeep_keyservice.storage.records import Draft
+from pqkeep_keyservice.ledger.records import Draft
 from pqkeep_protocol.algorithms import LIFECYCLE, Algorithm, Operation
 from pqkeep_protocol.audit import GetUsage, SignCheckpoint
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError

@@ -11,9 +11,9 @@ from msgspec import structs
 
 from pqkeep_keyservice.crypto.kem import KEMS, DecapsulationKey
 from pqkeep_keyservice.crypto.signature import SIGNATURE_SCHEMES, SigningKey
-from pqkeep_keyservice.keyring import KeyEntry, SealedSeed
-from pqkeep_keyservice.storage.material import KeyMaterial
-from pqkeep_keyservice.storage.sealing import DamagedKeyError
+from pqkeep_keyservice.keys.keyring import KeyEntry, SealedSeed
+from pqkeep_keyservice.keys.sealing import DamagedKeyError
+from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import (

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pqkeep_keyservice.merkle import (
+from pqkeep_keyservice.ledger.merkle import (
     EMPTY_ROOT,
     Frontier,
     consistency_proof,

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from pqkeep_keyservice.keyring import KeyEntry, Keyring
+from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
+from pqkeep_keyservice.ledger.records import Draft
+from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.operations.lifecycle import PAGE
-from pqkeep_keyservice.storage.material import KeyMaterial
-from pqkeep_keyservice.storage.records import Draft
 from pqkeep_keyservice.storage.store import Change, KeyStore
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId

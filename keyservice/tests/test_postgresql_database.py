@@ -15,11 +15,11 @@ import sqlalchemy as sa
 
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.config import ConfigError
-from pqkeep_keyservice.keyring import SealedSeed
+from pqkeep_keyservice.keys.keyring import SealedSeed
+from pqkeep_keyservice.keys.sealing import Sealer, place
+from pqkeep_keyservice.ledger.records import Draft
 from pqkeep_keyservice.storage.database import OutOfReachError
 from pqkeep_keyservice.storage.postgresql import LOCK, PostgresqlDatabase
-from pqkeep_keyservice.storage.records import Draft
-from pqkeep_keyservice.storage.sealing import Sealer, place
 from pqkeep_keyservice.storage.store import KeyStore, Verdict
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from pqkeep_keyservice.audit.log import AuditLog
-from pqkeep_keyservice.keyring import KeyEntry, Keyring
+from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
+from pqkeep_keyservice.keys.sealing import Sealer, read_root_key, root_key_of
+from pqkeep_keyservice.ledger.records import Draft
+from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.root_keys import RootKeyChanger
-from pqkeep_keyservice.storage.material import KeyMaterial
-from pqkeep_keyservice.storage.records import Draft
-from pqkeep_keyservice.storage.sealing import Sealer, read_root_key, root_key_of
 from pqkeep_keyservice.storage.store import Change, KeyStore, Verdict
 from pqkeep_protocol.administration import RootKeys, TakeUpRootKeys
 from pqkeep_protocol.algorithms import Algorithm

@@ -11,8 +11,8 @@ import pytest
 
 from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.crypto.secret import Secret
-from pqkeep_keyservice.keyring import SealedSeed
-from pqkeep_keyservice.storage.sealing import DamagedKeyError, Sealer, place, read_root_key
+from pqkeep_keyservice.keys.keyring import SealedSeed
+from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer, place, read_root_key
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyVersion, TenantId

@@ -12,15 +12,15 @@ from uuid import UUID
 
 import pytest
 
-from pqkeep_keyservice.auditing import Auditor
+from pqkeep_keyservice.audit.service import Auditor
 from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.dispatch import Dispatcher
-from pqkeep_keyservice.keyring import KeyEntry, Keyring
+from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
+from pqkeep_keyservice.ledger.records import Draft
+from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.operations.lifecycle import PAGE
 from pqkeep_keyservice.root_keys import RootKeyChanger
 from pqkeep_keyservice.server import Server
-from pqkeep_keyservice.storage.material import KeyMaterial
-from pqkeep_keyservice.storage.records import Draft
 from pqkeep_keyservice.storage.store import Change, KeyStore
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
 from pqkeep_protocol.audit import SignCheckpoint

@@ -15,10 +15,11 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 from pqkeep_keyservice.config import ConfigError
-from pqkeep_keyservice.keyring import KeyEntry, Keyring, SealedSeed
+from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring, SealedSeed
+from pqkeep_keyservice.ledger import schema as ledger
+from pqkeep_keyservice.ledger.records import Draft, Row
+from pqkeep_keyservice.storage import schema as keys
 from pqkeep_keyservice.storage.database import Database
-from pqkeep_keyservice.storage.records import Draft, Row
-from pqkeep_keyservice.storage.schema import METADATA
 from pqkeep_keyservice.storage.store import Change, KeyStore, Verdict
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
@@ -178,13 +179,15 @@ async def test_a_change_of_a_keyring_that_is_not_there_is_stale(
 
 
 async def test_migrations_make_the_tables_of_the_schema(database: Database) -> None:
-    """Alembic finds no difference between a migrated database and storage/schema.py."""
+    """Alembic finds no difference between a migrated database and the two schemas."""
+    expected = sa.MetaData()
+    for table in (*ledger.METADATA.sorted_tables, *keys.METADATA.sorted_tables):
+        table.to_metadata(expected)
 
     def differences(connection: sa.Connection) -> list[Any]:
         options = {"compare_type": True, "include_object": _is_in_schema}
-        return list(
-            compare_metadata(MigrationContext.configure(connection, opts=options), METADATA)
-        )
+        migrated = MigrationContext.configure(connection, opts=options)
+        return list(compare_metadata(migrated, expected))
 
     assert await database.read(differences) == []
 

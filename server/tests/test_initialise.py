@@ -9,7 +9,7 @@ import pytest
 from pqkeep_gateway import config as gateway_config
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential, read_pepper
 from pqkeep_keyservice import config as key_service_config
-from pqkeep_keyservice.storage.sealing import read_root_key
+from pqkeep_keyservice.keys.sealing import read_root_key
 from pqkeep_server.dev import write_private
 from pqkeep_server.initialise import InitialiseError, Layout, Stores, initialise, stores_of
 

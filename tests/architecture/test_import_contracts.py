@@ -52,8 +52,20 @@ VIOLATIONS = {
         "import pqkeep_protocol.messages",
     ),
     "Key service layers": (
-        "keyservice/src/pqkeep_keyservice/keyring.py",
+        "keyservice/src/pqkeep_keyservice/keys/keyring.py",
         "import pqkeep_keyservice.storage.store",
+    ),
+    "Key service storage layers": (
+        "keyservice/src/pqkeep_keyservice/storage/sqlite.py",
+        "import pqkeep_keyservice.storage.store",
+    ),
+    "Ledger layers": (
+        "keyservice/src/pqkeep_keyservice/ledger/records.py",
+        "import pqkeep_keyservice.ledger.tree",
+    ),
+    "Live layers": (
+        "keyservice/src/pqkeep_keyservice/live/key_material.py",
+        "import pqkeep_keyservice.live.slhdsa_process",
     ),
     "Gateway layers": (
         "gateway/src/pqkeep_gateway/access/policy.py",
@@ -110,6 +122,9 @@ def test_a_violation_is_caught(copy: Path, lint_imports: Lint, contract: str) ->
     [
         ("Protocol layers", "protocol/src/pqkeep_protocol/somewhere.py"),
         ("Key service layers", "keyservice/src/pqkeep_keyservice/somewhere.py"),
+        ("Key service storage layers", "keyservice/src/pqkeep_keyservice/storage/somewhere.py"),
+        ("Ledger layers", "keyservice/src/pqkeep_keyservice/ledger/somewhere.py"),
+        ("Live layers", "keyservice/src/pqkeep_keyservice/live/somewhere.py"),
         ("Gateway layers", "gateway/src/pqkeep_gateway/somewhere.py"),
         ("Server layers", "server/src/pqkeep_server/somewhere.py"),
         ("Client layers", "sdk/src/pqkeep/somewhere.py"),

@@ -14,15 +14,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pqkeep.audit import Report, verify
-from pqkeep_keyservice.checkpoint_signer import CONTEXT, signed_text
-from pqkeep_keyservice.merkle import (
+from pqkeep_keyservice.audit.checkpoint_signer import CONTEXT, signed_text
+from pqkeep_keyservice.ledger.merkle import (
     Frontier,
     consistency_proof,
     fold,
     inclusion_proof,
     leaf_hash,
 )
-from pqkeep_keyservice.storage.records import Record, instant
+from pqkeep_keyservice.ledger.records import Record, instant
 
 LOG_ID = UUID(int=7, version=4)
 TENANT = str(UUID(int=1, version=4))

@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from pqkeep_gateway.storage import schema as accounts
+from pqkeep_keyservice.ledger import schema as ledger
 from pqkeep_keyservice.storage import schema as keys
 
 Rows = Sequence[sa.Row[Any]]
@@ -41,8 +42,8 @@ def read(accounts_url: sa.URL | str, keys_url: sa.URL | str) -> Books:
     """Read everything that the checks ask about."""
     ours = _all(
         keys_url,
-        (keys.AUDIT_LOG, keys.AUDIT_RECORDS, keys.AUDIT_TILES, keys.AUDIT_CHECKPOINTS),
-        (keys.KEYRINGS, keys.KEYS, keys.KEY_USAGE),
+        (ledger.AUDIT_LOG, ledger.AUDIT_RECORDS, ledger.AUDIT_TILES, ledger.AUDIT_CHECKPOINTS),
+        (keys.KEYRINGS, keys.KEYS, ledger.KEY_USAGE),
     )
     theirs = _all(accounts_url, (accounts.TENANTS, accounts.API_KEYS, accounts.OUTBOX))
     log, records, tiles, checkpoints, keyrings, all_keys, usage = ours

@@ -16,8 +16,8 @@ from uuid import UUID
 import pytest
 from tests.e2e.forms import forms
 
-from pqkeep_keyservice.keyring import SealedSeed
-from pqkeep_keyservice.storage.sealing import Sealer, place, read_root_key
+from pqkeep_keyservice.keys.keyring import SealedSeed
+from pqkeep_keyservice.keys.sealing import Sealer, place, read_root_key
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 from pqkeep_protocol.keys import KeyVersion, TenantId
 

@@ -21,14 +21,14 @@ from tests.conftest import KNOWN_ANSWERS
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.crypto.slhdsa import SETS
 from pqkeep_keyservice.dispatch import Dispatcher
-from pqkeep_keyservice.operations.resources import Resources
-from pqkeep_keyservice.slhdsa_process import Setup, SlhDsaProcesses
-from pqkeep_keyservice.storage.keyrings import Keyrings
-from pqkeep_keyservice.storage.material import KeyMaterial
-from pqkeep_keyservice.storage.sealing import Sealer, read_root_key
+from pqkeep_keyservice.keys.sealing import Sealer, read_root_key
+from pqkeep_keyservice.live.key_material import KeyMaterial
+from pqkeep_keyservice.live.keyring_cache import Keyrings
+from pqkeep_keyservice.live.resources import Resources
+from pqkeep_keyservice.live.slhdsa_process import Setup, SlhDsaProcesses
+from pqkeep_keyservice.live.workers import Threads
 from pqkeep_keyservice.storage.sqlite import SqliteDatabase
 from pqkeep_keyservice.storage.store import KeyStore
-from pqkeep_keyservice.workers import Threads
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId

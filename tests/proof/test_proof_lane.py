@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from pqkeep_keyservice.workers import (
+from pqkeep_keyservice.live.workers import (
     MAX_WAITING,
     MAX_WAITING_PER_TENANT,
     FairQueue,

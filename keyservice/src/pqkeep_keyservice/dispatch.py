@@ -7,8 +7,12 @@ from typing import assert_never
 
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.audit.record import SUCCESS, record
-from pqkeep_keyservice.keyring import Keyring
-from pqkeep_keyservice.keyring_locks import KeyringLocks
+from pqkeep_keyservice.keys.keyring import Keyring
+from pqkeep_keyservice.keys.sealing import DamagedKeyError
+from pqkeep_keyservice.ledger.records import Draft
+from pqkeep_keyservice.live.keyring_cache import Keyrings
+from pqkeep_keyservice.live.keyring_locks import KeyringLocks
+from pqkeep_keyservice.live.resources import Resources
 from pqkeep_keyservice.operations import (
     encapsulation,
     encryption,
@@ -18,12 +22,8 @@ from pqkeep_keyservice.operations import (
     wrapping,
 )
 from pqkeep_keyservice.operations.done import Done
-from pqkeep_keyservice.operations.resources import Resources
 from pqkeep_keyservice.storage.database import OutOfReachError
 from pqkeep_keyservice.storage.idempotency import Earlier
-from pqkeep_keyservice.storage.keyrings import Keyrings
-from pqkeep_keyservice.storage.records import Draft
-from pqkeep_keyservice.storage.sealing import DamagedKeyError
 from pqkeep_keyservice.storage.store import Change, Verdict
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError

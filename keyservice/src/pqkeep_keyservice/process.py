@@ -15,24 +15,24 @@ from pathlib import Path
 import uvloop
 
 from pqkeep_keyservice import config, hardening
+from pqkeep_keyservice.audit.checkpoint_signer import CheckpointSigner
 from pqkeep_keyservice.audit.log import AuditLog
-from pqkeep_keyservice.auditing import Auditor
-from pqkeep_keyservice.checkpoint_signer import CheckpointSigner
+from pqkeep_keyservice.audit.service import Auditor
 from pqkeep_keyservice.config import Config, ConfigError
 from pqkeep_keyservice.crypto import selftest
 from pqkeep_keyservice.dispatch import Dispatcher
-from pqkeep_keyservice.operations.resources import Resources
+from pqkeep_keyservice.keys.sealing import read_sealer
+from pqkeep_keyservice.live.key_material import KeyMaterial
+from pqkeep_keyservice.live.keyring_cache import Keyrings
+from pqkeep_keyservice.live.resources import Resources
+from pqkeep_keyservice.live.slhdsa_process import SlhDsaProcesses, implementation
+from pqkeep_keyservice.live.workers import Threads
 from pqkeep_keyservice.root_keys import RootKeyChanger, setup_of
 from pqkeep_keyservice.server import Server
-from pqkeep_keyservice.slhdsa_process import SlhDsaProcesses, implementation
 from pqkeep_keyservice.storage.database import Database, OutOfReachError
-from pqkeep_keyservice.storage.keyrings import Keyrings
-from pqkeep_keyservice.storage.material import KeyMaterial
 from pqkeep_keyservice.storage.postgresql import PostgresqlDatabase
-from pqkeep_keyservice.storage.sealing import read_sealer
 from pqkeep_keyservice.storage.sqlite import SqliteDatabase
 from pqkeep_keyservice.storage.store import KeyStore
-from pqkeep_keyservice.workers import Threads
 
 _LOG = logging.getLogger("pqkeep_keyservice")
 
@@ -82,7 +82,7 @@ async def serve(settings: Config, file: Path) -> None:
     resources = Resources(KeyMaterial(sealer), Threads(), SlhDsaProcesses(setup))
     rings, log = Keyrings(store), AuditLog(store)
     dispatcher = Dispatcher(rings, resources, log)
-    checkpoint_signer = CheckpointSigner(dispatcher, rings, resources, store)
+    checkpoint_signer = CheckpointSigner(dispatcher.execute, rings, resources, store)
     await checkpoint_signer.check()
     root_keys = RootKeyChanger(file, sealer, store, rings, resources, log)
     await root_keys.begin()

@@ -15,12 +15,12 @@ from pqkeep_keyservice import config
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.audit.record import SUCCESS
 from pqkeep_keyservice.config import Config, ConfigError
-from pqkeep_keyservice.operations.resources import Resources
-from pqkeep_keyservice.slhdsa_process import Setup
+from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer, read_sealer, root_key_of
+from pqkeep_keyservice.ledger.records import Draft
+from pqkeep_keyservice.live.keyring_cache import Keyrings
+from pqkeep_keyservice.live.resources import Resources
+from pqkeep_keyservice.live.slhdsa_process import Setup
 from pqkeep_keyservice.storage.database import OutOfReachError
-from pqkeep_keyservice.storage.keyrings import Keyrings
-from pqkeep_keyservice.storage.records import Draft
-from pqkeep_keyservice.storage.sealing import DamagedKeyError, Sealer, read_sealer, root_key_of
 from pqkeep_keyservice.storage.store import (
     Change,
     KeyStore,

@@ -12,7 +12,7 @@ import struct
 from contextlib import suppress
 from pathlib import Path
 
-from pqkeep_keyservice.auditing import Auditor
+from pqkeep_keyservice.audit.service import Auditor
 from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.dispatch import Dispatcher
 from pqkeep_keyservice.root_keys import RootKeyChanger

@@ -17,7 +17,7 @@ from typing import Literal
 from pqkeep_gateway import config as gateway_config
 from pqkeep_gateway.access.credentials import PEPPER_SIZE, Pepper
 from pqkeep_keyservice import config as key_service_config
-from pqkeep_keyservice.storage.sealing import ROOT_KEY_SIZE
+from pqkeep_keyservice.keys.sealing import ROOT_KEY_SIZE
 from pqkeep_server.settings_file import toml
 
 ACCOUNTS_FILE = "accounts.sqlite3"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pqkeep_keyservice import config
 from pqkeep_keyservice.config import ConfigError
-from pqkeep_keyservice.storage.sealing import ROOT_KEY_SIZE, read_root_key
+from pqkeep_keyservice.keys.sealing import ROOT_KEY_SIZE, read_root_key
 from pqkeep_protocol.administration import RootKeys
 from pqkeep_server.initialise import Layout
 from pqkeep_server.key_service import KeyServiceError, take_up_root_keys

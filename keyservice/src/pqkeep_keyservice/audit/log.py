@@ -5,9 +5,9 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pqkeep_keyservice.ledger.records import Draft
 from pqkeep_keyservice.storage.database import OutOfReachError
 from pqkeep_keyservice.storage.idempotency import Earlier
-from pqkeep_keyservice.storage.records import Draft
 from pqkeep_keyservice.storage.store import AnyChange, Entry, KeyStore, Verdict
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId

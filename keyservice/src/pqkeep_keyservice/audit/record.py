@@ -1,6 +1,6 @@
 """What the log says about one operation. Never key material, plaintext, message or signature."""
 
-from pqkeep_keyservice.storage.records import Draft
+from pqkeep_keyservice.ledger.records import Draft
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.keys import KeyVersion
 from pqkeep_protocol.messages import AnyRequest, Attribution

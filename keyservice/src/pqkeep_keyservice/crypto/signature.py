@@ -53,4 +53,4 @@ SIGNATURE_SCHEMES: Mapping[Algorithm, SignatureScheme] = {
     Algorithm.COMPOSITE_ML_DSA: composite.COMPOSITE_ML_DSA,
     Algorithm.ML_DSA_87: mldsa.ML_DSA_87,
 }
-"""SLH-DSA is not among them: see slhdsa.SETS and slhdsa_process."""
+"""SLH-DSA is not among them: see slhdsa.SETS and live/slhdsa_process."""

@@ -2,7 +2,7 @@
 
 A stored private key is SK.seed || SK.prf || PK.seed || PK.root, four times n bytes; its second
 half is the public key. Every call holds the interpreter lock, signing for up to half a second, so
-these functions run in worker processes; see ``slhdsa_process``.
+these functions run in worker processes; see ``live/slhdsa_process``.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 """encapsulate and decapsulate: the raw KEM, for callers that encrypt on their side."""
 
-from pqkeep_keyservice.keyring import Keyring
+from pqkeep_keyservice.keys.keyring import Keyring
+from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.operations.done import Done
-from pqkeep_keyservice.storage.material import KeyMaterial
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.messages import Decapsulate, Decapsulated, Encapsulate, Encapsulated
 

@@ -1,10 +1,10 @@
 """encrypt and decrypt."""
 
-from pqkeep_keyservice.keyring import Keyring
+from pqkeep_keyservice.keys.keyring import Keyring
+from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.operations import kem_dem
 from pqkeep_keyservice.operations.done import Done
 from pqkeep_keyservice.operations.kem_dem import Purpose
-from pqkeep_keyservice.storage.material import KeyMaterial
 from pqkeep_protocol.messages import Decrypt, Decrypted, Encrypt, Encrypted
 
 

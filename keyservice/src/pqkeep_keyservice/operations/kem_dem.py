@@ -10,8 +10,8 @@ from enum import Enum
 
 from pqkeep_keyservice.crypto import dem
 from pqkeep_keyservice.crypto.binding import key_info
-from pqkeep_keyservice.keyring import KeyEntry, Keyring
-from pqkeep_keyservice.storage.material import KeyMaterial
+from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
+from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_protocol.algorithms import ALGORITHMS
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 

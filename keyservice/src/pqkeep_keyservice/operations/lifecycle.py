@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from msgspec import structs
 
 from pqkeep_keyservice.crypto.slhdsa import SETS
-from pqkeep_keyservice.keyring import KeyEntry, Keyring
+from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
+from pqkeep_keyservice.live.key_material import KeyMaterial
+from pqkeep_keyservice.live.resources import Resources
 from pqkeep_keyservice.operations.done import Done
-from pqkeep_keyservice.operations.resources import Resources
 from pqkeep_keyservice.storage.idempotency import Earlier
-from pqkeep_keyservice.storage.material import KeyMaterial
 from pqkeep_keyservice.storage.store import Change
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion

@@ -4,11 +4,11 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import structs
 
-from pqkeep_keyservice.keyring import Keyring
+from pqkeep_keyservice.keys.keyring import Keyring
+from pqkeep_keyservice.keys.sealing import DamagedKeyError
+from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.operations import encryption, wrapping
 from pqkeep_keyservice.operations.done import Done
-from pqkeep_keyservice.storage.material import KeyMaterial
-from pqkeep_keyservice.storage.sealing import DamagedKeyError
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId

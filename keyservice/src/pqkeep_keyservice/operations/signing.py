@@ -8,9 +8,9 @@ from cryptography.exceptions import InvalidSignature
 
 from pqkeep_keyservice.crypto import prehash
 from pqkeep_keyservice.crypto.slhdsa import SETS
-from pqkeep_keyservice.keyring import Keyring
+from pqkeep_keyservice.keys.keyring import Keyring
+from pqkeep_keyservice.live.resources import Resources
 from pqkeep_keyservice.operations.done import Done
-from pqkeep_keyservice.operations.resources import Resources
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.messages import Sign, Signed, SignHash, Verified, Verify, VerifyHash
 

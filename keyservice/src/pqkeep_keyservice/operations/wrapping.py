@@ -1,10 +1,10 @@
 """wrap and unwrap: a customer's symmetric key under a tenant's KEM key."""
 
-from pqkeep_keyservice.keyring import Keyring
+from pqkeep_keyservice.keys.keyring import Keyring
+from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.operations import kem_dem
 from pqkeep_keyservice.operations.done import Done
 from pqkeep_keyservice.operations.kem_dem import Purpose
-from pqkeep_keyservice.storage.material import KeyMaterial
 from pqkeep_protocol.messages import Unwrap, Unwrapped, Wrap, Wrapped
 
 

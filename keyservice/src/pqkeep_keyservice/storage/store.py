@@ -10,17 +10,18 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from pqkeep_keyservice.config import ConfigError
-from pqkeep_keyservice.keyring import KeyEntry, Keyring, SealedSeed
-from pqkeep_keyservice.merkle import Frontier
+from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring, SealedSeed
+from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer, root_key_of
+from pqkeep_keyservice.ledger.checkpoints import check_log, log_id
+from pqkeep_keyservice.ledger.merkle import Frontier
+from pqkeep_keyservice.ledger.records import Addition, Draft, Row, Tail, add
+from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS
+from pqkeep_keyservice.ledger.search import size
+from pqkeep_keyservice.ledger.tree import load_tail, make_tiles
 from pqkeep_keyservice.storage import idempotency
-from pqkeep_keyservice.storage.checkpoints import check_log, log_id
 from pqkeep_keyservice.storage.database import Database
 from pqkeep_keyservice.storage.idempotency import Earlier
-from pqkeep_keyservice.storage.records import Addition, Draft, Row, Tail, add
-from pqkeep_keyservice.storage.schema import AUDIT_RECORDS, KEYRINGS, KEYS, ROOT_KEYS
-from pqkeep_keyservice.storage.sealing import DamagedKeyError, Sealer, root_key_of
-from pqkeep_keyservice.storage.search import size
-from pqkeep_keyservice.storage.tree import load_tail, make_tiles
+from pqkeep_keyservice.storage.schema import KEYRINGS, KEYS, ROOT_KEYS
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import Idempotency

@@ -2,12 +2,6 @@
 
 from alembic import context
 
-from pqkeep_keyservice.storage.schema import METADATA
-
-context.configure(
-    connection=context.config.attributes["connection"],
-    target_metadata=METADATA,
-    transactional_ddl=True,
-)
+context.configure(connection=context.config.attributes["connection"], transactional_ddl=True)
 with context.begin_transaction():
     context.run_migrations()

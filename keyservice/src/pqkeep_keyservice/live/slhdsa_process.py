@@ -17,9 +17,9 @@ from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.crypto.slhdsa import SETS, Implementation, sign_checked
 from pqkeep_keyservice.crypto.slhdsa_openssl import OpenSsl
 from pqkeep_keyservice.crypto.slhdsa_pqcrypto import Pqcrypto
-from pqkeep_keyservice.keyring import KeyEntry, SealedSeed
-from pqkeep_keyservice.storage.sealing import DamagedKeyError, Sealer, place, read_sealer
-from pqkeep_keyservice.workers import CORES, FairQueue, WorkerProcess
+from pqkeep_keyservice.keys.keyring import KeyEntry, SealedSeed
+from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer, place, read_sealer
+from pqkeep_keyservice.live.workers import CORES, FairQueue, WorkerProcess
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyVersion, TenantId
 

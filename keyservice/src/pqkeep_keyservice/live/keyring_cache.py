@@ -2,7 +2,7 @@
 
 from cachetools import LRUCache
 
-from pqkeep_keyservice.keyring import Keyring
+from pqkeep_keyservice.keys.keyring import Keyring
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import TenantId

@@ -9,19 +9,19 @@ import asyncio
 import logging
 import time
 from base64 import b64encode
+from collections.abc import Awaitable, Callable
 from uuid import UUID, uuid4
 
 from cryptography.exceptions import InvalidSignature
 
 from pqkeep_keyservice.config import ConfigError
-from pqkeep_keyservice.dispatch import Dispatcher
-from pqkeep_keyservice.keyring import KeyEntry, Keyring
-from pqkeep_keyservice.operations.resources import Resources
-from pqkeep_keyservice.storage import checkpoints
+from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
+from pqkeep_keyservice.keys.sealing import DamagedKeyError
+from pqkeep_keyservice.ledger import checkpoints
+from pqkeep_keyservice.ledger.records import instant
+from pqkeep_keyservice.live.keyring_cache import Keyrings
+from pqkeep_keyservice.live.resources import Resources
 from pqkeep_keyservice.storage.database import OutOfReachError
-from pqkeep_keyservice.storage.keyrings import Keyrings
-from pqkeep_keyservice.storage.records import instant
-from pqkeep_keyservice.storage.sealing import DamagedKeyError
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import Checkpoint
@@ -39,6 +39,9 @@ POLL_SECONDS = 0.05
 DAY_MICROSECONDS = 24 * 3600 * 1_000_000
 SIGNING_SECONDS = 60.0
 
+GenerateKeyCall = Callable[[GenerateKey, Attribution, float], Awaitable[object]]
+"""Generates a key of INSTALLATION before a deadline (in the event loop's time), and records it."""
+
 
 def signed_text(log_id: UUID, size: int, root: bytes, at_us: int) -> bytes:
     """Return what a checkpoint's signature is over."""
@@ -53,10 +56,10 @@ class CheckpointSigner:
     """How long what is new may wait to be signed, if it is fewer than RECORDS."""
 
     def __init__(
-        self, dispatcher: Dispatcher, rings: Keyrings, resources: Resources, store: KeyStore
+        self, generate_key: GenerateKeyCall, rings: Keyrings, resources: Resources, store: KeyStore
     ) -> None:
-        """Sign with keys that the dispatcher makes when they are first needed."""
-        self._dispatcher = dispatcher
+        """Sign with keys that are generated when they are first needed."""
+        self._generate_key = generate_key
         self._rings = rings
         self._resources = resources
         self._store = store
@@ -157,7 +160,7 @@ class CheckpointSigner:
         if ring.active is None:
             request = GenerateKey(tenant=INSTALLATION, algorithm=algorithm, quota=None)
             attribution = Attribution(str(uuid4()), "key-service", "", "")
-            await self._dispatcher.execute(request, attribution, _deadline())
+            await self._generate_key(request, attribution, _deadline())
             ring = await self._rings.get(INSTALLATION, algorithm)
         return ring.require_active()
 

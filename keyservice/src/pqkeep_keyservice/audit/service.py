@@ -4,14 +4,14 @@ import asyncio
 import logging
 from typing import assert_never
 
+from pqkeep_keyservice.audit.checkpoint_signer import ALGORITHMS, CheckpointSigner
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.audit.record import record_of_event
-from pqkeep_keyservice.checkpoint_signer import ALGORITHMS, CheckpointSigner
-from pqkeep_keyservice.storage import checkpoints, search
+from pqkeep_keyservice.ledger import checkpoints, search
+from pqkeep_keyservice.ledger.tree import DamagedLogError
+from pqkeep_keyservice.live.keyring_cache import Keyrings
 from pqkeep_keyservice.storage.database import OutOfReachError
-from pqkeep_keyservice.storage.keyrings import Keyrings
 from pqkeep_keyservice.storage.store import KeyStore
-from pqkeep_keyservice.storage.tree import DamagedLogError
 from pqkeep_protocol.audit import (
     AnyAuditRequest,
     AnyAuditResult,

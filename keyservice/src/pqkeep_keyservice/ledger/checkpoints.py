@@ -7,14 +7,14 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from pqkeep_keyservice.config import ConfigError
-from pqkeep_keyservice.merkle import range_hash
-from pqkeep_keyservice.storage.schema import (
+from pqkeep_keyservice.ledger.merkle import range_hash
+from pqkeep_keyservice.ledger.schema import (
     AUDIT_CHECKPOINTS,
     AUDIT_LOG,
     AUDIT_RECORDS,
     KEY_USAGE,
 )
-from pqkeep_keyservice.storage.tree import DamagedLogError, subtrees
+from pqkeep_keyservice.ledger.tree import DamagedLogError, subtrees
 from pqkeep_protocol.algorithms import LIFECYCLE, Algorithm, Operation
 from pqkeep_protocol.audit import Checkpoint, ListCheckpoints
 from pqkeep_protocol.keys import KeyVersion, TenantId

@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from pqkeep_keyservice.merkle import Subtree, consistency_proof, inclusion_proof
-from pqkeep_keyservice.storage.records import record_of
-from pqkeep_keyservice.storage.schema import AUDIT_RECORDS
-from pqkeep_keyservice.storage.tree import DamagedLogError, subtrees
+from pqkeep_keyservice.ledger.merkle import Subtree, consistency_proof, inclusion_proof
+from pqkeep_keyservice.ledger.records import record_of
+from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS
+from pqkeep_keyservice.ledger.tree import DamagedLogError, subtrees
 from pqkeep_protocol.audit import ListRecords, Proof, ProveConsistency, ProveRecords
 from pqkeep_protocol.keys import INSTALLATION, TenantId
 

@@ -4,9 +4,16 @@ from functools import cache
 
 import sqlalchemy as sa
 
-from pqkeep_keyservice.merkle import TILE_LEVELS, Frontier, Subtree, fold, frontier, leaf_hash
-from pqkeep_keyservice.storage.records import Tail, insert_tiles, record_of
-from pqkeep_keyservice.storage.schema import AUDIT_RECORDS, AUDIT_TILES
+from pqkeep_keyservice.ledger.merkle import (
+    TILE_LEVELS,
+    Frontier,
+    Subtree,
+    fold,
+    frontier,
+    leaf_hash,
+)
+from pqkeep_keyservice.ledger.records import Tail, insert_tiles, record_of
+from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, AUDIT_TILES
 
 TILE = 1 << TILE_LEVELS
 """Hashes below one that is kept."""

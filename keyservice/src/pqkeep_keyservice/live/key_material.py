@@ -13,8 +13,8 @@ from cachetools import LRUCache, TTLCache
 from pqkeep_keyservice.crypto.kem import KEMS, DecapsulationKey, EncapsulationKey
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.crypto.signature import SIGNATURE_SCHEMES, SigningKey, VerifyingKey
-from pqkeep_keyservice.keyring import KeyEntry, SealedSeed
-from pqkeep_keyservice.storage.sealing import DamagedKeyError, Sealer, place
+from pqkeep_keyservice.keys.keyring import KeyEntry, SealedSeed
+from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer, place
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyStatus, KeyVersion, TenantId
 

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.crypto.binding import length_prefixed
 from pqkeep_keyservice.crypto.secret import Secret
-from pqkeep_keyservice.keyring import SealedSeed
+from pqkeep_keyservice.keys.keyring import SealedSeed
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyVersion, TenantId
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from pqkeep_keyservice.slhdsa_process import SlhDsaProcesses
-from pqkeep_keyservice.storage.material import KeyMaterial
-from pqkeep_keyservice.workers import Threads
+from pqkeep_keyservice.live.key_material import KeyMaterial
+from pqkeep_keyservice.live.slhdsa_process import SlhDsaProcesses
+from pqkeep_keyservice.live.workers import Threads
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ import sqlalchemy as sa
 from cachetools import LRUCache
 from msgspec import Struct
 
-from pqkeep_keyservice.merkle import Frontier, Tile, leaf_hash
-from pqkeep_keyservice.storage.schema import AUDIT_RECORDS, AUDIT_TILES
+from pqkeep_keyservice.ledger.merkle import Frontier, Tile, leaf_hash
+from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, AUDIT_TILES
 from pqkeep_protocol.keys import TenantId
 
 TENANTS_REMEMBERED = 100_000

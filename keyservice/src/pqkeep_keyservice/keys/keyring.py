@@ -16,7 +16,7 @@ from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import USABLE, KeyInfo, KeyStatus, KeyVersion, TenantId
 
 SealedSeed = NewType("SealedSeed", bytes)
-"""A private key under the root key; see storage/sealing.py."""
+"""A private key under the root key; see sealing.py."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""The audit log as data: records, the Merkle tree over them, checkpoints and searches."""

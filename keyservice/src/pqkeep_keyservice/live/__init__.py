@@ -1,0 +1,1 @@
+"""What is held in memory while the process runs: keyrings, expanded keys, locks, workers."""
