@@ -41,6 +41,7 @@ from pqkeep_gateway.tenancy.tenants import (
     TenantStatus,
 )
 from pqkeep_protocol.audit import Event
+from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution
 
@@ -56,7 +57,7 @@ ATTRIBUTION = Attribution("request-1", "operator", "192.0.2.7")
 
 def news(tenant: Tenant) -> Event:
     """Return the event of a tenant that is made."""
-    return event(ATTRIBUTION, tenant.id, "create-tenant")
+    return event(ATTRIBUTION, tenant.id, AuditEvent.CREATE_TENANT)
 
 
 async def test_migrations_make_the_schema(engine: AsyncEngine) -> None:

@@ -22,6 +22,7 @@ from pqkeep_gateway.tenancy.api_keys import Draft
 from pqkeep_gateway.tenancy.tenants import Tenant, TenantNotFoundError
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import Event
+from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution
 
@@ -42,7 +43,7 @@ ATTRIBUTION = Attribution("request-1", "operator", "192.0.2.7")
 
 def news(tenant: Tenant) -> Event:
     """Return the event of a tenant that is made."""
-    return event(ATTRIBUTION, tenant.id, "create-tenant")
+    return event(ATTRIBUTION, tenant.id, AuditEvent.CREATE_TENANT)
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from pqkeep_gateway.tenancy.tenants import Tenant
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.audit import Event
+from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution
@@ -30,7 +31,8 @@ PER_MONTH = {tier: ALLOWANCE if tier is Tier.FREE else None for tier in Tier}
 
 def news(tenant: Tenant) -> Event:
     """Return the event of a tenant that is made."""
-    return event(Attribution("request-1", "operator", "192.0.2.7"), tenant.id, "create-tenant")
+    attribution = Attribution("request-1", "operator", "192.0.2.7")
+    return event(attribution, tenant.id, AuditEvent.CREATE_TENANT)
 
 
 NEW_YEAR_S_EVE = datetime(2026, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC).timestamp()

@@ -34,6 +34,7 @@ from pqkeep_gateway.tenancy.contracts import (
 )
 from pqkeep_gateway.tenancy.tenants import Tenant, TenantChange, TenantStatus
 from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.messages import Attribution, Idempotency
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ async def world(
 ) -> World:
     """Nothing is bought yet."""
     tenant = new_tenant()
-    await SqlTenants(engine).add(tenant, event(ATTRIBUTION, tenant.id, "create-tenant"))
+    await SqlTenants(engine).add(tenant, event(ATTRIBUTION, tenant.id, AuditEvent.CREATE_TENANT))
     return World(engine, audit_delivery, tenant)
 
 
@@ -320,7 +321,7 @@ async def test_a_notice_that_failed_is_heard_later(world: World) -> None:
     assert known is not None
     stale = replace(known, revision=known.revision + 5)
     with pytest.raises(ContractChangedError):
-        await _apply(world, Change(stale, known, "renew-subscription"), "evt_2")
+        await _apply(world, Change(stale, known, AuditEvent.RENEW_SUBSCRIPTION), "evt_2")
     await _apply(world, apply_notice(known, known, replace(said, as_of=NOW + MONTH)), "evt_2")
 
 
@@ -351,7 +352,7 @@ async def test_a_newer_contract_takes_the_place_of_another(world: World) -> None
 async def test_an_invoice_is_kept_once(world: World) -> None:
     """One that comes twice, by one notice or two, is one line."""
     line = Invoice(uuid4(), world.tenant.id, Tier.STARTER, 7, "eur", NOW, NOW + MONTH, NOW, "in_1")
-    made = event(ATTRIBUTION, world.tenant.id, "record-invoice")
+    made = event(ATTRIBUTION, world.tenant.id, AuditEvent.RECORD_INVOICE)
     await world.store.add_invoice(line, made, "evt_1")
     for notice in ("evt_1", "evt_2"):
         with pytest.raises(DuplicateNoticeError):

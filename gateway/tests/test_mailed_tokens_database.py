@@ -39,6 +39,7 @@ from pqkeep_gateway.storage.schema import METADATA
 from pqkeep_gateway.storage.second_factors import SqlSecondFactors
 from pqkeep_gateway.storage.tenancy import SqlTenants
 from pqkeep_gateway.tenancy.tenants import NameTakenError, Tenant
+from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.messages import Attribution
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ async def new_world(
 ) -> Callable[..., World]:
     """Make people on a database with one tenant."""
     tenant = new_tenant()
-    await SqlTenants(engine).add(tenant, event(ATTRIBUTION, tenant.id, "create-tenant"))
+    await SqlTenants(engine).add(tenant, event(ATTRIBUTION, tenant.id, AuditEvent.CREATE_TENANT))
     return lambda by_email=True: World(engine, pepper, audit_delivery, tenant, by_email=by_email)
 
 

@@ -29,6 +29,7 @@ from pqkeep_gateway.tenancy.tenants import (
     TenantStatus,
 )
 from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.audit import MAX_PAGE, Event
 from pqkeep_protocol.keys import KeyVersion, TenantId
 from pqkeep_protocol.messages import Attribution
@@ -108,15 +109,26 @@ CHANGES: dict[str, tuple[TenantChange, list[str]]] = {
     "renewal": (TenantChange(subscription=Subscription.ACTIVE), ["renew-subscription"]),
     "suspension": (TenantChange(status=TenantStatus.SUSPENDED), ["suspend-tenant"]),
     "resumption": (TenantChange(status=TenantStatus.ACTIVE), ["resume-tenant"]),
-    "rate": (TenantChange(requests_per_minute=1_000_000), ["set-rate-limit-1000000"]),
-    "rate of the plan": (TenantChange(requests_per_minute="plan"), ["set-rate-limit-plan"]),
+    "rate": (
+        TenantChange(requests_per_minute=1_000_000),
+        ["set-rate-limit requests-per-minute-1000000"],
+    ),
+    "rate of the plan": (
+        TenantChange(requests_per_minute="plan"),
+        ["set-rate-limit requests-per-minute-plan"],
+    ),
     "renewal and rate": (
         TenantChange(subscription=Subscription.ACTIVE, requests_per_minute=7),
-        ["renew-subscription", "set-rate-limit-7"],
+        ["renew-subscription", "set-rate-limit requests-per-minute-7"],
     ),
     "everything": (
         TenantChange(Tier.STARTER, Subscription.ENDED, TenantStatus.SUSPENDED, 7),
-        ["end-subscription", "set-rate-limit-7", "set-tier-starter", "suspend-tenant"],
+        [
+            "end-subscription",
+            "set-rate-limit requests-per-minute-7",
+            "set-tier-starter",
+            "suspend-tenant",
+        ],
     ),
 }
 
@@ -125,10 +137,11 @@ CHANGES: dict[str, tuple[TenantChange, list[str]]] = {
 async def test_a_change_says_all_that_it_does(
     change: TenantChange, names: list[str], tenants: Tenants, log: EventLog
 ) -> None:
-    """Each thing that a change of a tenant does is an event with a name of its own."""
+    """Each thing that a change does is an event of its own; a rate limit's has the limit, too."""
     tenant = await tenants.create("one", Tier.FREE, ATTRIBUTION)
     await tenants.change(tenant.id, change, ATTRIBUTION)
-    assert sorted(log.operations[1:]) == names
+    _, *events = log.recorded.values()
+    assert sorted(f"{each.operation} {each.policy}".strip() for each in events) == names
 
 
 Action = Callable[[Tenants, ApiKeys, Tenant], Awaitable[Any]]
@@ -207,7 +220,9 @@ async def test_an_action_that_is_not_done_has_no_event(
 
 def _refusal(number: int) -> Event:
     tenant = TenantId(uuid4())
-    return event(ATTRIBUTION, tenant, f"op-{number}", outcome="ERR_POLICY_001", key_version=1)
+    return event(
+        ATTRIBUTION, tenant, Operation.ENCRYPT, outcome="ERR_POLICY_001", key_version=number
+    )
 
 
 async def test_a_refusal_waits_only_where_it_must(
@@ -224,14 +239,14 @@ async def test_a_refusal_waits_only_where_it_must(
     log.is_away = False
     await audit_delivery.deliver()
     assert list(log.recorded.values()) == [first, second]
-    assert second.key_version == KeyVersion(1)
+    assert second.key_version == KeyVersion(2)
 
 
 async def test_everything_that_waits_is_delivered_in_order(
     engine: AsyncEngine, log: EventLog, outbox: SqlOutbox, audit_delivery: AuditDelivery
 ) -> None:
     """More events than fit into one message all come, the oldest first."""
-    events = [_refusal(number) for number in range(MAX_PAGE + 20)]
+    events = [_refusal(number) for number in range(1, MAX_PAGE + 21)]
     async with transaction(engine) as connection:
         await put(connection, events)
     await audit_delivery.deliver()
@@ -245,7 +260,7 @@ async def test_two_couriers_at_once_record_once(
     engine: AsyncEngine, log: EventLog, outbox: SqlOutbox
 ) -> None:
     """Gateways that deliver the same events at the same time do no harm."""
-    events = [_refusal(number) for number in range(30)]
+    events = [_refusal(number) for number in range(1, 31)]
     for each in events:
         await outbox.keep(each)
     await asyncio.gather(*(AuditDelivery(SqlOutbox(engine), log).deliver() for _ in range(4)))
@@ -268,4 +283,4 @@ async def test_what_was_left_behind_is_delivered_by_itself(
     running.cancel()
     with suppress(asyncio.CancelledError):
         await running
-    assert log.operations == ["op-1"]
+    assert log.operations == ["encrypt"]

@@ -52,6 +52,7 @@ from pqkeep_gateway.storage.team import SqlTeam
 from pqkeep_gateway.storage.tenancy import SqlTenants
 from pqkeep_gateway.tenancy.tenants import Tenant
 from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.messages import Attribution, Request
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
@@ -183,7 +184,7 @@ class World:
 async def world(engine: AsyncEngine, pepper: Pepper, new_tenant: Callable[..., Tenant]) -> World:
     """One tenant, and nobody in it yet."""
     tenant = new_tenant()
-    await SqlTenants(engine).add(tenant, event(ATTRIBUTION, tenant.id, "create-tenant"))
+    await SqlTenants(engine).add(tenant, event(ATTRIBUTION, tenant.id, AuditEvent.CREATE_TENANT))
     return World(engine, pepper, tenant)
 
 
@@ -331,7 +332,7 @@ async def test_a_recovery_code_is_accepted_once(world: World) -> None:
             tries = [world.factors.check(account, code, ATTRIBUTION) for _ in range(RIVALS)]
             assert await winners(tries, WrongCodeError) == 1
         told = mail(MailKind.SECOND_FACTOR_REMOVED, EMAIL, date_of(world.now))
-        made = event(ATTRIBUTION, world.tenant.id, "disable-mfa")
+        made = event(ATTRIBUTION, world.tenant.id, AuditEvent.DISABLE_MFA)
         await world.people.disable(person.user, told, made)
     assert world.log.operations.count("use-recovery-code") == ROUNDS
 

@@ -102,7 +102,7 @@ def change_tenant(client: Client, scene: Scene, tenant_id: str, change: dict[str
     operation = {
         ("status", "suspended"): "suspend-tenant",
         ("status", "active"): "resume-tenant",
-    }.get((name, value), f"set-rate-limit-{value}")
+    }.get((name, value), "set-rate-limit")
     client.promised(changed, Caller(tenant_id, "operator", ""), operation)
     return True
 

@@ -1,4 +1,4 @@
-"""What docs/audit.md says of the verifier is what the verifier does."""
+"""What docs/audit.md says is what the verifier does, and what both processes record."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import re
 from pathlib import Path
 
 from pqkeep.audit import Kind
+from pqkeep_keyservice.root_keys import OPERATION
+from pqkeep_protocol.algorithms import Operation
+from pqkeep_protocol.audit_events import AuditEvent
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "audit.md").read_text()
 
@@ -46,3 +49,20 @@ def test_every_name_of_a_record_is_listed() -> None:
         "source_address",
         "tenant_id",
     ]
+
+
+def listed(title: str) -> list[str]:
+    """Return the names in the first column of a table."""
+    rows = re.findall(r"^\| (`.*?) \|", section(title), re.MULTILINE)
+    return [name for row in rows for name in re.findall(r"`([a-z-]+)`", row)]
+
+
+def test_every_event_of_the_gateway_is_documented() -> None:
+    """The tables of the gateway's events have each one once, and no other."""
+    documented = listed("Recorded by the gateway") + listed("Recorded only where they are refused")
+    assert sorted(documented) == sorted(AuditEvent)
+
+
+def test_every_operation_of_the_key_service_is_documented() -> None:
+    """The table of the key service's operations has each one once, and no other."""
+    assert sorted(listed("Recorded by the key service")) == sorted((*Operation, OPERATION))

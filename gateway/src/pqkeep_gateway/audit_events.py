@@ -16,13 +16,13 @@ from uuid import uuid4
 
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import MAX_PAGE, Event, RecordEvents
+from pqkeep_protocol.audit_events import SUCCESS, GatewayOperation
 from pqkeep_protocol.errors import KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION, KeyVersion, TenantId
 from pqkeep_protocol.messages import Attribution, KeyService
 
 _LOG = logging.getLogger(__name__)
 
-SUCCESS = "success"
 RETRY_SECONDS = 1.0
 _ATTRIBUTION = Attribution("", "gateway", "", "")
 
@@ -30,7 +30,7 @@ _ATTRIBUTION = Attribution("", "gateway", "", "")
 def event(
     attribution: Attribution,
     tenant: TenantId,
-    operation: str,
+    operation: GatewayOperation,
     *,
     outcome: str = SUCCESS,
     policy: str = "",

@@ -216,6 +216,7 @@ def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
             "/kms/keys",
             list_keys,
             permission=Permission.VIEW,
+            recorded_as=Operation.LIST_KEYS,
             about=about(
                 "list_keys",
                 Operation.LIST_KEYS,
@@ -229,6 +230,7 @@ def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
             archive,
             takes_body=True,
             permission=Permission.ARCHIVE_KEYS,
+            recorded_as=Operation.ARCHIVE_KEY,
             guard=_require_person,
             about=About(
                 name="archive_key",

@@ -39,6 +39,7 @@ from pqkeep_gateway.people.second_factors import SecondFactorRequiredError
 from pqkeep_gateway.people.sessions import NoSessionError, Session, Sessions
 from pqkeep_gateway.people.sign_in import InvalidInvitationTokenError, SignIn, WrongPasswordError
 from pqkeep_gateway.people.users import EmailTakenError, UserStore
+from pqkeep_protocol.audit_events import AuditEvent
 
 TRIED = frozenset({Code.AUTH_001, Code.RATE_LIMIT_001, Code.FORBIDDEN_001})
 """What whoever shows a password or a token can hear."""
@@ -244,7 +245,7 @@ class _Auth:
     async def logout(self, call: ApiCall) -> WithCookies:
         """End the session that asks."""
         person = person_of(call)
-        await self._end(call, person.session, "sign-out")
+        await self._end(call, person.session, AuditEvent.SIGN_OUT)
         return WithCookies(SIGNED_OUT, self._cookies.gone())
 
     async def me(self, call: ApiCall) -> UserData:
@@ -273,7 +274,7 @@ class _Auth:
 
     async def end_session(self, call: ApiCall) -> SignedOutData:
         """End one of one's sessions, at once."""
-        await self._end(call, _session_id(call.path), "end-session")
+        await self._end(call, _session_id(call.path), AuditEvent.END_SESSION)
         return SIGNED_OUT
 
     async def change_password(self, call: ApiCall) -> WithCookies:
@@ -294,7 +295,7 @@ class _Auth:
             email_codes=account.email_codes,
         )
 
-    async def _end(self, call: ApiCall, session: SessionId, operation: str) -> None:
+    async def _end(self, call: ApiCall, session: SessionId, operation: AuditEvent) -> None:
         try:
             await self._sessions.end(person_of(call), session, call.attribution, operation)
         except NoSessionError:

@@ -51,6 +51,7 @@ from pqkeep_gateway.people.attempt_limits import TooManyAttemptsError
 from pqkeep_gateway.people.step_up import StepUp, StepUpRequiredError
 from pqkeep_gateway.people.users import UserNotFoundError
 from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.audit_events import AuditEvent, GatewayOperation
 from pqkeep_protocol.keys import INSTALLATION
 from pqkeep_protocol.messages import Attribution, RedactedRepr
 
@@ -137,14 +138,23 @@ class Endpoint:
     """Whether a signed-in person must show a step-up token, which is used up then."""
     is_for_enrolling: bool = False
     """Whether somebody may call it who owes their tenant a second factor."""
-    recorded_as: str = ""
-    """What the audit log calls it; nothing: what the reference calls it."""
+    recorded_as: GatewayOperation | None = None
+    """What the audit log calls it; None: what the reference calls it."""
     signature_header: str = ""
     """The header that signs the body, which is then taken as it comes."""
     guard: Guard | None = None
     """Turns a principal and source address away, by an ApiError, before their body is read."""
     about: About = field(kw_only=True)
     """For the reference, which takes the rest from the docstring of ``act``."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if refusals would be recorded under a name that is not listed."""
+        _ = self.audit_operation
+
+    @property
+    def audit_operation(self) -> GatewayOperation:
+        """What refusals are recorded under."""
+        return self.recorded_as or AuditEvent(self.about.name.replace("_", "-"))
 
     def reads_body_of(self, principal: Principal) -> bool:
         """Return whether a body is looked at."""
@@ -255,7 +265,7 @@ class Resource:
         refusal = event(
             attribution,
             tenant,
-            endpoint.recorded_as or endpoint.about.name.replace("_", "-"),
+            endpoint.audit_operation,
             outcome=error.code.code,
             policy=error.policy,
             algorithm=error.algorithm,

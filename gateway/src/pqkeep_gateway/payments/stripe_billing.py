@@ -29,6 +29,7 @@ from pqkeep_gateway.tenancy.billing import (
 )
 from pqkeep_gateway.tenancy.contracts import AlreadySubscribedError, Contract, apply_notice
 from pqkeep_gateway.tenancy.tenants import TenantNotFoundError, TenantStore
+from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution
 
@@ -84,7 +85,7 @@ class StripeBilling:
         else:
             await self._account.switch(running.external_id, tier, key)
             answer = Answer(running, is_pending=True)
-        return await self._answered(tenant, answer, "begin-checkout", attribution, key)
+        return await self._answered(tenant, answer, AuditEvent.BEGIN_CHECKOUT, attribution, key)
 
     async def cancel(
         self, tenant: TenantId, attribution: Attribution, key: IdempotencyKey | None
@@ -102,7 +103,7 @@ class StripeBilling:
             return Answer(running)
         await self._account.end(running.external_id, key)
         answer = Answer(running, is_pending=True)
-        return await self._answered(tenant, answer, "begin-cancellation", attribution, key)
+        return await self._answered(tenant, answer, AuditEvent.BEGIN_CANCELLATION, attribution, key)
 
     async def receive(self, payload: bytes, signature: str, attribution: Attribution) -> None:
         """Believe a notice with a good signature, once."""
@@ -150,7 +151,7 @@ class StripeBilling:
             return
         known = await self._store.find(paid.details.subscription)
         line = invoice_of(paid, tenant, self._tiers, known.tier if known else None)
-        made = event(attribution, tenant, "record-invoice")
+        made = event(attribution, tenant, AuditEvent.RECORD_INVOICE)
         await self._store.add_invoice(line, made, notice.id)
 
     async def _tenant(self, metadata: Mapping[str, str] | None) -> TenantId | None:
@@ -173,7 +174,7 @@ class StripeBilling:
         self,
         tenant: TenantId,
         answer: Answer,
-        operation: str,
+        operation: AuditEvent,
         attribution: Attribution,
         key: IdempotencyKey | None,
     ) -> Answer:

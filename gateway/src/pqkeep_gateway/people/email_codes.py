@@ -18,6 +18,7 @@ from pqkeep_gateway.people.second_factors import Factor, SecondFactors, WrongCod
 from pqkeep_gateway.people.sessions import NoSessionError, Sessions, Tokens
 from pqkeep_gateway.people.users import Account, UserStore
 from pqkeep_protocol.audit import Event
+from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.messages import Attribution
 
 LIFE = timedelta(minutes=10)
@@ -93,7 +94,7 @@ class EmailCodes:
         await self._attempts.count_code(user.email)
         written = mail(MailKind.CODE, user.email, date_of(self._clock()), LIFE)
         digest = self._digest(challenge, code_of(written, self._pepper))
-        sent = event(attribution.by(str(user)), user.tenant, "send-email-code")
+        sent = event(attribution.by(str(user)), user.tenant, AuditEvent.SEND_EMAIL_CODE)
         if not await self._store.add_code(challenge, digest, written, sent):
             raise InvalidChallengeError
         await self._courier.deliver()
@@ -125,7 +126,9 @@ class EmailCodes:
         kind = MailKind.SECOND_FACTOR_ADDED if wanted else MailKind.SECOND_FACTOR_REMOVED
         written = mail(kind, account.user.email, date_of(self._clock()))
         chosen = event(
-            attribution, whose.tenant, "enable-email-codes" if wanted else "disable-email-codes"
+            attribution,
+            whose.tenant,
+            AuditEvent.ENABLE_EMAIL_CODES if wanted else AuditEvent.DISABLE_EMAIL_CODES,
         )
         await self._store.choose_codes(whose.user, written, chosen, wanted=wanted)
         await self._courier.deliver()

@@ -15,6 +15,7 @@ from pqkeep_gateway.people.attempt_limits import AttemptLimits
 from pqkeep_gateway.people.passwords import Passwords
 from pqkeep_gateway.people.users import UserStore
 from pqkeep_protocol.audit import Event
+from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import INSTALLATION
 from pqkeep_protocol.messages import Attribution
 
@@ -78,7 +79,7 @@ class PasswordResets:
         written = mail(kind, to, date_of(self._clock()), LIFE)
         token = token_of(written, CredentialKind.PASSWORD_RESET, self._pepper)
         tenant = INSTALLATION if account is None else account.user.tenant
-        asked = event(attribution, tenant, "forgot-password")
+        asked = event(attribution, tenant, AuditEvent.FORGOT_PASSWORD)
         await self._store.begin(to, self._pepper.digest(token), written, asked)
         await self._courier.deliver()
 

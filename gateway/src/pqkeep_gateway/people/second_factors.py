@@ -23,6 +23,7 @@ from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, mail
 from pqkeep_gateway.people.attempt_limits import AttemptLimits
 from pqkeep_gateway.people.users import Account, UserStore
 from pqkeep_protocol.audit import Event
+from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.messages import Attribution
 
 ISSUER = "pqkeep"
@@ -162,7 +163,7 @@ class SecondFactors:
             raise WrongCodeError
         codes = tuple(_recovery_code() for _ in range(RECOVERY_CODES))
         digests = [self._recovery_digest(whose.user, each) for each in codes]
-        made = event(attribution, whose.tenant, "enable-mfa")
+        made = event(attribution, whose.tenant, AuditEvent.ENABLE_MFA)
         told = self._letter(MailKind.SECOND_FACTOR_ADDED, account)
         if not await self._store.confirm(whose.user, digests, told, made):
             raise NotEnrolledError
@@ -174,7 +175,9 @@ class SecondFactors:
         account = await self._store.get(whose.user)
         await self.check(account, code, attribution)
         told = self._letter(MailKind.SECOND_FACTOR_REMOVED, account)
-        await self._store.disable(whose.user, told, event(attribution, whose.tenant, "disable-mfa"))
+        await self._store.disable(
+            whose.user, told, event(attribution, whose.tenant, AuditEvent.DISABLE_MFA)
+        )
         await self._courier.deliver()
 
     def of(self, account: Account) -> Factor | None:
@@ -221,7 +224,7 @@ class SecondFactors:
         if await self._is_right(account, code):
             return
         digest = self._recovery_digest(user.id, code)
-        used = event(attribution, user.tenant, "use-recovery-code")
+        used = event(attribution, user.tenant, AuditEvent.USE_RECOVERY_CODE)
         told = self._letter(MailKind.RECOVERY_CODE_USED, account)
         if await self._store.use_recovery_code(user.id, digest, told, used):
             await self._courier.deliver()
@@ -233,7 +236,7 @@ class SecondFactors:
         """Record that a code was wrong."""
         user = account.user
         who = attribution.by(str(user))
-        failed = event(who, user.tenant, "second-factor-failed", outcome="ERR_MFA_001")
+        failed = event(who, user.tenant, AuditEvent.SECOND_FACTOR_FAILED, outcome="ERR_MFA_001")
         await self._courier.record(failed)
 
     async def _is_right(self, account: Account, code: str) -> bool:

@@ -17,6 +17,7 @@ from pqkeep_gateway.access.principals import SessionId, SessionPrincipal, UserId
 from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.people.users import Account
 from pqkeep_protocol.audit import Event
+from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.messages import Attribution
 
 ACCESS_LIFE = timedelta(minutes=15)
@@ -122,7 +123,7 @@ class Sessions:
         session = Session(
             SessionId(uuid4()), user.id, now, now, attribution.source_address, by_code
         )
-        begun = event(attribution.by(str(user)), user.tenant, "sign-in")
+        begun = event(attribution.by(str(user)), user.tenant, AuditEvent.SIGN_IN)
         await self._store.add(session, pair, account.password_hash, (begun,))
         await self._courier.deliver()
         return tokens
@@ -152,7 +153,11 @@ class Sessions:
         return await self._store.list(user, date_of(self._clock()))
 
     async def end(
-        self, whose: SessionPrincipal, session: SessionId, attribution: Attribution, operation: str
+        self,
+        whose: SessionPrincipal,
+        session: SessionId,
+        attribution: Attribution,
+        operation: AuditEvent,
     ) -> None:
         """End one of somebody's sessions. Raises NoSessionError."""
         ended = event(attribution, whose.tenant, operation)

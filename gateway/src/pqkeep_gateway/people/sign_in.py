@@ -1,6 +1,6 @@
 """How people come in: by a password and a code, by an invitation, and by a new password."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -19,6 +19,7 @@ from pqkeep_gateway.people.sessions import NoSessionError, Sessions, Tokens
 from pqkeep_gateway.people.team import InvitationId, OwnersOnlyError
 from pqkeep_gateway.people.users import Account, EmailTakenError, User, UserStore
 from pqkeep_protocol.audit import Event
+from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import INSTALLATION, TenantId
 from pqkeep_protocol.messages import Attribution
 
@@ -152,7 +153,7 @@ class SignIn:
         password_hash = await self._passwords.hash(new)
         email = (await self._store.get(whose.user)).user.email
         told = mail(MailKind.PASSWORD_CHANGED, email, date_of(self._clock()))
-        changed = event(attribution, whose.tenant, "change-password")
+        changed = event(attribution, whose.tenant, AuditEvent.CHANGE_PASSWORD)
         await self._store.change_password(whose.user, password_hash, told, changed)
         await self._courier.deliver()
 
@@ -182,7 +183,7 @@ class SignIn:
         token = token_of(written, CredentialKind.INVITATION, self._pepper)
         identifier = InvitationId(uuid4())
         invitation = Invitation(identifier, tenant, email, role, written.until, token)
-        made = event(attribution, tenant, f"invite-{role}")
+        made = event(attribution, tenant, _INVITE[role])
         await self._store.invite(invitation, self._pepper.digest(token), written, made, decides)
         await self._courier.deliver()
         return invitation
@@ -228,5 +229,13 @@ class SignIn:
     async def _tell_of_failure(self, account: Account | None, attribution: Attribution) -> None:
         tenant = INSTALLATION if account is None else account.user.tenant
         who = attribution if account is None else attribution.by(str(account.user))
-        failed = event(who, tenant, "sign-in-failed", outcome="ERR_AUTH_001")
+        failed = event(who, tenant, AuditEvent.SIGN_IN_FAILED, outcome="ERR_AUTH_001")
         await self._courier.record(failed)
+
+
+_INVITE: Mapping[Role, AuditEvent] = {
+    Role.OWNER: AuditEvent.INVITE_OWNER,
+    Role.ADMIN: AuditEvent.INVITE_ADMIN,
+    Role.DEVELOPER: AuditEvent.INVITE_DEVELOPER,
+    Role.VIEWER: AuditEvent.INVITE_VIEWER,
+}

@@ -18,6 +18,7 @@ from pqkeep_gateway.people.passwords import Passwords
 from pqkeep_gateway.people.second_factors import SecondFactors, WrongCodeError
 from pqkeep_gateway.people.users import UserStore
 from pqkeep_protocol.audit import Event
+from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.messages import Attribution
 
 T = TypeVar("T")
@@ -85,12 +86,14 @@ class StepUp:
         else:
             await self._attempts.count(account.user.email, attribution.source_address)
             if not await self._passwords.verify(account.password_hash, proof):
-                failed = event(attribution, whose.tenant, "step-up-failed", outcome="ERR_MFA_001")
+                failed = event(
+                    attribution, whose.tenant, AuditEvent.STEP_UP_FAILED, outcome="ERR_MFA_001"
+                )
                 await self._courier.record(failed)
                 raise WrongCodeError
         token = new_credential(CredentialKind.STEP_UP)
         until = date_of(self._clock()) + LIFE
-        made = event(attribution, whose.tenant, "step-up")
+        made = event(attribution, whose.tenant, AuditEvent.STEP_UP)
         await self._store.add(whose.user, self._pepper.digest(token), until, made)
         await self._courier.deliver()
         return token

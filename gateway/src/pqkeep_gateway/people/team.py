@@ -17,6 +17,7 @@ from pqkeep_gateway.access.roles import PERMISSIONS, Permission, Role
 from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.people.users import User
 from pqkeep_protocol.audit import Event
+from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution
 
@@ -175,7 +176,7 @@ class TeamMembers:
 
         Raises what Team.require_change raises.
         """
-        events = _told(attribution, tenant, member, "change-role", f"role-is-{role}")
+        events = _told(attribution, tenant, member, AuditEvent.CHANGE_ROLE, _ROLE_IS[role])
         changed = await self._store.change_role(tenant, member, role, by, events)
         await self._courier.deliver()
         return changed
@@ -187,7 +188,9 @@ class TeamMembers:
 
         Raises what Team.require_change raises.
         """
-        events = _told(attribution, tenant, member, "remove-member", "membership-ended")
+        events = _told(
+            attribution, tenant, member, AuditEvent.REMOVE_MEMBER, AuditEvent.MEMBERSHIP_ENDED
+        )
         await self._store.remove(tenant, member, by, events)
         await self._courier.deliver()
 
@@ -206,14 +209,26 @@ class TeamMembers:
 
         Raises InvitationNotFoundError, and what Team.require_say raises.
         """
-        withdrawn = event(attribution, tenant, "withdraw-invitation")
+        withdrawn = event(attribution, tenant, AuditEvent.WITHDRAW_INVITATION)
         await self._store.withdraw(tenant, invitation, by, withdrawn)
         await self._courier.deliver()
 
 
 def _told(
-    attribution: Attribution, tenant: TenantId, member: UserId, done: str, happened: str
+    attribution: Attribution,
+    tenant: TenantId,
+    member: UserId,
+    done: AuditEvent,
+    happened: AuditEvent,
 ) -> Sequence[Event]:
     """Return what somebody does, and what happens to somebody by it: a record has one person."""
     whose = attribution.by(f"user:{member}")
     return event(attribution, tenant, done), event(whose, tenant, happened)
+
+
+_ROLE_IS: Mapping[Role, AuditEvent] = {
+    Role.OWNER: AuditEvent.ROLE_IS_OWNER,
+    Role.ADMIN: AuditEvent.ROLE_IS_ADMIN,
+    Role.DEVELOPER: AuditEvent.ROLE_IS_DEVELOPER,
+    Role.VIEWER: AuditEvent.ROLE_IS_VIEWER,
+}

@@ -15,6 +15,7 @@ from pqkeep_gateway.storage.outgoing_mail import post
 from pqkeep_gateway.storage.people import SqlPeople, set_password
 from pqkeep_gateway.storage.schema import PASSWORD_RESETS, USERS
 from pqkeep_protocol.audit import Event
+from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution
 
@@ -61,7 +62,9 @@ class SqlPasswordResets(SqlPeople):
             await set_password(connection, UserId(user.id), user.email, password_hash)
             await post(connection, mail(MailKind.PASSWORD_CHANGED, user.email, now))
             who = attribution.by(f"user:{user.id}")
-            await put(connection, (event(who, TenantId(user.tenant_id), "reset-password"),))
+            await put(
+                connection, (event(who, TenantId(user.tenant_id), AuditEvent.RESET_PASSWORD),)
+            )
 
 
 def _open(digest: bytes, now: datetime) -> sa.ColumnElement[bool]:

@@ -38,6 +38,7 @@ from pqkeep_gateway.storage.schema import (
 from pqkeep_gateway.storage.tenancy import STANDING, standing_of
 from pqkeep_gateway.tenancy.tenants import TenantStatus
 from pqkeep_protocol.audit import Event
+from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution
 
@@ -119,7 +120,7 @@ class SqlPeople:
                 )
                 account = Account(user, password_hash)
                 await connection.execute(sa.insert(USERS), user_row(account))
-                joined = event(attribution.by(str(user)), user.tenant, "accept-invitation")
+                joined = event(attribution.by(str(user)), user.tenant, AuditEvent.ACCEPT_INVITATION)
                 await put(connection, (joined,))
         except sa.exc.IntegrityError:
             raise EmailTakenError from None
@@ -289,7 +290,7 @@ async def _end_copied(connection: AsyncConnection, spent: bytes, attribution: At
     told = event(
         attribution.by(f"user:{row.user_id}"),
         TenantId(row.tenant_id),
-        "refresh-token-reused",
+        AuditEvent.REFRESH_TOKEN_REUSED,
         outcome="ERR_AUTH_001",
     )
     await put(connection, (told,))

@@ -18,6 +18,7 @@ from pqkeep_gateway.storage.people import SqlPeople, user_row
 from pqkeep_gateway.storage.schema import REGISTRATIONS, TENANTS, USERS
 from pqkeep_gateway.storage.tenancy import tenant_row
 from pqkeep_gateway.tenancy.tenants import NameTakenError, Tenant
+from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.messages import Attribution
 
 
@@ -69,7 +70,7 @@ class SqlRegistrations(SqlPeople):
                 account = Account(owner, password_hash)
                 await connection.execute(sa.insert(TENANTS), tenant_row(tenant))
                 await connection.execute(sa.insert(USERS), user_row(account))
-                await put(connection, (event(attribution, tenant.id, "sign-up"),))
+                await put(connection, (event(attribution, tenant.id, AuditEvent.SIGN_UP),))
         except sa.exc.IntegrityError:
             is_taken = await self.find(email) is not None
             raise (EmailTakenError if is_taken else NameTakenError) from None

@@ -34,6 +34,7 @@ from pqkeep_gateway.tenancy.tenants import (
     TenantStatus,
 )
 from pqkeep_protocol.audit import Event
+from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution, Idempotency
 
@@ -150,7 +151,9 @@ class SqlApiKeys:
             if (await connection.execute(count)).scalar_one() >= quota:
                 raise QuotaReachedError
             kept = await _add(connection, tenant, draft, None, idempotency)
-            await _tell(connection, attribution, tenant, "create-api-key", kept.metadata.version)
+            await _tell(
+                connection, attribution, tenant, AuditEvent.CREATE_API_KEY, kept.metadata.version
+            )
             return kept
 
     async def list(self, tenant: TenantId) -> tuple[ApiKey, ...]:
@@ -192,7 +195,9 @@ class SqlApiKeys:
                 if (await connection.execute(revoke.values(values))).rowcount == 0:
                     raise AlreadyRotatedError
             kept = await _add(connection, tenant, draft, version, idempotency)
-            await _tell(connection, attribution, tenant, "rotate-api-key", kept.metadata.version)
+            await _tell(
+                connection, attribution, tenant, AuditEvent.ROTATE_API_KEY, kept.metadata.version
+            )
             return kept
 
     async def revoke(
@@ -207,7 +212,7 @@ class SqlApiKeys:
             await connection.execute(sa.update(API_KEYS).where(this).values(accepted_until_us=None))
             row = (await connection.execute(sa.select(API_KEYS).where(this))).one_or_none()
             if row is not None:
-                await _tell(connection, attribution, tenant, "revoke-api-key", version)
+                await _tell(connection, attribution, tenant, AuditEvent.REVOKE_API_KEY, version)
         if row is None:
             raise ApiKeyNotFoundError
         return _api_key(row)
@@ -269,7 +274,7 @@ async def _tell(
     connection: AsyncConnection,
     attribution: Attribution,
     tenant: TenantId,
-    operation: str,
+    operation: AuditEvent,
     version: int,
 ) -> None:
     await put(connection, (event(attribution, tenant, operation, key_version=version),))

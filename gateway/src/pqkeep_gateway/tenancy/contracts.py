@@ -13,10 +13,20 @@ from enum import StrEnum
 from uuid import UUID, uuid4
 
 from pqkeep_gateway.access.entitlements import Subscription, Tier
+from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
 
 CURRENCY = "usd"
 """Of the prices in the plans file."""
+
+SUBSCRIBE: Mapping[Tier, AuditEvent] = {
+    Tier.STARTER: AuditEvent.SUBSCRIBE_STARTER,
+    Tier.GROWTH: AuditEvent.SUBSCRIBE_GROWTH,
+    Tier.PROFESSIONAL: AuditEvent.SUBSCRIBE_PROFESSIONAL,
+    Tier.ENTERPRISE: AuditEvent.SUBSCRIBE_ENTERPRISE,
+    Tier.ENTERPRISE_PLUS: AuditEvent.SUBSCRIBE_ENTERPRISE_PLUS,
+}
+"""What the audit log calls a subscription to each tier that is sold."""
 
 Prices = Mapping[Tier, int]
 """What a month of each tier costs, in cents."""
@@ -81,7 +91,7 @@ class Change:
 
     old: Contract | None
     new: Contract
-    operation: str
+    operation: AuditEvent
     invoice: Invoice | None = None
 
 
@@ -108,13 +118,15 @@ def buy(
     if not old.cancel_at_period_end:
         raise AlreadySubscribedError
     new = replace(_next(old, now), cancel_at_period_end=False)
-    return Change(old, new, "resume-subscription")
+    return Change(old, new, AuditEvent.RESUME_SUBSCRIPTION)
 
 
 def cancel(old: Contract, now: datetime) -> Change:
     """Let a contract end with its period. Raises BilledElsewhereError."""
     _require_billed_here(old)
-    return Change(old, replace(_next(old, now), cancel_at_period_end=True), "cancel-subscription")
+    return Change(
+        old, replace(_next(old, now), cancel_at_period_end=True), AuditEvent.CANCEL_SUBSCRIPTION
+    )
 
 
 def settle(old: Contract, prices: Prices, now: datetime) -> Change:
@@ -124,13 +136,15 @@ def settle(old: Contract, prices: Prices, now: datetime) -> Change:
     cancel anything are not billed.
     """
     if old.cancel_at_period_end:
-        return Change(old, replace(_next(old, now), status=ContractStatus.ENDED), _ENDED)
+        return Change(
+            old, replace(_next(old, now), status=ContractStatus.ENDED), AuditEvent.END_SUBSCRIPTION
+        )
     start, end = old.period_start, old.period_end
     while end <= now:
         start, end = end, month_after(end, old.begun_at.day)
     price = prices[old.tier]
     new = replace(_next(old, now), period_start=start, period_end=end, price_cents=price)
-    return Change(old, new, _RENEWED, _invoice(new, price, start, now))
+    return Change(old, new, AuditEvent.RENEW_SUBSCRIPTION, _invoice(new, price, start, now))
 
 
 def apply_notice(known: Contract | None, running: Contract | None, said: Contract) -> Change | None:
@@ -142,10 +156,12 @@ def apply_notice(known: Contract | None, running: Contract | None, said: Contrac
     """
     if known is None:
         if said.status is ContractStatus.ENDED:
-            return Change(None, said, _ENDED)  # kept, lest older news make it run
+            return Change(
+                None, said, AuditEvent.END_SUBSCRIPTION
+            )  # kept, lest older news make it run
         if running is not None and running.external_id and running.begun_at > said.begun_at:
             return None
-        return Change(running, said, subscribed(said.tier))
+        return Change(running, said, SUBSCRIBE[said.tier])
     is_over = known.status is ContractStatus.ENDED
     if is_over or known.tenant != said.tenant or said.as_of < known.as_of:
         return None
@@ -157,15 +173,6 @@ def month_after(when: datetime, day: int) -> datetime:
     """Return the same time of the next month, on a day of it, or on its last if it is shorter."""
     first = when.replace(day=1) + timedelta(days=monthrange(when.year, when.month)[1])
     return first.replace(day=min(day, monthrange(first.year, first.month)[1]))
-
-
-def subscribed(tier: Tier) -> str:
-    """Return what the audit log calls a subscription to a tier."""
-    return f"subscribe-{tier.value.replace('_', '-')}"
-
-
-_ENDED = "end-subscription"
-_RENEWED = "renew-subscription"
 
 
 def _begin(tenant: TenantId, tier: Tier, price: int, now: datetime) -> Change:
@@ -180,7 +187,7 @@ def _begin(tenant: TenantId, tier: Tier, price: int, now: datetime) -> Change:
         as_of=now,
         price_cents=price,
     )
-    return Change(None, new, subscribed(tier), _invoice(new, price, now, now))
+    return Change(None, new, SUBSCRIBE[tier], _invoice(new, price, now, now))
 
 
 def _change_tier(old: Contract, tier: Tier, price: int, now: datetime) -> Change:
@@ -188,24 +195,32 @@ def _change_tier(old: Contract, tier: Tier, price: int, now: datetime) -> Change
     new = replace(_next(old, now), tier=tier, price_cents=price, cancel_at_period_end=False)
     left, whole = old.period_end - now, old.period_end - old.period_start
     difference = (price - old.price_cents) * left // whole
-    return Change(old, new, subscribed(tier), _invoice(new, difference, now, now))
+    return Change(old, new, SUBSCRIBE[tier], _invoice(new, difference, now, now))
 
 
 def _next(old: Contract, now: datetime) -> Contract:
     return replace(old, as_of=now, revision=old.revision + 1)
 
 
-def _difference(old: Contract, new: Contract) -> str:
+def _difference(old: Contract, new: Contract) -> AuditEvent:
     """Return what the audit log calls a change that was made elsewhere."""
     if new.status is ContractStatus.ENDED:
-        return _ENDED
+        return AuditEvent.END_SUBSCRIPTION
     if new.status is not old.status:
-        return "suspend-subscription" if new.status is ContractStatus.UNPAID else _RENEWED
+        return (
+            AuditEvent.SUSPEND_SUBSCRIPTION
+            if new.status is ContractStatus.UNPAID
+            else AuditEvent.RENEW_SUBSCRIPTION
+        )
     if new.tier is not old.tier:
-        return subscribed(new.tier)
+        return SUBSCRIBE[new.tier]
     if new.cancel_at_period_end is not old.cancel_at_period_end:
-        return "cancel-subscription" if new.cancel_at_period_end else "resume-subscription"
-    return _RENEWED
+        return (
+            AuditEvent.CANCEL_SUBSCRIPTION
+            if new.cancel_at_period_end
+            else AuditEvent.RESUME_SUBSCRIPTION
+        )
+    return AuditEvent.RENEW_SUBSCRIPTION
 
 
 def _invoice(contract: Contract, cents: int, start: datetime, now: datetime) -> Invoice:

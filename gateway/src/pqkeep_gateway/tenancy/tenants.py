@@ -1,7 +1,7 @@
 """Tenants: the organisations that own keys."""
 
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -11,6 +11,7 @@ from pqkeep_gateway.access.entitlements import Entitlements, Subscription, Tier
 from pqkeep_gateway.access.idempotency import IdempotencyKey, idempotency_of
 from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_protocol.audit import Event
+from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution, Idempotency
 
@@ -112,7 +113,7 @@ class Tenants:
     ) -> Tenant:
         """Make a tenant. Raises NameTakenError, IdempotencyKeyReusedError."""
         tenant = new_tenant(name, tier)
-        made = event(attribution, tenant.id, "create-tenant")
+        made = event(attribution, tenant.id, AuditEvent.CREATE_TENANT)
         kept = await self._store.add(tenant, made, idempotency_of(idempotency_key))
         await self._courier.deliver()
         return kept
@@ -129,7 +130,11 @@ class Tenants:
         self, tenant: TenantId, attribution: Attribution, *, required: bool
     ) -> None:
         """Require a second factor of a tenant's people, or no longer. It holds at once."""
-        made = event(attribution, tenant, "require-mfa" if required else "do-not-require-mfa")
+        made = event(
+            attribution,
+            tenant,
+            AuditEvent.REQUIRE_MFA if required else AuditEvent.DO_NOT_REQUIRE_MFA,
+        )
         await self._store.require_mfa(tenant, made, required=required)
         await self._courier.deliver()
 
@@ -139,7 +144,9 @@ class Tenants:
         """Change a tenant, at once and everywhere. Raises TenantNotFoundError."""
         if change == TenantChange():
             return await self._store.get(tenant)
-        events = [event(attribution, tenant, each) for each in _actions(change)]
+        events = [
+            event(attribution, tenant, each, policy=policy) for each, policy in _events(change)
+        ]
         try:
             changed = await self._store.change(tenant, change, datetime.now(UTC), events)
         finally:
@@ -161,15 +168,26 @@ def new_tenant(name: str, tier: Tier = Tier.FREE) -> Tenant:
     )
 
 
-def _actions(change: TenantChange) -> Iterator[str]:
-    """Say what a change does, as the audit log says it."""
+_SET_TIER: Mapping[Tier, AuditEvent] = {
+    Tier.FREE: AuditEvent.SET_TIER_FREE,
+    Tier.STARTER: AuditEvent.SET_TIER_STARTER,
+    Tier.GROWTH: AuditEvent.SET_TIER_GROWTH,
+    Tier.PROFESSIONAL: AuditEvent.SET_TIER_PROFESSIONAL,
+    Tier.ENTERPRISE: AuditEvent.SET_TIER_ENTERPRISE,
+    Tier.ENTERPRISE_PLUS: AuditEvent.SET_TIER_ENTERPRISE_PLUS,
+}
+
+
+def _events(change: TenantChange) -> Iterator[tuple[AuditEvent, str]]:
+    """Return the audit events of a change, each with the policy that it puts into force."""
     if change.tier is not None:
-        yield f"set-tier-{change.tier.value.replace('_', '-')}"
+        yield _SET_TIER[change.tier], ""
     if change.subscription is Subscription.ENDED:
-        yield "end-subscription"
+        yield AuditEvent.END_SUBSCRIPTION, ""
     if change.status is not None:
-        yield "suspend-tenant" if change.status is TenantStatus.SUSPENDED else "resume-tenant"
+        is_suspension = change.status is TenantStatus.SUSPENDED
+        yield AuditEvent.SUSPEND_TENANT if is_suspension else AuditEvent.RESUME_TENANT, ""
     if change.requests_per_minute is not None:
-        yield f"set-rate-limit-{change.requests_per_minute}"
+        yield AuditEvent.SET_RATE_LIMIT, f"requests-per-minute-{change.requests_per_minute}"
     if change.subscription is Subscription.ACTIVE and change.tier is None:
-        yield "renew-subscription"
+        yield AuditEvent.RENEW_SUBSCRIPTION, ""

@@ -1,0 +1,29 @@
+"""A row of the API has a name in the audit log, or there is no such row."""
+
+import pytest
+
+from pqkeep_gateway.http.about import About, Caller
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Response
+from pqkeep_protocol.algorithms import Operation
+from pqkeep_protocol.audit_events import AuditEvent, GatewayOperation
+
+
+async def _handler(_: ApiCall) -> Response:
+    raise NotImplementedError
+
+
+def _endpoint(name: str, recorded_as: GatewayOperation | None = None) -> Endpoint:
+    about = About(name=name, caller=Caller.PERSON, example=None)
+    return Endpoint("GET", "/path", _handler, recorded_as=recorded_as, about=about)
+
+
+def test_a_refusal_is_recorded_under_the_name_of_its_row() -> None:
+    """A row's own name is its event's, unless it is recorded as an operation with keys."""
+    assert _endpoint("create_tenant").audit_operation is AuditEvent.CREATE_TENANT
+    assert _endpoint("anything", Operation.WRAP).audit_operation is Operation.WRAP
+
+
+def test_a_row_that_is_not_listed_is_refused() -> None:
+    """A row whose refusals would have a name that the log does not know cannot be made."""
+    with pytest.raises(ValueError, match="delete-everything"):
+        _endpoint("delete_everything")

@@ -1,0 +1,130 @@
+"""What the gateway can record in the audit log: a closed list that both processes know.
+
+The key service refuses every other name. docs/audit.md says what each one means.
+"""
+
+from enum import StrEnum
+
+from pqkeep_protocol.algorithms import Operation
+
+SUCCESS = "success"
+"""The outcome of everything that was not refused."""
+
+
+class AuditEvent(StrEnum):
+    """Events of the gateway.
+
+    A refusal is recorded under the name of what was refused, which is why endpoints that only read
+    are here. Those that use keys are recorded, and refused, under the name of their Operation.
+    """
+
+    # Tenants
+    CREATE_TENANT = "create-tenant"
+    LIST_TENANTS = "list-tenants"
+    GET_TENANT = "get-tenant"
+    CHANGE_TENANT = "change-tenant"
+    SET_TIER_FREE = "set-tier-free"
+    SET_TIER_STARTER = "set-tier-starter"
+    SET_TIER_GROWTH = "set-tier-growth"
+    SET_TIER_PROFESSIONAL = "set-tier-professional"
+    SET_TIER_ENTERPRISE = "set-tier-enterprise"
+    SET_TIER_ENTERPRISE_PLUS = "set-tier-enterprise-plus"
+    SET_RATE_LIMIT = "set-rate-limit"
+    SUSPEND_TENANT = "suspend-tenant"
+    RESUME_TENANT = "resume-tenant"
+    CHANGE_ORGANIZATION = "change-organization"
+    REQUIRE_MFA = "require-mfa"
+    DO_NOT_REQUIRE_MFA = "do-not-require-mfa"
+
+    # API keys
+    CREATE_API_KEY = "create-api-key"
+    LIST_API_KEYS = "list-api-keys"
+    ROTATE_API_KEY = "rotate-api-key"
+    REVOKE_API_KEY = "revoke-api-key"
+
+    # Subscriptions
+    LIST_PLANS = "list-plans"
+    GET_SUBSCRIPTION = "get-subscription"
+    LIST_INVOICES = "list-invoices"
+    CHECK_OUT = "check-out"
+    BEGIN_CHECKOUT = "begin-checkout"
+    BEGIN_CANCELLATION = "begin-cancellation"
+    SUBSCRIBE_STARTER = "subscribe-starter"
+    SUBSCRIBE_GROWTH = "subscribe-growth"
+    SUBSCRIBE_PROFESSIONAL = "subscribe-professional"
+    SUBSCRIBE_ENTERPRISE = "subscribe-enterprise"
+    SUBSCRIBE_ENTERPRISE_PLUS = "subscribe-enterprise-plus"
+    CANCEL_SUBSCRIPTION = "cancel-subscription"
+    RESUME_SUBSCRIPTION = "resume-subscription"
+    RENEW_SUBSCRIPTION = "renew-subscription"
+    SUSPEND_SUBSCRIPTION = "suspend-subscription"
+    END_SUBSCRIPTION = "end-subscription"
+    RECORD_INVOICE = "record-invoice"
+    RECEIVE_STRIPE_WEBHOOK = "receive-stripe-webhook"
+
+    # Registration and passwords
+    REGISTER = "register"
+    CONFIRM_REGISTRATION = "confirm-registration"
+    SIGN_UP = "sign-up"
+    FORGOT_PASSWORD = "forgot-password"  # noqa: S105 - an event
+    RESET_PASSWORD = "reset-password"  # noqa: S105 - an event
+    CHANGE_PASSWORD = "change-password"  # noqa: S105 - an event
+
+    # Signing in, and sessions
+    LOGIN = "login"
+    SIGN_IN = "sign-in"
+    SIGN_IN_FAILED = "sign-in-failed"
+    REFRESH = "refresh"
+    REFRESH_TOKEN_REUSED = "refresh-token-reused"  # noqa: S105 - an event
+    LOGOUT = "logout"
+    SIGN_OUT = "sign-out"
+    LIST_SESSIONS = "list-sessions"
+    END_SESSION = "end-session"
+    ME = "me"
+    CHANGE_ME = "change-me"
+
+    # Second factors
+    ENROLL_MFA = "enroll-mfa"
+    CONFIRM_MFA = "confirm-mfa"
+    ENABLE_MFA = "enable-mfa"
+    DISABLE_MFA = "disable-mfa"
+    VERIFY_MFA = "verify-mfa"
+    SECOND_FACTOR_FAILED = "second-factor-failed"
+    USE_RECOVERY_CODE = "use-recovery-code"
+    SEND_EMAIL_CODE = "send-email-code"
+    ENABLE_EMAIL_CODES = "enable-email-codes"
+    DISABLE_EMAIL_CODES = "disable-email-codes"
+    STEP_UP = "step-up"
+    STEP_UP_FAILED = "step-up-failed"
+
+    # Teams
+    LIST_MEMBERS = "list-members"
+    CHANGE_ROLE = "change-role"
+    ROLE_IS_OWNER = "role-is-owner"
+    ROLE_IS_ADMIN = "role-is-admin"
+    ROLE_IS_DEVELOPER = "role-is-developer"
+    ROLE_IS_VIEWER = "role-is-viewer"
+    REMOVE_MEMBER = "remove-member"
+    MEMBERSHIP_ENDED = "membership-ended"
+    LIST_INVITATIONS = "list-invitations"
+    INVITE = "invite"
+    INVITE_OWNER = "invite-owner"
+    INVITE_ADMIN = "invite-admin"
+    INVITE_DEVELOPER = "invite-developer"
+    INVITE_VIEWER = "invite-viewer"
+    WITHDRAW_INVITATION = "withdraw-invitation"
+    ACCEPT_INVITATION = "accept-invitation"
+
+    # The audit log, and health
+    LIST_AUDIT_RECORDS = "list-audit-records"
+    PROVE_AUDIT_RECORD = "prove-audit-record"
+    LIST_AUDIT_CHECKPOINTS = "list-audit-checkpoints"
+    SIGN_AUDIT_CHECKPOINT = "sign-audit-checkpoint"
+    PROVE_AUDIT_CONSISTENCY = "prove-audit-consistency"
+    LIST_AUDIT_KEYS = "list-audit-keys"
+    EXPORT_AUDIT_LOG = "export-audit-log"
+    CHECK_HEALTH = "check-health"
+
+
+GatewayOperation = AuditEvent | Operation
+"""What the gateway can record: an event of its own, or that it refused an operation with keys."""
