@@ -13,7 +13,7 @@ import uvloop
 
 from benchmarks.yardsticks.library import WARM_UP_SECONDS, Loop
 from pqkeep_keyservice.audit.log import AuditLog
-from pqkeep_keyservice.audit.record import SUCCESS, record
+from pqkeep_keyservice.audit.record import SUCCESS, operation_record
 from pqkeep_keyservice.storage.sqlite import SqliteDatabase
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Algorithm
@@ -41,7 +41,7 @@ async def _commit(log: AuditLog, seconds: float) -> int:
         tenant=TenantId(uuid.uuid4()), algorithm=Algorithm.ML_KEM_768, version=version
     )
     attribution = Attribution(str(uuid.uuid4()), "api-key:1", "127.0.0.1", "benchmark")
-    row = record(request, attribution, version, SUCCESS)
+    row = operation_record(request, attribution, version, SUCCESS)
     deadline = time.perf_counter() + seconds
 
     async def caller() -> int:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from pqkeep_keyservice import process
 from pqkeep_keyservice.audit.log import AuditLog
-from pqkeep_keyservice.ledger.records import Draft
-from pqkeep_keyservice.storage.store import AnyChange, Verdict
+from pqkeep_keyservice.ledger.records import NewRecord
+from pqkeep_keyservice.storage.store import Change, CommitOutcome
 from pqkeep_server import cli
 from pqkeep_server.dev import Dev
 from pqkeep_server.initialise import Stores
@@ -27,12 +27,12 @@ class UnauditedLog(AuditLog):
     """Forgets every record without a change."""
 
     async def commit(
-        self, draft: Draft, change: AnyChange | None = None, epoch: int | None = None
-    ) -> Verdict:
+        self, new_record: NewRecord, change: Change | None = None, epoch: int | None = None
+    ) -> CommitOutcome:
         """Make a change durable, with its record; say of everything else that it is."""
         if change is None:
-            return Verdict.DURABLE
-        return await super().commit(draft, change, epoch)
+            return CommitOutcome.DURABLE
+        return await super().commit(new_record, change, epoch)
 
 
 class UnauditedDev(Dev):

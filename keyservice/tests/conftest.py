@@ -21,11 +21,11 @@ import pytest
 
 from pqkeep_keyservice.audit.checkpoint_signer import CheckpointSigner
 from pqkeep_keyservice.audit.log import AuditLog
-from pqkeep_keyservice.audit.service import Auditor
+from pqkeep_keyservice.audit.service import AuditService
 from pqkeep_keyservice.dispatch import Dispatcher
 from pqkeep_keyservice.keys.sealing import Sealer, read_root_key
 from pqkeep_keyservice.live.key_material import KeyMaterial
-from pqkeep_keyservice.live.keyring_cache import Keyrings
+from pqkeep_keyservice.live.keyring_cache import KeyringCache
 from pqkeep_keyservice.live.resources import Resources
 from pqkeep_keyservice.live.slhdsa_process import Setup, SlhDsaProcesses
 from pqkeep_keyservice.live.workers import Threads
@@ -52,22 +52,25 @@ class InProcess:
     store: KeyStore
     dispatcher: Dispatcher
     checkpoint_signer: CheckpointSigner
-    auditor: Auditor
+    audit_service: AuditService
 
     @classmethod
     def of(cls, store: KeyStore, resources: Resources) -> Self:
         """Put one together that knows no keyring yet."""
-        rings, log = Keyrings(store), AuditLog(store)
-        dispatcher = Dispatcher(rings, resources, log)
-        checkpoint_signer = CheckpointSigner(dispatcher.execute, rings, resources, store)
+        keyrings, log = KeyringCache(store), AuditLog(store)
+        dispatcher = Dispatcher(keyrings, resources, log)
+        checkpoint_signer = CheckpointSigner(dispatcher.execute, keyrings, resources, store)
         return cls(
-            store, dispatcher, checkpoint_signer, Auditor(store, rings, log, checkpoint_signer)
+            store,
+            dispatcher,
+            checkpoint_signer,
+            AuditService(store, keyrings, log, checkpoint_signer),
         )
 
     async def execute(self, request: Request[R_co], attribution: Attribution, /) -> R_co:
         """Answer a request, about keys or about the log."""
         if not isinstance(request, KeyRequest):
-            return cast(R_co, await self.auditor.answer(cast(Any, request)))
+            return cast(R_co, await self.audit_service.answer(cast(Any, request)))
         deadline = asyncio.get_running_loop().time() + SECONDS
         result = await self.dispatcher.execute(cast(Any, request), attribution, deadline)
         return cast(R_co, result)
@@ -215,9 +218,9 @@ def dispatcher(service: InProcess) -> Dispatcher:
 
 
 @pytest.fixture
-def auditor(service: InProcess) -> Auditor:
+def audit_service(service: InProcess) -> AuditService:
     """Return what answers requests about the log."""
-    return service.auditor
+    return service.audit_service
 
 
 @pytest.fixture
@@ -233,7 +236,7 @@ def root_keys(
     settings: Path, sealer: Sealer, store: KeyStore, dispatcher: Dispatcher
 ) -> RootKeyChanger:
     """Return what changes the root key."""
-    parts = dispatcher._rings, dispatcher._resources, dispatcher._log
+    parts = dispatcher._keyrings, dispatcher._resources, dispatcher._log
     return RootKeyChanger(settings, sealer, store, *parts)
 
 

@@ -12,11 +12,11 @@ from uuid import UUID
 import pytest
 
 from pqkeep_keyservice.audit.log import MAX_BATCH, AuditLog
-from pqkeep_keyservice.ledger.records import Draft
+from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.storage.database import Database
 from pqkeep_keyservice.storage.postgresql import PostgresqlDatabase
 from pqkeep_keyservice.storage.sqlite import SqliteDatabase
-from pqkeep_keyservice.storage.store import KeyStore, Verdict
+from pqkeep_keyservice.storage.store import CommitOutcome, KeyStore
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.keys import TenantId
@@ -33,9 +33,9 @@ TENANT = TenantId(UUID(int=7))
 COUNT = "SELECT count(*), count(DISTINCT request_id) FROM audit_records"
 
 
-def row(number: int) -> Draft:
+def row(number: int) -> NewRecord:
     """Return a record of about a third of a kilobyte that can be told by its number."""
-    return Draft(
+    return NewRecord(
         TENANT,
         "p" * 128,
         "encrypt",
@@ -75,8 +75,8 @@ async def test_many_records_share_a_transaction(
 ) -> None:
     """500 concurrent commits are 500 rows, in order, in two transactions: one, and the rest."""
     log = AuditLog(store)
-    verdicts = await asyncio.gather(*(log.commit(row(number)) for number in range(500)))
-    assert verdicts == [Verdict.DURABLE] * 500
+    outcomes = await asyncio.gather(*(log.commit(row(number)) for number in range(500)))
+    assert outcomes == [CommitOutcome.DURABLE] * 500
     assert sql("SELECT request_id FROM audit_records ORDER BY id") == [
         (f"request-{number}",) for number in range(500)
     ]
@@ -152,7 +152,7 @@ async def test_without_space_nothing_is_answered(
         )
     assert [getattr(refusal, "kind", None) for refusal in refusals] == [ErrorKind.UNAVAILABLE] * 200
     assert sql(COUNT) == [(1, 1)]
-    assert await log.commit(row(201)) is Verdict.DURABLE
+    assert await log.commit(row(201)) is CommitOutcome.DURABLE
     assert sql("SELECT id, request_id FROM audit_records ORDER BY id") == [
         (1, "request-0"),
         (2, "request-201"),

@@ -22,33 +22,33 @@ FIRST = KeyVersion(1)
 ORDER = [KeyStatus.ACTIVE, KeyStatus.RETIRED, KeyStatus.ARCHIVED]
 
 
-def new_entry(ring: Keyring) -> KeyEntry:
+def new_entry(keyring: Keyring) -> KeyEntry:
     """Return an entry with which a ring can go on."""
-    version = ring.next_version
+    version = keyring.next_version
     info = KeyInfo(
-        ring.algorithm, version, KeyStatus.ACTIVE, b"public", datetime(2026, 1, 1, tzinfo=UTC)
+        keyring.algorithm, version, KeyStatus.ACTIVE, b"public", datetime(2026, 1, 1, tzinfo=UTC)
     )
     return KeyEntry(info, SealedSeed(b"sealed %d" % version))
 
 
-def generate(ring: Keyring) -> Keyring:
+def generate(keyring: Keyring) -> Keyring:
     """Add a key where none is active."""
-    return ring.with_first(new_entry(ring))
+    return keyring.with_first(new_entry(keyring))
 
 
-def rotate(ring: Keyring) -> Keyring:
+def rotate(keyring: Keyring) -> Keyring:
     """Put a new key in the active one's place."""
-    return ring.with_rotated(new_entry(ring))
+    return keyring.with_rotated(new_entry(keyring))
 
 
-def retire(ring: Keyring) -> Keyring:
+def retire(keyring: Keyring) -> Keyring:
     """Retire version 1."""
-    return ring.with_retired(FIRST)
+    return keyring.with_retired(FIRST)
 
 
-def archive(ring: Keyring) -> Keyring:
+def archive(keyring: Keyring) -> Keyring:
     """Archive version 1."""
-    return ring.with_archived(FIRST)
+    return keyring.with_archived(FIRST)
 
 
 NONE, ACTIVE = EMPTY, generate(EMPTY)
@@ -82,9 +82,9 @@ REFUSALS = {
 }
 
 
-def statuses(ring: Keyring) -> list[KeyStatus]:
+def statuses(keyring: Keyring) -> list[KeyStatus]:
     """Return the status of each version, oldest first."""
-    return [entry.info.status for entry in ring.entries]
+    return [entry.info.status for entry in keyring.entries]
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -120,14 +120,14 @@ def test_archiving_destroys_the_private_half_only() -> None:
     assert (after.info.public_key, after.info.created_at) == (b"public", before.info.created_at)
 
 
-def may(operation: Operation, ring: Keyring, version: KeyVersion | None) -> bool:
+def may(operation: Operation, keyring: Keyring, version: KeyVersion | None) -> bool:
     """Return whether an operation finds its key: the active one, or the one that was named."""
     try:
-        entry = ring.key_for(operation, version)
+        entry = keyring.key_for(operation, version)
     except KeyServiceError as refusal:
         assert refusal.kind is ErrorKind.KEY_NOT_FOUND  # noqa: PT017 - or it is found, see below
         return False
-    assert entry is (ring.active if version is None else ring.entry(version))
+    assert entry is (keyring.active if version is None else keyring.entry(version))
     return True
 
 
@@ -137,26 +137,26 @@ READING = {Operation.DECRYPT, Operation.DECAPSULATE, Operation.VERIFY}
 
 @pytest.mark.parametrize("operation", sorted(WRITING | READING))
 @pytest.mark.parametrize(
-    ("ring", "allowed"),
+    ("keyring", "allowed"),
     [(ACTIVE, WRITING | READING), (RETIRED, READING), (ARCHIVED, set())],
     ids=ORDER,
 )
 def test_operations_permitted_per_status(
-    operation: Operation, ring: Keyring, allowed: set[Operation]
+    operation: Operation, keyring: Keyring, allowed: set[Operation]
 ) -> None:
     """The specification's table of statuses and operations holds, for a named version."""
-    assert may(operation, ring, FIRST) == (operation in allowed)
+    assert may(operation, keyring, FIRST) == (operation in allowed)
 
 
 @pytest.mark.parametrize("operation", sorted(USABLE))
 @pytest.mark.parametrize(
-    ("ring", "expected"), [(NONE, False), (ACTIVE, True), (RETIRED, False), (ARCHIVED, False)]
+    ("keyring", "expected"), [(NONE, False), (ACTIVE, True), (RETIRED, False), (ARCHIVED, False)]
 )
 def test_no_version_means_the_active_one(
-    operation: Operation, ring: Keyring, *, expected: bool
+    operation: Operation, keyring: Keyring, *, expected: bool
 ) -> None:
     """Without a version an operation works with the active key, or not at all."""
-    assert may(operation, ring, None) == expected
+    assert may(operation, keyring, None) == expected
 
 
 @pytest.mark.parametrize("version", [0, -1, 2, 3, MAX_KEY_VERSION, 2**64 - 1, -(2**63)])
@@ -172,64 +172,64 @@ class Lifecycle(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ring = self.before = EMPTY
+        self.keyring = self.before = EMPTY
 
     def step(self, take: Callable[[T], Keyring], argument: T) -> None:
         """Take a step, if there is one."""
-        self.before = self.ring
+        self.before = self.keyring
         with suppress(KeyServiceError):
-            self.ring = take(argument)
+            self.keyring = take(argument)
 
     @rule()
     def generate(self) -> None:
         """Generate."""
-        self.step(self.ring.with_first, new_entry(self.ring))
+        self.step(self.keyring.with_first, new_entry(self.keyring))
 
     @rule()
     def rotate(self) -> None:
         """Rotate."""
-        self.step(self.ring.with_rotated, new_entry(self.ring))
+        self.step(self.keyring.with_rotated, new_entry(self.keyring))
 
     @rule(version=st.integers(0, 9))
     def retire(self, version: int) -> None:
         """Retire any version."""
-        self.step(self.ring.with_retired, KeyVersion(version))
+        self.step(self.keyring.with_retired, KeyVersion(version))
 
     @rule(version=st.integers(0, 9))
     def archive(self, version: int) -> None:
         """Archive any version."""
-        self.step(self.ring.with_archived, KeyVersion(version))
+        self.step(self.keyring.with_archived, KeyVersion(version))
 
     @invariant()
     def the_active_key_is_the_newest(self) -> None:
         """At most one key is active, and it is the newest."""
-        assert A not in statuses(self.ring)[:-1]
-        assert (self.ring.active is not None) == (A in statuses(self.ring))
+        assert A not in statuses(self.keyring)[:-1]
+        assert (self.keyring.active is not None) == (A in statuses(self.keyring))
 
     @invariant()
     def versions_are_consecutive(self) -> None:
         """Versions count from 1, without gaps."""
-        versions = [entry.info.version for entry in self.ring.entries]
+        versions = [entry.info.version for entry in self.keyring.entries]
         assert versions == list(range(1, len(versions) + 1))
 
     @invariant()
     def only_archived_keys_have_no_seed(self) -> None:
         """Keep each key's own seed until it is archived, and not afterwards."""
-        for entry in self.ring.entries:
+        for entry in self.keyring.entries:
             expected = None if entry.info.status is X else b"sealed %d" % entry.info.version
             assert entry.sealed == expected
 
     @invariant()
     def a_change_is_one_revision(self) -> None:
         """Count one revision with each change, and only then."""
-        changed = self.ring.entries != self.before.entries
-        assert self.ring.revision == self.before.revision + changed
+        changed = self.keyring.entries != self.before.entries
+        assert self.keyring.revision == self.before.revision + changed
 
     @invariant()
     def there_is_no_way_back(self) -> None:
         """No version is lost, and no status goes back."""
-        assert len(self.ring.entries) >= len(self.before.entries)
-        for old, new in zip(statuses(self.before), statuses(self.ring), strict=False):
+        assert len(self.keyring.entries) >= len(self.before.entries)
+        for old, new in zip(statuses(self.before), statuses(self.keyring), strict=False):
             assert ORDER.index(new) >= ORDER.index(old)
 
 

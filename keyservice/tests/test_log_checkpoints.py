@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA65PublicKey
 from pqcrypto.sign import slh_dsa_sha2_128s
 
 from pqkeep_keyservice.audit.checkpoint_signer import POLL_SECONDS, RECORDS
-from pqkeep_keyservice.ledger.records import Draft
+from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import (
     AuditKey,
@@ -45,9 +45,9 @@ SECONDS = 60.0
 DAY = 24 * 3600 * 1_000_000
 
 
-def draft(tenant: TenantId) -> Draft:
+def new_record(tenant: TenantId) -> NewRecord:
     """Return a record that has no place yet."""
-    return Draft(tenant, "p", "encrypt", Algorithm.ML_KEM_768, 1, "success", "r", "a", "y")
+    return NewRecord(tenant, "p", "encrypt", Algorithm.ML_KEM_768, 1, "success", "r", "a", "y")
 
 
 def signed(checkpoint: Checkpoint) -> bytes:
@@ -127,7 +127,7 @@ async def test_a_checkpoint_verifies_with_its_public_key(
     algorithm: Algorithm, service: InProcess, signer: Signer, tenant: TenantId
 ) -> None:
     """The signature is over the five lines in its context; over anything else it is not good."""
-    await service.store.commit([(draft(tenant), None)] * 3)
+    await service.store.commit([(new_record(tenant), None)] * 3)
     checkpoint = await signer.sign(algorithm)
     _, tree = await service.store.frontier()
     assert (checkpoint.size, checkpoint.root) == (4, tree.root())  # three, and the key's making
@@ -161,7 +161,7 @@ async def test_checkpoints_are_listed_by_size(
     """After a size, of an algorithm, so many; or the newest of each algorithm."""
     made = []
     for algorithm in (ML_DSA, ML_DSA, SLH_DSA, ML_DSA):
-        await service.store.commit([(draft(tenant), None)])
+        await service.store.commit([(new_record(tenant), None)])
         made.append(await signer.sign(algorithm))
     assert list(await signer.listed()) == made
     assert [c.size for c in made] == sorted(c.size for c in made)
@@ -191,9 +191,9 @@ async def test_what_is_new_is_signed_by_itself(
 ) -> None:
     """One record is signed soon; where nothing is new, nothing is signed."""
     async with running(service):
-        await service.store.commit([(draft(tenant), None)])
+        await service.store.commit([(new_record(tenant), None)])
         first = await signer.until_signed(1)
-        await service.store.commit([(draft(tenant), None)])
+        await service.store.commit([(new_record(tenant), None)])
         second = await signer.until_signed(first.size + 1)
         await asyncio.sleep(1.2)
         assert list(await signer.listed()) == [first, second]
@@ -208,10 +208,10 @@ async def test_a_thousand_records_do_not_wait_for_the_second(
     async with running(service):
         for _ in range(3):
             missing = signed + RECORDS - service.store.size
-            await service.store.commit([(draft(tenant), None)] * (missing - 1))
+            await service.store.commit([(new_record(tenant), None)] * (missing - 1))
             await asyncio.sleep(6 * POLL_SECONDS)
             assert (await signer.listed())[-1].size == signed
-            await service.store.commit([(draft(tenant), None)])
+            await service.store.commit([(new_record(tenant), None)])
             signed = (await signer.until_signed(signed + RECORDS)).size
 
 
@@ -223,7 +223,7 @@ async def test_the_notary_goes_on_after_a_failure(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """While the database cannot be written nothing is signed, and afterwards everything is."""
-    await service.store.commit([(draft(tenant), None)])
+    await service.store.commit([(new_record(tenant), None)])
     with caplog.at_level(logging.ERROR), closing(sqlite3.connect(database_path)) as other:
         other.execute("BEGIN IMMEDIATE")
         async with running(service):
@@ -247,14 +247,14 @@ async def test_once_a_day_the_log_is_signed_with_slh_dsa(
         signer = Signer(service, attribution)
         async with running(service):
             (before,) = (service.store.size,)
-            await service.store.commit([(draft(tenant), None)])
+            await service.store.commit([(new_record(tenant), None)])
             signed = await signer.until_signed(before + 1)
-            await service.store.commit([(draft(tenant), None)])
+            await service.store.commit([(new_record(tenant), None)])
             await signer.until_signed(signed.size + 1)  # the one before is over then
         return signer
 
     async with serving() as service:
-        await service.store.commit([(draft(tenant), None)])
+        await service.store.commit([(new_record(tenant), None)])
     sql("UPDATE audit_records SET recorded_at_us = recorded_at_us - ?", DAY - 3_600_000_000)
     async with serving() as service:
         assert await (await sign_one(service)).listed(algorithm=SLH_DSA) == ()

@@ -17,9 +17,9 @@ import sqlalchemy as sa
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.keys.keyring import Keyring
 from pqkeep_keyservice.keys.sealing import Sealer
-from pqkeep_keyservice.ledger.records import Draft, Row
-from pqkeep_keyservice.storage.database import Database, OutOfReachError
-from pqkeep_keyservice.storage.store import Change, KeyStore, Verdict
+from pqkeep_keyservice.ledger.records import NewRecord, Row
+from pqkeep_keyservice.storage.database import Database, DatabaseUnavailableError
+from pqkeep_keyservice.storage.store import CommitOutcome, KeyringChange, KeyStore
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import Event, ListRecords, RecordEvents
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
@@ -42,9 +42,9 @@ KEM = Algorithm.ML_KEM_768
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def draft(tenant: TenantId, request_id: str = "request") -> Draft:
+def new_record(tenant: TenantId, request_id: str = "request") -> NewRecord:
     """Return a record that has no place yet."""
-    return Draft(tenant, "p", "encrypt", KEM, 1, "success", request_id, "a", "y")
+    return NewRecord(tenant, "p", "encrypt", KEM, 1, "success", request_id, "a", "y")
 
 
 def new_event(tenant: TenantId, operation: str = "create-tenant") -> Event:
@@ -83,7 +83,7 @@ async def test_places_have_no_gaps_under_concurrency(store: KeyStore, sql: Sql) 
     """600 records of five tenants at once: ids count all of them, numbers those of each tenant."""
     log = AuditLog(store)
     tenants = [TenantId(uuid4()) for _ in range(5)]
-    await asyncio.gather(*(log.commit(draft(tenants[n * n % 5])) for n in range(600)))
+    await asyncio.gather(*(log.commit(new_record(tenants[n * n % 5])) for n in range(600)))
     assert require_contiguous(sql) == 600
 
 
@@ -145,8 +145,8 @@ async def test_a_failed_commit_leaves_no_gap(database: Database, sql: Sql) -> No
         failing.failures = failures
         for each in (tenant, other, tenant):
             try:
-                await store.commit([(draft(each, f"{failures}"), None)])
-            except (RuntimeError, OutOfReachError):
+                await store.commit([(new_record(each, f"{failures}"), None)])
+            except (RuntimeError, DatabaseUnavailableError):
                 assert failures
                 await _until_back(database)
     assert require_contiguous(sql) == 3 + 2 + 1 + 3
@@ -159,7 +159,7 @@ async def _until_back(database: Database) -> None:
     """Wait for the session that takes a failed one's place."""
     async with asyncio.timeout(10):
         while True:
-            with suppress(OutOfReachError):
+            with suppress(DatabaseUnavailableError):
                 return await database.read(lambda _: None)
             await asyncio.sleep(0.01)
 
@@ -168,12 +168,12 @@ async def test_time_never_runs_backwards(
     store: KeyStore, location: Any, tenant: TenantId, sql: Sql
 ) -> None:
     """Where the last record is from the future, as after a clock was set back, the next is too."""
-    await store.commit([(draft(tenant), None)])
+    await store.commit([(new_record(tenant), None)])
     future = time.time_ns() // 1000 + 3_600_000_000
     location.sql("UPDATE audit_records SET recorded_at_us = ?", future)
     again = KeyStore(store._database)
     for _ in range(2):
-        await again.commit([(draft(tenant), None), (draft(tenant), None)])
+        await again.commit([(new_record(tenant), None), (new_record(tenant), None)])
     times = [at for (at,) in sql("SELECT recorded_at_us FROM audit_records ORDER BY id")]
     assert times == [future] * 5
 
@@ -181,15 +181,15 @@ async def test_time_never_runs_backwards(
 def text_of(row: Row) -> bytes:
     """Return a record's canonical text, by json and datetime."""
 
-    def instant(microseconds: int) -> str:
+    def iso_timestamp(microseconds: int) -> str:
         when = EPOCH + timedelta(microseconds=microseconds)
         return when.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
     said = row._asdict()
     said["nonce"] = bytes(row.nonce).hex()
-    said["recorded_at"] = instant(said.pop("recorded_at_us"))
+    said["recorded_at"] = iso_timestamp(said.pop("recorded_at_us"))
     happened = said.pop("happened_at_us")
-    said["happened_at"] = None if happened is None else instant(happened)
+    said["happened_at"] = None if happened is None else iso_timestamp(happened)
     return json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -217,10 +217,10 @@ async def test_a_record_is_its_canonical_text(
     store: KeyStore, keys: KeyService, attribution: Attribution, tenant: TenantId, sql: Sql
 ) -> None:
     """The text is RFC 8785's: names in order, no space, only what must be escaped is escaped."""
-    strange = Draft(
+    strange = NewRecord(
         tenant, STRANGE, STRANGE[:20], None, None, "x", "\b\t\n\f\r\x01\x1f", "", STRANGE
     )
-    await store.commit([(draft(tenant), None), (strange, None)])
+    await store.commit([(new_record(tenant), None), (strange, None)])
     await keys.execute(brought(new_event(tenant)), attribution)
     listed = await keys.execute(ListRecords(tenant=tenant), attribution)
     assert list(listed.lines) == [text_of(row) for row in rows_of(sql)]
@@ -232,7 +232,7 @@ async def test_the_root_is_that_of_the_rows(
     size: int, store: KeyStore, sealer: Sealer, tenant: TenantId, sql: Sql
 ) -> None:
     """The tree that grew with the commits, and the one read after a restart, are the rows' own."""
-    await store.commit([(draft(tenant, f"{n}"), None) for n in range(size)])
+    await store.commit([(new_record(tenant, f"{n}"), None) for n in range(size)])
     _, grown = await store.frontier()
     assert (grown.size, grown.root()) == (size, root_of(sql))
     again = KeyStore(store._database)
@@ -243,7 +243,7 @@ async def test_the_root_is_that_of_the_rows(
 
 async def test_nonces_are_of_each_record(store: KeyStore, tenant: TenantId, sql: Sql) -> None:
     """Two records of the same thing have different nonces, and so different leaves."""
-    await store.commit([(draft(tenant), None)] * 300)
+    await store.commit([(new_record(tenant), None)] * 300)
     assert sql("SELECT count(DISTINCT nonce), min(length(nonce)) FROM audit_records") == [(300, 16)]
 
 
@@ -288,9 +288,9 @@ async def test_a_batch_without_anything_new_is_no_failure(
     store: KeyStore, keys: KeyService, attribution: Attribution, tenant: TenantId, sql: Sql
 ) -> None:
     """Where every change of a batch is refused nothing is recorded, and the log goes on."""
-    ring = Keyring(tenant, KEM)
-    stale = Change(Keyring(tenant, KEM, (), revision=7), ring)
-    assert await store.commit([(draft(tenant), stale)] * 2) == [Verdict.STALE] * 2
+    keyring = Keyring(tenant, KEM)
+    stale = KeyringChange(Keyring(tenant, KEM, (), revision=7), keyring)
+    assert await store.commit([(new_record(tenant), stale)] * 2) == [CommitOutcome.STALE] * 2
     with pytest.raises(KeyServiceError) as refused:
         await keys.execute(GetActiveKey(tenant=tenant, algorithm=KEM), attribution)
     assert refused.value.kind is ErrorKind.KEY_NOT_FOUND

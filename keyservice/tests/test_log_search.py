@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pqkeep_keyservice.ledger.records import Draft
-from pqkeep_keyservice.ledger.search import STRETCH, find
+from pqkeep_keyservice.ledger.records import NewRecord
+from pqkeep_keyservice.ledger.search import MAX_SCANNED, find
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import ListRecords
 from pqkeep_protocol.keys import INSTALLATION, KeyVersion, TenantId
@@ -37,10 +37,10 @@ PER_INSTANT = 4
 """Records that have the same time."""
 
 
-def drafts() -> Iterator[Draft]:
+def new_records() -> Iterator[NewRecord]:
     """Make records of every combination, mixed."""
     for n in range(SIZE):
-        yield Draft(
+        yield NewRecord(
             TENANTS[n * n % 3],
             "p",
             OPERATIONS[n % 7 % 3],
@@ -79,7 +79,7 @@ class Shelf(NamedTuple):
 @pytest.fixture
 async def shelf(location: Location, service: InProcess) -> AsyncIterator[Shelf]:
     """Write the log, with several records at each time."""
-    await service.store.commit([(each, None) for each in drafts()])
+    await service.store.commit([(each, None) for each in new_records()])
     location.sql("UPDATE audit_records SET recorded_at_us = ? + id / ?", FIRST_US, PER_INSTANT)
     names = ("id", "tenant_id", "operation", "algorithm", "key_version", "outcome")
     rows = location.sql(f"SELECT {', '.join(names)}, recorded_at_us FROM audit_records ORDER BY 1")  # noqa: S608
@@ -178,12 +178,12 @@ async def test_a_long_stretch_without_a_match_is_an_empty_page(
     service: InProcess, attribution: Attribution, tenant: TenantId
 ) -> None:
     """After 10,000 records that do not match the page is empty and says from where to go on."""
-    row = Draft(tenant, "p", "encrypt", None, None, "success", "r", "a", "y")
+    row = NewRecord(tenant, "p", "encrypt", None, None, "success", "r", "a", "y")
     rare = row._replace(operation="sign")
     for batch in ([rare], [row] * 5_000, [row] * 5_000, [rare]):
         await service.store.commit([(each, None) for each in batch])
-    size = STRETCH + 2
-    for newest_first, cursors in ((False, (STRETCH, None)), (True, (3, None))):
+    size = MAX_SCANNED + 2
+    for newest_first, cursors in ((False, (MAX_SCANNED, None)), (True, (3, None))):
         found: list[list[int]] = []
         bounds: dict[str, Any] = {}
         for cursor in cursors:
@@ -197,4 +197,4 @@ async def test_a_long_stretch_without_a_match_is_an_empty_page(
         assert found == ([[size], [1]] if newest_first else [[1], [size]])
     nothing = ListRecords(tenant=tenant, operation="wrap")
     page = await service.execute(nothing, attribution)
-    assert (page.lines, page.next) == ((), STRETCH)
+    assert (page.lines, page.next) == ((), MAX_SCANNED)

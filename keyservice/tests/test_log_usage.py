@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from pqkeep_keyservice.ledger.records import Draft
+from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_protocol.algorithms import LIFECYCLE, Algorithm, Operation
 from pqkeep_protocol.audit import GetUsage, SignCheckpoint
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
@@ -33,9 +33,11 @@ AND outcome IN ('success', 'verification-failed') AND operation IN ({USE})
 """  # noqa: S608
 
 
-def draft(tenant: TenantId, algorithm: Algorithm, version: int | None, **said: str) -> Draft:
+def new_record(
+    tenant: TenantId, algorithm: Algorithm, version: int | None, **said: str
+) -> NewRecord:
     """Return a record of a use, unless something else is said."""
-    use = Draft(tenant, "p", "encrypt", algorithm, version, "success", "r", "a", "y")
+    use = NewRecord(tenant, "p", "encrypt", algorithm, version, "success", "r", "a", "y")
     return use._replace(**said)  # type: ignore[arg-type]
 
 
@@ -50,13 +52,18 @@ class Books:
         for tenant in self._tenants:
             for algorithm in (KEM, SIGNATURE):
                 mixed = [
-                    *(draft(tenant, algorithm, 1, operation=str(use)) for use in USES),
-                    *(draft(tenant, algorithm, 1, operation=str(other)) for other in LIFECYCLE),
-                    *[draft(tenant, algorithm, 2)] * rounds,
-                    draft(tenant, algorithm, 1, operation="verify", outcome="verification-failed"),
-                    draft(tenant, algorithm, 1, outcome="decryption-failed"),
-                    draft(tenant, algorithm, 1, outcome="ERR_POLICY_001"),
-                    draft(tenant, algorithm, None),
+                    *(new_record(tenant, algorithm, 1, operation=str(use)) for use in USES),
+                    *(
+                        new_record(tenant, algorithm, 1, operation=str(other))
+                        for other in LIFECYCLE
+                    ),
+                    *[new_record(tenant, algorithm, 2)] * rounds,
+                    new_record(
+                        tenant, algorithm, 1, operation="verify", outcome="verification-failed"
+                    ),
+                    new_record(tenant, algorithm, 1, outcome="decryption-failed"),
+                    new_record(tenant, algorithm, 1, outcome="ERR_POLICY_001"),
+                    new_record(tenant, algorithm, None),
                 ]
                 await self.service.store.commit([(each, None) for each in mixed])
 
@@ -114,13 +121,13 @@ async def test_usage_agrees_while_checkpoints_are_made(books: Books) -> None:
     await books.work(4)
     expected = await books.usage(tenant, KEM, 2)
     for _ in range(15):
-        other = draft(TenantId(uuid4()), KEM, 1)
+        other = new_record(TenantId(uuid4()), KEM, 1)
         await books.service.store.commit([(other, None)])
         _, *heard = await asyncio.gather(
             books.sign(), *(books.usage(tenant, KEM, 2) for _ in range(8))
         )
         assert heard == [expected] * 8
-        more = draft(tenant, KEM, 2)
+        more = new_record(tenant, KEM, 2)
         await books.service.store.commit([(more, None)])
         expected = await books.usage(tenant, KEM, 2)
     assert expected[0] == 4 + 15
@@ -136,9 +143,9 @@ async def test_usage_survives_a_restart(
                 generate = GenerateKey(tenant=tenant, algorithm=KEM, quota=None)
                 await service.execute(generate, ATTRIBUTION)
             books = Books(service, sql, [])
-            await service.store.commit([(draft(tenant, KEM, 1), None)])
+            await service.store.commit([(new_record(tenant, KEM, 1), None)])
             await books.sign()
-            await service.store.commit([(draft(tenant, KEM, 1), None)])
+            await service.store.commit([(new_record(tenant, KEM, 1), None)])
             assert (await books.usage(tenant, KEM, 1))[0] == 2 * run
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
-from pqkeep_keyservice.ledger.records import Draft
+from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.operations.lifecycle import PAGE
-from pqkeep_keyservice.storage.store import Change, KeyStore
+from pqkeep_keyservice.storage.store import KeyringChange, KeyStore
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import Attribution, KeyService, ListKeys, RotateKey
@@ -28,7 +28,7 @@ async def many(store: KeyStore, material: KeyMaterial, tenant: TenantId) -> list
     """Store 1,200 keys, as rotations would have left them; return them in the order of a list."""
     made: list[KeyInfo] = []
     for algorithm, size in SIZES.items():
-        ring = Keyring(tenant, algorithm)
+        keyring = Keyring(tenant, algorithm)
         entries = []
         for number in range(1, size + 1):
             version = KeyVersion(number)
@@ -38,8 +38,8 @@ async def many(store: KeyStore, material: KeyMaterial, tenant: TenantId) -> list
             info = KeyInfo(algorithm, version, status, public_key, created)
             entries.append(KeyEntry(info, sealed))
         full = Keyring(tenant, algorithm, tuple(entries), revision=size)
-        row = Draft(tenant, "p", "rotate-key", algorithm, size, "success", "r", "a", "y")
-        await store.commit([(row, Change(ring, full))])
+        row = NewRecord(tenant, "p", "rotate-key", algorithm, size, "success", "r", "a", "y")
+        await store.commit([(row, KeyringChange(keyring, full))])
         made += [entry.info for entry in entries]
     return made
 

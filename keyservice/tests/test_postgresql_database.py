@@ -17,10 +17,10 @@ from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.keys.keyring import SealedSeed
 from pqkeep_keyservice.keys.sealing import Sealer, place
-from pqkeep_keyservice.ledger.records import Draft
-from pqkeep_keyservice.storage.database import OutOfReachError
+from pqkeep_keyservice.ledger.records import NewRecord
+from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.postgresql import LOCK, PostgresqlDatabase
-from pqkeep_keyservice.storage.store import KeyStore, Verdict
+from pqkeep_keyservice.storage.store import CommitOutcome, KeyStore
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import KeyVersion, TenantId
@@ -48,9 +48,9 @@ TENANT = TenantId(UUID(int=7))
 PASSWORD = "correct-horse"  # noqa: S105 - of a server that is gone when the tests end
 
 
-def row(request_id: str = "request") -> Draft:
+def row(request_id: str = "request") -> NewRecord:
     """Return a record that can be told by its request."""
-    return Draft(TENANT, "p", "rotate-key", KEM, 1, "success", request_id, "a", "y")
+    return NewRecord(TENANT, "p", "rotate-key", KEM, 1, "success", request_id, "a", "y")
 
 
 def one(connection: sa.Connection) -> object:
@@ -94,9 +94,11 @@ async def test_a_server_that_hangs_is_out_of_reach(
 ) -> None:
     """A transaction without an answer is given up; afterwards the next one is answered."""
     with postgres_server.frozen(name):
-        with pytest.raises(OutOfReachError):
+        with pytest.raises(DatabaseUnavailableError):
             await database.write(one)
-        with pytest.raises(OutOfReachError):  # at once: the lock is still the hanging session's
+        with pytest.raises(
+            DatabaseUnavailableError
+        ):  # at once: the lock is still the hanging session's
             await database.write(one)
     await until_back(database, 1)
     assert await database.write(one) == 1
@@ -173,8 +175,8 @@ async def test_work_of_an_earlier_epoch_is_stale(
     await asyncio.to_thread(postgres_server.hang_up, name)
     await until_back(database, 1)
     early, late = log.commit(row("early"), epoch=1), log.commit(row("late"), epoch=2)
-    assert [*await asyncio.gather(early, late)] == [Verdict.STALE, Verdict.DURABLE]
-    assert await store.commit([(row("early"), None)], epoch=1) == [Verdict.STALE]
+    assert [*await asyncio.gather(early, late)] == [CommitOutcome.STALE, CommitOutcome.DURABLE]
+    assert await store.commit([(row("early"), None)], epoch=1) == [CommitOutcome.STALE]
     assert sql("SELECT request_id FROM audit_records") == [("late",)]
 
 
@@ -335,7 +337,7 @@ async def test_a_password_file_open_to_others_is_refused(
 
 async def test_a_server_that_is_not_there_may_come(location: Location) -> None:
     """Where nobody listens the database is out of reach, which is no fault of the settings."""
-    with pytest.raises(OutOfReachError, match=r"127\.0\.0\.1"):
+    with pytest.raises(DatabaseUnavailableError, match=r"127\.0\.0\.1"):
         await PostgresqlDatabase.open("postgresql://pqkeep_keyservice@127.0.0.1:9/pqkeep_keys")
 
 

@@ -11,19 +11,19 @@ import pytest
 
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
-from pqkeep_keyservice.keys.sealing import Sealer, read_root_key, root_key_of
-from pqkeep_keyservice.ledger.records import Draft
+from pqkeep_keyservice.keys.sealing import Sealer, read_root_key, sealing_root_key_id
+from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.root_keys import RootKeyChanger
-from pqkeep_keyservice.storage.store import Change, KeyStore, Verdict
-from pqkeep_protocol.administration import RootKeys, TakeUpRootKeys
+from pqkeep_keyservice.storage.store import CommitOutcome, KeyringChange, KeyStore
+from pqkeep_protocol.administration import ReloadRootKeys, RootKeys
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION, KeyInfo, KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import Attribution, Decrypt, Encrypt, GenerateKey, KeyService
 
 KEM = Algorithm.ML_KEM_768
-TAKE_UP = TakeUpRootKeys(tenant=INSTALLATION)
+TAKE_UP = ReloadRootKeys(tenant=INSTALLATION)
 RENEWED = RootKeys(in_use=(2,), left=0, damaged=0)
 SECONDS = 60.0
 
@@ -89,9 +89,9 @@ async def test_everything_is_sealed_again(  # noqa: PLR0917 - fixtures are argum
         tenant=tenant, algorithm=KEM, version=sealed.version, ciphertext=sealed.ciphertext
     )
     assert (await keys.execute(request, attribution)).plaintext == b"text"
-    ring = await store.load(tenant, KEM)
+    keyring = await store.load(tenant, KEM)
     alone = KeyMaterial(Sealer({2: read_root_key(new_root_key)}))
-    alone.decapsulation_key(tenant, ring.require_active())
+    alone.decapsulation_key(tenant, keyring.require_active())
 
 
 async def test_a_root_key_in_use_cannot_be_left_out(
@@ -140,12 +140,12 @@ async def test_a_key_made_meanwhile_is_not_lost(
     entry = slow_entry(slow, tenant)
     assert entry.active
     assert entry.active.sealed
-    assert root_key_of(entry.active.sealed) == 1
+    assert sealing_root_key_id(entry.active.sealed) == 1
     name(settings, _1=root_key, _2=new_root_key)
     await renew(root_keys)
-    draft = Draft(tenant, "p", "generate-key", KEM, 1, "success", "r", "", "")
-    verdict = await AuditLog(store).commit(draft, Change(Keyring(tenant, KEM), entry))
-    assert verdict is Verdict.STALE
+    new_record = NewRecord(tenant, "p", "generate-key", KEM, 1, "success", "r", "", "")
+    outcome = await AuditLog(store).commit(new_record, KeyringChange(Keyring(tenant, KEM), entry))
+    assert outcome is CommitOutcome.STALE
 
 
 def slow_entry(material: KeyMaterial, tenant: TenantId) -> Keyring:

@@ -12,16 +12,16 @@ from uuid import UUID
 
 import pytest
 
-from pqkeep_keyservice.audit.service import Auditor
+from pqkeep_keyservice.audit.service import AuditService
 from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.dispatch import Dispatcher
 from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
-from pqkeep_keyservice.ledger.records import Draft
+from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.operations.lifecycle import PAGE
 from pqkeep_keyservice.root_keys import RootKeyChanger
 from pqkeep_keyservice.server import Server
-from pqkeep_keyservice.storage.store import Change, KeyStore
+from pqkeep_keyservice.storage.store import KeyringChange, KeyStore
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
 from pqkeep_protocol.audit import SignCheckpoint
 from pqkeep_protocol.codec import (
@@ -116,10 +116,13 @@ def socket_path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def server(
-    dispatcher: Dispatcher, auditor: Auditor, root_keys: RootKeyChanger, socket_path: Path
+    dispatcher: Dispatcher,
+    audit_service: AuditService,
+    root_keys: RootKeyChanger,
+    socket_path: Path,
 ) -> AsyncIterator[Server]:
     """Serve on the socket."""
-    started = Server(dispatcher, auditor, root_keys)
+    started = Server(dispatcher, audit_service, root_keys)
     await started.listen(str(socket_path))
     yield started
     await started.drain(SECONDS)
@@ -343,9 +346,9 @@ async def _put_versions(
         status = KeyStatus.RETIRED if version < count else KeyStatus.ACTIVE
         created = datetime(2026, 1, 1, tzinfo=UTC)
         entries.append(KeyEntry(KeyInfo(algorithm, version, status, public_key, created), sealed))
-    ring = Keyring(TENANT, algorithm, tuple(entries), revision=count)
-    row = Draft(TENANT, "p", "rotate-key", algorithm, None, "success", "r", "a", "y")
-    await store.commit([(row, Change(Keyring(TENANT, algorithm), ring))])
+    keyring = Keyring(TENANT, algorithm, tuple(entries), revision=count)
+    row = NewRecord(TENANT, "p", "rotate-key", algorithm, None, "success", "r", "a", "y")
+    await store.commit([(row, KeyringChange(Keyring(TENANT, algorithm), keyring))])
 
 
 async def test_the_largest_message_crosses_the_socket(connect: Connect) -> None:
@@ -366,9 +369,11 @@ async def test_the_largest_message_crosses_the_socket(connect: Connect) -> None:
     assert getattr(getattr(decrypted, "result", None), "plaintext", None) == text
 
 
-async def test_the_log_s_keys_are_for_the_log(connect: Connect, auditor: Auditor) -> None:
+async def test_the_log_s_keys_are_for_the_log(
+    connect: Connect, audit_service: AuditService
+) -> None:
     """Over the socket nobody uses, changes or lists the keys that checkpoints are signed with."""
-    await auditor.answer(SignCheckpoint(tenant=INSTALLATION, algorithm=Algorithm.ML_DSA_65))
+    await audit_service.answer(SignCheckpoint(tenant=INSTALLATION, algorithm=Algorithm.ML_DSA_65))
     client: Client = await connect()
     signing: dict[str, Any] = {"tenant": INSTALLATION, "algorithm": Algorithm.ML_DSA_65}
     requests: list[AnyRequest] = [
@@ -392,22 +397,25 @@ async def test_a_socket_that_cannot_be_made_is_a_clear_error(
     path: str,
     tmp_path: Path,
     dispatcher: Dispatcher,
-    auditor: Auditor,
+    audit_service: AuditService,
     root_keys: RootKeyChanger,
 ) -> None:
     """A path that is too long, or in no folder, is a ConfigError that names it."""
     with pytest.raises(ConfigError, match=path):
-        await Server(dispatcher, auditor, root_keys).listen(str(tmp_path / path))
+        await Server(dispatcher, audit_service, root_keys).listen(str(tmp_path / path))
 
 
 def test_only_a_socket_gives_way_to_the_socket(
-    socket_path: Path, dispatcher: Dispatcher, auditor: Auditor, root_keys: RootKeyChanger
+    socket_path: Path,
+    dispatcher: Dispatcher,
+    audit_service: AuditService,
+    root_keys: RootKeyChanger,
 ) -> None:
     """A file at the socket's path, such as the database, is not deleted to make room."""
     socket_path.write_bytes(b"something precious")
 
     async def listen() -> None:
-        server = Server(dispatcher, auditor, root_keys)
+        server = Server(dispatcher, audit_service, root_keys)
         try:
             await server.listen(str(socket_path))
         finally:

@@ -17,10 +17,10 @@ from alembic.migration import MigrationContext
 from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring, SealedSeed
 from pqkeep_keyservice.ledger import schema as ledger
-from pqkeep_keyservice.ledger.records import Draft, Row
+from pqkeep_keyservice.ledger.records import NewRecord, Row
 from pqkeep_keyservice.storage import schema as keys
 from pqkeep_keyservice.storage.database import Database
-from pqkeep_keyservice.storage.store import Change, KeyStore, Verdict
+from pqkeep_keyservice.storage.store import CommitOutcome, KeyringChange, KeyStore
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
 
@@ -39,56 +39,58 @@ def _is_in_schema(_: object, name: str | None, *__: object) -> bool:
     return name not in {"one_active_key", "one_event"}  # partial indices, in the migrations only
 
 
-def row(request_id: str = "request") -> Draft:
+def row(request_id: str = "request") -> NewRecord:
     """Return a record that can be told by its request."""
-    return Draft(TENANT, "p", "rotate-key", KEM, 1, "success", request_id, "a", "y")
+    return NewRecord(TENANT, "p", "rotate-key", KEM, 1, "success", request_id, "a", "y")
 
 
-def new_entry(ring: Keyring) -> KeyEntry:
+def new_entry(keyring: Keyring) -> KeyEntry:
     """Return an entry with which a ring can go on."""
-    version = ring.next_version
-    info = KeyInfo(ring.algorithm, version, KeyStatus.ACTIVE, b"public %d" % version, CREATED)
+    version = keyring.next_version
+    info = KeyInfo(keyring.algorithm, version, KeyStatus.ACTIVE, b"public %d" % version, CREATED)
     return KeyEntry(info, SealedSeed(b"sealed %d" % version))
 
 
-def generated(ring: Keyring) -> Keyring:
+def generated(keyring: Keyring) -> Keyring:
     """Return the ring with a first key."""
-    return ring.with_first(new_entry(ring))
+    return keyring.with_first(new_entry(keyring))
 
 
-def rotated(ring: Keyring) -> Keyring:
+def rotated(keyring: Keyring) -> Keyring:
     """Return the ring with its active key rotated."""
-    return ring.with_rotated(new_entry(ring))
+    return keyring.with_rotated(new_entry(keyring))
 
 
-async def put(store: KeyStore, old: Keyring, new: Keyring, quota: int | None = None) -> Verdict:
+async def put(
+    store: KeyStore, old: Keyring, new: Keyring, quota: int | None = None
+) -> CommitOutcome:
     """Commit one change with its record."""
-    (verdict,) = await store.commit([(row(), Change(old, new, quota))])
-    return verdict
+    (outcome,) = await store.commit([(row(), KeyringChange(old, new, quota))])
+    return outcome
 
 
 async def test_a_keyring_of_every_status_comes_back_after_a_restart(
     location: Location, tenant: TenantId
 ) -> None:
     """Versions, statuses, seeds, public keys, times to the microsecond and revision are kept."""
-    ring = Keyring(tenant, KEM)
+    keyring = Keyring(tenant, KEM)
     database = await location.open()
     store = KeyStore(database)
     for change in (
         generated,
         rotated,
         rotated,
-        lambda ring: ring.with_archived(KeyVersion(1)),
+        lambda keyring: keyring.with_archived(KeyVersion(1)),
     ):
-        new = change(ring)
-        assert await put(store, ring, new) is Verdict.DURABLE
-        ring = new
-    assert await store.load(tenant, KEM) == ring
+        new = change(keyring)
+        assert await put(store, keyring, new) is CommitOutcome.DURABLE
+        keyring = new
+    assert await store.load(tenant, KEM) == keyring
     await database.close()
-    statuses = [entry.info.status for entry in ring.entries]
+    statuses = [entry.info.status for entry in keyring.entries]
     assert statuses == [KeyStatus.ARCHIVED, KeyStatus.RETIRED, KeyStatus.ACTIVE]
     database = await location.open()
-    assert await KeyStore(database).load(tenant, KEM) == ring
+    assert await KeyStore(database).load(tenant, KEM) == keyring
     await database.close()
 
 
@@ -113,9 +115,9 @@ async def test_a_stale_change_writes_nothing(
         old = first
     new = rotated(old) if size else generated(old)
     rows = sql("SELECT count(*) FROM audit_records")
-    assert await put(store, old, new) is Verdict.DURABLE
-    (late,) = await store.commit([(row("late"), Change(old, new))])
-    assert late is Verdict.STALE
+    assert await put(store, old, new) is CommitOutcome.DURABLE
+    (late,) = await store.commit([(row("late"), KeyringChange(old, new))])
+    assert late is CommitOutcome.STALE
     assert await store.load(tenant, KEM) == new
     assert sql("SELECT count(*) FROM audit_records") == [(rows[0][0] + 1,)]
     assert sql("SELECT count(*) FROM audit_records WHERE request_id = 'late'") == [(0,)]
@@ -126,11 +128,16 @@ async def test_one_batch_decides_entry_by_entry(
 ) -> None:
     """In one transaction the first of two rivals wins, and the records beside them are kept."""
     old = Keyring(tenant, KEM)
-    change = Change(old, generated(old))
-    verdicts = await store.commit(
+    change = KeyringChange(old, generated(old))
+    outcomes = await store.commit(
         [(row("a"), None), (row("b"), change), (row("c"), change), (row("d"), None)]
     )
-    assert verdicts == [Verdict.DURABLE, Verdict.DURABLE, Verdict.STALE, Verdict.DURABLE]
+    assert outcomes == [
+        CommitOutcome.DURABLE,
+        CommitOutcome.DURABLE,
+        CommitOutcome.STALE,
+        CommitOutcome.DURABLE,
+    ]
     recorded = sql("SELECT request_id FROM audit_records ORDER BY id")
     assert recorded == [("a",), ("b",), ("d",)]
 
@@ -140,24 +147,24 @@ async def test_the_quota_counts_active_keys_of_all_algorithms(
 ) -> None:
     """The last key within the quota is made, the next is not and leaves no record; others go on."""
     kem, signature = Keyring(tenant, KEM), Keyring(tenant, SIGNATURE)
-    assert await put(store, kem, generated(kem), quota=1) is Verdict.DURABLE
-    assert await put(store, signature, generated(signature), quota=1) is Verdict.QUOTA_REACHED
+    assert await put(store, kem, generated(kem), quota=1) is CommitOutcome.DURABLE
+    assert await put(store, signature, generated(signature), quota=1) is CommitOutcome.QUOTA_REACHED
     assert await store.load(tenant, SIGNATURE) == signature
     assert sql("SELECT count(*) FROM audit_records") == [(1,)]
 
     other = Keyring(TenantId(uuid4()), SIGNATURE)
-    assert await put(store, other, generated(other), quota=1) is Verdict.DURABLE
+    assert await put(store, other, generated(other), quota=1) is CommitOutcome.DURABLE
     retired = generated(kem).with_retired(KeyVersion(1))
-    assert await put(store, generated(kem), retired) is Verdict.DURABLE
-    assert await put(store, signature, generated(signature), quota=1) is Verdict.DURABLE
+    assert await put(store, generated(kem), retired) is CommitOutcome.DURABLE
+    assert await put(store, signature, generated(signature), quota=1) is CommitOutcome.DURABLE
 
 
 async def test_two_active_keys_cannot_be_stored(
     store: KeyStore, tenant: TenantId, sql: Sql
 ) -> None:
     """The database itself refuses a second active key, and lets any number of others be."""
-    ring = Keyring(tenant, KEM)
-    await put(store, ring, generated(ring))
+    keyring = Keyring(tenant, KEM)
+    await put(store, keyring, generated(keyring))
     copy = (
         "INSERT INTO keys SELECT tenant_id, algorithm, version + ?, ?, public_key, sealed_seed,"
         " created_at_us FROM keys WHERE version = 1"
@@ -174,7 +181,7 @@ async def test_a_change_of_a_keyring_that_is_not_there_is_stale(
     """A ring that storage never saw cannot be replaced, and nothing of it is written."""
     absent = Keyring(tenant, KEM)
     forged = Keyring(tenant, KEM, (), revision=7)
-    assert await put(store, forged, generated(forged)) is Verdict.STALE
+    assert await put(store, forged, generated(forged)) is CommitOutcome.STALE
     assert await store.load(tenant, KEM) == absent
 
 
@@ -196,8 +203,8 @@ async def test_no_sealed_seed_is_visible_to_the_audit_log(
     store: KeyStore, tenant: TenantId, sql: Sql
 ) -> None:
     """A change's record holds what its row says, and nothing of the keyring."""
-    ring = Keyring(tenant, KEM)
-    await put(store, ring, generated(ring))
+    keyring = Keyring(tenant, KEM)
+    await put(store, keyring, generated(keyring))
     ((*columns,),) = sql("SELECT * FROM audit_records")
     kept = Row(*columns)
     assert (kept.id, kept.tenant_id, kept.number) == (1, str(TENANT), 1)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from msgspec import Struct, structs
 
-from pqkeep_protocol.administration import RootKeys, TakeUpRootKeys
+from pqkeep_protocol.administration import ReloadRootKeys, RootKeys
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import AnyAuditRequest, AnyAuditResult, Digest
 from pqkeep_protocol.codec import (
@@ -108,7 +108,7 @@ _TO_KEY_SERVICE: list[SearchStrategy[AnyFrame]] = [
             attribution=_attributions,
             request=_of(kind),
         )
-        for kind in get_args(AnyRequest | AnyAuditRequest | TakeUpRootKeys)
+        for kind in get_args(AnyRequest | AnyAuditRequest | ReloadRootKeys)
     ),
     st.builds(Ping, id=_ids),
 ]

@@ -22,7 +22,7 @@ from pqkeep_keyservice.ledger.merkle import (
     inclusion_proof,
     leaf_hash,
 )
-from pqkeep_keyservice.ledger.records import Record, instant
+from pqkeep_keyservice.ledger.records import Record, iso_timestamp
 
 LOG_ID = UUID(int=7, version=4)
 TENANT = str(UUID(int=1, version=4))
@@ -55,7 +55,7 @@ class Log:
             "log_id": str(LOG_ID),
             "size": size,
             "root": b64(root),
-            "at": instant(AT_US),
+            "at": iso_timestamp(AT_US),
             "algorithm": "Dilithium3",
             "key_version": 1,
             "signature": b64(KEY.sign(signed_text(LOG_ID, size, root, AT_US), CONTEXT)),
@@ -70,7 +70,7 @@ class Log:
             "log_id": str(LOG_ID),
             "tenant_id": tenant,
             "size": size,
-            "exported_at": instant(AT_US),
+            "exported_at": iso_timestamp(AT_US),
         }
         public_key = b64(KEY.public_key().public_bytes_raw())
         key = {"algorithm": "Dilithium3", "key_version": 1, "public_key": public_key}
@@ -106,7 +106,7 @@ def _record(number: int, text: str) -> Record:
         outcome="success",
         policy=text,
         principal=text,
-        recorded_at=instant(AT_US),
+        recorded_at=iso_timestamp(AT_US),
         request_id=text,
         source_address="",
         tenant_id=TENANT,

@@ -24,7 +24,7 @@ import pytest
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_gateway.storage.database import open_database
-from pqkeep_protocol.administration import RootKeys, TakeUpRootKeys
+from pqkeep_protocol.administration import ReloadRootKeys, RootKeys
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import SignCheckpoint
 from pqkeep_protocol.codec import TO_GATEWAY, Answer, Call, FrameDecoder, encode
@@ -305,7 +305,7 @@ def test_a_change_of_a_key_is_whole(
 
 def take_up(layout: Layout) -> RootKeys:
     """Have the key service read its settings."""
-    answer: RootKeys = ask(layout, TakeUpRootKeys(tenant=INSTALLATION))
+    answer: RootKeys = ask(layout, ReloadRootKeys(tenant=INSTALLATION))
     return answer
 
 

@@ -23,7 +23,7 @@ from pqkeep_keyservice.crypto.slhdsa import SETS
 from pqkeep_keyservice.dispatch import Dispatcher
 from pqkeep_keyservice.keys.sealing import Sealer, read_root_key
 from pqkeep_keyservice.live.key_material import KeyMaterial
-from pqkeep_keyservice.live.keyring_cache import Keyrings
+from pqkeep_keyservice.live.keyring_cache import KeyringCache
 from pqkeep_keyservice.live.resources import Resources
 from pqkeep_keyservice.live.slhdsa_process import Setup, SlhDsaProcesses
 from pqkeep_keyservice.live.workers import Threads
@@ -89,7 +89,7 @@ def _serve(path: Path) -> Iterator[Outcomes]:
     slh_dsa = SlhDsaProcesses(Setup(((1, str(root_key)),), "pqcrypto", None))
     threads = Threads()
     resources = Resources(material, threads, slh_dsa)
-    dispatcher = Dispatcher(Keyrings(store), resources, AuditLog(store))
+    dispatcher = Dispatcher(KeyringCache(store), resources, AuditLog(store))
     attribution = Attribution("request-1", "api-key:3", "192.0.2.7", "plan-allows")
 
     async def outcome(request: AnyRequest) -> Outcome:

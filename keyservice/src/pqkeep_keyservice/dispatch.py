@@ -6,11 +6,11 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import assert_never
 
 from pqkeep_keyservice.audit.log import AuditLog
-from pqkeep_keyservice.audit.record import SUCCESS, record
+from pqkeep_keyservice.audit.record import SUCCESS, operation_record
 from pqkeep_keyservice.keys.keyring import Keyring
 from pqkeep_keyservice.keys.sealing import DamagedKeyError
-from pqkeep_keyservice.ledger.records import Draft
-from pqkeep_keyservice.live.keyring_cache import Keyrings
+from pqkeep_keyservice.ledger.records import NewRecord
+from pqkeep_keyservice.live.keyring_cache import KeyringCache
 from pqkeep_keyservice.live.keyring_locks import KeyringLocks
 from pqkeep_keyservice.live.resources import Resources
 from pqkeep_keyservice.operations import (
@@ -21,10 +21,10 @@ from pqkeep_keyservice.operations import (
     signing,
     wrapping,
 )
-from pqkeep_keyservice.operations.done import Done
-from pqkeep_keyservice.storage.database import OutOfReachError
-from pqkeep_keyservice.storage.idempotency import Earlier
-from pqkeep_keyservice.storage.store import Change, Verdict
+from pqkeep_keyservice.operations.result import OperationResult
+from pqkeep_keyservice.storage.database import DatabaseUnavailableError
+from pqkeep_keyservice.storage.idempotency import IdempotencyRecord
+from pqkeep_keyservice.storage.store import CommitOutcome, KeyringChange
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.messages import (
@@ -61,9 +61,9 @@ def _require_time(deadline: float) -> None:
 class Dispatcher:
     """Answers requests: the work, then its audit record, then the answer."""
 
-    def __init__(self, rings: Keyrings, resources: Resources, log: AuditLog) -> None:
+    def __init__(self, keyrings: KeyringCache, resources: Resources, log: AuditLog) -> None:
         """Hold what the operations need."""
-        self._rings = rings
+        self._keyrings = keyrings
         self._resources = resources
         self._log = log
         self._turns = KeyringLocks()
@@ -76,7 +76,7 @@ class Dispatcher:
         The deadline is in the event loop's time. Work that is late is given up before its change
         is committed, never after.
         """
-        epoch = self._rings.epoch
+        epoch = self._keyrings.epoch
         try:
             async with self._turn(request, deadline):
                 return await self._until_done(request, attribution, deadline)
@@ -85,14 +85,14 @@ class Dispatcher:
         except DamagedKeyError:
             _LOG.error("%s met a damaged key of tenant %s", request.operation, request.tenant)
             kind = ErrorKind.UNAVAILABLE
-        except OutOfReachError:
+        except DatabaseUnavailableError:
             raise KeyServiceError(ErrorKind.UNAVAILABLE) from None  # nothing can be recorded
         except Exception:  # noqa: BLE001 - a fault of ours is an answer too, and is recorded
             _LOG.exception("%s failed", request.operation)
             kind = ErrorKind.INTERNAL
         version = getattr(request, "version", None)
-        row = record(request, attribution, version, kind)
-        if await self._log.commit(row, epoch=epoch) is not Verdict.DURABLE:
+        row = operation_record(request, attribution, version, kind)
+        if await self._log.commit(row, epoch=epoch) is not CommitOutcome.DURABLE:
             kind = ErrorKind.UNAVAILABLE  # the keys may be others by now, and the answer too
         raise KeyServiceError(kind)
 
@@ -101,91 +101,97 @@ class Dispatcher:
     ) -> AnyResult:
         while True:
             _require_time(deadline)
-            epoch = self._rings.epoch
+            epoch = self._keyrings.epoch
             done = await self._answer(request, deadline)
             _require_time(deadline)
-            draft = record(request, attribution, done.version, SUCCESS)
+            new_record = operation_record(request, attribution, done.version, SUCCESS)
             if done.change is None:
-                is_recorded = await self._log.commit(draft, epoch=epoch) is Verdict.DURABLE
+                is_recorded = (
+                    await self._log.commit(new_record, epoch=epoch) is CommitOutcome.DURABLE
+                )
             else:
-                is_recorded = await self._is_changed(draft, done.change, epoch)
+                is_recorded = await self._is_changed(new_record, done.change, epoch)
             if is_recorded:
                 return done.result
 
-    async def _is_changed(self, draft: Draft, change: Change, epoch: int) -> bool:
+    async def _is_changed(self, new_record: NewRecord, change: KeyringChange, epoch: int) -> bool:
         """Make a change durable with its record; return False where another change came first."""
         if change.destroys_a_seed and not await self._log.scrub():
             # Somebody reads the file, so a copy would stay: change nothing, and say so.
             raise KeyServiceError(ErrorKind.UNAVAILABLE)
-        self._rings.forget(change.old)  # whatever becomes of the commit, ask the database
-        match await self._log.commit(draft, change, epoch):
-            case Verdict.DURABLE:
-                self._rings.put(change.new, epoch)
+        self._keyrings.forget(change.old)  # whatever becomes of the commit, ask the database
+        match await self._log.commit(new_record, change, epoch):
+            case CommitOutcome.DURABLE:
+                self._keyrings.put(change.new, epoch)
                 if change.destroys_a_seed:
                     await self._destroy(change.new)
                 return True
-            case Verdict.QUOTA_REACHED:
+            case CommitOutcome.QUOTA_REACHED:
                 raise KeyServiceError(ErrorKind.KEY_QUOTA_REACHED)
-            case Verdict.STALE:
+            case CommitOutcome.STALE:
                 return False
 
-    async def _earlier(self, request: GenerateKey | RotateKey) -> Earlier | None:
+    async def _find_idempotency_record(
+        self, request: GenerateKey | RotateKey
+    ) -> IdempotencyRecord | None:
         """Return what the request's Idempotency-Key was used for, if it was."""
         if request.idempotency is None:
             return None
-        return await self._log.find_earlier(request.tenant, request.idempotency)
+        return await self._log.find_idempotency_record(request.tenant, request.idempotency)
 
     def _turn(self, request: AnyRequest, deadline: float) -> AbstractAsyncContextManager[None]:
         if not isinstance(request, GenerateKey | RotateKey | RetireKey | ArchiveKey):
             return nullcontext()
         return self._turns.turn(request.tenant, request.algorithm, deadline)
 
-    async def _destroy(self, ring: Keyring) -> None:
+    async def _destroy(self, keyring: Keyring) -> None:
         """Leave no copy of an archived seed, in memory or on disk."""
-        for entry in ring.entries:
+        for entry in keyring.entries:
             if entry.sealed is None:
-                self._resources.material.forget(ring.tenant, entry)
+                self._resources.material.forget(keyring.tenant, entry)
         if not await self._log.scrub():
             _LOG.error("an archived key's seed is still in the write-ahead log; trying again soon")
 
     async def _answer(  # noqa: C901, PLR0911, PLR0912 - one flat table, checked by assert_never
         self, request: AnyRequest, deadline: float
-    ) -> Done:
+    ) -> OperationResult:
         if isinstance(request, ListKeys):
             wanted = Algorithm if request.algorithm is None else (request.algorithm,)
-            rings = [await self._rings.get(request.tenant, algorithm) for algorithm in wanted]
-            return lifecycle.list_(request, rings, self._resources.material)
+            keyrings = [await self._keyrings.get(request.tenant, algorithm) for algorithm in wanted]
+            return lifecycle.list_(request, keyrings, self._resources.material)
 
         if request.operation not in ALGORITHMS[request.algorithm].operations:
             raise KeyServiceError(ErrorKind.UNSUPPORTED)
-        ring = await self._rings.get(request.tenant, request.algorithm)
+        keyring = await self._keyrings.get(request.tenant, request.algorithm)
         material = self._resources.material
         match request:
             case Encrypt():
-                return encryption.encrypt(request, ring, material)
+                return encryption.encrypt(request, keyring, material)
             case Decrypt() | Unwrap():
-                return await mismatch.open_(request, ring, self._rings.get, material)
+                return await mismatch.open_(request, keyring, self._keyrings.get, material)
             case Encapsulate():
-                return encapsulation.encapsulate(request, ring, material)
+                return encapsulation.encapsulate(request, keyring, material)
             case Decapsulate():
-                return encapsulation.decapsulate(request, ring, material)
+                return encapsulation.decapsulate(request, keyring, material)
             case Wrap():
-                return wrapping.wrap(request, ring, material)
+                return wrapping.wrap(request, keyring, material)
             case Sign() | SignHash():
-                return await signing.sign(request, ring, self._resources, deadline)
+                return await signing.sign(request, keyring, self._resources, deadline)
             case Verify() | VerifyHash():
-                return await signing.verify(request, ring, self._resources, deadline)
-            case GenerateKey() | RotateKey() if earlier := await self._earlier(request):
-                return lifecycle.repeat(request, ring, earlier, material)
+                return await signing.verify(request, keyring, self._resources, deadline)
+            case GenerateKey() | RotateKey() if previous := await self._find_idempotency_record(
+                request
+            ):
+                return lifecycle.repeat(request, keyring, previous, material)
             case GenerateKey():
-                return await lifecycle.generate(request, ring, self._resources, deadline)
+                return await lifecycle.generate(request, keyring, self._resources, deadline)
             case RotateKey():
-                return await lifecycle.rotate(request, ring, self._resources, deadline)
+                return await lifecycle.rotate(request, keyring, self._resources, deadline)
             case RetireKey():
-                return lifecycle.retire(request, ring, material)
+                return lifecycle.retire(request, keyring, material)
             case ArchiveKey():
-                return lifecycle.archive(request, ring, material)
+                return lifecycle.archive(request, keyring, material)
             case GetKey() | GetActiveKey():
-                return lifecycle.get(request, ring, material)
+                return lifecycle.get(request, keyring, material)
             case _:
                 assert_never(request)

@@ -30,7 +30,7 @@ def harden() -> bool:
     return True
 
 
-def die_with(parent: int) -> None:
+def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when its parent is gone; end now if it is gone already."""
     _check(_LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
     if os.getppid() != parent:

@@ -17,19 +17,19 @@ import uvloop
 from pqkeep_keyservice import config, hardening
 from pqkeep_keyservice.audit.checkpoint_signer import CheckpointSigner
 from pqkeep_keyservice.audit.log import AuditLog
-from pqkeep_keyservice.audit.service import Auditor
+from pqkeep_keyservice.audit.service import AuditService
 from pqkeep_keyservice.config import Config, ConfigError
 from pqkeep_keyservice.crypto import selftest
 from pqkeep_keyservice.dispatch import Dispatcher
 from pqkeep_keyservice.keys.sealing import read_sealer
 from pqkeep_keyservice.live.key_material import KeyMaterial
-from pqkeep_keyservice.live.keyring_cache import Keyrings
+from pqkeep_keyservice.live.keyring_cache import KeyringCache
 from pqkeep_keyservice.live.resources import Resources
 from pqkeep_keyservice.live.slhdsa_process import SlhDsaProcesses, implementation
 from pqkeep_keyservice.live.workers import Threads
 from pqkeep_keyservice.root_keys import RootKeyChanger, setup_of
 from pqkeep_keyservice.server import Server
-from pqkeep_keyservice.storage.database import Database, OutOfReachError
+from pqkeep_keyservice.storage.database import Database, DatabaseUnavailableError
 from pqkeep_keyservice.storage.postgresql import PostgresqlDatabase
 from pqkeep_keyservice.storage.sqlite import SqliteDatabase
 from pqkeep_keyservice.storage.store import KeyStore
@@ -58,7 +58,7 @@ def main() -> int:
     except ConfigError as error:
         _LOG.critical("%s", error)
         return os.EX_CONFIG
-    except OutOfReachError as error:
+    except DatabaseUnavailableError as error:
         _LOG.critical("%s", error)
         return os.EX_TEMPFAIL
     except selftest.SelfTestError as error:
@@ -80,13 +80,13 @@ async def serve(settings: Config, file: Path) -> None:
     store = KeyStore(database)
     await store.check(sealer)
     resources = Resources(KeyMaterial(sealer), Threads(), SlhDsaProcesses(setup))
-    rings, log = Keyrings(store), AuditLog(store)
-    dispatcher = Dispatcher(rings, resources, log)
-    checkpoint_signer = CheckpointSigner(dispatcher.execute, rings, resources, store)
+    keyrings, log = KeyringCache(store), AuditLog(store)
+    dispatcher = Dispatcher(keyrings, resources, log)
+    checkpoint_signer = CheckpointSigner(dispatcher.execute, keyrings, resources, store)
     await checkpoint_signer.check()
-    root_keys = RootKeyChanger(file, sealer, store, rings, resources, log)
+    root_keys = RootKeyChanger(file, sealer, store, keyrings, resources, log)
     await root_keys.begin()
-    server = Server(dispatcher, Auditor(store, rings, log, checkpoint_signer), root_keys)
+    server = Server(dispatcher, AuditService(store, keyrings, log, checkpoint_signer), root_keys)
     gc.collect()
     gc.freeze()  # what is here now stays: collections need not look at it again
     await server.listen(settings.socket)
@@ -112,7 +112,7 @@ async def serve(settings: Config, file: Path) -> None:
 
 
 async def open_database(settings: Config) -> Database:
-    """Open the database, whichever it is. Raises ConfigError and OutOfReachError."""
+    """Open the database, whichever it is. Raises ConfigError and DatabaseUnavailableError."""
     if settings.database.startswith(config.POSTGRESQL):
         return await PostgresqlDatabase.open(settings.database, settings.database_password_file)
     return SqliteDatabase(settings.database)

@@ -15,23 +15,23 @@ from pqkeep_keyservice import config
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.audit.record import SUCCESS
 from pqkeep_keyservice.config import Config, ConfigError
-from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer, read_sealer, root_key_of
-from pqkeep_keyservice.ledger.records import Draft
-from pqkeep_keyservice.live.keyring_cache import Keyrings
+from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer, read_sealer, sealing_root_key_id
+from pqkeep_keyservice.ledger.records import NewRecord
+from pqkeep_keyservice.live.keyring_cache import KeyringCache
 from pqkeep_keyservice.live.resources import Resources
 from pqkeep_keyservice.live.slhdsa_process import Setup
-from pqkeep_keyservice.storage.database import OutOfReachError
+from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.store import (
-    Change,
+    CommitOutcome,
+    KeyringChange,
     KeyStore,
     RootKeyAdded,
     RootKeysDropped,
-    Verdict,
-    count_sealed_otherwise,
+    count_keys_to_reseal,
+    list_keyrings_to_reseal,
     require_root_keys,
-    sealed_otherwise,
 )
-from pqkeep_protocol.administration import RootKeys, TakeUpRootKeys
+from pqkeep_protocol.administration import ReloadRootKeys, RootKeys
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION, TenantId
@@ -60,7 +60,7 @@ class RootKeyChanger:
         settings: Path,
         sealer: Sealer,
         store: KeyStore,
-        rings: Keyrings,
+        keyrings: KeyringCache,
         resources: Resources,
         log: AuditLog,
     ) -> None:
@@ -68,14 +68,14 @@ class RootKeyChanger:
         self._settings = settings
         self._sealer = sealer
         self._store = store
-        self._rings = rings
+        self._keyrings = keyrings
         self._resources = resources
         self._log = log
         self._turn = asyncio.Lock()
         self._wanted = asyncio.Event()
         self._damaged = 0
 
-    async def answer(self, _: TakeUpRootKeys) -> RootKeys:
+    async def answer(self, _: ReloadRootKeys) -> RootKeys:
         """Take up what the settings name now, and tell how far things are."""
         try:
             settings = config.read(self._settings)
@@ -83,11 +83,11 @@ class RootKeyChanger:
             async with self._turn:
                 await self._take_up(sealer, setup_of(settings))
             in_use = tuple(sorted(await self._store.root_keys()))
-            left = await self._store.query(count_sealed_otherwise, self._sealer.newest)
+            left = await self._store.query(count_keys_to_reseal, self._sealer.newest)
         except ConfigError as error:
             _LOG.error("the root keys stay as they are: %s", error)
             raise KeyServiceError(ErrorKind.UNAVAILABLE) from None
-        except OutOfReachError:
+        except DatabaseUnavailableError:
             raise KeyServiceError(ErrorKind.UNAVAILABLE) from None
         return RootKeys(in_use=in_use, left=left, damaged=min(left, self._damaged))
 
@@ -103,8 +103,8 @@ class RootKeyChanger:
             await self._wanted.wait()
             self._wanted.clear()
             try:
-                is_over = await self._seal_all_again()
-            except (KeyServiceError, OutOfReachError):
+                is_over = await self._reseal_all()
+            except (KeyServiceError, DatabaseUnavailableError):
                 is_over = False
             except Exception:  # noqa: BLE001 - it is tried again, and the command says what is left
                 _LOG.exception("private keys could not be sealed again")
@@ -131,54 +131,59 @@ class RootKeyChanger:
 
     async def _note(self, sealer: Sealer) -> None:
         added = RootKeyAdded(sealer.newest, sealer.check_value(sealer.newest))
-        draft = _draft(OPERATOR, sealer.newest, None, BEGUN)
-        await self._log.commit(draft, added)
+        new_record = _record(OPERATOR, sealer.newest, None, BEGUN)
+        await self._log.commit(new_record, added)
         _LOG.info("root key %d seals from now on", sealer.newest)
 
-    async def _seal_all_again(self) -> bool:
+    async def _reseal_all(self) -> bool:
         """Return whether there is nothing left under an older root key."""
         newest = self._sealer.newest
         if set(await self._store.root_keys()) == {newest}:
             return True
         after, damaged = None, 0
-        while some := await self._store.query(sealed_otherwise, newest, after, AT_ONCE):
-            outcomes = await asyncio.gather(*(self._seal_again(*name) for name in some))
+        while some := await self._store.query(list_keyrings_to_reseal, newest, after, AT_ONCE):
+            outcomes = await asyncio.gather(*(self._reseal_keyring(*name) for name in some))
             damaged += sum(outcomes)
             after = some[-1]
         self._damaged = damaged
-        draft = _draft(KEY_SERVICE, newest, None, COMPLETED)
-        if await self._log.commit(draft, RootKeysDropped(newest)) is not Verdict.DURABLE:
+        new_record = _record(KEY_SERVICE, newest, None, COMPLETED)
+        if await self._log.commit(new_record, RootKeysDropped(newest)) is not CommitOutcome.DURABLE:
             return False
         await self._log.scrub()
         _LOG.info("every private key is sealed under root key %d", newest)
         return True
 
-    async def _seal_again(self, tenant: TenantId, algorithm: Algorithm) -> int:
+    async def _reseal_keyring(self, tenant: TenantId, algorithm: Algorithm) -> int:
         """Seal a keyring's seeds again; return how many could not be unsealed."""
         newest = self._sealer.newest
         while True:
-            epoch = self._rings.epoch
-            ring = await self._rings.get(tenant, algorithm)
+            epoch = self._keyrings.epoch
+            keyring = await self._keyrings.get(tenant, algorithm)
             sealed, damaged = {}, 0
-            for entry in ring.entries:
-                if entry.sealed is None or root_key_of(entry.sealed) == newest:
+            for entry in keyring.entries:
+                if entry.sealed is None or sealing_root_key_id(entry.sealed) == newest:
                     continue
                 try:
-                    sealed[entry.info.version] = self._resources.material.seal_again(tenant, entry)
+                    sealed[entry.info.version] = self._resources.material.reseal(tenant, entry)
                 except DamagedKeyError:
                     damaged += 1
             if not sealed:
                 return damaged
-            new = ring.with_sealed_again(sealed)
-            draft = _draft(KEY_SERVICE, newest, algorithm, SUCCESS)
-            self._rings.forget(ring)
-            if await self._log.commit(draft, Change(ring, new), epoch) is Verdict.DURABLE:
-                self._rings.put(new, epoch)
+            new = keyring.with_resealed(sealed)
+            new_record = _record(KEY_SERVICE, newest, algorithm, SUCCESS)
+            self._keyrings.forget(keyring)
+            if (
+                await self._log.commit(new_record, KeyringChange(keyring, new), epoch)
+                is CommitOutcome.DURABLE
+            ):
+                self._keyrings.put(new, epoch)
                 return damaged
 
 
-def _draft(principal: str, root_key_id: int, algorithm: Algorithm | None, outcome: str) -> Draft:
-    return Draft(
+def _record(
+    principal: str, root_key_id: int, algorithm: Algorithm | None, outcome: str
+) -> NewRecord:
+    return NewRecord(
         tenant=INSTALLATION,
         principal=principal,
         operation=OPERATION,

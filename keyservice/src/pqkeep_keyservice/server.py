@@ -12,11 +12,11 @@ import struct
 from contextlib import suppress
 from pathlib import Path
 
-from pqkeep_keyservice.audit.service import Auditor
+from pqkeep_keyservice.audit.service import AuditService
 from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.dispatch import Dispatcher
 from pqkeep_keyservice.root_keys import RootKeyChanger
-from pqkeep_protocol.administration import RootKeys, TakeUpRootKeys
+from pqkeep_protocol.administration import ReloadRootKeys, RootKeys
 from pqkeep_protocol.audit import AnyAuditResult
 from pqkeep_protocol.codec import (
     MAX_IN_FLIGHT,
@@ -44,10 +44,12 @@ _UCRED = struct.Struct("3i")  # pid, uid, gid; see unix(7), SO_PEERCRED
 class Server:
     """Answers calls until it is told to drain."""
 
-    def __init__(self, dispatcher: Dispatcher, auditor: Auditor, root_keys: RootKeyChanger) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, audit_service: AuditService, root_keys: RootKeyChanger
+    ) -> None:
         """Answer by a dispatcher, and what is not about keys by those who know."""
         self._dispatcher = dispatcher
-        self._auditor = auditor
+        self._audit_service = audit_service
         self._root_keys = root_keys
         self._connections: set[FramedConnection[ToKeyService]] = set()
         self._calls: set[asyncio.Task[None]] = set()
@@ -121,10 +123,10 @@ class Server:
 
     async def _result(self, call: Call, deadline: float) -> AnyResult | AnyAuditResult | RootKeys:
         request = call.request
-        if isinstance(request, TakeUpRootKeys):
+        if isinstance(request, ReloadRootKeys):
             return await self._root_keys.answer(request)
         if not isinstance(request, KeyRequest):
-            return await self._auditor.answer(request)
+            return await self._audit_service.answer(request)
         if request.tenant == INSTALLATION:  # its keys are for the log alone
             raise KeyServiceError(ErrorKind.KEY_NOT_FOUND)
         return await self._dispatcher.execute(request, call.attribution, deadline)

@@ -20,7 +20,7 @@ class RootKeys(Result, frozen=True, kw_only=True, tag="root-keys"):
     """Those of them that could not be unsealed."""
 
 
-class TakeUpRootKeys(Request[RootKeys], frozen=True, kw_only=True, tag="take-up-root-keys"):
+class ReloadRootKeys(Request[RootKeys], frozen=True, kw_only=True, tag="take-up-root-keys"):
     """Read the settings again, and use the root keys they name.
 
     The tenant is INSTALLATION. Errors: UNAVAILABLE if they do not fit; the key service's log says

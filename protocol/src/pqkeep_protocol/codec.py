@@ -10,7 +10,7 @@ from typing import Generic, TypeVar, get_args
 import msgspec
 from msgspec import Struct
 
-from pqkeep_protocol.administration import RootKeys, TakeUpRootKeys
+from pqkeep_protocol.administration import ReloadRootKeys, RootKeys
 from pqkeep_protocol.audit import AnyAuditRequest, AnyAuditResult
 from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.messages import AnyRequest, AnyResult, Attribution, Result
@@ -36,7 +36,7 @@ class Call(Struct, frozen=True, array_like=True, tag="call"):
     timeout_ms: int
     """Time left. Relative, so that the two machines' clocks need not agree."""
     attribution: Attribution
-    request: AnyRequest | AnyAuditRequest | TakeUpRootKeys
+    request: AnyRequest | AnyAuditRequest | ReloadRootKeys
 
 
 class Ping(Struct, frozen=True, array_like=True, tag="ping"):
@@ -67,7 +67,7 @@ class Pong(Struct, frozen=True, array_like=True, tag="pong"):
 
 RESULT_TYPE: Mapping[type[Struct], type[Result]] = {
     request: get_args(request.__orig_bases__[0])[0]
-    for request in get_args(AnyRequest | AnyAuditRequest | TakeUpRootKeys)
+    for request in get_args(AnyRequest | AnyAuditRequest | ReloadRootKeys)
 }
 """What each request names in its base class, for checking an answer against it."""
 

@@ -3,7 +3,7 @@
 import socket
 from pathlib import Path
 
-from pqkeep_protocol.administration import RootKeys, TakeUpRootKeys
+from pqkeep_protocol.administration import ReloadRootKeys, RootKeys
 from pqkeep_protocol.codec import (
     TO_GATEWAY,
     Answer,
@@ -30,7 +30,7 @@ def take_up_root_keys(path: Path) -> RootKeys:
         1,
         int(TIMEOUT_SECONDS * 1000),
         Attribution("root-key", "operator", "", ""),
-        TakeUpRootKeys(tenant=INSTALLATION),
+        ReloadRootKeys(tenant=INSTALLATION),
     )
     try:
         with socket.socket(socket.AF_UNIX) as connection:

@@ -18,10 +18,10 @@ from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
 from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.ledger import checkpoints
-from pqkeep_keyservice.ledger.records import instant
-from pqkeep_keyservice.live.keyring_cache import Keyrings
+from pqkeep_keyservice.ledger.records import iso_timestamp
+from pqkeep_keyservice.live.keyring_cache import KeyringCache
 from pqkeep_keyservice.live.resources import Resources
-from pqkeep_keyservice.storage.database import OutOfReachError
+from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import Checkpoint
@@ -45,7 +45,13 @@ GenerateKeyCall = Callable[[GenerateKey, Attribution, float], Awaitable[object]]
 
 def signed_text(log_id: UUID, size: int, root: bytes, at_us: int) -> bytes:
     """Return what a checkpoint's signature is over."""
-    lines = (CONTEXT.decode(), str(log_id), str(size), b64encode(root).decode(), instant(at_us))
+    lines = (
+        CONTEXT.decode(),
+        str(log_id),
+        str(size),
+        b64encode(root).decode(),
+        iso_timestamp(at_us),
+    )
     return "".join(f"{line}\n" for line in lines).encode()
 
 
@@ -56,17 +62,21 @@ class CheckpointSigner:
     """How long what is new may wait to be signed, if it is fewer than RECORDS."""
 
     def __init__(
-        self, generate_key: GenerateKeyCall, rings: Keyrings, resources: Resources, store: KeyStore
+        self,
+        generate_key: GenerateKeyCall,
+        keyrings: KeyringCache,
+        resources: Resources,
+        store: KeyStore,
     ) -> None:
         """Sign with keys that are generated when they are first needed."""
         self._generate_key = generate_key
-        self._rings = rings
+        self._keyrings = keyrings
         self._resources = resources
         self._store = store
         self._turn = asyncio.Lock()
 
     async def check(self) -> None:
-        """Verify what the log was signed with last. Raises ConfigError and OutOfReachError.
+        """Verify what the log was signed with last. Raises ConfigError and DatabaseUnavailableError.
 
         Whoever can write to the database can change a record, its tree and a checkpoint's root so
         that they fit each other again, and put a key of his own beside them. He cannot sign, nor
@@ -75,7 +85,7 @@ class CheckpointSigner:
         """
         for algorithm in ALGORITHMS:
             try:
-                self._require_sealed(await self._rings.get(INSTALLATION, algorithm))
+                self._require_sealed(await self._keyrings.get(INSTALLATION, algorithm))
             except DamagedKeyError:
                 raise ConfigError(
                     f"the audit log is damaged: its {algorithm} keys are not those that were made "
@@ -85,10 +95,10 @@ class CheckpointSigner:
         if newest is None:
             return
         text = signed_text(newest.log_id, newest.size, newest.root, newest.at_us)
-        ring = await self._rings.get(INSTALLATION, Algorithm.ML_DSA_65)
+        keyring = await self._keyrings.get(INSTALLATION, Algorithm.ML_DSA_65)
         try:
             public = self._resources.material.verifying_key(
-                INSTALLATION, ring.entry(newest.key_version)
+                INSTALLATION, keyring.entry(newest.key_version)
             )
             public.verify(newest.signature, text, CONTEXT)
         except (KeyServiceError, InvalidSignature):
@@ -97,8 +107,8 @@ class CheckpointSigner:
                 "a signature that is not the log's; see docs/audit.md"
             ) from None
 
-    def _require_sealed(self, ring: Keyring) -> None:
-        for entry in ring.entries:
+    def _require_sealed(self, keyring: Keyring) -> None:
+        for entry in keyring.entries:
             if entry.sealed is None:  # the log's keys are never archived
                 raise DamagedKeyError
             self._resources.material.authenticate(INSTALLATION, entry)
@@ -108,7 +118,7 @@ class CheckpointSigner:
         while True:
             try:
                 await self._run()
-            except OutOfReachError:  # which the database itself has logged, once
+            except DatabaseUnavailableError:  # which the database itself has logged, once
                 pass
             except Exception:  # noqa: BLE001 - the log goes on, and the next checkpoint covers it
                 _LOG.exception("the audit log could not be signed")
@@ -156,13 +166,13 @@ class CheckpointSigner:
         return checkpoint
 
     async def _key(self, algorithm: Algorithm) -> KeyEntry:
-        ring = await self._rings.get(INSTALLATION, algorithm)
-        if ring.active is None:
+        keyring = await self._keyrings.get(INSTALLATION, algorithm)
+        if keyring.active is None:
             request = GenerateKey(tenant=INSTALLATION, algorithm=algorithm, quota=None)
             attribution = Attribution(str(uuid4()), "key-service", "", "")
             await self._generate_key(request, attribution, _deadline())
-            ring = await self._rings.get(INSTALLATION, algorithm)
-        return ring.require_active()
+            keyring = await self._keyrings.get(INSTALLATION, algorithm)
+        return keyring.require_active()
 
     async def _signature(self, entry: KeyEntry, text: bytes) -> bytes:
         if entry.info.algorithm is Algorithm.SLH_DSA_SHA2_128S:
@@ -174,7 +184,9 @@ class CheckpointSigner:
 
     async def _is_day_over(self) -> bool:
         newest = await self._store.query(checkpoints.newest, Algorithm.SLH_DSA_SHA2_128S)
-        since = await self._store.query(checkpoints.began_at) if newest is None else newest.at_us
+        since = (
+            await self._store.query(checkpoints.first_record_at) if newest is None else newest.at_us
+        )
         return time.time_ns() // 1000 - since > DAY_MICROSECONDS
 
 

@@ -5,10 +5,10 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pqkeep_keyservice.ledger.records import Draft
-from pqkeep_keyservice.storage.database import OutOfReachError
-from pqkeep_keyservice.storage.idempotency import Earlier
-from pqkeep_keyservice.storage.store import AnyChange, Entry, KeyStore, Verdict
+from pqkeep_keyservice.ledger.records import NewRecord
+from pqkeep_keyservice.storage.database import DatabaseUnavailableError
+from pqkeep_keyservice.storage.idempotency import IdempotencyRecord
+from pqkeep_keyservice.storage.store import Change, CommitOutcome, Entry, KeyStore
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Idempotency
@@ -22,11 +22,11 @@ MAX_BATCH = 1_000
 class _Waiting:
     entry: Entry
     epoch: int
-    durable: asyncio.Future[Verdict]
+    durable: asyncio.Future[CommitOutcome]
 
-    def hears(self, verdict: Verdict) -> None:
+    def hears(self, outcome: CommitOutcome) -> None:
         if not self.durable.done():
-            self.durable.set_result(verdict)
+            self.durable.set_result(outcome)
 
 
 class AuditLog:
@@ -39,23 +39,25 @@ class AuditLog:
         self._writer: asyncio.Task[None] | None = None
 
     async def commit(
-        self, draft: Draft, change: AnyChange | None = None, epoch: int | None = None
-    ) -> Verdict:
+        self, new_record: NewRecord, change: Change | None = None, epoch: int | None = None
+    ) -> CommitOutcome:
         """Make a record and its change durable. Raises UNAVAILABLE if that cannot be done.
 
         STALE: neither is, because another change came first, or because the epoch in which the
         record's work was done is over. Without an epoch it is this one.
         """
-        durable: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        durable: asyncio.Future[CommitOutcome] = asyncio.get_running_loop().create_future()
         of_epoch = self._store.epoch if epoch is None else epoch
-        self._waiting.append(_Waiting((draft, change), of_epoch, durable))
+        self._waiting.append(_Waiting((new_record, change), of_epoch, durable))
         if self._writer is None:
             self._writer = asyncio.create_task(self._write_all())
         return await durable
 
-    async def find_earlier(self, tenant: TenantId, idempotency: Idempotency) -> Earlier | None:
+    async def find_idempotency_record(
+        self, tenant: TenantId, idempotency: Idempotency
+    ) -> IdempotencyRecord | None:
         """Return what an Idempotency-Key was used for, if it was."""
-        return await self._store.find_earlier(tenant, idempotency)
+        return await self._store.find_idempotency_record(tenant, idempotency)
 
     async def scrub(self) -> bool:
         """Leave no copy of what was deleted on disk; return whether that could be done."""
@@ -75,22 +77,22 @@ class AuditLog:
                 if waiting.epoch == epoch:
                     batch.append(waiting)
                 else:
-                    waiting.hears(Verdict.STALE)
+                    waiting.hears(CommitOutcome.STALE)
             self._waiting = self._waiting[MAX_BATCH:]
             if batch:
                 await self._write(batch, epoch)
 
     async def _write(self, batch: Sequence[_Waiting], epoch: int) -> None:
         try:
-            verdicts = await self._store.commit([waiting.entry for waiting in batch], epoch)
-        except OutOfReachError:  # which the database itself has logged, once
+            outcomes = await self._store.commit([waiting.entry for waiting in batch], epoch)
+        except DatabaseUnavailableError:  # which the database itself has logged, once
             _refuse(batch)
         except Exception:  # noqa: BLE001 - whatever it was, the records are not durable
             _LOG.exception("audit records could not be written")
             _refuse(batch)
         else:
-            for waiting, verdict in zip(batch, verdicts, strict=True):
-                waiting.hears(verdict)
+            for waiting, outcome in zip(batch, outcomes, strict=True):
+                waiting.hears(outcome)
 
 
 def _refuse(batch: Sequence[_Waiting]) -> None:

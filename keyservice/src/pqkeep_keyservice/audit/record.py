@@ -1,6 +1,6 @@
 """What the log says about one operation. Never key material, plaintext, message or signature."""
 
-from pqkeep_keyservice.ledger.records import Draft
+from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.keys import KeyVersion
 from pqkeep_protocol.messages import AnyRequest, Attribution
@@ -8,11 +8,11 @@ from pqkeep_protocol.messages import AnyRequest, Attribution
 SUCCESS = "success"
 
 
-def record(
+def operation_record(
     request: AnyRequest, attribution: Attribution, version: KeyVersion | None, outcome: str
-) -> Draft:
+) -> NewRecord:
     """Return the record of one operation. The outcome is SUCCESS or an ErrorKind."""
-    return Draft(
+    return NewRecord(
         tenant=request.tenant,
         principal=attribution.principal,
         operation=request.operation,
@@ -25,9 +25,9 @@ def record(
     )
 
 
-def record_of_event(event: Event) -> Draft:
+def event_record(event: Event) -> NewRecord:
     """Return the record of something the gateway did or refused."""
-    return Draft(
+    return NewRecord(
         tenant=event.tenant,
         principal=event.principal,
         operation=event.operation,

@@ -6,11 +6,11 @@ from typing import assert_never
 
 from pqkeep_keyservice.audit.checkpoint_signer import ALGORITHMS, CheckpointSigner
 from pqkeep_keyservice.audit.log import AuditLog
-from pqkeep_keyservice.audit.record import record_of_event
+from pqkeep_keyservice.audit.record import event_record
 from pqkeep_keyservice.ledger import checkpoints, search
 from pqkeep_keyservice.ledger.tree import DamagedLogError
-from pqkeep_keyservice.live.keyring_cache import Keyrings
-from pqkeep_keyservice.storage.database import OutOfReachError
+from pqkeep_keyservice.live.keyring_cache import KeyringCache
+from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.audit import (
     AnyAuditRequest,
@@ -39,17 +39,21 @@ from pqkeep_protocol.keys import INSTALLATION
 _LOG = logging.getLogger(__name__)
 
 
-class Auditor:
+class AuditService:
     """What the key service says about its log."""
 
     def __init__(
-        self, store: KeyStore, rings: Keyrings, log: AuditLog, checkpoint_signer: CheckpointSigner
+        self,
+        store: KeyStore,
+        keyrings: KeyringCache,
+        log: AuditLog,
+        checkpoint_signer: CheckpointSigner,
     ) -> None:
         """Read the store, write to the log, have the notary sign."""
         self._store = store
-        self._rings = rings
+        self._keyrings = keyrings
         self._log = log
-        self._notary = checkpoint_signer
+        self._checkpoint_signer = checkpoint_signer
 
     async def answer(self, request: AnyAuditRequest) -> AnyAuditResult:
         """Return what is asked for. Raises KeyServiceError."""
@@ -59,7 +63,7 @@ class Auditor:
             raise
         except DamagedLogError:
             kind = ErrorKind.RECORD_NOT_FOUND
-        except OutOfReachError:
+        except DatabaseUnavailableError:
             kind = ErrorKind.UNAVAILABLE
         except Exception:  # noqa: BLE001 - a fault of ours is an answer too
             _LOG.exception("%s failed", type(request).__name__)
@@ -71,7 +75,7 @@ class Auditor:
     ) -> AnyAuditResult:
         match request:
             case RecordEvents():
-                events = [record_of_event(event) for event in request.events]
+                events = [event_record(event) for event in request.events]
                 await asyncio.gather(*map(self._log.commit, events))
                 return Recorded()
             case ListRecords():
@@ -85,7 +89,9 @@ class Auditor:
             case ListCheckpoints():
                 return Checkpoints(checkpoints=await self._store.query(checkpoints.find, request))
             case SignCheckpoint():
-                return NewCheckpoint(checkpoint=await self._notary.sign(request.algorithm))
+                return NewCheckpoint(
+                    checkpoint=await self._checkpoint_signer.sign(request.algorithm)
+                )
             case ListAuditKeys():
                 return await self._keys()
             case GetUsage():
@@ -94,19 +100,19 @@ class Auditor:
                 assert_never(request)
 
     async def _keys(self) -> AuditKeys:
-        rings = [await self._rings.get(INSTALLATION, algorithm) for algorithm in ALGORITHMS]
+        keyrings = [await self._keyrings.get(INSTALLATION, algorithm) for algorithm in ALGORITHMS]
         return AuditKeys(
             log_id=await self._store.query(checkpoints.log_id),
             keys=tuple(
-                AuditKey(ring.algorithm, entry.info.version, entry.info.public_key)
-                for ring in rings
-                for entry in ring.entries
+                AuditKey(keyring.algorithm, entry.info.version, entry.info.public_key)
+                for keyring in keyrings
+                for entry in keyring.entries
             ),
         )
 
     async def _usage(self, request: GetUsage) -> Usage:
-        ring = await self._rings.get(request.tenant, request.algorithm)
-        ring.entry(request.version)
+        keyring = await self._keyrings.get(request.tenant, request.algorithm)
+        keyring.entry(request.version)
         uses, last = await self._store.query(
             checkpoints.uses, request.tenant, request.algorithm, request.version
         )

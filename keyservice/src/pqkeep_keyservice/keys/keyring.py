@@ -97,7 +97,7 @@ class Keyring:
             raise KeyServiceError(ErrorKind.KEY_STATUS)
         return self._with(replace(_with_status(entry, KeyStatus.ARCHIVED), sealed=None))
 
-    def with_sealed_again(self, sealed: Mapping[KeyVersion, SealedSeed]) -> "Keyring":
+    def with_resealed(self, sealed: Mapping[KeyVersion, SealedSeed]) -> "Keyring":
         """Put other sealed forms of the same seeds in the place of some."""
         return self._next(
             tuple(

@@ -87,7 +87,7 @@ class Sealer:
         return kdf.derive(self._root_keys[root_key_id].reveal())
 
 
-def root_key_of(sealed: SealedSeed) -> int:
+def sealing_root_key_id(sealed: SealedSeed) -> int:
     """Return the id of the root key that a seed is sealed under."""
     return sealed[1]
 

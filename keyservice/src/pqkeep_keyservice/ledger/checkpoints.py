@@ -78,7 +78,7 @@ def signed_size(connection: sa.Connection) -> int:
     return connection.execute(sa.select(sa.func.max(AUDIT_CHECKPOINTS.c.size))).scalar() or 0
 
 
-def began_at(connection: sa.Connection) -> int:
+def first_record_at(connection: sa.Connection) -> int:
     """Return when the first record was made (microseconds since 1970); 0 without one."""
     first = sa.select(AUDIT_RECORDS.c.recorded_at_us).where(AUDIT_RECORDS.c.id == 1)
     return connection.execute(first).scalar() or 0

@@ -21,12 +21,12 @@ from pqkeep_keyservice.ledger.merkle import Frontier, Tile, leaf_hash
 from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, AUDIT_TILES
 from pqkeep_protocol.keys import TenantId
 
-TENANTS_REMEMBERED = 100_000
+CACHED_TENANTS = 100_000
 _NONCE = 16
 _ENCODER = msgspec.json.Encoder()
 
 
-class Draft(NamedTuple):
+class NewRecord(NamedTuple):
     """What the log will say about one operation. Its place in the log comes with the commit."""
 
     tenant: TenantId
@@ -88,12 +88,12 @@ class Row(NamedTuple):
     happened_at_us: int | None
 
 
-def record_of(row: "Row | sa.Row[Any]") -> Record:
+def record_from_row(row: "Row | sa.Row[Any]") -> Record:
     """Return what a row says."""
     return Record(
         algorithm=row.algorithm,
         event_id=row.event_id,
-        happened_at=None if row.happened_at_us is None else instant(row.happened_at_us),
+        happened_at=None if row.happened_at_us is None else iso_timestamp(row.happened_at_us),
         id=row.id,
         key_version=row.key_version,
         nonce=row.nonce.hex(),
@@ -102,7 +102,7 @@ def record_of(row: "Row | sa.Row[Any]") -> Record:
         outcome=row.outcome,
         policy=row.policy,
         principal=row.principal,
-        recorded_at=instant(row.recorded_at_us),
+        recorded_at=iso_timestamp(row.recorded_at_us),
         request_id=row.request_id,
         source_address=row.source_address,
         tenant_id=row.tenant_id,
@@ -110,20 +110,20 @@ def record_of(row: "Row | sa.Row[Any]") -> Record:
 
 
 @lru_cache(maxsize=256)  # the records of a transaction have one time
-def instant(microseconds: int) -> str:
+def iso_timestamp(microseconds: int) -> str:
     """Return microseconds since 1970 as ISO 8601, UTC, to the microsecond."""
     seconds, rest = divmod(microseconds, 1_000_000)
     return f"{_second(seconds)}.{rest:06}Z"
 
 
-class Tail:
+class LogState:
     """The end of the log: the tree so far, and each tenant's last number."""
 
     def __init__(self, frontier: Frontier, recorded_at_us: int) -> None:
         """Go on after what is in the log."""
         self.frontier = frontier
         self.recorded_at_us = recorded_at_us
-        self._numbers: MutableMapping[str, int] = LRUCache(TENANTS_REMEMBERED)
+        self._numbers: MutableMapping[str, int] = LRUCache(CACHED_TENANTS)
 
     def number(self, connection: sa.Connection, tenant: str) -> int:
         """Return how many records a tenant has."""
@@ -135,14 +135,14 @@ class Tail:
             known = self._numbers[tenant] = connection.execute(query).scalar() or 0
         return known
 
-    def move(self, addition: "Addition") -> None:
+    def move(self, addition: "PendingAppend") -> None:
         """Take note of what is durable now."""
         self.frontier = addition.frontier
         self.recorded_at_us = addition.recorded_at_us
         self._numbers.update(addition.numbers)
 
 
-class Addition(NamedTuple):
+class PendingAppend(NamedTuple):
     """What a transaction that is not committed yet adds to the log."""
 
     frontier: Frontier
@@ -150,25 +150,27 @@ class Addition(NamedTuple):
     numbers: dict[str, int]
 
 
-def add(connection: sa.Connection, insert: str, tail: Tail, drafts: Sequence[Draft]) -> Addition:
+def add(
+    connection: sa.Connection, insert: str, tail: LogState, new_records: Sequence[NewRecord]
+) -> PendingAppend:
     """Write records after the tail, by an INSERT for their columns in order."""
     # Never before the last record, whatever the machine's clock does.
     now = max(tail.recorded_at_us, time.time_ns() // 1000)
     numbers: dict[str, int] = {}
     rows: list[Row] = []
     size = tail.frontier.size
-    nonces = memoryview(os.urandom(_NONCE * len(drafts)))
-    for place, draft in enumerate(drafts):
-        tenant = _text(draft.tenant)
+    nonces = memoryview(os.urandom(_NONCE * len(new_records)))
+    for place, new_record in enumerate(new_records):
+        tenant = _text(new_record.tenant)
         number = (numbers.get(tenant) or tail.number(connection, tenant)) + 1
         numbers[tenant] = number
         nonce = bytes(nonces[place * _NONCE : (place + 1) * _NONCE])
-        rows.append(Row(size + place + 1, tenant, number, now, nonce, *draft[1:]))
-    frontier, tiles = tail.frontier.grown(leaf_hash(record_of(row).text()) for row in rows)
+        rows.append(Row(size + place + 1, tenant, number, now, nonce, *new_record[1:]))
+    frontier, tiles = tail.frontier.grown(leaf_hash(record_from_row(row).text()) for row in rows)
     if rows:  # without any, the driver would take the INSERT for one without parameters
         connection.exec_driver_sql(insert, rows)
     insert_tiles(connection, tiles)
-    return Addition(frontier, now, numbers)
+    return PendingAppend(frontier, now, numbers)
 
 
 def insert_tiles(connection: sa.Connection, tiles: Sequence[Tile]) -> None:

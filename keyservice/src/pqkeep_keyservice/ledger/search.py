@@ -5,13 +5,13 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from pqkeep_keyservice.ledger.merkle import Subtree, consistency_proof, inclusion_proof
-from pqkeep_keyservice.ledger.records import record_of
+from pqkeep_keyservice.ledger.records import record_from_row
 from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS
 from pqkeep_keyservice.ledger.tree import DamagedLogError, subtrees
 from pqkeep_protocol.audit import ListRecords, Proof, ProveConsistency, ProveRecords
 from pqkeep_protocol.keys import INSTALLATION, TenantId
 
-STRETCH = 10_000
+MAX_SCANNED = 10_000
 """Records that one request looks at, at most."""
 
 
@@ -30,7 +30,9 @@ def size(connection: sa.Connection) -> int:
 def find(connection: sa.Connection, request: ListRecords) -> Page:
     """Return the records that match, of the next stretch."""
     order = AUDIT_RECORDS.c.id.desc() if request.newest_first else AUDIT_RECORDS.c.id
-    stretch = sa.select(AUDIT_RECORDS).where(*_of(request.tenant)).order_by(order).limit(STRETCH)
+    stretch = (
+        sa.select(AUDIT_RECORDS).where(*_of(request.tenant)).order_by(order).limit(MAX_SCANNED)
+    )
     if request.after is not None:
         stretch = stretch.where(AUDIT_RECORDS.c.id > request.after)
     if request.before is not None:
@@ -41,7 +43,7 @@ def find(connection: sa.Connection, request: ListRecords) -> Page:
     if request.until_us is not None:
         first = _first_at(connection, request.until_us)
         stretch = stretch.where(AUDIT_RECORDS.c.id < first)
-    looked_at = stretch.subquery()
+    scanned = stretch.subquery()
     wanted = {
         "operation": request.operation,
         "algorithm": request.algorithm,
@@ -49,20 +51,20 @@ def find(connection: sa.Connection, request: ListRecords) -> Page:
         "outcome": request.outcome,
     }
     query = (
-        sa.select(looked_at)
-        .where(*(looked_at.c[name] == value for name, value in wanted.items() if value is not None))
-        .order_by(looked_at.c.id.desc() if request.newest_first else looked_at.c.id)
+        sa.select(scanned)
+        .where(*(scanned.c[name] == value for name, value in wanted.items() if value is not None))
+        .order_by(scanned.c.id.desc() if request.newest_first else scanned.c.id)
         .limit(request.limit + 1)
     )
     rows = connection.execute(query).all()
-    lines = tuple(record_of(row).text() for row in rows[: request.limit])
+    lines = tuple(record_from_row(row).text() for row in rows[: request.limit])
     if len(rows) > request.limit:
         return Page(lines, rows[request.limit - 1].id)
     edge = sa.func.min if request.newest_first else sa.func.max
     count, last = connection.execute(
-        sa.select(sa.func.count(), edge(looked_at.c.id)).select_from(looked_at)
+        sa.select(sa.func.count(), edge(scanned.c.id)).select_from(scanned)
     ).one()
-    return Page(lines, last if count == STRETCH else None)
+    return Page(lines, last if count == MAX_SCANNED else None)
 
 
 def prove(connection: sa.Connection, request: ProveRecords) -> tuple[Proof, ...]:
@@ -85,7 +87,7 @@ def prove(connection: sa.Connection, request: ProveRecords) -> tuple[Proof, ...]
     ).all()
     subtree = subtrees(connection)
     return tuple(
-        Proof(record_of(row).text(), _path(row.id - 1, request.size, subtree)) for row in rows
+        Proof(record_from_row(row).text(), _path(row.id - 1, request.size, subtree)) for row in rows
     )
 
 

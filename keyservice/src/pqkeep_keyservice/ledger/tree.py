@@ -12,7 +12,7 @@ from pqkeep_keyservice.ledger.merkle import (
     frontier,
     leaf_hash,
 )
-from pqkeep_keyservice.ledger.records import Tail, insert_tiles, record_of
+from pqkeep_keyservice.ledger.records import LogState, insert_tiles, record_from_row
 from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, AUDIT_TILES
 
 TILE = 1 << TILE_LEVELS
@@ -58,7 +58,7 @@ def make_tiles(connection: sa.Connection) -> None:
         insert_tiles(connection, new)
 
 
-def load_tail(connection: sa.Connection) -> Tail:
+def load_log_state(connection: sa.Connection) -> LogState:
     """Return the end of the log. Raises DamagedLogError."""
     newest = connection.execute(
         sa.select(AUDIT_RECORDS.c.id, AUDIT_RECORDS.c.recorded_at_us)
@@ -66,8 +66,8 @@ def load_tail(connection: sa.Connection) -> Tail:
         .limit(1)
     ).one_or_none()
     if newest is None:
-        return Tail(Frontier(), 0)
-    return Tail(frontier(newest.id, subtrees(connection)), newest.recorded_at_us)
+        return LogState(Frontier(), 0)
+    return LogState(frontier(newest.id, subtrees(connection)), newest.recorded_at_us)
 
 
 def _hashes(connection: sa.Connection, level: int, begin: int, count: int) -> list[bytes]:
@@ -78,7 +78,7 @@ def _hashes(connection: sa.Connection, level: int, begin: int, count: int) -> li
             .where(AUDIT_RECORDS.c.id.between(begin + 1, begin + count))
             .order_by(AUDIT_RECORDS.c.id)
         )
-        return [leaf_hash(record_of(row).text()) for row in rows]
+        return [leaf_hash(record_from_row(row).text()) for row in rows]
     tiles = connection.execute(
         sa.select(AUDIT_TILES.c.hash)
         .where(

@@ -42,25 +42,25 @@ class KeyMaterial:
         """Return the public half of a KEM key."""
         self.authenticate(tenant, entry)
         load = KEMS[entry.info.algorithm].load_public
-        return _kept(self._encapsulation, _id(tenant, entry), lambda: load(entry.info.public_key))
+        return _cached(self._encapsulation, _id(tenant, entry), lambda: load(entry.info.public_key))
 
     def verifying_key(self, tenant: TenantId, entry: KeyEntry) -> VerifyingKey:
         """Return the public half of a signature key."""
         self.authenticate(tenant, entry)
         load = SIGNATURE_SCHEMES[entry.info.algorithm].load_public
-        return _kept(self._verifying, _id(tenant, entry), lambda: load(entry.info.public_key))
+        return _cached(self._verifying, _id(tenant, entry), lambda: load(entry.info.public_key))
 
     def decapsulation_key(self, tenant: TenantId, entry: KeyEntry) -> DecapsulationKey:
         """Return the private half of a KEM key."""
         load = KEMS[entry.info.algorithm].load_seed
-        return _kept(
+        return _cached(
             self._decapsulation, _id(tenant, entry), lambda: self._expand(load, tenant, entry)
         )
 
     def signing_key(self, tenant: TenantId, entry: KeyEntry) -> SigningKey:
         """Return the private half of a signature key."""
         load = SIGNATURE_SCHEMES[entry.info.algorithm].load_seed
-        return _kept(self._signing, _id(tenant, entry), lambda: self._expand(load, tenant, entry))
+        return _cached(self._signing, _id(tenant, entry), lambda: self._expand(load, tenant, entry))
 
     def authenticate(self, tenant: TenantId, entry: KeyEntry) -> None:
         """Check, once, that a public key is the one that was stored with its seed.
@@ -90,7 +90,7 @@ class KeyMaterial:
         """Seal and unseal with other root keys from now on. Expanded keys stay what they are."""
         self._sealer = sealer
 
-    def seal_again(self, tenant: TenantId, entry: KeyEntry) -> SealedSeed:
+    def reseal(self, tenant: TenantId, entry: KeyEntry) -> SealedSeed:
         """Return a seed under the newest root key."""
         info = entry.info
         with self._unseal(tenant, entry) as seed:
@@ -124,7 +124,7 @@ def _id(tenant: TenantId, entry: KeyEntry) -> KeyId:
     return tenant, info.algorithm, info.version, info.public_key
 
 
-def _kept(cache: MutableMapping[KeyId, T], key_id: KeyId, load: Callable[[], T]) -> T:
+def _cached(cache: MutableMapping[KeyId, T], key_id: KeyId, load: Callable[[], T]) -> T:
     known = cache.get(key_id)
     if known is None:
         known = cache[key_id] = load()

@@ -10,7 +10,7 @@ from pqkeep_protocol.keys import TenantId
 CAPACITY = 10_000
 
 
-class Keyrings:
+class KeyringCache:
     """The current keyrings. In one epoch this process is the only one that changes them."""
 
     def __init__(self, store: KeyStore) -> None:
@@ -30,7 +30,7 @@ class Keyrings:
     async def get(self, tenant: TenantId, algorithm: Algorithm) -> Keyring:
         """Return the current keyring; an empty one where there are no keys.
 
-        Raises OutOfReachError.
+        Raises DatabaseUnavailableError.
         """
         epoch = self.epoch
         known = self._known.get((tenant, algorithm))
@@ -39,19 +39,19 @@ class Keyrings:
         loaded = await self._store.load(tenant, algorithm)
         return self.put(loaded, epoch)
 
-    def put(self, ring: Keyring, epoch: int) -> Keyring:
+    def put(self, keyring: Keyring, epoch: int) -> Keyring:
         """Take note of a keyring, unless a newer one is known; return the newer of the two.
 
         Nothing is kept of an epoch that is over.
         """
         if epoch != self.epoch:
-            return ring
-        known = self._known.get((ring.tenant, ring.algorithm))
-        if known is not None and known.revision > ring.revision:
+            return keyring
+        known = self._known.get((keyring.tenant, keyring.algorithm))
+        if known is not None and known.revision > keyring.revision:
             return known
-        self._known[ring.tenant, ring.algorithm] = ring
-        return ring
+        self._known[keyring.tenant, keyring.algorithm] = keyring
+        return keyring
 
-    def forget(self, ring: Keyring) -> None:
+    def forget(self, keyring: Keyring) -> None:
         """Ask the database next time."""
-        self._known.pop((ring.tenant, ring.algorithm), None)
+        self._known.pop((keyring.tenant, keyring.algorithm), None)

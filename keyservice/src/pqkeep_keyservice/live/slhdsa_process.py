@@ -61,7 +61,7 @@ def _initialise_verifier(setup: Setup) -> None:
 def _initialise(setup: Setup, *, signs: bool) -> None:
     parent = multiprocessing.parent_process()
     if parent is not None and parent.pid is not None:
-        hardening.die_with(parent.pid)
+        hardening.die_with_parent(parent.pid)
     hardening.harden()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     selftest.require_slhdsa(implementation(setup), signs=signs)

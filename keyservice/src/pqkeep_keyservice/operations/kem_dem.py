@@ -26,29 +26,29 @@ class Purpose(Enum):
 def close(
     purpose: Purpose,
     data: bytes | bytearray,
-    ring: Keyring,
+    keyring: Keyring,
     key: KeyEntry,
     material: KeyMaterial,
 ) -> bytes:
     """Encapsulate to the key, and encrypt the data under the shared secret."""
-    shared_secret, kem_ciphertext = material.encapsulation_key(ring.tenant, key).encapsulate()
-    info = key_info(purpose.value, ring.tenant, ring.algorithm, key.info.version)
-    return kem_ciphertext + dem.close(ring.algorithm, shared_secret, data, info=info)
+    shared_secret, kem_ciphertext = material.encapsulation_key(keyring.tenant, key).encapsulate()
+    info = key_info(purpose.value, keyring.tenant, keyring.algorithm, key.info.version)
+    return kem_ciphertext + dem.close(keyring.algorithm, shared_secret, data, info=info)
 
 
 def open_(
     purpose: Purpose,
     blob: bytes,
-    ring: Keyring,
+    keyring: Keyring,
     key: KeyEntry,
     material: KeyMaterial,
 ) -> bytes:
     """Return the data. Raises DECRYPTION_FAILED."""
-    private = material.decapsulation_key(ring.tenant, key)
-    size = ALGORITHMS[ring.algorithm].output_size
-    binding = key_info(purpose.value, ring.tenant, ring.algorithm, key.info.version)
+    private = material.decapsulation_key(keyring.tenant, key)
+    size = ALGORITHMS[keyring.algorithm].output_size
+    binding = key_info(purpose.value, keyring.tenant, keyring.algorithm, key.info.version)
     try:
         shared_secret = private.decapsulate(blob[:size])
-        return dem.open_(ring.algorithm, shared_secret, blob[size:], info=binding)
+        return dem.open_(keyring.algorithm, shared_secret, blob[size:], info=binding)
     except (ValueError, dem.DecryptionError):
         raise KeyServiceError(ErrorKind.DECRYPTION_FAILED) from None

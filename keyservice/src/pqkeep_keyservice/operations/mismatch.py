@@ -8,7 +8,7 @@ from pqkeep_keyservice.keys.keyring import Keyring
 from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.operations import encryption, wrapping
-from pqkeep_keyservice.operations.done import Done
+from pqkeep_keyservice.operations.result import OperationResult
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
@@ -18,15 +18,15 @@ Load = Callable[[TenantId, Algorithm], Awaitable[Keyring]]
 
 
 async def open_(
-    request: Decrypt | Unwrap, ring: Keyring, load: Load, material: KeyMaterial
-) -> Done:
+    request: Decrypt | Unwrap, keyring: Keyring, load: Load, material: KeyMaterial
+) -> OperationResult:
     """Open a blob.
 
     Raises DECRYPTION_FAILED; or ALGORITHM_MISMATCH, if the tenant's key of the same version of
     another KEM opens it.
     """
     try:
-        return _open(request, ring, material)
+        return _open(request, keyring, material)
     except KeyServiceError as refusal:
         if refusal.kind is not ErrorKind.DECRYPTION_FAILED:
             raise
@@ -41,7 +41,7 @@ async def open_(
     raise KeyServiceError(ErrorKind.DECRYPTION_FAILED)
 
 
-def _open(request: Decrypt | Unwrap, ring: Keyring, material: KeyMaterial) -> Done:
+def _open(request: Decrypt | Unwrap, keyring: Keyring, material: KeyMaterial) -> OperationResult:
     if isinstance(request, Decrypt):
-        return encryption.decrypt(request, ring, material)
-    return wrapping.unwrap(request, ring, material)
+        return encryption.decrypt(request, keyring, material)
+    return wrapping.unwrap(request, keyring, material)

@@ -10,43 +10,43 @@ from pqkeep_keyservice.crypto import prehash
 from pqkeep_keyservice.crypto.slhdsa import SETS
 from pqkeep_keyservice.keys.keyring import Keyring
 from pqkeep_keyservice.live.resources import Resources
-from pqkeep_keyservice.operations.done import Done
+from pqkeep_keyservice.operations.result import OperationResult
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.messages import Sign, Signed, SignHash, Verified, Verify, VerifyHash
 
 
 async def sign(
-    request: Sign | SignHash, ring: Keyring, resources: Resources, deadline: float
-) -> Done:
+    request: Sign | SignHash, keyring: Keyring, resources: Resources, deadline: float
+) -> OperationResult:
     """Sign a message or a digest."""
-    key = ring.key_for(request.operation, request.version)
+    key = keyring.key_for(request.operation, request.version)
     message, context = _signed_bytes(request)
-    if ring.algorithm in SETS:
-        signature = await resources.slh_dsa.sign(ring.tenant, key, message, context, deadline)
+    if keyring.algorithm in SETS:
+        signature = await resources.slh_dsa.sign(keyring.tenant, key, message, context, deadline)
     else:
-        private = resources.material.signing_key(ring.tenant, key)
+        private = resources.material.signing_key(keyring.tenant, key)
         signature = await resources.threads.run(private.sign, message, context)
-    return Done(Signed(signature=signature, version=key.info.version), key.info.version)
+    return OperationResult(Signed(signature=signature, version=key.info.version), key.info.version)
 
 
 async def verify(
-    request: Verify | VerifyHash, ring: Keyring, resources: Resources, deadline: float
-) -> Done:
+    request: Verify | VerifyHash, keyring: Keyring, resources: Resources, deadline: float
+) -> OperationResult:
     """Check a signature over a message or a digest."""
-    key = ring.key_for(request.operation, request.version)
+    key = keyring.key_for(request.operation, request.version)
     message, context = _signed_bytes(request)
     try:
-        if ring.algorithm in SETS:
-            resources.material.authenticate(ring.tenant, key)
+        if keyring.algorithm in SETS:
+            resources.material.authenticate(keyring.tenant, key)
             await resources.slh_dsa.verify(
-                ring.tenant, key, message, context, request.signature, deadline
+                keyring.tenant, key, message, context, request.signature, deadline
             )
         else:
-            public = resources.material.verifying_key(ring.tenant, key)
+            public = resources.material.verifying_key(keyring.tenant, key)
             await resources.threads.run(public.verify, request.signature, message, context)
     except InvalidSignature:
         raise KeyServiceError(ErrorKind.VERIFICATION_FAILED) from None
-    return Done(Verified(), key.info.version)
+    return OperationResult(Verified(), key.info.version)
 
 
 def _signed_bytes(request: Sign | Verify | SignHash | VerifyHash) -> tuple[bytes, bytes]:

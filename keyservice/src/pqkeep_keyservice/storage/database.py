@@ -9,7 +9,7 @@ T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 
 
-class OutOfReachError(Exception):
+class DatabaseUnavailableError(Exception):
     """The database does not answer now. What was asked of it is not done, as far as one knows."""
 
 
@@ -39,7 +39,7 @@ class Database(Protocol):
     ) -> T:
         """Run a function in a transaction. What it wrote is durable on return.
 
-        Raises OutOfReachError. Whether anything was written is not known then.
+        Raises DatabaseUnavailableError. Whether anything was written is not known then.
         """
 
     async def read(
@@ -47,7 +47,7 @@ class Database(Protocol):
     ) -> T:
         """Run a function that only reads, after every write that was asked for before.
 
-        Raises OutOfReachError.
+        Raises DatabaseUnavailableError.
         """
 
     async def query(
@@ -55,7 +55,7 @@ class Database(Protocol):
     ) -> T:
         """Run a function that only reads, and may take its time, on what is durable.
 
-        It has a connection of its own, and holds nobody up. Raises OutOfReachError.
+        It has a connection of its own, and holds nobody up. Raises DatabaseUnavailableError.
         """
 
     async def scrub(self) -> bool:

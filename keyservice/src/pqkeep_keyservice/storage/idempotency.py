@@ -9,17 +9,19 @@ from pqkeep_keyservice.storage.schema import IDEMPOTENCY_KEYS
 from pqkeep_protocol.keys import KeyVersion, TenantId
 from pqkeep_protocol.messages import Idempotency
 
-KEPT_MICROSECONDS = 24 * 3600 * 1_000_000
+RETENTION_MICROSECONDS = 24 * 3600 * 1_000_000
 
 
-class Earlier(NamedTuple):
+class IdempotencyRecord(NamedTuple):
     """What an Idempotency-Key was used for: SHA-256 of the request, and the version it made."""
 
     request: bytes
     version: KeyVersion
 
 
-def find(connection: sa.Connection, tenant: TenantId, idempotency: Idempotency) -> Earlier | None:
+def find(
+    connection: sa.Connection, tenant: TenantId, idempotency: Idempotency
+) -> IdempotencyRecord | None:
     """Return what a key was used for in the last day, if it was."""
     query = sa.select(IDEMPOTENCY_KEYS.c.request, IDEMPOTENCY_KEYS.c.key_version).where(
         IDEMPOTENCY_KEYS.c.tenant_id == tenant,
@@ -27,7 +29,7 @@ def find(connection: sa.Connection, tenant: TenantId, idempotency: Idempotency) 
         IDEMPOTENCY_KEYS.c.made_at_us > _a_day_ago(),
     )
     row = connection.execute(query).one_or_none()
-    return None if row is None else Earlier(row.request, KeyVersion(row.key_version))
+    return None if row is None else IdempotencyRecord(row.request, KeyVersion(row.key_version))
 
 
 def remember(
@@ -48,7 +50,7 @@ def remember(
 
 
 def _a_day_ago() -> int:
-    return _now() - KEPT_MICROSECONDS
+    return _now() - RETENTION_MICROSECONDS
 
 
 def _now() -> int:

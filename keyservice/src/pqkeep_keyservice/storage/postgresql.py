@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import NullPool
 
 from pqkeep_keyservice.config import ConfigError
-from pqkeep_keyservice.storage.database import Arguments, OutOfReachError, T
+from pqkeep_keyservice.storage.database import Arguments, DatabaseUnavailableError, T
 from pqkeep_keyservice.storage.migration import migrate
 from pqkeep_keyservice.storage.schema import KEYS
 
@@ -51,7 +51,7 @@ SESSION = {
     "tcp_keepalives_count": "3",
     "tcp_user_timeout": "10s",
 }
-_MISFITS = (
+_PERMANENT_ERRORS = (
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.InvalidCatalogNameError,
     asyncpg.InsufficientPrivilegeError,
@@ -105,7 +105,7 @@ class PostgresqlDatabase:
         """Take the database for this process alone and migrate it.
 
         The password, if there is one, is in a file as libpq knows it. Raises ConfigError, and
-        OutOfReachError where a later try may succeed.
+        DatabaseUnavailableError where a later try may succeed.
         """
         if password_file is not None:
             _require_private(Path(password_file))
@@ -151,12 +151,12 @@ class PostgresqlDatabase:
     ) -> T:
         """Run a function in a transaction. What it wrote is durable on return.
 
-        Raises OutOfReachError, also where the outcome of a commit is unknown.
+        Raises DatabaseUnavailableError, also where the outcome of a commit is unknown.
         """
         async with self._turn:
             session = self._session
             if session is None:
-                raise OutOfReachError
+                raise DatabaseUnavailableError
             try:
                 async with asyncio.timeout(ANSWER_SECONDS), session.connection.begin():
                     return await session.connection.run_sync(function, *arguments)
@@ -164,7 +164,7 @@ class PostgresqlDatabase:
                 raise  # the server has said no, and the session is as good as before
             except _FAILURES as error:
                 self._lose(session, _problem(error))
-                raise OutOfReachError from None
+                raise DatabaseUnavailableError from None
             except asyncio.CancelledError:
                 self._lose(session, "interrupted")
                 raise
@@ -186,7 +186,7 @@ class PostgresqlDatabase:
                 return await moment.run_sync(function, *arguments)
         except _FAILURES as error:
             _LOG.warning("the database could not be read: %s", _problem(error))
-            raise OutOfReachError from None
+            raise DatabaseUnavailableError from None
 
     async def scrub(self) -> bool:
         """Remove deleted rows from the table of keys.
@@ -218,7 +218,7 @@ class PostgresqlDatabase:
         await self._engine.dispose()
 
     async def _begin_epoch(self) -> None:
-        """Begin a session that holds the lock. Raises ConfigError and OutOfReachError."""
+        """Begin a session that holds the lock. Raises ConfigError and DatabaseUnavailableError."""
         try:
             connection = await self._engine.connect()
         except _FAILURES as error:
@@ -239,7 +239,7 @@ class PostgresqlDatabase:
         self._epoch += 1
         self.is_scrubbed = False  # as far as we know
 
-    def _refusal(self, error: Exception) -> ConfigError | OutOfReachError:
+    def _refusal(self, error: Exception) -> ConfigError | DatabaseUnavailableError:
         driver = getattr(error, "orig", None)
         cause = error if driver is None else driver.__cause__ or driver
         if isinstance(cause, _InUseError):
@@ -249,9 +249,11 @@ class PostgresqlDatabase:
         if isinstance(cause, CommandError):
             problem = "has a schema that this version of pqkeep does not know"
             return ConfigError(f"{self._name} {problem}")
-        if isinstance(cause, _MISFITS):
+        if isinstance(cause, _PERMANENT_ERRORS):
             return ConfigError(f"cannot open the database {self._name}: {cause}")
-        return OutOfReachError(f"the database {self._name} is out of reach: {_problem(cause)}")
+        return DatabaseUnavailableError(
+            f"the database {self._name} is out of reach: {_problem(cause)}"
+        )
 
     def _lose(self, session: _Session, why: str) -> None:
         """Give a session up, and begin to look for another."""

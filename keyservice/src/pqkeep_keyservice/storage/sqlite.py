@@ -14,7 +14,7 @@ from alembic.util import CommandError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from pqkeep_keyservice.config import ConfigError
-from pqkeep_keyservice.storage.database import Arguments, OutOfReachError, T
+from pqkeep_keyservice.storage.database import Arguments, DatabaseUnavailableError, T
 from pqkeep_keyservice.storage.migration import migrate
 
 _LOG = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ PRAGMAS = (
     "PRAGMA busy_timeout = 200",  # nobody else writes; see _lock
 )
 
-_PASSING = frozenset(
+_TRANSIENT_ERRORS = frozenset(
     {
         sqlite3.SQLITE_FULL,
         sqlite3.SQLITE_IOERR,  # what a limit on the file's size is, or a broken disk
@@ -95,7 +95,7 @@ class SqliteDatabase:
     ) -> T:
         """Run a function in a transaction. What it wrote is durable on return.
 
-        Raises OutOfReachError: the disk is full, say. Nothing is written then.
+        Raises DatabaseUnavailableError: the disk is full, say. Nothing is written then.
         """
         loop = asyncio.get_running_loop()
         async with self._turn:
@@ -165,14 +165,14 @@ class SqliteDatabase:
             self._driver.execute("ROLLBACK")
 
     def _lose(self, error: sqlite3.Error | sa.exc.DBAPIError) -> None:
-        """Say once that nothing can be written. Raises OutOfReachError if that may pass."""
+        """Say once that nothing can be written. Raises DatabaseUnavailableError if that may pass."""
         cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
-        if getattr(cause, "sqlite_errorcode", 0) & _PRIMARY not in _PASSING:
+        if getattr(cause, "sqlite_errorcode", 0) & _PRIMARY not in _TRANSIENT_ERRORS:
             return
         if not self._is_lost:
             self._is_lost = True
             _LOG.error("the database cannot be written: %s", cause)
-        raise OutOfReachError from None
+        raise DatabaseUnavailableError from None
 
     def _find(self) -> None:
         if self._is_lost:

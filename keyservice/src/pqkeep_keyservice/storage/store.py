@@ -11,16 +11,16 @@ import sqlalchemy as sa
 
 from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring, SealedSeed
-from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer, root_key_of
+from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer, sealing_root_key_id
 from pqkeep_keyservice.ledger.checkpoints import check_log, log_id
 from pqkeep_keyservice.ledger.merkle import Frontier
-from pqkeep_keyservice.ledger.records import Addition, Draft, Row, Tail, add
+from pqkeep_keyservice.ledger.records import LogState, NewRecord, PendingAppend, Row, add
 from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS
 from pqkeep_keyservice.ledger.search import size
-from pqkeep_keyservice.ledger.tree import load_tail, make_tiles
+from pqkeep_keyservice.ledger.tree import load_log_state, make_tiles
 from pqkeep_keyservice.storage import idempotency
 from pqkeep_keyservice.storage.database import Database
-from pqkeep_keyservice.storage.idempotency import Earlier
+from pqkeep_keyservice.storage.idempotency import IdempotencyRecord
 from pqkeep_keyservice.storage.schema import KEYRINGS, KEYS, ROOT_KEYS
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
@@ -34,7 +34,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class KeyringChange:
     """A keyring to put in another's place."""
 
     old: Keyring
@@ -66,10 +66,10 @@ class RootKeysDropped:
     newest: int
 
 
-AnyChange = Change | RootKeyAdded | RootKeysDropped
+Change = KeyringChange | RootKeyAdded | RootKeysDropped
 
 
-class Verdict(Enum):
+class CommitOutcome(Enum):
     """What became of a change and its record: both are durable, or neither is there."""
 
     DURABLE = auto()
@@ -78,7 +78,7 @@ class Verdict(Enum):
     QUOTA_REACHED = auto()
 
 
-Entry = tuple[Draft, AnyChange | None]
+Entry = tuple[NewRecord, Change | None]
 """One record, and the change it is of, if any."""
 
 
@@ -91,7 +91,7 @@ class KeyStore:
         self._insert_record = str(
             sa.insert(AUDIT_RECORDS).compile(dialect=database.dialect, column_keys=Row._fields)
         )
-        self._tail: tuple[int, Tail] | None = None
+        self._log_state: tuple[int, LogState] | None = None
         self.size = 0
         """How many audit records are durable."""
 
@@ -128,55 +128,63 @@ class KeyStore:
         """Return which log this is, and its tree, of all that is durable."""
         return await self._database.read(self._frontier)
 
-    async def find_earlier(self, tenant: TenantId, key: Idempotency) -> Earlier | None:
+    async def find_idempotency_record(
+        self, tenant: TenantId, key: Idempotency
+    ) -> IdempotencyRecord | None:
         """Return what an Idempotency-Key was used for, if it was."""
         return await self._database.read(idempotency.find, tenant, key)
 
-    async def commit(self, entries: Sequence[Entry], epoch: int | None = None) -> list[Verdict]:
+    async def commit(
+        self, entries: Sequence[Entry], epoch: int | None = None
+    ) -> list[CommitOutcome]:
         """Make many records, each with its change, durable in one transaction.
 
-        What was worked out in an earlier epoch is stale. Raises OutOfReachError.
+        What was worked out in an earlier epoch is stale. Raises DatabaseUnavailableError.
         """
         of_epoch = epoch or self.epoch
-        verdicts, tail, addition = await self._database.write(self._write, entries, of_epoch)
+        outcomes, tail, addition = await self._database.write(self._write, entries, of_epoch)
         tail.move(addition)
-        self._tail = of_epoch, tail
+        self._log_state = of_epoch, tail
         self.size = tail.frontier.size
-        return verdicts
+        return outcomes
 
     async def scrub(self) -> bool:
         """Leave no copy of what was deleted on disk; return whether that could be done."""
         return await self._database.scrub()
 
     def _frontier(self, connection: sa.Connection) -> tuple[UUID, Frontier]:
-        tail = self._take_tail(connection)
-        self._tail = self._database.epoch, tail
+        tail = self._take_log_state(connection)
+        self._log_state = self._database.epoch, tail
         return log_id(connection), tail.frontier
 
-    def _take_tail(self, connection: sa.Connection) -> Tail:
+    def _take_log_state(self, connection: sa.Connection) -> LogState:
         """Return the log's end. It is kept again once what is added to it is durable."""
-        kept, self._tail = self._tail, None
+        kept, self._log_state = self._log_state, None
         if kept is not None and kept[0] == self._database.epoch:
             return kept[1]
-        return load_tail(connection)
+        return load_log_state(connection)
 
     def _write(
         self, connection: sa.Connection, entries: Sequence[Entry], epoch: int
-    ) -> tuple[list[Verdict], Tail, Addition]:
+    ) -> tuple[list[CommitOutcome], LogState, PendingAppend]:
         is_current = epoch == self._database.epoch
-        tail = self._take_tail(connection)
-        verdicts = [
-            (_apply(connection, change) if change else Verdict.DURABLE)
+        tail = self._take_log_state(connection)
+        outcomes = [
+            (_apply(connection, change) if change else CommitOutcome.DURABLE)
             if is_current
-            else Verdict.STALE
+            else CommitOutcome.STALE
             for _, change in entries
         ]
-        drafts = [
-            draft
-            for (draft, _), verdict in zip(entries, verdicts, strict=True)
-            if verdict is Verdict.DURABLE
+        new_records = [
+            new_record
+            for (new_record, _), outcome in zip(entries, outcomes, strict=True)
+            if outcome is CommitOutcome.DURABLE
         ]
-        return verdicts, tail, add(connection, self._insert_record, tail, _new(connection, drafts))
+        return (
+            outcomes,
+            tail,
+            add(connection, self._insert_record, tail, _new(connection, new_records)),
+        )
 
 
 def _check(connection: sa.Connection, sealer: Sealer) -> int:
@@ -211,38 +219,40 @@ def _root_keys(connection: sa.Connection) -> dict[int, bytes]:
     return {row.id: row.check_value for row in connection.execute(sa.select(ROOT_KEYS))}
 
 
-def _new(connection: sa.Connection, drafts: Sequence[Draft]) -> Sequence[Draft]:
+def _new(connection: sa.Connection, new_records: Sequence[NewRecord]) -> Sequence[NewRecord]:
     """Leave out the events that were brought before."""
-    brought = {draft.event_id for draft in drafts if draft.event_id is not None}
+    brought = {new_record.event_id for new_record in new_records if new_record.event_id is not None}
     if not brought:
-        return drafts
+        return new_records
     query = sa.select(AUDIT_RECORDS.c.event_id).where(AUDIT_RECORDS.c.event_id.in_(brought))
     seen = set(connection.execute(query).scalars())
-    new: list[Draft] = []
-    for draft in drafts:
-        if draft.event_id is None or draft.event_id not in seen:
-            new.append(draft)
-            seen.add(draft.event_id)
+    new: list[NewRecord] = []
+    for new_record in new_records:
+        if new_record.event_id is None or new_record.event_id not in seen:
+            new.append(new_record)
+            seen.add(new_record.event_id)
     return new
 
 
 def _load(connection: sa.Connection, tenant: TenantId, algorithm: Algorithm) -> Keyring:
-    ring = connection.execute(
-        sa.select(KEYRINGS).where(_same_ring(KEYRINGS, tenant, algorithm))
+    keyring = connection.execute(
+        sa.select(KEYRINGS).where(_is_keyring(KEYRINGS, tenant, algorithm))
     ).one_or_none()
-    if ring is None:
+    if keyring is None:
         return Keyring(tenant, algorithm)
     rows = connection.execute(
-        sa.select(KEYS).where(_same_ring(KEYS, tenant, algorithm)).order_by(KEYS.c.version)
+        sa.select(KEYS).where(_is_keyring(KEYS, tenant, algorithm)).order_by(KEYS.c.version)
     ).all()
-    if [row.version for row in rows] != list(range(1, ring.versions + 1)):
+    if [row.version for row in rows] != list(range(1, keyring.versions + 1)):
         raise DamagedKeyError
-    return Keyring(tenant, algorithm, tuple(_entry(algorithm, row) for row in rows), ring.revision)
+    return Keyring(
+        tenant, algorithm, tuple(_entry(algorithm, row) for row in rows), keyring.revision
+    )
 
 
-def _apply(connection: sa.Connection, change: AnyChange) -> Verdict:
+def _apply(connection: sa.Connection, change: Change) -> CommitOutcome:
     match change:
-        case Change():
+        case KeyringChange():
             return _change_keyring(connection, change)
         case RootKeyAdded():
             return _add_root_key(connection, change)
@@ -252,22 +262,22 @@ def _apply(connection: sa.Connection, change: AnyChange) -> Verdict:
             assert_never(change)
 
 
-def _add_root_key(connection: sa.Connection, change: RootKeyAdded) -> Verdict:
+def _add_root_key(connection: sa.Connection, change: RootKeyAdded) -> CommitOutcome:
     if change.root_key_id in _root_keys(connection):
-        return Verdict.STALE
+        return CommitOutcome.STALE
     row = {"id": change.root_key_id, "check_value": change.check_value}
     connection.execute(sa.insert(ROOT_KEYS), row)
-    return Verdict.DURABLE
+    return CommitOutcome.DURABLE
 
 
-def _drop_root_keys(connection: sa.Connection, change: RootKeysDropped) -> Verdict:
-    if sealed_otherwise(connection, change.newest, None, 1):
-        return Verdict.STALE
+def _drop_root_keys(connection: sa.Connection, change: RootKeysDropped) -> CommitOutcome:
+    if list_keyrings_to_reseal(connection, change.newest, None, 1):
+        return CommitOutcome.STALE
     dropped = connection.execute(sa.delete(ROOT_KEYS).where(ROOT_KEYS.c.id != change.newest))
-    return Verdict.DURABLE if dropped.rowcount else Verdict.STALE
+    return CommitOutcome.DURABLE if dropped.rowcount else CommitOutcome.STALE
 
 
-def sealed_otherwise(
+def list_keyrings_to_reseal(
     connection: sa.Connection,
     root_key_id: int,
     after: tuple[TenantId, Algorithm] | None,
@@ -275,7 +285,7 @@ def sealed_otherwise(
 ) -> list[tuple[TenantId, Algorithm]]:
     """Return keyrings with seeds under another root key, in their order, after one of them."""
     name = (KEYS.c.tenant_id, KEYS.c.algorithm)
-    query = sa.select(*name).where(_is_sealed_otherwise(root_key_id)).distinct()
+    query = sa.select(*name).where(_needs_resealing(root_key_id)).distinct()
     if after is not None:
         tenant, algorithm = after
         query = query.where(
@@ -288,31 +298,31 @@ def sealed_otherwise(
     return [(TenantId(row.tenant_id), Algorithm(row.algorithm)) for row in found]
 
 
-def count_sealed_otherwise(connection: sa.Connection, root_key_id: int) -> int:
+def count_keys_to_reseal(connection: sa.Connection, root_key_id: int) -> int:
     """Return how many seeds are sealed under another root key."""
-    query = sa.select(sa.func.count()).where(_is_sealed_otherwise(root_key_id))
+    query = sa.select(sa.func.count()).where(_needs_resealing(root_key_id))
     return connection.execute(query).scalar_one()
 
 
-def _is_sealed_otherwise(root_key_id: int) -> sa.ColumnElement[bool]:
+def _needs_resealing(root_key_id: int) -> sa.ColumnElement[bool]:
     under = sa.func.substr(KEYS.c.sealed_seed, 2, 1, type_=sa.LargeBinary)
     return sa.and_(KEYS.c.sealed_seed.is_not(None), under != bytes((root_key_id,)))
 
 
-def _change_keyring(connection: sa.Connection, change: Change) -> Verdict:
+def _change_keyring(connection: sa.Connection, change: KeyringChange) -> CommitOutcome:
     old, new = change.old, change.new
-    same = _same_ring(KEYRINGS, new.tenant, new.algorithm)
+    same = _is_keyring(KEYRINGS, new.tenant, new.algorithm)
     current = connection.execute(sa.select(KEYRINGS.c.revision).where(same)).scalar()
     if (current or 0) != old.revision:
-        return Verdict.STALE
+        return CommitOutcome.STALE
     if change.idempotency is not None and idempotency.find(
         connection, new.tenant, change.idempotency
     ):
-        return Verdict.STALE
+        return CommitOutcome.STALE
     if _is_under_dropped_root_key(connection, change):
-        return Verdict.STALE
+        return CommitOutcome.STALE
     if change.quota is not None and _active_keys(connection, new.tenant) >= change.quota:
-        return Verdict.QUOTA_REACHED
+        return CommitOutcome.QUOTA_REACHED
     counts = {"revision": new.revision, "versions": len(new.entries)}
     if current is None:
         row = {"tenant_id": new.tenant, "algorithm": new.algorithm, **counts}
@@ -320,19 +330,19 @@ def _change_keyring(connection: sa.Connection, change: Change) -> Verdict:
     else:
         swap = sa.update(KEYRINGS).where(same, KEYRINGS.c.revision == old.revision)
         if connection.execute(swap.values(counts)).rowcount == 0:
-            return Verdict.STALE
+            return CommitOutcome.STALE
     _write_keys(connection, change)
-    return Verdict.DURABLE
+    return CommitOutcome.DURABLE
 
 
-def _write_keys(connection: sa.Connection, change: Change) -> None:
+def _write_keys(connection: sa.Connection, change: KeyringChange) -> None:
     old, new = change.old, change.new
     for before, after in zip(old.entries, new.entries, strict=False):
         if after is not before:
             connection.execute(
                 sa.update(KEYS)
                 .where(
-                    _same_ring(KEYS, new.tenant, new.algorithm),
+                    _is_keyring(KEYS, new.tenant, new.algorithm),
                     KEYS.c.version == after.info.version,
                 )
                 .values(status=after.info.status, sealed_seed=after.sealed)
@@ -343,11 +353,11 @@ def _write_keys(connection: sa.Connection, change: Change) -> None:
             idempotency.remember(connection, new.tenant, change.idempotency, added.info.version)
 
 
-def _is_under_dropped_root_key(connection: sa.Connection, change: Change) -> bool:
+def _is_under_dropped_root_key(connection: sa.Connection, change: KeyringChange) -> bool:
     """Return whether a key was made while the root key that sealed it went away."""
     oldest = connection.execute(sa.select(sa.func.min(ROOT_KEYS.c.id))).scalar() or 0
     new = change.new.entries[len(change.old.entries) :]
-    return any(each.sealed and root_key_of(each.sealed) < oldest for each in new)
+    return any(each.sealed and sealing_root_key_id(each.sealed) < oldest for each in new)
 
 
 def _active_keys(connection: sa.Connection, tenant: TenantId) -> int:
@@ -357,7 +367,7 @@ def _active_keys(connection: sa.Connection, tenant: TenantId) -> int:
     return connection.execute(query).scalar_one()
 
 
-def _same_ring(table: sa.Table, tenant: TenantId, algorithm: Algorithm) -> sa.ColumnElement[bool]:
+def _is_keyring(table: sa.Table, tenant: TenantId, algorithm: Algorithm) -> sa.ColumnElement[bool]:
     return sa.and_(table.c.tenant_id == tenant, table.c.algorithm == algorithm)
 
 
