@@ -13,10 +13,11 @@ import uvloop
 
 from benchmarks.yardsticks.library import WARM_UP_SECONDS, Loop
 from pqkeep_keyservice.audit.log import AuditLog
-from pqkeep_keyservice.audit.record import SUCCESS, operation_record
+from pqkeep_keyservice.audit.record import operation_record
 from pqkeep_keyservice.storage.sqlite import SqliteDatabase
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.audit_events import Outcome
 from pqkeep_protocol.keys import KeyVersion, TenantId
 from pqkeep_protocol.messages import Attribution, Encapsulate
 
@@ -41,7 +42,7 @@ async def _commit(log: AuditLog, seconds: float) -> int:
         tenant=TenantId(uuid.uuid4()), algorithm=Algorithm.ML_KEM_768, version=version
     )
     attribution = Attribution(str(uuid.uuid4()), "api-key:1", "127.0.0.1", "benchmark")
-    row = operation_record(request, attribution, version, SUCCESS)
+    row = operation_record(request, attribution, version, Outcome.SUCCESS)
     deadline = time.perf_counter() + seconds
 
     async def caller() -> int:

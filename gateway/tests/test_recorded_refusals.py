@@ -4,8 +4,9 @@ import pytest
 
 from pqkeep_gateway.http.about import About, Caller
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Response
+from pqkeep_gateway.http.errors import Code
 from pqkeep_protocol.algorithms import Operation
-from pqkeep_protocol.audit_events import AuditEvent, GatewayOperation
+from pqkeep_protocol.audit_events import AuditEvent, GatewayOperation, gateway_operation
 
 
 async def _handler(_: ApiCall) -> Response:
@@ -27,3 +28,9 @@ def test_a_row_that_is_not_listed_is_refused() -> None:
     """A row whose refusals would have a name that the log does not know cannot be made."""
     with pytest.raises(ValueError, match="delete-everything"):
         _endpoint("delete_everything")
+
+
+@pytest.mark.parametrize("code", Code)
+def test_every_code_can_be_an_outcome(code: Code) -> None:
+    """The key service takes a refusal with any code that the gateway answers with."""
+    assert gateway_operation("encrypt", code.code) is Operation.ENCRYPT

@@ -17,7 +17,7 @@ from pqkeep_keyservice.storage.database import Database
 from pqkeep_keyservice.storage.postgresql import PostgresqlDatabase
 from pqkeep_keyservice.storage.sqlite import SqliteDatabase
 from pqkeep_keyservice.storage.store import CommitOutcome, KeyStore
-from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import (
@@ -38,7 +38,7 @@ def row(number: int) -> NewRecord:
     return NewRecord(
         TENANT,
         "p" * 128,
-        "encrypt",
+        Operation.ENCRYPT,
         "Kyber768",
         1,
         "success",

@@ -21,7 +21,7 @@ from pqcrypto.sign import slh_dsa_sha2_128s
 
 from pqkeep_keyservice.audit.checkpoint_signer import POLL_SECONDS, RECORDS
 from pqkeep_keyservice.ledger.records import NewRecord
-from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.audit import (
     AuditKey,
     Checkpoint,
@@ -47,7 +47,9 @@ DAY = 24 * 3600 * 1_000_000
 
 def new_record(tenant: TenantId) -> NewRecord:
     """Return a record that has no place yet."""
-    return NewRecord(tenant, "p", "encrypt", Algorithm.ML_KEM_768, 1, "success", "r", "a", "y")
+    return NewRecord(
+        tenant, "p", Operation.ENCRYPT, Algorithm.ML_KEM_768, 1, "success", "r", "a", "y"
+    )
 
 
 def signed(checkpoint: Checkpoint) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 
 from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.ledger.records import NewRecord
-from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.audit import ProveConsistency, ProveRecords, SignCheckpoint
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION, TenantId
@@ -29,7 +29,9 @@ SIGNED = RECORDS + 1
 
 async def write_log(serving: Serving, attribution: Attribution, tenant: TenantId) -> None:
     """Write a log, have it signed, and stop."""
-    row = NewRecord(tenant, "p", "encrypt", Algorithm.ML_KEM_768, 1, "success", "r", "a", "y")
+    row = NewRecord(
+        tenant, "p", Operation.ENCRYPT, Algorithm.ML_KEM_768, 1, "success", "r", "a", "y"
+    )
     async with serving() as service:
         await service.store.commit([(row, None)] * RECORDS)
         request = SignCheckpoint(tenant=INSTALLATION, algorithm=Algorithm.ML_DSA_65)
@@ -72,7 +74,7 @@ async def test_a_log_that_grew_is_accepted(
     """What came after the newest checkpoint does not keep the service from starting."""
     await write_log(serving, attribution, tenant)
     async with serving() as service:
-        row = NewRecord(tenant, "p", "encrypt", None, None, "success", "r", "a", "y")
+        row = NewRecord(tenant, "p", Operation.ENCRYPT, None, None, "success", "r", "a", "y")
         await service.store.commit([(row, None)] * 300)
     async with serving() as service:
         assert service.store.size == SIGNED + 300

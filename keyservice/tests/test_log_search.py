@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.ledger.search import MAX_SCANNED, find
-from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.audit import ListRecords
 from pqkeep_protocol.keys import INSTALLATION, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indire
 Sql = Callable[..., list[Any]]
 TENANTS = [TenantId(UUID(int=number)) for number in (7, 8, 9)]
 ALGORITHMS = [Algorithm.ML_KEM_768, Algorithm.ML_DSA_65, None]
-OPERATIONS = ["encrypt", "sign", "list-keys"]
+OPERATIONS = [Operation.ENCRYPT, Operation.SIGN, Operation.LIST_KEYS]
 OUTCOMES = ["success", "key-not-found"]
 SIZE = 90
 FIRST_US = 1_000_000
@@ -178,8 +178,8 @@ async def test_a_long_stretch_without_a_match_is_an_empty_page(
     service: InProcess, attribution: Attribution, tenant: TenantId
 ) -> None:
     """After 10,000 records that do not match the page is empty and says from where to go on."""
-    row = NewRecord(tenant, "p", "encrypt", None, None, "success", "r", "a", "y")
-    rare = row._replace(operation="sign")
+    row = NewRecord(tenant, "p", Operation.ENCRYPT, None, None, "success", "r", "a", "y")
+    rare = row._replace(operation=Operation.SIGN)
     for batch in ([rare], [row] * 5_000, [row] * 5_000, [rare]):
         await service.store.commit([(each, None) for each in batch])
     size = MAX_SCANNED + 2

@@ -20,7 +20,7 @@ from pqkeep_keyservice.ledger.merkle import Frontier
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.ledger.search import find
 from pqkeep_keyservice.storage.store import KeyStore
-from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.audit import ListRecords, ProveRecords
 from pqkeep_protocol.keys import INSTALLATION, TenantId
 from pqkeep_protocol.messages import Attribution, KeyService
@@ -51,7 +51,9 @@ def climbed(line: bytes, index: int, size: int, path: tuple[bytes, ...]) -> byte
 async def test_tiles_of_both_levels(store: KeyStore, keys: KeyService, sql: Sql) -> None:
     """After 65,536 records there are 256 tiles and one above them, and proofs over them hold."""
     size = 65_600
-    row = NewRecord(TENANTS[0], "p", "encrypt", Algorithm.ML_KEM_768, 1, "success", "r", "a", "y")
+    row = NewRecord(
+        TENANTS[0], "p", Operation.ENCRYPT, Algorithm.ML_KEM_768, 1, "success", "r", "a", "y"
+    )
     for begin in range(0, size, 8192):
         await store.commit([(row, None)] * min(8192, size - begin))
     tiles = sql("SELECT level, count(*), max(position) FROM audit_tiles GROUP BY level ORDER BY 1")

@@ -37,7 +37,7 @@ def new_record(
     tenant: TenantId, algorithm: Algorithm, version: int | None, **said: str
 ) -> NewRecord:
     """Return a record of a use, unless something else is said."""
-    use = NewRecord(tenant, "p", "encrypt", algorithm, version, "success", "r", "a", "y")
+    use = NewRecord(tenant, "p", Operation.ENCRYPT, algorithm, version, "success", "r", "a", "y")
     return use._replace(**said)  # type: ignore[arg-type]
 
 

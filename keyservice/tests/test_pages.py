@@ -11,7 +11,7 @@ from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.operations.lifecycle import PAGE
 from pqkeep_keyservice.storage.store import KeyringChange, KeyStore
-from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import Attribution, KeyService, ListKeys, RotateKey
 
@@ -38,7 +38,9 @@ async def many(store: KeyStore, material: KeyMaterial, tenant: TenantId) -> list
             info = KeyInfo(algorithm, version, status, public_key, created)
             entries.append(KeyEntry(info, sealed))
         full = Keyring(tenant, algorithm, tuple(entries), revision=size)
-        row = NewRecord(tenant, "p", "rotate-key", algorithm, size, "success", "r", "a", "y")
+        row = NewRecord(
+            tenant, "p", Operation.ROTATE_KEY, algorithm, size, "success", "r", "a", "y"
+        )
         await store.commit([(row, KeyringChange(keyring, full))])
         made += [entry.info for entry in entries]
     return made

@@ -21,7 +21,7 @@ from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.postgresql import LOCK, PostgresqlDatabase
 from pqkeep_keyservice.storage.store import CommitOutcome, KeyStore
-from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import KeyVersion, TenantId
 from pqkeep_protocol.messages import (
@@ -50,7 +50,7 @@ PASSWORD = "correct-horse"  # noqa: S105 - of a server that is gone when the tes
 
 def row(request_id: str = "request") -> NewRecord:
     """Return a record that can be told by its request."""
-    return NewRecord(TENANT, "p", "rotate-key", KEM, 1, "success", request_id, "a", "y")
+    return NewRecord(TENANT, "p", Operation.ROTATE_KEY, KEM, 1, "success", request_id, "a", "y")
 
 
 def one(connection: sa.Connection) -> object:

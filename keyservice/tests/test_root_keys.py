@@ -17,7 +17,7 @@ from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.root_keys import RootKeyChanger
 from pqkeep_keyservice.storage.store import CommitOutcome, KeyringChange, KeyStore
 from pqkeep_protocol.administration import ReloadRootKeys, RootKeys
-from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION, KeyInfo, KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import Attribution, Decrypt, Encrypt, GenerateKey, KeyService
@@ -143,7 +143,7 @@ async def test_a_key_made_meanwhile_is_not_lost(
     assert sealing_root_key_id(entry.active.sealed) == 1
     name(settings, _1=root_key, _2=new_root_key)
     await renew(root_keys)
-    new_record = NewRecord(tenant, "p", "generate-key", KEM, 1, "success", "r", "", "")
+    new_record = NewRecord(tenant, "p", Operation.GENERATE_KEY, KEM, 1, "success", "r", "", "")
     outcome = await AuditLog(store).commit(new_record, KeyringChange(Keyring(tenant, KEM), entry))
     assert outcome is CommitOutcome.STALE
 

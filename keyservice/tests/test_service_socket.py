@@ -22,8 +22,18 @@ from pqkeep_keyservice.operations.lifecycle import PAGE
 from pqkeep_keyservice.root_keys import RootKeyChanger
 from pqkeep_keyservice.server import Server
 from pqkeep_keyservice.storage.store import KeyringChange, KeyStore
-from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
-from pqkeep_protocol.audit import SignCheckpoint
+from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
+from pqkeep_protocol.audit import (
+    MAX_PAGE,
+    AnyAuditRequest,
+    Event,
+    ListRecords,
+    Recorded,
+    RecordEvents,
+    Records,
+    SignCheckpoint,
+)
+from pqkeep_protocol.audit_events import AuditEvent, KeyServiceEvent
 from pqkeep_protocol.codec import (
     MAX_FRAME,
     MAX_IN_FLIGHT,
@@ -63,7 +73,7 @@ GENERATE = GenerateKey(tenant=TENANT, algorithm=SIGNATURE, quota=None)
 SIGN = Sign(tenant=TENANT, algorithm=SIGNATURE, version=None, message=b"text")
 
 
-def call(number: int, request: AnyRequest, timeout_ms: int = 20_000) -> Call:
+def call(number: int, request: AnyRequest | AnyAuditRequest, timeout_ms: int = 20_000) -> Call:
     """Return a call."""
     return Call(number, timeout_ms, Attribution("r", "p", "a", "y"), request)
 
@@ -144,6 +154,64 @@ async def connect(server: Server, socket_path: Path) -> AsyncIterator[Connect]:
 async def test_the_socket_is_its_owners(server: Server, socket_path: Path) -> None:
     """The socket has mode 0600."""
     assert stat.S_IMODE(await asyncio.to_thread(lambda: socket_path.stat().st_mode)) == 0o600
+
+
+def event(number: int, operation: str, outcome: str = "success") -> Event:
+    """Return an event that the gateway brings."""
+    return Event(
+        id=UUID(int=number),
+        at_us=1,
+        tenant=TENANT,
+        principal="operator",
+        operation=operation,
+        algorithm=None,
+        key_version=None,
+        outcome=outcome,
+        request_id="r",
+        source_address="a",
+        policy="",
+    )
+
+
+@pytest.mark.parametrize(
+    ("operation", "outcome"),
+    [
+        ("delete-everything", "success"),
+        ("CREATE-TENANT", "success"),
+        (KeyServiceEvent.ROTATE_ROOT_KEY, "success"),
+        (Operation.ENCRYPT, "success"),
+        (Operation.VERIFY, "verification-failed"),
+        (Operation.ENCRYPT, "ERR_anything"),
+        (AuditEvent.SIGN_IN, "completed"),
+        (AuditEvent.SIGN_IN, "ERR_AUTH_001\n"),
+    ],
+)
+async def test_an_event_that_is_not_the_gateways_is_refused(
+    connect: Connect, operation: str, outcome: str
+) -> None:
+    """One event that the gateway cannot record has all that came with it refused, and none kept."""
+    client = await connect()
+    good = event(1, AuditEvent.CREATE_TENANT)
+    mixed = RecordEvents(tenant=INSTALLATION, events=(good, event(2, operation, outcome)))
+    await client.send(call(1, mixed), call(2, ListRecords(tenant=INSTALLATION)))
+    refused, listed = sorted(await client.receive(2), key=lambda frame: frame.id)
+    assert refused == Refusal(1, ErrorKind.UNSUPPORTED)
+    assert listed == Answer(2, Records(lines=(), next=None))
+
+
+async def test_what_the_gateway_can_record_is_recorded(connect: Connect) -> None:
+    """Each of its events is recorded, done or refused, and each operation with keys if refused."""
+    done = [(operation, "success") for operation in AuditEvent]
+    refused = [(operation, "ERR_POLICY_001") for operation in (*AuditEvent, *Operation)]
+    events = tuple(event(n, *each) for n, each in enumerate([*done, *refused], 1))
+    client = await connect()
+    await client.send(call(1, RecordEvents(tenant=INSTALLATION, events=events)))
+    assert await client.receive(1) == [Answer(1, Recorded())]
+    await client.send(call(2, ListRecords(tenant=TENANT, limit=MAX_PAGE)))
+    (answer,) = await client.receive(1)
+    assert isinstance(answer, Answer)
+    assert isinstance(answer.result, Records)
+    assert len(answer.result.lines) == len(events)
 
 
 async def test_pings_and_calls_are_answered_by_their_ids(connect: Connect) -> None:
@@ -347,7 +415,7 @@ async def _put_versions(
         created = datetime(2026, 1, 1, tzinfo=UTC)
         entries.append(KeyEntry(KeyInfo(algorithm, version, status, public_key, created), sealed))
     keyring = Keyring(TENANT, algorithm, tuple(entries), revision=count)
-    row = NewRecord(TENANT, "p", "rotate-key", algorithm, None, "success", "r", "a", "y")
+    row = NewRecord(TENANT, "p", Operation.ROTATE_KEY, algorithm, None, "success", "r", "a", "y")
     await store.commit([(row, KeyringChange(Keyring(TENANT, algorithm), keyring))])
 
 

@@ -21,7 +21,7 @@ from pqkeep_keyservice.ledger.records import NewRecord, Row
 from pqkeep_keyservice.storage import schema as keys
 from pqkeep_keyservice.storage.database import Database
 from pqkeep_keyservice.storage.store import CommitOutcome, KeyringChange, KeyStore
-from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def _is_in_schema(_: object, name: str | None, *__: object) -> bool:
 
 def row(request_id: str = "request") -> NewRecord:
     """Return a record that can be told by its request."""
-    return NewRecord(TENANT, "p", "rotate-key", KEM, 1, "success", request_id, "a", "y")
+    return NewRecord(TENANT, "p", Operation.ROTATE_KEY, KEM, 1, "success", request_id, "a", "y")
 
 
 def new_entry(keyring: Keyring) -> KeyEntry:

@@ -3,6 +3,7 @@
 import pytest
 
 from pqkeep_protocol.algorithms import ALGORITHMS, LIFECYCLE, Algorithm, Kind, Operation
+from pqkeep_protocol.audit_events import AuditEvent, KeyServiceEvent
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import USABLE, KeyStatus
 from pqkeep_protocol.messages import AnyRequest
@@ -72,3 +73,10 @@ def test_an_error_says_its_kind_and_no_more(kind: ErrorKind) -> None:
     """What is printed of a refusal is the kind: nothing of the request is in it."""
     error = KeyServiceError(kind)
     assert (error.kind, str(error), error.args) == (kind, kind.value, (kind.value,))
+
+
+def test_recorded_operations_are_different_and_fit() -> None:
+    """No two events or operations have one name, and none is longer than a record has room for."""
+    names = [str(each) for each in (*Operation, *AuditEvent, *KeyServiceEvent)]
+    assert len(set(names)) == len(names)
+    assert max(map(len, names)) <= 32

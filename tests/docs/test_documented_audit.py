@@ -6,9 +6,8 @@ import re
 from pathlib import Path
 
 from pqkeep.audit import Kind
-from pqkeep_keyservice.root_keys import OPERATION
 from pqkeep_protocol.algorithms import Operation
-from pqkeep_protocol.audit_events import AuditEvent
+from pqkeep_protocol.audit_events import AuditEvent, KeyServiceEvent
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "audit.md").read_text()
 
@@ -65,4 +64,11 @@ def test_every_event_of_the_gateway_is_documented() -> None:
 
 def test_every_operation_of_the_key_service_is_documented() -> None:
     """The table of the key service's operations has each one once, and no other."""
-    assert sorted(listed("Recorded by the key service")) == sorted((*Operation, OPERATION))
+    assert sorted(listed("Recorded by the key service")) == sorted((*Operation, *KeyServiceEvent))
+
+
+def test_every_outcome_is_documented() -> None:
+    """The table of outcomes has every one that is not a code, and no other."""
+    answers_only = {ErrorKind.RECORD_NOT_FOUND, ErrorKind.BAD_ANSWER}
+    recorded = {*Outcome, *ErrorKind} - answers_only
+    assert sorted(listed("Outcomes")) == sorted(recorded)

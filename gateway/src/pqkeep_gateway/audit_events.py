@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import MAX_PAGE, Event, RecordEvents
-from pqkeep_protocol.audit_events import SUCCESS, GatewayOperation
+from pqkeep_protocol.audit_events import GatewayOperation, Outcome
 from pqkeep_protocol.errors import KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION, KeyVersion, TenantId
 from pqkeep_protocol.messages import Attribution, KeyService
@@ -32,7 +32,7 @@ def event(
     tenant: TenantId,
     operation: GatewayOperation,
     *,
-    outcome: str = SUCCESS,
+    outcome: str = Outcome.SUCCESS,
     policy: str = "",
     algorithm: str | None = None,
     key_version: int | None = None,

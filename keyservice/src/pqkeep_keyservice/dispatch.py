@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import assert_never
 
 from pqkeep_keyservice.audit.log import AuditLog
-from pqkeep_keyservice.audit.record import SUCCESS, operation_record
+from pqkeep_keyservice.audit.record import operation_record
 from pqkeep_keyservice.keys.keyring import Keyring
 from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.ledger.records import NewRecord
@@ -26,6 +26,7 @@ from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.idempotency import IdempotencyRecord
 from pqkeep_keyservice.storage.store import CommitOutcome, KeyringChange
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
+from pqkeep_protocol.audit_events import Outcome
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.messages import (
     AnyRequest,
@@ -104,7 +105,7 @@ class Dispatcher:
             epoch = self._keyrings.epoch
             done = await self._answer(request, deadline)
             _require_time(deadline)
-            new_record = operation_record(request, attribution, done.version, SUCCESS)
+            new_record = operation_record(request, attribution, done.version, Outcome.SUCCESS)
             if done.change is None:
                 is_recorded = (
                     await self._log.commit(new_record, epoch=epoch) is CommitOutcome.DURABLE

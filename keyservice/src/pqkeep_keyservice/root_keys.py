@@ -13,7 +13,6 @@ from pathlib import Path
 
 from pqkeep_keyservice import config
 from pqkeep_keyservice.audit.log import AuditLog
-from pqkeep_keyservice.audit.record import SUCCESS
 from pqkeep_keyservice.config import Config, ConfigError
 from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer, read_sealer, sealing_root_key_id
 from pqkeep_keyservice.ledger.records import NewRecord
@@ -33,14 +32,13 @@ from pqkeep_keyservice.storage.store import (
 )
 from pqkeep_protocol.administration import ReloadRootKeys, RootKeys
 from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.audit_events import KeyServiceEvent, Outcome
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION, TenantId
 
 _LOG = logging.getLogger(__name__)
 
-OPERATION = "rotate-root-key"
 OPERATOR, KEY_SERVICE = "operator", "key-service"
-BEGUN, COMPLETED = "begun", "completed"
 AT_ONCE = 16
 """Keyrings in one transaction."""
 RETRY_SECONDS = 5.0
@@ -131,7 +129,7 @@ class RootKeyChanger:
 
     async def _note(self, sealer: Sealer) -> None:
         added = RootKeyAdded(sealer.newest, sealer.check_value(sealer.newest))
-        new_record = _record(OPERATOR, sealer.newest, None, BEGUN)
+        new_record = _record(OPERATOR, sealer.newest, None, Outcome.BEGUN)
         await self._log.commit(new_record, added)
         _LOG.info("root key %d seals from now on", sealer.newest)
 
@@ -146,7 +144,7 @@ class RootKeyChanger:
             damaged += sum(outcomes)
             after = some[-1]
         self._damaged = damaged
-        new_record = _record(KEY_SERVICE, newest, None, COMPLETED)
+        new_record = _record(KEY_SERVICE, newest, None, Outcome.COMPLETED)
         if await self._log.commit(new_record, RootKeysDropped(newest)) is not CommitOutcome.DURABLE:
             return False
         await self._log.scrub()
@@ -170,7 +168,7 @@ class RootKeyChanger:
             if not sealed:
                 return damaged
             new = keyring.with_resealed(sealed)
-            new_record = _record(KEY_SERVICE, newest, algorithm, SUCCESS)
+            new_record = _record(KEY_SERVICE, newest, algorithm, Outcome.SUCCESS)
             self._keyrings.forget(keyring)
             if (
                 await self._log.commit(new_record, KeyringChange(keyring, new), epoch)
@@ -181,12 +179,12 @@ class RootKeyChanger:
 
 
 def _record(
-    principal: str, root_key_id: int, algorithm: Algorithm | None, outcome: str
+    principal: str, root_key_id: int, algorithm: Algorithm | None, outcome: Outcome
 ) -> NewRecord:
     return NewRecord(
         tenant=INSTALLATION,
         principal=principal,
-        operation=OPERATION,
+        operation=KeyServiceEvent.ROTATE_ROOT_KEY,
         algorithm=algorithm,
         key_version=None,
         outcome=outcome,

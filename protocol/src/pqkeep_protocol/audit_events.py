@@ -1,14 +1,29 @@
-"""What the gateway can record in the audit log: a closed list that both processes know.
+"""What a record of the audit log can say was done: closed lists, which docs/audit.md explains.
 
-The key service refuses every other name. docs/audit.md says what each one means.
+The gateway records what is in AuditEvent, and its refusals of an Operation. The key service refuses
+every other name from it, and records each Operation and its own KeyServiceEvent itself.
 """
 
+import re
+from collections.abc import Mapping
 from enum import StrEnum
 
 from pqkeep_protocol.algorithms import Operation
 
-SUCCESS = "success"
-"""The outcome of everything that was not refused."""
+
+class Outcome(StrEnum):
+    """How something ended that was not refused. A refusal's outcome is an ErrorKind or ERR_* code."""
+
+    SUCCESS = "success"
+    BEGUN = "begun"
+    COMPLETED = "completed"
+
+
+class KeyServiceEvent(StrEnum):
+    """Events of the key service that are no Operation."""
+
+    ROTATE_ROOT_KEY = "rotate-root-key"
+    """BEGUN, a SUCCESS for each keyring that is sealed again, COMPLETED."""
 
 
 class AuditEvent(StrEnum):
@@ -128,3 +143,22 @@ class AuditEvent(StrEnum):
 
 GatewayOperation = AuditEvent | Operation
 """What the gateway can record: an event of its own, or that it refused an operation with keys."""
+
+RecordedOperation = GatewayOperation | KeyServiceEvent
+"""Everything that can stand in a record."""
+
+_BY_NAME: Mapping[str, GatewayOperation] = {
+    **{event.value: event for event in AuditEvent},
+    **{operation.value: operation for operation in Operation},
+}
+_is_code = re.compile(r"ERR(_[A-Z]+)+_[0-9]{3}").fullmatch
+
+
+def gateway_operation(name: str, outcome: str) -> GatewayOperation | None:
+    """Return what the gateway says was done; None where it cannot have done that.
+
+    Operations with keys succeed in the key service only: the gateway can refuse them, by a code.
+    """
+    operation = _BY_NAME.get(name)
+    is_own_success = outcome == Outcome.SUCCESS and isinstance(operation, AuditEvent)
+    return operation if is_own_success or _is_code(outcome) else None

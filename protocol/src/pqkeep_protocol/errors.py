@@ -22,7 +22,7 @@ class ErrorKind(StrEnum):
     RECORD_NOT_FOUND = "record-not-found"
     """The audit log has no such record, or is not that large."""
     UNSUPPORTED = "unsupported"
-    """The algorithm has no such operation."""
+    """The algorithm has no such operation, or the gateway records no such event."""
     ALGORITHM_MISMATCH = "algorithm-mismatch"
     """It does not open with this algorithm's key, and does with another's."""
     DECRYPTION_FAILED = "decryption-failed"

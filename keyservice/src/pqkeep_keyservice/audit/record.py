@@ -2,16 +2,19 @@
 
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_protocol.audit import Event
+from pqkeep_protocol.audit_events import Outcome, gateway_operation
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import KeyVersion
 from pqkeep_protocol.messages import AnyRequest, Attribution
 
-SUCCESS = "success"
-
 
 def operation_record(
-    request: AnyRequest, attribution: Attribution, version: KeyVersion | None, outcome: str
+    request: AnyRequest,
+    attribution: Attribution,
+    version: KeyVersion | None,
+    outcome: Outcome | ErrorKind,
 ) -> NewRecord:
-    """Return the record of one operation. The outcome is SUCCESS or an ErrorKind."""
+    """Return the record of one operation."""
     return NewRecord(
         tenant=request.tenant,
         principal=attribution.principal,
@@ -26,11 +29,17 @@ def operation_record(
 
 
 def event_record(event: Event) -> NewRecord:
-    """Return the record of something the gateway did or refused."""
+    """Return the record of something the gateway did or refused.
+
+    Raises UNSUPPORTED for what is not in the list of what it can do or refuse.
+    """
+    operation = gateway_operation(event.operation, event.outcome)
+    if operation is None:
+        raise KeyServiceError(ErrorKind.UNSUPPORTED)
     return NewRecord(
         tenant=event.tenant,
         principal=event.principal,
-        operation=event.operation,
+        operation=operation,
         algorithm=event.algorithm,
         key_version=event.key_version,
         outcome=event.outcome,

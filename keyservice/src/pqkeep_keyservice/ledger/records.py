@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from pqkeep_keyservice.ledger.merkle import Frontier, Tile, leaf_hash
 from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, AUDIT_TILES
+from pqkeep_protocol.audit_events import RecordedOperation
 from pqkeep_protocol.keys import TenantId
 
 CACHED_TENANTS = 100_000
@@ -31,7 +32,7 @@ class NewRecord(NamedTuple):
 
     tenant: TenantId
     principal: str
-    operation: str
+    operation: RecordedOperation
     algorithm: str | None
     key_version: int | None
     outcome: str
