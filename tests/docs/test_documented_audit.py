@@ -7,7 +7,8 @@ from pathlib import Path
 
 from pqkeep.audit import Kind
 from pqkeep_protocol.algorithms import Operation
-from pqkeep_protocol.audit_events import AuditEvent, KeyServiceEvent
+from pqkeep_protocol.audit_events import AuditEvent, KeyServiceEvent, Outcome
+from pqkeep_protocol.errors import ErrorKind
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "audit.md").read_text()
 
