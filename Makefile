@@ -41,10 +41,10 @@ bench: .venv/dev ## measure requests/s, latency and CPU an operation
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
 fuzz: .venv/run .venv-fuzz/made ## send generated requests: make fuzz ARGS="--cases 20000 --seed 1"
-	.venv-fuzz/bin/python tests/fuzz/campaign.py $(ARGS)
+	.venv-fuzz/bin/python tests/fuzz/generated_requests.py $(ARGS)
 
 campaign: .venv/dev ## kill an installation under load, 50 times, and go through its books
-	$(BIN)/python -m tests.campaign $(ARGS)
+	$(BIN)/python -m tests.crash_recovery $(ARGS)
 
 races: .venv/dev ## try each single-use token of people 32 times at once, 200 times over
 	PQKEEP_ROUNDS=200 $(BIN)/pytest gateway/tests/test_people_database.py --timeout 1200 -k once $(ARGS)

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
-
 from conftest import die_with_the_tests
+
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.codec import TO_GATEWAY, Answer, Call, FrameDecoder, Refusal, encode
 from pqkeep_protocol.keys import KeyVersion, TenantId

@@ -27,9 +27,8 @@ from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution
 
 if TYPE_CHECKING:
-    from gateway.tests.conftest import Location
-
     from conftest import PostgresServer
+    from gateway.tests.conftest import Location
 
 pytestmark = pytest.mark.parametrize("backend", ["postgresql"], indirect=True)
 

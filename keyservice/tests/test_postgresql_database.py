@@ -35,9 +35,8 @@ from pqkeep_protocol.messages import (
 )
 
 if TYPE_CHECKING:
-    from keyservice.tests.conftest import Location
-
     from conftest import PostgresServer
+    from keyservice.tests.conftest import Location
 
 pytestmark = pytest.mark.parametrize("backend", ["postgresql"], indirect=True)
 

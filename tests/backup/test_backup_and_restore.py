@@ -18,10 +18,9 @@ import pytest
 from pyotp import TOTP
 
 if TYPE_CHECKING:
+    from conftest import PostgresServer
     from tests.backup.conftest import Command, RecoveryKey, Witness
     from tests.conftest import Caller, Installation
-
-    from conftest import PostgresServer
 
     Run = Callable[..., AbstractContextManager[Installation]]
     AskFile = Callable[..., list[tuple[Any, ...]]]

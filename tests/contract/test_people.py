@@ -66,16 +66,16 @@ def test_cookies_are_for_this_host_and_no_script(
 
 
 @pytest.mark.parametrize(
-    "unfit",
+    "bad_password",
     ["eleven char", "x" * 1025, "passwordpassword", "P@ssw0rd2024!", "aaaaaaaaaaaaaaaa", 7, None],
 )
-def test_unfit_passwords(
-    operator: Caller, new_tenant: Callable[..., Caller], stranger: Caller, invalid_field: object
+def test_refused_passwords(
+    operator: Caller, new_tenant: Callable[..., Caller], stranger: Caller, bad_password: object
 ) -> None:
     """A password that is too short, too long, tried first by everybody or no text is 422."""
     path = f"/tenants/{new_tenant().tenant_id}/invitations"
     made = operator.post(path, {"email": _email(), "role": "viewer"}, status=201)
-    fields = {"token": made["invitation_token"], "password": invalid_field}
+    fields = {"token": made["invitation_token"], "password": bad_password}
     refusal = stranger.refusal("/auth/accept-invitation", fields)
     assert refusal == (422, "ERR_INVALID_001", "password")
 

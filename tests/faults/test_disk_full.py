@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.campaign import checks
-from tests.campaign.books import read, sqlite_urls
-from tests.campaign.client import Ledger, Promise, client
-from tests.campaign.run import OUTBOX_SECONDS, at_work
-from tests.campaign.scene import set_the_scene
+from tests.crash_recovery import invariants
+from tests.crash_recovery.client import Ledger, Promise, client
+from tests.crash_recovery.run import OUTBOX_SECONDS, at_work
+from tests.crash_recovery.snapshot import read, sqlite_urls
+from tests.crash_recovery.state import set_the_scene
 
 if TYPE_CHECKING:
     from tests.conftest import Installation
@@ -138,7 +138,7 @@ def _everything_is_right(installation: Installation, seen: Seen) -> None:
     assert installation.children() == seen.processes  # nothing was started again
     installation.stop()
     books = read(*sqlite_urls(installation.data))
-    found = checks.everything(books, seen.promises)
+    found = invariants.everything(books, seen.promises)
     assert not any(found.values()), found
     assert [wrong for ledger in seen.ledgers for wrong in ledger.wrong] == []
 

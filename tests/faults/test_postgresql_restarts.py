@@ -16,9 +16,8 @@ import psycopg
 import pytest
 
 if TYPE_CHECKING:
-    from tests.conftest import Installation
-
     from conftest import PostgresServer
+    from tests.conftest import Installation
 
     Run = Callable[..., AbstractContextManager[Installation]]
 

@@ -2,7 +2,7 @@
 
 Sources: the vectors that pyca/cryptography publishes (ML-KEM, ML-DSA, and X-Wing as HPKE's KEM
 0x647a), and the project's own in tests/vectors, whose provenance is in the files. SLH-DSA is in
-test_proof_slhdsa.py.
+test_slhdsa.py.
 """
 
 import json

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.campaign.run import Plan, Report, campaign
+from tests.crash_recovery.run import Plan, Report, campaign
 
 PLAN = Plan(operations=3_000, kills=5, threads=8)
 

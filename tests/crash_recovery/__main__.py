@@ -1,6 +1,6 @@
 """Kills a real installation under load, again and again, and then goes through its books.
 
-``python -m tests.campaign --operations 100000 --kills 50``, or ``make campaign``. Exit status 1:
+``python -m tests.crash_recovery --operations 100000 --kills 50``, or ``make campaign``. Exit status 1:
 something is lost, twice, or not as the log says.
 """
 
@@ -12,16 +12,15 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.campaign.run import Plan, campaign
-from tests.conftest import on_postgresql
-
 from conftest import running_postgres
+from tests.conftest import on_postgresql
+from tests.crash_recovery.run import Plan, campaign
 
 
 def main() -> int:
     """Run one campaign and print what it found."""
     usual = Plan()
-    parser = argparse.ArgumentParser(prog="python -m tests.campaign", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.crash_recovery", description=__doc__)
     parser.add_argument("--operations", type=int, default=usual.operations)
     parser.add_argument("--kills", type=int, default=usual.kills)
     parser.add_argument("--threads", type=int, default=usual.threads)

@@ -5,7 +5,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.campaign.client import Caller, Client
+from tests.crash_recovery.client import Caller, Client
 
 KEMS = ("Kyber768", "X-Wing", "ML-KEM-1024")
 WRAPPING = KEMS[:2]

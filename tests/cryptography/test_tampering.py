@@ -1,6 +1,6 @@
 """Whatever is changed in what the key service once produced is refused, in one documented way.
 
-In process, through the real Dispatcher. Over HTTP it is test_proof_tampering_http.py.
+In process, through the real Dispatcher. Over HTTP it is test_over_http.py.
 """
 
 import os
@@ -290,7 +290,7 @@ def test_no_byte_of_a_signature_can_change(
 ) -> None:
     """With any one byte of it changed, a signature is refused with VERIFICATION_FAILED.
 
-    SLH-DSA's are changed in test_proof_slhdsa.py, without a process in between.
+    SLH-DSA's are changed in test_slhdsa.py, without a process in between.
     """
     signature = _signature(proof_outcomes, operation, proof_tenant, algorithm)
     requests = [

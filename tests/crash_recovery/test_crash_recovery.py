@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.campaign.conftest import PLAN
-from tests.campaign.run import Report
+from tests.crash_recovery.conftest import PLAN
+from tests.crash_recovery.run import Report
 
 
 @pytest.fixture

@@ -14,9 +14,8 @@ import httpx2
 import pytest
 
 if TYPE_CHECKING:
-    from tests.faults.conftest import MailingGateway
-
     from conftest import Certificate, MailServer
+    from tests.faults.conftest import MailingGateway
 
 PASSWORD = "the horse prefers oats"  # noqa: S105 - nobody's
 SECONDS = 30.0

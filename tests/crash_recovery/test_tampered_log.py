@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA65PrivateKey
-from tests.campaign import checks
-from tests.campaign.books import Books, read, sqlite_urls
-from tests.campaign.run import EXPORT, Report
+from tests.crash_recovery import invariants
+from tests.crash_recovery.run import EXPORT, Report
+from tests.crash_recovery.snapshot import Books, read, sqlite_urls
 
 from pqkeep.audit import verify
 from pqkeep_gateway.access.principals import OperatorPrincipal
@@ -108,7 +108,7 @@ def rehash(log: sqlite3.Connection) -> None:
     _edit(log, OLD)
     log.commit()
     books = _books(log)
-    tiles, roots = checks.tree(books, [each.size for each in books.checkpoints])
+    tiles, roots = invariants.tree(books, [each.size for each in books.checkpoints])
     log.executemany(
         "UPDATE audit_tiles SET hash = ? WHERE level = ? AND position = ?",
         [(top, *name) for name, top in tiles.items()],
@@ -127,12 +127,12 @@ def replace_the_key(log: sqlite3.Connection) -> None:
     forger = MLDSA65PrivateKey.generate()
     log.execute(
         "UPDATE keys SET public_key = ? WHERE tenant_id = ? AND algorithm = ?",
-        (forger.public_key().public_bytes_raw(), NOBODY, checks.SIGNED_WITH),
+        (forger.public_key().public_bytes_raw(), NOBODY, invariants.SIGNED_WITH),
     )
     log.executemany(
         "UPDATE audit_checkpoints SET signature = ? WHERE size = ?",
         [
-            (forger.sign(checks.signed_text(books.log_id, each), checks.CONTEXT), each.size)
+            (forger.sign(invariants.signed_text(books.log_id, each), invariants.CONTEXT), each.size)
             for each in books.checkpoints
         ],
     )

@@ -7,9 +7,9 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tests.campaign.client import Answer, Caller, Client
-from tests.campaign.dice import Dice
-from tests.campaign.scene import (
+from tests.crash_recovery.client import Answer, Caller, Client
+from tests.crash_recovery.random_choices import Dice
+from tests.crash_recovery.state import (
     KEMS,
     RATE,
     SIGNATURES,

@@ -152,7 +152,7 @@ def _keep_queued(
 
     def ask(client: httpx2.Client) -> None:
         while not stop.is_set():
-            if client.post("/signature/sign", json=body).status_code == 200:
+            if client.post("/signature/sign", json=body).is_success:
                 with done.get_lock():
                     done.value += 1
 

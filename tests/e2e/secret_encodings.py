@@ -4,7 +4,7 @@ import base64
 from collections.abc import Iterator
 
 
-def forms(secret: bytes) -> Iterator[bytes]:
+def encodings(secret: bytes) -> Iterator[bytes]:
     """Every form in which a secret could have been written down."""
     yield secret
     yield secret.hex().encode()

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyotp import TOTP
-from tests.e2e.forms import forms
+from tests.e2e.secret_encodings import encodings
 
 if TYPE_CHECKING:
-    from tests.conftest import Caller, Installation
-
     from conftest import PostgresServer
+    from tests.conftest import Caller, Installation
 
 FIRST = "the first horse prefers oats"
 SECOND = "the second horse is tired of them"
@@ -195,7 +194,7 @@ def run(
 
 def _assert_absent(walk: Walk, content: bytes, where: str) -> None:
     for what, secret in walk.secrets.items():
-        assert not any(form in content for form in forms(secret)), f"{what} is in {where}"
+        assert not any(each in content for each in encodings(secret)), f"{what} is in {where}"
 
 
 def test_the_walk_had_secrets_to_find(run: Run) -> None:
@@ -204,7 +203,7 @@ def test_the_walk_had_secrets_to_find(run: Run) -> None:
     assert len(kinds) == 10, kinds
     for secret in run.walk.secrets.values():
         for written in (secret, b"<%s>" % base64.b64encode(secret), secret.hex().encode()):
-            assert any(form in written for form in forms(secret))
+            assert any(each in written for each in encodings(secret))
     for files in (run.files, run.files_meanwhile):
         assert any(run.walk.email.encode() in content for content in files.values())
     assert b"server process" in run.output

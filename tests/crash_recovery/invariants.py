@@ -13,8 +13,8 @@ from typing import Any
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA65PublicKey
-from tests.campaign.books import Books
-from tests.campaign.client import Promise
+from tests.crash_recovery.client import Promise
+from tests.crash_recovery.snapshot import Books
 
 SIGNED_WITH = "Dilithium3"
 CONTEXT = b"pqkeep/v1/audit-checkpoint"

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import httpx2
 import sqlalchemy as sa
-from tests.campaign import checks
-from tests.campaign.books import read, sqlite_urls
-from tests.campaign.client import Caller, Ledger, client
-from tests.campaign.dice import Dice
-from tests.campaign.scene import Scene, set_the_scene
-from tests.campaign.work import Worker
 from tests.conftest import API, Installation, running
+from tests.crash_recovery import invariants
+from tests.crash_recovery.client import Caller, Ledger, client
+from tests.crash_recovery.random_choices import Dice
+from tests.crash_recovery.snapshot import read, sqlite_urls
+from tests.crash_recovery.state import Scene, set_the_scene
+from tests.crash_recovery.workload import Worker
 
 VICTIMS = ("pqkeep_gateway", "pqkeep_keyservice")
 EXPORT = "export.jsonl"
@@ -77,9 +77,9 @@ def campaign(
         (folder / EXPORT).write_bytes(exported)
     books = read(*(urls or sqlite_urls(folder / "data")))
     promises = [promise for ledger in ledgers for promise in ledger.promises]
-    found = checks.everything(books, promises)
+    found = invariants.everything(books, promises)
     found["answers"] = [wrong for ledger in ledgers for wrong in ledger.wrong]
-    found["export"] = list(checks.the_export_is_the_log(books, exported))
+    found["export"] = list(invariants.the_export_is_the_log(books, exported))
     answers = sum((ledger.answers for ledger in ledgers), Counter[tuple[int, str]]())
     report = Report(
         seed=plan.seed,
