@@ -31,7 +31,7 @@ from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution, R_co, Request
 
 if TYPE_CHECKING:
-    from conftest import PostgresServer
+    from tests.fixtures.postgresql import PostgresServer
 
 ROLE = "pqkeep_gateway"
 

@@ -27,8 +27,8 @@ from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution
 
 if TYPE_CHECKING:
-    from conftest import PostgresServer
     from gateway.tests.conftest import Location
+    from tests.fixtures.postgresql import PostgresServer
 
 pytestmark = pytest.mark.parametrize("backend", ["postgresql"], indirect=True)
 
@@ -62,7 +62,7 @@ async def test_connections_that_were_lost_are_made_again(
     tenant = new_tenant()
     await tenants.add(tenant, news(tenant))
     await asyncio.gather(*(tenants.get(tenant.id) for _ in range(POOL)))
-    await asyncio.to_thread(postgres_server.hang_up, name)
+    await asyncio.to_thread(postgres_server.end_connections, name)
     found = await asyncio.gather(*(tenants.get(tenant.id) for _ in range(POOL)))
     assert found == [tenant] * POOL
 
@@ -75,7 +75,7 @@ async def test_a_connection_that_breaks_is_unavailable(
     async def interrupted() -> None:
         async with transaction(engine) as connection:
             await connection.execute(sa.select(1))
-            await asyncio.to_thread(postgres_server.hang_up, name)
+            await asyncio.to_thread(postgres_server.end_connections, name)
             await connection.execute(sa.select(1))
 
     with pytest.raises(UnavailableError):

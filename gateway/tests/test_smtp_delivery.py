@@ -18,7 +18,8 @@ from pqkeep_gateway.mail.mail_delivery import MailDeferredError, MailRejectedErr
 from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, code_of, compose, mail
 
 if TYPE_CHECKING:
-    from conftest import Certificate, MailServer
+    from tests.fixtures.certificate import Certificate
+    from tests.fixtures.mail_server import MailServer
 
 TO = "ada@example.com"
 PASSWORD = "only the horse knows"  # noqa: S105 - nobody's

@@ -38,7 +38,7 @@ from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution, KeyRequest, KeyService, R_co, Request
 
 if TYPE_CHECKING:
-    from conftest import PostgresServer
+    from tests.fixtures.postgresql import PostgresServer
 
 Sql = Callable[..., list[Any]]
 SECONDS = 60.0

@@ -35,8 +35,8 @@ from pqkeep_protocol.messages import (
 )
 
 if TYPE_CHECKING:
-    from conftest import PostgresServer
     from keyservice.tests.conftest import Location
+    from tests.fixtures.postgresql import PostgresServer
 
 pytestmark = pytest.mark.parametrize("backend", ["postgresql"], indirect=True)
 
@@ -82,7 +82,7 @@ async def test_a_lost_session_is_found_again(
     """When the server hangs up a new session begins by itself, and with it an epoch."""
     assert database.epoch == 1
     for epoch in (2, 3):
-        await asyncio.to_thread(postgres_server.hang_up, name)
+        await asyncio.to_thread(postgres_server.end_connections, name)
         await until_back(database, epoch - 1)
         assert database.epoch == epoch
         assert await database.write(one) == 1
@@ -171,7 +171,7 @@ async def test_work_of_an_earlier_epoch_is_stale(
 ) -> None:
     """What was worked out before the session was lost is not recorded after it."""
     log = AuditLog(store)
-    await asyncio.to_thread(postgres_server.hang_up, name)
+    await asyncio.to_thread(postgres_server.end_connections, name)
     await until_back(database, 1)
     early, late = log.commit(row("early"), epoch=1), log.commit(row("late"), epoch=2)
     assert [*await asyncio.gather(early, late)] == [CommitOutcome.STALE, CommitOutcome.DURABLE]
@@ -193,7 +193,7 @@ async def test_a_key_survives_every_hang_up_or_is_not_made(
     rotate = RotateKey(tenant=tenant, algorithm=KEM)
     answered, refusals = [1], set()
     for _ in range(5):
-        hanging_up = asyncio.create_task(asyncio.to_thread(postgres_server.hang_up, name))
+        hanging_up = asyncio.create_task(asyncio.to_thread(postgres_server.end_connections, name))
         for _ in range(40):
             try:
                 answered.append((await keys.execute(rotate, attribution)).key.version)

@@ -5,12 +5,7 @@ Tests that take ``connect`` or ``client`` run twice: with Client, and with Async
 
 import asyncio
 import inspect
-import json
-import signal
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,11 +16,10 @@ from uuid import uuid4
 
 import pytest
 from sdk.tests.fault_proxy import FaultProxy
+from tests.fixtures.installation import Installation
 
 from pqkeep import AsyncClient, Client
 
-START_SECONDS = 60.0
-STOP_SECONDS = 60.0
 Answer = Callable[..., str]
 Connect = Callable[..., Client]
 
@@ -71,29 +65,9 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Run the service; return its addresses and credentials."""
-    directory = tmp_path_factory.mktemp("service")
-    ready, log = directory / "ready.json", directory / "log"
-    program = str(Path(sys.executable).with_name("pqkeepd"))
-    command = (program, "dev", "--port", "0", "--ready-file", str(ready))
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
-    try:
-        deadline = time.monotonic() + START_SECONDS
-        while not ready.exists():
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.02)
-        yield json.loads(ready.read_bytes())
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise
+def service(installation: Installation) -> dict[str, str]:
+    """Return the addresses and credentials of a running service."""
+    return installation.ready
 
 
 @pytest.fixture(scope="session")

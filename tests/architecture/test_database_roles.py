@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import psycopg
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import PostgresServer
+from tests.fixtures.postgresql import PostgresServer
 
 DATABASES = {"pqkeep_gateway": "pqkeep_accounts", "pqkeep_keyservice": "pqkeep_keys"}
 

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import base64
-import os
 import sqlite3
 import subprocess
-import sysconfig
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.fixtures.caller import Caller
+from tests.fixtures.processes import ENVIRONMENT, PQKEEPD
 
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 
-if TYPE_CHECKING:
-    from tests.conftest import Caller
-
-PQKEEPD = Path(sysconfig.get_path("scripts")) / "pqkeepd"
 COMMAND_SECONDS = 100
 TEXT = base64.b64encode(b"what was there before").decode()
 Command = Callable[..., tuple[int, str]]
@@ -33,7 +29,7 @@ def command() -> Command:
     def run(*arguments: str | Path) -> tuple[int, str]:
         ended = subprocess.run(
             [PQKEEPD, *arguments],
-            env={"PATH": os.defpath, "COLUMNS": "200"},
+            env={**ENVIRONMENT, "COLUMNS": "200"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

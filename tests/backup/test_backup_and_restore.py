@@ -8,24 +8,23 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
 from pyotp import TOTP
+from tests.backup.conftest import Command, RecoveryKey, Witness
+from tests.fixtures.caller import Caller
+from tests.fixtures.installation import running
+from tests.fixtures.postgresql import options_of
 
-if TYPE_CHECKING:
-    from conftest import PostgresServer
-    from tests.backup.conftest import Command, RecoveryKey, Witness
-    from tests.conftest import Caller, Installation
+from pqkeep_server.initialise import IN_FILES, Stores
 
-    Run = Callable[..., AbstractContextManager[Installation]]
-    AskFile = Callable[..., list[tuple[Any, ...]]]
+AskFile = Callable[..., list[tuple[Any, ...]]]
 
-OPTIONS = {"--accounts-database": "pqkeep_gateway", "--keys-database": "pqkeep_keyservice"}
 WRITERS = 4
 REFRESH = "service_refresh_token"
 LOG = {
@@ -40,7 +39,7 @@ LOG = {
 class Store:
     """Databases of an installation, empty at first."""
 
-    options: tuple[str, ...]
+    databases: Stores
     keys: Callable[[str], list[tuple[Any, ...]]]
     """Runs a query on the database of keys."""
 
@@ -50,28 +49,21 @@ def stores(
     request: pytest.FixtureRequest, tmp_path: Path, ask_file: AskFile
 ) -> Iterator[Callable[[str, Path], Store]]:
     """Make a store of a kind, for the installation in a data directory."""
-    made: list[tuple[PostgresServer, str]] = []
+    with ExitStack() as stack:
 
-    def store(kind: str, data: Path) -> Store:
-        if kind == "sqlite":
-            file = data / "keyservice" / "keys.sqlite3"
-            return Store((), lambda query: ask_file(file, query))
-        server: PostgresServer = request.getfixturevalue("postgres_server")
-        urls = {}
-        for option, role in OPTIONS.items():
-            name = server.new_database(role)
-            made.append((server, name))
-            urls[option] = server.url(role, name)
+        def store(kind: str, data: Path) -> Store:
+            if kind == "sqlite":
+                file = data / "keyservice" / "keys.sqlite3"
+                return Store(IN_FILES, lambda query: ask_file(file, query))
+            databases = stack.enter_context(request.getfixturevalue("own_postgresql")())
 
-        def ask(query: str) -> list[tuple[Any, ...]]:
-            with psycopg.connect(urls["--keys-database"]) as connection:
-                return connection.execute(query).fetchall()
+            def ask(query: str) -> list[tuple[Any, ...]]:
+                with psycopg.connect(databases.keys) as connection:
+                    return connection.execute(query).fetchall()
 
-        return Store(tuple(word for pair in urls.items() for word in pair), ask)
+            return Store(databases, ask)
 
-    yield store
-    for server, name in made:
-        server.drop(name)
+        yield store
 
 
 def log_of(store: Store) -> dict[str, list[tuple[Any, ...]]]:
@@ -87,7 +79,6 @@ def test_restored_elsewhere(
     source: str,
     target: str,
     stores: Callable[[str, Path], Store],
-    run_installation: Run,
     witness_of: Callable[[Caller], Witness],
     command: Command,
     recovery_key: RecoveryKey,
@@ -96,8 +87,7 @@ def test_restored_elsewhere(
     """Ciphertexts and signatures of all ten algorithms, API keys and the audit log survive."""
     old, new, file = tmp_path / "old", tmp_path / "new", tmp_path / "backup"
     here, there = stores(source, old), stores(target, new)
-    files = tmp_path / "ready", tmp_path / "output"
-    with run_installation(old, *files, options=here.options) as installation:
+    with running(tmp_path, data=old, databases=here.databases) as installation:
         tenant = installation.new_tenant()
         witness = witness_of(tenant)
         api_key, tenant_id = tenant.api_key, tenant.tenant_id
@@ -110,7 +100,7 @@ def test_restored_elsewhere(
 
     status, said = command(
         *("restore", file, "--recovery-key", recovery_key.private, "--data", new),
-        *("--root-key", old / "keyservice" / "root.key", *there.options),
+        *("--root-key", old / "keyservice" / "root.key", *options_of(there.databases)),
     )
     assert status == 0, said
     restored = log_of(there)
@@ -121,7 +111,7 @@ def test_restored_elsewhere(
     assert restored["audit_log"][0][0] == log["audit_log"][0][0]
     shutil.rmtree(old)
 
-    with run_installation(new, *files) as installation:
+    with running(tmp_path, data=new) as installation:
         witness.testify(installation.caller(api_key, tenant_id))
         assert installation.operator().get(f"/tenants/{tenant_id}")["id"] == tenant_id
 
@@ -131,7 +121,6 @@ def test_people_come_in_after_a_restore(
     source: str,
     target: str,
     stores: Callable[[str, Path], Store],
-    run_installation: Run,
     command: Command,
     recovery_key: RecoveryKey,
     password: str,
@@ -140,8 +129,7 @@ def test_people_come_in_after_a_restore(
     """Password, TOTP and recovery codes are still right; a session, a role and an invitation last."""
     old, new, file = tmp_path / "old", tmp_path / "new", tmp_path / "backup"
     here, there = stores(source, old), stores(target, new)
-    files = tmp_path / "ready", tmp_path / "output"
-    with run_installation(old, *files, options=here.options) as installation:
+    with running(tmp_path, data=old, databases=here.databases) as installation:
         tenant_id = installation.new_tenant().tenant_id
         owner, viewer = (installation.person(tenant_id, role) for role in ("owner", "viewer"))
         totp = TOTP(owner.post("/auth/mfa/enroll")["secret"])
@@ -157,12 +145,12 @@ def test_people_come_in_after_a_restore(
         assert status == 0, said
     status, said = command(
         *("restore", file, "--recovery-key", recovery_key.private, "--data", new),
-        *("--root-key", old / "keyservice" / "root.key", *there.options),
+        *("--root-key", old / "keyservice" / "root.key", *options_of(there.databases)),
     )
     assert status == 0, said
     shutil.rmtree(old)
 
-    with run_installation(new, *files) as installation:
+    with running(tmp_path, data=new) as installation:
         named = {"tenant_id": tenant_id}
         assert installation.operator().get("/team/members", **named) == team
         assert installation.operator().get("/team/invitations", **named) == waiting
@@ -194,7 +182,6 @@ def work(caller: Caller, stop: threading.Event, done: list[tuple[str, int]]) -> 
 
 
 def test_a_consistent_moment(
-    run_installation: Run,
     command: Command,
     recovery_key: RecoveryKey,
     ask_file: AskFile,
@@ -202,7 +189,7 @@ def test_a_consistent_moment(
 ) -> None:
     """Made under load, a backup has all that was acknowledged before, and nothing by halves."""
     old, new, file = tmp_path / "old", tmp_path / "new", tmp_path / "backup"
-    with run_installation(old, tmp_path / "ready", tmp_path / "output") as installation:
+    with running(tmp_path, data=old) as installation:
         tenants = [installation.new_tenant() for _ in range(WRITERS)]
         for tenant in tenants:
             for algorithm in ("Dilithium3", "Kyber768"):
@@ -268,14 +255,13 @@ class Backup:
 @pytest.fixture(scope="module")
 def backup(
     tmp_path_factory: pytest.TempPathFactory,
-    run_installation: Run,
     command: Command,
     recovery_key: RecoveryKey,
 ) -> Backup:
     """A small backup."""
     folder = tmp_path_factory.mktemp("backup")
     made = Backup(folder / "backup", folder / "data")
-    with run_installation(made.data, folder / "ready", folder / "output") as installation:
+    with running(folder, data=made.data) as installation:
         installation.demo().post("/kms/keys/generate", {"algorithm": "X-Wing"}, status=201)
     status, said = command(
         *("backup", "--data", made.data, "--recovery-key", recovery_key.public),
@@ -394,12 +380,12 @@ def test_a_database_that_is_not_empty(
 ) -> None:
     """A database on a server that has a table is not restored into, and the other stays empty."""
     store = stores("postgresql", attempt.data)
-    _, accounts, _, keys = store.options
+    accounts, keys = store.databases.accounts, store.databases.keys
     with psycopg.connect(keys) as connection:
         connection.execute("CREATE TABLE precious (id integer)")
     status, said = command(
         *("restore", attempt.file, "--recovery-key", attempt.recovery_key),
-        *("--root-key", attempt.root_key, "--data", attempt.data, *store.options),
+        *("--root-key", attempt.root_key, "--data", attempt.data, *options_of(store.databases)),
     )
     assert (status, "is not empty" in said) == (1, True), said
     assert not attempt.data.exists()

@@ -17,10 +17,11 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 import pytest
+from tests.backup.conftest import Command, RecoveryKey
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_gateway.storage.database import open_database
@@ -43,10 +44,7 @@ from pqkeep_server.backup.recovery_key import read_private
 from pqkeep_server.backup.sealed_file import Reader
 from pqkeep_server.initialise import Layout, initialise
 
-if TYPE_CHECKING:
-    from tests.backup.conftest import Command, RecoveryKey
-
-    AskFile = Callable[..., list[tuple[Any, ...]]]
+AskFile = Callable[..., list[tuple[Any, ...]]]
 
 SECONDS = 60.0
 TENANT = TenantId(UUID(int=7))

@@ -6,18 +6,17 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from tests.backup.conftest import Command, RecoveryKey, Witness
+from tests.fixtures.caller import Caller
+from tests.fixtures.installation import running
 
 from pqkeep_protocol.algorithms import Algorithm
 
-if TYPE_CHECKING:
-    from tests.backup.conftest import Command, RecoveryKey, Witness
-    from tests.conftest import Caller, Installation
-
-    Run = Callable[..., AbstractContextManager[Installation]]
-    AskFile = Callable[..., list[tuple[Any, ...]]]
+AskFile = Callable[..., list[tuple[Any, ...]]]
 
 TEXT = "eHh4"
 
@@ -33,7 +32,6 @@ def work(caller: Caller, stop: threading.Event, made: list[dict[str, Any]]) -> N
 
 
 def test_a_new_root_key_under_load(
-    run_installation: Run,
     witness_of: Callable[[Caller], Witness],
     command: Command,
     ask_file: AskFile,
@@ -41,9 +39,8 @@ def test_a_new_root_key_under_load(
 ) -> None:
     """While keys are used, made and archived, all are sealed again; the old key is not needed."""
     data = tmp_path / "data"
-    files = data, tmp_path / "ready", tmp_path / "output"
     keys = data / "keyservice" / "keys.sqlite3"
-    with run_installation(*files) as installation:
+    with running(tmp_path) as installation:
         tenant, worker = installation.new_tenant(), installation.new_tenant()
         witness = witness_of(tenant)
         for algorithm in ("Kyber768", "SLH-DSA-SHA2-128f"):
@@ -65,7 +62,7 @@ def test_a_new_root_key_under_load(
     archived = "SELECT version, sealed_seed FROM keys WHERE status = 'archived'"
     assert ask_file(keys, archived) == [(1, None)]
 
-    with run_installation(*files) as installation:
+    with running(tmp_path) as installation:
         witness.testify(installation.caller(tenant.api_key, tenant.tenant_id))
         caller = installation.caller(worker.api_key, worker.tenant_id)
         for each in made[:3] + made[-3:]:
@@ -77,17 +74,16 @@ def test_a_new_root_key_under_load(
             assert caller.post("/signature/verify", {**signed, **body})["valid"] is True
 
 
-def test_without_a_key_service(run_installation: Run, command: Command, tmp_path: Path) -> None:
+def test_without_a_key_service(command: Command, tmp_path: Path) -> None:
     """Begun while nothing runs, the change is said not to be over, and a later command ends it."""
     data = tmp_path / "data"
-    files = data, tmp_path / "ready", tmp_path / "output"
-    with run_installation(*files) as installation:
+    with running(tmp_path) as installation:
         tenant = installation.demo()
         tenant.post("/kms/keys/generate", {"algorithm": "X-Wing"}, status=201)
         body = tenant.post("/kem/encrypt", {"algorithm": "X-Wing", "plaintext": TEXT})
     status, said = command("root-key", "rotate", "--data", data)
     assert (status, "does not answer" in said) == (1, True), said
-    with run_installation(*files) as installation:
+    with running(tmp_path) as installation:
         status, said = command("root-key", "rotate", "--data", data)
         assert (status, "root.key" in said) == (0, True), said
         (data / "keyservice" / "root.key").unlink()
@@ -97,13 +93,10 @@ def test_without_a_key_service(run_installation: Run, command: Command, tmp_path
         assert installation.demo().post("/kem/decrypt", opened)["plaintext"] == TEXT
 
 
-def test_a_root_key_that_is_missing(
-    run_installation: Run, command: Command, tmp_path: Path
-) -> None:
+def test_a_root_key_that_is_missing(command: Command, tmp_path: Path) -> None:
     """A service whose settings lack the root key that its keys are sealed under does not start."""
     data = tmp_path / "data"
-    files = data, tmp_path / "ready", tmp_path / "output"
-    with run_installation(*files):
+    with running(tmp_path):
         pass
     settings = data / "keyservice" / "settings.toml"
     shutil.copy(data / "keyservice" / "root.key", data / "keyservice" / "root-2.key")
@@ -127,19 +120,18 @@ def damage(folder: Path) -> None:
 
 
 def test_a_damaged_key_keeps_its_root_key(
-    run_installation: Run, command: Command, recovery_key: RecoveryKey, tmp_path: Path
+    command: Command, recovery_key: RecoveryKey, tmp_path: Path
 ) -> None:
     """Where a private key cannot be sealed again, the old root key stays, and a restore needs both."""
     data, file, new = tmp_path / "data", tmp_path / "backup", tmp_path / "new"
-    files = tmp_path / "ready", tmp_path / "output"
-    with run_installation(data, *files) as installation:
+    with running(tmp_path, data=data) as installation:
         tenant = installation.demo()
         for algorithm in ("X-Wing", "ML-DSA-87"):
             tenant.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
         made = tenant.post("/kem/encrypt", {"algorithm": "X-Wing", "plaintext": TEXT})
     folder = data / "keyservice"
     damage(folder)
-    with run_installation(data, *files):
+    with running(tmp_path, data=data):
         status, said = command("root-key", "rotate", "--data", data, "--destroy-old")
         assert (status, "1 private keys cannot be unsealed" in said) == (1, True), said
         status, said = command(
@@ -154,5 +146,5 @@ def test_a_damaged_key_keeps_its_root_key(
     status, said = command(*restore, *two, *one)
     assert status == 0, said
     body = {"algorithm": "X-Wing", **{name: made[name] for name in ("ciphertext", "key_version")}}
-    with run_installation(new, *files) as installation:
+    with running(tmp_path, data=new) as installation:
         assert installation.demo().post("/kem/decrypt", body)["plaintext"] == TEXT

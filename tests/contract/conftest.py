@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.fixtures.caller import Caller
+from tests.fixtures.installation import Installation, running
 
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 from pqkeep_protocol.keys import KeyStatus
-
-if TYPE_CHECKING:
-    from tests.conftest import Caller, Installation
 
 PATHS: Mapping[Operation, str] = {
     Operation.ENCRYPT: "/kem/encrypt",
@@ -158,41 +156,26 @@ when { principal.tier == Tier::"starter" };
 
 
 @pytest.fixture(scope="session")
-def own_rules(
-    tmp_path_factory: pytest.TempPathFactory,
-    run_installation: Callable[..., AbstractContextManager[Installation]],
-) -> Iterator[Installation]:
+def own_rules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     """An installation with an operator's own plans and policies, and no overlap of API keys."""
     folder = tmp_path_factory.mktemp("own-rules")
-    arguments = (folder / "data", folder / "ready.json", folder / "output")
-    with run_installation(*arguments):
-        pass
-    gateway = folder / "data" / "gateway"
-    (gateway / "own.toml").write_text(PLANS)
-    (gateway / "own").mkdir()
-    (gateway / "own" / "own.cedar").write_text(POLICIES)
-    with (gateway / "settings.toml").open("a") as settings:
-        settings.write('plans_file = "own.toml"\npolicy_directory = "own"\n')
-        settings.write("api_key_overlap_seconds = 0\n")
-    with run_installation(*arguments) as started:
+    plans, policies = folder / "own.toml", folder / "own"
+    plans.write_text(PLANS)
+    policies.mkdir()
+    (policies / "own.cedar").write_text(POLICIES)
+    settings = {
+        "plans_file": str(plans),
+        "policy_directory": str(policies),
+        "api_key_overlap_seconds": 0,
+    }
+    with running(folder, settings=settings) as started:
         yield started
 
 
 @pytest.fixture(scope="session")
-def closed(
-    tmp_path_factory: pytest.TempPathFactory,
-    run_installation: Callable[..., AbstractContextManager[Installation]],
-) -> Iterator[Installation]:
+def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     """An installation set up as for others than its developer: no sign-up, cookies over TLS."""
     folder = tmp_path_factory.mktemp("closed")
-    arguments = (folder / "data", folder / "ready.json", folder / "output")
-    with run_installation(*arguments):
-        pass
-    settings = folder / "data" / "gateway" / "settings.toml"
-    text = settings.read_text()
-    for open_, strict in (('"open"', '"operator"'), ('"loopback"', '"secure"')):
-        assert text.count(open_) == 1
-        text = text.replace(open_, strict)
-    settings.write_text(text)
-    with run_installation(*arguments) as started:
+    settings = {"signup": "operator", "cookies": "secure"}
+    with running(folder, settings=settings) as started:
         yield started

@@ -7,17 +7,14 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx2
 import pytest
+from tests.fixtures.caller import Caller
+from tests.fixtures.installation import Installation
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.conftest import Caller, Installation
 
 Refused = Callable[[httpx2.Response], tuple[int, str, str | None]]
 
@@ -363,13 +360,10 @@ def test_without_a_credential_that_we_know(
 
 @pytest.fixture
 def short_overlap(
-    request: pytest.FixtureRequest, start: Callable[..., Installation], tmp_path: Path
+    request: pytest.FixtureRequest, start: Callable[..., Installation]
 ) -> Iterator[httpx2.Client]:
     """The operator where the overlap has as many seconds as the parameter says."""
-    start(tmp_path / "data").stop()
-    with (tmp_path / "data" / "gateway" / "settings.toml").open("a") as settings:
-        settings.write(f"api_key_overlap_seconds = {request.param}\n")
-    installation = start(tmp_path / "data")
+    installation = start(settings={"api_key_overlap_seconds": request.param})
     with httpx2.Client(
         base_url=installation.base_url + "/api/v1",
         headers={"X-API-Key": installation.ready["operator_key"]},

@@ -9,14 +9,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx2
 import pytest
 from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA65PublicKey
-
-if TYPE_CHECKING:
-    from tests.conftest import Caller
+from tests.fixtures.caller import Caller
 
 Refused = Callable[[httpx2.Response], tuple[int, str, str | None]]
 KYBER, DILITHIUM = {"algorithm": "Kyber768"}, {"algorithm": "Dilithium3"}

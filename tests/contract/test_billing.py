@@ -10,14 +10,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx2
 import psycopg
 import pytest
-
-if TYPE_CHECKING:
-    from tests.conftest import Caller, Installation
+from tests.fixtures.caller import Caller
+from tests.fixtures.installation import Installation
 
 Refused = Callable[[httpx2.Response], tuple[int, str, str | None]]
 

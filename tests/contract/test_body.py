@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.contract.conftest import World
+from tests.fixtures.caller import Caller
 
 if TYPE_CHECKING:
     import httpx2
-    from tests.conftest import Caller
-    from tests.contract.conftest import World
 
 MAX_BODY = 4 * 1024 * 1024
 POST_ENDPOINTS = [

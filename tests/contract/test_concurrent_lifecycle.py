@@ -6,12 +6,10 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from tests.conftest import Caller
+from tests.fixtures.caller import Caller
 
 WRITERS = 8
 ROUNDS = 150

@@ -6,14 +6,12 @@ import time
 import uuid
 from collections.abc import Iterator
 from http.cookies import SimpleCookie
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx2
 import pytest
 from pyotp import TOTP
-
-if TYPE_CHECKING:
-    from tests.conftest import Installation
+from tests.fixtures.installation import Installation
 
 NEW = "the horse is tired of oats"
 AGES = {

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.fixtures.caller import Caller
+from tests.fixtures.installation import Installation
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 
 if TYPE_CHECKING:
     import httpx2
-    from tests.conftest import Caller, Installation
 
 EVERY_ENDPOINT = [
     ("POST", "/kem/encrypt"),

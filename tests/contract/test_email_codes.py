@@ -5,14 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import httpx2
 import pytest
 from pyotp import TOTP
-
-if TYPE_CHECKING:
-    from tests.conftest import Caller, Installation
+from tests.fixtures.caller import Caller
+from tests.fixtures.installation import Installation
 
 Refused = Callable[[httpx2.Response], tuple[int, str, str | None]]
 
@@ -88,7 +86,7 @@ def test_a_code_finishes_the_sign_in_once(
 ) -> None:
     """With the code that was sent somebody is signed in; it is good for no second session."""
     _send(stranger, challenge)
-    fields = {"challenge_token": challenge, "email_code": installation.code(email)}
+    fields = {"challenge_token": challenge, "email_code": installation.mailbox.code(email)}
     stranger.post("/auth/mfa/verify", fields)
     assert stranger.get("/auth/me") == person.get("/auth/me")
     assert stranger.refusal("/auth/mfa/verify", fields) == OVER
@@ -110,7 +108,7 @@ def test_of_many_at_once_one_gets_in(
 ) -> None:
     """Of 32 uses of one code at once exactly one begins a session."""
     _send(stranger, challenge)
-    fields = {"challenge_token": challenge, "email_code": installation.code(email)}
+    fields = {"challenge_token": challenge, "email_code": installation.mailbox.code(email)}
 
     def verify(_: int) -> int:
         return installation.caller(None).ask("POST", "/auth/mfa/verify", fields).status_code
@@ -126,13 +124,13 @@ def test_after_five_wrong_codes_the_right_one_is_wrong(
 ) -> None:
     """Five wrong tries are the end of a code; a new one is good."""
     _send(stranger, challenge)
-    code = installation.code(email)
+    code = installation.mailbox.code(email)
     fields = {"challenge_token": challenge, "email_code": _other(code)}
     for _ in range(5):
         assert stranger.refusal("/auth/mfa/verify", fields) == WRONG
     assert stranger.refusal("/auth/mfa/verify", {**fields, "email_code": code}) == WRONG
     _send(stranger, challenge)
-    stranger.post("/auth/mfa/verify", {**fields, "email_code": installation.code(email, 2)})
+    stranger.post("/auth/mfa/verify", {**fields, "email_code": installation.mailbox.code(email, 2)})
 
 
 def test_guesses_are_counted(
@@ -140,7 +138,7 @@ def test_guesses_are_counted(
 ) -> None:
     """The eleventh try within 15 minutes is 429, however many codes were sent."""
     _send(stranger, challenge)
-    fields = {"challenge_token": challenge, "email_code": _other(installation.code(email))}
+    fields = {"challenge_token": challenge, "email_code": _other(installation.mailbox.code(email))}
     answers = [stranger.ask("POST", "/auth/mfa/verify", fields) for _ in range(11)]
     # Signing in and stepping up were two of the ten.
     assert [each.status_code for each in answers] == [401] * 8 + [429] * 3
@@ -151,9 +149,9 @@ def test_a_new_code_ends_the_one_before(
 ) -> None:
     """Of two codes that were sent only the newer one is good."""
     _send(stranger, challenge)
-    first = installation.code(email)
+    first = installation.mailbox.code(email)
     _send(stranger, challenge)
-    second = installation.code(email, 2)
+    second = installation.mailbox.code(email, 2)
     fields = {"challenge_token": challenge, "email_code": first}
     if first != second:
         assert stranger.refusal("/auth/mfa/verify", fields) == WRONG
@@ -165,7 +163,7 @@ def test_a_code_is_its_challenge_s(
 ) -> None:
     """A code that was sent for one sign-in is of no use for another one."""
     _send(stranger, challenge)
-    code = installation.code(email)
+    code = installation.mailbox.code(email)
     other, _ = _challenge(stranger, email, password)
     refusal = stranger.refusal("/auth/mfa/verify", {"challenge_token": other, "email_code": code})
     assert refusal == WRONG
@@ -194,7 +192,7 @@ def test_an_app_is_not_left_out(
 ) -> None:
     """Whoever has an authenticator app is sent no code, and one of before opens nothing."""
     _send(stranger, challenge)
-    code = installation.code(email)
+    code = installation.mailbox.code(email)
     totp = _enroll(person)
     fields = {"challenge_token": challenge, "email_code": code}
     assert stranger.refusal("/auth/mfa/verify", fields) == WRONG
@@ -224,7 +222,7 @@ def test_a_code_is_enough_where_a_second_factor_is_required(
     token, factor = _challenge(stranger, email, password)
     assert factor == "email"
     _send(stranger, token)
-    fields = {"challenge_token": token, "email_code": installation.code(email)}
+    fields = {"challenge_token": token, "email_code": installation.mailbox.code(email)}
     stranger.post("/auth/mfa/verify", fields)
     stranger.get("/kms/keys")
     stranger.post("/auth/refresh")
@@ -237,8 +235,8 @@ def test_codes_can_be_given_up(
     """Without codes the password is enough again; either choice is told by a letter."""
     assert _choose(person, password, wanted=False)["email_codes"] is False
     stranger.post("/auth/login", {"email": email, "password": password})
-    installation.letters(email, "second-factor-added")
-    installation.letters(email, "second-factor-removed")
+    installation.mailbox.messages(email, "second-factor-added")
+    installation.mailbox.messages(email, "second-factor-removed")
 
 
 def test_the_choice_needs_a_step_up(person: Caller, refused: Refused) -> None:
@@ -279,7 +277,7 @@ def test_what_happens_to_an_account_is_told(
     codes = person.post("/auth/mfa/confirm", {"totp_code": code})["recovery_codes"]
     person.post("/auth/mfa/disable", {"recovery_code": codes[0]})
     for kind in ("second-factor-added", "recovery-code-used", "second-factor-removed"):
-        installation.letters(email, kind)
+        installation.mailbox.messages(email, kind)
 
 
 def test_an_invitation_is_a_letter_too(
@@ -295,9 +293,9 @@ def test_an_invitation_is_a_letter_too(
     email = f"invited-{owner.tenant_id}@example.com"
     path = f"/tenants/{owner.tenant_id}/invitations"
     made = owner.post(path, {"email": email, "role": "viewer"}, status=201)
-    (mail,) = installation.letters(email, "invitation")
+    (mail,) = installation.mailbox.messages(email, "invitation")
     assert mail.get_content().startswith(owner.get("/auth/me")["email"])
-    token = installation.token(email, "invitation")
+    token = installation.mailbox.token(email, "invitation")
     assert token == made["invitation_token"]
     fields = {"token": token, "password": password}
     stranger.post("/auth/accept-invitation", fields, status=201)

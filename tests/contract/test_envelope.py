@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.fixtures.caller import Caller
 
 if TYPE_CHECKING:
     import httpx2
-    from tests.conftest import Caller
 
 TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 MINUTE = timedelta(minutes=1)

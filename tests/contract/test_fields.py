@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.contract.conftest import World
 
 from pqkeep_protocol.algorithms import ALGORITHMS, LIFECYCLE, Algorithm, Kind, Operation
-
-if TYPE_CHECKING:
-    from tests.contract.conftest import World
 
 MIB = 1_048_576
 KIB_64 = 65_536

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-
-if TYPE_CHECKING:
-    from tests.conftest import Installation
+from tests.fixtures.installation import Installation
 
 SECONDS = 60.0
 

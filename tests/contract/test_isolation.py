@@ -6,14 +6,13 @@ import re
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.fixtures.caller import Caller
+from tests.fixtures.installation import Installation
 
 import pqkeep_gateway.http
-
-if TYPE_CHECKING:
-    from tests.conftest import Caller, Installation
 
 COLUMNS = (
     "own",  # an active API key of the tenant whose things are asked for

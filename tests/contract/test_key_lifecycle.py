@@ -8,13 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.contract.conftest import World
+from tests.fixtures.caller import Caller
+from tests.fixtures.installation import Installation
 
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 
 if TYPE_CHECKING:
     import httpx2
-    from tests.conftest import Caller, Installation
-    from tests.contract.conftest import World
 
 KEY_FIELDS = {"key_version", "algorithm", "status", "public_key", "created_at"}
 TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")

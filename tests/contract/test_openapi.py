@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx2
 import pytest
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
-
-if TYPE_CHECKING:
-    from tests.conftest import Caller, Installation
+from tests.fixtures.caller import Caller
+from tests.fixtures.installation import Installation, running
 
 PARTS = ("kem", "signature", "kms", "tenants", "auth", "team", "billing", "audit")
 WHOLE = "/api/v1/openapi.json"
@@ -86,11 +84,10 @@ def test_documents_are_valid(web: httpx2.Client, path: str) -> None:
 
 def test_the_same_everywhere(
     web: httpx2.Client,
-    run_installation: Callable[..., AbstractContextManager[Installation]],
     tmp_path: Path,
 ) -> None:
     """Another installation serves the same document, byte for byte."""
-    other = run_installation(tmp_path / "data", tmp_path / "ready.json", tmp_path / "output")
+    other = running(tmp_path)
     with other as installation, httpx2.Client(trust_env=False) as client:
         assert client.get(installation.base_url + WHOLE).content == web.get(WHOLE).content
 

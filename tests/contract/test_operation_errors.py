@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.contract.conftest import World
+from tests.fixtures.caller import Caller
 
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Kind, Operation
 from pqkeep_protocol.keys import KeyStatus
 
 if TYPE_CHECKING:
     import httpx2
-    from tests.conftest import Caller
-    from tests.contract.conftest import World
 
 KEMS = [algorithm for algorithm, spec in ALGORITHMS.items() if spec.kind is Kind.KEM]
 MISMATCHES = [

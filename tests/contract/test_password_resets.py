@@ -6,14 +6,12 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import httpx2
 import pytest
 from pyotp import TOTP
-
-if TYPE_CHECKING:
-    from tests.conftest import Caller, Installation
+from tests.fixtures.caller import Caller
+from tests.fixtures.installation import Installation
 
 Refused = Callable[[httpx2.Response], tuple[int, str, str | None]]
 
@@ -45,7 +43,7 @@ def stranger(installation: Installation) -> Caller:
 def token(installation: Installation, stranger: Caller, email: str) -> str:
     """What a letter to the owner hands over, who has forgotten the password."""
     stranger.post("/auth/forgot-password", {"email": email}, status=202)
-    return installation.token(email, "password-reset")
+    return installation.mailbox.token(email, "password-reset")
 
 
 def test_a_letter_leads_to_a_new_password(
@@ -66,7 +64,7 @@ def test_a_letter_leads_to_a_new_password(
     assert stranger.refusal("/auth/login", {"email": email, "password": password})[0] == 401
     stranger.post("/auth/login", {"email": email, "password": NEW})
     assert stranger.refusal("/auth/reset-password", fields) == OVER
-    installation.letters(email, "password-changed")
+    installation.mailbox.messages(email, "password-changed")
 
 
 def test_who_is_unknown_hears_the_same(
@@ -79,9 +77,9 @@ def test_who_is_unknown_hears_the_same(
     ]
     assert [each.status_code for each in answers] == [202, 202]
     assert answers[0].json()["data"] == answers[1].json()["data"] == {"accepted": True}
-    installation.letters(email, "password-reset")
+    installation.mailbox.messages(email, "password-reset")
     time.sleep(1.5)  # the postman looks every second, and takes the oldest first
-    assert installation.letters_by_now(unknown) == []
+    assert installation.mailbox.messages_so_far(unknown) == []
 
 
 def test_an_address_in_capitals_is_the_same(
@@ -89,7 +87,7 @@ def test_an_address_in_capitals_is_the_same(
 ) -> None:
     """Capitals do not matter, and the letter goes to the address as its owner wrote it."""
     stranger.post("/auth/forgot-password", {"email": email.upper()}, status=202)
-    token = installation.token(email, "password-reset")
+    token = installation.mailbox.token(email, "password-reset")
     stranger.post("/auth/reset-password", {"token": token, "new_password": NEW})
 
 
@@ -146,7 +144,7 @@ def test_a_challenge_ends_with_the_password(
     answer = stranger.ask("POST", "/auth/login", {"email": email, "password": password})
     challenge = answer.json()["error"]["challenge_token"]
     stranger.post("/auth/forgot-password", {"email": email}, status=202)
-    fields = {"token": installation.token(email, "password-reset"), "new_password": NEW}
+    fields = {"token": installation.mailbox.token(email, "password-reset"), "new_password": NEW}
     stranger.post("/auth/reset-password", fields)
     code = {"challenge_token": challenge, "totp_code": totp.at(int(time.time()) + 30)}
     refusal = stranger.refusal("/auth/mfa/verify", code)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from http.cookies import SimpleCookie
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx2
 import pytest
-from tests.conftest import TLS
-
-if TYPE_CHECKING:
-    from tests.conftest import Caller, Installation
+from tests.fixtures.caller import TLS, Caller
+from tests.fixtures.installation import Installation
 
 Refused = Callable[[httpx2.Response], tuple[int, str, str | None]]
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import pytest
+from tests.contract.conftest import World
+from tests.fixtures.caller import Caller
 
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Kind
-
-if TYPE_CHECKING:
-    from tests.conftest import Caller
-    from tests.contract.conftest import World
 
 PLANS = ["free", "starter", "professional", "enterprise", "enterprise_plus"]
 ALL, STARTER_UP, ENTERPRISE_UP = PLANS, PLANS[1:], PLANS[3:]

@@ -9,12 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.fixtures.caller import Caller
+from tests.fixtures.installation import Installation
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 
 if TYPE_CHECKING:
     import httpx2
-    from tests.conftest import Caller, Installation
 
 TOO_MANY = (429, "ERR_RATE_LIMIT_001", None)
 Refused = Callable[["httpx2.Response"], tuple[int, str, str | None]]

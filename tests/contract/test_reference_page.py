@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING
 
 import httpx2
 import pytest
-
-if TYPE_CHECKING:
-    from tests.conftest import Installation
+from tests.fixtures.installation import Installation
 
 VOID = {"meta", "link"}
 STYLE = "/docs/style.css"

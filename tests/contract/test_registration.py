@@ -6,13 +6,11 @@ import json
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import httpx2
 import pytest
-
-if TYPE_CHECKING:
-    from tests.conftest import Caller, Installation
+from tests.fixtures.caller import Caller
+from tests.fixtures.installation import Installation
 
 Refused = Callable[[httpx2.Response], tuple[int, str, str | None]]
 
@@ -34,7 +32,7 @@ def token(installation: Installation, stranger: Caller) -> str:
     """What a letter to an address hands over that has just signed up."""
     email = _email()
     stranger.post("/auth/register", {"email": email}, status=202)
-    return installation.token(email, "registration")
+    return installation.mailbox.token(email, "registration")
 
 
 def test_a_letter_leads_to_a_tenant(
@@ -44,7 +42,7 @@ def test_a_letter_leads_to_a_tenant(
     email, name = _email(), str(uuid.uuid4())
     assert stranger.post("/auth/register", {"email": email}, status=202) == {"accepted": True}
     assert not stranger.client.cookies
-    fields = {"token": installation.token(email, "registration"), "name": name}
+    fields = {"token": installation.mailbox.token(email, "registration"), "name": name}
     user = stranger.post("/auth/confirm-registration", {**fields, "password": password}, status=201)
     assert stranger.get("/auth/me") == user
     assert (user["email"], user["role"]) == (email, "owner")
@@ -66,10 +64,10 @@ def test_who_has_an_address_is_told_to_them_alone(
     ]
     assert [each.status_code for each in answers] == [202, 202]
     assert answers[0].json()["data"] == answers[1].json()["data"]
-    (mail,) = installation.letters(taken.upper(), "already-registered")
+    (mail,) = installation.mailbox.messages(taken.upper(), "already-registered")
     assert "#" not in mail.get_content()
-    installation.letters(free, "registration")
-    assert installation.letters_by_now(taken.upper(), "registration") == []
+    installation.mailbox.messages(free, "registration")
+    assert installation.mailbox.messages_so_far(taken.upper(), "registration") == []
 
 
 def test_a_refusal_leaves_the_token_good(
@@ -111,7 +109,7 @@ def test_a_second_letter_ends_the_first(
     tokens = []
     for count in (1, 2):
         stranger.post("/auth/register", {"email": email}, status=202)
-        tokens.append(installation.token(email, "registration", count))
+        tokens.append(installation.mailbox.token(email, "registration", count))
     fields = {"name": str(uuid.uuid4()), "password": password}
     refusal = stranger.refusal("/auth/confirm-registration", {**fields, "token": tokens[0]})
     assert refusal == (401, "ERR_AUTH_001", "token")

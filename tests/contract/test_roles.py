@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 import httpx2
 import pytest
-from tests.conftest import TLS
-
-if TYPE_CHECKING:
-    from tests.conftest import Caller, Installation
+from tests.fixtures.caller import TLS, Caller
+from tests.fixtures.installation import Installation
 
 OWNER = ("owner",)
 ADMIN = (*OWNER, "admin")

@@ -5,14 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import httpx2
 import pytest
 from pyotp import TOTP
-
-if TYPE_CHECKING:
-    from tests.conftest import Caller, Installation
+from tests.fixtures.caller import Caller
+from tests.fixtures.installation import Installation
 
 Refused = Callable[[httpx2.Response], tuple[int, str, str | None]]
 

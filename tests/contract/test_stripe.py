@@ -10,21 +10,22 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qsl
 
 import httpx2
 import pytest
 from openapi_spec_validator import validate
 from stripe import WebhookSignature
+from tests.fixtures.caller import Caller
+from tests.fixtures.installation import Installation, running
 
-if TYPE_CHECKING:
-    from tests.conftest import Caller, Installation
+from pqkeep_server.initialise import IN_FILES
 
 Refused = Callable[[httpx2.Response], tuple[int, str, str | None]]
 Ask = Callable[..., httpx2.Response]
@@ -155,7 +156,6 @@ class Shop:
 def shop(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
-    run_installation: Callable[..., AbstractContextManager[Installation]],
 ) -> Iterator[Shop]:
     """One of each kind of database."""
     folder = tmp_path_factory.mktemp("shop")
@@ -163,28 +163,26 @@ def shop(
     server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(stripe))
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    arguments = (folder / "data", folder / "ready.json", folder / "output")
     with ExitStack() as stack:
         stack.callback(thread.join)
         stack.callback(server.server_close)
         stack.callback(server.shutdown)
-        options: Sequence[str] = ()
+        databases = IN_FILES
         if request.param == "postgresql":
-            options = stack.enter_context(request.getfixturevalue("own_postgresql")())
-        with run_installation(*arguments, options=options):
-            pass
-        gateway = folder / "data" / "gateway"
+            databases = stack.enter_context(request.getfixturevalue("own_postgresql")())
         for name, secret in (("api-key", API_SECRET), ("webhook-secret", WEBHOOK_SECRET)):
-            (gateway / name).write_text(secret + "\n")
-            (gateway / name).chmod(0o600)
-        prices = ", ".join(f'{tier} = "{price}"' for tier, price in PRICES.items())
-        with (gateway / "settings.toml").open("a") as settings:
-            settings.write(
-                '[stripe]\nsecret_key_file = "api-key"\nwebhook_secret_file = "webhook-secret"\n'
-                f'return_url = "{RETURN}"\nprices = {{ {prices} }}\n'
-                f'api = "http://127.0.0.1:{server.server_port}"\n'
-            )
-        started = stack.enter_context(run_installation(*arguments, options=options))
+            (folder / name).write_text(secret + "\n")
+            (folder / name).chmod(0o600)
+        settings = {
+            "stripe": {
+                "secret_key_file": str(folder / "api-key"),
+                "webhook_secret_file": str(folder / "webhook-secret"),
+                "return_url": RETURN,
+                "prices": PRICES,
+                "api": f"http://127.0.0.1:{server.server_port}",
+            }
+        }
+        started = stack.enter_context(running(folder, databases=databases, settings=settings))
         yield Shop(started, stripe, request.param)
 
 

@@ -7,14 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.contract.conftest import World
+from tests.fixtures.caller import Caller
+from tests.fixtures.installation import Installation
 
 from pqkeep_protocol.algorithms import ALGORITHMS, LIFECYCLE, READING, Algorithm, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tests.conftest import Caller, Installation
-    from tests.contract.conftest import World
 
 POLICY = (403, "ERR_POLICY_001", None)
 KYBER, X_WING = {"algorithm": "Kyber768"}, {"algorithm": "X-Wing"}

@@ -6,13 +6,11 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from http.cookies import SimpleCookie
-from typing import TYPE_CHECKING
 
 import httpx2
 import pytest
-
-if TYPE_CHECKING:
-    from tests.conftest import Caller, Installation
+from tests.fixtures.caller import Caller
+from tests.fixtures.installation import Installation
 
 Refused = Callable[[httpx2.Response], tuple[int, str, str | None]]
 

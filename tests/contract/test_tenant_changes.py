@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.fixtures.caller import Caller
+from tests.fixtures.installation import Installation
 
 if TYPE_CHECKING:
     import httpx2
-    from tests.conftest import Caller, Installation
 
 Refused = Callable[["httpx2.Response"], tuple[int, str, str | None]]
 

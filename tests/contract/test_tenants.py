@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.fixtures.caller import Caller
+from tests.fixtures.installation import Installation
 
 if TYPE_CHECKING:
     import httpx2
-    from tests.conftest import Caller, Installation
 
 TENANT_FIELDS = {"id", "name", "plan", "status", "created_at", "updated_at"}
 API_KEY_FIELDS = {"api_key", "key_last4", "version", "status", "created_at"}

@@ -12,9 +12,8 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from conftest import running_postgres
-from tests.conftest import on_postgresql
 from tests.crash_recovery.run import Plan, campaign
+from tests.fixtures.postgresql import new_databases, running_postgresql
 
 
 def main() -> int:
@@ -33,10 +32,8 @@ def main() -> int:
         folder = arguments.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(exist_ok=True)
         if arguments.postgresql:
-            server = stack.enter_context(running_postgres())
-            options = stack.enter_context(on_postgresql(server))
-            accounts, keys = (url.replace("://", "+psycopg://") for url in options[1::2])
-            report = campaign(plan, folder, options, (accounts, keys))
+            server = stack.enter_context(running_postgresql())
+            report = campaign(plan, folder, stack.enter_context(new_databases(server)))
         else:
             report = campaign(plan, folder)
     sys.stdout.write(json.dumps(asdict(report), indent=2) + "\n")

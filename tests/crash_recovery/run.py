@@ -13,14 +13,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import httpx2
-import sqlalchemy as sa
-from tests.conftest import API, Installation, running
 from tests.crash_recovery import invariants
 from tests.crash_recovery.client import Caller, Ledger, client
 from tests.crash_recovery.random_choices import Dice
-from tests.crash_recovery.snapshot import read, sqlite_urls
+from tests.crash_recovery.snapshot import read, urls_of
 from tests.crash_recovery.state import Scene, set_the_scene
 from tests.crash_recovery.workload import Worker
+from tests.fixtures.caller import API
+from tests.fixtures.installation import Installation, running
+
+from pqkeep_server.initialise import IN_FILES, Stores
 
 VICTIMS = ("pqkeep_gateway", "pqkeep_keyservice")
 EXPORT = "export.jsonl"
@@ -29,9 +31,6 @@ SETTLE_SECONDS = 30.0
 OUTBOX_SECONDS = 1.2
 """What waits in the outbox is brought every second."""
 EXPORT_SECONDS = 600.0
-
-Urls = tuple[sa.URL | str, sa.URL | str]
-"""Of the accounts and of the keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +59,11 @@ class Report:
     findings: dict[str, list[str]]
 
 
-def campaign(
-    plan: Plan, folder: Path, options: Sequence[str] = (), urls: Urls | None = None
-) -> Report:
+def campaign(plan: Plan, folder: Path, databases: Stores = IN_FILES) -> Report:
     """Run an installation, load it, kill it, settle, stop it, and read its books."""
     ledgers = [Ledger() for _ in range(plan.threads + 1)]
     began = time.monotonic()
-    files = folder / "data", folder / "ready.json", folder / "output"
-    with running(*files, options=options) as installation:
+    with running(folder, databases=databases) as installation:
         with client(installation.base_url, ledgers[-1]) as first:
             scene = set_the_scene(first, installation.ready["operator_key"], plan.threads)
         with at_work(installation, scene, ledgers, plan.seed):
@@ -75,7 +71,7 @@ def campaign(
         seconds = time.monotonic() - began
         exported = _settle(installation, scene.operator)
         (folder / EXPORT).write_bytes(exported)
-    books = read(*(urls or sqlite_urls(folder / "data")))
+    books = read(*urls_of(databases, folder / "data"))
     promises = [promise for ledger in ledgers for promise in ledger.promises]
     found = invariants.everything(books, promises)
     found["answers"] = [wrong for ledger in ledgers for wrong in ledger.wrong]
@@ -83,7 +79,7 @@ def campaign(
     answers = sum((ledger.answers for ledger in ledgers), Counter[tuple[int, str]]())
     report = Report(
         seed=plan.seed,
-        database="postgresql" if options else "sqlite",
+        database="sqlite" if databases == IN_FILES else "postgresql",
         operations=len(promises),
         kills=dict(kills),
         seconds=round(seconds, 1),

@@ -10,7 +10,9 @@ import sqlalchemy as sa
 from pqkeep_gateway.storage import schema as accounts
 from pqkeep_keyservice.ledger import schema as ledger
 from pqkeep_keyservice.storage import schema as keys
+from pqkeep_server.initialise import IN_FILES, Stores
 
+DRIVER = "postgresql+psycopg"
 Rows = Sequence[sa.Row[Any]]
 
 
@@ -30,6 +32,14 @@ class Books:
     outbox: Rows
 
 
+def urls_of(databases: Stores, data: Path) -> tuple[sa.URL, sa.URL]:
+    """Return where an installation has its accounts, and its keys."""
+    if databases == IN_FILES:
+        return sqlite_urls(data)
+    accounts_url, keys_url = sa.make_url(databases.accounts), sa.make_url(databases.keys)
+    return accounts_url.set(drivername=DRIVER), keys_url.set(drivername=DRIVER)
+
+
 def sqlite_urls(data: Path) -> tuple[sa.URL, sa.URL]:
     """Return where a data directory has its accounts, and its keys."""
     return (
@@ -38,7 +48,7 @@ def sqlite_urls(data: Path) -> tuple[sa.URL, sa.URL]:
     )
 
 
-def read(accounts_url: sa.URL | str, keys_url: sa.URL | str) -> Books:
+def read(accounts_url: sa.URL, keys_url: sa.URL) -> Books:
     """Read everything that the checks ask about."""
     ours = _all(
         keys_url,
@@ -50,7 +60,7 @@ def read(accounts_url: sa.URL | str, keys_url: sa.URL | str) -> Books:
     return Books(log[0].log_id, records, tiles, checkpoints, keyrings, all_keys, usage, *theirs)
 
 
-def _all(url: sa.URL | str, *tables: Sequence[sa.Table]) -> list[Rows]:
+def _all(url: sa.URL, *tables: Sequence[sa.Table]) -> list[Rows]:
     engine = sa.create_engine(url)
     try:
         with engine.connect() as connection:

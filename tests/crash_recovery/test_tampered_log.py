@@ -7,8 +7,6 @@ import json
 import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -21,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA65PrivateKey
 from tests.crash_recovery import invariants
 from tests.crash_recovery.run import EXPORT, Report
 from tests.crash_recovery.snapshot import Books, read, sqlite_urls
+from tests.fixtures.key_service import running_key_service
 
 from pqkeep.audit import verify
 from pqkeep_gateway.access.principals import OperatorPrincipal
@@ -28,6 +27,7 @@ from pqkeep_gateway.api import audit
 from pqkeep_gateway.http.endpoint import ApiCall, JsonLines
 from pqkeep_gateway.http.errors import ApiError
 from pqkeep_gateway.key_client import KeyClient
+from pqkeep_server.initialise import Layout
 
 START_SECONDS = 60.0
 OLD = 10
@@ -205,26 +205,14 @@ def _copy(small_campaign: tuple[Report, Path], folder: Path) -> Path:
 @contextmanager
 def key_service(data: Path) -> Iterator[str | None]:
     """Run a key service alone; yield why it does not start, or None."""
-    folder = data / "keyservice"
     output = data / "output"
-    with output.open("wb") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "pqkeep_keyservice", folder / "settings.toml"],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env={"PATH": os.defpath},
-        )
-    try:
+    with running_key_service(Layout(data).key_service_settings, output) as process:
         deadline = time.monotonic() + START_SECONDS
         while process.poll() is None and "serving" not in output.read_text():
             assert time.monotonic() < deadline, output.read_text()
             time.sleep(0.02)
         assert process.returncode in (None, os.EX_CONFIG)
         yield None if process.returncode is None else output.read_text()
-    finally:
-        process.terminate()
-        process.wait(START_SECONDS)
 
 
 @pytest.fixture(scope="module")

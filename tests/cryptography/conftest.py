@@ -1,12 +1,8 @@
-"""A key service in this process, real ones in their own, and an installation."""
+"""A key service in this process, and tenants with a key of every algorithm."""
 
 import asyncio
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
@@ -17,6 +13,7 @@ from uuid import uuid4
 import httpx2
 import pytest
 from tests.conftest import KNOWN_ANSWERS
+from tests.fixtures.installation import Installation
 
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.crypto.slhdsa import SETS
@@ -39,16 +36,16 @@ SLH_DSA_AT_ONCE = 60
 """Below the number of requests that one tenant may have waiting."""
 SECONDS = 100.0
 """Signatures are made at low priority: beside other tests they may wait long."""
-START_SECONDS = 60.0
 
 Outcome = AnyResult | ErrorKind
-Outcomes = Callable[[Sequence[AnyRequest]], list[Outcome]]
+Execute = Callable[[Sequence[AnyRequest]], list[Outcome]]
 Post = Callable[[str, dict[str, object]], httpx2.Response]
-KeyServiceProcess = tuple[subprocess.Popen[str], Path]
 
 
 @pytest.fixture
-def proof_count(record_property: Callable[[str, object], None]) -> Callable[[Algorithm, int], None]:
+def count_known_answers(
+    record_property: Callable[[str, object], None],
+) -> Callable[[Algorithm, int], None]:
     """Take note of how many known answers held; none at all is a failure."""
 
     def count(algorithm: Algorithm, held: int) -> None:
@@ -59,14 +56,14 @@ def proof_count(record_property: Callable[[str, object], None]) -> Callable[[Alg
 
 
 @pytest.fixture(scope="session")
-def proof_vectors() -> Callable[[str], Any]:
+def read_vectors() -> Callable[[str], Any]:
     """Read one file of the project's own vectors."""
     folder = Path(__file__).parent.parent / "vectors"
     return lambda name: json.loads((folder / name).read_bytes())
 
 
 @pytest.fixture(scope="session")
-def proof_openssl_library() -> str:
+def openssl_library() -> str:
     """Return the path of an OpenSSL >= 3.5: the one inside the installed psycopg wheel."""
     wheel = find_spec("psycopg_binary")
     if wheel is None or wheel.origin is None:
@@ -78,7 +75,7 @@ def proof_openssl_library() -> str:
 
 
 @contextmanager
-def _serve(path: Path) -> Iterator[Outcomes]:
+def _serve(path: Path) -> Iterator[Execute]:
     root_key = path.with_name("root.key")
     if not root_key.exists():
         root_key.write_bytes(os.urandom(32))
@@ -116,7 +113,7 @@ def _serve(path: Path) -> Iterator[Outcomes]:
 
 
 @pytest.fixture(scope="session")
-def proof_serve() -> Callable[[Path], AbstractContextManager[Outcomes]]:
+def serve() -> Callable[[Path], AbstractContextManager[Execute]]:
     """Open a database and run requests through a real Dispatcher on it.
 
     Each gives its result or the kind of its refusal. Anything else that the Dispatcher might raise
@@ -126,126 +123,37 @@ def proof_serve() -> Callable[[Path], AbstractContextManager[Outcomes]]:
 
 
 @pytest.fixture(scope="session")
-def proof_outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcomes]:
+def execute(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Execute]:
     """Serve like proof_serve, on one database for the whole session."""
-    with _serve(tmp_path_factory.mktemp("in-process") / "keys.sqlite3") as outcomes:
-        yield outcomes
+    with _serve(tmp_path_factory.mktemp("in-process") / "keys.sqlite3") as execute:
+        yield execute
 
 
 @pytest.fixture(scope="session")
-def proof_tenant(proof_outcomes: Outcomes) -> TenantId:
+def tenant(execute: Execute) -> TenantId:
     """Make a tenant of the key service in this process, with a key of every algorithm."""
     tenant = TenantId(uuid4())
-    made = proof_outcomes(
+    made = execute(
         [GenerateKey(tenant=tenant, algorithm=algorithm, quota=None) for algorithm in Algorithm]
     )
     assert not [kind for kind in made if isinstance(kind, ErrorKind)]
     return tenant
 
 
-@pytest.fixture(scope="module")
-def proof_start_key_service(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Callable[[str], KeyServiceProcess]]:
-    """Start a real key service process with these settings added; return it and its socket."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(settings: str) -> KeyServiceProcess:
-        folder = tmp_path_factory.mktemp("keyservice")
-        root_key = folder / "root.key"
-        root_key.write_bytes(os.urandom(32))
-        root_key.chmod(0o400)
-        file = folder / "settings.toml"
-        file.write_text(
-            'socket = "s"\ndatabase = "keys.sqlite3"\nroot_key_file = "root.key"\n' + settings
-        )
-        log = (folder / "log").open("w+")
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "pqkeep_keyservice", str(file)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        log.close()
-        started.append(process)
-        return process, folder / "s"
-
-    yield start
-    for process in started:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(START_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
 @pytest.fixture(scope="session")
-def proof_installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Run a whole installation; return base_url, tenant_id, api_key and operator_key."""
-    folder = tmp_path_factory.mktemp("installation")
-    ready = folder / "ready.json"
-    log = (folder / "log").open("w")
-    process = subprocess.Popen(
-        [
-            str(Path(sys.executable).with_name("pqkeepd")),
-            *("dev", "--port", "0", "--ready-file", str(ready)),
-        ],
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-    )
-    log.close()
-    try:
-        deadline = time.monotonic() + START_SECONDS
-        while not ready.exists():
-            assert process.poll() is None, (folder / "log").read_text()
-            assert time.monotonic() < deadline, "the installation was not ready in time"
-            time.sleep(0.05)
-        yield json.loads(ready.read_bytes())
-    finally:
-        process.terminate()
-        process.wait(START_SECONDS)
-
-
-@pytest.fixture(scope="session")
-def proof_new_tenant(proof_installation: dict[str, str]) -> Iterator[Callable[[], Post]]:
+def new_tenant_with_keys(installation: Installation) -> Callable[[], Post]:
     """Make a tenant of the installation with a key of every algorithm; return how it posts."""
-    clients: list[httpx2.Client] = []
 
-    def client(api_key: str) -> httpx2.Client:
-        made = httpx2.Client(
-            base_url=proof_installation["base_url"] + "/api/v1",
-            headers={"X-API-Key": api_key},
-            timeout=SECONDS,
-            trust_env=False,
-        )
-        clients.append(made)
-        return made
-
-    operator = client(proof_installation["operator_key"])
-
-    def new_tenant() -> Post:
-        name = {"name": f"proof {uuid4()}", "plan": "enterprise_plus"}
-        tenant = operator.post("/tenants", json=name).json()["data"]["id"]
-        made = operator.post(f"/tenants/{tenant}/api-keys").json()["data"]
-        own = client(made["api_key"])
-
-        def post(path: str, body: dict[str, object]) -> httpx2.Response:
-            return own.post(path, json=body)
-
+    def make() -> Post:
+        caller = installation.new_tenant()
         for algorithm in Algorithm:
-            assert post("/kms/keys/generate", {"algorithm": algorithm}).status_code == 201
-        return post
+            caller.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
+        return lambda path, body: caller.ask("POST", path, body)
 
-    yield new_tenant
-    for each in clients:
-        each.close()
+    return make
 
 
 @pytest.fixture(scope="session")
-def proof_post(proof_new_tenant: Callable[[], Post]) -> Post:
+def post(new_tenant_with_keys: Callable[[], Post]) -> Post:
     """Post as a tenant with a key of every algorithm."""
-    return proof_new_tenant()
+    return new_tenant_with_keys()

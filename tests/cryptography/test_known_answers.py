@@ -92,7 +92,7 @@ def test_every_algorithm_is_in_a_table_of_known_answers() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ML_KEM_FILES)
-def test_ml_kem_known_answers(algorithm: Algorithm, proof_count: Count) -> None:
+def test_ml_kem_known_answers(algorithm: Algorithm, count_known_answers: Count) -> None:
     """Every published seed gives the published key, secret, and secret of a bad ciphertext."""
     held = 0
     for answer in _answers(ML_KEM_FILES[algorithm]):
@@ -102,7 +102,7 @@ def test_ml_kem_known_answers(algorithm: Algorithm, proof_count: Count) -> None:
         assert private.decapsulate(answer["ct_n"]) == answer["ss_n"]
         assert answer["ss"] != answer["ss_n"]
         held += 1
-    proof_count(algorithm, held)
+    count_known_answers(algorithm, held)
 
 
 @pytest.mark.parametrize("algorithm", ML_KEM_FILES)
@@ -115,7 +115,7 @@ def test_ml_kem_encapsulates_to_published_keys(algorithm: Algorithm) -> None:
 
 
 @pytest.mark.parametrize("algorithm", HPKE_KEMS)
-def test_hpke_known_answers(algorithm: Algorithm, proof_count: Count) -> None:
+def test_hpke_known_answers(algorithm: Algorithm, count_known_answers: Count) -> None:
     """HPKE's published private keys give its published public keys and shared secrets."""
     held = 0
     for answer in _hpke_answers(HPKE_KEMS[algorithm]):
@@ -123,7 +123,7 @@ def test_hpke_known_answers(algorithm: Algorithm, proof_count: Count) -> None:
         assert private.public_bytes().hex() == answer["pkRm"]
         assert private.decapsulate(bytes.fromhex(answer["enc"])).hex() == answer["shared_secret"]
         held += 1
-    proof_count(algorithm, held)
+    count_known_answers(algorithm, held)
 
 
 @pytest.mark.parametrize("algorithm", HPKE_KEMS)
@@ -155,10 +155,10 @@ def test_hpke_messages_open(algorithm: Algorithm) -> None:
     assert opened > 0
 
 
-def test_x_wing_known_answers(proof_vectors: Vectors, proof_count: Count) -> None:
+def test_x_wing_known_answers(read_vectors: Vectors, count_known_answers: Count) -> None:
     """X-Wing's seeds give the recorded keys and secrets, of damaged ciphertexts too."""
     held = 0
-    for case in proof_vectors("x-wing.json")["cases"]:
+    for case in read_vectors("x-wing.json")["cases"]:
         answer = {name: b64decode(value) for name, value in case.items()}
         private = KEMS[Algorithm.X_WING].load_seed(Secret(answer["seed"]))
         assert private.public_bytes() == answer["public_key"]
@@ -166,11 +166,11 @@ def test_x_wing_known_answers(proof_vectors: Vectors, proof_count: Count) -> Non
         tampered = private.decapsulate(answer["tampered_ciphertext"])
         assert tampered == answer["tampered_shared_secret"] != answer["shared_secret"]
         held += 1
-    proof_count(Algorithm.X_WING, held)
+    count_known_answers(Algorithm.X_WING, held)
 
 
 @pytest.mark.parametrize("algorithm", ML_DSA_FILES)
-def test_ml_dsa_known_answers(algorithm: Algorithm, proof_count: Count) -> None:
+def test_ml_dsa_known_answers(algorithm: Algorithm, count_known_answers: Count) -> None:
     """Every published seed gives the published key, under which the published signature holds.
 
     Our signatures are hedged, so they cannot equal the published ones; they hold as well.
@@ -188,7 +188,7 @@ def test_ml_dsa_known_answers(algorithm: Algorithm, proof_count: Count) -> None:
         assert own != signature
         public.verify(own, message, answer["ctx"])
         held += 1
-    proof_count(algorithm, held)
+    count_known_answers(algorithm, held)
 
 
 @pytest.mark.parametrize("algorithm", ML_DSA_FILES)
@@ -227,11 +227,11 @@ def _composite_cases(vectors: Vectors) -> list[dict[str, bytes]]:
     return [{name: b64decode(value) for name, value in case.items()} for case in cases]
 
 
-def test_composite_known_answers(proof_vectors: Vectors, proof_count: Count) -> None:
+def test_composite_known_answers(read_vectors: Vectors, count_known_answers: Count) -> None:
     """Recorded private keys give the recorded public keys; the recorded signatures hold."""
     scheme = SIGNATURE_SCHEMES[Algorithm.COMPOSITE_ML_DSA]
     held = 0
-    for case in _composite_cases(proof_vectors):
+    for case in _composite_cases(read_vectors):
         private = scheme.load_seed(Secret(case["sk"]))
         assert private.public_bytes() == case["pk"]
         public = scheme.load_public(case["pk"])
@@ -239,13 +239,13 @@ def test_composite_known_answers(proof_vectors: Vectors, proof_count: Count) -> 
         own = private.sign(case["message"], case["context"])
         public.verify(own, case["message"], case["context"])
         held += 1
-    proof_count(Algorithm.COMPOSITE_ML_DSA, held)
+    count_known_answers(Algorithm.COMPOSITE_ML_DSA, held)
 
 
-def test_composite_contexts_and_messages_are_bound(proof_vectors: Vectors) -> None:
+def test_composite_contexts_and_messages_are_bound(read_vectors: Vectors) -> None:
     """A composite signature holds for no other message and no other context."""
     scheme = SIGNATURE_SCHEMES[Algorithm.COMPOSITE_ML_DSA]
-    cases = _composite_cases(proof_vectors)
+    cases = _composite_cases(read_vectors)
     assert {bool(case["context"]) for case in cases} == {True, False}
     for case in cases:
         public = scheme.load_public(case["pk"])
@@ -259,10 +259,10 @@ def test_composite_contexts_and_messages_are_bound(proof_vectors: Vectors) -> No
                 public.verify(case["signature"], message, context)
 
 
-def test_composite_needs_both_halves(proof_vectors: Vectors) -> None:
+def test_composite_needs_both_halves(read_vectors: Vectors) -> None:
     """With either half replaced by a valid one of other bytes, or missing, nothing holds."""
     scheme = SIGNATURE_SCHEMES[Algorithm.COMPOSITE_ML_DSA]
-    for case in _composite_cases(proof_vectors):
+    for case in _composite_cases(read_vectors):
         private, public = scheme.load_seed(Secret(case["sk"])), scheme.load_public(case["pk"])
         signature, message, context = case["signature"], case["message"], case["context"]
         other = private.sign(b"another message", context)

@@ -13,7 +13,7 @@ import pytest
 from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.crypto.slhdsa_openssl import OLDEST, OpenSsl
 
-Start = Callable[[str], tuple[subprocess.Popen[str], Path]]
+Start = Callable[[str], tuple[subprocess.Popen[bytes], Path]]
 SECONDS = 60.0
 
 
@@ -39,10 +39,10 @@ def old_library() -> str:
     return library
 
 
-def test_a_new_enough_library_is_taken(proof_openssl_library: str) -> None:
+def test_a_new_enough_library_is_taken(openssl_library: str) -> None:
     """A libcrypto of 3.5 or later is accepted."""
-    assert _version(proof_openssl_library) >= OLDEST
-    OpenSsl(proof_openssl_library)
+    assert _version(openssl_library) >= OLDEST
+    OpenSsl(openssl_library)
 
 
 def test_an_old_library_is_refused(old_library: str) -> None:
@@ -73,15 +73,13 @@ def test_what_is_no_libcrypto_is_refused(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_key_service_without_its_library_does_not_start(
-    proof_start_key_service: Start, tmp_path: Path
+    start_key_service: Start, tmp_path: Path
 ) -> None:
     """A key service that is to use a missing library ends with status 78 and says which."""
     missing = tmp_path / "no-libcrypto.so"
-    process, socket = proof_start_key_service(
-        f'slh_dsa = "openssl"\nopenssl_library = "{missing}"\n'
-    )
+    process, socket = start_key_service(f'slh_dsa = "openssl"\nopenssl_library = "{missing}"\n')
     assert process.wait(SECONDS) == os.EX_CONFIG
-    log = socket.with_name("log").read_text()
+    log = socket.with_name("output").read_text()
     assert 'slh_dsa = "openssl"' in log
     assert missing.name in log
     assert "Traceback" not in log
@@ -89,28 +87,26 @@ def test_a_key_service_without_its_library_does_not_start(
 
 
 def test_a_key_service_with_an_old_library_does_not_start(
-    proof_start_key_service: Start, old_library: str
+    start_key_service: Start, old_library: str
 ) -> None:
     """A key service that is to use an old library ends with status 78 and says so."""
-    process, socket = proof_start_key_service(
-        f'slh_dsa = "openssl"\nopenssl_library = "{old_library}"\n'
-    )
+    process, socket = start_key_service(f'slh_dsa = "openssl"\nopenssl_library = "{old_library}"\n')
     assert process.wait(SECONDS) == os.EX_CONFIG
-    log = socket.with_name("log").read_text()
+    log = socket.with_name("output").read_text()
     assert "needs OpenSSL 3.5 or later" in log
     assert "Traceback" not in log
 
 
 def test_a_key_service_with_a_new_enough_library_starts(
-    proof_start_key_service: Start, proof_openssl_library: str
+    start_key_service: Start, openssl_library: str
 ) -> None:
     """A key service with a usable library serves, and ends with status 0."""
-    process, socket = proof_start_key_service(
-        f'slh_dsa = "openssl"\nopenssl_library = "{proof_openssl_library}"\n'
+    process, socket = start_key_service(
+        f'slh_dsa = "openssl"\nopenssl_library = "{openssl_library}"\n'
     )
     deadline = time.monotonic() + SECONDS
     while not socket.exists():
-        assert process.poll() is None, socket.with_name("log").read_text()
+        assert process.poll() is None, socket.with_name("output").read_text()
         assert time.monotonic() < deadline
         time.sleep(0.05)
     time.sleep(0.2)
@@ -119,17 +115,17 @@ def test_a_key_service_with_a_new_enough_library_starts(
 
 
 def test_the_librarys_path_is_relative_to_the_settings_file(
-    proof_start_key_service: Start,
+    start_key_service: Start,
     tmp_path_factory: pytest.TempPathFactory,
-    proof_openssl_library: str,
+    openssl_library: str,
 ) -> None:
     """Like every other path in the settings, a relative one starts at the settings file."""
-    (tmp_path_factory.getbasetemp() / "libcrypto.so.3").symlink_to(proof_openssl_library)
-    process, socket = proof_start_key_service(
+    (tmp_path_factory.getbasetemp() / "libcrypto.so.3").symlink_to(openssl_library)
+    process, socket = start_key_service(
         'slh_dsa = "openssl"\nopenssl_library = "../libcrypto.so.3"\n'
     )
     deadline = time.monotonic() + SECONDS
     while not socket.exists():
-        assert process.poll() is None, socket.with_name("log").read_text()
+        assert process.poll() is None, socket.with_name("output").read_text()
         assert time.monotonic() < deadline
         time.sleep(0.05)

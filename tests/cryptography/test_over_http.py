@@ -119,53 +119,51 @@ def _cut(blob: bytes, first: int) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("algorithm", KEMS)
-def test_a_damaged_ciphertext_has_one_code(algorithm: Algorithm, proof_post: Post) -> None:
+def test_a_damaged_ciphertext_has_one_code(algorithm: Algorithm, post: Post) -> None:
     """Flipped, cut or lengthened at any part's border: decrypt answers 400 ERR_KEM_002."""
     size = ALGORITHMS[algorithm].output_size
-    made = _ciphertext(proof_post, algorithm)
-    assert _bytes(_decrypt(proof_post, algorithm, made), "plaintext") == DATA
+    made = _ciphertext(post, algorithm)
+    assert _bytes(_decrypt(post, algorithm, made), "plaintext") == DATA
     for blob in (*_damaged(made, size), *_cut(made, size), made[:-1]):
-        answer = _decrypt(proof_post, algorithm, blob)
+        answer = _decrypt(post, algorithm, blob)
         assert _refusal(answer) == (400, "ERR_KEM_002", "ciphertext")
 
 
 @pytest.mark.parametrize("algorithm", WRAPPING)
-def test_a_damaged_wrapped_key_has_one_code(algorithm: Algorithm, proof_post: Post) -> None:
+def test_a_damaged_wrapped_key_has_one_code(algorithm: Algorithm, post: Post) -> None:
     """Unwrap answers 400 ERR_KEM_012 to a damaged wrapped key, ERR_KEM_011 to one too short."""
     size = ALGORITHMS[algorithm].output_size
-    made = _wrapped(proof_post, algorithm)
+    made = _wrapped(post, algorithm)
     for blob in (*_damaged(made, size), made[:-1]):
-        answer = _unwrap(proof_post, algorithm, blob)
+        answer = _unwrap(post, algorithm, blob)
         assert _refusal(answer) == (400, "ERR_KEM_012", "wrapped_key")
     for blob in (*_cut(made, size), made[: SHORTEST - 1], made[:SHORTEST]):
         code = "ERR_KEM_011" if len(blob) < SHORTEST else "ERR_KEM_012"
-        answer = _unwrap(proof_post, algorithm, blob)
+        answer = _unwrap(post, algorithm, blob)
         assert _refusal(answer) == (400, code, "wrapped_key")
 
 
 @pytest.mark.parametrize("algorithm", KEMS)
 def test_a_kem_ciphertext_of_no_algorithms_size_has_one_code(
-    algorithm: Algorithm, proof_post: Post
+    algorithm: Algorithm, post: Post
 ) -> None:
     """Decapsulate answers 400 ERR_KEM_002 to every size that no KEM has."""
     size = ALGORITHMS[algorithm].output_size
-    made = _kem_ciphertext(proof_post, algorithm)
+    made = _kem_ciphertext(post, algorithm)
     for other in (b"", made[:1], made[: size - 1], made + b"\0", made + made):
-        answer = _decapsulate(proof_post, algorithm, other)
+        answer = _decapsulate(post, algorithm, other)
         assert _refusal(answer) == (400, "ERR_KEM_002", "kem_ciphertext")
 
 
 @pytest.mark.parametrize("algorithm", KEMS)
-def test_a_changed_kem_ciphertext_gives_another_secret(
-    algorithm: Algorithm, proof_post: Post
-) -> None:
+def test_a_changed_kem_ciphertext_gives_another_secret(algorithm: Algorithm, post: Post) -> None:
     """Decapsulate answers a flipped bit with 200 and another secret: implicit rejection."""
     body: Body = {"algorithm": algorithm, "key_version": 1}
-    made = proof_post("/kem/encapsulate", body)
+    made = post("/kem/encapsulate", body)
     ciphertext, secret = _bytes(made, "kem_ciphertext"), _bytes(made, "shared_secret")
-    assert _bytes(_decapsulate(proof_post, algorithm, ciphertext), "shared_secret") == secret
+    assert _bytes(_decapsulate(post, algorithm, ciphertext), "shared_secret") == secret
     others = {
-        _bytes(_decapsulate(proof_post, algorithm, _flipped(ciphertext, position)), "shared_secret")
+        _bytes(_decapsulate(post, algorithm, _flipped(ciphertext, position)), "shared_secret")
         for position in (0, M_CIPHERTEXT - 1, len(ciphertext) - 1)
     }
     assert len(others) == len({0, M_CIPHERTEXT - 1, len(ciphertext) - 1})
@@ -173,80 +171,78 @@ def test_a_changed_kem_ciphertext_gives_another_secret(
 
 
 @pytest.mark.parametrize("point", LOW_ORDER, ids=bytes.hex)
-def test_a_low_order_point_has_one_code(point: bytes, proof_post: Post) -> None:
+def test_a_low_order_point_has_one_code(point: bytes, post: Post) -> None:
     """X-Wing with an X25519 half of low order is 400 ERR_KEM_002, and ERR_KEM_012 on unwrap."""
-    ciphertext = _kem_ciphertext(proof_post, Algorithm.X_WING)[:M_CIPHERTEXT] + point
-    answer = _decapsulate(proof_post, Algorithm.X_WING, ciphertext)
+    ciphertext = _kem_ciphertext(post, Algorithm.X_WING)[:M_CIPHERTEXT] + point
+    answer = _decapsulate(post, Algorithm.X_WING, ciphertext)
     assert _refusal(answer) == (400, "ERR_KEM_002", "kem_ciphertext")
-    answer = _decrypt(proof_post, Algorithm.X_WING, ciphertext + DATA)
+    answer = _decrypt(post, Algorithm.X_WING, ciphertext + DATA)
     assert _refusal(answer) == (400, "ERR_KEM_002", "ciphertext")
-    answer = _unwrap(proof_post, Algorithm.X_WING, ciphertext + DATA)
+    answer = _unwrap(post, Algorithm.X_WING, ciphertext + DATA)
     assert _refusal(answer) == (400, "ERR_KEM_012", "wrapped_key")
 
 
 @pytest.mark.parametrize("algorithm", QUICK_SIGNATURES)
 @pytest.mark.parametrize("kind", ["message", "hash"])
-def test_a_damaged_signature_is_not_valid(
-    algorithm: Algorithm, kind: str, proof_post: Post
-) -> None:
+def test_a_damaged_signature_is_not_valid(algorithm: Algorithm, kind: str, post: Post) -> None:
     """Verify and verify-hash answer 200 and false to a changed, cut or lengthened signature."""
     body: Body = {"algorithm": algorithm, "key_version": 1, kind: _text(DATA)}
     sign, verify = "/signature/sign", "/signature/verify"
     if kind == "hash":
         body["hash_algorithm"] = "SHA-512"
         sign, verify = "/signature/sign-hash", "/signature/verify-hash"
-    made = _bytes(proof_post(sign, body), "signature")
+    made = _bytes(post(sign, body), "signature")
     given = [(made, True), (b"", False), (made[:1], False), (made[:3309], len(made) == 3309)]
     given += [(made[:-1], False), (made + b"\0", False), (bytes(65_536), False)]
     given += [(_flipped(made, position), False) for position in (0, 3308, -1)]
     for signature, valid in given:
-        answer = proof_post(verify, {**body, "signature": _text(signature)})
+        answer = post(verify, {**body, "signature": _text(signature)})
         assert answer.status_code == 200
         assert answer.json()["data"]["valid"] is valid
 
 
-def test_signatures_are_for_one_endpoint(proof_post: Post) -> None:
+def test_signatures_are_for_one_endpoint(post: Post) -> None:
     """Over HTTP, sign's signature fails verify-hash, and sign-hash's fails verify: 200, false."""
     for algorithm in QUICK_SIGNATURES:
         named: Body = {"algorithm": algorithm, "key_version": 1}
         over_message: Body = {**named, "message": _text(DATA)}
         over_hash: Body = {**named, "hash": _text(DATA), "hash_algorithm": "SHA-512"}
-        signed = _bytes(proof_post("/signature/sign", over_message), "signature")
-        hashed = _bytes(proof_post("/signature/sign-hash", over_hash), "signature")
+        signed = _bytes(post("/signature/sign", over_message), "signature")
+        hashed = _bytes(post("/signature/sign-hash", over_hash), "signature")
         for path, body, signature, valid in (
             ("/signature/verify", over_message, signed, True),
             ("/signature/verify-hash", over_hash, hashed, True),
             ("/signature/verify", over_message, hashed, False),
             ("/signature/verify-hash", over_hash, signed, False),
         ):
-            answer = proof_post(path, {**body, "signature": _text(signature)})
+            answer = post(path, {**body, "signature": _text(signature)})
             assert answer.json()["data"]["valid"] is valid
 
 
 @pytest.mark.parametrize(("made_with", "named"), list(permutations(KEMS, 2)))
 def test_another_kems_ciphertext_is_a_mismatch(
-    made_with: Algorithm, named: Algorithm, proof_post: Post
+    made_with: Algorithm, named: Algorithm, post: Post
 ) -> None:
     """Decrypt and decapsulate name the field algorithm where another KEM made what they get."""
     for data in (b"", DATA):
-        blob = _ciphertext(proof_post, made_with, data)
-        assert _refusal(_decrypt(proof_post, named, blob)) == MISMATCH
-    ciphertext = _kem_ciphertext(proof_post, made_with)
-    assert _refusal(_decapsulate(proof_post, named, ciphertext)) == MISMATCH
+        blob = _ciphertext(post, made_with, data)
+        assert _refusal(_decrypt(post, named, blob)) == MISMATCH
+    ciphertext = _kem_ciphertext(post, made_with)
+    assert _refusal(_decapsulate(post, named, ciphertext)) == MISMATCH
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("made_with", WRAPPING)
 def test_a_key_wrapped_with_another_kem_is_a_mismatch(
-    made_with: Algorithm, size: int, proof_post: Post
+    made_with: Algorithm, size: int, post: Post
 ) -> None:
     """Unwrap names the field algorithm for a key of each size that the other KEM wrapped."""
     (named,) = set(WRAPPING) - {made_with}
-    blob = _wrapped(proof_post, made_with, DATA[:size])
-    assert _refusal(_unwrap(proof_post, named, blob)) == MISMATCH
+    blob = _wrapped(post, made_with, DATA[:size])
+    assert _refusal(_unwrap(post, named, blob)) == MISMATCH
 
 
-def test_an_algorithm_of_another_kind_is_named(proof_post: Post) -> None:
+def test_an_algorithm_of_another_kind_is_named(post: Post) -> None:
     """Each operation answers 400 ERR_INVALID_001, field algorithm, to each one it does not have.
 
     That is before it looks at any other field.
@@ -255,34 +251,34 @@ def test_an_algorithm_of_another_kind_is_named(proof_post: Post) -> None:
     for operation, path in PATHS.items():
         for algorithm in Algorithm:
             if operation not in ALGORITHMS[algorithm].operations:
-                assert _refusal(proof_post(path, {"algorithm": algorithm})) == MISMATCH
+                assert _refusal(post(path, {"algorithm": algorithm})) == MISMATCH
                 refused += 1
         for wrong in NO_ALGORITHMS:
-            assert _refusal(proof_post(path, {"algorithm": wrong})) == MISMATCH
+            assert _refusal(post(path, {"algorithm": wrong})) == MISMATCH
     assert refused == 6 * len(SIGNATURES) + 4 * len(KEMS) + 2
 
 
 @pytest.mark.parametrize("algorithm", WRAPPING)
-def test_keys_of_five_sizes_can_be_wrapped(algorithm: Algorithm, proof_post: Post) -> None:
+def test_keys_of_five_sizes_can_be_wrapped(algorithm: Algorithm, post: Post) -> None:
     """Wrap takes 16, 24, 32, 48 and 64 bytes; every other size to 80 is 400 ERR_KEM_010."""
     for size in range(81):
         key = bytes(size)
         body: Body = {"algorithm": algorithm, "key_version": 1, "symmetric_key": _text(key)}
-        answer = proof_post("/kem/key/wrap", body)
+        answer = post("/kem/key/wrap", body)
         if size in SIZES:
             wrapped = _bytes(answer, "wrapped_key")
             assert len(wrapped) == ALGORITHMS[algorithm].output_size + NONCE + size + TAG
-            assert _bytes(_unwrap(proof_post, algorithm, wrapped), "symmetric_key") == key
+            assert _bytes(_unwrap(post, algorithm, wrapped), "symmetric_key") == key
         else:
             assert _refusal(answer) == (400, "ERR_KEM_010", "symmetric_key")
 
 
 @pytest.mark.parametrize("algorithm", WRAPPING)
-def test_the_short_paths_are_the_long_ones(algorithm: Algorithm, proof_post: Post) -> None:
+def test_the_short_paths_are_the_long_ones(algorithm: Algorithm, post: Post) -> None:
     """What either path of wrap makes opens on both of unwrap; errors are the same on both."""
     body: Body = {"algorithm": algorithm, "key_version": 1, "symmetric_key": _text(DATA)}
     for wrap in ("/kem/wrap", "/kem/key/wrap"):
-        answer = proof_post(wrap, body)
+        answer = post(wrap, body)
         assert answer.json()["data"].keys() == {
             "wrapped_key",
             "key_version",
@@ -292,18 +288,18 @@ def test_the_short_paths_are_the_long_ones(algorithm: Algorithm, proof_post: Pos
         assert answer.json()["data"]["wrapping_method"] == "KEM-DEM"
         for unwrap in ("/kem/unwrap", "/kem/key/unwrap"):
             wrapped = _bytes(answer, "wrapped_key")
-            opened = _unwrap(proof_post, algorithm, wrapped, unwrap)
+            opened = _unwrap(post, algorithm, wrapped, unwrap)
             assert _bytes(opened, "symmetric_key") == DATA
-            damaged = _unwrap(proof_post, algorithm, _flipped(wrapped, -1), unwrap)
+            damaged = _unwrap(post, algorithm, _flipped(wrapped, -1), unwrap)
             assert _refusal(damaged) == (400, "ERR_KEM_012", "wrapped_key")
-            short = _unwrap(proof_post, algorithm, b"short", unwrap)
+            short = _unwrap(post, algorithm, b"short", unwrap)
             assert _refusal(short) == (400, "ERR_KEM_011", "wrapped_key")
-        wrong = proof_post(wrap, {**body, "symmetric_key": "AAAA"})
+        wrong = post(wrap, {**body, "symmetric_key": "AAAA"})
         assert _refusal(wrong) == (400, "ERR_KEM_010", "symmetric_key")
 
 
 @pytest.mark.parametrize("operation", ["sign-hash", "verify-hash"])
-def test_digests_have_their_hashs_size(operation: str, proof_post: Post) -> None:
+def test_digests_have_their_hashs_size(operation: str, post: Post) -> None:
     """Every size but the hash function's own, to 80 bytes, is 400 ERR_SIG_011."""
     for hash_algorithm in HashAlgorithm:
         for size in set(range(81)) - {DIGEST_SIZE[hash_algorithm]}:
@@ -313,7 +309,7 @@ def test_digests_have_their_hashs_size(operation: str, proof_post: Post) -> None
                 "key_version": 1,
                 "signature": "",
             }
-            answer = proof_post("/signature/" + operation, body)
+            answer = post("/signature/" + operation, body)
             assert _refusal(answer) == (400, "ERR_SIG_011", "hash")
 
 
@@ -323,31 +319,31 @@ def test_digests_have_their_hashs_size(operation: str, proof_post: Post) -> None
     [None, "", "sha-256", "SHA256", "SHA-1", "SHA-224", "SHA3-256", "SHA-256 ", 256, [], {}, True],
     ids=repr,
 )
-def test_other_hash_functions_are_refused(operation: str, name: object, proof_post: Post) -> None:
+def test_other_hash_functions_are_refused(operation: str, name: object, post: Post) -> None:
     """A hash function that is none of the three, however it is written, is 400 ERR_SIG_010."""
     for size in DIGEST_SIZE.values():
         body: Body = {"hash": _text(bytes(size)), "hash_algorithm": name, "key_version": 1}
-        answer = proof_post("/signature/" + operation, {**body, "signature": ""})
+        answer = post("/signature/" + operation, {**body, "signature": ""})
         assert _refusal(answer) == (400, "ERR_SIG_010", "hash_algorithm")
 
 
 def test_another_tenants_blobs_do_not_open(
-    proof_post: Post, proof_new_tenant: Callable[[], Post]
+    post: Post, new_tenant_with_keys: Callable[[], Post]
 ) -> None:
     """Another tenant's ciphertext and wrapped key get the codes of damaged ones."""
-    stranger = proof_new_tenant()
+    stranger = new_tenant_with_keys()
     for algorithm in KEMS:
-        answer = _decrypt(stranger, algorithm, _ciphertext(proof_post, algorithm))
+        answer = _decrypt(stranger, algorithm, _ciphertext(post, algorithm))
         assert _refusal(answer) == (400, "ERR_KEM_002", "ciphertext")
     for algorithm in WRAPPING:
-        answer = _unwrap(stranger, algorithm, _wrapped(proof_post, algorithm))
+        answer = _unwrap(stranger, algorithm, _wrapped(post, algorithm))
         assert _refusal(answer) == (400, "ERR_KEM_012", "wrapped_key")
 
 
-def test_wrapped_keys_and_ciphertexts_are_not_the_same(proof_post: Post) -> None:
+def test_wrapped_keys_and_ciphertexts_are_not_the_same(post: Post) -> None:
     """Over HTTP a wrapped key does not decrypt, and a ciphertext does not unwrap."""
     for algorithm in WRAPPING:
-        answer = _decrypt(proof_post, algorithm, _wrapped(proof_post, algorithm))
+        answer = _decrypt(post, algorithm, _wrapped(post, algorithm))
         assert _refusal(answer) == (400, "ERR_KEM_002", "ciphertext")
-        answer = _unwrap(proof_post, algorithm, _ciphertext(proof_post, algorithm))
+        answer = _unwrap(post, algorithm, _ciphertext(post, algorithm))
         assert _refusal(answer) == (400, "ERR_KEM_012", "wrapped_key")

@@ -48,8 +48,8 @@ from pqkeep_protocol.messages import (
 )
 
 Outcome = AnyResult | ErrorKind
-Outcomes = Callable[[Sequence[AnyRequest]], list[Outcome]]
-Serve = Callable[[Path], AbstractContextManager[Outcomes]]
+Execute = Callable[[Sequence[AnyRequest]], list[Outcome]]
+Serve = Callable[[Path], AbstractContextManager[Execute]]
 
 KEMS = [a for a in Algorithm if ALGORITHMS[a].kind is Kind.KEM]
 WRAPPING = [a for a in Algorithm if Operation.WRAP in ALGORITHMS[a].operations]
@@ -62,11 +62,11 @@ DIGEST = bytes(range(64))
 
 
 @pytest.fixture(scope="module")
-def rotated(proof_outcomes: Outcomes) -> TenantId:
+def rotated(execute: Execute) -> TenantId:
     """Make a tenant with two versions of every KEM key."""
     tenant = TenantId(uuid4())
     for algorithm in KEMS:
-        made = proof_outcomes(
+        made = execute(
             [
                 GenerateKey(tenant=tenant, algorithm=algorithm, quota=None),
                 RotateKey(tenant=tenant, algorithm=algorithm),
@@ -77,9 +77,9 @@ def rotated(proof_outcomes: Outcomes) -> TenantId:
 
 
 def _ciphertext(
-    outcomes: Outcomes, tenant: TenantId, algorithm: Algorithm, version: KeyVersion, data: bytes
+    execute: Execute, tenant: TenantId, algorithm: Algorithm, version: KeyVersion, data: bytes
 ) -> bytes:
-    (made,) = outcomes(
+    (made,) = execute(
         [Encrypt(tenant=tenant, algorithm=algorithm, version=version, plaintext=data)]
     )
     assert isinstance(made, Encrypted)
@@ -87,11 +87,11 @@ def _ciphertext(
 
 
 def _wrapped(
-    outcomes: Outcomes, tenant: TenantId, algorithm: Algorithm, version: KeyVersion, data: bytes
+    execute: Execute, tenant: TenantId, algorithm: Algorithm, version: KeyVersion, data: bytes
 ) -> bytes:
     key = bytearray(data)
     request = Wrap(tenant=tenant, algorithm=algorithm, version=version, symmetric_key=key)
-    (made,) = outcomes([request])
+    (made,) = execute([request])
     assert isinstance(made, Wrapped)
     assert key == bytes(len(data)), "the key was not wiped"
     return made.wrapped_key
@@ -100,18 +100,18 @@ def _wrapped(
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("algorithm", WRAPPING)
 def test_a_wrapped_key_never_decrypts(
-    algorithm: Algorithm, size: int, proof_outcomes: Outcomes, proof_tenant: TenantId
+    algorithm: Algorithm, size: int, execute: Execute, tenant: TenantId
 ) -> None:
     """Of each size: unwrap returns it, decrypt refuses it; a ciphertext of it never unwraps."""
     key = DIGEST[:size]
-    wrapped = _wrapped(proof_outcomes, proof_tenant, algorithm, ONE, key)
-    ciphertext = _ciphertext(proof_outcomes, proof_tenant, algorithm, ONE, key)
+    wrapped = _wrapped(execute, tenant, algorithm, ONE, key)
+    ciphertext = _ciphertext(execute, tenant, algorithm, ONE, key)
     assert len(wrapped) == len(ciphertext)
-    assert proof_outcomes(
+    assert execute(
         [
-            Unwrap(tenant=proof_tenant, algorithm=algorithm, version=ONE, wrapped_key=wrapped),
-            Decrypt(tenant=proof_tenant, algorithm=algorithm, version=ONE, ciphertext=wrapped),
-            Unwrap(tenant=proof_tenant, algorithm=algorithm, version=ONE, wrapped_key=ciphertext),
+            Unwrap(tenant=tenant, algorithm=algorithm, version=ONE, wrapped_key=wrapped),
+            Decrypt(tenant=tenant, algorithm=algorithm, version=ONE, ciphertext=wrapped),
+            Unwrap(tenant=tenant, algorithm=algorithm, version=ONE, wrapped_key=ciphertext),
         ]
     ) == [
         Unwrapped(symmetric_key=key),
@@ -122,11 +122,11 @@ def test_a_wrapped_key_never_decrypts(
 
 @pytest.mark.parametrize("algorithm", KEMS)
 def test_a_blob_opens_under_its_own_version_only(
-    algorithm: Algorithm, proof_outcomes: Outcomes, rotated: TenantId
+    algorithm: Algorithm, execute: Execute, rotated: TenantId
 ) -> None:
     """A ciphertext of the second version does not open under the first."""
-    made = _ciphertext(proof_outcomes, rotated, algorithm, TWO, DIGEST)
-    right, wrong = proof_outcomes(
+    made = _ciphertext(execute, rotated, algorithm, TWO, DIGEST)
+    right, wrong = execute(
         [
             Decrypt(tenant=rotated, algorithm=algorithm, version=version, ciphertext=made)
             for version in (TWO, ONE)
@@ -138,11 +138,11 @@ def test_a_blob_opens_under_its_own_version_only(
 
 @pytest.mark.parametrize("algorithm", WRAPPING)
 def test_a_wrapped_key_opens_under_its_own_version_only(
-    algorithm: Algorithm, proof_outcomes: Outcomes, rotated: TenantId
+    algorithm: Algorithm, execute: Execute, rotated: TenantId
 ) -> None:
     """A key wrapped with the second version does not unwrap with the first."""
-    made = _wrapped(proof_outcomes, rotated, algorithm, TWO, DIGEST)
-    assert proof_outcomes(
+    made = _wrapped(execute, rotated, algorithm, TWO, DIGEST)
+    assert execute(
         [
             Unwrap(tenant=rotated, algorithm=algorithm, version=version, wrapped_key=made)
             for version in (TWO, ONE)
@@ -152,22 +152,22 @@ def test_a_wrapped_key_opens_under_its_own_version_only(
 
 @pytest.mark.parametrize("algorithm", KEMS)
 def test_secrets_are_of_one_version_and_one_tenant(
-    algorithm: Algorithm, proof_outcomes: Outcomes, rotated: TenantId, proof_tenant: TenantId
+    algorithm: Algorithm, execute: Execute, rotated: TenantId, tenant: TenantId
 ) -> None:
     """An encapsulation gives its secret to its own key only; any other gets another."""
-    (made,) = proof_outcomes([Encapsulate(tenant=rotated, algorithm=algorithm, version=TWO)])
+    (made,) = execute([Encapsulate(tenant=rotated, algorithm=algorithm, version=TWO)])
     assert isinstance(made, Encapsulated)
     secrets = [
         answer.shared_secret
-        for answer in proof_outcomes(
+        for answer in execute(
             [
                 Decapsulate(
-                    tenant=tenant,
+                    tenant=owner,
                     algorithm=algorithm,
                     version=version,
                     kem_ciphertext=made.kem_ciphertext,
                 )
-                for tenant, version in ((rotated, TWO), (rotated, ONE), (proof_tenant, ONE))
+                for owner, version in ((rotated, TWO), (rotated, ONE), (tenant, ONE))
             ]
         )
         if isinstance(answer, Decapsulated)
@@ -178,7 +178,7 @@ def test_secrets_are_of_one_version_and_one_tenant(
 
 @pytest.mark.parametrize("algorithm", KEMS)
 def test_a_blob_opens_for_its_own_tenant_only(
-    algorithm: Algorithm, proof_outcomes: Outcomes, rotated: TenantId, proof_tenant: TenantId
+    algorithm: Algorithm, execute: Execute, rotated: TenantId, tenant: TenantId
 ) -> None:
     """Another tenant's ciphertext and wrapped key are refused like damaged ones."""
     requests: list[AnyRequest] = [
@@ -186,28 +186,26 @@ def test_a_blob_opens_for_its_own_tenant_only(
             tenant=rotated,
             algorithm=algorithm,
             version=ONE,
-            ciphertext=_ciphertext(proof_outcomes, proof_tenant, algorithm, ONE, DIGEST),
+            ciphertext=_ciphertext(execute, tenant, algorithm, ONE, DIGEST),
         )
     ]
     if algorithm in WRAPPING:
-        wrapped = _wrapped(proof_outcomes, proof_tenant, algorithm, ONE, DIGEST)
+        wrapped = _wrapped(execute, tenant, algorithm, ONE, DIGEST)
         requests.append(
             Unwrap(tenant=rotated, algorithm=algorithm, version=ONE, wrapped_key=wrapped)
         )
-    assert set(proof_outcomes(requests)) == {ErrorKind.DECRYPTION_FAILED}
+    assert set(execute(requests)) == {ErrorKind.DECRYPTION_FAILED}
 
 
 @pytest.mark.parametrize(("made_with", "named"), list(permutations(KEMS, 2)))
 def test_another_kems_blob_is_a_mismatch(
-    made_with: Algorithm, named: Algorithm, proof_outcomes: Outcomes, rotated: TenantId
+    made_with: Algorithm, named: Algorithm, execute: Execute, rotated: TenantId
 ) -> None:
     """Decrypt says ALGORITHM_MISMATCH for another KEM's blob of that version, and for no other."""
-    blobs = [
-        _ciphertext(proof_outcomes, rotated, made_with, TWO, DIGEST[:size]) for size in (0, 16, 64)
-    ]
+    blobs = [_ciphertext(execute, rotated, made_with, TWO, DIGEST[:size]) for size in (0, 16, 64)]
     blob = blobs[-1]
     damaged = blob[:-1] + bytes((blob[-1] ^ 1,))
-    *right, other_version, broken = proof_outcomes(
+    *right, other_version, broken = execute(
         [
             Decrypt(tenant=rotated, algorithm=named, version=version, ciphertext=ciphertext)
             for version, ciphertext in (
@@ -227,35 +225,35 @@ def test_a_key_wrapped_with_another_kem_is_a_mismatch(
     made_with: Algorithm,
     named: Algorithm,
     size: int,
-    proof_outcomes: Outcomes,
-    proof_tenant: TenantId,
+    execute: Execute,
+    tenant: TenantId,
 ) -> None:
     """Unwrap says ALGORITHM_MISMATCH for a key of each size that another KEM wrapped."""
-    wrapped = _wrapped(proof_outcomes, proof_tenant, made_with, ONE, DIGEST[:size])
-    request = Unwrap(tenant=proof_tenant, algorithm=named, version=ONE, wrapped_key=wrapped)
-    assert proof_outcomes([request]) == [ErrorKind.ALGORITHM_MISMATCH]
+    wrapped = _wrapped(execute, tenant, made_with, ONE, DIGEST[:size])
+    request = Unwrap(tenant=tenant, algorithm=named, version=ONE, wrapped_key=wrapped)
+    assert execute([request]) == [ErrorKind.ALGORITHM_MISMATCH]
 
 
 @pytest.mark.parametrize("damaged", [Algorithm.ML_KEM_768, Algorithm.ML_KEM_1024])
 def test_another_algorithms_damaged_key_changes_no_answer(
-    damaged: Algorithm, proof_serve: Serve, tmp_path: Path
+    damaged: Algorithm, serve: Serve, tmp_path: Path
 ) -> None:
     """A tampered blob is answered the same where the tenant's key of another KEM is damaged."""
     tenant, database = TenantId(uuid4()), tmp_path / "keys.sqlite3"
     request = Decrypt(
         tenant=tenant, algorithm=Algorithm.X_WING, version=ONE, ciphertext=bytes(1200)
     )
-    with proof_serve(database) as outcomes:
-        made = outcomes(
+    with serve(database) as execute:
+        made = execute(
             [GenerateKey(tenant=tenant, algorithm=algorithm, quota=None) for algorithm in KEMS]
         )
         assert not [kind for kind in made if isinstance(kind, ErrorKind)]
-        assert outcomes([request]) == [ErrorKind.DECRYPTION_FAILED]
+        assert execute([request]) == [ErrorKind.DECRYPTION_FAILED]
     with closing(sqlite3.connect(database)) as connection, connection:
         change = "UPDATE keys SET sealed_seed = zeroblob(length(sealed_seed)) WHERE algorithm = ?"
         assert connection.execute(change, (damaged,)).rowcount == 1
-    with proof_serve(database) as outcomes:
-        assert outcomes([request]) == [ErrorKind.DECRYPTION_FAILED]
+    with serve(database) as execute:
+        assert execute([request]) == [ErrorKind.DECRYPTION_FAILED]
 
 
 def _every_operation(tenant: TenantId, algorithm: Algorithm) -> list[AnyRequest]:
@@ -299,23 +297,21 @@ def _verify_hash(
     )
 
 
-def test_an_algorithm_of_another_kind_is_unsupported(
-    proof_outcomes: Outcomes, proof_tenant: TenantId
-) -> None:
+def test_an_algorithm_of_another_kind_is_unsupported(execute: Execute, tenant: TenantId) -> None:
     """Each operation refuses each algorithm that does not have it: UNSUPPORTED."""
     wrong = [
         request
         for algorithm in Algorithm
-        for request in _every_operation(proof_tenant, algorithm)
+        for request in _every_operation(tenant, algorithm)
         if request.operation not in ALGORITHMS[algorithm].operations
     ]
     assert len(wrong) == 6 * len(SIGNATURES) + 4 * len(KEMS) + 2
-    assert set(proof_outcomes(wrong)) == {ErrorKind.UNSUPPORTED}
+    assert set(execute(wrong)) == {ErrorKind.UNSUPPORTED}
 
 
 @pytest.mark.parametrize("algorithm", SIGNATURES)
 def test_signatures_are_for_one_endpoint_and_one_hash(
-    algorithm: Algorithm, proof_outcomes: Outcomes, proof_tenant: TenantId
+    algorithm: Algorithm, execute: Execute, tenant: TenantId
 ) -> None:
     """Signatures over messages and over digests never stand in for each other.
 
@@ -324,20 +320,20 @@ def test_signatures_are_for_one_endpoint_and_one_hash(
     digest = DIGEST[:32]
     used = HashAlgorithm.SHA_256
     messages = (digest, OID_SHA_256 + digest)
-    *signed, hashed = proof_outcomes(
+    *signed, hashed = execute(
         [
             *(
-                Sign(tenant=proof_tenant, algorithm=algorithm, version=ONE, message=message)
+                Sign(tenant=tenant, algorithm=algorithm, version=ONE, message=message)
                 for message in messages
             ),
-            _sign_hash(proof_tenant, algorithm, used),
+            _sign_hash(tenant, algorithm, used),
         ]
     )
     assert isinstance(hashed, Signed)
-    right: list[AnyRequest] = [_verify_hash(proof_tenant, algorithm, used, hashed.signature)]
+    right: list[AnyRequest] = [_verify_hash(tenant, algorithm, used, hashed.signature)]
     wrong: list[AnyRequest] = [
         Verify(
-            tenant=proof_tenant,
+            tenant=tenant,
             algorithm=algorithm,
             version=ONE,
             message=message,
@@ -350,30 +346,28 @@ def test_signatures_are_for_one_endpoint_and_one_hash(
         signature = answer.signature
         right.append(
             Verify(
-                tenant=proof_tenant,
+                tenant=tenant,
                 algorithm=algorithm,
                 version=ONE,
                 message=message,
                 signature=signature,
             )
         )
-        wrong.append(_verify_hash(proof_tenant, algorithm, used, signature))
+        wrong.append(_verify_hash(tenant, algorithm, used, signature))
     wrong += [
-        _verify_hash(proof_tenant, algorithm, other, hashed.signature)
+        _verify_hash(tenant, algorithm, other, hashed.signature)
         for other in HashAlgorithm
         if other is not used
     ]
-    assert set(proof_outcomes(right)) == {Verified()}
-    assert set(proof_outcomes(wrong)) == {ErrorKind.VERIFICATION_FAILED}
+    assert set(execute(right)) == {Verified()}
+    assert set(execute(wrong)) == {ErrorKind.VERIFICATION_FAILED}
 
 
 @pytest.fixture(scope="module")
-def signatures(proof_outcomes: Outcomes, proof_tenant: TenantId) -> dict[Algorithm, bytes]:
+def signatures(execute: Execute, tenant: TenantId) -> dict[Algorithm, bytes]:
     """Sign one digest with each algorithm."""
-    requests = [
-        _sign_hash(proof_tenant, algorithm, HashAlgorithm.SHA_256) for algorithm in SIGNATURES
-    ]
-    made = [answer for answer in proof_outcomes(requests) if isinstance(answer, Signed)]
+    requests = [_sign_hash(tenant, algorithm, HashAlgorithm.SHA_256) for algorithm in SIGNATURES]
+    made = [answer for answer in execute(requests) if isinstance(answer, Signed)]
     return {a: answer.signature for a, answer in zip(SIGNATURES, made, strict=True)}
 
 
@@ -381,17 +375,17 @@ def signatures(proof_outcomes: Outcomes, proof_tenant: TenantId) -> dict[Algorit
 def test_the_hash_function_is_bound(
     algorithm: Algorithm,
     signatures: dict[Algorithm, bytes],
-    proof_outcomes: Outcomes,
-    proof_tenant: TenantId,
+    execute: Execute,
+    tenant: TenantId,
 ) -> None:
     """A signature under one hash function holds under no other, for the same bytes of digest.
 
     The gateway refuses such a digest by its size already; this is one layer below.
     """
-    answers = proof_outcomes(
+    answers = execute(
         [
             VerifyHash(
-                tenant=proof_tenant,
+                tenant=tenant,
                 algorithm=algorithm,
                 version=ONE,
                 hash_algorithm=used,
@@ -405,12 +399,12 @@ def test_the_hash_function_is_bound(
 
 
 def test_another_algorithms_signature_does_not_hold(
-    signatures: dict[Algorithm, bytes], proof_outcomes: Outcomes, proof_tenant: TenantId
+    signatures: dict[Algorithm, bytes], execute: Execute, tenant: TenantId
 ) -> None:
     """A signature of each algorithm is refused by each other one's key."""
-    answers = proof_outcomes(
+    answers = execute(
         [
-            _verify_hash(proof_tenant, named, HashAlgorithm.SHA_256, signatures[signed_with])
+            _verify_hash(tenant, named, HashAlgorithm.SHA_256, signatures[signed_with])
             for signed_with, named in permutations(SIGNATURES, 2)
         ]
     )

@@ -65,31 +65,34 @@ def _recorded(vectors: Vectors, algorithm: Algorithm) -> tuple[bytes, bytes, byt
 
 @pytest.mark.parametrize("algorithm", SETS)
 def test_recorded_signatures_hold(
-    algorithm: Algorithm, implementation: Implementation, proof_vectors: Vectors, proof_count: Count
+    algorithm: Algorithm,
+    implementation: Implementation,
+    read_vectors: Vectors,
+    count_known_answers: Count,
 ) -> None:
     """A recorded signature holds, and one of ours by the recorded private key holds as well."""
-    private_key, message, context, signature = _recorded(proof_vectors, algorithm)
+    private_key, message, context, signature = _recorded(read_vectors, algorithm)
     implementation.verify(algorithm, _public(private_key), message, context, signature)
     own = implementation.sign(algorithm, private_key, message, context)
     assert own != signature
     assert len(own) == len(signature) == SETS[algorithm].signature
     implementation.verify(algorithm, _public(private_key), message, context, own)
-    proof_count(algorithm, 1)
+    count_known_answers(algorithm, 1)
 
 
 @pytest.mark.parametrize("algorithm", SETS)
 def test_independent_deterministic_signatures_equal_the_recorded(
-    algorithm: Algorithm, proof_vectors: Vectors, proof_count: Count
+    algorithm: Algorithm, read_vectors: Vectors, count_known_answers: Count
 ) -> None:
     """An independent implementation makes the recorded signatures, byte for byte."""
-    private_key, message, context, signature = _recorded(proof_vectors, algorithm)
+    private_key, message, context, signature = _recorded(read_vectors, algorithm)
     independent = SecretKey.from_digest(private_key, INDEPENDENT[algorithm])
     assert independent.sign_pure(message, ctx=context) == signature
-    proof_count(algorithm, 1)
+    count_known_answers(algorithm, 1)
 
 
 @pytest.mark.parametrize("algorithm", SIGNED_WITHOUT_CONTEXT)
-def test_independent_signatures_hold_here(algorithm: Algorithm, proof_count: Count) -> None:
+def test_independent_signatures_hold_here(algorithm: Algorithm, count_known_answers: Count) -> None:
     """A randomized signature of an independent implementation, without context, holds here."""
     implementation = Pqcrypto()
     private_key = implementation.generate(algorithm)
@@ -98,12 +101,12 @@ def test_independent_signatures_hold_here(algorithm: Algorithm, proof_count: Cou
     implementation.verify(algorithm, _public(private_key), MESSAGE, b"", signature)
     with pytest.raises(InvalidSignature):
         implementation.verify(algorithm, _public(private_key), MESSAGE, b"x", signature)
-    proof_count(algorithm, 1)
+    count_known_answers(algorithm, 1)
 
 
 @pytest.mark.parametrize("algorithm", SETS)
 def test_our_signatures_hold_in_an_independent_implementation(
-    algorithm: Algorithm, implementation: Implementation, proof_count: Count
+    algorithm: Algorithm, implementation: Implementation, count_known_answers: Count
 ) -> None:
     """Signatures of fresh keys, with each context, hold there; with another context they do not."""
     private_key = implementation.generate(algorithm)
@@ -113,12 +116,12 @@ def test_our_signatures_hold_in_an_independent_implementation(
         assert public.verify_pure(MESSAGE, signature, context)
         assert not public.verify_pure(MESSAGE, signature, b"another")
         assert not public.verify_pure(MESSAGE + b"\0", signature, context)
-    proof_count(algorithm, len(CONTEXTS))
+    count_known_answers(algorithm, len(CONTEXTS))
 
 
 @pytest.mark.parametrize("algorithm", SETS)
 def test_signatures_over_digests_hold_in_an_independent_implementation(
-    algorithm: Algorithm, proof_count: Count
+    algorithm: Algorithm, count_known_answers: Count
 ) -> None:
     """What sign-hash signs is checked there from the documented layout.
 
@@ -136,13 +139,13 @@ def test_signatures_over_digests_hold_in_an_independent_implementation(
         oid = bytes.fromhex("06096086480165030402") + OID_ENDS[hash_algorithm]
         assert public.verify_pure(oid + digest, signature, b"pqkeep/v1/sign-hash")
         assert not public.verify_pure(oid + digest, signature)
-    proof_count(algorithm, len(used))
+    count_known_answers(algorithm, len(used))
 
 
 @pytest.mark.parametrize("algorithm", SETS)
-def test_both_implementations_agree(algorithm: Algorithm, proof_openssl_library: str) -> None:
+def test_both_implementations_agree(algorithm: Algorithm, openssl_library: str) -> None:
     """One implementation signs with the other's key, which verifies, both ways round."""
-    both: tuple[Implementation, Implementation] = (Pqcrypto(), OpenSsl(proof_openssl_library))
+    both: tuple[Implementation, Implementation] = (Pqcrypto(), OpenSsl(openssl_library))
     for verifying, signing in permutations(both):
         generating = verifying
         private_key = generating.generate(algorithm)

@@ -38,7 +38,7 @@ from pqkeep_protocol.messages import (
 )
 
 Outcome = AnyResult | ErrorKind
-Outcomes = Callable[[Sequence[AnyRequest]], list[Outcome]]
+Execute = Callable[[Sequence[AnyRequest]], list[Outcome]]
 
 KEMS = [a for a in Algorithm if ALGORITHMS[a].kind is Kind.KEM]
 WRAPPING = [a for a in Algorithm if Operation.WRAP in ALGORITHMS[a].operations]
@@ -64,16 +64,16 @@ LOW_ORDER = (
 """X25519 points of order 1, 2, 4 and 8, not all in their shortest form (RFC 7748, section 6)."""
 
 
-def _encrypted(outcomes: Outcomes, tenant: TenantId, algorithm: Algorithm) -> bytes:
+def _encrypted(execute: Execute, tenant: TenantId, algorithm: Algorithm) -> bytes:
     request = Encrypt(tenant=tenant, algorithm=algorithm, version=ONE, plaintext=PLAINTEXT)
-    (made,) = outcomes([request])
+    (made,) = execute([request])
     assert isinstance(made, Encrypted)
     return made.ciphertext
 
 
-def _wrapped(outcomes: Outcomes, tenant: TenantId, algorithm: Algorithm) -> bytes:
+def _wrapped(execute: Execute, tenant: TenantId, algorithm: Algorithm) -> bytes:
     key = bytearray(PLAINTEXT[:32])
-    (made,) = outcomes([Wrap(tenant=tenant, algorithm=algorithm, version=ONE, symmetric_key=key)])
+    (made,) = execute([Wrap(tenant=tenant, algorithm=algorithm, version=ONE, symmetric_key=key)])
     assert isinstance(made, Wrapped)
     return made.wrapped_key
 
@@ -120,49 +120,47 @@ BLOBS = [(Operation.DECRYPT, a) for a in KEMS] + [(Operation.UNWRAP, a) for a in
 
 @pytest.fixture(params=BLOBS, ids=lambda pair: f"{pair[0]}-{pair[1]}")
 def blob(
-    request: pytest.FixtureRequest, proof_outcomes: Outcomes, proof_tenant: TenantId
+    request: pytest.FixtureRequest, execute: Execute, tenant: TenantId
 ) -> tuple[Operation, Algorithm, bytes]:
     """Make each kind of blob with each algorithm, and see that it opens."""
     operation, algorithm = request.param
     make = _encrypted if operation is Operation.DECRYPT else _wrapped
-    made = make(proof_outcomes, proof_tenant, algorithm)
-    (opened,) = proof_outcomes([_opens(operation, proof_tenant, algorithm, made)])
+    made = make(execute, tenant, algorithm)
+    (opened,) = execute([_opens(operation, tenant, algorithm, made)])
     assert opened in (Decrypted(plaintext=PLAINTEXT), Unwrapped(symmetric_key=PLAINTEXT[:32]))
     return operation, algorithm, made
 
 
 @pytest.mark.parametrize("algorithm", KEMS)
 def test_no_bit_of_a_kem_ciphertext_can_change_in_a_blob(
-    algorithm: Algorithm, proof_outcomes: Outcomes
+    algorithm: Algorithm, execute: Execute
 ) -> None:
     """With any one bit of its KEM ciphertext flipped, decrypt refuses with DECRYPTION_FAILED."""
     lone = TenantId(uuid4())
-    proof_outcomes([GenerateKey(tenant=lone, algorithm=algorithm, quota=None)])
-    made = _encrypted(proof_outcomes, lone, algorithm)
+    execute([GenerateKey(tenant=lone, algorithm=algorithm, quota=None)])
+    made = _encrypted(execute, lone, algorithm)
     size = ALGORITHMS[algorithm].output_size
     requests = [
         _opens(Operation.DECRYPT, lone, algorithm, changed) for changed in _bit_flips(made, size)
     ]
-    answers = proof_outcomes(requests)
+    answers = execute(requests)
     assert answers.count(ErrorKind.DECRYPTION_FAILED) == len(answers) == 8 * size
 
 
 @pytest.mark.parametrize("algorithm", KEMS)
 def test_no_bit_of_a_kem_ciphertext_can_change_and_give_the_same_secret(
-    algorithm: Algorithm, proof_outcomes: Outcomes, proof_tenant: TenantId
+    algorithm: Algorithm, execute: Execute, tenant: TenantId
 ) -> None:
     """With any one bit flipped, decapsulate gives another secret each time, or refuses."""
-    request = Encapsulate(tenant=proof_tenant, algorithm=algorithm, version=ONE)
-    (made,) = proof_outcomes([request])
+    request = Encapsulate(tenant=tenant, algorithm=algorithm, version=ONE)
+    (made,) = execute([request])
     assert isinstance(made, Encapsulated)
     requests: list[AnyRequest] = [
-        Decapsulate(
-            tenant=proof_tenant, algorithm=algorithm, version=ONE, kem_ciphertext=ciphertext
-        )
+        Decapsulate(tenant=tenant, algorithm=algorithm, version=ONE, kem_ciphertext=ciphertext)
         for ciphertext in (made.kem_ciphertext, *_bit_flips(made.kem_ciphertext))
     ]
     secrets: Counter[bytes] = Counter()
-    for answer in proof_outcomes(requests):
+    for answer in execute(requests):
         if isinstance(answer, Decapsulated):
             assert len(answer.shared_secret) == 32
             secrets[answer.shared_secret] += 1
@@ -174,41 +172,37 @@ def test_no_bit_of_a_kem_ciphertext_can_change_and_give_the_same_secret(
 
 
 def test_no_byte_of_a_blob_can_change(
-    blob: tuple[Operation, Algorithm, bytes], proof_outcomes: Outcomes, proof_tenant: TenantId
+    blob: tuple[Operation, Algorithm, bytes], execute: Execute, tenant: TenantId
 ) -> None:
     """With any one byte of it changed, a blob is refused with DECRYPTION_FAILED."""
     operation, algorithm, made = blob
-    requests = [
-        _opens(operation, proof_tenant, algorithm, changed) for changed in _byte_changes(made)
-    ]
-    answers = proof_outcomes(requests)
+    requests = [_opens(operation, tenant, algorithm, changed) for changed in _byte_changes(made)]
+    answers = execute(requests)
     assert answers.count(ErrorKind.DECRYPTION_FAILED) == len(answers) == len(made)
 
 
 def test_no_blob_opens_cut_or_lengthened(
-    blob: tuple[Operation, Algorithm, bytes], proof_outcomes: Outcomes, proof_tenant: TenantId
+    blob: tuple[Operation, Algorithm, bytes], execute: Execute, tenant: TenantId
 ) -> None:
     """Cut or lengthened at any border of its parts, a blob is refused with DECRYPTION_FAILED."""
     operation, algorithm, made = blob
     borders = list(_borders(made, ALGORITHMS[algorithm].output_size))
-    answers = proof_outcomes(
-        [_opens(operation, proof_tenant, algorithm, changed) for changed in borders]
-    )
+    answers = execute([_opens(operation, tenant, algorithm, changed) for changed in borders])
     assert set(answers) == {ErrorKind.DECRYPTION_FAILED}
 
 
 @pytest.mark.parametrize("algorithm", KEMS)
 def test_a_kem_ciphertext_of_another_size_is_refused(
-    algorithm: Algorithm, proof_outcomes: Outcomes, proof_tenant: TenantId
+    algorithm: Algorithm, execute: Execute, tenant: TenantId
 ) -> None:
     """Decapsulate refuses every other size near a part's border with DECRYPTION_FAILED."""
     size = ALGORITHMS[algorithm].output_size
     sizes = {0, 1, 31, 32, 33, M_CIPHERTEXT - 1, M_CIPHERTEXT, M_CIPHERTEXT + 1}
     sizes |= {size - 1, size + 1, 2 * size, 4096}
-    answers = proof_outcomes(
+    answers = execute(
         [
             Decapsulate(
-                tenant=proof_tenant,
+                tenant=tenant,
                 algorithm=algorithm,
                 version=ONE,
                 kem_ciphertext=os.urandom(other),
@@ -220,22 +214,20 @@ def test_a_kem_ciphertext_of_another_size_is_refused(
 
 
 @pytest.mark.parametrize("point", LOW_ORDER, ids=bytes.hex)
-def test_x_wing_refuses_low_order_points(
-    point: bytes, proof_outcomes: Outcomes, proof_tenant: TenantId
-) -> None:
+def test_x_wing_refuses_low_order_points(point: bytes, execute: Execute, tenant: TenantId) -> None:
     """An X25519 half of low order is refused by decapsulate, decrypt and unwrap alike."""
-    blob = _encrypted(proof_outcomes, proof_tenant, Algorithm.X_WING)
+    blob = _encrypted(execute, tenant, Algorithm.X_WING)
     kem_ciphertext = blob[:M_CIPHERTEXT] + point
-    answers = proof_outcomes(
+    answers = execute(
         [
             Decapsulate(
-                tenant=proof_tenant,
+                tenant=tenant,
                 algorithm=Algorithm.X_WING,
                 version=ONE,
                 kem_ciphertext=kem_ciphertext,
             ),
-            _opens(Operation.DECRYPT, proof_tenant, Algorithm.X_WING, kem_ciphertext + bytes(64)),
-            _opens(Operation.UNWRAP, proof_tenant, Algorithm.X_WING, kem_ciphertext + bytes(64)),
+            _opens(Operation.DECRYPT, tenant, Algorithm.X_WING, kem_ciphertext + bytes(64)),
+            _opens(Operation.UNWRAP, tenant, Algorithm.X_WING, kem_ciphertext + bytes(64)),
         ]
     )
     assert set(answers) == {ErrorKind.DECRYPTION_FAILED}
@@ -271,11 +263,11 @@ def _verifies(
 
 
 def _signature(
-    outcomes: Outcomes, operation: Operation, tenant: TenantId, algorithm: Algorithm
+    execute: Execute, operation: Operation, tenant: TenantId, algorithm: Algorithm
 ) -> bytes:
-    (made,) = outcomes([_signs(operation, tenant, algorithm)])
+    (made,) = execute([_signs(operation, tenant, algorithm)])
     assert isinstance(made, Signed)
-    (held,) = outcomes([_verifies(operation, tenant, algorithm, made.signature)])
+    (held,) = execute([_verifies(operation, tenant, algorithm, made.signature)])
     assert held == Verified()
     return made.signature
 
@@ -285,19 +277,18 @@ def _signature(
 def test_no_byte_of_a_signature_can_change(
     algorithm: Algorithm,
     operation: Operation,
-    proof_outcomes: Outcomes,
-    proof_tenant: TenantId,
+    execute: Execute,
+    tenant: TenantId,
 ) -> None:
     """With any one byte of it changed, a signature is refused with VERIFICATION_FAILED.
 
     SLH-DSA's are changed in test_slhdsa.py, without a process in between.
     """
-    signature = _signature(proof_outcomes, operation, proof_tenant, algorithm)
+    signature = _signature(execute, operation, tenant, algorithm)
     requests = [
-        _verifies(operation, proof_tenant, algorithm, changed)
-        for changed in _byte_changes(signature)
+        _verifies(operation, tenant, algorithm, changed) for changed in _byte_changes(signature)
     ]
-    answers = proof_outcomes(requests)
+    answers = execute(requests)
     assert answers.count(ErrorKind.VERIFICATION_FAILED) == len(answers) == len(signature)
 
 
@@ -306,11 +297,11 @@ def test_no_byte_of_a_signature_can_change(
 def test_no_signature_holds_cut_or_lengthened(
     algorithm: Algorithm,
     operation: Operation,
-    proof_outcomes: Outcomes,
-    proof_tenant: TenantId,
+    execute: Execute,
+    tenant: TenantId,
 ) -> None:
     """Cut or lengthened at its ends or at the composite's border: VERIFICATION_FAILED."""
-    signature = _signature(proof_outcomes, operation, proof_tenant, algorithm)
+    signature = _signature(execute, operation, tenant, algorithm)
     half = 3309
     changed = [
         *(signature[:size] for size in (0, 1, 16, half - 1, len(signature) - 1)),
@@ -321,7 +312,5 @@ def test_no_signature_holds_cut_or_lengthened(
         bytes(len(signature)),
         bytes(65_536),
     ]
-    answers = proof_outcomes(
-        [_verifies(operation, proof_tenant, algorithm, each) for each in changed]
-    )
+    answers = execute([_verifies(operation, tenant, algorithm, each) for each in changed])
     assert set(answers) == {ErrorKind.VERIFICATION_FAILED}

@@ -1,16 +1,11 @@
-"""The document under test, its programs, and a running installation with a key of each algorithm."""
+"""The document under test, its programs, and a tenant with a key of each algorithm."""
 
 from __future__ import annotations
 
 import base64
-import json
-import os
 import re
 import sqlite3
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,17 +14,15 @@ from uuid import UUID
 
 import httpx2
 import pytest
+from tests.fixtures.caller import Caller
+from tests.fixtures.installation import Installation
 
 from pqkeep_protocol.algorithms import Algorithm
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "cryptography.md"
-PQKEEPD = Path(sys.executable).parent / "pqkeepd"
 EXAMPLE = re.compile(
     r"^<!-- example: ([a-z-]+) -->\n```python\n(.*?)^```$", re.DOTALL | re.MULTILINE
 )
-READY_SECONDS = 60.0
-STOP_SECONDS = 60.0
-REQUEST_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -44,10 +37,9 @@ class StoredKey:
 
 @dataclass(frozen=True)
 class Service:
-    """A running installation, as its demo tenant sees it, and its data directory."""
+    """A running installation, as one tenant sees it, and its data directory."""
 
-    client: httpx2.Client
-    tenant_id: str
+    caller: Caller
     data: Path
 
     def post(self, path: str, **fields: object) -> dict[str, Any]:
@@ -74,7 +66,7 @@ class Service:
             " WHERE tenant_id = ? AND algorithm = ? ORDER BY version"
         )
         database = f"file:{self.data / 'keyservice' / 'keys.sqlite3'}?mode=ro"
-        tenant = UUID(self.tenant_id).hex
+        tenant = UUID(self.caller.tenant_id).hex
         with closing(sqlite3.connect(database, uri=True)) as connection:
             row = connection.execute(query, (tenant, algorithm.value)).fetchone()
         return StoredKey(*row)
@@ -96,7 +88,7 @@ class Service:
             name: base64.b64encode(value).decode() if isinstance(value, bytes) else value
             for name, value in fields.items()
         }
-        return self.client.post(f"/api/v1{path}", json=body)
+        return self.caller.ask("POST", path, body)
 
 
 @pytest.fixture(scope="session")
@@ -125,46 +117,9 @@ def example(sources: Mapping[str, str]) -> Callable[[str], dict[str, Any]]:
 
 
 @pytest.fixture(scope="session")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """An installation of its own, started by the command."""
-    folder = tmp_path_factory.mktemp("documented")
-    ready_file, data = folder / "ready.json", folder / "data"
-    output = folder / "output"
-    with output.open("wb") as file:
-        process = subprocess.Popen(
-            [
-                PQKEEPD,
-                "dev",
-                *("--port", "0"),
-                *("--data", str(data)),
-                *("--ready-file", str(ready_file)),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env={"PATH": os.defpath},
-        )
-    try:
-        deadline = time.monotonic() + READY_SECONDS
-        while not ready_file.exists():
-            assert process.poll() is None, output.read_text()
-            assert time.monotonic() < deadline, output.read_text()
-            time.sleep(0.02)
-        ready = json.loads(ready_file.read_bytes())
-        with httpx2.Client(
-            base_url=ready["base_url"],
-            headers={"X-API-Key": ready["api_key"]},
-            timeout=REQUEST_SECONDS,
-            trust_env=False,
-        ) as client:
-            yield Service(client, ready["tenant_id"], data)
-    finally:
-        process.terminate()
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+def service(installation: Installation) -> Service:
+    """A tenant of a running installation, and what is stored of it."""
+    return Service(installation.new_tenant(), installation.data)
 
 
 @pytest.fixture(scope="session")

@@ -15,17 +15,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import typer
+from tests.fixtures.caller import Caller
+from tests.fixtures.installation import Installation
 from typer.testing import CliRunner
 
 from pqkeep.cli import app
 from pqkeep.cli.documents import FORMATS
-
-if TYPE_CHECKING:
-    from tests.conftest import Caller, Installation
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 SCRIPTS = sysconfig.get_path("scripts")

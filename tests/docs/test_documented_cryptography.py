@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from cryptography.exceptions import InvalidTag
@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import (
     encode_dss_signature,
 )
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from tests.docs.conftest import Service
 
 from pqkeep_protocol.algorithms import (
     ALGORITHMS,
@@ -30,9 +31,6 @@ from pqkeep_protocol.algorithms import (
     Kind,
     Operation,
 )
-
-if TYPE_CHECKING:
-    from tests.docs.conftest import Service
 
 Example = Callable[[str], dict[str, Any]]
 PublicKeys = Mapping[Algorithm, bytes]
@@ -371,11 +369,19 @@ def test_blobs_made_outside_open_inside(
     make_blob = example("make-blob")["make_blob"]
     data, size = b"made outside", ALGORITHMS[algorithm].output_size
     for plaintext in (data, b""):
-        arguments = (algorithm.value, public_keys[algorithm], service.tenant_id, 1, plaintext)
+        arguments = (
+            algorithm.value,
+            public_keys[algorithm],
+            service.caller.tenant_id,
+            1,
+            plaintext,
+        )
         blob = make_blob("encrypt", *arguments)
         assert len(blob) == size + BOX_OVERHEAD + len(plaintext)
         assert decrypt(service, algorithm, blob) == plaintext
-    blob = make_blob("encrypt", algorithm.value, public_keys[algorithm], service.tenant_id, 1, data)
+    blob = make_blob(
+        "encrypt", algorithm.value, public_keys[algorithm], service.caller.tenant_id, 1, data
+    )
     for other in (*each_changed(blob, 1088, size, size + 12, len(blob) - 16), blob[:-1]):
         refusal = service.refusal(
             "/kem/decrypt", algorithm=algorithm, key_version=1, ciphertext=other
@@ -392,7 +398,7 @@ def test_keys_wrapped_outside_unwrap_inside(
     named = {"algorithm": algorithm, "key_version": 1}
     for size in sorted(SYMMETRIC_KEY_SIZES):
         secret = os.urandom(size)
-        arguments = (algorithm.value, public_keys[algorithm], service.tenant_id, 1, secret)
+        arguments = (algorithm.value, public_keys[algorithm], service.caller.tenant_id, 1, secret)
         wrapped = make_blob("wrap", *arguments)
         found = service.read("/kem/key/unwrap", "symmetric_key", wrapped_key=wrapped, **named)
         assert found == secret
@@ -407,7 +413,7 @@ def test_a_blob_is_bound_to_every_field_of_info(
 ) -> None:
     """A blob made for another purpose, tenant or version is opened by neither endpoint."""
     make_blob, public_key = example("make-blob")["make_blob"], public_keys[algorithm]
-    tenant, data = service.tenant_id, bytes(32)
+    tenant, data = service.caller.tenant_id, bytes(32)
     other_tenant = tenant[:-1] + ("1" if tenant[-1] == "0" else "0")
     named = {"algorithm": algorithm, "key_version": 1}
     for purpose, owner, version in (
@@ -427,7 +433,7 @@ def test_a_blob_is_bound_to_its_algorithm(
     service: Service, public_keys: PublicKeys, example: Example
 ) -> None:
     """A blob opened under another KEM's name is answered as the document says."""
-    arguments = (public_keys[Algorithm.X_WING], service.tenant_id, 1, b"data")
+    arguments = (public_keys[Algorithm.X_WING], service.caller.tenant_id, 1, b"data")
     blob = example("make-blob")["make_blob"]("encrypt", "X-Wing", *arguments)
     refusal = service.refusal(
         "/kem/decrypt", algorithm=Algorithm.ML_KEM_768, key_version=1, ciphertext=blob
@@ -451,7 +457,7 @@ def test_blobs_made_inside_open_outside(
     program = example("open-blob")
     open_blob, size = program["open_blob"], program["KEM_CIPHERTEXT"][algorithm.value]
     secret = decapsulate(service, algorithm, blob[:size])
-    tenant = service.tenant_id
+    tenant = service.caller.tenant_id
     assert open_blob(purpose, algorithm.value, secret, tenant, 1, blob) == data
 
     for other in each_changed(blob[size:], 12, len(blob) - size - 16):

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.fixtures.installation import running
 
 if TYPE_CHECKING:
-    from tests.conftest import Installation
+    pass
 
 
 @pytest.fixture(scope="session")
 def made_data(
     tmp_path_factory: pytest.TempPathFactory,
-    run_installation: Callable[..., AbstractContextManager[Installation]],
 ) -> Callable[[Path], Path]:
     """Copy a data directory in which a key has been made."""
     folder = tmp_path_factory.mktemp("made")
-    with run_installation(folder / "data", folder / "ready.json", folder / "output") as idempotency:
-        idempotency.demo().post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
+    with running(folder) as installation:
+        installation.demo().post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
 
     def copy(to: Path) -> Path:
         return Path(shutil.copytree(folder / "data", to, ignore=shutil.ignore_patterns("*.sock")))

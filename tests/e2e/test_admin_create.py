@@ -9,15 +9,13 @@ import sysconfig
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
+from tests.fixtures.caller import Caller
+from tests.fixtures.installation import Installation
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
-
-if TYPE_CHECKING:
-    from tests.conftest import Caller, Installation
 
 PQKEEPD = Path(sysconfig.get_path("scripts")) / "pqkeepd"
 PORTAL = "https://keep.example.com/"

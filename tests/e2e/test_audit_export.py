@@ -7,13 +7,11 @@ import subprocess
 import sysconfig
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import httpx2
 import pytest
-
-if TYPE_CHECKING:
-    from tests.conftest import Caller, Installation
+from tests.fixtures.caller import Caller
+from tests.fixtures.installation import Installation
 
 PQKEEP = Path(sysconfig.get_path("scripts")) / "pqkeep"
 SLH_DSA = "SLH-DSA-SHA2-128s"

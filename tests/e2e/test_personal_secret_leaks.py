@@ -6,23 +6,22 @@ import base64
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pyotp import TOTP
 from tests.e2e.secret_encodings import encodings
+from tests.fixtures.caller import Caller
+from tests.fixtures.installation import running
+from tests.fixtures.postgresql import PostgresServer, new_databases
 
-if TYPE_CHECKING:
-    from conftest import PostgresServer
-    from tests.conftest import Caller, Installation
+from pqkeep_server.initialise import IN_FILES, Stores
 
 FIRST = "the first horse prefers oats"
 SECOND = "the second horse is tired of them"
 WRONG = "no horse has ever had this one"
-OPTIONS = {"--accounts-database": "pqkeep_gateway", "--keys-database": "pqkeep_keyservice"}
 COOKIES = ("service_access_token", "service_refresh_token")
 
 
@@ -144,7 +143,7 @@ def _contents(place: Path, since: float) -> Iterator[tuple[str, bytes]]:
 class Databases:
     """Where a run's databases are, and what writes down what is in their server's memory."""
 
-    options: Sequence[str] = ()
+    stores: Stores = IN_FILES
     places: Sequence[Path] = ()
     write: Callable[[], object] = lambda: None
 
@@ -156,25 +155,21 @@ def databases(request: pytest.FixtureRequest) -> Iterator[Databases]:
         yield Databases()
         return
     server: PostgresServer = request.getfixturevalue("postgres_server")
-    names = {option: server.new_database(role) for option, role in OPTIONS.items()}
-    urls = [word for each in OPTIONS for word in (each, server.url(OPTIONS[each], names[each]))]
-    find = "SELECT oid::text FROM pg_database WHERE datname = ANY(%s)"
-    folders = [server.data / "base" / oid for (oid,) in server.sql(find, list(names.values()))]
-    places = [*folders, server.data / "pg_wal", server.output]
-    yield Databases(urls, places, lambda: server.sql("CHECKPOINT"))
-    for name in names.values():
-        server.drop(name)
+    with new_databases(server) as stores:
+        names = [url.rpartition("/")[2] for url in (stores.accounts, stores.keys)]
+        find = "SELECT oid::text FROM pg_database WHERE datname = ANY(%s)"
+        folders = [server.data / "base" / oid for (oid,) in server.sql(find, names)]
+        places = [*folders, server.data / "pg_wal", server.output]
+        yield Databases(stores, places, lambda: server.sql("CHECKPOINT"))
 
 
 @pytest.fixture(scope="module")
 def run(
     databases: Databases,
     tmp_path_factory: pytest.TempPathFactory,
-    run_installation: Callable[..., AbstractContextManager[Installation]],
 ) -> Run:
     """Somebody's walk through an installation, looked at while it serves and when it is over."""
     folder = tmp_path_factory.mktemp("walk")
-    files = folder / "data", folder / "ready.json", folder / "output"
     began = time.time() - 1
 
     def contents() -> dict[str, bytes]:
@@ -182,7 +177,7 @@ def run(
         places = (folder / "data", *databases.places)
         return {name: each for place in places for name, each in _contents(place, began)}
 
-    with run_installation(*files, options=databases.options) as installation:
+    with running(folder, databases=databases.stores) as installation:
         tenant_id = installation.new_tenant().tenant_id
         walk = Walk(installation.caller(None, tenant_id), installation.operator())
         walk.come_in(tenant_id)

@@ -12,12 +12,9 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from tests.conftest import Installation
+from tests.fixtures.installation import Installation
 
 SECONDS = 60.0
 ENOUGH_SECONDS = 60.0
@@ -57,7 +54,7 @@ def test_everything_in_the_data_directory_is_private(start: Callable[..., Instal
     assert {"root.key", "pepper", "keys.sqlite3", "accounts.sqlite3", "dev.json", "mailbox"} <= {
         path.name for path in paths
     }
-    assert installation.letters("owner@localhost", "invitation")
+    assert installation.mailbox.messages("owner@localhost", "invitation")
     paths = list(installation.data.rglob("*"))
     for path in [installation.data, *paths]:
         assert mode(path) & 0o077 == 0, path

@@ -9,12 +9,11 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from tests.conftest import Caller, Installation
+from tests.fixtures.caller import Caller
+from tests.fixtures.installation import Installation
 
 Curl = Callable[[str, dict[str, Any]], tuple[int, dict[str, Any]]]
 
@@ -154,6 +153,6 @@ def test_admin_create_lets_somebody_in(
         *("--port", installation.base_url.rsplit(":", 1)[1]),
     )
     assert created.wait(30) == 0, output.read_text()
-    assert installation.token("grace@example.com", "invitation") in output.read_text()
+    assert installation.mailbox.token("grace@example.com", "invitation") in output.read_text()
     answer = _acceptance(output.read_text(), tmp_path)
     assert (answer["data"]["email"], answer["data"]["role"]) == ("grace@example.com", "admin")

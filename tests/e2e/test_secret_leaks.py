@@ -6,23 +6,21 @@ import base64
 import hmac
 import os
 import sqlite3
-from collections.abc import Callable
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import pytest
 from tests.e2e.secret_encodings import encodings
+from tests.fixtures.caller import Caller
+from tests.fixtures.installation import Installation, running
 
 from pqkeep_keyservice.keys.keyring import SealedSeed
 from pqkeep_keyservice.keys.sealing import Sealer, place, read_root_key
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 from pqkeep_protocol.keys import KeyVersion, TenantId
-
-if TYPE_CHECKING:
-    from tests.conftest import Caller, Installation
 
 PASSWORD = "the horse prefers oats"  # noqa: S105 - everybody's in the tests
 
@@ -99,15 +97,10 @@ def unseal_all(run: Run) -> None:
 
 
 @pytest.fixture(scope="module")
-def run(
-    tmp_path_factory: pytest.TempPathFactory,
-    run_installation: Callable[..., AbstractContextManager[Installation]],
-) -> Run:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run with every algorithm, looked at once while it serves and once when it is over."""
     folder = tmp_path_factory.mktemp("secrets")
-    with run_installation(
-        folder / "data", folder / "ready.json", folder / "output"
-    ) as installation:
+    with running(folder) as installation:
         run = serve(installation)
     run.output = (folder / "output").read_bytes()
     return run
@@ -140,11 +133,11 @@ def mailed(installation: Installation) -> dict[str, str]:
     """Have every kind of letter written that hands something over; return what they do."""
     stranger, to = installation.caller(None), "ada@example.com"
     person = installation.person(installation.ready["tenant_id"], email=to)
-    found = {"an invitation's token": installation.token(to, "invitation")}
+    found = {"an invitation's token": installation.mailbox.token(to, "invitation")}
     stranger.post("/auth/forgot-password", {"email": to}, status=202)
-    found["a new password's token"] = installation.token(to, "password-reset")
+    found["a new password's token"] = installation.mailbox.token(to, "password-reset")
     stranger.post("/auth/register", {"email": "new@example.com"}, status=202)
-    found["a registration's token"] = installation.token("new@example.com", "registration")
+    found["a registration's token"] = installation.mailbox.token("new@example.com", "registration")
     step_up = person.post("/auth/step-up", {"password": PASSWORD})["step_up_token"]
     headers = {"X-Step-Up-Token": step_up}
     chosen = person.ask("PATCH", "/auth/me", {"email_codes": True}, headers=headers)
@@ -152,7 +145,7 @@ def mailed(installation: Installation) -> dict[str, str]:
     fields = {"email": to, "password": PASSWORD}
     challenge = stranger.ask("POST", "/auth/login", fields).json()["error"]["challenge_token"]
     stranger.post("/auth/mfa/email", {"challenge_token": challenge}, status=202)
-    installation.code(to)  # too short to look for
+    installation.mailbox.code(to)  # too short to look for
     return found | {"a challenge's token": challenge, "a step-up token": step_up}
 
 

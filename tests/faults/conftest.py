@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -18,7 +15,10 @@ from typing import Literal, Self
 
 import httpx2
 import pytest
-from tests.conftest import TLS
+from tests.fixtures import processes
+from tests.fixtures.caller import TLS
+from tests.fixtures.key_service import running_key_service
+from tests.fixtures.processes import HOST
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_protocol.audit import Recorded, RecordEvents
@@ -110,22 +110,6 @@ class FakeKeyService:
                 writer.write(encode(answer))
 
 
-@contextmanager
-def key_service_process(layout: Layout, output: Path) -> Iterator[None]:
-    """Run the key service."""
-    with output.open("ab") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "pqkeep_keyservice", str(layout.key_service_settings)],
-            stdout=file,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait(SECONDS)
-
-
 def until_healthy(client: httpx2.Client) -> None:
     """Wait until a gateway and the key service behind it answer."""
     deadline = time.monotonic() + SECONDS
@@ -137,29 +121,15 @@ def until_healthy(client: httpx2.Client) -> None:
 @contextmanager
 def gateway_process(layout: Layout, output: Path) -> Iterator[str]:
     """Run one gateway on a free port; yield its address."""
-    with socket.create_server(("127.0.0.1", 0)) as listener, output.open("ab") as file:
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-P", "-m", "pqkeep_gateway"),
-                *(str(layout.gateway_settings), "--fd", str(listener.fileno())),
-            ],
-            pass_fds=[listener.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env={"PATH": os.defpath},
-        )
+    with socket.create_server((HOST, 0)) as listener, ExitStack() as stack:
+        command: list[str | Path] = [
+            *(sys.executable, "-P", "-m", "pqkeep_gateway"),
+            *(layout.gateway_settings, "--fd", str(listener.fileno())),
+        ]
         port = listener.getsockname()[1]
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise
+        stack.enter_context(processes.running(command, output, pass_fds=[listener.fileno()]))
+        listener.close()
+        yield f"http://{HOST}:{port}"
 
 
 @contextmanager
@@ -257,7 +227,7 @@ def shared_gateways(redis_server: str, tmp_path: Path) -> Iterator[SharedGateway
     with layout.gateway_settings.open("a") as settings:
         settings.write(f'redis_url = "redis://{redis_server}"\n')
     with ExitStack() as stack:
-        stack.enter_context(key_service_process(layout, tmp_path / "keys"))
+        stack.enter_context(running_key_service(layout.key_service_settings, tmp_path / "keys"))
         first, second = (
             stack.enter_context(
                 httpx2.Client(

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.crash_recovery import invariants
@@ -19,9 +18,7 @@ from tests.crash_recovery.client import Ledger, Promise, client
 from tests.crash_recovery.run import OUTBOX_SECONDS, at_work
 from tests.crash_recovery.snapshot import read, sqlite_urls
 from tests.crash_recovery.state import set_the_scene
-
-if TYPE_CHECKING:
-    from tests.conftest import Installation
+from tests.fixtures.installation import Installation
 
 THREADS = 6
 BEFORE_SECONDS = 1.0

@@ -6,10 +6,10 @@ import os
 import signal
 import uuid
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import httpx2
 import pytest
+from tests.faults.conftest import FakeKeyService, Reply
 
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import (
@@ -26,9 +26,6 @@ from pqkeep_protocol.audit import (
 )
 from pqkeep_protocol.codec import Answer, Call, Refusal, ToGateway
 from pqkeep_protocol.errors import ErrorKind
-
-if TYPE_CHECKING:
-    from tests.faults.conftest import FakeKeyService, Reply
 
 EXPORT = "/api/v1/audit/export"
 SIZE = 1_000

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.faults.conftest import Reply
 
 from pqkeep_protocol.codec import MAX_FRAME, Answer, Call, Pong, Refusal, ToGateway, encode
 from pqkeep_protocol.errors import ErrorKind
@@ -15,7 +16,6 @@ from pqkeep_protocol.messages import Decrypted, Encrypted, Signed, Verified
 
 if TYPE_CHECKING:
     import httpx2
-    from tests.faults.conftest import Reply
 
 ENCRYPT = ("/api/v1/kem/encrypt", {"plaintext": "QUJD"})
 SIGN = ("/api/v1/signature/sign", {"message": "QUJD"})

@@ -8,14 +8,12 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 import httpx2
 import pytest
-
-if TYPE_CHECKING:
-    from conftest import Certificate, MailServer
-    from tests.faults.conftest import MailingGateway
+from tests.faults.conftest import MailingGateway
+from tests.fixtures.certificate import Certificate
+from tests.fixtures.mail_server import MailServer
 
 PASSWORD = "the horse prefers oats"  # noqa: S105 - nobody's
 SECONDS = 30.0
@@ -82,7 +80,7 @@ def test_a_letter_waits_for_the_server_and_outlives_the_gateway(
     assert waiting(gateway) == 1
     with gateway.running() as client:
         mail_server.start()
-        (message,) = mail_server.until_given(1)
+        (message,) = mail_server.wait_for_messages(1)
         until_none_waits(gateway)
         (sent,) = re.findall(
             r"^    https://keep.example.org/invitation#(\w+)\r$",
@@ -123,7 +121,7 @@ password_file = "secret"
     secret.chmod(0o600)
     with gateway.running() as client:
         token = invite(client, "ada@example.com")
-        (message,) = mail_server.until_given(1)
+        (message,) = mail_server.wait_for_messages(1)
         until_none_waits(gateway)
     assert token in message.get_content()
 
@@ -140,7 +138,7 @@ def test_who_is_refused_is_not_tried_for_ever(
         until_none_waits(gateway)
         mail_server.answer = "250 OK"
         invite(client, "ada@example.com")
-        mail_server.until_given(1)
+        mail_server.wait_for_messages(1)
     assert mail_server.recipients == ["nobody@example.com", "ada@example.com"]
 
 

@@ -9,24 +9,22 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx2
 import psycopg
 import pytest
+from tests.fixtures.installation import Installation, running
+from tests.fixtures.postgresql import PostgresServer
 
-if TYPE_CHECKING:
-    from conftest import PostgresServer
-    from tests.conftest import Installation
+from pqkeep_server.initialise import Stores
 
-    Run = Callable[..., AbstractContextManager[Installation]]
+Run = Callable[..., AbstractContextManager[Installation]]
 
 SECONDS = 60.0
 CALLERS, CRASHES, AFTER = 8, 3, 20
-OPTIONS = {
-    "--accounts-database": ("pqkeep_gateway", "pqkeep_accounts"),
-    "--keys-database": ("pqkeep_keyservice", "pqkeep_keys"),
-}
+ACCOUNTS = ("pqkeep_gateway", "pqkeep_accounts")
+KEYS = ("pqkeep_keyservice", "pqkeep_keys")
 NAMED = {"algorithm": "Kyber768"}
 REQUESTS: Sequence[tuple[str, str, dict[str, Any] | None]] = (
     ("POST", "/api/v1/kem/encrypt", {"plaintext": "dGV4dA=="}),
@@ -38,7 +36,7 @@ REQUESTS: Sequence[tuple[str, str, dict[str, Any] | None]] = (
 
 def records(server: PostgresServer) -> Counter[str]:
     """Return how many successes are recorded of each request."""
-    with psycopg.connect(server.url(*OPTIONS["--keys-database"])) as connection:
+    with psycopg.connect(server.url(*KEYS)) as connection:
         found = connection.execute(
             "SELECT request_id FROM audit_records WHERE outcome = 'success'"
         ).fetchall()
@@ -47,14 +45,13 @@ def records(server: PostgresServer) -> Counter[str]:
 
 @pytest.mark.timeout(180)
 def test_a_server_that_crashes_under_load(
-    another_postgres_server: PostgresServer, run_installation: Run, tmp_path: Path
+    another_postgres_server: PostgresServer, tmp_path: Path
 ) -> None:
     """Only 2xx and 503; it recovers by itself; each acknowledged request has one audit record."""
     server = another_postgres_server
-    options = [w for option, place in OPTIONS.items() for w in (option, server.url(*place))]
-    files = tmp_path / "data", tmp_path / "ready.json", tmp_path / "output"
+    databases = Stores(accounts=server.url(*ACCOUNTS), keys=server.url(*KEYS))
     with (
-        run_installation(*files, options=options) as installation,
+        running(tmp_path, databases=databases) as installation,
         ThreadPoolExecutor(CALLERS) as pool,
     ):
         tenants = [installation.new_tenant() for _ in range(CALLERS)]

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 import redis
+from tests.faults.conftest import SharedGateways
 
 if TYPE_CHECKING:
     import httpx2
-    from tests.faults.conftest import SharedGateways
 
 UNAUTHORIZED = (401, "ERR_AUTH_001")
 UNAVAILABLE = (503, "ERR_SERVICE_001")

@@ -9,23 +9,19 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import httpx2
 import pytest
+from tests.faults.conftest import FakeKeyService
+from tests.fixtures.installation import Installation, running
 
 from pqkeep_protocol.codec import Answer, Call
 from pqkeep_protocol.keys import KeyVersion
 from pqkeep_protocol.messages import Encrypt, Sign, Signed, Verified, Verify
-
-if TYPE_CHECKING:
-    from tests.conftest import Installation
-    from tests.faults.conftest import FakeKeyService
 
 API = "/api/v1"
 LIMIT = 11.0
@@ -131,14 +127,13 @@ def with_slow_clients(base_url: str, api_key: str) -> dict[str, list[Seen]]:
 @pytest.fixture(scope="module")
 def seen(
     lying: tuple[httpx2.Client, FakeKeyService],
-    run_installation: Callable[..., AbstractContextManager[Installation]],
     tmp_path_factory: pytest.TempPathFactory,
     installation: Installation,
 ) -> dict[str, list[Seen]]:
     """What all scenarios saw."""
     folder = tmp_path_factory.mktemp("stopped")
     with (
-        run_installation(folder / "data", folder / "ready.json", folder / "output") as stopped,
+        running(folder) as stopped,
         ThreadPoolExecutor(3) as pool,
     ):
         waiting: list[Future[dict[str, list[Seen]]]] = [

@@ -6,15 +6,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from tests.conftest import Installation
+from tests.fixtures.installation import Installation, running
 
 SECONDS = 60.0
 PQKEEPD = Path(sys.executable).with_name("pqkeepd")
@@ -60,11 +57,10 @@ class Stopped:
 @pytest.fixture(scope="module")
 def stopped(
     tmp_path_factory: pytest.TempPathFactory,
-    run_installation: Callable[..., AbstractContextManager[Installation]],
 ) -> Stopped:
     """One for all tests, which leave it as it was."""
     folder = tmp_path_factory.mktemp("unreadable")
-    with run_installation(folder / "data", folder / "ready.json", folder / "output") as first:
+    with running(folder) as first:
         first.demo().post("/kms/keys/generate", KYBER, status=201)
         sealed = first.demo().post("/kem/encrypt", {"plaintext": "QUJD"})
         assert first.stop() == 0

@@ -37,7 +37,7 @@ from pqkeep_protocol.messages import (
     Verify,
 )
 
-Start = Callable[[str], tuple[subprocess.Popen[str], Path]]
+Start = Callable[[str], tuple[subprocess.Popen[bytes], Path]]
 Outcome = AnyResult | ErrorKind
 
 SLOW = Algorithm.SLH_DSA_SHA2_256S
@@ -54,7 +54,7 @@ STAT_PPID, STAT_UTIME, STAT_STIME = 1, 11, 12
 class Service:
     """One key service process, and one connection to it, as the gateway has it."""
 
-    def __init__(self, process: subprocess.Popen[str], socket: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], socket: Path) -> None:
         self.process = process
         self._socket = socket
         self._ids = itertools.count(1)
@@ -65,7 +65,7 @@ class Service:
         """Connect as soon as it serves."""
         async with asyncio.timeout(SECONDS):
             while self._connection is None:
-                assert self.process.poll() is None, self._socket.with_name("log").read_text()
+                assert self.process.poll() is None, self._socket.with_name("output").read_text()
                 try:
                     loop = asyncio.get_running_loop()
                     _, self._connection = await loop.create_unix_connection(
@@ -211,27 +211,27 @@ async def _assert_signs(service: Service, tenant: TenantId, algorithm: Algorithm
 
 
 @pytest.fixture(scope="module")
-def running(proof_start_key_service: Start) -> tuple[subprocess.Popen[str], Path]:
+def running(start_key_service: Start) -> tuple[subprocess.Popen[bytes], Path]:
     """Run one key service for all tests that leave it alive."""
-    return proof_start_key_service("")
+    return start_key_service("")
 
 
 @pytest.fixture
-async def service(running: tuple[subprocess.Popen[str], Path]) -> AsyncIterator[Service]:
+async def service(running: tuple[subprocess.Popen[bytes], Path]) -> AsyncIterator[Service]:
     """Connect to that key service, with its signing workers started."""
     async with _connected(*running) as made:
         yield made
 
 
 @pytest.fixture
-async def victim(proof_start_key_service: Start) -> AsyncIterator[Service]:
+async def victim(start_key_service: Start) -> AsyncIterator[Service]:
     """Run and connect to a key service of this test only, which may end it."""
-    async with _connected(*proof_start_key_service("")) as made:
+    async with _connected(*start_key_service("")) as made:
         yield made
 
 
 @asynccontextmanager
-async def _connected(process: subprocess.Popen[str], socket: Path) -> AsyncIterator[Service]:
+async def _connected(process: subprocess.Popen[bytes], socket: Path) -> AsyncIterator[Service]:
     made = Service(process, socket)
     await made.connect()
     await made.warm_up()
@@ -305,10 +305,10 @@ async def test_a_killed_key_service_leaves_no_process(victim: Service) -> None:
 
 
 async def test_a_key_service_killed_while_a_worker_starts_leaves_no_process(
-    proof_start_key_service: Start,
+    start_key_service: Start,
 ) -> None:
     """Kill -9 of a key service in the moment it has spawned a worker ends that one too."""
-    service = Service(*proof_start_key_service(""))
+    service = Service(*start_key_service(""))
     await service.connect()
     request = GenerateKey(tenant=TenantId(uuid4()), algorithm=QUICK, quota=None)
     asking = asyncio.create_task(service.ask(request))
