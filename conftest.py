@@ -6,6 +6,7 @@ import pytest
 from tests.work_units import WorkUnits
 from xdist.remote import Producer
 
+pytest.register_assert_rewrite("tests.fixtures")
 pytest_plugins = [
     "tests.fixtures.certificate",
     "tests.fixtures.installation",

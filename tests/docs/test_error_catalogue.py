@@ -83,10 +83,10 @@ SHOWN_BY: dict[tuple[str, int], str] = {
     ("ERR_SIG_002", 400): "contract/test_fields.py::test_one_over_the_limit",
     ("ERR_SIG_010", 400): "contract/test_operation_errors.py::test_a_row_of_the_table",
     ("ERR_SIG_011", 400): "contract/test_operation_errors.py::test_a_row_of_the_table",
-    ("ERR_INTERNAL_001", 500): "faults/test_key_service_lies.py::test_refusals",
-    ("ERR_BAD_GATEWAY_001", 502): "faults/test_key_service_lies.py::test_nonsense_is_502",
-    ("ERR_SERVICE_001", 503): "faults/test_key_service_lies.py::test_without_a_key_service",
-    ("ERR_TIMEOUT_001", 504): "faults/test_key_service_lies.py::test_refusals",
+    ("ERR_INTERNAL_001", 500): "faults/test_key_service_failures.py::test_refusals",
+    ("ERR_BAD_GATEWAY_001", 502): "faults/test_key_service_failures.py::test_nonsense_is_502",
+    ("ERR_SERVICE_001", 503): "faults/test_key_service_failures.py::test_without_a_key_service",
+    ("ERR_TIMEOUT_001", 504): "faults/test_key_service_failures.py::test_refusals",
 }
 """A test over HTTP that ends in each error that is given."""
 NAMES = [f"{code} {status}" for code, status in SHOWN_BY]
