@@ -20,7 +20,6 @@ from pqkeep_gateway.access.authentication import Found
 from pqkeep_gateway.access.entitlements import Entitlements, Subscription, Tier
 from pqkeep_gateway.access.principals import ApiKeyPrincipal
 from pqkeep_gateway.audit_events import AuditDelivery, event
-from pqkeep_gateway.config import ConfigError
 from pqkeep_gateway.storage.database import open_database
 from pqkeep_gateway.storage.schema import METADATA
 from pqkeep_gateway.storage.tenancy import SqlApiKeys, SqlTenants
@@ -44,6 +43,7 @@ from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution
+from pqkeep_protocol.startup.settings import ConfigError
 
 if TYPE_CHECKING:
     from gateway.tests.conftest import Location

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pqkeep_gateway.config import ConfigError
 from pqkeep_gateway.storage.database import open_database
+from pqkeep_protocol.startup.settings import ConfigError
 
 
 @pytest.fixture(autouse=True)

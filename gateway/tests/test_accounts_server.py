@@ -14,7 +14,6 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.audit_events import event
-from pqkeep_gateway.config import ConfigError
 from pqkeep_gateway.storage.database import open_database, transaction
 from pqkeep_gateway.storage.postgresql import POOL
 from pqkeep_gateway.storage.tenancy import SqlApiKeys, SqlTenants
@@ -25,6 +24,7 @@ from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution
+from pqkeep_protocol.startup.settings import ConfigError
 
 if TYPE_CHECKING:
     from gateway.tests.conftest import Location
@@ -197,7 +197,7 @@ async def test_a_password_comes_from_its_file(
     with_password: str, password_file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With the file the database opens, without it it does not, and the password is not said."""
-    engine = await open_database(with_password, str(password_file))
+    engine = await open_database(with_password, password_file)
     assert PASSWORD not in repr(engine)
     await engine.dispose()
     with pytest.raises(ConfigError, match="with_password") as refused:
@@ -211,5 +211,5 @@ async def test_a_password_file_open_to_others_is_refused(
 ) -> None:
     """Others could read it: the file is named, and nothing is connected to."""
     password_file.chmod(mode)  # noqa: ASYNC240 - no waiting
-    with pytest.raises(ConfigError, match="passwords can be read by others"):
-        await open_database("postgresql://nobody@127.0.0.1:9/none", str(password_file))
+    with pytest.raises(ConfigError, match="passwords: other users have access"):
+        await open_database("postgresql://nobody@127.0.0.1:9/none", password_file)

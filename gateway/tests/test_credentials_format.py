@@ -16,7 +16,7 @@ from pqkeep_gateway.access.credentials import (
     new_credential,
     read_pepper,
 )
-from pqkeep_gateway.config import ConfigError
+from pqkeep_protocol.startup.settings import ConfigError
 
 DIGITS = string.digits + string.ascii_letters
 SIZE = 53

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from pqkeep_gateway.access.entitlements import PLAN_OF, Entitlements, Plan, Subscription, Tier
-from pqkeep_gateway.config import ConfigError
 from pqkeep_gateway.tenancy import plans
 from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.startup.settings import ConfigError
 
 BASIC = {"Kyber768", "Dilithium3"}
 HYBRID = BASIC | {

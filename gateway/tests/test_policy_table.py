@@ -10,9 +10,9 @@ import pytest
 from pqkeep_gateway.access import cedar
 from pqkeep_gateway.access.entitlements import Entitlements, Subscription, Tier
 from pqkeep_gateway.access.policy import Allowed, Decision, Denied, Policy, questions
-from pqkeep_gateway.config import ConfigError
 from pqkeep_gateway.tenancy import plans
 from pqkeep_protocol.algorithms import Algorithm, Operation
+from pqkeep_protocol.startup.settings import ConfigError
 
 MAY_WRITE = {
     # with           free    starter  growth  profess. enterpr. ent. plus  after the subscription

@@ -11,9 +11,9 @@ import pytest
 import redis
 
 from pqkeep_gateway.access.rate_limit import ChangedError, Limit
-from pqkeep_gateway.config import ConfigError
 from pqkeep_gateway.storage.redis_rate_limiter import RedisRateLimiter
 from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.startup.settings import ConfigError
 
 LIMIT = Limit(5, 60)
 PASSWORD = "password-of-the-windows"  # noqa: S105 - of a server that ends with the tests
@@ -220,11 +220,11 @@ def locked(server: redis.Redis) -> Iterator[None]:
     server.acl_deluser("pqkeep")
 
 
-def _password_file(folder: Path, password: str) -> str:
+def _password_file(folder: Path, password: str) -> Path:
     path = folder / "password"
     path.write_text(password + "\n")
     path.chmod(0o400)
-    return str(path)
+    return path
 
 
 async def test_the_password_is_in_a_file(redis_server: str, locked: None, tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def test_an_address_that_is_refused(url: str) -> None:
 
 def test_a_password_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     """A password file must be readable by this process's user only."""
-    file = Path(_password_file(tmp_path, PASSWORD))
+    file = _password_file(tmp_path, PASSWORD)
     file.chmod(0o440)
     with pytest.raises(ConfigError, match="0400"):
-        RedisRateLimiter("redis://127.0.0.1:1", str(file), lambda: 1_000.0)
+        RedisRateLimiter("redis://127.0.0.1:1", file, lambda: 1_000.0)

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pqkeep_gateway.access.credentials import Pepper
-from pqkeep_gateway.config import ConfigError, Smtp
+from pqkeep_gateway.config import Smtp
 from pqkeep_gateway.delivery.smtp import SmtpMailer
 from pqkeep_gateway.mail.mail_delivery import MailDeferredError, MailRejectedError
 from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, code_of, compose, mail
+from pqkeep_protocol.startup.settings import ConfigError
 
 if TYPE_CHECKING:
     from tests.fixtures.certificate import Certificate
@@ -77,7 +78,7 @@ async def test_a_letter_arrives_encrypted(
     encrypted: MailServer, certificate: Certificate, password_file: Path, pepper: Pepper
 ) -> None:
     """By STARTTLS, which is the default, with the certificate believed and the password right."""
-    user = {"user": "pqkeep", "password_file": str(password_file)}
+    user = {"user": "pqkeep", "password_file": password_file}
     written = await send(mailer(encrypted, ca_file=str(certificate.path), **user), pepper)
     (message,) = encrypted.messages
     assert encrypted.recipients == [TO]
@@ -99,7 +100,7 @@ async def test_what_cannot_be_encrypted_is_not_sent(
     plain: MailServer, password_file: Path, pepper: Pepper
 ) -> None:
     """A server that does not offer STARTTLS learns neither password nor recipient nor letter."""
-    user = {"user": "pqkeep", "password_file": str(password_file)}
+    user = {"user": "pqkeep", "password_file": password_file}
     for security in ("starttls", "tls"):
         with pytest.raises(MailDeferredError):
             await send(mailer(plain, security=security, timeout_seconds=3, **user), pepper)
@@ -111,7 +112,7 @@ async def test_nobody_else_s_certificate_is_believed(
     encrypted: MailServer, password_file: Path, pepper: Pepper
 ) -> None:
     """A server whose certificate nobody vouches for is given nothing."""
-    user = {"user": "pqkeep", "password_file": str(password_file)}
+    user = {"user": "pqkeep", "password_file": password_file}
     with pytest.raises(MailDeferredError):
         await send(mailer(encrypted, **user), pepper)
     assert encrypted.recipients == []
@@ -122,7 +123,7 @@ async def test_a_wrong_password_is_worth_another_try(
 ) -> None:
     """Where the server does not know the password the letter waits: somebody can mend that."""
     encrypted.password = b"another"
-    user = {"user": "pqkeep", "password_file": str(password_file)}
+    user = {"user": "pqkeep", "password_file": password_file}
     with pytest.raises(MailDeferredError, match="535"):
         await send(mailer(encrypted, ca_file=str(certificate.path), **user), pepper)
 
@@ -172,8 +173,8 @@ def test_a_sender_is_an_address(mail_server: MailServer, sender: str) -> None:
 def test_a_password_that_others_can_read(mail_server: MailServer, password_file: Path) -> None:
     """A password file that others can read stops the start, and the password stays unsaid."""
     password_file.chmod(0o644)
-    with pytest.raises(ConfigError, match="can be read by others") as refused:
-        mailer(mail_server, user="pqkeep", password_file=str(password_file))
+    with pytest.raises(ConfigError, match="other users have access") as refused:
+        mailer(mail_server, user="pqkeep", password_file=password_file)
     assert PASSWORD not in str(refused.value)
 
 
@@ -182,10 +183,10 @@ def test_certificates_that_are_not_there(mail_server: MailServer, tmp_path: Path
     (tmp_path / "none.pem").write_text("none")
     for name in ("missing.pem", "none.pem"):
         with pytest.raises(ConfigError, match=name):
-            mailer(mail_server, ca_file=str(tmp_path / name))
+            mailer(mail_server, ca_file=tmp_path / name)
 
 
 def test_the_password_is_shown_nowhere(mail_server: MailServer, password_file: Path) -> None:
     """Neither the mailer's repr nor its settings' has the password."""
-    made = mailer(mail_server, user="pqkeep", password_file=str(password_file))
+    made = mailer(mail_server, user="pqkeep", password_file=password_file)
     assert PASSWORD not in repr(made) + repr(vars(made)["_settings"])

@@ -200,7 +200,7 @@ def new_service(store: KeyStore, root_key: Path) -> Iterator[NewService]:
     """Make key services on one database that know no keyring yet."""
     with (
         closing(Threads()) as threads,
-        closing(SlhDsaProcesses(Setup(((1, str(root_key)),), "pqcrypto", None))) as slh_dsa,
+        closing(SlhDsaProcesses(Setup(((1, root_key),), "pqcrypto", None))) as slh_dsa,
     ):
         yield lambda material: InProcess.of(store, Resources(material, threads, slh_dsa))
 
@@ -258,7 +258,7 @@ def serving(
         try:
             with (
                 closing(Threads()) as threads,
-                closing(SlhDsaProcesses(Setup(((1, str(root_key)),), "pqcrypto", None))) as slh_dsa,
+                closing(SlhDsaProcesses(Setup(((1, root_key),), "pqcrypto", None))) as slh_dsa,
             ):
                 store = KeyStore(database)
                 await store.check(sealer)

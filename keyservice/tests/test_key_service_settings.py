@@ -1,11 +1,11 @@
-"""Where the key service's database is, and what is said of an address that does not fit."""
+"""The key service's settings: where its files are, and what is refused."""
 
 from pathlib import Path
 
 import pytest
 
 from pqkeep_keyservice import config
-from pqkeep_keyservice.config import ConfigError
+from pqkeep_protocol.startup.settings import ConfigError
 
 GOOD = {"socket": '"keys.sock"', "database": '"keys.sqlite3"', "root_key_file": '"root.key"'}
 
@@ -17,44 +17,44 @@ def write(folder: Path, settings: dict[str, str]) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "postgresql://role@database.example.org/name",
-        "postgresql://role@[::1]:5432/name?sslmode=verify-full&sslrootcert=%2Fetc%2Fca.pem",
-        "postgresql://role@one.example.org:5432,two.example.org:5433/name",
-        "postgresql://role@/name?host=%2Frun%2Fpostgresql",
-    ],
-)
-def test_a_database_may_be_on_a_server(tmp_path: Path, address: str) -> None:
-    """An address stays as it is, and its password file is found beside the settings."""
-    more = {"database": f'"{address}"', "database_password_file": '"passwords"'}
+def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
+    """Socket, database, root keys and an OpenSSL library given by a path are beside the settings."""
+    more = {"openssl_library": '"lib/libcrypto.so"'}
     settings = config.read(write(tmp_path, {**GOOD, **more}))
-    assert settings.database == address
-    assert settings.database_password_file == str(tmp_path.resolve() / "passwords")
+    here = tmp_path.resolve()
+    assert settings.socket == here / "keys.sock"
+    assert settings.database.location == str(here / "keys.sqlite3")
+    assert settings.root_key_files == {1: here / "root.key"}
+    assert settings.openssl_library == str(here / "lib/libcrypto.so")
+
+
+def test_a_library_s_name_is_no_path(tmp_path: Path) -> None:
+    """A library without a slash is left to the system's search."""
+    settings = config.read(write(tmp_path, {**GOOD, "openssl_library": '"libcrypto.so.4"'}))
+    assert settings.openssl_library == "libcrypto.so.4"
+
+
+def test_root_keys_by_id(tmp_path: Path) -> None:
+    """Several root keys are named by their ids."""
+    more = {"root_keys": '{1 = "a", 2 = "b"}'}
+    without = {name: value for name, value in GOOD.items() if name != "root_key_file"}
+    here = tmp_path.resolve()
+    settings = config.read(write(tmp_path, without | more))
+    assert settings.root_key_files == {1: here / "a", 2: here / "b"}
 
 
 @pytest.mark.parametrize(
-    "address",
+    ("name", "value", "problem"),
     [
-        "postgresql://role:hunter2@localhost/name",
-        "postgresql://role:hunter2%40x@localhost/name",
-        "postgresql://role:hunter2@x@localhost/name",
-        "postgresql://:hunter2@localhost/name",
-        "postgresql://role@localhost/name?password=hunter2",
-        "postgresql://role@localhost/name?passfile=hunter2",
-        "postgresql://role@localhost/name?hunter2",
-        "postgresql://role@[hunter2/name",
-        "postgresql://localhost/hunter2",
-        "postgresql://role@localhost/",
-        "postgresql://role@localhost/name/hunter2",
-        "postgresql://role@localhost/name#hunter2",
-        "postgresql+asyncpg://role:hunter2@localhost/name",
-        "mysql://role:hunter2@localhost/name",
+        ("root_keys", '{1 = "a"}', "either root_key_file or root_keys"),
+        ("root_key_file", None, "either root_key_file or root_keys"),
+        ("rootkey", '"a"', "unknown field `rootkey`"),
+        ("database", '"mysql://role@localhost/name"', r"`\$.database`"),
+        ("log_format", '"xml"', r"`\$.log_format`"),
     ],
 )
-def test_a_bad_address_is_refused_and_not_repeated(tmp_path: Path, address: str) -> None:
-    """An address with a password, or of another form, is refused by the setting's name only."""
-    with pytest.raises(ConfigError, match=r"^database: ") as refused:
-        config.read(write(tmp_path, {**GOOD, "database": f'"{address}"'}))
-    assert "hunter2" not in str(refused.value)
+def test_what_is_wrong_is_named(tmp_path: Path, name: str, value: str | None, problem: str) -> None:
+    """Contradicting, unknown and wrong settings stop the start; file and setting are named."""
+    settings = {key: each for key, each in {**GOOD, name: value}.items() if each is not None}
+    with pytest.raises(ConfigError, match=rf"settings\.toml: .*{problem}"):
+        config.read(write(tmp_path, settings))

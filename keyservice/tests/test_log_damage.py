@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.audit import ProveConsistency, ProveRecords, SignCheckpoint
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION, TenantId
 from pqkeep_protocol.messages import Attribution
+from pqkeep_protocol.startup.settings import ConfigError
 
 if TYPE_CHECKING:
     from keyservice.tests.conftest import InProcess, Location

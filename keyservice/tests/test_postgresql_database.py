@@ -14,7 +14,6 @@ import pytest
 import sqlalchemy as sa
 
 from pqkeep_keyservice.audit.log import AuditLog
-from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.keys.keyring import SealedSeed
 from pqkeep_keyservice.keys.sealing import Sealer, place
 from pqkeep_keyservice.ledger.records import NewRecord
@@ -33,6 +32,7 @@ from pqkeep_protocol.messages import (
     KeyService,
     RotateKey,
 )
+from pqkeep_protocol.startup.settings import ConfigError
 
 if TYPE_CHECKING:
     from keyservice.tests.conftest import Location
@@ -313,11 +313,11 @@ async def test_a_password_comes_from_its_file(
     with_password: str, password_file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With the file the database opens, without it or with another password it does not."""
-    database = await PostgresqlDatabase.open(with_password, str(password_file))
+    database = await PostgresqlDatabase.open(with_password, password_file)
     assert PASSWORD not in repr(vars(database))
     await database.close()
     password_file.write_text("*:*:*:with_password:wrong-horse\n")  # noqa: ASYNC240 - a few bytes
-    for file in (str(password_file), None):
+    for file in (password_file, None):
         with pytest.raises(ConfigError, match="with_password") as refused:
             await PostgresqlDatabase.open(with_password, file)
         assert "horse" not in str(refused.value)
@@ -330,8 +330,8 @@ async def test_a_password_file_open_to_others_is_refused(
 ) -> None:
     """Others could read it: the file is named, and nothing is connected to."""
     password_file.chmod(mode)  # noqa: ASYNC240 - no waiting
-    with pytest.raises(ConfigError, match="passwords can be read by others"):
-        await PostgresqlDatabase.open("postgresql://nobody@127.0.0.1:9/none", str(password_file))
+    with pytest.raises(ConfigError, match="passwords: other users have access"):
+        await PostgresqlDatabase.open("postgresql://nobody@127.0.0.1:9/none", password_file)
 
 
 async def test_a_server_that_is_not_there_may_come(location: Location) -> None:

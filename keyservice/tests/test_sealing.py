@@ -9,13 +9,13 @@ from uuid import UUID
 
 import pytest
 
-from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.keys.keyring import SealedSeed
 from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer, place, read_root_key
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyVersion, TenantId
+from pqkeep_protocol.startup.settings import ConfigError
 
 if TYPE_CHECKING:
     from keyservice.tests.conftest import Location
@@ -126,7 +126,7 @@ def test_a_private_root_key_file_is_read(mode: int, root_key_file: Path) -> None
 def test_a_root_key_file_open_to_others_is_refused(mode: int, root_key_file: Path) -> None:
     """Any right of the group or of others is a reason not to start."""
     root_key_file.chmod(mode)
-    with pytest.raises(ConfigError, match="read by others"):
+    with pytest.raises(ConfigError, match="other users have access"):
         read_root_key(root_key_file)
 
 

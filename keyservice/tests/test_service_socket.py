@@ -13,7 +13,6 @@ from uuid import UUID
 import pytest
 
 from pqkeep_keyservice.audit.service import AuditService
-from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.dispatch import Dispatcher
 from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
 from pqkeep_keyservice.ledger.records import NewRecord
@@ -65,6 +64,7 @@ from pqkeep_protocol.messages import (
     RotateKey,
     Sign,
 )
+from pqkeep_protocol.startup.settings import ConfigError
 
 TENANT = TenantId(UUID(int=1))
 KEM, SIGNATURE = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65

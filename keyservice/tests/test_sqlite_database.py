@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.storage.database import Database
 from pqkeep_keyservice.storage.sqlite import SqliteDatabase
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution, GenerateKey, KeyService
+from pqkeep_protocol.startup.settings import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring, SealedSeed
 from pqkeep_keyservice.ledger import schema as ledger
 from pqkeep_keyservice.ledger.records import NewRecord, Row
@@ -23,6 +22,7 @@ from pqkeep_keyservice.storage.database import Database
 from pqkeep_keyservice.storage.store import CommitOutcome, KeyringChange, KeyStore
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
+from pqkeep_protocol.startup.settings import ConfigError
 
 if TYPE_CHECKING:
     from keyservice.tests.conftest import Location

@@ -60,7 +60,7 @@ def test_both_processes_read_their_settings(layout: Layout, signup: str) -> None
     key_service = key_service_config.read(layout.key_service_settings)
     assert gateway.signup == signup
     assert os.path.realpath(gateway.key_service_socket) == os.path.realpath(key_service.socket)
-    assert Path(key_service.root_keys[1]) == layout.root_key.resolve()
+    assert key_service.root_key_files == {1: layout.root_key.resolve()}
     assert gateway.operator_digest == read_pepper(layout.pepper).digest(OPERATOR).hex()
 
 
@@ -140,10 +140,11 @@ def test_an_installation_on_a_server(layout: Layout) -> None:
     )
     initialise(layout, OPERATOR, signup="operator", stores=stores)
     gateway = gateway_config.read(layout.gateway_settings)
-    assert gateway.database == stores.accounts
-    assert gateway.database_password_file == str(layout.gateway.resolve() / "passwords")
+    assert gateway.database.location == stores.accounts
+    assert gateway.database_password_file == layout.gateway.resolve() / "passwords"
     key_service = key_service_config.read(layout.key_service_settings)
-    assert (key_service.database, key_service.database_password_file) == (stores.keys, None)
+    assert key_service.database.location == stores.keys
+    assert key_service.database_password_file is None
     assert stores_of(layout) == stores
 
 

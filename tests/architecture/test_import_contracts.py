@@ -51,6 +51,10 @@ VIOLATIONS = {
         "protocol/src/pqkeep_protocol/algorithms.py",
         "import pqkeep_protocol.messages",
     ),
+    "Start-up layers": (
+        "protocol/src/pqkeep_protocol/startup/settings.py",
+        "import pqkeep_protocol.startup.secret_files",
+    ),
     "Key service layers": (
         "keyservice/src/pqkeep_keyservice/keys/keyring.py",
         "import pqkeep_keyservice.storage.store",

@@ -83,7 +83,7 @@ def _serve(path: Path) -> Iterator[Execute]:
     database = SqliteDatabase(str(path))
     store = KeyStore(database)
     material = KeyMaterial(Sealer({1: read_root_key(root_key)}))
-    slh_dsa = SlhDsaProcesses(Setup(((1, str(root_key)),), "pqcrypto", None))
+    slh_dsa = SlhDsaProcesses(Setup(((1, root_key),), "pqcrypto", None))
     threads = Threads()
     resources = Resources(material, threads, slh_dsa)
     dispatcher = Dispatcher(KeyringCache(store), resources, AuditLog(store))

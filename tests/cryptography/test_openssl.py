@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.crypto.slhdsa_openssl import OLDEST, OpenSsl
+from pqkeep_protocol.startup.settings import ConfigError
 
 Start = Callable[[str], tuple[subprocess.Popen[bytes], Path]]
 SECONDS = 60.0

@@ -1,71 +1,73 @@
 """The gateway's settings: one TOML file, read once into a frozen value.
 
-Unknown names are errors, and nothing secret is in the file itself: the pepper is a file of its
-own, and of the operator's credential only a digest is known.
+The file itself holds no secret: passwords and the pepper have files of their own, and only a digest
+of the operator's credential is kept.
 """
 
 from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal
-from urllib.parse import parse_qs, urlsplit
 
-import msgspec
 from msgspec import Meta, Struct, structs
 
-POSTGRESQL = "postgresql://"
-_OPTIONS = frozenset({"host", "port", "sslmode", "sslrootcert", "sslcert", "sslkey"})
+from pqkeep_protocol.startup.settings import DatabaseAddress, LogFormat, read_settings
 
 _SMTP_PORTS: Mapping[str, int] = {"starttls": 587, "tls": 465, "none": 25}
 
 DIGEST_HEX = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 ADDRESS = Annotated[str, Meta(pattern=r"^(https://|http://127\.0\.0\.1(:|/|$))[^?#@]*$")]
-"""With TLS, except on this machine; no query, and nobody's password."""
-
-
-class ConfigError(Exception):
-    """The process cannot start as it is set up. The message is for the person who starts it."""
+"""https, or http on this machine; without query and user information."""
 
 
 class StripeSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The account at Stripe that takes the money: the table ``[stripe]``."""
+    """The Stripe account that collects payments: the table ``[stripe]``."""
 
-    secret_key_file: str
-    """The account's API key, in a file that only this process's user can read."""
-    webhook_secret_file: str
-    """What webhooks are signed with, in a file like that."""
+    secret_key_file: Path
+    """The account's API key: a secret file."""
+    webhook_secret_file: Path
+    """The secret that webhooks are signed with: a secret file."""
     prices: Annotated[dict[str, Annotated[str, Meta(min_length=1)]], Meta(min_length=1)]
     """The tiers that are sold, and Stripe's identifier of each one's monthly price."""
     return_url: ADDRESS
-    """Where a browser goes from Stripe's pages: a page of the portal."""
+    """Where Stripe's pages send the browser back to: a page of the portal."""
     api: ADDRESS = "https://api.stripe.com"
-    """Where Stripe answers."""
+    """Stripe's API."""
 
 
 class Smtp(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A mail server."""
+    """A mail server: the table ``[smtp]``."""
 
     host: str
     port: Annotated[int, Meta(ge=0, le=65535)] = 0
     """0: 587, or with "tls" 465, or with "none" 25."""
     security: Literal["starttls", "tls", "none"] = "starttls"
-    """How the connection is encrypted; what the server does not offer is not done without.
+    """How the connection is encrypted. Where the server does not offer it, no mail is sent.
     "none" is for a server on this machine."""
-    ca_file: str | None = None
-    """Whose certificates are believed, instead of the system's: a file in PEM."""
+    ca_file: Path | None = None
+    """Trusted certificate authorities in PEM, instead of the system's."""
     user: str | None = None
-    password_file: str | None = None
-    """The user's password, in a file that only this process's user can read."""
+    password_file: Path | None = None
+    """The user's password: a secret file."""
     sender: str
-    """Whose e-mail address the messages come from."""
+    """The e-mail address that messages come from."""
     timeout_seconds: Annotated[int, Meta(ge=1, le=30)] = 10
-    """For one message, all told."""
+    """For the whole delivery of one message."""
+
+    def __post_init__(self) -> None:
+        """Fill in the default port. Raises ValueError for settings that contradict each other."""
+        if self.security == "none" and not _is_loopback(self.host):
+            raise ValueError('smtp: security = "none" is for a server on this machine only')
+        if (self.user is None) != (self.password_file is None):
+            raise ValueError("smtp: user and password_file go together")
+        if self.port == 0:
+            structs.force_setattr(self, "port", _SMTP_PORTS[self.security])
 
 
 class PasswordCosts(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What one guess at a password costs whoever stole the database, and one sign-in costs here.
+    """The costs of Argon2id, for each sign-in and for each guess at a stolen hash.
 
-    As it comes, RFC 9106's second recommended choice; at the least, what OWASP recommends.
+    The defaults are the second recommended choice of RFC 9106; the minima are OWASP's.
     """
 
     memory_kib: Annotated[int, Meta(ge=19 * 1024, le=1024 * 1024)] = 64 * 1024
@@ -74,125 +76,68 @@ class PasswordCosts(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Paths are relative to the settings file."""
+    """All settings of the gateway. Paths are relative to the settings file.
 
-    key_service_socket: str
-    """The Unix socket of the key service."""
-    database: str
-    """Of tenants and API keys: a SQLite file, or postgresql://user@host:port/name.
-
-    Several hosts may be named, for a server that moves, and after a question mark sslmode,
-    sslrootcert, sslcert, sslkey and, for a Unix socket, host.
+    A secret file has mode 0400 or 0600 and belongs to the process's user or root.
     """
-    database_password_file: str | None = None
-    """A PostgreSQL password file as libpq has it, that only this process's user can read."""
-    pepper_file: str
-    """32 random bytes that API-key digests depend on, readable by this process's user only."""
+
+    key_service_socket: Path
+    """The Unix socket of the key service."""
+    database: DatabaseAddress
+    """The accounts database: tenants, people, API keys, usage."""
+    database_password_file: Path | None = None
+    """A PostgreSQL password file as libpq defines it: a secret file."""
+    pepper_file: Path
+    """32 random bytes, the key of credential digests: a secret file."""
     operator_digest: DIGEST_HEX
     """HMAC-SHA-256 of the operator's credential under the pepper, in hexadecimal."""
     signup: Literal["operator", "open"] = "operator"
     """Who may create tenants: the operator only, or anyone (rate-limited by address)."""
     portal_url: str | None = None
-    """Where people reach the portal, https://…; needed where a proxy changes the Host header, and
-    to send mail."""
+    """The portal's public address, https://…; needed to send mail, and where a proxy changes the
+    Host header."""
     smtp: Smtp | None = None
-    """The mail server; without one no mail is sent, and what needs it is refused."""
-    mailbox: str | None = None
-    """A folder that messages are written into instead: for development, on one machine."""
+    """The mail server; without one no mail is sent, and operations that need mail are refused."""
+    mailbox: Path | None = None
+    """A folder that messages are written to instead of being sent: for development."""
     cookies: Literal["secure", "loopback"] = "secure"
-    """Whether browsers send cookies over TLS only. "loopback" is for development, on one machine:
-    a gateway that listens on another address does not start with it."""
+    """Whether browsers send cookies over TLS only. "loopback" is for development: the gateway then
+    refuses to listen on any other address."""
     password_costs: PasswordCosts = PasswordCosts()
-    """Of Argon2id. Where they change, each password's hash is renewed at the next sign-in."""
+    """When they change, each password is hashed again at its next sign-in."""
     api_key_overlap_seconds: Annotated[int, Meta(ge=0, le=86_400)] = 30
     """How long a rotated API key is still accepted."""
-    plans_file: str | None = None
-    """What differs from the built-in plans; see plans.toml."""
-    policy_directory: str | None = None
-    """Cedar policies (*.cedar) that hold beside the built-in ones."""
+    plans_file: Path | None = None
+    """Values that replace those of the built-in plans; see plans.toml."""
+    policy_directory: Path | None = None
+    """Cedar policies (*.cedar) in addition to the built-in ones."""
     redis_url: str | None = None
-    """A Redis or Valkey server for the rate limits' windows, redis://… or unix://…; needed where
-    several gateways share a database. Without it they are in this process's memory."""
-    redis_password_file: str | None = None
-    """The server's password, in a file that only this process's user can read."""
+    """A Redis or Valkey server that keeps the rate limits, redis://… or unix://…; needed where
+    several gateways share a database. Without it they are kept in memory."""
+    redis_password_file: Path | None = None
+    """That server's password: a secret file."""
     stripe: StripeSettings | None = None
-    """Who takes the money; None: nobody, invoice lines are all that is kept."""
+    """The Stripe account; without one invoice lines are recorded and no payment is collected."""
     host: str = "127.0.0.1"
+    """The address to listen on."""
     port: Annotated[int, Meta(ge=0, le=65535)] = 8080
+    """The port to listen on; 0 takes a free one."""
+    log_format: LogFormat = "auto"
+    """The form of log lines: "text", "json", or "auto" for text on a terminal and JSON elsewhere."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for settings that contradict each other."""
+        if self.smtp is not None and self.mailbox is not None:
+            raise ValueError("mailbox: mail is sent by the mail server (smtp) already")
+        if self.smtp is not None and self.portal_url is None:
+            raise ValueError("smtp: messages link to the portal_url, which is missing")
 
 
 def read(path: Path) -> Config:
     """Read the settings file. Raises ConfigError."""
-    try:
-        config = msgspec.toml.decode(path.read_bytes(), type=Config)
-    except OSError as error:
-        raise ConfigError(f"cannot read the settings file {path}: {error.strerror}") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {error}") from None
-    here = path.resolve().parent
-    return structs.replace(
-        config,
-        key_service_socket=str((here / config.key_service_socket).resolve()),
-        database=_database(config.database, here),
-        database_password_file=_beside(here, config.database_password_file),
-        pepper_file=str(here / config.pepper_file),
-        smtp=_smtp(config, here),
-        mailbox=_beside(here, config.mailbox),
-        plans_file=_beside(here, config.plans_file),
-        policy_directory=_beside(here, config.policy_directory),
-        redis_password_file=_beside(here, config.redis_password_file),
-        stripe=None if config.stripe is None else _stripe(config.stripe, here),
-    )
-
-
-def _database(named: str, here: Path) -> str:
-    """Return a PostgreSQL address as it is, or where a file is. Never repeats a bad address."""
-    if "://" not in named:
-        return str(here / named)
-    if not named.startswith(POSTGRESQL):
-        raise ConfigError(f"database: neither a file nor an address that begins with {POSTGRESQL}")
-    try:
-        parts = urlsplit(named)
-        options = parse_qs(parts.query, strict_parsing=bool(parts.query))
-        user, password, name = parts.username, parts.password, parts.path.removeprefix("/")
-    except ValueError:
-        raise ConfigError("database: not a well-formed address") from None
-    if password is not None or "@" in (user or "") or "password" in options:
-        raise ConfigError("database: a password belongs in the database_password_file, not here")
-    if not user or not name or "/" in name or parts.fragment:
-        raise ConfigError(f"database: expected {POSTGRESQL}user@host:port/name")
-    if not options.keys() <= _OPTIONS:
-        raise ConfigError("database: the options are " + ", ".join(sorted(_OPTIONS)))
-    return named
-
-
-def _stripe(settings: StripeSettings, here: Path) -> StripeSettings:
-    return structs.replace(
-        settings,
-        secret_key_file=str(here / settings.secret_key_file),
-        webhook_secret_file=str(here / settings.webhook_secret_file),
-    )
-
-
-def _smtp(config: Config, here: Path) -> Smtp | None:
-    """Return the mail server as it is used: with its port, and where its files are."""
-    smtp = config.smtp
-    if smtp is None:
-        return None
-    if config.mailbox is not None:
-        raise ConfigError("mailbox: there is a mail server (smtp) already")
-    if config.portal_url is None:
-        raise ConfigError("smtp: letters need the portal_url too")
-    if smtp.security == "none" and not _is_loopback(smtp.host):
-        raise ConfigError('smtp: security = "none" is for a server on this machine only')
-    if (smtp.user is None) != (smtp.password_file is None):
-        raise ConfigError("smtp: user and password_file go together")
-    return structs.replace(
-        smtp,
-        port=smtp.port or _SMTP_PORTS[smtp.security],
-        ca_file=_beside(here, smtp.ca_file),
-        password_file=_beside(here, smtp.password_file),
-    )
+    config = read_settings(path, Config)
+    # The kernel limits a socket's path to 107 bytes: "../" would count.
+    return structs.replace(config, key_service_socket=config.key_service_socket.resolve())
 
 
 def _is_loopback(host: str) -> bool:
@@ -200,19 +145,3 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _beside(here: Path, named: str | None) -> str | None:
-    return None if named is None else str(here / named)
-
-
-def read_private(path: Path) -> bytes:
-    """Return what is in a file that nobody else can read. Raises ConfigError."""
-    try:
-        mode = path.stat().st_mode
-        data = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    if mode & 0o077:
-        raise ConfigError(f"{path} can be read by others; its mode must be 0400")
-    return data

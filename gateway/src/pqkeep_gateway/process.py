@@ -19,10 +19,11 @@ import uvicorn
 import uvloop
 
 from pqkeep_gateway import config
-from pqkeep_gateway.config import Config, ConfigError
+from pqkeep_gateway.config import Config
 from pqkeep_gateway.http.protocol import BoundedHttpProtocol
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_gateway.wiring import assemble
+from pqkeep_protocol.startup.settings import ConfigError
 
 _LOG = logging.getLogger("pqkeep_gateway")
 

@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -36,7 +35,7 @@ from pqkeep_gateway.api import (
 )
 from pqkeep_gateway.api.key_operation import KeyAccess
 from pqkeep_gateway.audit_events import AuditDelivery
-from pqkeep_gateway.config import Config, ConfigError, StripeSettings
+from pqkeep_gateway.config import Config, StripeSettings
 from pqkeep_gateway.delivery.disabled import DisabledMailer
 from pqkeep_gateway.delivery.mailbox import Mailbox
 from pqkeep_gateway.http.app import create_app
@@ -74,6 +73,7 @@ from pqkeep_gateway.tenancy.api_keys import ApiKeys
 from pqkeep_gateway.tenancy.billing import BuiltInBilling
 from pqkeep_gateway.tenancy.plans import Plans
 from pqkeep_gateway.tenancy.tenants import Tenants
+from pqkeep_protocol.startup.settings import ConfigError
 
 if TYPE_CHECKING:
     from pqkeep_gateway.payments.stripe_account import StripeAccount
@@ -98,15 +98,15 @@ async def assemble(config: Config, here: str) -> Gateway:
     """
     mailer = _mailer(config)
     sends_mail = not isinstance(mailer, DisabledMailer)
-    pepper = read_pepper(Path(config.pepper_file))
-    terms = plans.read(_path(config.plans_file))
-    policy = cedar.build(terms, _path(config.policy_directory))
+    pepper = read_pepper(config.pepper_file)
+    terms = plans.read(config.plans_file)
+    policy = cedar.build(terms, config.policy_directory)
     clock = steady_clock()
     rate_limiter = _windows(config, clock)
     account = None if config.stripe is None else _stripe_account(config.stripe)
-    engine = await open_database(config.database, config.database_password_file)
+    engine = await open_database(config.database.location, config.database_password_file)
 
-    key_client = KeyClient(config.key_service_socket)
+    key_client = KeyClient(str(config.key_service_socket))
     sql_api_keys = SqlApiKeys(engine)
     operator = bytes.fromhex(config.operator_digest)
     authenticator = Authenticator(sql_api_keys, rate_limiter, pepper, operator, clock)
@@ -190,7 +190,7 @@ async def assemble(config: Config, here: str) -> Gateway:
 
 def _mailer(config: Config) -> Mailer:
     if config.smtp is None:
-        return DisabledMailer() if config.mailbox is None else Mailbox(Path(config.mailbox))
+        return DisabledMailer() if config.mailbox is None else Mailbox(config.mailbox)
     from pqkeep_gateway.delivery.smtp import SmtpMailer  # noqa: PLC0415 - slow; most need none
 
     return SmtpMailer(config.smtp)
@@ -233,7 +233,3 @@ def _stripe_account(settings: StripeSettings) -> "StripeAccount":
     except ImportError:
         raise ConfigError("for [stripe] in the settings, install pqkeep-gateway[stripe]") from None
     return StripeAccount(settings)
-
-
-def _path(named: str | None) -> Path | None:
-    return None if named is None else Path(named)

@@ -18,7 +18,7 @@ from pqkeep_keyservice import config, hardening
 from pqkeep_keyservice.audit.checkpoint_signer import CheckpointSigner
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.audit.service import AuditService
-from pqkeep_keyservice.config import Config, ConfigError
+from pqkeep_keyservice.config import Config
 from pqkeep_keyservice.crypto import selftest
 from pqkeep_keyservice.dispatch import Dispatcher
 from pqkeep_keyservice.keys.sealing import read_sealer
@@ -33,6 +33,7 @@ from pqkeep_keyservice.storage.database import Database, DatabaseUnavailableErro
 from pqkeep_keyservice.storage.postgresql import PostgresqlDatabase
 from pqkeep_keyservice.storage.sqlite import SqliteDatabase
 from pqkeep_keyservice.storage.store import KeyStore
+from pqkeep_protocol.startup.settings import ConfigError
 
 _LOG = logging.getLogger("pqkeep_keyservice")
 
@@ -75,7 +76,7 @@ async def serve(settings: Config, file: Path) -> None:
 
     setup = setup_of(settings)
     selftest.require_slhdsa(implementation(setup), signs=False)
-    sealer = read_sealer(settings.root_keys)
+    sealer = read_sealer(settings.root_key_files)
     database = await open_database(settings)
     store = KeyStore(database)
     await store.check(sealer)
@@ -89,7 +90,7 @@ async def serve(settings: Config, file: Path) -> None:
     server = Server(dispatcher, AuditService(store, keyrings, log, checkpoint_signer), root_keys)
     gc.collect()
     gc.freeze()  # what is here now stays: collections need not look at it again
-    await server.listen(settings.socket)
+    await server.listen(str(settings.socket))
     _LOG.info("serving")
     tasks = [
         asyncio.create_task(work)
@@ -113,9 +114,10 @@ async def serve(settings: Config, file: Path) -> None:
 
 async def open_database(settings: Config) -> Database:
     """Open the database, whichever it is. Raises ConfigError and DatabaseUnavailableError."""
-    if settings.database.startswith(config.POSTGRESQL):
-        return await PostgresqlDatabase.open(settings.database, settings.database_password_file)
-    return SqliteDatabase(settings.database)
+    location = settings.database.location
+    if settings.database.is_on_server:
+        return await PostgresqlDatabase.open(location, settings.database_password_file)
+    return SqliteDatabase(location)
 
 
 async def _keep_house(material: KeyMaterial, database: Database) -> None:

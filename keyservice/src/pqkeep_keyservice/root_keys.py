@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pqkeep_keyservice import config
 from pqkeep_keyservice.audit.log import AuditLog
-from pqkeep_keyservice.config import Config, ConfigError
+from pqkeep_keyservice.config import Config
 from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer, read_sealer, sealing_root_key_id
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.live.keyring_cache import KeyringCache
@@ -35,6 +35,7 @@ from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit_events import KeyServiceEvent, Outcome
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION, TenantId
+from pqkeep_protocol.startup.settings import ConfigError
 
 _LOG = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ RETRY_SECONDS = 5.0
 
 def setup_of(settings: Config) -> Setup:
     """Return what SLH-DSA's workers need to know."""
-    root_keys = tuple(settings.root_keys.items())
+    root_keys = tuple(settings.root_key_files.items())
     return Setup(root_keys, settings.slh_dsa, settings.openssl_library)
 
 
@@ -77,7 +78,7 @@ class RootKeyChanger:
         """Take up what the settings name now, and tell how far things are."""
         try:
             settings = config.read(self._settings)
-            sealer = read_sealer(settings.root_keys)
+            sealer = read_sealer(settings.root_key_files)
             async with self._turn:
                 await self._take_up(sealer, setup_of(settings))
             in_use = tuple(sorted(await self._store.root_keys()))

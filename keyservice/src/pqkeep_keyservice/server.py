@@ -13,7 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from pqkeep_keyservice.audit.service import AuditService
-from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.dispatch import Dispatcher
 from pqkeep_keyservice.root_keys import RootKeyChanger
 from pqkeep_protocol.administration import ReloadRootKeys, RootKeys
@@ -33,6 +32,7 @@ from pqkeep_protocol.connection import FramedConnection
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION
 from pqkeep_protocol.messages import AnyResult, KeyRequest
+from pqkeep_protocol.startup.settings import ConfigError
 
 _LOG = logging.getLogger(__name__)
 

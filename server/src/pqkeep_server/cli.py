@@ -10,12 +10,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from pqkeep_keyservice.config import ConfigError
+from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server import administration
 from pqkeep_server.dev import HOST, OWNER, Dev, DevError, Ready, data_directory, write_private
 from pqkeep_server.initialise import ACCOUNTS_FILE, KEYS_FILE, Stores
 from pqkeep_server.operator import (
-    CredentialFileError,
     GatewayError,
     Operator,
     acceptance,
@@ -140,7 +139,7 @@ def create_person(
     try:
         operator = Operator(HOST, port, read_credential(operator_key_file))
         token = operator.invite(tenant, email, role)
-    except (CredentialFileError, GatewayError) as error:
+    except (ConfigError, GatewayError) as error:
         typer.echo(f"pqkeepd: {error}", err=True)
         raise typer.Exit(1) from None
     typer.echo(acceptance(portal_url or f"http://{HOST}:{port}", token))

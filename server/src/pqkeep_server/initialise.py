@@ -18,6 +18,7 @@ from pqkeep_gateway import config as gateway_config
 from pqkeep_gateway.access.credentials import PEPPER_SIZE, Pepper
 from pqkeep_keyservice import config as key_service_config
 from pqkeep_keyservice.keys.sealing import ROOT_KEY_SIZE
+from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.settings_file import toml
 
 ACCOUNTS_FILE = "accounts.sqlite3"
@@ -117,7 +118,7 @@ def initialise(
             )
             draft.key_service.rename(layout.key_service)
             draft.gateway.rename(layout.gateway)
-    except (gateway_config.ConfigError, key_service_config.ConfigError) as error:
+    except ConfigError as error:
         raise InitialiseError(str(error)) from None
     except OSError as error:
         raise InitialiseError(

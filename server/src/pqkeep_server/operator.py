@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from pqkeep_gateway.access.credentials import CredentialKind, kind_of
-from pqkeep_gateway.config import ConfigError, read_private
+from pqkeep_protocol.startup.secret_files import read_secret_text
+from pqkeep_protocol.startup.settings import ConfigError
 
 TIMEOUT_SECONDS = 15.0
 READY_SECONDS = 1.0
@@ -22,18 +23,11 @@ class GatewayError(Exception):
         self.code = code
 
 
-class CredentialFileError(Exception):
-    """There is no operator's credential in a file. The message does not repeat what there is."""
-
-
 def read_credential(path: Path) -> str:
-    """Return what is in a file that nobody else can read. Raises CredentialFileError."""
-    try:
-        text = read_private(path).decode("ascii", "replace").strip()
-    except ConfigError as error:
-        raise CredentialFileError(str(error)) from None
+    """Read the operator's credential from a secret file. Raises ConfigError."""
+    text = read_secret_text(path, "operator's credential")
     if kind_of(text) is not CredentialKind.OPERATOR:
-        raise CredentialFileError(f"{path} has something else than the operator's credential")
+        raise ConfigError(f"{path} holds something else than the operator's credential")
     return text
 
 

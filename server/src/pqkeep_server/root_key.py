@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pqkeep_keyservice import config
-from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.keys.sealing import ROOT_KEY_SIZE, read_root_key
 from pqkeep_protocol.administration import RootKeys
+from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.initialise import Layout
 from pqkeep_server.key_service import KeyServiceError, take_up_root_keys
 from pqkeep_server.private_files import sync, write_whole
@@ -49,11 +49,11 @@ def rotate(
     settings = layout.key_service_settings
     try:
         said = config.read(settings)
-        root_keys = {each: Path(path) for each, path in said.root_keys.items()}
+        root_keys = dict(said.root_key_files)
         if len(root_keys) == 1:
             root_keys = _with_new(root_keys)
             _write_settings(settings, root_keys)
-        socket = Path(said.socket)
+        socket = said.socket
         _wait(socket, max(root_keys), report)
         report("waiting for the last requests that began before")
         time.sleep(last_requests_seconds)

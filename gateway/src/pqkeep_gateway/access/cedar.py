@@ -16,8 +16,8 @@ import cedarpy
 
 from pqkeep_gateway.access.entitlements import Subscription, Tier
 from pqkeep_gateway.access.policy import Allowed, Decision, Denied, Policy, Question, questions
-from pqkeep_gateway.config import ConfigError
 from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.startup.settings import ConfigError
 
 MAX_NAME = 128
 """Characters of the names of the policies that decided; an audit record holds no more."""

@@ -11,7 +11,8 @@ import zlib
 from enum import StrEnum
 from pathlib import Path
 
-from pqkeep_gateway.config import ConfigError, read_private
+from pqkeep_protocol.startup.secret_files import read_secret_file
+from pqkeep_protocol.startup.settings import ConfigError
 
 PEPPER_SIZE = 32
 _RANDOM_BYTES = 32
@@ -74,8 +75,8 @@ class Pepper:
 
 
 def read_pepper(path: Path) -> Pepper:
-    """Read the pepper from a file that nobody else can read. Raises ConfigError."""
-    return Pepper(read_private(path))
+    """Read the pepper from a secret file. Raises ConfigError."""
+    return Pepper(read_secret_file(path, "pepper"))
 
 
 def _checksum(body: str) -> str:

@@ -4,9 +4,9 @@ import asyncio
 from email.message import EmailMessage
 from pathlib import Path
 
-from pqkeep_gateway.config import ConfigError
 from pqkeep_gateway.mail.mail_delivery import MailDeferredError
 from pqkeep_gateway.mail.outgoing_mail import OutgoingMail
+from pqkeep_protocol.startup.settings import ConfigError
 
 SENDER = "pqkeep@localhost"
 

@@ -7,7 +7,6 @@ that only a server on this machine is spoken to. Only Python's own TLS is used f
 import asyncio
 import ssl
 from email.message import EmailMessage
-from pathlib import Path
 
 from aiosmtplib import (
     SMTP,
@@ -17,10 +16,12 @@ from aiosmtplib import (
     SMTPResponseException,
 )
 
-from pqkeep_gateway.config import ConfigError, Smtp, read_private
+from pqkeep_gateway.config import Smtp
 from pqkeep_gateway.mail.addresses import is_email
 from pqkeep_gateway.mail.mail_delivery import MailDeferredError, MailRejectedError
 from pqkeep_gateway.mail.outgoing_mail import OutgoingMail
+from pqkeep_protocol.startup.secret_files import read_secret_text
+from pqkeep_protocol.startup.settings import ConfigError
 
 _FOR_GOOD = 500
 """Answers from here on are not worth another try."""
@@ -84,12 +85,8 @@ def _problem(error: Exception) -> str:
 
 
 def _password(settings: Smtp) -> str | None:
-    if settings.password_file is None:
-        return None
-    try:
-        return read_private(Path(settings.password_file)).decode().rstrip("\r\n")
-    except UnicodeDecodeError:
-        raise ConfigError(f"{settings.password_file} is not UTF-8") from None
+    file = settings.password_file
+    return None if file is None else read_secret_text(file, "SMTP password")
 
 
 def _context(settings: Smtp) -> ssl.SSLContext | None:

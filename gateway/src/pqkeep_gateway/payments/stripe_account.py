@@ -21,7 +21,7 @@ from pqkeep_gateway.access.idempotency import (
     IdempotencyKeyReusedError,
     idempotency_of,
 )
-from pqkeep_gateway.config import ConfigError, StripeSettings, read_private
+from pqkeep_gateway.config import StripeSettings
 from pqkeep_gateway.payments.notices import TENANT, Subscription
 from pqkeep_gateway.tenancy.billing import (
     InvalidNoticeSignatureError,
@@ -30,6 +30,8 @@ from pqkeep_gateway.tenancy.billing import (
 )
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.startup.secret_files import read_secret_text
+from pqkeep_protocol.startup.settings import ConfigError
 
 if TYPE_CHECKING:
     from stripe import RequestOptions
@@ -166,12 +168,9 @@ def _prices(settings: StripeSettings) -> dict[Tier, str]:
     return prices
 
 
-def _secret(path: str) -> str:
-    """Return a secret from its file. Raises ConfigError."""
-    try:
-        secret = read_private(Path(path)).decode("ascii").strip()
-    except UnicodeDecodeError:
-        secret = ""
-    if not secret:
-        raise ConfigError(f"{path} holds no secret of Stripe's")
+def _secret(path: Path) -> str:
+    """Read a secret, which is sent in a header. Raises ConfigError."""
+    secret = read_secret_text(path, "Stripe secret")
+    if not secret.isascii():
+        raise ConfigError(f"the Stripe secret in {path} is not ASCII")
     return secret

@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import sqlalchemy as sa
 from alembic import command
@@ -13,7 +14,6 @@ from alembic.util import CommandError
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from pqkeep_gateway.config import POSTGRESQL, ConfigError
 from pqkeep_gateway.storage.postgresql import (
     is_misfit,
     postgresql_engine,
@@ -21,6 +21,7 @@ from pqkeep_gateway.storage.postgresql import (
 )
 from pqkeep_gateway.storage.sqlite import sqlite_engine
 from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.startup.settings import POSTGRESQL, ConfigError
 
 _LOG = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-async def open_database(location: str, password_file: str | None = None) -> AsyncEngine:
+async def open_database(location: str, password_file: Path | None = None) -> AsyncEngine:
     """Open a file, creating it if need be, or connect to a server, and migrate.
 
     Raises ConfigError, and UnavailableError where a later try may succeed.

@@ -12,7 +12,7 @@ import asyncpg
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from pqkeep_gateway.config import ConfigError
+from pqkeep_protocol.startup.secret_files import check_secret_file
 
 CONNECT_SECONDS = 2.0
 WAIT_SECONDS = 2.0
@@ -38,13 +38,13 @@ _MISFITS = (
 )
 
 
-def postgresql_engine(url: str, password_file: str | None) -> AsyncEngine:
+def postgresql_engine(url: str, password_file: Path | None) -> AsyncEngine:
     """Return an engine that connects when it is first used. Raises ConfigError.
 
     The password, if there is one, is in a file as libpq knows it.
     """
     if password_file is not None:
-        _require_private(Path(password_file))
+        check_secret_file(password_file, "PostgreSQL password")
     connect = partial(
         asyncpg.connect,
         url,
@@ -83,12 +83,3 @@ def _on_checkout(connection: Any, *_: object) -> None:
     """Take no connection that the server has closed while it was idle: the pool makes another."""
     if connection.driver_connection.is_closed():
         raise sa.exc.DisconnectionError
-
-
-def _require_private(password_file: Path) -> None:
-    try:
-        mode = password_file.stat().st_mode
-    except OSError as error:
-        raise ConfigError(f"cannot read {password_file}: {error.strerror}") from None
-    if mode & 0o077:
-        raise ConfigError(f"{password_file} can be read by others; its mode must be 0600")

@@ -11,8 +11,9 @@ from redis.exceptions import RedisError
 
 from pqkeep_gateway.access.clock import Clock
 from pqkeep_gateway.access.rate_limit import ChangedError, Limit
-from pqkeep_gateway.config import ConfigError, read_private
 from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.startup.secret_files import read_secret_text
+from pqkeep_protocol.startup.settings import ConfigError
 
 _LOG = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ class RedisRateLimiter:
     does not jump.
     """
 
-    def __init__(self, url: str, password_file: str | None, clock: Clock) -> None:
+    def __init__(self, url: str, password_file: Path | None, clock: Clock) -> None:
         """Connect when needed. Raises ConfigError."""
         try:
             parts = urlsplit(url)
@@ -130,8 +131,8 @@ class RedisRateLimiter:
         return answer
 
 
-def _password(file: str | None) -> str | None:
-    return None if file is None else read_private(Path(file)).decode().strip()
+def _password(file: Path | None) -> str | None:
+    return None if file is None else read_secret_text(file, "Redis password")
 
 
 async def _reached(answer: Awaitable[Any]) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from pqkeep_gateway.config import ConfigError
+from pqkeep_protocol.startup.settings import ConfigError
 
 PRAGMAS = (
     "PRAGMA journal_mode = WAL",

@@ -9,8 +9,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from pqkeep_gateway.access.entitlements import Tier
-from pqkeep_gateway.config import ConfigError
 from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.startup.settings import ConfigError
 
 AtLeastOne = Annotated[int, Meta(ge=1)]
 Unlimited = Literal["unlimited"]

@@ -14,7 +14,6 @@ from uuid import UUID, uuid4
 
 from cryptography.exceptions import InvalidSignature
 
-from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
 from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.ledger import checkpoints
@@ -28,6 +27,7 @@ from pqkeep_protocol.audit import Checkpoint
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION
 from pqkeep_protocol.messages import Attribution, GenerateKey
+from pqkeep_protocol.startup.settings import ConfigError
 
 _LOG = logging.getLogger(__name__)
 

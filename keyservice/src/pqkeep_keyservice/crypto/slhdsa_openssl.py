@@ -12,9 +12,9 @@ from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_size_t, c_uint,
 
 from cryptography.exceptions import InvalidSignature
 
-from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.crypto.slhdsa import SETS
 from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.startup.settings import ConfigError
 
 OLDEST = 0x30500000
 _OCTET_STRING = 5  # OSSL_PARAM_OCTET_STRING, <openssl/core.h>

@@ -19,12 +19,13 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.crypto.binding import length_prefixed
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.keys.keyring import SealedSeed
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyVersion, TenantId
+from pqkeep_protocol.startup.secret_files import read_secret_file
+from pqkeep_protocol.startup.settings import ConfigError
 
 ROOT_KEY_SIZE = 32
 CHECK_VALUE_SIZE = 16
@@ -105,20 +106,14 @@ def place(tenant: TenantId, algorithm: Algorithm, version: KeyVersion, public_ke
     )
 
 
-def read_sealer(files: Mapping[int, str]) -> Sealer:
+def read_sealer(files: Mapping[int, Path]) -> Sealer:
     """Read root keys by their ids. Raises ConfigError."""
-    return Sealer({each: read_root_key(Path(path)) for each, path in files.items()})
+    return Sealer({each: read_root_key(path) for each, path in files.items()})
 
 
 def read_root_key(path: Path) -> Secret:
-    """Read the root key from a file that nobody else can read. Raises ConfigError."""
-    try:
-        mode = path.stat().st_mode
-        data = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read the root key {path}: {error.strerror}") from None
-    if mode & 0o077:
-        raise ConfigError(f"the root key {path} can be read by others; its mode must be 0400")
+    """Read a root key from a secret file. Raises ConfigError."""
+    data = read_secret_file(path, "root key")
     if len(data) != ROOT_KEY_SIZE:
         raise ConfigError(f"the root key {path} is not {ROOT_KEY_SIZE} bytes long")
     return Secret(data)

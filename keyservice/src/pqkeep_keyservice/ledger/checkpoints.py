@@ -6,7 +6,6 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.ledger.merkle import range_hash
 from pqkeep_keyservice.ledger.schema import (
     AUDIT_CHECKPOINTS,
@@ -18,6 +17,7 @@ from pqkeep_keyservice.ledger.tree import DamagedLogError, subtrees
 from pqkeep_protocol.algorithms import LIFECYCLE, Algorithm, Operation
 from pqkeep_protocol.audit import Checkpoint, ListCheckpoints
 from pqkeep_protocol.keys import KeyVersion, TenantId
+from pqkeep_protocol.startup.settings import ConfigError
 
 USES = frozenset(Operation) - LIFECYCLE
 """Operations that count as a use of a key."""

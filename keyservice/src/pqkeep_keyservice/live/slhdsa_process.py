@@ -9,6 +9,7 @@ import os
 import signal
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import Literal
 
 from pqkeep_keyservice import hardening
@@ -31,7 +32,7 @@ LOW_PRIORITY = 10
 class Setup:
     """What a worker needs to know before its first work."""
 
-    root_keys: tuple[tuple[int, str], ...]
+    root_keys: tuple[tuple[int, Path], ...]
     """Ids and files."""
     implementation: Literal["pqcrypto", "openssl"]
     openssl_library: str | None

@@ -21,10 +21,11 @@ from alembic.util import CommandError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.storage.database import Arguments, DatabaseUnavailableError, T
 from pqkeep_keyservice.storage.migration import migrate
 from pqkeep_keyservice.storage.schema import KEYS
+from pqkeep_protocol.startup.secret_files import check_secret_file
+from pqkeep_protocol.startup.settings import ConfigError
 
 _LOG = logging.getLogger(__name__)
 
@@ -100,7 +101,7 @@ class PostgresqlDatabase:
 
     @classmethod
     async def open(
-        cls, url: str, password_file: str | None = None, patience: float = LOCK_SECONDS
+        cls, url: str, password_file: Path | None = None, patience: float = LOCK_SECONDS
     ) -> Self:
         """Take the database for this process alone and migrate it.
 
@@ -108,7 +109,7 @@ class PostgresqlDatabase:
         DatabaseUnavailableError where a later try may succeed.
         """
         if password_file is not None:
-            _require_private(Path(password_file))
+            check_secret_file(password_file, "PostgreSQL password")
         connect = partial(
             asyncpg.connect,
             url,
@@ -292,15 +293,6 @@ def _take(connection: sa.Connection) -> None:
     if not connection.execute(query).scalar_one():
         raise _InUseError
     migrate(connection)
-
-
-def _require_private(password_file: Path) -> None:
-    try:
-        mode = password_file.stat().st_mode
-    except OSError as error:
-        raise ConfigError(f"cannot read {password_file}: {error.strerror}") from None
-    if mode & 0o077:
-        raise ConfigError(f"{password_file} can be read by others; its mode must be 0600")
 
 
 def _problem(error: BaseException) -> str:

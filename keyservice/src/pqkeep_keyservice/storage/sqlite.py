@@ -13,9 +13,9 @@ import sqlalchemy as sa
 from alembic.util import CommandError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.storage.database import Arguments, DatabaseUnavailableError, T
 from pqkeep_keyservice.storage.migration import migrate
+from pqkeep_protocol.startup.settings import ConfigError
 
 _LOG = logging.getLogger(__name__)
 

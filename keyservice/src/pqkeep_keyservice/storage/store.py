@@ -9,7 +9,6 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring, SealedSeed
 from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer, sealing_root_key_id
 from pqkeep_keyservice.ledger.checkpoints import check_log, log_id
@@ -25,6 +24,7 @@ from pqkeep_keyservice.storage.schema import KEYRINGS, KEYS, ROOT_KEYS
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import Idempotency
+from pqkeep_protocol.startup.settings import ConfigError
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")

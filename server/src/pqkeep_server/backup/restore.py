@@ -14,9 +14,9 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from pqkeep_keyservice.config import ConfigError
 from pqkeep_keyservice.keys.sealing import Sealer, read_root_key
 from pqkeep_keyservice.ledger.checkpoints import check_log
+from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.backup.contents import End, Manifest, Message, Rows, read
 from pqkeep_server.backup.databases import (
     ACCOUNTS,

@@ -1,0 +1,1 @@
+"""What both processes and pqkeepd do when they start: read settings and secret files, set up logs."""

@@ -1,0 +1,86 @@
+"""Reads files that hold a secret: root keys, the pepper, passwords, credentials, recovery keys.
+
+Type, owner and mode are checked on the open descriptor, which is also what is read: a file that is
+replaced meanwhile cannot be read in place of the one that was checked. A symbolic link is
+followed, because Kubernetes mounts each secret as one; what it leads to must pass the same checks.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from pqkeep_protocol.startup.settings import ConfigError
+
+MAX_SIZE = 64 * 1024
+"""Bytes."""
+_FLAGS = (
+    os.O_RDONLY
+    | os.O_CLOEXEC
+    | os.O_NOCTTY
+    | os.O_NONBLOCK  # opening a FIFO without a writer would block
+)
+
+
+def read_secret_file(path: Path, what: str, *, also_owned_by: int | None = None) -> bytes:
+    """Return the content of a file, at most 64 KiB, to which nobody but its owner has access.
+
+    The owner must be this process's user, root or ``also_owned_by``, a user id. Raises ConfigError:
+    the message says ``what`` the file should hold, and repeats none of it.
+    """
+    with _open_checked(path, what, also_owned_by) as file:
+        data = file.read(MAX_SIZE + 1)
+    if len(data) > MAX_SIZE:
+        raise _refusal(path, what, f"it is longer than {MAX_SIZE} bytes")
+    return data
+
+
+def read_secret_text(path: Path, what: str) -> str:
+    """Return the one line of text in a secret file, without its line ending.
+
+    Raises ConfigError, also where the file is empty, has more lines or is not UTF-8.
+    """
+    try:
+        text = read_secret_file(path, what).decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise _refusal(path, what, "it is not UTF-8") from None
+    if not text or "\n" in text:
+        raise _refusal(path, what, "it must have one line of text")
+    return text
+
+
+def check_secret_file(path: Path, what: str) -> None:
+    """Check a file that a library will read by its path. Raises ConfigError."""
+    with _open_checked(path, what, None):
+        pass
+
+
+@contextmanager
+def _open_checked(path: Path, what: str, also_owned_by: int | None) -> Iterator[BinaryIO]:
+    try:
+        with open(path, "rb", opener=_open) as file:
+            _check(path, what, os.fstat(file.fileno()), {os.geteuid(), 0, also_owned_by})
+            yield file
+    except OSError as error:
+        raise _refusal(path, what, str(error.strerror)) from None
+
+
+def _open(path: str, _: int) -> int:
+    return os.open(path, _FLAGS)
+
+
+def _check(path: Path, what: str, status: os.stat_result, owners: set[int | None]) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise _refusal(path, what, "it is not a regular file")
+    if status.st_uid not in owners:
+        raise _refusal(path, what, f"it belongs to another user ({status.st_uid})")
+    if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        mode = f"{stat.S_IMODE(status.st_mode):04o}"
+        problem = f"other users have access to it (mode {mode}); its mode must be 0400 or 0600"
+        raise _refusal(path, what, problem)
+
+
+def _refusal(path: Path, what: str, problem: str) -> ConfigError:
+    return ConfigError(f"cannot use the {what} in {path}: {problem}")

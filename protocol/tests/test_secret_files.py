@@ -1,0 +1,153 @@
+"""Secret files are read only where nobody else can read or replace what is read."""
+
+import os
+import sys
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from pqkeep_protocol.startup.secret_files import (
+    MAX_SIZE,
+    check_secret_file,
+    read_secret_file,
+    read_secret_text,
+)
+from pqkeep_protocol.startup.settings import ConfigError
+
+SECRET = b"the horse prefers oats"
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    """A secret file as it should be."""
+    path = tmp_path / "secret"
+    path.write_bytes(SECRET)
+    path.chmod(0o400)
+    return path
+
+
+def refusal(path: Path, read: Callable[..., object] = read_secret_file, **options: int) -> str:
+    """Return the message with which a file is refused, which names it and repeats none of it."""
+    with pytest.raises(ConfigError) as refused:
+        read(path, "pepper", **options)
+    message = str(refused.value)
+    assert message.startswith(f"cannot use the pepper in {path}: ")
+    assert "horse" not in message
+    return message
+
+
+@pytest.mark.parametrize("mode", [0o400, 0o600, 0o700])
+def test_what_only_its_owner_can_read(secret: Path, mode: int) -> None:
+    """A file without permissions of group and others is read."""
+    secret.chmod(mode)
+    assert read_secret_file(secret, "pepper") == SECRET
+    check_secret_file(secret, "pepper")
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o602, 0o610, 0o777])
+def test_what_others_have_access_to(secret: Path, mode: int) -> None:
+    """Any permission of group or others is refused, and the message says which modes are good."""
+    secret.chmod(mode)
+    for read in (read_secret_file, check_secret_file):
+        assert f"(mode {mode:04o}); its mode must be 0400 or 0600" in refusal(secret, read)
+
+
+@AS_ROOT
+def test_a_file_of_somebody_elses(secret: Path) -> None:
+    """A file of another user's is refused, to root too, unless that user is expected."""
+    os.chown(secret, 12_345, -1)
+    assert "it belongs to another user (12345)" in refusal(secret)
+    assert "it belongs to another user (12345)" in refusal(secret, also_owned_by=54_321)
+    assert read_secret_file(secret, "pepper", also_owned_by=12_345) == SECRET
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    """A folder is refused."""
+    assert "Is a directory" in refusal(tmp_path)
+
+
+def test_a_fifo_without_a_writer(tmp_path: Path) -> None:
+    """A named pipe is refused at once, and not waited for."""
+    path = tmp_path / "fifo"
+    os.mkfifo(path, 0o600)
+    assert "it is not a regular file" in refusal(path)
+
+
+def test_a_device() -> None:
+    """A device is refused before anything is read from it."""
+    assert "it is not a regular file" in refusal(Path("/dev/zero"))
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    """A missing file is refused by its name."""
+    assert "No such file or directory" in refusal(tmp_path / "missing")
+
+
+def test_the_size_is_bounded(secret: Path) -> None:
+    """64 KiB are read, and a byte more is refused."""
+    secret.chmod(0o600)
+    secret.write_bytes(bytes(MAX_SIZE))
+    assert read_secret_file(secret, "pepper") == bytes(MAX_SIZE)
+    secret.write_bytes(bytes(MAX_SIZE + 1))
+    assert "it is longer than 65536 bytes" in refusal(secret)
+
+
+def test_a_link_is_followed_to_what_passes_the_checks(secret: Path, tmp_path: Path) -> None:
+    """What a link leads to is read, and refused where others have access, as the file itself is."""
+    link = tmp_path / "link"
+    link.symlink_to(secret)
+    assert read_secret_file(link, "pepper") == SECRET
+    secret.chmod(0o444)
+    assert "mode 0444" in refusal(link)
+
+
+@pytest.mark.parametrize("modes", [(0o400, 0o666), (0o666, 0o400)])
+def test_a_file_that_is_replaced_meanwhile(tmp_path: Path, modes: tuple[int, int]) -> None:
+    """Whenever one file takes another's place, the content of the one open to others is not read.
+
+    It is replaced before the first call of a C function while it is read, in the next turn before
+    the second one, and so on until there are no more: between any two system calls.
+    """
+    path, other = tmp_path / "secret", tmp_path / "other"
+    outcomes = []
+    for turn in count():
+        for file, mode in zip((path, other), modes, strict=True):
+            file.unlink(missing_ok=True)
+            file.write_bytes(f"{mode:o}".encode())
+            file.chmod(mode)
+        calls = count()
+
+        def replace(frame: FrameType, event: str, function: object) -> None:
+            if event == "c_call" and next(calls) == turn:  # noqa: B023 - it ends with the turn
+                other.rename(path)
+
+        sys.setprofile(replace)
+        try:
+            outcomes.append(read_secret_file(path, "pepper"))
+        except ConfigError:
+            outcomes.append(b"")
+        finally:
+            sys.setprofile(None)
+        if other.exists():
+            break
+    assert set(outcomes) == {b"400", b""}
+
+
+@pytest.mark.parametrize("text", ["horse", "horse\n", "horse\r\n"])
+def test_one_line_of_text(secret: Path, text: str) -> None:
+    """A password is one line, without its line ending."""
+    secret.chmod(0o600)
+    secret.write_bytes(text.encode())
+    assert read_secret_text(secret, "pepper") == "horse"
+
+
+@pytest.mark.parametrize("data", [b"", b"\n", b"horse\nhorse\n", b"horse\xff"])
+def test_what_is_no_line_of_text(secret: Path, data: bytes) -> None:
+    """An empty file, more than one line and what is not UTF-8 are refused."""
+    secret.chmod(0o600)
+    secret.write_bytes(data)
+    refusal(secret, read_secret_text)
