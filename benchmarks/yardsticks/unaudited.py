@@ -13,8 +13,8 @@ from pathlib import Path
 
 from pqkeep_keyservice import process
 from pqkeep_keyservice.audit.log import AuditLog
+from pqkeep_keyservice.keys.changes import Change, CommitOutcome
 from pqkeep_keyservice.ledger.records import NewRecord
-from pqkeep_keyservice.storage.store import Change, CommitOutcome
 from pqkeep_server import cli
 from pqkeep_server.dev import Dev
 from pqkeep_server.initialise import Stores

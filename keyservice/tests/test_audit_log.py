@@ -12,11 +12,12 @@ from uuid import UUID
 import pytest
 
 from pqkeep_keyservice.audit.log import MAX_BATCH, AuditLog
+from pqkeep_keyservice.keys.changes import CommitOutcome
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.storage.database import Database
 from pqkeep_keyservice.storage.postgresql import PostgresqlDatabase
 from pqkeep_keyservice.storage.sqlite import SqliteDatabase
-from pqkeep_keyservice.storage.store import CommitOutcome, KeyStore
+from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.keys import TenantId

@@ -15,11 +15,12 @@ import pytest
 import sqlalchemy as sa
 
 from pqkeep_keyservice.audit.log import AuditLog
+from pqkeep_keyservice.keys.changes import CommitOutcome, KeyringChange
 from pqkeep_keyservice.keys.keyring import Keyring
 from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.ledger.records import NewRecord, Row
 from pqkeep_keyservice.storage.database import Database, DatabaseUnavailableError
-from pqkeep_keyservice.storage.store import CommitOutcome, KeyringChange, KeyStore
+from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.audit import Event, ListRecords, RecordEvents
 from pqkeep_protocol.audit_events import AuditEvent

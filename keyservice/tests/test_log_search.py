@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pqkeep_keyservice.ledger.records import NewRecord
-from pqkeep_keyservice.ledger.search import MAX_SCANNED, find
+from pqkeep_keyservice.ledger.search import MAX_SCANNED, list_records
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.audit import ListRecords
 from pqkeep_protocol.keys import INSTALLATION, KeyVersion, TenantId
@@ -61,7 +61,7 @@ class Shelf(NamedTuple):
 
     def page(self, **asked: Any) -> tuple[list[int], int | None]:
         """Return the ids of one page, and where the next one begins."""
-        found = find(self.connection, ListRecords(**asked))
+        found = list_records(self.connection, ListRecords(**asked))
         return [json.loads(line)["id"] for line in found.lines], found.next
 
     def pages(self, **asked: Any) -> list[int]:

@@ -14,12 +14,13 @@ import pytest
 import sqlalchemy as sa
 
 from pqkeep_keyservice.audit.log import AuditLog
+from pqkeep_keyservice.keys.changes import CommitOutcome
 from pqkeep_keyservice.keys.keyring import SealedSeed
 from pqkeep_keyservice.keys.sealing import Sealer, place
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.postgresql import LOCK, PostgresqlDatabase
-from pqkeep_keyservice.storage.store import CommitOutcome, KeyStore
+from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import KeyVersion, TenantId

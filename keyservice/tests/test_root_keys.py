@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from pqkeep_keyservice.audit.log import AuditLog
+from pqkeep_keyservice.keys.changes import CommitOutcome, KeyringChange
 from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
 from pqkeep_keyservice.keys.sealing import Sealer, read_root_key, sealing_root_key_id
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.root_keys import RootKeyChanger
-from pqkeep_keyservice.storage.store import CommitOutcome, KeyringChange, KeyStore
+from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.administration import ReloadRootKeys, RootKeys
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
@@ -89,7 +90,7 @@ async def test_everything_is_sealed_again(  # noqa: PLR0917 - fixtures are argum
         tenant=tenant, algorithm=KEM, version=sealed.version, ciphertext=sealed.ciphertext
     )
     assert (await keys.execute(request, attribution)).plaintext == b"text"
-    keyring = await store.load(tenant, KEM)
+    keyring = await store.find_keyring(tenant, KEM)
     alone = KeyMaterial(Sealer({2: read_root_key(new_root_key)}))
     alone.decapsulation_key(tenant, keyring.require_active())
 
@@ -103,12 +104,12 @@ async def test_a_root_key_in_use_cannot_be_left_out(
 ) -> None:
     """Settings without the root key that seals are refused, and change nothing."""
     await store.check(sealer)
-    before = await store.root_keys()
+    before = await store.list_root_key_check_values()
     name(settings, _2=new_root_key)
     with pytest.raises(KeyServiceError) as refused:
         await root_keys.answer(TAKE_UP)
     assert refused.value.kind is ErrorKind.UNAVAILABLE
-    assert await store.root_keys() == before
+    assert await store.list_root_key_check_values() == before
 
 
 async def test_a_root_key_cannot_be_exchanged(

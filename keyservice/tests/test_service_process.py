@@ -471,6 +471,16 @@ def open_database(installation: Installation) -> None:
     database.chmod(0o644)
 
 
+def earlier_database(installation: Installation) -> None:
+    """Put a database there as the last commit before the migrations were squashed left it."""
+    database = installation.folder / "keys.sqlite3"
+    database.touch(0o600)
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
+        connection.execute("INSERT INTO alembic_version VALUES ('0003')")
+        connection.execute("CREATE TABLE root_keys (id INTEGER PRIMARY KEY, check_value BLOB)")
+
+
 MISTAKES: dict[str, tuple[Callable[[Installation], object], str]] = {
     "an unknown setting": (
         lambda at: at.settings.write_text(at.settings.read_text() + "colour = 1\n"),
@@ -482,6 +492,10 @@ MISTAKES: dict[str, tuple[Callable[[Installation], object], str]] = {
     "no settings": (lambda at: at.settings.unlink(), "settings.toml"),
     "an open root key": (lambda at: (at.folder / "root.key").chmod(0o444), "0400"),
     "an open database": (open_database, "0600"),
+    "a database of an earlier version": (
+        earlier_database,
+        "has the schema revision 0003, which this version of pqkeep does not know",
+    ),
 }
 
 

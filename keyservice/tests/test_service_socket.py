@@ -14,13 +14,14 @@ import pytest
 
 from pqkeep_keyservice.audit.service import AuditService
 from pqkeep_keyservice.dispatch import Dispatcher
+from pqkeep_keyservice.keys.changes import KeyringChange
 from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.operations.lifecycle import PAGE
 from pqkeep_keyservice.root_keys import RootKeyChanger
 from pqkeep_keyservice.server import Server
-from pqkeep_keyservice.storage.store import KeyringChange, KeyStore
+from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 from pqkeep_protocol.audit import (
     MAX_PAGE,

@@ -14,12 +14,13 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
+from pqkeep_keyservice.keys.changes import CommitOutcome, KeyringChange
 from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring, SealedSeed
 from pqkeep_keyservice.ledger import schema as ledger
 from pqkeep_keyservice.ledger.records import NewRecord, Row
 from pqkeep_keyservice.storage import schema as keys
 from pqkeep_keyservice.storage.database import Database
-from pqkeep_keyservice.storage.store import CommitOutcome, KeyringChange, KeyStore
+from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.startup.settings import ConfigError
@@ -85,12 +86,12 @@ async def test_a_keyring_of_every_status_comes_back_after_a_restart(
         new = change(keyring)
         assert await put(store, keyring, new) is CommitOutcome.DURABLE
         keyring = new
-    assert await store.load(tenant, KEM) == keyring
+    assert await store.find_keyring(tenant, KEM) == keyring
     await database.close()
     statuses = [entry.info.status for entry in keyring.entries]
     assert statuses == [KeyStatus.ARCHIVED, KeyStatus.RETIRED, KeyStatus.ACTIVE]
     database = await location.open()
-    assert await KeyStore(database).load(tenant, KEM) == keyring
+    assert await KeyStore(database).find_keyring(tenant, KEM) == keyring
     await database.close()
 
 
@@ -99,8 +100,8 @@ async def test_keyrings_do_not_mix(store: KeyStore, tenant: TenantId) -> None:
     mine = Keyring(tenant, KEM)
     await put(store, mine, generated(mine))
     other = TenantId(uuid4())
-    assert await store.load(tenant, SIGNATURE) == Keyring(tenant, SIGNATURE)
-    assert await store.load(other, KEM) == Keyring(other, KEM)
+    assert await store.find_keyring(tenant, SIGNATURE) == Keyring(tenant, SIGNATURE)
+    assert await store.find_keyring(other, KEM) == Keyring(other, KEM)
 
 
 @pytest.mark.parametrize("size", [0, 1], ids=["first key", "rotation"])
@@ -118,7 +119,7 @@ async def test_a_stale_change_writes_nothing(
     assert await put(store, old, new) is CommitOutcome.DURABLE
     (late,) = await store.commit([(row("late"), KeyringChange(old, new))])
     assert late is CommitOutcome.STALE
-    assert await store.load(tenant, KEM) == new
+    assert await store.find_keyring(tenant, KEM) == new
     assert sql("SELECT count(*) FROM audit_records") == [(rows[0][0] + 1,)]
     assert sql("SELECT count(*) FROM audit_records WHERE request_id = 'late'") == [(0,)]
 
@@ -149,7 +150,7 @@ async def test_the_quota_counts_active_keys_of_all_algorithms(
     kem, signature = Keyring(tenant, KEM), Keyring(tenant, SIGNATURE)
     assert await put(store, kem, generated(kem), quota=1) is CommitOutcome.DURABLE
     assert await put(store, signature, generated(signature), quota=1) is CommitOutcome.QUOTA_REACHED
-    assert await store.load(tenant, SIGNATURE) == signature
+    assert await store.find_keyring(tenant, SIGNATURE) == signature
     assert sql("SELECT count(*) FROM audit_records") == [(1,)]
 
     other = Keyring(TenantId(uuid4()), SIGNATURE)
@@ -182,7 +183,7 @@ async def test_a_change_of_a_keyring_that_is_not_there_is_stale(
     absent = Keyring(tenant, KEM)
     forged = Keyring(tenant, KEM, (), revision=7)
     assert await put(store, forged, generated(forged)) is CommitOutcome.STALE
-    assert await store.load(tenant, KEM) == absent
+    assert await store.find_keyring(tenant, KEM) == absent
 
 
 async def test_migrations_make_the_tables_of_the_schema(database: Database) -> None:
@@ -219,13 +220,22 @@ async def test_a_migrated_database_opens_again(location: Location) -> None:
     assert location.sql("SELECT version_num FROM alembic_version") == version
 
 
-async def test_a_schema_from_the_future_is_refused(location: Location) -> None:
-    """A database that a newer version has migrated is not touched, with a clear message."""
+@pytest.mark.parametrize("revision", ["0001", "0002", "0003", "keys_9999"])
+async def test_a_database_of_another_version_is_refused(location: Location, revision: str) -> None:
+    """Whether older or newer, the message says what it has and what to do; nothing is changed."""
     await (await location.open()).close()
-    location.sql("UPDATE alembic_version SET version_num = '9999'")
-    with pytest.raises(ConfigError, match="does not know"):
+    location.sql("UPDATE alembic_version SET version_num = ?", revision)
+    location.sql("DROP TABLE key_usage")
+    with pytest.raises(ConfigError) as refused:
         await location.open()
-    assert location.sql("SELECT version_num FROM alembic_version") == [("9999",)]
+    message = str(refused.value)
+    assert (
+        f"has the schema revision {revision}, which this version of pqkeep does not know" in message
+    )
+    assert "Use the version that created it, or a new database" in message
+    assert location.sql("SELECT version_num FROM alembic_version") == [(revision,)]
+    with pytest.raises((sqlite3.Error, psycopg.Error)):
+        location.sql("SELECT * FROM key_usage")
 
 
 async def test_a_database_is_one_process_s_only(location: Location) -> None:

@@ -7,6 +7,7 @@ from typing import assert_never
 
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.audit.record import operation_record
+from pqkeep_keyservice.keys.changes import CommitOutcome, IdempotencyRecord, KeyringChange
 from pqkeep_keyservice.keys.keyring import Keyring
 from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.ledger.records import NewRecord
@@ -23,8 +24,6 @@ from pqkeep_keyservice.operations import (
 )
 from pqkeep_keyservice.operations.result import OperationResult
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
-from pqkeep_keyservice.storage.idempotency import IdempotencyRecord
-from pqkeep_keyservice.storage.store import CommitOutcome, KeyringChange
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
 from pqkeep_protocol.audit_events import Outcome
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError

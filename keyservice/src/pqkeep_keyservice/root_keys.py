@@ -14,22 +14,24 @@ from pathlib import Path
 from pqkeep_keyservice import config
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.config import Config
+from pqkeep_keyservice.keys.changes import (
+    CommitOutcome,
+    KeyringChange,
+    RootKeyAdded,
+    RootKeysDropped,
+)
 from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer, read_sealer, sealing_root_key_id
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.live.keyring_cache import KeyringCache
 from pqkeep_keyservice.live.resources import Resources
 from pqkeep_keyservice.live.slhdsa_process import Setup
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
-from pqkeep_keyservice.storage.store import (
-    CommitOutcome,
-    KeyringChange,
-    KeyStore,
-    RootKeyAdded,
-    RootKeysDropped,
+from pqkeep_keyservice.storage.root_keys import (
     count_keys_to_reseal,
     list_keyrings_to_reseal,
     require_root_keys,
 )
+from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.administration import ReloadRootKeys, RootKeys
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit_events import KeyServiceEvent, Outcome
@@ -81,7 +83,7 @@ class RootKeyChanger:
             sealer = read_sealer(settings.root_key_files)
             async with self._turn:
                 await self._take_up(sealer, setup_of(settings))
-            in_use = tuple(sorted(await self._store.root_keys()))
+            in_use = tuple(sorted(await self._store.list_root_key_check_values()))
             left = await self._store.query(count_keys_to_reseal, self._sealer.newest)
         except ConfigError as error:
             _LOG.error("the root keys stay as they are: %s", error)
@@ -113,7 +115,7 @@ class RootKeyChanger:
                 self._wanted.set()
 
     async def _take_up(self, sealer: Sealer, setup: Setup) -> None:
-        check_values = await self._store.root_keys()
+        check_values = await self._store.list_root_key_check_values()
         require_root_keys(sealer, check_values)
         if sealer.root_key_ids == self._sealer.root_key_ids:
             return
@@ -125,7 +127,7 @@ class RootKeyChanger:
         self._wanted.set()
 
     async def _is_new(self, sealer: Sealer) -> bool:
-        check_values = await self._store.root_keys()
+        check_values = await self._store.list_root_key_check_values()
         return sealer.newest not in check_values
 
     async def _note(self, sealer: Sealer) -> None:
@@ -137,7 +139,7 @@ class RootKeyChanger:
     async def _reseal_all(self) -> bool:
         """Return whether there is nothing left under an older root key."""
         newest = self._sealer.newest
-        if set(await self._store.root_keys()) == {newest}:
+        if set(await self._store.list_root_key_check_values()) == {newest}:
             return True
         after, damaged = None, 0
         while some := await self._store.query(list_keyrings_to_reseal, newest, after, AT_ONCE):

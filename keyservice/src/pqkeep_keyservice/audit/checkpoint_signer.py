@@ -91,7 +91,7 @@ class CheckpointSigner:
                     f"the audit log is damaged: its {algorithm} keys are not those that were made "
                     "here; see docs/audit.md"
                 ) from None
-        newest = await self._store.query(checkpoints.newest, Algorithm.ML_DSA_65)
+        newest = await self._store.query(checkpoints.find_newest_checkpoint, Algorithm.ML_DSA_65)
         if newest is None:
             return
         text = signed_text(newest.log_id, newest.size, newest.root, newest.at_us)
@@ -148,7 +148,7 @@ class CheckpointSigner:
         async with self._turn:
             entry = await self._key(algorithm)
             log_id, frontier = await self._store.frontier()
-            kept = await self._store.query(checkpoints.newest, algorithm)
+            kept = await self._store.query(checkpoints.find_newest_checkpoint, algorithm)
             if kept is not None and kept.size == frontier.size:
                 return kept
             at_us = time.time_ns() // 1000
@@ -162,7 +162,7 @@ class CheckpointSigner:
                 key_version=entry.info.version,
                 signature=await self._signature(entry, text),
             )
-            await self._store.write(checkpoints.keep, checkpoint)
+            await self._store.write(checkpoints.add_checkpoint, checkpoint)
         return checkpoint
 
     async def _key(self, algorithm: Algorithm) -> KeyEntry:
@@ -183,9 +183,13 @@ class CheckpointSigner:
         return await self._resources.threads.run(private.sign, text, CONTEXT)
 
     async def _is_day_over(self) -> bool:
-        newest = await self._store.query(checkpoints.newest, Algorithm.SLH_DSA_SHA2_128S)
+        newest = await self._store.query(
+            checkpoints.find_newest_checkpoint, Algorithm.SLH_DSA_SHA2_128S
+        )
         since = (
-            await self._store.query(checkpoints.first_record_at) if newest is None else newest.at_us
+            await self._store.query(checkpoints.first_recorded_at)
+            if newest is None
+            else newest.at_us
         )
         return time.time_ns() // 1000 - since > DAY_MICROSECONDS
 

@@ -5,10 +5,10 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pqkeep_keyservice.keys.changes import Change, CommitOutcome, IdempotencyRecord
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
-from pqkeep_keyservice.storage.idempotency import IdempotencyRecord
-from pqkeep_keyservice.storage.store import Change, CommitOutcome, Entry, KeyStore
+from pqkeep_keyservice.storage.store import KeyStore, RecordedChange
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Idempotency
@@ -20,7 +20,7 @@ MAX_BATCH = 1_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiting:
-    entry: Entry
+    entry: RecordedChange
     epoch: int
     durable: asyncio.Future[CommitOutcome]
 

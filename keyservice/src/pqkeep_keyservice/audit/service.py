@@ -8,6 +8,7 @@ from pqkeep_keyservice.audit.checkpoint_signer import ALGORITHMS, CheckpointSign
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.audit.record import event_record
 from pqkeep_keyservice.ledger import checkpoints, search
+from pqkeep_keyservice.ledger.key_usage import find_key_usage
 from pqkeep_keyservice.ledger.tree import DamagedLogError
 from pqkeep_keyservice.live.keyring_cache import KeyringCache
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
@@ -79,15 +80,17 @@ class AuditService:
                 await asyncio.gather(*map(self._log.commit, events))
                 return Recorded()
             case ListRecords():
-                page = await self._store.query(search.find, request)
+                page = await self._store.query(search.list_records, request)
                 return Records(lines=page.lines, next=page.next)
             case ProveRecords():
-                return Proofs(proofs=await self._store.query(search.prove, request))
+                return Proofs(proofs=await self._store.query(search.prove_records, request))
             case ProveConsistency():
                 path = await self._store.query(search.prove_consistency, request)
                 return Consistency(path=path)
             case ListCheckpoints():
-                return Checkpoints(checkpoints=await self._store.query(checkpoints.find, request))
+                return Checkpoints(
+                    checkpoints=await self._store.query(checkpoints.list_checkpoints, request)
+                )
             case SignCheckpoint():
                 return NewCheckpoint(
                     checkpoint=await self._checkpoint_signer.sign(request.algorithm)
@@ -114,6 +117,6 @@ class AuditService:
         keyring = await self._keyrings.get(request.tenant, request.algorithm)
         keyring.entry(request.version)
         uses, last = await self._store.query(
-            checkpoints.uses, request.tenant, request.algorithm, request.version
+            find_key_usage, request.tenant, request.algorithm, request.version
         )
         return Usage(uses=uses, last_used_us=last)

@@ -1,8 +1,8 @@
 """All keys of one tenant for one algorithm, and every rule of their lifecycle.
 
 Every change of a key's status is a method of Keyring, in this file, which does no I/O and no
-cryptography. A Keyring is a value: a method returns the next one, and storage swaps it in where
-the old one still stands.
+cryptography. A Keyring is a value: a method returns the next one, and storage swaps it in if the
+old one is still the current one.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import USABLE, KeyInfo, KeyStatus, KeyVersion, TenantId
 
 SealedSeed = NewType("SealedSeed", bytes)
-"""A private key under the root key; see sealing.py."""
+"""A private key encrypted under a root key; see sealing.py."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +46,22 @@ class Keyring:
 
     @property
     def next_version(self) -> KeyVersion:
-        """The version that a new key will have."""
+        """The version of the next new key."""
         return KeyVersion(len(self.entries) + 1)
 
     def entry(self, version: KeyVersion) -> KeyEntry:
-        """Return a key version, whatever its status."""
-        known = 1 <= version <= len(self.entries)
-        return self.entries[version - 1] if known else _not_found()
+        """Return a key version, whatever its status. Raises KEY_NOT_FOUND."""
+        exists = 1 <= version <= len(self.entries)
+        return self.entries[version - 1] if exists else _not_found()
 
     def require_active(self) -> KeyEntry:
-        """Return the active key, or raise KEY_NOT_FOUND."""
+        """Return the active key. Raises KEY_NOT_FOUND."""
         return self.active or _not_found()
 
     def key_for(self, operation: Operation, version: KeyVersion | None) -> KeyEntry:
         """Return the key for a cryptographic operation; None means the active one.
 
-        A version that may not be used is answered like one that does not exist.
+        Raises KEY_NOT_FOUND, also for a version whose status does not allow the operation.
         """
         entry = self.require_active() if version is None else self.entry(version)
         return entry if entry.info.status in USABLE[operation] else _not_found()
@@ -72,17 +72,17 @@ class Keyring:
             raise KeyServiceError(ErrorKind.KEY_EXISTS)
 
     def with_first(self, new: KeyEntry) -> "Keyring":
-        """Add a key where none is active."""
+        """Add a key where none is active. Raises KEY_EXISTS."""
         self.require_no_active()
         return self._next((*self.entries, new))
 
     def with_rotated(self, new: KeyEntry) -> "Keyring":
-        """Retire the active key and add its successor, in one step."""
+        """Retire the active key and add its successor. Raises KEY_NOT_FOUND."""
         retired = _with_status(self.require_active(), KeyStatus.RETIRED)
         return self._next((*self.entries[:-1], retired, new))
 
     def with_retired(self, version: KeyVersion) -> "Keyring":
-        """Allow no new use of a key. Retiring a retired key changes nothing."""
+        """Retire a key; retiring a retired key changes nothing. Raises KEY_STATUS."""
         entry = self.entry(version)
         if entry.info.status is KeyStatus.ARCHIVED:
             raise KeyServiceError(ErrorKind.KEY_STATUS)
@@ -91,14 +91,14 @@ class Keyring:
         return self._with(_with_status(entry, KeyStatus.RETIRED))
 
     def with_archived(self, version: KeyVersion) -> "Keyring":
-        """Forget a retired key's private half. There is no way back."""
+        """Remove a retired key's private half, irreversibly. Raises KEY_STATUS."""
         entry = self.entry(version)
         if entry.info.status is not KeyStatus.RETIRED:
             raise KeyServiceError(ErrorKind.KEY_STATUS)
         return self._with(replace(_with_status(entry, KeyStatus.ARCHIVED), sealed=None))
 
     def with_resealed(self, sealed: Mapping[KeyVersion, SealedSeed]) -> "Keyring":
-        """Put other sealed forms of the same seeds in the place of some."""
+        """Replace the sealed form of some seeds. The keys stay what they are."""
         return self._next(
             tuple(
                 replace(entry, sealed=sealed[entry.info.version])

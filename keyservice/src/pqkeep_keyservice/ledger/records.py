@@ -1,29 +1,20 @@
-"""The audit log's rows: the text that each is hashed by, and how the tree over them grows.
+"""The audit log's records, and the text that each is hashed by.
 
 A record's text is JSON with its names in alphabetical order and no space (RFC 8785), and its leaf
 in the Merkle tree is the hash of that text.
 """
 
-import os
-import time
-from collections.abc import MutableMapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
-from uuid import UUID
 
 import msgspec
 import sqlalchemy as sa
-from cachetools import LRUCache
 from msgspec import Struct
 
-from pqkeep_keyservice.ledger.merkle import Frontier, Tile, leaf_hash
-from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, AUDIT_TILES
 from pqkeep_protocol.audit_events import RecordedOperation
 from pqkeep_protocol.keys import TenantId
 
-CACHED_TENANTS = 100_000
-_NONCE = 16
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -117,74 +108,6 @@ def iso_timestamp(microseconds: int) -> str:
     return f"{_second(seconds)}.{rest:06}Z"
 
 
-class LogState:
-    """The end of the log: the tree so far, and each tenant's last number."""
-
-    def __init__(self, frontier: Frontier, recorded_at_us: int) -> None:
-        """Go on after what is in the log."""
-        self.frontier = frontier
-        self.recorded_at_us = recorded_at_us
-        self._numbers: MutableMapping[str, int] = LRUCache(CACHED_TENANTS)
-
-    def number(self, connection: sa.Connection, tenant: str) -> int:
-        """Return how many records a tenant has."""
-        known = self._numbers.get(tenant)
-        if known is None:
-            query = sa.select(sa.func.max(AUDIT_RECORDS.c.number)).where(
-                AUDIT_RECORDS.c.tenant_id == tenant
-            )
-            known = self._numbers[tenant] = connection.execute(query).scalar() or 0
-        return known
-
-    def move(self, addition: "PendingAppend") -> None:
-        """Take note of what is durable now."""
-        self.frontier = addition.frontier
-        self.recorded_at_us = addition.recorded_at_us
-        self._numbers.update(addition.numbers)
-
-
-class PendingAppend(NamedTuple):
-    """What a transaction that is not committed yet adds to the log."""
-
-    frontier: Frontier
-    recorded_at_us: int
-    numbers: dict[str, int]
-
-
-def add(
-    connection: sa.Connection, insert: str, tail: LogState, new_records: Sequence[NewRecord]
-) -> PendingAppend:
-    """Write records after the tail, by an INSERT for their columns in order."""
-    # Never before the last record, whatever the machine's clock does.
-    now = max(tail.recorded_at_us, time.time_ns() // 1000)
-    numbers: dict[str, int] = {}
-    rows: list[Row] = []
-    size = tail.frontier.size
-    nonces = memoryview(os.urandom(_NONCE * len(new_records)))
-    for place, new_record in enumerate(new_records):
-        tenant = _text(new_record.tenant)
-        number = (numbers.get(tenant) or tail.number(connection, tenant)) + 1
-        numbers[tenant] = number
-        nonce = bytes(nonces[place * _NONCE : (place + 1) * _NONCE])
-        rows.append(Row(size + place + 1, tenant, number, now, nonce, *new_record[1:]))
-    frontier, tiles = tail.frontier.grown(leaf_hash(record_from_row(row).text()) for row in rows)
-    if rows:  # without any, the driver would take the INSERT for one without parameters
-        connection.exec_driver_sql(insert, rows)
-    insert_tiles(connection, tiles)
-    return PendingAppend(frontier, now, numbers)
-
-
-def insert_tiles(connection: sa.Connection, tiles: Sequence[Tile]) -> None:
-    """Keep new tiles of the tree."""
-    if tiles:
-        connection.execute(sa.insert(AUDIT_TILES), [tile._asdict() for tile in tiles])
-
-
 @lru_cache(maxsize=4)
 def _second(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-
-
-@lru_cache(maxsize=4096)
-def _text(tenant: UUID) -> str:
-    return str(tenant)

@@ -1,4 +1,4 @@
-"""Reading the audit log: a bounded stretch of it at a time."""
+"""Queries of the audit log. Each reads a bounded number of records."""
 
 from typing import NamedTuple
 
@@ -7,44 +7,38 @@ import sqlalchemy as sa
 from pqkeep_keyservice.ledger.merkle import Subtree, consistency_proof, inclusion_proof
 from pqkeep_keyservice.ledger.records import record_from_row
 from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS
-from pqkeep_keyservice.ledger.tree import DamagedLogError, subtrees
+from pqkeep_keyservice.ledger.tree import DamagedLogError, log_size, subtrees
 from pqkeep_protocol.audit import ListRecords, Proof, ProveConsistency, ProveRecords
 from pqkeep_protocol.keys import INSTALLATION, TenantId
 
 MAX_SCANNED = 10_000
-"""Records that one request looks at, at most."""
+"""Records that one request reads, at most."""
 
 
 class Page(NamedTuple):
-    """Records, each as its text, and from where to go on; None at the end."""
+    """Records, each as its text, and the id to continue from; None at the end."""
 
     lines: tuple[bytes, ...]
     next: int | None
 
 
-def size(connection: sa.Connection) -> int:
-    """Return how many records there are."""
-    return connection.execute(sa.select(sa.func.max(AUDIT_RECORDS.c.id))).scalar() or 0
-
-
-def find(connection: sa.Connection, request: ListRecords) -> Page:
-    """Return the records that match, of the next stretch."""
+def list_records(connection: sa.Connection, request: ListRecords) -> Page:
+    """Return the matching ones among the next MAX_SCANNED records."""
     order = AUDIT_RECORDS.c.id.desc() if request.newest_first else AUDIT_RECORDS.c.id
-    stretch = (
-        sa.select(AUDIT_RECORDS).where(*_of(request.tenant)).order_by(order).limit(MAX_SCANNED)
-    )
+    window = sa.select(AUDIT_RECORDS).where(*_of(request.tenant)).order_by(order)
+    window = window.limit(MAX_SCANNED)
     if request.after is not None:
-        stretch = stretch.where(AUDIT_RECORDS.c.id > request.after)
+        window = window.where(AUDIT_RECORDS.c.id > request.after)
     if request.before is not None:
-        stretch = stretch.where(AUDIT_RECORDS.c.id < request.before)
+        window = window.where(AUDIT_RECORDS.c.id < request.before)
     if request.since_us is not None:
         first = _first_at(connection, request.since_us)
-        stretch = stretch.where(AUDIT_RECORDS.c.id >= first)
+        window = window.where(AUDIT_RECORDS.c.id >= first)
     if request.until_us is not None:
         first = _first_at(connection, request.until_us)
-        stretch = stretch.where(AUDIT_RECORDS.c.id < first)
-    scanned = stretch.subquery()
-    wanted = {
+        window = window.where(AUDIT_RECORDS.c.id < first)
+    scanned = window.subquery()
+    filters = {
         "operation": request.operation,
         "algorithm": request.algorithm,
         "key_version": request.key_version,
@@ -52,7 +46,7 @@ def find(connection: sa.Connection, request: ListRecords) -> Page:
     }
     query = (
         sa.select(scanned)
-        .where(*(scanned.c[name] == value for name, value in wanted.items() if value is not None))
+        .where(*(scanned.c[name] == value for name, value in filters.items() if value is not None))
         .order_by(scanned.c.id.desc() if request.newest_first else scanned.c.id)
         .limit(request.limit + 1)
     )
@@ -67,13 +61,13 @@ def find(connection: sa.Connection, request: ListRecords) -> Page:
     return Page(lines, last if count == MAX_SCANNED else None)
 
 
-def prove(connection: sa.Connection, request: ProveRecords) -> tuple[Proof, ...]:
-    """Return records with their proofs. Raises DamagedLogError if the tree is too large.
+def prove_records(connection: sa.Connection, request: ProveRecords) -> tuple[Proof, ...]:
+    """Return records with their inclusion proofs. Raises DamagedLogError if the tree is too large.
 
-    Where a proof needs a record that is gone it is empty, so that an export goes on and whoever
-    verifies it can name what is missing.
+    A proof that needs a missing record is empty, so that an export continues and its verification
+    can name what is missing.
     """
-    if request.size > size(connection):
+    if request.size > log_size(connection):
         raise DamagedLogError
     rows = connection.execute(
         sa.select(AUDIT_RECORDS)
@@ -99,8 +93,8 @@ def _path(index: int, size: int, subtree: Subtree) -> tuple[bytes, ...]:
 
 
 def prove_consistency(connection: sa.Connection, request: ProveConsistency) -> tuple[bytes, ...]:
-    """Return what shows that one tree grew into another. Raises DamagedLogError."""
-    if not request.first <= request.second <= size(connection):
+    """Return the consistency proof between two sizes. Raises DamagedLogError."""
+    if not request.first <= request.second <= log_size(connection):
         raise DamagedLogError
     return tuple(consistency_proof(request.first, request.second, subtrees(connection)))
 
@@ -110,8 +104,8 @@ def _of(tenant: TenantId) -> tuple[sa.ColumnElement[bool], ...]:
 
 
 def _first_at(connection: sa.Connection, microseconds: int) -> int:
-    """Return the id of the first record at a time or later: times never run backwards."""
-    low, high = 1, size(connection) + 1
+    """Return the id of the first record at a time or later: times never decrease."""
+    low, high = 1, log_size(connection) + 1
     while low < high:
         middle = (low + high) // 2
         query = sa.select(AUDIT_RECORDS.c.recorded_at_us).where(AUDIT_RECORDS.c.id == middle)

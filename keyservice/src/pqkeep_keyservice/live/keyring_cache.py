@@ -36,7 +36,7 @@ class KeyringCache:
         known = self._known.get((tenant, algorithm))
         if known is not None:
             return known
-        loaded = await self._store.load(tenant, algorithm)
+        loaded = await self._store.find_keyring(tenant, algorithm)
         return self.put(loaded, epoch)
 
     def put(self, keyring: Keyring, epoch: int) -> Keyring:

@@ -6,12 +6,11 @@ from datetime import UTC, datetime
 from msgspec import structs
 
 from pqkeep_keyservice.crypto.slhdsa import SETS
+from pqkeep_keyservice.keys.changes import IdempotencyRecord, KeyringChange
 from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.live.resources import Resources
 from pqkeep_keyservice.operations.result import OperationResult
-from pqkeep_keyservice.storage.idempotency import IdempotencyRecord
-from pqkeep_keyservice.storage.store import KeyringChange
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion
 from pqkeep_protocol.messages import (

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from pqkeep_keyservice.storage.store import KeyringChange
+from pqkeep_keyservice.keys.changes import KeyringChange
 from pqkeep_protocol.keys import KeyVersion
 from pqkeep_protocol.messages import AnyResult
 

@@ -1,10 +1,10 @@
-"""Changes that were asked for with an Idempotency-Key, for a day."""
+"""Which changes were requested with an Idempotency-Key during the last day."""
 
 import time
-from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from pqkeep_keyservice.keys.changes import IdempotencyRecord
 from pqkeep_keyservice.storage.schema import IDEMPOTENCY_KEYS
 from pqkeep_protocol.keys import KeyVersion, TenantId
 from pqkeep_protocol.messages import Idempotency
@@ -12,32 +12,25 @@ from pqkeep_protocol.messages import Idempotency
 RETENTION_MICROSECONDS = 24 * 3600 * 1_000_000
 
 
-class IdempotencyRecord(NamedTuple):
-    """What an Idempotency-Key was used for: SHA-256 of the request, and the version it made."""
-
-    request: bytes
-    version: KeyVersion
-
-
-def find(
+def find_idempotency_record(
     connection: sa.Connection, tenant: TenantId, idempotency: Idempotency
 ) -> IdempotencyRecord | None:
-    """Return what a key was used for in the last day, if it was."""
+    """Return what a key was used for during the last day, or None."""
     query = sa.select(IDEMPOTENCY_KEYS.c.request, IDEMPOTENCY_KEYS.c.key_version).where(
         IDEMPOTENCY_KEYS.c.tenant_id == tenant,
         IDEMPOTENCY_KEYS.c.key == idempotency.key,
-        IDEMPOTENCY_KEYS.c.made_at_us > _a_day_ago(),
+        IDEMPOTENCY_KEYS.c.made_at_us > _oldest(),
     )
     row = connection.execute(query).one_or_none()
     return None if row is None else IdempotencyRecord(row.request, KeyVersion(row.key_version))
 
 
-def remember(
+def add_idempotency_record(
     connection: sa.Connection, tenant: TenantId, idempotency: Idempotency, version: KeyVersion
 ) -> None:
-    """Keep what a key was used for, and forget what is older than a day."""
+    """Save what a key was used for, and delete what has expired."""
     connection.execute(
-        sa.delete(IDEMPOTENCY_KEYS).where(IDEMPOTENCY_KEYS.c.made_at_us <= _a_day_ago())
+        sa.delete(IDEMPOTENCY_KEYS).where(IDEMPOTENCY_KEYS.c.made_at_us <= _oldest())
     )
     row = {
         "tenant_id": tenant,
@@ -49,7 +42,7 @@ def remember(
     connection.execute(sa.insert(IDEMPOTENCY_KEYS), row)
 
 
-def _a_day_ago() -> int:
+def _oldest() -> int:
     return _now() - RETENTION_MICROSECONDS
 
 

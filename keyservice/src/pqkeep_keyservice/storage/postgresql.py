@@ -17,7 +17,6 @@ from typing import Self
 
 import asyncpg
 import sqlalchemy as sa
-from alembic.util import CommandError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
@@ -228,8 +227,8 @@ class PostgresqlDatabase:
         session = _Session(connection, driver)
         try:
             async with asyncio.timeout(OPEN_SECONDS), connection.begin():
-                await connection.run_sync(_take)
-        except (CommandError, ConfigError, *_FAILURES) as error:
+                await connection.run_sync(_take, self._name)
+        except (ConfigError, *_FAILURES) as error:
             await session.abandon()
             raise self._refusal(error) from None
         except BaseException:
@@ -243,13 +242,8 @@ class PostgresqlDatabase:
     def _refusal(self, error: Exception) -> ConfigError | DatabaseUnavailableError:
         driver = getattr(error, "orig", None)
         cause = error if driver is None else driver.__cause__ or driver
-        if isinstance(cause, _InUseError):
-            return _InUseError(f"the database {self._name} is in use by another key service")
         if isinstance(cause, ConfigError):
-            return ConfigError(f"the database {self._name} {cause}")
-        if isinstance(cause, CommandError):
-            problem = "has a schema that this version of pqkeep does not know"
-            return ConfigError(f"{self._name} {problem}")
+            return cause
         if isinstance(cause, _PERMANENT_ERRORS):
             return ConfigError(f"cannot open the database {self._name}: {cause}")
         return DatabaseUnavailableError(
@@ -283,16 +277,19 @@ class PostgresqlDatabase:
             retry = min(2 * retry, LAST_RETRY_SECONDS)
 
 
-def _take(connection: sa.Connection) -> None:
-    """Check the server, take the lock, migrate. Raises ConfigError and CommandError."""
+def _take(connection: sa.Connection, name: str) -> None:
+    """Check the server, take the lock, migrate. Raises ConfigError."""
     if connection.exec_driver_sql("SHOW fsync").scalar_one() != "on":
-        raise ConfigError("is on a server with fsync off: commits would not survive a power cut")
+        raise ConfigError(
+            f"the database {name} is on a server with fsync off: commits would not survive a "
+            "power cut"
+        )
     if connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == "off":
         connection.exec_driver_sql("SET synchronous_commit = on")
     query = sa.select(sa.func.pg_try_advisory_lock(LOCK))
     if not connection.execute(query).scalar_one():
-        raise _InUseError
-    migrate(connection)
+        raise _InUseError(f"the database {name} is in use by another key service")
+    migrate(connection, name)
 
 
 def _problem(error: BaseException) -> str:

@@ -7,10 +7,10 @@ import os
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import cast
 
 import sqlalchemy as sa
-from alembic.util import CommandError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from pqkeep_keyservice.storage.database import Arguments, DatabaseUnavailableError, T
@@ -66,19 +66,20 @@ class SqliteDatabase:
             hide_parameters=True,
         )
         sa.event.listen(engine, "connect", _on_connect)
-        try:
-            self._connection = engine.connect()
-            self._driver = cast(sqlite3.Connection, self._connection.connection.driver_connection)
-            self._driver.execute("BEGIN IMMEDIATE")
-            migrate(self._connection)  # commits
-        except (CommandError, sa.exc.DatabaseError) as error:
-            engine.dispose()
-            os.close(self._lock)
-            if isinstance(error, CommandError):
-                problem = f"{path} has a schema that this version of pqkeep does not know"
-            else:
-                problem = f"cannot open the database {path}: {error.orig}"
-            raise ConfigError(problem) from None
+        with ExitStack() as on_failure:
+            on_failure.callback(os.close, self._lock)
+            on_failure.callback(engine.dispose)
+            try:
+                self._connection = on_failure.enter_context(engine.connect())
+                self._driver = cast(
+                    sqlite3.Connection, self._connection.connection.driver_connection
+                )
+                self._driver.execute("BEGIN IMMEDIATE")
+                migrate(self._connection, path)
+                self._driver.execute("COMMIT")
+            except sa.exc.DatabaseError as error:
+                raise ConfigError(f"cannot open the database {path}: {error.orig}") from None
+            on_failure.pop_all()
 
     @property
     def dialect(self) -> sa.Dialect:

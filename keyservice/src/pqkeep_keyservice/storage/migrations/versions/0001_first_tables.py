@@ -1,32 +1,66 @@
-"""Records get their places in a tree; checkpoints and usage are kept."""
+"""Root keys, keyrings, keys and idempotency keys; the audit log and what is counted from it."""
 
 import uuid
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0003"
-down_revision = "0002"
-
-NONCE = {"sqlite": "randomblob(16)", "postgresql": "uuid_send(gen_random_uuid())"}
-
-RECORDS = """
-INSERT INTO audit_records
-SELECT
-    row_number() OVER (ORDER BY sequence),
-    tenant_id,
-    row_number() OVER (PARTITION BY tenant_id ORDER BY sequence),
-    max(recorded_at_us) OVER (ORDER BY sequence),
-    {nonce},
-    principal, operation, algorithm, key_version, outcome, request_id, source_address, policy,
-    NULL, NULL
-FROM audit_records_before
-"""
+revision = "keys_0001"
+down_revision = None
 
 
 def upgrade() -> None:
-    """Carry the records over, in their order."""
-    op.rename_table("audit_records", "audit_records_before")
+    """Create all tables."""
+    _create_key_tables()
+    _create_audit_tables()
+
+
+def _create_key_tables() -> None:
+    op.create_table(
+        "root_keys",
+        sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("check_value", sa.LargeBinary, nullable=False),
+    )
+    op.create_table(
+        "keyrings",
+        sa.Column("tenant_id", sa.Uuid, primary_key=True),
+        sa.Column("algorithm", sa.String(32), primary_key=True),
+        sa.Column("revision", sa.Integer, nullable=False),
+        sa.Column("versions", sa.Integer, nullable=False),
+    )
+    op.create_table(
+        "keys",
+        sa.Column("tenant_id", sa.Uuid, primary_key=True),
+        sa.Column("algorithm", sa.String(32), primary_key=True),
+        sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("status", sa.String(16), nullable=False),
+        sa.Column("public_key", sa.LargeBinary, nullable=False),
+        sa.Column("sealed_seed", sa.LargeBinary, nullable=True),
+        sa.Column("created_at_us", sa.BigInteger, nullable=False),
+        sa.ForeignKeyConstraint(
+            ["tenant_id", "algorithm"], ["keyrings.tenant_id", "keyrings.algorithm"]
+        ),
+    )
+    op.create_index(
+        "one_active_key",
+        "keys",
+        ["tenant_id", "algorithm"],
+        unique=True,
+        sqlite_where=sa.text("status = 'active'"),
+        postgresql_where=sa.text("status = 'active'"),
+    )
+    op.create_table(
+        "idempotency_keys",
+        sa.Column("tenant_id", sa.Uuid, primary_key=True),
+        sa.Column("key", sa.LargeBinary(32), primary_key=True),
+        sa.Column("request", sa.LargeBinary(32), nullable=False),
+        sa.Column("key_version", sa.Integer, nullable=False),
+        sa.Column("made_at_us", sa.BigInteger, nullable=False),
+    )
+    op.create_index("ix_idempotency_keys_made_at_us", "idempotency_keys", ["made_at_us"])
+
+
+def _create_audit_tables() -> None:
     op.create_table(
         "audit_records",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
@@ -54,8 +88,6 @@ def upgrade() -> None:
         sqlite_where=sa.text("event_id IS NOT NULL"),
         postgresql_where=sa.text("event_id IS NOT NULL"),
     )
-    op.execute(RECORDS.format(nonce=NONCE[op.get_context().dialect.name]))
-    op.drop_table("audit_records_before")
     op.create_table(
         "audit_tiles",
         sa.Column("level", sa.Integer, primary_key=True, autoincrement=False),

@@ -1,0 +1,61 @@
+"""Changes of what is stored: values that an operation returns and the store commits."""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import NamedTuple
+
+from pqkeep_keyservice.keys.keyring import Keyring
+from pqkeep_protocol.keys import KeyVersion
+from pqkeep_protocol.messages import Idempotency
+
+
+@dataclass(frozen=True, slots=True)
+class KeyringChange:
+    """Replaces a keyring by its next revision."""
+
+    old: Keyring
+    new: Keyring
+    quota: int | None = None
+    """How many active keys the tenant may have afterwards; None: any number."""
+    idempotency: Idempotency | None = None
+    """The Idempotency-Key of the request."""
+
+    @property
+    def destroys_a_seed(self) -> bool:
+        """Whether a sealed seed is deleted, of which no copy may stay."""
+        before_and_after = zip(self.old.entries, self.new.entries, strict=False)
+        return any(before.sealed and after.sealed is None for before, after in before_and_after)
+
+
+@dataclass(frozen=True, slots=True)
+class RootKeyAdded:
+    """A root key that seals from now on."""
+
+    root_key_id: int
+    check_value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RootKeysDropped:
+    """All root keys but the newest are removed. Stale while a seed is sealed under one of them."""
+
+    newest: int
+
+
+Change = KeyringChange | RootKeyAdded | RootKeysDropped
+
+
+class CommitOutcome(Enum):
+    """Whether a change and its record are durable. Otherwise neither was written."""
+
+    DURABLE = auto()
+    STALE = auto()
+    """Another change was committed first, or may have been; or the Idempotency-Key is in use."""
+    QUOTA_REACHED = auto()
+
+
+class IdempotencyRecord(NamedTuple):
+    """What an Idempotency-Key was used for: SHA-256 of the request, and the version it created."""
+
+    request: bytes
+    version: KeyVersion

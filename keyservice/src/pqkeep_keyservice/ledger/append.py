@@ -1,0 +1,116 @@
+"""Appending to the audit log: ids, numbers, times and nonces of new records, and their tree."""
+
+import os
+import time
+from collections.abc import MutableMapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+from uuid import UUID
+
+import sqlalchemy as sa
+from cachetools import LRUCache
+
+from pqkeep_keyservice.ledger.merkle import Frontier, frontier, leaf_hash
+from pqkeep_keyservice.ledger.records import NewRecord, Row, record_from_row
+from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, AUDIT_TILES
+from pqkeep_keyservice.ledger.tree import subtrees
+
+CACHED_TENANTS = 100_000
+_NONCE = 16
+
+
+class PendingAppend(NamedTuple):
+    """What a transaction that is not committed yet adds to the log."""
+
+    frontier: Frontier
+    recorded_at_us: int
+    numbers: dict[str, int]
+
+
+class LogState:
+    """What the next record follows: the tree so far, the last time, each tenant's last number."""
+
+    def __init__(self, frontier: Frontier, recorded_at_us: int) -> None:
+        self.frontier = frontier
+        self.recorded_at_us = recorded_at_us
+        self._numbers: MutableMapping[str, int] = LRUCache(CACHED_TENANTS)
+
+    def last_number(self, connection: sa.Connection, tenant: str) -> int:
+        """Return how many records a tenant has."""
+        number = self._numbers.get(tenant)
+        if number is None:
+            query = sa.select(sa.func.max(AUDIT_RECORDS.c.number)).where(
+                AUDIT_RECORDS.c.tenant_id == tenant
+            )
+            number = self._numbers[tenant] = connection.execute(query).scalar() or 0
+        return number
+
+    def advance(self, appended: PendingAppend) -> None:
+        """Continue after records that have become durable."""
+        self.frontier = appended.frontier
+        self.recorded_at_us = appended.recorded_at_us
+        self._numbers.update(appended.numbers)
+
+
+def load_log_state(connection: sa.Connection) -> LogState:
+    """Return the state of the log in the database. Raises DamagedLogError."""
+    newest = connection.execute(
+        sa.select(AUDIT_RECORDS.c.id, AUDIT_RECORDS.c.recorded_at_us)
+        .order_by(AUDIT_RECORDS.c.id.desc())
+        .limit(1)
+    ).one_or_none()
+    if newest is None:
+        return LogState(Frontier(), 0)
+    return LogState(frontier(newest.id, subtrees(connection)), newest.recorded_at_us)
+
+
+def insert_statement(dialect: sa.Dialect) -> str:
+    """Return the INSERT of a Row, compiled once."""
+    return str(sa.insert(AUDIT_RECORDS).compile(dialect=dialect, column_keys=Row._fields))
+
+
+def append_records(
+    connection: sa.Connection, insert: str, log_state: LogState, records: Sequence[NewRecord]
+) -> PendingAppend:
+    """Insert records, but for events that are in the log already, and their tiles."""
+    records = _without_recorded_events(connection, records)
+    # Never before the last record's time, whatever the machine's clock does.
+    now = max(log_state.recorded_at_us, time.time_ns() // 1000)
+    numbers: dict[str, int] = {}
+    rows: list[Row] = []
+    size = log_state.frontier.size
+    nonces = memoryview(os.urandom(_NONCE * len(records)))
+    for place, record in enumerate(records):
+        tenant = _tenant_text(record.tenant)
+        number = (numbers.get(tenant) or log_state.last_number(connection, tenant)) + 1
+        numbers[tenant] = number
+        nonce = bytes(nonces[place * _NONCE : (place + 1) * _NONCE])
+        rows.append(Row(size + place + 1, tenant, number, now, nonce, *record[1:]))
+    leaves = (leaf_hash(record_from_row(row).text()) for row in rows)
+    new_frontier, tiles = log_state.frontier.grown(leaves)
+    if rows:  # with no rows the driver would take the INSERT for one without parameters
+        connection.exec_driver_sql(insert, rows)
+    if tiles:
+        connection.execute(sa.insert(AUDIT_TILES), [tile._asdict() for tile in tiles])
+    return PendingAppend(new_frontier, now, numbers)
+
+
+def _without_recorded_events(
+    connection: sa.Connection, records: Sequence[NewRecord]
+) -> Sequence[NewRecord]:
+    event_ids = {record.event_id for record in records if record.event_id is not None}
+    if not event_ids:
+        return records
+    query = sa.select(AUDIT_RECORDS.c.event_id).where(AUDIT_RECORDS.c.event_id.in_(event_ids))
+    recorded = set(connection.execute(query).scalars())
+    new: list[NewRecord] = []
+    for record in records:
+        if record.event_id is None or record.event_id not in recorded:
+            new.append(record)
+            recorded.add(record.event_id)
+    return new
+
+
+@lru_cache(maxsize=4096)
+def _tenant_text(tenant: UUID) -> str:
+    return str(tenant)
