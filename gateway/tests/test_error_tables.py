@@ -4,7 +4,9 @@ import re
 
 import pytest
 
-from pqkeep_gateway.http.errors import MALFORMED, ApiError, Code, error_for
+from pqkeep_gateway.api.errors import KEY_FIELDS, error_for
+from pqkeep_gateway.http.errors import ApiError, Code
+from pqkeep_gateway.http.field import Problem
 from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.errors import ErrorKind
 
@@ -37,9 +39,13 @@ def test_every_refusal_of_every_operation_has_an_answer(
 
 
 @pytest.mark.parametrize("operation", Operation)
-def test_every_operation_has_a_code_for_a_malformed_field(operation: Operation) -> None:
-    """A bad field is 400 in every operation."""
-    assert MALFORMED[operation].status == 400
+@pytest.mark.parametrize("problem", Problem)
+def test_every_operation_has_a_code_for_every_problem_of_a_field(
+    operation: Operation, problem: Problem
+) -> None:
+    """A bad field is 400 in every operation; one that names what cannot exist is 404."""
+    status = 404 if problem is Problem.NOT_FOUND else 400
+    assert KEY_FIELDS[operation].code("any", problem).status == status
 
 
 @pytest.mark.parametrize(

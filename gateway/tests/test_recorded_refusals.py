@@ -2,7 +2,8 @@
 
 import pytest
 
-from pqkeep_gateway.http.about import About, Caller
+from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.api.errors import BAD_REQUEST_FIELDS
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Response
 from pqkeep_gateway.http.errors import Code
 from pqkeep_protocol.algorithms import Operation
@@ -14,8 +15,16 @@ async def _handler(_: ApiCall) -> Response:
 
 
 def _endpoint(name: str, recorded_as: GatewayOperation | None = None) -> Endpoint:
-    about = About(name=name, caller=Caller.PERSON, example=None)
-    return Endpoint("GET", "/path", _handler, recorded_as=recorded_as, about=about)
+    return Endpoint(
+        method="GET",
+        path="/path",
+        name=name,
+        handler=_handler,
+        permission=Permission.VIEW_TENANT,
+        example=None,
+        field_codes=BAD_REQUEST_FIELDS,
+        recorded_as=recorded_as,
+    )
 
 
 def test_a_refusal_is_recorded_under_the_name_of_its_row() -> None:

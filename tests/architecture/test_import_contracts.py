@@ -75,6 +75,14 @@ VIOLATIONS = {
         "gateway/src/pqkeep_gateway/access/policy.py",
         "import pqkeep_gateway.tenancy.tenants",
     ),
+    "Gateway http layers": (
+        "gateway/src/pqkeep_gateway/http/field.py",
+        "import pqkeep_gateway.http.pipeline",
+    ),
+    "Gateway api layers": (
+        "gateway/src/pqkeep_gateway/api/kem.py",
+        "import pqkeep_gateway.api.signature",
+    ),
     "Server layers": (
         "server/src/pqkeep_server/supervise.py",
         "import pqkeep_server.dev",

@@ -21,7 +21,7 @@ Refused = Callable[[httpx2.Response], tuple[int, str, str | None]]
 SHOWN = {"key_last4", "version", "status", "created_at"}
 TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 UNAUTHORIZED = (401, "ERR_AUTH_001", None)
-NO_TENANT = (404, "ERR_NOT_FOUND_001", None)
+NO_TENANT = (404, "ERR_NOT_FOUND_001", "tenant_id")
 NO_VERSION = (404, "ERR_NOT_FOUND_001", "version")
 CONFLICT = (409, "ERR_CONFLICT_001", None)
 ENDPOINTS = [
@@ -31,7 +31,6 @@ ENDPOINTS = [
     ("POST", "/api-keys/rotate"),
     ("DELETE", "/api-keys/1"),
     ("DELETE", "/api-keys/x"),
-    ("PATCH", ""),
 ]
 SECONDS = 60.0
 
@@ -136,11 +135,15 @@ def test_rotate_replaces_the_calling_key(
 
 
 def test_rotate_takes_no_body(new_tenant: Callable[..., Caller]) -> None:
-    """No body is needed to rotate; one that is sent is not read."""
-    for content in (None, b"not JSON"):
+    """No body is needed to rotate; an API key that names another one to replace is refused."""
+    for content in (None, b"{}"):
         tenant = new_tenant("free")
         answer = tenant.ask("POST", _path(tenant, "/rotate"), content=content)
         assert answer.status_code == 200
+    refusal = new_tenant("free")
+    path = _path(refusal, "/rotate")
+    assert refusal.refusal(path, {"key_id": "1"}) == (400, "ERR_INVALID_001", "key_id")
+    assert refusal.refusal(path, {"overlap": 1}) == (400, "ERR_INVALID_001", "overlap")
 
 
 def test_a_key_in_its_overlap_rotates_nothing(
@@ -334,20 +337,21 @@ def test_a_tenant_that_is_not_mine_does_not_exist(
 ) -> None:
     """Another's tenant, nobody's and no UUID are the same 404 at every endpoint; nothing changes."""
     another = new_tenant("free")
-    body: dict[str, object] | None = {"status": "suspended"} if method == "PATCH" else None
     answers = []
     for tenant_id in (another.tenant_id, str(uuid.uuid4()), "x"):
-        answer = demo.ask(method, f"/tenants/{tenant_id}{end}", body)
+        answer = demo.ask(method, f"/tenants/{tenant_id}{end}")
         assert refused(answer) == NO_TENANT
         answers.append(answer.json()["error"])
         if tenant_id != another.tenant_id:
-            answer = operator.ask(method, f"/tenants/{tenant_id}{end}", body)
+            answer = operator.ask(method, f"/tenants/{tenant_id}{end}")
             assert refused(answer) == NO_TENANT
+            change = operator.ask("PATCH", f"/tenants/{tenant_id}", {"status": "suspended"})
+            assert refused(change) == NO_TENANT
     assert answers == 3 * answers[:1]
     assert _statuses(another) == [(1, "active")]
 
 
-@pytest.mark.parametrize(("method", "end"), [*ENDPOINTS, ("GET", None)])
+@pytest.mark.parametrize(("method", "end"), [*ENDPOINTS, ("PATCH", ""), ("GET", None)])
 def test_without_a_credential_that_we_know(
     demo: Caller, anonymous: Caller, refused: Refused, method: str, end: str | None
 ) -> None:

@@ -387,7 +387,7 @@ def test_refusals_are_recorded(
     newest = records(operator, order="desc")[0]["id"]
     marked = {"headers": {"X-Request-ID": f"marked-{tenant.tenant_id}"}}
     tenant.ask("POST", "/kem/encrypt", {"plaintext": "QUJD", "algorithm": "X-Wing"}, **marked)
-    tenant.ask("POST", "/kem/wrap", {"key": "QUJD", "algorithm": "X-Wing"}, **marked)
+    tenant.ask("POST", "/kem/wrap", {"symmetric_key": "QUJD", "algorithm": "X-Wing"}, **marked)
     tenant.ask("POST", "/kms/keys/archive", {**KYBER, "key_version": 1}, **marked)
     tenant.ask("PATCH", f"/tenants/{tenant.tenant_id}", {"plan": "free"}, **marked)
     tenant.ask("POST", "/audit/checkpoints", {}, **marked)

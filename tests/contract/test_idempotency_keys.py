@@ -83,7 +83,10 @@ def test_another_request_with_the_key_is_a_conflict(
     assert change.ask(key).is_success
     before = state(operator, tenant)
     if change.body:
-        answer = change.ask(key, {**change.body, "name": "another", "algorithm": "Dilithium3"})
+        another = {"name": "another", "algorithm": "Dilithium3"}
+        answer = change.ask(
+            key, change.body | {each: another[each] for each in change.body & another.keys()}
+        )
     else:  # and the path is all there is
         change.path = change.path.removesuffix("/rotate") + "/rotate" * (
             "rotate" not in change.path

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
+from tests.contract.rows import api_rows
 from tests.fixtures.caller import Caller
 from tests.fixtures.installation import Installation
 
-import pqkeep_gateway.http
+from pqkeep_gateway.access.callers import GRANTS, Credential, Permission
+from pqkeep_gateway.http.endpoint import Endpoint
 
 COLUMNS = (
     "own",  # an active API key of the tenant whose things are asked for
@@ -25,103 +26,67 @@ COLUMNS = (
     "suspended",  # the tenant's own, while it is suspended
     "operator",  # the operator's credential
 )
-MATRIX: dict[str, tuple[int, ...]] = {
-    #                          own  none malf revo over aftr othr susp oper
-    "POST /kem/encrypt": (200, 401, 401, 401, 200, 401, 404, 403, 403),
-    "POST /kem/decrypt": (200, 401, 401, 401, 200, 401, 404, 403, 403),
-    "POST /kem/encapsulate": (200, 401, 401, 401, 200, 401, 404, 403, 403),
-    "POST /kem/decapsulate": (200, 401, 401, 401, 200, 401, 404, 403, 403),
-    "POST /kem/key/wrap": (200, 401, 401, 401, 200, 401, 404, 403, 403),
-    "POST /kem/key/unwrap": (200, 401, 401, 401, 200, 401, 404, 403, 403),
-    "POST /kem/wrap": (200, 401, 401, 401, 200, 401, 404, 403, 403),
-    "POST /kem/unwrap": (200, 401, 401, 401, 200, 401, 404, 403, 403),
-    "POST /signature/sign": (200, 401, 401, 401, 200, 401, 404, 403, 403),
-    "POST /signature/verify": (200, 401, 401, 401, 200, 401, 404, 403, 403),
-    "POST /signature/sign-hash": (200, 401, 401, 401, 200, 401, 404, 403, 403),
-    "POST /signature/verify-hash": (200, 401, 401, 401, 200, 401, 404, 403, 403),
-    "POST /kms/keys/generate": (201, 401, 401, 401, 201, 401, 201, 403, 403),  # other: its own
-    "POST /kms/keys/rotate": (201, 401, 401, 401, 201, 401, 404, 403, 403),
-    "POST /kms/keys/retire": (200, 401, 401, 401, 200, 401, 404, 403, 403),
-    "POST /kms/keys/archive": (403, 401, 401, 401, 403, 401, 403, 403, 403),  # never over the API
-    "GET /kms/keys": (200, 401, 401, 401, 200, 401, 200, 403, 403),  # other: its own
-    "GET /kms/keys/active": (200, 401, 401, 401, 200, 401, 404, 403, 403),
-    "GET /kms/keys/{key_version}": (200, 401, 401, 401, 200, 401, 404, 403, 403),
-    "GET /kms/keys/{key_version}/usage": (200, 401, 401, 401, 200, 401, 404, 403, 403),
-    "GET /audit/records": (200, 401, 401, 401, 200, 401, 200, 403, 200),  # other: its own
-    "GET /audit/records/{id}/proof": (200, 401, 401, 401, 200, 401, 404, 403, 200),
-    "GET /audit/checkpoints": (200, 401, 401, 401, 200, 401, 200, 403, 200),
-    "POST /audit/checkpoints": (403, 401, 401, 401, 403, 401, 403, 403, 201),
-    "GET /audit/consistency": (200, 401, 401, 401, 200, 401, 200, 403, 200),
-    "GET /audit/keys": (200, 401, 401, 401, 200, 401, 200, 403, 200),
-    "GET /audit/export": (200, 401, 401, 401, 200, 401, 200, 403, 200),  # other: its own
-    "POST /tenants": (403, 201, 401, 401, 403, 401, 403, 403, 201),  # none: sign-up is open here
-    "GET /tenants": (200, 401, 401, 401, 200, 401, 200, 403, 200),  # other: its own
-    "GET /tenants/{tenant_id}": (200, 401, 401, 401, 200, 401, 404, 403, 200),
-    "PATCH /tenants/{tenant_id}": (403, 401, 401, 401, 403, 401, 404, 403, 200),
-    "POST /tenants/{tenant_id}/invitations": (403, 401, 401, 401, 403, 401, 404, 403, 201),
-    "POST /tenants/{tenant_id}/api-keys": (201, 401, 401, 401, 201, 401, 404, 403, 201),
-    "GET /tenants/{tenant_id}/api-keys": (200, 401, 401, 401, 200, 401, 404, 403, 200),
-    "POST /tenants/{tenant_id}/api-keys/rotate": (200, 401, 401, 401, 409, 401, 404, 403, 200),
-    "DELETE /tenants/{tenant_id}/api-keys/{version}": (
-        *(200, 401, 401, 401, 200, 401, 404, 403, 200),
+OWN_OF_ANOTHER: Mapping[str, int] = {
+    **dict.fromkeys(
+        (
+            "GET /kms/keys",
+            "GET /audit/records",
+            "GET /audit/checkpoints",
+            "GET /audit/consistency",
+            "GET /audit/keys",
+            "GET /audit/export",
+            "GET /tenants",
+            "GET /billing/subscription",
+            "GET /billing/plans",
+        ),
+        200,
     ),
+    "POST /kms/keys/generate": 201,
 }
-MATRIX |= {
-    #                          own  none malf revo over aftr othr susp oper
-    "GET /team/members": (403, 401, 401, 401, 403, 401, 403, 403, 200),
-    "PATCH /team/members/{id}": (403, 401, 401, 401, 403, 401, 403, 403, 404),  # nobody's
-    "DELETE /team/members/{id}": (403, 401, 401, 401, 403, 401, 403, 403, 404),
-    "GET /team/invitations": (403, 401, 401, 401, 403, 401, 403, 403, 200),
-    "DELETE /team/invitations/{id}": (403, 401, 401, 401, 403, 401, 403, 403, 404),
-}
-"""Of teams, which are people's and the operator's: see test_team.py."""
-MATRIX["GET /billing/plans"] = (200, 200, 401, 401, 200, 401, 200, 403, 200)  # open to anyone
-MATRIX["GET /billing/subscription"] = (200, 401, 401, 401, 200, 401, 200, 403, 403)  # its own
-PEOPLES = (403, 401, 401, 401, 403, 401, 403, 403, 403)
-"""Of what only somebody who has signed in may do: see test_roles.py."""
-MATRIX |= dict.fromkeys(
-    (
-        "POST /auth/logout",
-        "GET /auth/me",
-        "PATCH /auth/me",
-        "GET /auth/sessions",
-        "DELETE /auth/sessions/{id}",
-        "POST /auth/change-password",
-        "POST /auth/mfa/enroll",
-        "POST /auth/mfa/confirm",
-        "POST /auth/mfa/disable",
-        "POST /auth/step-up",
-        "PATCH /auth/organization",
-        "GET /billing/invoices",
-        "POST /billing/subscriptions/checkout",
-        "POST /billing/subscriptions/cancel",
-    ),
-    PEOPLES,
+"""What another tenant's API key is answered where it asks for its own things; of the rest, 404."""
+ALREADY_ROTATED = "POST /tenants/{tenant_id}/api-keys/rotate"
+"""With an API key in its overlap this is 409."""
+OF_NOBODY = frozenset(
+    {"PATCH /team/members/{id}", "DELETE /team/members/{id}", "DELETE /team/invitations/{id}"}
 )
+"""Where the path names nobody, the operator is answered 404: see test_team.py for the rest."""
+
+
+_UNKNOWN = ("malformed", "revoked", "after")
+_SHOWN: Mapping[str, Credential] = {"none": Credential.NONE, "operator": Credential.OPERATOR}
+"""The columns of the access table; the rest are API keys."""
+
+
+def expected(row: Endpoint, credential: str) -> int:
+    """Return the status that the access table leads to."""
+    operation = f"{row.method} {row.path}"
+    if credential in _UNKNOWN:
+        return 401
+    is_granted = _SHOWN.get(credential, Credential.API_KEY) in GRANTS[row.permission]
+    if credential == "suspended" or not is_granted:
+        return 401 if credential == "none" else 403
+    exceptions = {
+        "other": OWN_OF_ANOTHER.get(operation, 404),
+        "operator": 404 if operation in OF_NOBODY else row.status,
+        "overlap": 409 if operation == ALREADY_ROTATED else row.status,
+    }
+    return exceptions.get(credential, row.status)
+
+
 CELLS = [
-    pytest.param(operation, credential, status, id=f"{operation}-{credential}")
-    for operation, row in MATRIX.items()
-    for credential, status in zip(COLUMNS, row, strict=True)
+    pytest.param(
+        f"{row.method} {row.path}",
+        credential,
+        expected(row, credential),
+        id=f"{row.method} {row.path}-{credential}",
+    )
+    for row in api_rows()
+    if not (row.permission is Permission.PUBLIC and row.takes_body)
+    for credential in COLUMNS
 ]
+"""Public operations with a body take a credential of their own: see test_people.py, test_stripe.py."""
 MAY_CHANGE = ("own", "overlap", "operator")
 CODES = {401: "ERR_AUTH_001", 404: "ERR_NOT_FOUND_001", 409: "ERR_CONFLICT_001"}
-NOBODYS = {
-    "GET /healthz",
-    "POST /auth/register",
-    "POST /auth/confirm-registration",
-    "POST /auth/forgot-password",
-    "POST /auth/reset-password",
-    "POST /auth/mfa/email",
-    "POST /auth/login",
-    "POST /auth/accept-invitation",
-    "POST /auth/refresh",
-    "POST /auth/mfa/verify",
-    "POST /billing/webhooks/stripe",
-}
-"""What needs no credential: it is asked for one of its own, or for a signature.
-
-See test_people.py and test_stripe.py.
-"""
 
 KYBER = {"algorithm": "Kyber768"}
 HASH = {"hash": "QUJD" * 10 + "QUI=", "hash_algorithm": "SHA-256"}
@@ -156,12 +121,6 @@ BODIES: Mapping[str, Callable[[Caller], dict[str, Any]]] = {
     "/kms/keys/retire": lambda _: {**KYBER, "key_version": 1},
     "/kms/keys/archive": lambda _: {**KYBER, "key_version": 1},
     "/audit/checkpoints": lambda _: {},
-    "/auth/me": lambda _: {},
-    "/auth/change-password": lambda _: {},
-    "/auth/mfa/confirm": lambda _: {},
-    "/auth/mfa/disable": lambda _: {},
-    "/auth/step-up": lambda _: {},
-    "/auth/organization": lambda _: {},
     "/billing/subscriptions/checkout": lambda _: {"tier": "starter"},
     "/tenants/{tenant_id}/invitations": lambda _: {
         "email": f"{uuid.uuid4()}@example.com",
@@ -184,15 +143,17 @@ QUERIES: Mapping[str, Callable[[Caller], dict[str, Any]]] = {
 }
 
 
-def test_the_matrix_has_every_operation() -> None:
-    """Every endpoint that the gateway's source names is in the matrix, and no other."""
-    folder = Path(next(iter(pqkeep_gateway.http.__path__)))
-    row = re.compile(r'\b(?:Endpoint|KeyOperation)\(\s*"([A-Z]+)",\s*"(/[^"]*)"')
-    other_path = re.compile(r'\breplace\(_\w+, path="(/[^"]*)"')  # of a row that is a POST
-    texts = [file.read_text() for file in folder.glob("*.py")]
-    found = {f"{method} {path}" for text in texts for method, path in row.findall(text)}
-    found |= {f"POST {path}" for text in texts for path in other_path.findall(text)}
-    assert found - NOBODYS == MATRIX.keys()
+def test_the_matrix_has_every_operation(installation: Installation) -> None:
+    """Every operation that an installation serves has a row here, with its own permission."""
+    with httpx2.Client(base_url=installation.base_url, trust_env=False) as client:
+        paths = client.get("/api/v1/openapi.json").json()["paths"]
+    served = {
+        f"{method.upper()} {path.removeprefix('/api/v1')}": each["x-permission"]
+        for path, methods in paths.items()
+        for method, each in methods.items()
+    }
+    del served["GET /healthz"]
+    assert served == {f"{row.method} {row.path}": row.permission for row in api_rows()}
 
 
 @pytest.fixture(scope="module")
@@ -271,7 +232,7 @@ def _state(where: Installation, owner: Caller) -> list[dict[str, Any]]:
 def test_the_matrix(
     owner: Owner, other: Caller, operation: str, credential: str, status: int
 ) -> None:
-    """The status is the matrix's; who is not the tenant or its operator changes and learns nothing."""
+    """The status is the access table's; who is not the tenant or its operator changes and learns nothing."""
     where, tenant = owner
     method, path = operation.split(" ")
     made = BODIES.get(path.replace("/key/", "/"))
@@ -294,7 +255,7 @@ def test_the_matrix(
     assert answer.status_code == status
     if not answer.is_success:
         code = answer.json()["error"]["error_code"]
-        archive = path.endswith("/archive") and credential in ("own", "overlap", "other")
+        archive = path.endswith("/archive") and credential in (*MAY_CHANGE, "other")
         assert code == CODES.get(status, "ERR_KMS_020" if archive else "ERR_FORBIDDEN_001")
     if credential not in MAY_CHANGE:
         assert tenant.tenant_id not in answer.text

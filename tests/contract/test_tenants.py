@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 TENANT_FIELDS = {"id", "name", "plan", "status", "created_at", "updated_at"}
 API_KEY_FIELDS = {"api_key", "key_last4", "version", "status", "created_at"}
 TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
-NOT_FOUND = (404, "ERR_NOT_FOUND_001", None)
+NOT_FOUND = (404, "ERR_NOT_FOUND_001", "tenant_id")
 FORBIDDEN = (403, "ERR_FORBIDDEN_001", None)
 
 
@@ -102,7 +102,7 @@ def test_what_is_no_name(operator: Caller, body: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(
-    "plan", ["gold", "", "FREE", "Growth", "pro", None, 1, True, ["free"], {"free": 1}]
+    "plan", ["gold", "", "FREE", "Growth", "pro", 1, True, ["free"], {"free": 1}]
 )
 def test_what_is_no_plan(operator: Caller, name: str, plan: object) -> None:
     """A plan that does not exist is 400 ERR_INVALID_001, field plan, and no tenant is made."""
@@ -185,11 +185,13 @@ def test_api_keys_are_made_by_the_tenant_and_by_the_operator(
 
 
 def test_creating_an_api_key_takes_no_body(new_tenant: Callable[..., Caller]) -> None:
-    """No body is needed; one that is sent is not read."""
+    """No body is needed; one that asks for something is refused, since it would be ignored."""
     tenant = new_tenant("starter")
     path = f"/tenants/{tenant.tenant_id}/api-keys"
     assert tenant.ask("POST", path).status_code == 201
-    assert tenant.ask("POST", path, content=b"not JSON").status_code == 201
+    assert tenant.ask("POST", path, {}).status_code == 201
+    assert tenant.ask("POST", path, content=b"not JSON").status_code == 400
+    assert tenant.refusal(path, {"scopes": ["kem"]}) == (400, "ERR_INVALID_001", "scopes")
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,9 @@ from pqkeep.audit import verify
 from pqkeep_gateway.access.principals import OperatorPrincipal
 from pqkeep_gateway.api import audit
 from pqkeep_gateway.http.endpoint import ApiCall, JsonLines
-from pqkeep_gateway.http.errors import ApiError
 from pqkeep_gateway.key_client import KeyClient
+from pqkeep_protocol.errors import KeyServiceError
+from pqkeep_protocol.messages import Attribution
 from pqkeep_server.initialise import Layout
 
 START_SECONDS = 60.0
@@ -254,11 +255,11 @@ async def export(data: Path, file: Path) -> None:
         await asyncio.sleep(0.02)
     (endpoint,) = (each for each in audit.endpoints(keys) if each.path == "/audit/export")
     call = ApiCall(
-        principal=OperatorPrincipal(), request_id="", source_address="", path={}, query={}, body={}
+        principal=OperatorPrincipal(), attribution=Attribution("", "operator", ""), values={}
     )
     lines = await endpoint.handler(call)
     assert isinstance(lines, JsonLines)
-    with file.open("wb") as exported, suppress(ApiError):  # the connection is cut then
+    with file.open("wb") as exported, suppress(KeyServiceError):  # the connection is cut then
         async for chunk in lines.chunks:
             exported.write(chunk)
     connected.cancel()

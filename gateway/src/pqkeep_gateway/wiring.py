@@ -21,7 +21,6 @@ from pqkeep_gateway.api import (
     audit,
     billing,
     health,
-    invitations,
     kem,
     key_operation,
     keys,
@@ -33,6 +32,7 @@ from pqkeep_gateway.api import (
     team,
     tenants,
 )
+from pqkeep_gateway.api.errors import answer_to
 from pqkeep_gateway.api.key_operation import KeyAccess
 from pqkeep_gateway.audit_events import AuditDelivery
 from pqkeep_gateway.config import Config, StripeSettings
@@ -41,7 +41,7 @@ from pqkeep_gateway.delivery.mailbox import Mailbox
 from pqkeep_gateway.http.app import create_app
 from pqkeep_gateway.http.cookies import Cookies
 from pqkeep_gateway.http.endpoint import Endpoint
-from pqkeep_gateway.http.static_document import FixedDocument
+from pqkeep_gateway.http.pipeline import Pipeline
 from pqkeep_gateway.key_client import KeyClient
 from pqkeep_gateway.mail.mail_delivery import MailDelivery, Mailer
 from pqkeep_gateway.payments.stripe_billing import StripeBilling
@@ -55,8 +55,7 @@ from pqkeep_gateway.people.sessions import Sessions
 from pqkeep_gateway.people.sign_in import SignIn
 from pqkeep_gateway.people.step_up import StepUp
 from pqkeep_gateway.people.team import TeamMembers
-from pqkeep_gateway.reference import page as reference
-from pqkeep_gateway.reference.documents import WHOLE, descriptions, served
+from pqkeep_gateway.reference.documents import documents
 from pqkeep_gateway.storage.billing import SqlBilling
 from pqkeep_gateway.storage.database import open_database
 from pqkeep_gateway.storage.outbox import SqlOutbox
@@ -102,7 +101,7 @@ async def assemble(config: Config, here: str) -> Gateway:
     terms = plans.read(config.plans_file)
     policy = cedar.build(terms, config.policy_directory)
     clock = steady_clock()
-    rate_limiter = _windows(config, clock)
+    rate_limiter = _rate_limiter(config, clock)
     account = None if config.stripe is None else _stripe_account(config.stripe)
     engine = await open_database(config.database.location, config.database_password_file)
 
@@ -146,36 +145,28 @@ async def assemble(config: Config, here: str) -> Gateway:
     mail_delivery = MailDelivery(
         SqlOutgoingMail(engine), mailer, pepper, config.portal_url or here, clock
     )
+    members = TeamMembers(SqlTeam(engine), audit_delivery, clock)
     cookies = Cookies(config.cookies == "secure", config.portal_url)
     open_signup = config.signup == "open"
     api = (
         *(key_operation.endpoint(row, access) for row in kem.OPERATIONS),
         *(key_operation.endpoint(row, access) for row in signature.OPERATIONS),
         *keys.endpoints(access, terms),
-        *tenants.endpoints(all_tenants, rate_limiter, open_signup=open_signup),
+        *tenants.endpoints(all_tenants, open_signup=open_signup),
         *api_keys.endpoints(all_tenants, all_api_keys),
         *audit.endpoints(key_client),
         *sign_in.endpoints(signing_in, sessions, people, codes, cookies, sends_mail=sends_mail),
         *registration.endpoints(
-            signing_up, cookies, rate_limiter, open_signup=open_signup, sends_mail=sends_mail
+            signing_up, cookies, open_signup=open_signup, sends_mail=sends_mail
         ),
         *password_resets.endpoints(resets, sends_mail=sends_mail),
         *second_factors.endpoints(
             signing_in, factors, codes, step_up, all_tenants, cookies, sends_mail=sends_mail
         ),
-        *invitations.endpoints(all_tenants, signing_in),
-        *team.endpoints(TeamMembers(SqlTeam(engine), audit_delivery, clock), all_tenants, cookies),
+        *team.endpoints(members, signing_in, all_tenants, cookies),
         *sales,
     )
     outside = (health.endpoint(key_client.is_reachable),)
-
-    described = descriptions(api, outside)
-    page, style = reference.page(described[WHOLE]), reference.style()
-    documents = {
-        **served(described),
-        "/docs": FixedDocument(page, "text/html; charset=utf-8", reference.HEADERS),
-        reference.STYLE_PATH: FixedDocument(style, "text/css; charset=utf-8", reference.HEADERS),
-    }
 
     async def close() -> None:
         passwords.close()
@@ -184,7 +175,8 @@ async def assemble(config: Config, here: str) -> Gateway:
         await rate_limiter.close()
         await engine.dispose()
 
-    app = create_app(api, outside, documents, admission, audit_delivery, cookies, step_up)
+    pipeline = Pipeline(admission, rate_limiter, cookies, step_up, audit_delivery, answer_to)
+    app = create_app(api, outside, documents(api, outside), pipeline)
     return Gateway(app, key_client, audit_delivery, built_in, mail_delivery, close)
 
 
@@ -196,7 +188,7 @@ def _mailer(config: Config) -> Mailer:
     return SmtpMailer(config.smtp)
 
 
-def _windows(config: Config, clock: Clock) -> RateLimiter:
+def _rate_limiter(config: Config, clock: Clock) -> RateLimiter:
     if config.redis_url is None:
         return MemoryRateLimiter(clock)
     from pqkeep_gateway.storage.redis_rate_limiter import RedisRateLimiter  # noqa: PLC0415 - slow; most need none

@@ -29,6 +29,11 @@ class Tier(StrEnum):
 WITH_REQUIRED_MFA = frozenset({Plan.PROFESSIONAL, Plan.ENTERPRISE, Plan.ENTERPRISE_PLUS})
 """Plans on which a tenant can require a second factor of its people."""
 
+
+class MfaNotInPlanError(Exception):
+    """The plan does not let a tenant require a second factor."""
+
+
 PLAN_OF: Mapping[Tier, Plan] = {
     tier: Plan.PROFESSIONAL if tier is Tier.GROWTH else Plan(tier) for tier in Tier
 }

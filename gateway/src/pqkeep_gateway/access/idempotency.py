@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Struct
 
-from pqkeep_gateway.access.principals import Principal, TenantPrincipal
+from pqkeep_gateway.access.principals import Principal
 from pqkeep_protocol.messages import Idempotency, RedactedRepr
 
 MAX_LENGTH = 255
@@ -44,10 +44,7 @@ def idempotency_key(
     """
     if not (0 < len(text) <= MAX_LENGTH and text.isascii() and text.isprintable()):
         raise ValueError
-    if isinstance(principal, TenantPrincipal):
-        owner = str(principal.tenant)
-    else:
-        owner = f"{principal} {source_address}"
+    owner = f"{principal} {source_address}" if principal.tenant is None else str(principal.tenant)
     return IdempotencyKey(text, Idempotency(_digest([owner, text]), _digest([method, path, body])))
 
 

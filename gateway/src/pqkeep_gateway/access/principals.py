@@ -1,9 +1,10 @@
-"""Who is asking."""
+"""Who is asking. Every kind of principal says the same of itself, so that no code has to ask which."""
 
 from dataclasses import dataclass
-from typing import NewType
+from typing import ClassVar, NewType
 from uuid import UUID
 
+from pqkeep_gateway.access.callers import Caller, Credential
 from pqkeep_gateway.access.entitlements import Entitlements
 from pqkeep_gateway.access.roles import Role
 from pqkeep_protocol.keys import TenantId
@@ -14,12 +15,15 @@ SessionId = NewType("SessionId", UUID)
 
 @dataclass(frozen=True, slots=True)
 class ApiKeyPrincipal:
-    """A tenant's program, by the API key it showed."""
+    """A tenant's program, by the API key it sent."""
 
     tenant: TenantId
     entitlements: Entitlements
     api_key_version: int
     suspended: bool
+    caller: ClassVar[Caller] = Credential.API_KEY
+    user: ClassVar[None] = None
+    must_enroll: ClassVar[bool] = False
 
     def __str__(self) -> str:
         return f"api-key:{self.api_key_version}"
@@ -27,7 +31,7 @@ class ApiKeyPrincipal:
 
 @dataclass(frozen=True, slots=True)
 class SessionPrincipal:
-    """A person of a tenant, by the session they began."""
+    """A person of a tenant, by their session."""
 
     tenant: TenantId
     entitlements: Entitlements
@@ -37,6 +41,12 @@ class SessionPrincipal:
     suspended: bool
     must_enroll: bool = False
     """Whether their tenant requires a second factor that they do not have yet."""
+    api_key_version: ClassVar[None] = None
+
+    @property
+    def caller(self) -> Caller:
+        """The column of the access table."""
+        return self.role
 
     def __str__(self) -> str:
         return f"user:{self.user}"
@@ -46,13 +56,25 @@ class SessionPrincipal:
 class OperatorPrincipal:
     """Whoever runs the installation. Administers every tenant, and uses no tenant's keys."""
 
+    caller: ClassVar[Caller] = Credential.OPERATOR
+    tenant: ClassVar[None] = None
+    user: ClassVar[None] = None
+    api_key_version: ClassVar[None] = None
+    must_enroll: ClassVar[bool] = False
+
     def __str__(self) -> str:
         return "operator"
 
 
 @dataclass(frozen=True, slots=True)
 class AnonymousPrincipal:
-    """Nobody: for the few endpoints that are open to anyone."""
+    """Somebody without a credential, at an endpoint that is open to anyone."""
+
+    caller: ClassVar[Caller] = Credential.NONE
+    tenant: ClassVar[None] = None
+    user: ClassVar[None] = None
+    api_key_version: ClassVar[None] = None
+    must_enroll: ClassVar[bool] = False
 
     def __str__(self) -> str:
         return "anonymous"

@@ -5,13 +5,12 @@ from typing import Annotated
 
 from msgspec import Meta, structs
 
-from pqkeep_gateway.access.principals import ApiKeyPrincipal, SessionPrincipal
-from pqkeep_gateway.access.roles import Permission
+from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.api.errors import BAD_REQUEST_FIELDS
 from pqkeep_gateway.api.tenants import TENANT, visible_tenant
-from pqkeep_gateway.http.about import About, Caller, Parameter
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
-from pqkeep_gateway.http.errors import ApiError, Code
+from pqkeep_gateway.http.field import FieldError, Problem, integer_field, text_field
 from pqkeep_gateway.http.text import Timestamp, timestamp
 from pqkeep_gateway.tenancy.api_keys import (
     AlreadyRotatedError,
@@ -22,12 +21,12 @@ from pqkeep_gateway.tenancy.api_keys import (
     NewApiKey,
     QuotaReachedError,
 )
-from pqkeep_gateway.tenancy.tenants import Tenants
+from pqkeep_gateway.tenancy.tenants import TenantNotFoundError, Tenants
 from pqkeep_protocol.keys import TenantId
 
-MAX_DIGITS = 9
-"""Digits of the largest version anyone will reach."""
-
+MAX_VERSION = 10**9 - 1
+"""No tenant has an API key of a larger version."""
+MAX_KEY_ID = 32
 
 Last4 = Annotated[str, Meta(min_length=4, max_length=4, description="The last characters of it.")]
 ApiKeyVersion = Annotated[int, Meta(ge=1, description="Counted from 1 for each tenant.")]
@@ -69,21 +68,21 @@ class RotatedApiKey(Data, frozen=True, kw_only=True):
     ]
 
 
-_VERSION = Parameter(
+_VERSION = integer_field(
     "version",
     "The API key's version.",
-    {"type": "integer", "minimum": 0, "maximum": 10**MAX_DIGITS - 1},
     1,
-    codes=(Code.NOT_FOUND_001,),
+    at_least=0,
+    at_most=MAX_VERSION,
+    not_found="no such API key",
 )
-_KEY_ID = Parameter(
+_KEY_ID = text_field(
     "key_id",
-    "From a signed-in person only: the version to replace. Left out: the newest active one.",
-    {"type": "string"},
+    "From a signed-in person or the operator: the version to replace. Left out: the newest active"
+    " one. An API key replaces itself, and names none.",
     "1",
-    required=False,
-    codes=(Code.NOT_FOUND_001,),
-)
+    at_most=MAX_KEY_ID,
+).optional()
 _NEW = NewApiKeyData(
     api_key="pqk_" + "0" * 43 + "3aXb2c",
     key_last4="Xb2c",
@@ -102,124 +101,111 @@ _LISTED = ApiKeyData(
 
 def endpoints(tenants: Tenants, api_keys: ApiKeys) -> tuple[Endpoint, ...]:
     """Return the endpoints of API keys."""
-
-    async def create(call: ApiCall) -> NewApiKeyData:
-        """Make one more API key. It is shown this once."""
-        tenant = await visible_tenant(call, tenants)
-        try:
-            made = await api_keys.create(tenant, call.attribution, call.idempotency_key)
-        except QuotaReachedError:
-            raise ApiError(Code.INVALID_001, "the plan allows no more active API keys") from None
-        return _new_api_key(made)
-
-    async def list_(call: ApiCall) -> ApiKeysData:
-        """List a tenant's API keys, by version, without the keys themselves."""
-        listed = await api_keys.list((await visible_tenant(call, tenants)).id)
-        return ApiKeysData(api_keys=tuple(_api_key(key) for key in listed), total=len(listed))
-
-    async def rotate(call: ApiCall) -> RotatedApiKey:
-        """Put a new API key in the place of an old one, which is accepted for a short while longer.
-
-        With an API key, of that one; a signed-in person names one; otherwise the newest active one.
-        """
-        tenant = await visible_tenant(call, tenants)
-        version = await _replaced(call, api_keys, tenant.id)
-        try:
-            made, revoked = await api_keys.rotate(
-                tenant.id, version, call.attribution, call.idempotency_key
-            )
-        except AlreadyRotatedError:
-            raise ApiError(
-                Code.CONFLICT_001, "another API key has taken this one's place"
-            ) from None
-        return RotatedApiKey(new_key=_new_api_key(made), revoked_version=revoked)
-
-    async def revoke(call: ApiCall) -> ApiKeyData:
-        """Accept an API key no longer, from now on. It may be done again."""
-        tenant = await visible_tenant(call, tenants)
-        try:
-            revoked = await api_keys.revoke(tenant.id, _api_key_version(call), call.attribution)
-        except ApiKeyNotFoundError:
-            raise ApiError(Code.NOT_FOUND_001, "no such API key", "version") from None
-        return _api_key(revoked)
-
+    handlers = _ApiKeys(tenants, api_keys)
     return (
         Endpoint(
-            "POST",
-            "/tenants/{tenant_id}/api-keys",
-            create,
-            201,
-            permission=Permission.API_KEYS,
+            method="POST",
+            path="/tenants/{tenant_id}/api-keys",
+            name="create_api_key",
+            handler=handlers.create,
+            permission=Permission.MANAGE_API_KEYS,
+            fields=(TENANT,),
+            field_codes=BAD_REQUEST_FIELDS,
+            example=_NEW,
+            status=201,
             idempotent=True,
-            about=About(
-                name="create_api_key", caller=Caller.EITHER, parameters=(TENANT,), example=_NEW
-            ),
+            errors=(TenantNotFoundError, QuotaReachedError),
         ),
         Endpoint(
-            "GET",
-            "/tenants/{tenant_id}/api-keys",
-            list_,
-            permission=Permission.VIEW,
-            about=About(
-                name="list_api_keys",
-                caller=Caller.EITHER,
-                parameters=(TENANT,),
-                example=ApiKeysData(api_keys=(_LISTED,), total=1),
-            ),
+            method="GET",
+            path="/tenants/{tenant_id}/api-keys",
+            name="list_api_keys",
+            handler=handlers.list_keys,
+            permission=Permission.VIEW_TENANT,
+            fields=(TENANT,),
+            field_codes=BAD_REQUEST_FIELDS,
+            example=ApiKeysData(api_keys=(_LISTED,), total=1),
+            errors=(TenantNotFoundError,),
         ),
         Endpoint(
-            "POST",
-            "/tenants/{tenant_id}/api-keys/rotate",
-            rotate,
-            takes_body=True,
-            is_body_of_people=True,
+            method="POST",
+            path="/tenants/{tenant_id}/api-keys/rotate",
+            name="rotate_api_key",
+            handler=handlers.rotate,
+            permission=Permission.MANAGE_API_KEYS,
+            fields=(TENANT, _KEY_ID),
+            field_codes=BAD_REQUEST_FIELDS,
+            example=RotatedApiKey(new_key=structs.replace(_NEW, version=2), revoked_version=1),
+            idempotent=True,
             needs_step_up=True,
-            permission=Permission.API_KEYS,
-            idempotent=True,
-            about=About(
-                name="rotate_api_key",
-                caller=Caller.EITHER,
-                parameters=(TENANT, _KEY_ID),
-                example=RotatedApiKey(new_key=structs.replace(_NEW, version=2), revoked_version=1),
-                codes=frozenset({Code.CONFLICT_001}),
-            ),
+            body_optional=True,
+            errors=(TenantNotFoundError, ApiKeyNotFoundError, AlreadyRotatedError),
         ),
         Endpoint(
-            "DELETE",
-            "/tenants/{tenant_id}/api-keys/{version}",
-            revoke,
-            permission=Permission.API_KEYS,
-            about=About(
-                name="revoke_api_key",
-                caller=Caller.EITHER,
-                parameters=(TENANT, _VERSION),
-                example=structs.replace(
-                    _LISTED, status=ApiKeyStatus.REVOKED, revoked_at=_LISTED.created_at
-                ),
+            method="DELETE",
+            path="/tenants/{tenant_id}/api-keys/{version}",
+            name="revoke_api_key",
+            handler=handlers.revoke,
+            permission=Permission.MANAGE_API_KEYS,
+            fields=(TENANT, _VERSION),
+            field_codes=BAD_REQUEST_FIELDS,
+            example=structs.replace(
+                _LISTED, status=ApiKeyStatus.REVOKED, revoked_at=_LISTED.created_at
             ),
+            errors=(TenantNotFoundError, ApiKeyNotFoundError),
         ),
     )
 
 
-async def _replaced(call: ApiCall, api_keys: ApiKeys, tenant: TenantId) -> int | None:
-    """Return the version that a caller wants replaced; None: the newest active one."""
-    if isinstance(call.principal, ApiKeyPrincipal):
-        return call.principal.api_key_version
-    named = call.body.get("key_id")
-    if named is None or not isinstance(call.principal, SessionPrincipal):
-        return None
-    listed = await api_keys.list(tenant)
-    version = next((each.version for each in listed if str(each.version) == str(named)), None)
-    if version is None:
-        raise ApiError(Code.NOT_FOUND_001, "no such API key", "key_id")
-    return version
+class _ApiKeys:
+    """The handlers."""
 
+    def __init__(self, tenants: Tenants, api_keys: ApiKeys) -> None:
+        self._tenants = tenants
+        self._api_keys = api_keys
 
-def _api_key_version(call: ApiCall) -> int:
-    text = call.path["version"]
-    if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS):
-        raise ApiError(Code.NOT_FOUND_001, "no such API key", "version")
-    return int(text)
+    async def create(self, call: ApiCall) -> NewApiKeyData:
+        """Create one more API key. It is shown this once."""
+        tenant = await visible_tenant(call, self._tenants)
+        return _new_api_key(
+            await self._api_keys.create(tenant, call.attribution, call.idempotency_key)
+        )
+
+    async def list_keys(self, call: ApiCall) -> ApiKeysData:
+        """List a tenant's API keys, by version, without the keys themselves."""
+        tenant = await visible_tenant(call, self._tenants)
+        listed = await self._api_keys.list(tenant.id)
+        return ApiKeysData(api_keys=tuple(_api_key(key) for key in listed), total=len(listed))
+
+    async def rotate(self, call: ApiCall) -> RotatedApiKey:
+        """Put a new API key in the place of an old one, which is accepted for a short while longer.
+
+        With an API key, of that one; a signed-in person names one; otherwise the newest active one.
+        """
+        tenant = await visible_tenant(call, self._tenants)
+        version = await self._replaced(call, tenant.id)
+        created, revoked = await self._api_keys.rotate(
+            tenant.id, version, call.attribution, call.idempotency_key
+        )
+        return RotatedApiKey(new_key=_new_api_key(created), revoked_version=revoked)
+
+    async def revoke(self, call: ApiCall) -> ApiKeyData:
+        """Accept an API key no longer, from now on. It may be done again."""
+        tenant = await visible_tenant(call, self._tenants)
+        return _api_key(await self._api_keys.revoke(tenant.id, call[_VERSION], call.attribution))
+
+    async def _replaced(self, call: ApiCall, tenant: TenantId) -> int | None:
+        """Return the version that a caller wants replaced; None: the newest active one."""
+        own, named = call.principal.api_key_version, call[_KEY_ID]
+        if own is not None and named is not None:
+            raise FieldError(_KEY_ID.name, Problem.MALFORMED, "an API key replaces only itself")
+        if named is None:
+            return own
+        listed = await self._api_keys.list(tenant)
+        version = next((each.version for each in listed if str(each.version) == named), None)
+        if version is None:
+            raise ApiKeyNotFoundError
+        return version
 
 
 def _new_api_key(made: NewApiKey) -> NewApiKeyData:

@@ -7,15 +7,13 @@ from typing import Annotated
 from msgspec import Meta
 
 from pqkeep_gateway.access.allowance import Allowances
+from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.access.entitlements import PLAN_OF, Entitlements, Plan, Tier
-from pqkeep_gateway.access.principals import TenantPrincipal
-from pqkeep_gateway.access.roles import Permission
-from pqkeep_gateway.api.fields import member
-from pqkeep_gateway.api.person_data import Identifier, invalid_field
-from pqkeep_gateway.http.about import About, Caller, Parameter
-from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, person_of
+from pqkeep_gateway.api.errors import UNPROCESSABLE_FIELDS
+from pqkeep_gateway.api.people_fields import Identifier
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
-from pqkeep_gateway.http.errors import ApiError, Code
+from pqkeep_gateway.http.field import choice_field
 from pqkeep_gateway.http.text import Timestamp, timestamp
 from pqkeep_gateway.tenancy.billing import (
     Answer,
@@ -131,13 +129,6 @@ class ReceivedData(Data, frozen=True, kw_only=True):
     received: bool
 
 
-_TIER = Parameter(
-    "tier",
-    "One that is sold: see GET /billing/plans.",
-    {"type": "string", "enum": [each for each in Tier if each is not Tier.FREE]},
-    Tier.STARTER,
-    codes=(Code.UNPROCESSABLE,),
-)
 _START = timestamp(datetime(2026, 1, 31, 12, tzinfo=UTC))
 _END = timestamp(datetime(2026, 2, 28, 12, tzinfo=UTC))
 _PLAN = PlanData(
@@ -171,128 +162,104 @@ _INVOICE = InvoiceData(
     period_end=_END,
     created_at=_START,
 )
-_SHOWN = frozenset({Code.AUTH_001, Code.FORBIDDEN_001, Code.RATE_LIMIT_001})
-"""What whoever shows a credential without need is told of it."""
-_ASKED = frozenset({Code.CONFLICT_001, Code.BAD_GATEWAY_001, Code.TIMEOUT_001})
+_PAYMENT_ERRORS = (BilledElsewhereError, PaymentProviderError, PaymentTimeoutError)
 
 
 def endpoints(
     plans: Plans, provider: BillingProvider, store: BillingStore, allowances: Allowances
 ) -> tuple[Endpoint, ...]:
     """Return the endpoints of billing."""
-    billing = _Billing(plans, provider, store, allowances)
+    handlers = _Billing(plans, provider, store, allowances)
     return (
         Endpoint(
-            "GET",
-            "/billing/plans",
-            billing.list_plans,
-            open_to_anyone=True,
-            about=About(
-                name="list_plans",
-                caller=Caller.ANYONE,
-                example=PlansData(plans=(_PLAN,), total=1),
-                codes=_SHOWN,
+            method="GET",
+            path="/billing/plans",
+            name="list_plans",
+            handler=handlers.list_plans,
+            permission=Permission.PUBLIC,
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=PlansData(plans=(_PLAN,), total=1),
+        ),
+        Endpoint(
+            method="GET",
+            path="/billing/subscription",
+            name="get_subscription",
+            handler=handlers.get_subscription,
+            permission=Permission.VIEW_SUBSCRIPTION,
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=CurrentSubscriptionData(
+                tier=Tier.FREE,
+                plan=Plan.FREE,
+                status=ContractStatus.ACTIVE,
+                period_start=None,
+                period_end=None,
+                cancel_at_period_end=False,
+                operations_used=17,
+                operations_per_month=1000,
             ),
         ),
         Endpoint(
-            "GET",
-            "/billing/subscription",
-            billing.get_subscription,
-            permission=Permission.VIEW,
-            about=About(
-                name="get_subscription",
-                caller=Caller.TENANT,
-                example=CurrentSubscriptionData(
-                    tier=Tier.FREE,
-                    plan=Plan.FREE,
-                    status=ContractStatus.ACTIVE,
-                    period_start=None,
-                    period_end=None,
-                    cancel_at_period_end=False,
-                    operations_used=17,
-                    operations_per_month=1000,
-                ),
-            ),
+            method="GET",
+            path="/billing/invoices",
+            name="list_invoices",
+            handler=handlers.list_invoices,
+            permission=Permission.MANAGE_BILLING,
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=InvoicesData(invoices=(_INVOICE,), total=1),
         ),
         Endpoint(
-            "GET",
-            "/billing/invoices",
-            billing.list_invoices,
-            permission=Permission.BILLING,
-            about=About(
-                name="list_invoices",
-                caller=Caller.PERSON,
-                example=InvoicesData(invoices=(_INVOICE,), total=1),
-            ),
-        ),
-        Endpoint(
-            "POST",
-            "/billing/subscriptions/checkout",
-            billing.check_out,
-            takes_body=True,
+            method="POST",
+            path="/billing/subscriptions/checkout",
+            name="check_out",
+            handler=handlers.check_out,
+            permission=Permission.MANAGE_BILLING,
             idempotent=True,
-            permission=Permission.BILLING,
             needs_step_up=True,
-            about=About(
-                name="check_out",
-                caller=Caller.PERSON,
-                parameters=(_TIER,),
-                example=_BOUGHT,
-                codes=_ASKED,
-            ),
+            fields=(handlers.tier,),
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=_BOUGHT,
+            errors=(AlreadySubscribedError, *_PAYMENT_ERRORS),
         ),
         Endpoint(
-            "POST",
-            "/billing/subscriptions/cancel",
-            billing.cancel,
+            method="POST",
+            path="/billing/subscriptions/cancel",
+            name="cancel_subscription",
+            handler=handlers.cancel,
+            permission=Permission.MANAGE_BILLING,
             idempotent=True,
-            permission=Permission.BILLING,
             needs_step_up=True,
-            about=About(
-                name="cancel_subscription",
-                caller=Caller.PERSON,
-                example=_BOUGHT,
-                codes=_ASKED,
-            ),
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=_BOUGHT,
+            errors=(NotSubscribedError, *_PAYMENT_ERRORS),
         ),
     )
 
 
-def notices(inbox: NoticeReceiver) -> tuple[Endpoint, ...]:
-    """Return the endpoint that Stripe's webhooks come to."""
+def notices(receiver: NoticeReceiver) -> tuple[Endpoint, ...]:
+    """Return the endpoint of Stripe's webhooks."""
 
     async def receive(call: ApiCall) -> ReceivedData:
-        """Take a webhook of Stripe's. What has no good signature changes nothing."""
-        try:
-            await inbox.receive(call.signed.body, call.signed.signature, call.attribution)
-        except InvalidNoticeSignatureError:
-            raise ApiError(
-                Code.INVALID_001, "the signature is not good, or too old", _SIGNATURE
-            ) from None
-        except InvalidNoticeError:
-            raise ApiError(Code.UNPROCESSABLE, "the event is not understood") from None
+        """Take a webhook of Stripe's. What has no valid signature changes nothing."""
+        await receiver.receive(call.signed.body, call.signed.signature, call.attribution)
         return ReceivedData(received=True)
 
     return (
         Endpoint(
-            "POST",
-            "/billing/webhooks/stripe",
-            receive,
-            takes_body=True,
-            open_to_anyone=True,
+            method="POST",
+            path="/billing/webhooks/stripe",
+            name="receive_stripe_webhook",
+            handler=receive,
+            permission=Permission.PUBLIC,
             signature_header=_SIGNATURE,
-            about=About(
-                name="receive_stripe_webhook",
-                caller=Caller.ANYONE,
-                example=ReceivedData(received=True),
-                codes=frozenset({Code.UNPROCESSABLE}),
-            ),
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=ReceivedData(received=True),
+            errors=(InvalidNoticeSignatureError, InvalidNoticeError),
         ),
     )
 
 
 class _Billing:
-    """What the endpoints do."""
+    """The handlers."""
 
     def __init__(
         self, plans: Plans, provider: BillingProvider, store: BillingStore, allowances: Allowances
@@ -301,6 +268,10 @@ class _Billing:
         self._store = store
         self._allowances = allowances
         self._plans = PlansData(plans=tuple(_plans(plans, provider.sold)), total=len(plans))
+        sold = tuple(each for each in Tier if each in provider.sold)
+        self.tier = choice_field(
+            "tier", "One that is sold: see GET /billing/plans.", sold, Tier.STARTER
+        )
 
     async def list_plans(self, call: ApiCall) -> PlansData:
         """List what is sold, with prices and limits."""
@@ -308,12 +279,10 @@ class _Billing:
 
     async def get_subscription(self, call: ApiCall) -> CurrentSubscriptionData:
         """Tell what the tenant subscribes to, and what it has used of its allowance."""
-        principal = call.principal
-        if not isinstance(principal, TenantPrincipal):
-            raise ApiError(Code.FORBIDDEN_001, "only tenants subscribe to something")
+        principal = call.tenant
         contract = await self._store.running(principal.tenant)
         used, allowance = await self._allowances.used(principal) or (None, None)
-        shown = _standing(principal.entitlements) if contract is None else _contract(contract)
+        shown = _granted(principal.entitlements) if contract is None else _contract(contract)
         return CurrentSubscriptionData(
             tier=shown.tier,
             plan=shown.plan,
@@ -327,7 +296,7 @@ class _Billing:
 
     async def list_invoices(self, call: ApiCall) -> InvoicesData:
         """List the tenant's invoice lines, the newest first."""
-        listed = await self._store.invoices(person_of(call).tenant)
+        listed = await self._store.invoices(call.person.tenant)
         return InvoicesData(invoices=tuple(_invoice(each) for each in listed), total=len(listed))
 
     async def check_out(self, call: ApiCall) -> BillingAnswerData:
@@ -335,18 +304,9 @@ class _Billing:
 
         Where payments are taken, the tier is in force when the payment is confirmed.
         """
-        person, tier = person_of(call), member(Tier, call.body.get("tier"))
-        if tier is None or tier not in self._provider.sold:
-            sold = ", ".join(each for each in Tier if each in self._provider.sold)
-            raise invalid_field("tier", f"must be one of {sold}")
-        try:
-            answer = await self._provider.check_out(
-                person.tenant, tier, call.attribution, call.idempotency_key
-            )
-        except AlreadySubscribedError:
-            raise ApiError(Code.CONFLICT_001, "you subscribe to this tier", "tier") from None
-        except (BilledElsewhereError, PaymentProviderError, PaymentTimeoutError) as error:
-            raise _answer_to(error) from None
+        answer = await self._provider.check_out(
+            call.person.tenant, call[self.tier], call.attribution, call.idempotency_key
+        )
         return _answer(answer)
 
     async def cancel(self, call: ApiCall) -> BillingAnswerData:
@@ -354,28 +314,10 @@ class _Billing:
 
         After it the plan is free: what was protected can still be read with every algorithm.
         """
-        person = person_of(call)
-        try:
-            answer = await self._provider.cancel(
-                person.tenant, call.attribution, call.idempotency_key
-            )
-        except NotSubscribedError:
-            raise ApiError(Code.CONFLICT_001, "nothing was bought here") from None
-        except (BilledElsewhereError, PaymentProviderError, PaymentTimeoutError) as error:
-            raise _answer_to(error) from None
+        answer = await self._provider.cancel(
+            call.person.tenant, call.attribution, call.idempotency_key
+        )
         return _answer(answer)
-
-
-def _answer_to(
-    error: BilledElsewhereError | PaymentProviderError | PaymentTimeoutError,
-) -> ApiError:
-    match error:
-        case BilledElsewhereError():
-            return ApiError(Code.CONFLICT_001, "the subscription is billed elsewhere")
-        case PaymentProviderError():
-            return ApiError(Code.BAD_GATEWAY_001, "the payment provider refused")
-        case PaymentTimeoutError():
-            return ApiError(Code.TIMEOUT_001, "the payment provider did not answer in time")
 
 
 def _plans(plans: Plans, sold: frozenset[Tier]) -> Iterable[PlanData]:
@@ -398,7 +340,7 @@ def _plan(tier: Tier, terms: PlanTerms, *, is_sold: bool) -> PlanData:
     )
 
 
-def _standing(entitlements: Entitlements) -> SubscriptionData:
+def _granted(entitlements: Entitlements) -> SubscriptionData:
     """Return what was not bought, or is over."""
     return SubscriptionData(
         tier=entitlements.tier,

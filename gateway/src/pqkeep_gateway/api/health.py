@@ -3,10 +3,11 @@
 from collections.abc import Awaitable, Callable
 from typing import Literal
 
-from pqkeep_gateway.http.about import About, Caller
+from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.api.errors import BAD_REQUEST_FIELDS
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
-from pqkeep_gateway.http.errors import unavailable
+from pqkeep_gateway.unavailable import UnavailableError
 
 
 class Health(Data, frozen=True, kw_only=True):
@@ -21,13 +22,15 @@ def endpoint(is_key_service_reachable: Callable[[], Awaitable[bool]]) -> Endpoin
     async def check(call: ApiCall) -> Health:
         """Tell whether requests would be answered. For supervisors and load balancers."""
         if not await is_key_service_reachable():
-            raise unavailable()
+            raise UnavailableError
         return Health(status="ok")
 
     return Endpoint(
-        "GET",
-        "/healthz",
-        check,
-        open_to_anyone=True,
-        about=About(name="check_health", caller=Caller.ANYONE, example=Health(status="ok")),
+        method="GET",
+        path="/healthz",
+        name="check_health",
+        handler=check,
+        permission=Permission.PUBLIC,
+        example=Health(status="ok"),
+        field_codes=BAD_REQUEST_FIELDS,
     )

@@ -5,9 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from pqkeep_gateway.api.fields import MAX_CIPHERTEXT, MAX_PLAINTEXT
-from pqkeep_gateway.api.key_operation import KeyCall, KeyOperation
-from pqkeep_gateway.api.parameters import (
+from pqkeep_gateway.api.key_fields import (
     ACTIVE_KEY_VERSION,
     CIPHERTEXT,
     KEM_CIPHERTEXT,
@@ -15,16 +13,18 @@ from pqkeep_gateway.api.parameters import (
     MODE,
     PLAINTEXT,
     SALT,
+    SHARED_SECRET_SIZE,
     SYMMETRIC_KEY,
     WRAPPED_KEY,
-    shortened,
-)
-from pqkeep_gateway.api.values import (
-    SHARED_SECRET_SIZE,
     AlgorithmUsed,
     KeyVersionUsed,
     SharedSecret,
+    check_kem_ciphertext,
+    check_salt,
+    check_wrapped_key,
+    shortened,
 )
+from pqkeep_gateway.api.key_operation import KeyCall, KeyOperation
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.text import Base64, base64
 from pqkeep_protocol.algorithms import Algorithm, Operation
@@ -43,13 +43,14 @@ class Encrypted(Data, frozen=True, kw_only=True):
 
 async def encrypt(call: KeyCall) -> Encrypted:
     """Encrypt data with the active key, or with the active version that is named."""
-    call.fields.check_mode_and_salt()
+    mode, salt = call[MODE], call[SALT]
+    check_salt(salt, mode)
     encrypted = await call.execute(
         Encrypt(
             tenant=call.tenant,
             algorithm=call.algorithm,
-            plaintext=call.fields.binary("plaintext", at_most=MAX_PLAINTEXT),
-            version=call.fields.optional_version(),
+            plaintext=call[PLAINTEXT],
+            version=call[ACTIVE_KEY_VERSION],
         )
     )
     return Encrypted(
@@ -69,8 +70,8 @@ class Decrypted(Data, frozen=True, kw_only=True):
 
 async def decrypt(call: KeyCall) -> Decrypted:
     """Decrypt what encrypt returned."""
-    ciphertext = call.fields.binary("ciphertext", at_most=MAX_CIPHERTEXT)
-    version = call.fields.version()
+    ciphertext = call[CIPHERTEXT]
+    version = call[KEY_VERSION]
     decrypted = await call.execute(
         Decrypt(
             tenant=call.tenant, algorithm=call.algorithm, version=version, ciphertext=ciphertext
@@ -96,7 +97,7 @@ class Encapsulated(Data, frozen=True, kw_only=True):
 
 async def encapsulate(call: KeyCall) -> Encapsulated:
     """Make a shared secret."""
-    version = call.fields.version()
+    version = call[KEY_VERSION]
     encapsulated = await call.execute(
         Encapsulate(tenant=call.tenant, algorithm=call.algorithm, version=version)
     )
@@ -118,8 +119,9 @@ class Decapsulated(Data, frozen=True, kw_only=True):
 
 async def decapsulate(call: KeyCall) -> Decapsulated:
     """Recover a shared secret."""
-    kem_ciphertext = call.fields.kem_ciphertext(call.algorithm)
-    version = call.fields.version()
+    kem_ciphertext = call[KEM_CIPHERTEXT]
+    check_kem_ciphertext(kem_ciphertext, call.algorithm)
+    version = call[KEY_VERSION]
     decapsulated = await call.execute(
         Decapsulate(
             tenant=call.tenant,
@@ -146,8 +148,8 @@ class Wrapped(Data, frozen=True, kw_only=True):
 
 async def wrap(call: KeyCall) -> Wrapped:
     """Wrap a symmetric key, and overwrite our copy of it."""
-    version = call.fields.version()
-    symmetric_key = call.fields.symmetric_key()
+    version = call[KEY_VERSION]
+    symmetric_key = call[SYMMETRIC_KEY]
     try:
         wrapped = await call.execute(
             Wrap(
@@ -177,8 +179,9 @@ class Unwrapped(Data, frozen=True, kw_only=True):
 
 async def unwrap(call: KeyCall) -> Unwrapped:
     """Unwrap what wrap returned."""
-    wrapped_key = call.fields.wrapped_key()
-    version = call.fields.version()
+    wrapped_key = call[WRAPPED_KEY]
+    check_wrapped_key(wrapped_key, call.algorithm)
+    version = call[KEY_VERSION]
     unwrapped = await call.execute(
         Unwrap(
             tenant=call.tenant, algorithm=call.algorithm, version=version, wrapped_key=wrapped_key
@@ -202,7 +205,7 @@ _WRAP = KeyOperation(
     wrap,
     DEFAULT,
     name="wrap",
-    parameters=(SYMMETRIC_KEY, KEY_VERSION),
+    fields=(SYMMETRIC_KEY, KEY_VERSION),
     example=Wrapped(
         wrapped_key=shortened(WRAPPED_KEY),
         key_version=1,
@@ -217,7 +220,7 @@ _UNWRAP = KeyOperation(
     unwrap,
     DEFAULT,
     name="unwrap",
-    parameters=(WRAPPED_KEY, KEY_VERSION),
+    fields=(WRAPPED_KEY, KEY_VERSION),
     example=Unwrapped(symmetric_key=_SECRET, key_version=1, algorithm=DEFAULT),
 )
 
@@ -229,7 +232,7 @@ OPERATIONS = (
         encrypt,
         DEFAULT,
         name="encrypt",
-        parameters=(PLAINTEXT, ACTIVE_KEY_VERSION, MODE, SALT),
+        fields=(PLAINTEXT, ACTIVE_KEY_VERSION, MODE, SALT),
         example=Encrypted(ciphertext=shortened(CIPHERTEXT), key_version=1, algorithm=DEFAULT),
     ),
     KeyOperation(
@@ -239,7 +242,7 @@ OPERATIONS = (
         decrypt,
         DEFAULT,
         name="decrypt",
-        parameters=(CIPHERTEXT, KEY_VERSION),
+        fields=(CIPHERTEXT, KEY_VERSION),
         example=Decrypted(plaintext=shortened(PLAINTEXT), key_version=1, algorithm=DEFAULT),
     ),
     KeyOperation(
@@ -249,7 +252,7 @@ OPERATIONS = (
         encapsulate,
         DEFAULT,
         name="encapsulate",
-        parameters=(KEY_VERSION,),
+        fields=(KEY_VERSION,),
         example=Encapsulated(
             kem_ciphertext=shortened(KEM_CIPHERTEXT),
             shared_secret=_SECRET,
@@ -264,7 +267,7 @@ OPERATIONS = (
         decapsulate,
         DEFAULT,
         name="decapsulate",
-        parameters=(KEM_CIPHERTEXT, KEY_VERSION),
+        fields=(KEM_CIPHERTEXT, KEY_VERSION),
         example=Decapsulated(shared_secret=_SECRET, key_version=1, algorithm=DEFAULT),
     ),
     _WRAP,

@@ -5,24 +5,18 @@ from typing import Annotated
 
 from msgspec import Meta, structs
 
-from pqkeep_gateway.access.principals import ApiKeyPrincipal, Principal
-from pqkeep_gateway.access.roles import Permission
+from pqkeep_gateway.access.callers import PERMISSION_OF
 from pqkeep_gateway.api.audit_data import Instant, instant
-from pqkeep_gateway.api.fields import Fields
-from pqkeep_gateway.api.key_operation import (
-    KeyAccess,
-    KeyCall,
-    KeyOperation,
-    about,
-    attribute,
-    endpoint,
-    tenant_of,
+from pqkeep_gateway.api.errors import (
+    KEY_FIELDS,
+    archived_in_portal,
+    codes_of_operation,
+    error_for,
 )
-from pqkeep_gateway.api.parameters import KEY_VERSION, STATUS, algorithm_for
-from pqkeep_gateway.http.about import About, Caller
+from pqkeep_gateway.api.key_fields import KEY_VERSION, STATUS, algorithm_field
+from pqkeep_gateway.api.key_operation import KeyAccess, KeyCall, KeyOperation, endpoint
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
-from pqkeep_gateway.http.errors import ApiError, Code, codes_of, error_for
 from pqkeep_gateway.http.text import Base64, Timestamp, base64, timestamp
 from pqkeep_gateway.tenancy.plans import Plans, bound
 from pqkeep_protocol.algorithms import Algorithm, Operation
@@ -89,67 +83,24 @@ EXAMPLE = Key(
 )
 
 
+_ALGORITHM_FILTER = (
+    algorithm_field(Operation.LIST_KEYS).described("Only this algorithm's keys.").optional()
+)
+
+
 def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
     """Return the endpoints of key management."""
-
-    async def generate(call: KeyCall) -> Key:
-        """Make an algorithm's first key, or the next one where none is active."""
-        quota = bound(plans[call.principal.entitlements.effective_tier].pqc_keys)
-        made = await call.execute(
-            GenerateKey(
-                tenant=call.tenant,
-                algorithm=call.algorithm,
-                quota=quota,
-                idempotency=call.idempotency,
-            )
-        )
-        return _key(made.key)
-
-    async def list_keys(call: ApiCall) -> Keys:
-        """List keys, ordered by algorithm, then version."""
-        principal = tenant_of(call)
-        fields = Fields(Operation.LIST_KEYS, call.query)
-        request = ListKeys(
-            tenant=principal.tenant,
-            algorithm=fields.optional_algorithm(),
-            status=fields.optional_status(),
-        )
-        decision = access.decide(principal, request.operation, request.algorithm)
-        listed: list[KeyInfo] = []
-        try:
-            while True:
-                page = await access.keys.execute(request, attribute(call, decision))
-                listed += page.keys
-                if not page.keys or len(listed) >= page.total:
-                    break
-                request = structs.replace(request, skip=len(listed))
-        except KeyServiceError as refusal:
-            raise error_for(request.operation, refusal.kind) from None
-        return Keys(keys=tuple(_key(key) for key in listed), total=len(listed))
-
-    async def archive(call: ApiCall) -> Key:
-        """Destroy the private half of a retired key, for ever. A program may not."""
-        principal = tenant_of(call)
-        fields = Fields(Operation.ARCHIVE_KEY, call.body)
-        algorithm = fields.algorithm(None)
-        decision = access.decide(principal, Operation.ARCHIVE_KEY, algorithm)
-        request = ArchiveKey(tenant=principal.tenant, algorithm=algorithm, version=fields.version())
-        try:
-            archived = await access.keys.execute(request, attribute(call, decision))
-        except KeyServiceError as refusal:
-            raise error_for(request.operation, refusal.kind) from None
-        return _key(archived.key)
-
+    management = _KeyManagement(access, plans)
     rows = (
         KeyOperation(
             "POST",
             "/kms/keys/generate",
             Operation.GENERATE_KEY,
-            generate,
+            management.generate,
             status=201,
             idempotent=True,
             name="generate_key",
-            parameters=(),
+            fields=(),
             example=EXAMPLE,
         ),
         KeyOperation(
@@ -159,8 +110,9 @@ def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
             rotate,
             status=201,
             idempotent=True,
+            needs_step_up=True,
             name="rotate_key",
-            parameters=(),
+            fields=(),
             example=RotatedKey(
                 public_key=EXAMPLE.public_key,
                 key_version=2,
@@ -174,8 +126,18 @@ def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
             Operation.RETIRE_KEY,
             retire,
             name="retire_key",
-            parameters=(KEY_VERSION,),
+            fields=(KEY_VERSION,),
             example=structs.replace(EXAMPLE, status=KeyStatus.RETIRED),
+        ),
+        KeyOperation(
+            "POST",
+            "/kms/keys/archive",
+            Operation.ARCHIVE_KEY,
+            archive,
+            denial=archived_in_portal,
+            name="archive_key",
+            fields=(KEY_VERSION,),
+            example=structs.replace(EXAMPLE, status=KeyStatus.ARCHIVED),
         ),
         KeyOperation(
             "GET",
@@ -183,7 +145,7 @@ def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
             Operation.GET_ACTIVE_KEY,
             get_active,
             name="get_active_key",
-            parameters=(),
+            fields=(),
             example=EXAMPLE,
         ),
         KeyOperation(
@@ -192,7 +154,7 @@ def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
             Operation.GET_KEY,
             usage,
             name="get_key_usage",
-            parameters=(KEY_VERSION,),
+            fields=(KEY_VERSION,),
             example=KeyUsage(
                 key_version=1,
                 algorithm=EXAMPLE.algorithm,
@@ -206,42 +168,64 @@ def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
             Operation.GET_KEY,
             get,
             name="get_key",
-            parameters=(KEY_VERSION,),
+            fields=(KEY_VERSION,),
             example=EXAMPLE,
         ),
     )
     return (
         Endpoint(
-            "GET",
-            "/kms/keys",
-            list_keys,
-            permission=Permission.VIEW,
+            method="GET",
+            path="/kms/keys",
+            name="list_keys",
+            handler=management.list_keys,
+            permission=PERMISSION_OF[Operation.LIST_KEYS],
+            example=Keys(keys=(EXAMPLE,), total=1),
+            fields=(_ALGORITHM_FILTER, STATUS),
+            field_codes=KEY_FIELDS[Operation.LIST_KEYS],
+            codes=codes_of_operation(Operation.LIST_KEYS),
             recorded_as=Operation.LIST_KEYS,
-            about=about(
-                "list_keys",
-                Operation.LIST_KEYS,
-                Keys(keys=(EXAMPLE,), total=1),
-                (algorithm_for(Operation.LIST_KEYS, None).optional(), STATUS),
-            ),
-        ),
-        Endpoint(
-            "POST",
-            "/kms/keys/archive",
-            archive,
-            takes_body=True,
-            permission=Permission.ARCHIVE_KEYS,
-            recorded_as=Operation.ARCHIVE_KEY,
-            guard=_require_person,
-            about=About(
-                name="archive_key",
-                caller=Caller.PERSON,
-                example=structs.replace(EXAMPLE, status=KeyStatus.ARCHIVED),
-                parameters=(KEY_VERSION, algorithm_for(Operation.ARCHIVE_KEY, None)),
-                codes=codes_of(Operation.ARCHIVE_KEY) | {Code.KMS_020},
-            ),
         ),
         *(endpoint(row, access) for row in rows),
     )
+
+
+class _KeyManagement:
+    """The handlers that need more than a key call."""
+
+    def __init__(self, access: KeyAccess, plans: Plans) -> None:
+        self._access = access
+        self._plans = plans
+
+    async def generate(self, call: KeyCall) -> Key:
+        """Generate an algorithm's first key, or the next one where none is active."""
+        quota = bound(self._plans[call.principal.entitlements.effective_tier].pqc_keys)
+        generated = await call.execute(
+            GenerateKey(
+                tenant=call.tenant,
+                algorithm=call.algorithm,
+                quota=quota,
+                idempotency=call.idempotency,
+            )
+        )
+        return _key(generated.key)
+
+    async def list_keys(self, call: ApiCall) -> Keys:
+        """List keys, ordered by algorithm, then version."""
+        request = ListKeys(
+            tenant=call.tenant.tenant, algorithm=call[_ALGORITHM_FILTER], status=call[STATUS]
+        )
+        attribution = self._access.attribute(call, request.operation, request.algorithm)
+        listed: list[KeyInfo] = []
+        try:
+            while True:
+                page = await self._access.keys.execute(request, attribution)
+                listed += page.keys
+                if not page.keys or len(listed) >= page.total:
+                    break
+                request = structs.replace(request, skip=len(listed))
+        except KeyServiceError as refusal:
+            raise error_for(request.operation, refusal.kind) from None
+        return Keys(keys=tuple(_key(key) for key in listed), total=len(listed))
 
 
 async def rotate(call: KeyCall) -> RotatedKey:
@@ -259,11 +243,20 @@ async def rotate(call: KeyCall) -> RotatedKey:
 
 async def retire(call: KeyCall) -> Key:
     """Allow no new use of a key."""
-    version = call.fields.version()
+    version = call[KEY_VERSION]
     retired = await call.execute(
         RetireKey(tenant=call.tenant, algorithm=call.algorithm, version=version)
     )
     return _key(retired.key)
+
+
+async def archive(call: KeyCall) -> Key:
+    """Destroy the private half of a retired key, for ever. People only; programs may not."""
+    version = call[KEY_VERSION]
+    archived = await call.execute(
+        ArchiveKey(tenant=call.tenant, algorithm=call.algorithm, version=version)
+    )
+    return _key(archived.key)
 
 
 async def usage(call: KeyCall) -> KeyUsage:
@@ -271,7 +264,7 @@ async def usage(call: KeyCall) -> KeyUsage:
 
     Before you retire or archive it: what it protected can be read with no other.
     """
-    version = call.fields.version_in_path()
+    version = call[KEY_VERSION]
     found = await call.execute(
         GetUsage(tenant=call.tenant, algorithm=call.algorithm, version=version)
     )
@@ -285,7 +278,7 @@ async def usage(call: KeyCall) -> KeyUsage:
 
 async def get(call: KeyCall) -> Key:
     """Return one version, whatever its status."""
-    version = call.fields.version_in_path()
+    version = call[KEY_VERSION]
     found = await call.execute(
         GetKey(tenant=call.tenant, algorithm=call.algorithm, version=version)
     )
@@ -296,12 +289,6 @@ async def get_active(call: KeyCall) -> Key:
     """Return the active key."""
     found = await call.execute(GetActiveKey(tenant=call.tenant, algorithm=call.algorithm))
     return _key(found.key)
-
-
-async def _require_person(principal: Principal, source_address: str) -> None:
-    """Refuse programs, whatever they send: they may not destroy a key."""
-    if isinstance(principal, ApiKeyPrincipal):
-        raise ApiError(Code.KMS_020, "keys are archived in the portal, not over the API")
 
 
 def _key(key: KeyInfo) -> Key:

@@ -1,35 +1,31 @@
-"""/api/v1/auth/mfa, /auth/step-up and /auth/organization: second factors, and proving again."""
+"""/api/v1/auth/mfa, /auth/step-up and /auth/organization: second factors, and step-up."""
 
-from collections.abc import Mapping
 from typing import Annotated
 
 import segno
 from msgspec import Meta
 
-from pqkeep_gateway.access.entitlements import WITH_REQUIRED_MFA
-from pqkeep_gateway.access.principals import SessionPrincipal
-from pqkeep_gateway.access.roles import Permission
-from pqkeep_gateway.api.mail import mail_guard
-from pqkeep_gateway.api.person_data import (
+from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.access.entitlements import WITH_REQUIRED_MFA, MfaNotInPlanError
+from pqkeep_gateway.api.errors import UNPROCESSABLE_FIELDS
+from pqkeep_gateway.api.people_fields import (
     ACCEPTED,
     MAX_TOKEN,
+    NO_MAIL,
     PASSWORD,
     SIGNED_IN,
     AcceptedData,
-    invalid_field,
-    text_in,
 )
-from pqkeep_gateway.http.about import About, Caller, Parameter
 from pqkeep_gateway.http.cookies import Cookies
-from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, WithCookies, person_of
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, WithCookies
 from pqkeep_gateway.http.envelope import Data
-from pqkeep_gateway.http.errors import ApiError, Code
+from pqkeep_gateway.http.field import Field, boolean_field, text_field
+from pqkeep_gateway.people.attempt_limits import TooManyAttemptsError
 from pqkeep_gateway.people.email_codes import (
     AuthenticatorRequiredError,
     EmailCodes,
     InvalidChallengeError,
 )
-from pqkeep_gateway.people.passwords import MAX_LENGTH
 from pqkeep_gateway.people.second_factors import (
     AlreadyEnrolledError,
     NotEnrolledError,
@@ -41,7 +37,6 @@ from pqkeep_gateway.people.step_up import LIFE, StepUp
 from pqkeep_gateway.tenancy.tenants import Tenants
 
 MAX_CODE = 32
-TRIED = frozenset({Code.MFA_001, Code.RATE_LIMIT_001})
 
 
 class EnrollmentData(Data, frozen=True, kw_only=True):
@@ -77,43 +72,26 @@ class OrganizationData(Data, frozen=True, kw_only=True):
     require_mfa: bool
 
 
-_CODE = Parameter(
-    "totp_code",
-    "The code that the authenticator app shows.",
-    {"type": "string", "maxLength": MAX_CODE},
-    "123456",
-    codes=(Code.UNPROCESSABLE,),
+_CODE = text_field(
+    "totp_code", "The code that the authenticator app shows.", "123456", at_most=MAX_CODE
 )
-_RECOVERY = Parameter(
-    "recovery_code",
-    "A recovery code, instead of a code.",
-    {"type": "string", "maxLength": MAX_CODE},
-    "abcd-efgh-ijkl-mnop",
-    required=False,
-    codes=(Code.UNPROCESSABLE,),
+_RECOVERY_CODE = text_field(
+    "recovery_code", "A recovery code, instead.", "abcd-efgh-ijkl-mnop", at_most=MAX_CODE
 )
-_EMAIL_CODE = Parameter(
-    "email_code",
-    "The code that /auth/mfa/email had sent, instead of a code of an app.",
-    {"type": "string", "maxLength": MAX_CODE},
-    "123456",
-    required=False,
-    codes=(Code.UNPROCESSABLE,),
+_EMAIL_CODE = text_field(
+    "email_code", "The code that /auth/mfa/email sent, instead.", "123456", at_most=MAX_CODE
 )
-_CHALLENGE = Parameter(
+_OPTIONAL_CODE = _CODE.optional()
+_OPTIONAL_RECOVERY_CODE = _RECOVERY_CODE.optional()
+_OPTIONAL_EMAIL_CODE = _EMAIL_CODE.optional()
+_OPTIONAL_PASSWORD = PASSWORD.optional()
+_CHALLENGE = text_field(
     "challenge_token",
     "What login answered, under error.",
-    {"type": "string", "maxLength": MAX_TOKEN},
     "pqc_" + "0" * 43 + "3aXb2c",
-    codes=(Code.UNPROCESSABLE,),
+    at_most=MAX_TOKEN,
 )
-_REQUIRE = Parameter(
-    "require_mfa",
-    "Whether everybody needs a second factor.",
-    {"type": "boolean"},
-    example=False,
-    codes=(Code.UNPROCESSABLE,),
-)
+_REQUIRE = boolean_field("require_mfa", "Whether everybody needs a second factor.", example=False)
 _URI = "otpauth://totp/pqkeep:ada%40example.com?secret=JBSWY3DPEHPK3PXP&issuer=pqkeep"
 
 
@@ -128,128 +106,100 @@ def endpoints(
     sends_mail: bool,
 ) -> tuple[Endpoint, ...]:
     """Return the endpoints of second factors."""
-    mfa = _Mfa(sign_in, factors, codes, step_up, tenants, cookies)
-
+    handlers = _SecondFactors(sign_in, factors, codes, step_up, tenants, cookies)
     return (
         Endpoint(
-            "POST",
-            "/auth/mfa/enroll",
-            mfa.enroll,
+            method="POST",
+            path="/auth/mfa/enroll",
+            name="enroll_mfa",
+            handler=handlers.enroll,
             permission=Permission.OWN_ACCOUNT,
-            is_for_enrolling=True,
-            about=About(
-                name="enroll_mfa",
-                caller=Caller.PERSON,
-                example=EnrollmentData(
-                    secret="JBSWY3DPEHPK3PXP",  # noqa: S106 - nobody's
-                    otpauth_uri=_URI,
-                    qr_svg="data:image/svg+xml;charset=utf-8,%3Csvg",
-                ),
-                codes=frozenset({Code.CONFLICT_001}),
+            during_enrollment=True,
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=EnrollmentData(
+                secret="JBSWY3DPEHPK3PXP",  # noqa: S106 - nobody's
+                otpauth_uri=_URI,
+                qr_svg="data:image/svg+xml;charset=utf-8,%3Csvg",
             ),
+            errors=(AlreadyEnrolledError,),
         ),
         Endpoint(
-            "POST",
-            "/auth/mfa/confirm",
-            mfa.confirm,
-            takes_body=True,
+            method="POST",
+            path="/auth/mfa/confirm",
+            name="confirm_mfa",
+            handler=handlers.confirm,
             permission=Permission.OWN_ACCOUNT,
-            is_for_enrolling=True,
-            about=About(
-                name="confirm_mfa",
-                caller=Caller.PERSON,
-                parameters=(_CODE,),
-                example=RecoveryCodesData(recovery_codes=(str(_RECOVERY.example),)),
-                codes=TRIED | {Code.CONFLICT_001},
-            ),
+            during_enrollment=True,
+            fields=(_CODE,),
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=RecoveryCodesData(recovery_codes=(str(_RECOVERY_CODE.example),)),
+            errors=(NotEnrolledError, WrongCodeError, TooManyAttemptsError),
         ),
         Endpoint(
-            "POST",
-            "/auth/mfa/disable",
-            mfa.disable,
-            takes_body=True,
+            method="POST",
+            path="/auth/mfa/disable",
+            name="disable_mfa",
+            handler=handlers.disable,
             permission=Permission.OWN_ACCOUNT,
-            about=About(
-                name="disable_mfa",
-                caller=Caller.PERSON,
-                parameters=(_CODE.optional(), _RECOVERY),
-                example=MfaData(mfa_enabled=False),
-                codes=TRIED | {Code.CONFLICT_001},
-            ),
+            fields=(_OPTIONAL_CODE, _OPTIONAL_RECOVERY_CODE),
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=MfaData(mfa_enabled=False),
+            errors=(NotEnrolledError, WrongCodeError, TooManyAttemptsError),
         ),
         Endpoint(
-            "POST",
-            "/auth/mfa/email",
-            mfa.send_code,
-            202,
-            takes_body=True,
-            open_to_anyone=True,
-            guard=mail_guard(sends_mail=sends_mail),
-            about=About(
-                name="send_email_code",
-                caller=Caller.ANYONE,
-                parameters=(_CHALLENGE,),
-                example=ACCEPTED,
-                codes=frozenset(
-                    {
-                        Code.AUTH_001,
-                        Code.FORBIDDEN_001,
-                        Code.CONFLICT_001,
-                        Code.RATE_LIMIT_001,
-                    }
-                ),
-            ),
+            method="POST",
+            path="/auth/mfa/email",
+            name="send_email_code",
+            handler=handlers.send_code,
+            permission=Permission.PUBLIC,
+            disabled="" if sends_mail else NO_MAIL,
+            fields=(_CHALLENGE,),
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=ACCEPTED,
+            status=202,
+            errors=(InvalidChallengeError, AuthenticatorRequiredError, TooManyAttemptsError),
         ),
         Endpoint(
-            "POST",
-            "/auth/mfa/verify",
-            mfa.verify,
-            takes_body=True,
-            open_to_anyone=True,
-            about=About(
-                name="verify_mfa",
-                caller=Caller.ANYONE,
-                parameters=(_CHALLENGE, _CODE.optional(), _RECOVERY, _EMAIL_CODE),
-                example=SIGNED_IN,
-                codes=TRIED | {Code.AUTH_001, Code.FORBIDDEN_001},
-            ),
+            method="POST",
+            path="/auth/mfa/verify",
+            name="verify_mfa",
+            handler=handlers.verify,
+            permission=Permission.PUBLIC,
+            fields=(_CHALLENGE, _OPTIONAL_CODE, _OPTIONAL_RECOVERY_CODE, _OPTIONAL_EMAIL_CODE),
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=SIGNED_IN,
+            errors=(InvalidChallengeError, WrongCodeError, TooManyAttemptsError),
         ),
         Endpoint(
-            "POST",
-            "/auth/step-up",
-            mfa.step_up,
-            takes_body=True,
+            method="POST",
+            path="/auth/step-up",
+            name="step_up",
+            handler=handlers.step_up,
             permission=Permission.OWN_ACCOUNT,
-            about=About(
-                name="step_up",
-                caller=Caller.PERSON,
-                parameters=(_CODE.optional(), PASSWORD.optional()),
-                example=StepUpData(
-                    step_up_token="pqu_" + "0" * 43 + "3aXb2c",
-                    expires_in=int(LIFE.total_seconds()),
-                ),
-                codes=TRIED,
+            fields=(_OPTIONAL_CODE, _OPTIONAL_PASSWORD),
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=StepUpData(
+                step_up_token="pqu_" + "0" * 43 + "3aXb2c",
+                expires_in=int(LIFE.total_seconds()),
             ),
+            errors=(WrongCodeError, TooManyAttemptsError),
         ),
         Endpoint(
-            "PATCH",
-            "/auth/organization",
-            mfa.change_organization,
-            takes_body=True,
-            permission=Permission.OWNERS,
-            about=About(
-                name="change_organization",
-                caller=Caller.PERSON,
-                parameters=(_REQUIRE,),
-                example=OrganizationData(require_mfa=False),
-                codes=frozenset({Code.MFA_011}),
-            ),
+            method="PATCH",
+            path="/auth/organization",
+            name="change_organization",
+            handler=handlers.change_organization,
+            permission=Permission.REQUIRE_MFA,
+            fields=(_REQUIRE,),
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=OrganizationData(require_mfa=False),
+            errors=(MfaNotInPlanError,),
         ),
     )
 
 
-class _Mfa:
-    """What the endpoints do."""
+class _SecondFactors:
+    """The handlers."""
 
     def __init__(
         self,
@@ -260,7 +210,7 @@ class _Mfa:
         tenants: Tenants,
         cookies: Cookies,
     ) -> None:
-        self._entry = sign_in
+        self._sign_in = sign_in
         self._factors = factors
         self._codes = codes
         self._step_up = step_up
@@ -268,63 +218,41 @@ class _Mfa:
         self._cookies = cookies
 
     async def enroll(self, call: ApiCall) -> EnrollmentData:
-        """Begin with a second factor. It holds when a code confirms it."""
-        try:
-            made = await self._factors.enroll(person_of(call))
-        except AlreadyEnrolledError:
-            raise ApiError(Code.CONFLICT_001, "there is a second factor already") from None
-        picture = segno.make(made.uri, error="m").svg_data_uri(scale=4)
-        return EnrollmentData(secret=made.secret, otpauth_uri=made.uri, qr_svg=picture)
+        """Begin to enroll a second factor. It holds when a code confirms it."""
+        enrollment = await self._factors.enroll(call.person)
+        picture = segno.make(enrollment.uri, error="m").svg_data_uri(scale=4)
+        return EnrollmentData(secret=enrollment.secret, otpauth_uri=enrollment.uri, qr_svg=picture)
 
     async def confirm(self, call: ApiCall) -> RecoveryCodesData:
         """Let the second factor hold from now on. The recovery codes are shown this once."""
-        person, code = person_of(call), text_in(call.body, "totp_code", MAX_CODE)
-        try:
-            codes = await self._factors.confirm(person, code, call.attribution)
-        except NotEnrolledError:
-            raise _nothing_there("there is nothing to confirm") from None
-        except WrongCodeError:
-            raise _wrong_code("totp_code") from None
+        codes = await self._factors.confirm(call.person, call[_CODE], call.attribution)
         return RecoveryCodesData(recovery_codes=codes)
 
     async def disable(self, call: ApiCall) -> MfaData:
         """Do without a second factor, by a last code."""
-        person, (name, code) = person_of(call), _code_in(call.body, _RECOVERY.name)
-        try:
-            await self._factors.disable(person, code, call.attribution)
-        except NotEnrolledError:
-            raise _nothing_there("there is no second factor") from None
-        except WrongCodeError:
-            raise _wrong_code(name) from None
+        code = _code_in(call, _OPTIONAL_RECOVERY_CODE)
+        await self._factors.disable(call.person, code, call.attribution)
         return MfaData(mfa_enabled=False)
 
     async def send_code(self, call: ApiCall) -> AcceptedData:
-        """Have a code sent by e-mail to somebody who owes one: six digits, good for ten minutes.
+        """Send a code by e-mail to somebody who owes one: six digits, good for ten minutes.
 
         An earlier one is over then. Whoever has an authenticator app needs that: 409.
         """
-        token = text_in(call.body, "challenge_token", MAX_TOKEN)
-        try:
-            await self._codes.send(token, call.attribution)
-        except InvalidChallengeError:
-            raise _no_challenge() from None
-        except AuthenticatorRequiredError:
-            raise ApiError(
-                Code.CONFLICT_001, "there is an authenticator app: its code is needed"
-            ) from None
+        await self._codes.send(call[_CHALLENGE], call.attribution)
         return ACCEPTED
 
     async def verify(self, call: ApiCall) -> WithCookies:
         """Finish signing in, by a code of any kind. The tokens come as cookies."""
-        token = text_in(call.body, "challenge_token", MAX_TOKEN)
-        name, code = _code_in(call.body, _EMAIL_CODE.name, _RECOVERY.name)
-        answer = self._codes.answer if name == _EMAIL_CODE.name else self._entry.answer
+        challenge, email_code = call[_CHALLENGE], call[_OPTIONAL_EMAIL_CODE]
         try:
-            tokens = await answer(token, code, call.attribution)
-        except (InvalidChallengeError, WrongPasswordError, NotEnrolledError):
-            raise _no_challenge() from None
-        except WrongCodeError:
-            raise _wrong_code(name) from None
+            if email_code is not None:
+                tokens = await self._codes.answer(challenge, email_code, call.attribution)
+            else:
+                code = _code_in(call, _OPTIONAL_RECOVERY_CODE)
+                tokens = await self._sign_in.answer(challenge, code, call.attribution)
+        except (WrongPasswordError, NotEnrolledError):
+            raise InvalidChallengeError from None
         return WithCookies(SIGNED_IN, self._cookies.of(tokens))
 
     async def step_up(self, call: ApiCall) -> StepUpData:
@@ -332,12 +260,9 @@ class _Mfa:
 
         By a code; whoever has no second factor, by their password.
         """
-        person = person_of(call)
-        name, proof = await self._proof_in(person, call.body)
-        try:
-            token = await self._step_up.issue(person, proof, call.attribution)
-        except WrongCodeError:
-            raise _wrong_code(name) from None
+        needs_code = await self._step_up.needs_code(call.person)
+        proof = call[_CODE] if needs_code else call[PASSWORD]
+        token = await self._step_up.issue(call.person, proof, call.attribution)
         return StepUpData(step_up_token=token, expires_in=int(LIFE.total_seconds()))
 
     async def change_organization(self, call: ApiCall) -> OrganizationData:
@@ -345,35 +270,13 @@ class _Mfa:
 
         Whoever has none can then do nothing but enroll one. Plans from professional up.
         """
-        person, required = person_of(call), call.body.get("require_mfa")
-        if not isinstance(required, bool):
-            raise invalid_field("require_mfa", "must be true or false")
+        person, required = call.person, call[_REQUIRE]
         if required and person.entitlements.plan not in WITH_REQUIRED_MFA:
-            raise ApiError(Code.MFA_011, "the plan does not let you require a second factor")
+            raise MfaNotInPlanError
         await self._tenants.require_mfa(person.tenant, call.attribution, required=required)
         return OrganizationData(require_mfa=required)
 
-    async def _proof_in(
-        self, person: SessionPrincipal, body: Mapping[str, object]
-    ) -> tuple[str, str]:
-        if await self._step_up.needs_code(person):
-            return "totp_code", text_in(body, "totp_code", MAX_CODE)
-        return "password", text_in(body, "password", MAX_LENGTH)
 
-
-def _code_in(body: Mapping[str, object], *others: str) -> tuple[str, str]:
-    """Return which kind of code there is, and the code: the app's, if it is none of the others."""
-    name = next((each for each in others if body.get(each) is not None), _CODE.name)
-    return name, text_in(body, name, MAX_CODE)
-
-
-def _no_challenge() -> ApiError:
-    return ApiError(Code.AUTH_001, "no such challenge, or it is over", "challenge_token")
-
-
-def _wrong_code(name: str) -> ApiError:
-    return ApiError(Code.MFA_001, f"{name} is wrong, or was used already", name)
-
-
-def _nothing_there(message: str) -> ApiError:
-    return ApiError(Code.CONFLICT_001, message)
+def _code_in(call: ApiCall, other: Field[str | None]) -> str:
+    """Return the code of another kind, if there is one, or else the app's. Raises FieldError."""
+    return call[other] or call[_CODE]

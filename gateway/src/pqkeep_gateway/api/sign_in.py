@@ -1,20 +1,18 @@
 """/api/v1/auth: signing in and out, one's sessions, one's password, and oneself."""
 
-import uuid
-from collections.abc import Mapping
+from typing import cast
 
 from msgspec import structs
 
+from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.access.principals import SessionId, SessionPrincipal
-from pqkeep_gateway.access.roles import Permission
-from pqkeep_gateway.api.mail import require_mail
-from pqkeep_gateway.api.person_data import (
-    EMAIL,
-    MAX_TOKEN,
+from pqkeep_gateway.api.errors import UNPROCESSABLE_FIELDS
+from pqkeep_gateway.api.people_fields import (
     NEW_PASSWORD,
     OTHER_PASSWORD,
     PASSWORD,
     SESSION,
+    SIGN_IN_EMAIL,
     SIGNED_IN,
     SIGNED_OUT,
     USER,
@@ -22,42 +20,34 @@ from pqkeep_gateway.api.person_data import (
     SessionsData,
     SignedOutData,
     UserData,
-    invalid_field,
-    text_in,
-    token_parameter,
+    token_field,
     user_data,
 )
-from pqkeep_gateway.http.about import About, Caller, Parameter
 from pqkeep_gateway.http.cookies import REFRESH, Cookies
-from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, WithCookies, person_of
-from pqkeep_gateway.http.errors import ApiError, Code
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, WithCookies
+from pqkeep_gateway.http.field import Field, boolean_field, uuid_field
 from pqkeep_gateway.http.text import timestamp
-from pqkeep_gateway.mail.addresses import MAX_EMAIL
+from pqkeep_gateway.mail.mail_delivery import MailDisabledError
+from pqkeep_gateway.people.attempt_limits import TooManyAttemptsError
 from pqkeep_gateway.people.email_codes import EmailCodes
-from pqkeep_gateway.people.passwords import MAX_LENGTH, InvalidPasswordError
+from pqkeep_gateway.people.passwords import InvalidPasswordError
 from pqkeep_gateway.people.second_factors import SecondFactorRequiredError
-from pqkeep_gateway.people.sessions import NoSessionError, Session, Sessions
-from pqkeep_gateway.people.sign_in import InvalidInvitationTokenError, SignIn, WrongPasswordError
+from pqkeep_gateway.people.sessions import NoSessionError, Session, SessionNotFoundError, Sessions
+from pqkeep_gateway.people.sign_in import (
+    InvalidInvitationTokenError,
+    SignIn,
+    WrongPasswordError,
+)
 from pqkeep_gateway.people.users import EmailTakenError, UserStore
 from pqkeep_protocol.audit_events import AuditEvent
 
-TRIED = frozenset({Code.AUTH_001, Code.RATE_LIMIT_001, Code.FORBIDDEN_001})
-"""What whoever shows a password or a token can hear."""
-
-_TOKEN = token_parameter("The invitation's token.", "pqi_")
-_EMAIL_CODES = Parameter(
-    "email_codes",
-    "Whether a code is sent at each sign-in, without an app.",
-    {"type": "boolean"},
-    example=True,
-    codes=(Code.UNPROCESSABLE,),
+_TOKEN = token_field("The invitation's token.", "pqi_")
+_EMAIL_CODES = boolean_field(
+    "email_codes", "Whether a code is sent at each sign-in, without an app.", example=True
 )
-_ID = Parameter(
-    "id",
-    "The session's identifier.",
-    {"type": "string", "format": "uuid"},
-    SESSION.id,
-    codes=(Code.NOT_FOUND_001,),
+_ID = cast(
+    "Field[SessionId]",
+    uuid_field("id", "The session's identifier.", SESSION.id, not_found="no such session"),
 )
 
 
@@ -71,113 +61,110 @@ def endpoints(
     sends_mail: bool,
 ) -> tuple[Endpoint, ...]:
     """Return the endpoints of people's own accounts."""
-    auth = _Auth(sign_in, sessions, users, codes, cookies, sends_mail=sends_mail)
+    handlers = _SignIn(sign_in, sessions, users, codes, cookies, sends_mail=sends_mail)
     return (
         Endpoint(
-            "POST",
-            "/auth/login",
-            auth.login,
-            takes_body=True,
-            open_to_anyone=True,
-            about=About(
-                name="login",
-                caller=Caller.ANYONE,
-                parameters=(EMAIL, PASSWORD),
-                example=SIGNED_IN,
-                codes=TRIED | {Code.AUTH_MFA_001},
-            ),
+            method="POST",
+            path="/auth/login",
+            name="login",
+            handler=handlers.login,
+            permission=Permission.PUBLIC,
+            fields=(SIGN_IN_EMAIL, PASSWORD),
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=SIGNED_IN,
+            errors=(WrongPasswordError, SecondFactorRequiredError, TooManyAttemptsError),
         ),
         Endpoint(
-            "POST",
-            "/auth/accept-invitation",
-            auth.accept,
-            201,
-            takes_body=True,
-            open_to_anyone=True,
-            about=About(
-                name="accept_invitation",
-                caller=Caller.ANYONE,
-                parameters=(_TOKEN, NEW_PASSWORD),
-                example=USER,
-                codes=TRIED | {Code.CONFLICT_001},
-            ),
+            method="POST",
+            path="/auth/accept-invitation",
+            name="accept_invitation",
+            handler=handlers.accept,
+            permission=Permission.PUBLIC,
+            fields=(_TOKEN, NEW_PASSWORD),
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=USER,
+            status=201,
+            errors=(InvalidInvitationTokenError, InvalidPasswordError, EmailTakenError),
         ),
         Endpoint(
-            "POST",
-            "/auth/refresh",
-            auth.refresh,
-            open_to_anyone=True,
-            about=About(name="refresh", caller=Caller.ANYONE, example=SIGNED_IN, codes=TRIED),
+            method="POST",
+            path="/auth/refresh",
+            name="refresh",
+            handler=handlers.refresh,
+            permission=Permission.PUBLIC,
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=SIGNED_IN,
+            errors=(NoSessionError,),
         ),
         Endpoint(
-            "POST",
-            "/auth/logout",
-            auth.logout,
-            is_for_enrolling=True,
+            method="POST",
+            path="/auth/logout",
+            name="logout",
+            handler=handlers.logout,
             permission=Permission.OWN_ACCOUNT,
-            about=About(name="logout", caller=Caller.PERSON, example=SIGNED_OUT),
+            during_enrollment=True,
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=SIGNED_OUT,
         ),
         Endpoint(
-            "GET",
-            "/auth/me",
-            auth.me,
-            is_for_enrolling=True,
+            method="GET",
+            path="/auth/me",
+            name="me",
+            handler=handlers.me,
             permission=Permission.OWN_ACCOUNT,
-            about=About(name="me", caller=Caller.PERSON, example=USER),
+            during_enrollment=True,
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=USER,
         ),
         Endpoint(
-            "PATCH",
-            "/auth/me",
-            auth.change_me,
-            takes_body=True,
+            method="PATCH",
+            path="/auth/me",
+            name="change_me",
+            handler=handlers.change_me,
+            permission=Permission.OWN_ACCOUNT,
             needs_step_up=True,
-            permission=Permission.OWN_ACCOUNT,
-            about=About(
-                name="change_me",
-                caller=Caller.PERSON,
-                parameters=(_EMAIL_CODES,),
-                example=structs.replace(USER, email_codes=True),
-            ),
+            fields=(_EMAIL_CODES,),
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=structs.replace(USER, email_codes=True),
+            errors=(MailDisabledError,),
         ),
         Endpoint(
-            "GET",
-            "/auth/sessions",
-            auth.list_sessions,
+            method="GET",
+            path="/auth/sessions",
+            name="list_sessions",
+            handler=handlers.list_sessions,
             permission=Permission.OWN_ACCOUNT,
-            about=About(
-                name="list_sessions",
-                caller=Caller.PERSON,
-                example=SessionsData(sessions=(SESSION,), total=1),
-            ),
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=SessionsData(sessions=(SESSION,), total=1),
         ),
         Endpoint(
-            "DELETE",
-            "/auth/sessions/{id}",
-            auth.end_session,
+            method="DELETE",
+            path="/auth/sessions/{id}",
+            name="end_session",
+            handler=handlers.end_session,
             permission=Permission.OWN_ACCOUNT,
-            about=About(
-                name="end_session", caller=Caller.PERSON, parameters=(_ID,), example=SIGNED_OUT
-            ),
+            fields=(_ID,),
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=SIGNED_OUT,
+            errors=(SessionNotFoundError,),
         ),
         Endpoint(
-            "POST",
-            "/auth/change-password",
-            auth.change_password,
-            takes_body=True,
+            method="POST",
+            path="/auth/change-password",
+            name="change_password",
+            handler=handlers.change_password,
+            permission=Permission.OWN_ACCOUNT,
             needs_step_up=True,
-            permission=Permission.OWN_ACCOUNT,
-            about=About(
-                name="change_password",
-                caller=Caller.PERSON,
-                parameters=(OTHER_PASSWORD,),
-                example=SIGNED_OUT,
-            ),
+            fields=(OTHER_PASSWORD,),
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=SIGNED_OUT,
+            errors=(InvalidPasswordError,),
         ),
     )
 
 
-class _Auth:
-    """What the endpoints do."""
+class _SignIn:
+    """The handlers."""
 
     def __init__(
         self,
@@ -189,7 +176,7 @@ class _Auth:
         *,
         sends_mail: bool,
     ) -> None:
-        self._entry = sign_in
+        self._sign_in = sign_in
         self._sessions = sessions
         self._users = users
         self._codes = codes
@@ -199,36 +186,18 @@ class _Auth:
     async def login(self, call: ApiCall) -> WithCookies:
         """Sign in. The session's tokens come as cookies.
 
-        Whoever owes a code too hears 401 ERR_AUTH_MFA_001 with error.challenge_token, and in
+        Whoever owes a code too is answered 401 ERR_AUTH_MFA_001 with error.challenge_token, and in
         error.second_factor whether it is the app's or comes by e-mail, when /auth/mfa/email asks.
         Whether there is nobody with the address, or the password is another: it is the same 401.
         """
-        email = text_in(call.body, "email", MAX_EMAIL)
-        password = text_in(call.body, "password", MAX_LENGTH)
-        try:
-            tokens = await self._entry.sign_in(email, password, call.attribution)
-        except WrongPasswordError:
-            raise ApiError(Code.AUTH_001, "wrong e-mail address or password") from None
-        except SecondFactorRequiredError as challenge:
-            raise ApiError(
-                Code.AUTH_MFA_001,
-                "a code is needed too",
-                challenge=(challenge.token, challenge.factor),
-            ) from None
+        tokens = await self._sign_in.sign_in(call[SIGN_IN_EMAIL], call[PASSWORD], call.attribution)
         return WithCookies(SIGNED_IN, self._cookies.of(tokens))
 
     async def accept(self, call: ApiCall) -> WithCookies:
         """Accept an invitation with a password of one's own, and be signed in."""
-        token = text_in(call.body, "token", MAX_TOKEN)
-        password = text_in(call.body, "password", MAX_LENGTH)
-        try:
-            user, tokens = await self._entry.accept(token, password, call.attribution)
-        except InvalidInvitationTokenError:
-            raise ApiError(Code.AUTH_001, "no such invitation, or it is over", "token") from None
-        except InvalidPasswordError as problem:
-            raise invalid_field("password", str(problem)) from None
-        except EmailTakenError:
-            raise ApiError(Code.CONFLICT_001, "somebody has this e-mail address", "email") from None
+        user, tokens = await self._sign_in.accept(
+            call[_TOKEN], call[NEW_PASSWORD], call.attribution
+        )
         return WithCookies(user_data(user), self._cookies.of(tokens))
 
     async def refresh(self, call: ApiCall) -> WithCookies:
@@ -236,55 +205,49 @@ class _Auth:
 
         A token that comes a second time has been copied, and ends the session.
         """
-        try:
-            tokens = await self._sessions.refresh(call.cookies.get(REFRESH, ""), call.attribution)
-        except NoSessionError:
-            raise ApiError(Code.AUTH_001, "the session is over; sign in again") from None
+        tokens = await self._sessions.refresh(call.cookies.get(REFRESH, ""), call.attribution)
         return WithCookies(SIGNED_IN, self._cookies.of(tokens))
 
     async def logout(self, call: ApiCall) -> WithCookies:
         """End the session that asks."""
-        person = person_of(call)
-        await self._end(call, person.session, AuditEvent.SIGN_OUT)
+        person = call.person
+        await self._sessions.end(person, person.session, call.attribution, AuditEvent.SIGN_OUT)
         return WithCookies(SIGNED_OUT, self._cookies.gone())
 
     async def me(self, call: ApiCall) -> UserData:
         """Tell who is signed in."""
-        return await self._me(person_of(call))
+        return await self._me(call.person)
 
     async def change_me(self, call: ApiCall) -> UserData:
         """Have a code sent at each sign-in, or no longer.
 
         An authenticator app goes before: whoever has one is asked for its code.
         """
-        person, wanted = person_of(call), call.body.get("email_codes")
-        if not isinstance(wanted, bool):
-            raise invalid_field("email_codes", "must be true or false")
-        if wanted:
-            require_mail(sends_mail=self._sends_mail)
-        await self._codes.choose(person, call.attribution, wanted=wanted)
-        return await self._me(person)
+        wanted = call[_EMAIL_CODES]
+        if wanted and not self._sends_mail:
+            raise MailDisabledError
+        await self._codes.choose(call.person, call.attribution, wanted=wanted)
+        return await self._me(call.person)
 
     async def list_sessions(self, call: ApiCall) -> SessionsData:
         """List one's sessions, the newest first."""
-        person = person_of(call)
+        person = call.person
         listed = await self._sessions.list(person.user)
         shown = tuple(_session(each, person.session) for each in listed)
         return SessionsData(sessions=shown, total=len(shown))
 
     async def end_session(self, call: ApiCall) -> SignedOutData:
         """End one of one's sessions, at once."""
-        await self._end(call, _session_id(call.path), AuditEvent.END_SESSION)
+        session = call[_ID]
+        try:
+            await self._sessions.end(call.person, session, call.attribution, AuditEvent.END_SESSION)
+        except NoSessionError:
+            raise SessionNotFoundError from None
         return SIGNED_OUT
 
     async def change_password(self, call: ApiCall) -> WithCookies:
-        """Take another password. Every session is over then, the one that asks too."""
-        person = person_of(call)
-        new = text_in(call.body, "new_password", MAX_LENGTH)
-        try:
-            await self._entry.change_password(person, new, call.attribution)
-        except InvalidPasswordError as problem:
-            raise invalid_field("new_password", str(problem)) from None
+        """Choose another password. Every session ends, the one that asks too."""
+        await self._sign_in.change_password(call.person, call[OTHER_PASSWORD], call.attribution)
         return WithCookies(SIGNED_OUT, self._cookies.gone())
 
     async def _me(self, person: SessionPrincipal) -> UserData:
@@ -295,12 +258,6 @@ class _Auth:
             email_codes=account.email_codes,
         )
 
-    async def _end(self, call: ApiCall, session: SessionId, operation: AuditEvent) -> None:
-        try:
-            await self._sessions.end(person_of(call), session, call.attribution, operation)
-        except NoSessionError:
-            raise _no_session() from None
-
 
 def _session(session: Session, current: SessionId) -> SessionData:
     return SessionData(
@@ -310,14 +267,3 @@ def _session(session: Session, current: SessionId) -> SessionData:
         source_address=session.source_address,
         current=session.id == current,
     )
-
-
-def _session_id(path: Mapping[str, str]) -> SessionId:
-    try:
-        return SessionId(uuid.UUID(path["id"]))
-    except ValueError:
-        raise _no_session() from None
-
-
-def _no_session() -> ApiError:
-    return ApiError(Code.NOT_FOUND_001, "no such session", "id")

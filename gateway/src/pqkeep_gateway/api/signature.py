@@ -4,9 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from pqkeep_gateway.api.fields import MAX_MESSAGE, MAX_SIGNATURE
-from pqkeep_gateway.api.key_operation import KeyCall, KeyOperation
-from pqkeep_gateway.api.parameters import (
+from pqkeep_gateway.api.key_fields import (
     ACTIVE_KEY_VERSION,
     HASH,
     HASH_ALGORITHM,
@@ -14,9 +12,12 @@ from pqkeep_gateway.api.parameters import (
     MESSAGE,
     SIGNATURE,
     SIGNATURE_OVER_HASH,
+    AlgorithmUsed,
+    KeyVersionUsed,
+    check_digest,
     shortened,
 )
-from pqkeep_gateway.api.values import AlgorithmUsed, KeyVersionUsed
+from pqkeep_gateway.api.key_operation import KeyCall, KeyOperation
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.text import Base64, base64
 from pqkeep_protocol.algorithms import Algorithm, HashAlgorithm, Operation
@@ -38,8 +39,8 @@ async def sign(call: KeyCall) -> Signed:
         Sign(
             tenant=call.tenant,
             algorithm=call.algorithm,
-            message=call.fields.binary("message", at_most=MAX_MESSAGE),
-            version=call.fields.optional_version(),
+            message=call[MESSAGE],
+            version=call[ACTIVE_KEY_VERSION],
         )
     )
     return Signed(
@@ -62,9 +63,9 @@ async def verify(call: KeyCall) -> Verified:
     request = Verify(
         tenant=call.tenant,
         algorithm=call.algorithm,
-        message=call.fields.binary("message", at_most=MAX_MESSAGE),
-        signature=call.fields.binary("signature", at_most=MAX_SIGNATURE),
-        version=call.fields.version(),
+        message=call[MESSAGE],
+        signature=call[SIGNATURE],
+        version=call[KEY_VERSION],
     )
     return Verified(
         valid=await _holds(call, request),
@@ -85,14 +86,15 @@ class SignedHash(Data, frozen=True, kw_only=True):
 
 async def sign_hash(call: KeyCall) -> SignedHash:
     """Sign a digest that the caller computed."""
-    hash_algorithm, digest = call.fields.digest()
+    hash_algorithm, digest = call[HASH_ALGORITHM], call[HASH]
+    check_digest(digest, hash_algorithm)
     signed = await call.execute(
         SignHash(
             tenant=call.tenant,
             algorithm=call.algorithm,
             hash_algorithm=hash_algorithm,
             digest=digest,
-            version=call.fields.optional_version(),
+            version=call[ACTIVE_KEY_VERSION],
         )
     )
     return SignedHash(
@@ -115,14 +117,15 @@ class VerifiedHash(Data, frozen=True, kw_only=True):
 
 async def verify_hash(call: KeyCall) -> VerifiedHash:
     """Check a signature over a digest. One that does not hold is an answer, not an error."""
-    hash_algorithm, digest = call.fields.digest()
+    hash_algorithm, digest = call[HASH_ALGORITHM], call[HASH]
+    check_digest(digest, hash_algorithm)
     request = VerifyHash(
         tenant=call.tenant,
         algorithm=call.algorithm,
         hash_algorithm=hash_algorithm,
         digest=digest,
-        signature=call.fields.binary("signature", at_most=MAX_SIGNATURE),
-        version=call.fields.version(),
+        signature=call[SIGNATURE],
+        version=call[KEY_VERSION],
     )
     return VerifiedHash(
         valid=await _holds(call, request),
@@ -152,7 +155,7 @@ OPERATIONS = (
         sign,
         DEFAULT,
         name="sign",
-        parameters=(MESSAGE, ACTIVE_KEY_VERSION),
+        fields=(MESSAGE, ACTIVE_KEY_VERSION),
         example=Signed(signature=shortened(SIGNATURE), key_version=1, algorithm=DEFAULT),
     ),
     KeyOperation(
@@ -162,7 +165,7 @@ OPERATIONS = (
         verify,
         DEFAULT,
         name="verify",
-        parameters=(MESSAGE, SIGNATURE, KEY_VERSION),
+        fields=(MESSAGE, SIGNATURE, KEY_VERSION),
         example=Verified(valid=True, key_version=1, algorithm=DEFAULT),
     ),
     KeyOperation(
@@ -172,7 +175,7 @@ OPERATIONS = (
         sign_hash,
         DEFAULT,
         name="sign_hash",
-        parameters=(HASH_ALGORITHM, HASH, ACTIVE_KEY_VERSION),
+        fields=(HASH_ALGORITHM, HASH, ACTIVE_KEY_VERSION),
         example=SignedHash(
             signature=shortened(SIGNATURE_OVER_HASH),
             key_version=1,
@@ -188,7 +191,7 @@ OPERATIONS = (
         verify_hash,
         DEFAULT,
         name="verify_hash",
-        parameters=(HASH_ALGORITHM, HASH, SIGNATURE_OVER_HASH, KEY_VERSION),
+        fields=(HASH_ALGORITHM, HASH, SIGNATURE_OVER_HASH, KEY_VERSION),
         example=VerifiedHash(
             valid=True,
             key_version=1,

@@ -1,31 +1,32 @@
-"""/api/v1/team: the people of a tenant, and those who are invited."""
+"""/api/v1/team and /tenants/{tenant_id}/invitations: the people of a tenant, and inviting them."""
 
-import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, cast
 
 from msgspec import Meta
 
+from pqkeep_gateway.access.callers import Permission, may
 from pqkeep_gateway.access.principals import OperatorPrincipal, SessionPrincipal, UserId
-from pqkeep_gateway.access.roles import Permission, Role
-from pqkeep_gateway.api.person_data import (
+from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.api.errors import UNPROCESSABLE_FIELDS
+from pqkeep_gateway.api.people_fields import (
+    EMAIL,
     EXAMPLE_TIME,
     INVITATION,
     ROLE,
     USER,
     Email,
     Identifier,
-    invalid_field,
-    role_in,
+    InvitationData,
 )
-from pqkeep_gateway.api.tenants import TENANT
-from pqkeep_gateway.http.about import About, Caller, Parameter
+from pqkeep_gateway.api.tenants import TENANT, visible_tenant
 from pqkeep_gateway.http.cookies import Cookies
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, WithCookies
 from pqkeep_gateway.http.envelope import Data
-from pqkeep_gateway.http.errors import ApiError, Code
+from pqkeep_gateway.http.errors import forbidden
+from pqkeep_gateway.http.field import Field, FieldError, Problem, uuid_field
 from pqkeep_gateway.http.text import Timestamp, timestamp
+from pqkeep_gateway.people.attempt_limits import TooManyAttemptsError
+from pqkeep_gateway.people.sign_in import SignIn
 from pqkeep_gateway.people.team import (
     Administrator,
     InvitationId,
@@ -39,6 +40,7 @@ from pqkeep_gateway.people.team import (
     PendingInvitation,
     TeamMembers,
 )
+from pqkeep_gateway.people.users import EmailTakenError
 from pqkeep_gateway.tenancy.tenants import TenantNotFoundError, Tenants
 from pqkeep_protocol.keys import TenantId
 
@@ -64,7 +66,7 @@ class MembersData(Data, frozen=True, kw_only=True):
     total: Annotated[int, Meta(ge=0, description="How many there are.")]
 
 
-class WaitingInvitationData(Data, frozen=True, kw_only=True):
+class PendingInvitationData(Data, frozen=True, kw_only=True):
     """An invitation that nobody has accepted yet."""
 
     id: Identifier
@@ -73,10 +75,10 @@ class WaitingInvitationData(Data, frozen=True, kw_only=True):
     expires_at: Timestamp
 
 
-class WaitingInvitationsData(Data, frozen=True, kw_only=True):
+class PendingInvitationsData(Data, frozen=True, kw_only=True):
     """Invitations that can be accepted, the one that ends first first."""
 
-    invitations: tuple[WaitingInvitationData, ...]
+    invitations: tuple[PendingInvitationData, ...]
     total: Annotated[int, Meta(ge=0, description="How many there are.")]
 
 
@@ -86,27 +88,21 @@ class RemovedData(Data, frozen=True, kw_only=True):
     removed: bool
 
 
-_TENANT = Parameter(
-    TENANT.name,
-    "Whose team it is: for the operator. Everybody else has one.",
-    TENANT.schema,
-    TENANT.example,
-    required=False,
-    codes=(Code.UNPROCESSABLE, Code.NOT_FOUND_001),
+_TENANT = cast(
+    "Field[TenantId | None]",
+    uuid_field(
+        TENANT.name,
+        "Whose team it is: for the operator. Everybody else has one.",
+        str(TENANT.example),
+    ).optional(),
 )
-_MEMBER = Parameter(
-    "id",
-    "The person's identifier.",
-    {"type": "string", "format": "uuid"},
-    USER.id,
-    codes=(Code.NOT_FOUND_001,),
+_MEMBER = cast(
+    "Field[UserId]",
+    uuid_field("id", "The person's identifier.", USER.id, not_found="no such member"),
 )
-_INVITATION = Parameter(
-    "id",
-    "The invitation's identifier.",
-    {"type": "string", "format": "uuid"},
-    INVITATION.id,
-    codes=(Code.NOT_FOUND_001,),
+_INVITATION = cast(
+    "Field[InvitationId]",
+    uuid_field("id", "The invitation's identifier.", INVITATION.id, not_found="no such invitation"),
 )
 _EXAMPLE = MemberData(
     id=USER.id,
@@ -117,106 +113,128 @@ _EXAMPLE = MemberData(
     last_sign_in_at=EXAMPLE_TIME,
     created_at=EXAMPLE_TIME,
 )
-_WAITING = WaitingInvitationData(
+_PENDING = PendingInvitationData(
     id=INVITATION.id,
     email=INVITATION.email,
     role=INVITATION.role,
     expires_at=INVITATION.expires_at,
 )
 _REMOVED = RemovedData(removed=True)
-_REFUSALS: Mapping[type[Exception], tuple[Code, str, str | None]] = {
-    NotPermittedError: (Code.FORBIDDEN_001, "your role does not allow this", None),
-    OwnersOnlyError: (Code.FORBIDDEN_001, "only owners decide about owners", None),
-    MemberNotFoundError: (Code.NOT_FOUND_001, "no such member", "id"),
-    InvitationNotFoundError: (Code.NOT_FOUND_001, "no such invitation", "id"),
-    LastOwnerError: (Code.CONFLICT_001, "a team keeps its last owner", None),
-}
-_CHANGES = frozenset({Code.CONFLICT_001})
 
 
-def endpoints(teams: TeamMembers, tenants: Tenants, cookies: Cookies) -> tuple[Endpoint, ...]:
-    """Return the endpoints of teams."""
-    team = _Team(teams, tenants, cookies)
+def endpoints(
+    members: TeamMembers, sign_in: SignIn, tenants: Tenants, cookies: Cookies
+) -> tuple[Endpoint, ...]:
+    """Return the endpoints of teams and invitations."""
+    handlers = _Team(members, sign_in, tenants, cookies)
     return (
         Endpoint(
-            "GET",
-            "/team/members",
-            team.members,
-            permission=Permission.TEAM,
-            about=About(
-                name="list_members",
-                caller=Caller.PEOPLE,
-                parameters=(_TENANT,),
-                example=MembersData(members=(_EXAMPLE,), total=1),
+            method="GET",
+            path="/team/members",
+            name="list_members",
+            handler=handlers.list_members,
+            permission=Permission.MANAGE_TEAM,
+            fields=(_TENANT,),
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=MembersData(members=(_EXAMPLE,), total=1),
+            errors=(TenantNotFoundError,),
+        ),
+        Endpoint(
+            method="PATCH",
+            path="/team/members/{id}",
+            name="change_role",
+            handler=handlers.change_role,
+            permission=Permission.MANAGE_TEAM,
+            fields=(_MEMBER, ROLE, _TENANT),
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=_EXAMPLE,
+            errors=(
+                TenantNotFoundError,
+                MemberNotFoundError,
+                NotPermittedError,
+                OwnersOnlyError,
+                LastOwnerError,
             ),
         ),
         Endpoint(
-            "PATCH",
-            "/team/members/{id}",
-            team.change_role,
-            takes_body=True,
-            permission=Permission.TEAM,
-            about=About(
-                name="change_role",
-                caller=Caller.PEOPLE,
-                parameters=(_MEMBER, ROLE, _TENANT),
-                example=_EXAMPLE,
-                codes=_CHANGES,
-            ),
-        ),
-        Endpoint(
-            "DELETE",
-            "/team/members/{id}",
-            team.remove,
+            method="DELETE",
+            path="/team/members/{id}",
+            name="remove_member",
+            handler=handlers.remove,
+            permission=Permission.LEAVE_TEAM,
             needs_step_up=True,
-            permission=Permission.OWN_ACCOUNT,
-            about=About(
-                name="remove_member",
-                caller=Caller.PEOPLE,
-                parameters=(_MEMBER, _TENANT),
-                example=_REMOVED,
-                codes=_CHANGES,
+            fields=(_MEMBER, _TENANT),
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=_REMOVED,
+            errors=(
+                TenantNotFoundError,
+                MemberNotFoundError,
+                NotPermittedError,
+                OwnersOnlyError,
+                LastOwnerError,
             ),
         ),
         Endpoint(
-            "GET",
-            "/team/invitations",
-            team.invitations,
-            permission=Permission.TEAM,
-            about=About(
-                name="list_invitations",
-                caller=Caller.PEOPLE,
-                parameters=(_TENANT,),
-                example=WaitingInvitationsData(invitations=(_WAITING,), total=1),
+            method="GET",
+            path="/team/invitations",
+            name="list_invitations",
+            handler=handlers.list_invitations,
+            permission=Permission.MANAGE_TEAM,
+            fields=(_TENANT,),
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=PendingInvitationsData(invitations=(_PENDING,), total=1),
+            errors=(TenantNotFoundError,),
+        ),
+        Endpoint(
+            method="POST",
+            path="/tenants/{tenant_id}/invitations",
+            name="invite",
+            handler=handlers.invite,
+            permission=Permission.MANAGE_TEAM,
+            fields=(TENANT, EMAIL, ROLE),
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=INVITATION,
+            status=201,
+            errors=(
+                TenantNotFoundError,
+                OwnersOnlyError,
+                EmailTakenError,
+                TooManyAttemptsError,
             ),
         ),
         Endpoint(
-            "DELETE",
-            "/team/invitations/{id}",
-            team.withdraw,
-            permission=Permission.TEAM,
-            about=About(
-                name="withdraw_invitation",
-                caller=Caller.PEOPLE,
-                parameters=(_INVITATION, _TENANT),
-                example=_REMOVED,
+            method="DELETE",
+            path="/team/invitations/{id}",
+            name="withdraw_invitation",
+            handler=handlers.withdraw,
+            permission=Permission.MANAGE_TEAM,
+            fields=(_INVITATION, _TENANT),
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=_REMOVED,
+            errors=(
+                TenantNotFoundError,
+                InvitationNotFoundError,
+                NotPermittedError,
+                OwnersOnlyError,
             ),
         ),
     )
 
 
 class _Team:
-    """What the endpoints do."""
+    """The handlers."""
 
-    def __init__(self, teams: TeamMembers, tenants: Tenants, cookies: Cookies) -> None:
-        self._teams = teams
+    def __init__(
+        self, members: TeamMembers, sign_in: SignIn, tenants: Tenants, cookies: Cookies
+    ) -> None:
+        self._members = members
+        self._sign_in = sign_in
         self._tenants = tenants
         self._cookies = cookies
 
-    async def members(self, call: ApiCall) -> MembersData:
-        """List who is in the team, whoever came first first."""
-        _, tenant = await self._team_of(call)
-        listed = await self._teams.members(tenant)
+    async def list_members(self, call: ApiCall) -> MembersData:
+        """List who is in the team, by the date they joined."""
+        listed = await self._members.members(await self._tenant_of(call))
         return MembersData(members=tuple(_member(each) for each in listed), total=len(listed))
 
     async def change_role(self, call: ApiCall) -> MemberData:
@@ -224,77 +242,78 @@ class _Team:
 
         Owners decide about owners, and the last owner stays one.
         """
-        by, tenant = await self._team_of(call)
-        member, role = UserId(_identifier(call.path, MemberNotFoundError)), role_in(call.body)
-        with _answered():
-            return _member(
-                await self._teams.change_role(tenant, member, role, by, call.attribution)
-            )
+        tenant = await self._tenant_of(call)
+        changed = await self._members.change_role(
+            tenant, call[_MEMBER], call[ROLE], _administrator(call), call.attribution
+        )
+        return _member(changed)
 
     async def remove(self, call: ApiCall) -> RemovedData | WithCookies:
-        """Remove somebody, or leave. All their sessions are over at once.
+        """Remove somebody, or leave. All their sessions end at once.
 
         Everybody may leave but the last owner; owners decide about owners.
         """
-        by, tenant = await self._team_of(call)
-        member = UserId(_identifier(call.path, MemberNotFoundError))
-        with _answered():
-            await self._teams.remove(tenant, member, by, call.attribution)
-        if isinstance(by, SessionPrincipal) and by.user == member:
+        tenant, member = await self._tenant_of(call), call[_MEMBER]
+        await self._members.remove(tenant, member, _administrator(call), call.attribution)
+        if call.principal.user == member:
             return WithCookies(_REMOVED, self._cookies.gone())
         return _REMOVED
 
-    async def invitations(self, call: ApiCall) -> WaitingInvitationsData:
+    async def list_invitations(self, call: ApiCall) -> PendingInvitationsData:
         """List the invitations that can be accepted. Their tokens are not shown again."""
-        _, tenant = await self._team_of(call)
-        listed = await self._teams.invitations(tenant)
+        listed = await self._members.invitations(await self._tenant_of(call))
         shown = tuple(_invitation(each) for each in listed)
-        return WaitingInvitationsData(invitations=shown, total=len(shown))
+        return PendingInvitationsData(invitations=shown, total=len(shown))
+
+    async def invite(self, call: ApiCall) -> InvitationData:
+        """Invite somebody by an e-mail address. The token is shown this once; pass it on.
+
+        They get it by e-mail too, where the service sends any. It is good for a week. An earlier
+        invitation to the same address is over. Owners are invited by owners and by the operator,
+        who alone invite somebody again who was to be one.
+        """
+        tenant = await visible_tenant(call, self._tenants)
+        decides_about_owners = may(call.principal.caller, Permission.MANAGE_OWNERS)
+        decides = frozenset(Role) - (frozenset() if decides_about_owners else {Role.OWNER})
+        invited = await self._sign_in.invite(
+            tenant.id, call[EMAIL], call[ROLE], call.attribution, call.principal.user, decides
+        )
+        return InvitationData(
+            id=str(invited.id),
+            invitation_token=invited.token,
+            email=invited.email,
+            role=invited.role,
+            expires_at=timestamp(invited.expires_at),
+        )
 
     async def withdraw(self, call: ApiCall) -> RemovedData:
-        """Withdraw an invitation. Its link is good for nothing then.
+        """Withdraw an invitation. Its link does not work any more.
 
         Owners decide about owners.
         """
-        by, tenant = await self._team_of(call)
-        invitation = InvitationId(_identifier(call.path, InvitationNotFoundError))
-        with _answered():
-            await self._teams.withdraw(tenant, invitation, by, call.attribution)
+        tenant = await self._tenant_of(call)
+        await self._members.withdraw(
+            tenant, call[_INVITATION], _administrator(call), call.attribution
+        )
         return _REMOVED
 
-    async def _team_of(self, call: ApiCall) -> tuple[Administrator, TenantId]:
-        """Return who asks, and whose team is meant: one's own, or what the operator names."""
-        match call.principal:
-            case SessionPrincipal() as person:
-                return person, person.tenant
-            case OperatorPrincipal() as operator:
-                return operator, await self._named({**call.query, **call.body}.get(TENANT.name))
-            case _:
-                raise ApiError(Code.FORBIDDEN_001, "programs have no say about people")
-
-    async def _named(self, text: object) -> TenantId:
-        try:
-            return (await self._tenants.get(TenantId(uuid.UUID(str(text))))).id
-        except ValueError:
-            raise invalid_field(TENANT.name, "must be a tenant's identifier") from None
-        except TenantNotFoundError:
-            raise ApiError(Code.NOT_FOUND_001, "no such tenant", TENANT.name) from None
+    async def _tenant_of(self, call: ApiCall) -> TenantId:
+        """Return whose team is meant: one's own, or the one that the operator names."""
+        own, named = call.principal.tenant, call[_TENANT]
+        if own is not None:
+            return own
+        if named is None:
+            raise FieldError(_TENANT.name, Problem.MISSING, "tenant_id is required")
+        return (await self._tenants.get(named)).id
 
 
-@contextmanager
-def _answered() -> Iterator[None]:
-    """Answer what a team refuses."""
-    try:
-        yield
-    except tuple(_REFUSALS) as refusal:
-        raise ApiError(*_REFUSALS[type(refusal)]) from None
-
-
-def _identifier(path: Mapping[str, str], missing: type[Exception]) -> uuid.UUID:
-    try:
-        return uuid.UUID(path["id"])
-    except ValueError:
-        raise ApiError(*_REFUSALS[missing]) from None
+def _administrator(call: ApiCall) -> Administrator:
+    """Return who decides. The access table lets no program through."""
+    match call.principal:
+        case SessionPrincipal() | OperatorPrincipal() as by:
+            return by
+        case _:
+            raise forbidden("programs have no say about people")
 
 
 def _member(member: Member) -> MemberData:
@@ -310,8 +329,8 @@ def _member(member: Member) -> MemberData:
     )
 
 
-def _invitation(invitation: PendingInvitation) -> WaitingInvitationData:
-    return WaitingInvitationData(
+def _invitation(invitation: PendingInvitation) -> PendingInvitationData:
+    return PendingInvitationData(
         id=str(invitation.id),
         email=invitation.email,
         role=invitation.role,

@@ -5,11 +5,9 @@ from collections.abc import Iterable, Mapping
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pqkeep_gateway.access.admission import Admission
-from pqkeep_gateway.audit_events import AuditDelivery
-from pqkeep_gateway.http.cookies import Cookies
-from pqkeep_gateway.http.endpoint import Endpoint, Resource, not_found
-from pqkeep_gateway.people.step_up import StepUp
+from pqkeep_gateway.http.endpoint import Endpoint
+from pqkeep_gateway.http.pipeline import Pipeline, Resource
+from pqkeep_gateway.http.responses import send_not_found
 
 API = "/api/v1"
 
@@ -18,10 +16,7 @@ def create_app(
     api: Iterable[Endpoint],
     outside: Iterable[Endpoint],
     documents: Mapping[str, ASGIApp],
-    admission: Admission,
-    audit_delivery: AuditDelivery,
-    cookies: Cookies,
-    step_up: StepUp,
+    pipeline: Pipeline,
 ) -> ASGIApp:
     """Route requests to the API's endpoints, to those outside of it, and to documents.
 
@@ -31,10 +26,7 @@ def create_app(
     for prefix, endpoints in ((API, api), ("", outside)):
         for endpoint in endpoints:
             by_path.setdefault(prefix + endpoint.path, {})[endpoint.method] = endpoint
-    resources = {
-        path: Resource(methods, admission, audit_delivery, cookies, step_up)
-        for path, methods in by_path.items()
-    }
+    resources = {path: Resource(methods, pipeline) for path, methods in by_path.items()}
     fixed: dict[str, ASGIApp] = {
         **{path: resource for path, resource in resources.items() if "{" not in path},
         **documents,
@@ -42,7 +34,7 @@ def create_app(
     others = Router(
         [Route(path, resource) for path, resource in resources.items() if path not in fixed],
         redirect_slashes=False,
-        default=not_found,
+        default=send_not_found,
     )
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

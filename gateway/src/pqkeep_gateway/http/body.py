@@ -1,6 +1,6 @@
 """Reading a request's body: bounded in size, and always a JSON object.
 
-``bounded`` bounds it in time.
+``protocol`` bounds it in time.
 """
 
 import json
@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from starlette.types import Receive
 
-from pqkeep_gateway.http.errors import ApiError, Code
+from pqkeep_gateway.http.errors import invalid
 
 MAX_BODY = 4 * 1024 * 1024
 
@@ -19,17 +19,16 @@ class ClientGoneError(Exception):
 
 
 async def read_json_object(
-    receive: Receive, content_type: bytes | None, *, or_nothing: bool = False
+    receive: Receive, content_type: bytes | None, *, required: bool
 ) -> Mapping[str, Any]:
-    """Return the body. Raises ApiError for everything that is no JSON object.
+    """Return the body. Raises ApiError for everything that is not a JSON object.
 
-    Where there may be nothing, nothing is an empty object.
+    Where no body is required, an empty one is an empty object.
     """
-    if or_nothing:
-        body = await read_bytes(receive)
-        return {} if not body else _object_of(body, content_type)
-    _require_json(content_type)  # before a body of any size is read
-    return _object_of(await read_bytes(receive), content_type)
+    if required:
+        _require_json(content_type)  # before a body of any size is read
+    body = await read_bytes(receive)
+    return _object_of(body, content_type) if body or required else {}
 
 
 def _object_of(body: bytes, content_type: bytes | None) -> Mapping[str, Any]:
@@ -39,13 +38,13 @@ def _object_of(body: bytes, content_type: bytes | None) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise ApiError(Code.INVALID_001, "the body is not a JSON object")
+        raise invalid("the body is not a JSON object")
     return value
 
 
 def _require_json(content_type: bytes | None) -> None:
     if content_type is not None and not _is_json(content_type):
-        raise ApiError(Code.INVALID_001, "the content type must be application/json")
+        raise invalid("the content type must be application/json")
 
 
 async def read_bytes(receive: Receive, at_most: int = MAX_BODY) -> bytes:
@@ -69,7 +68,7 @@ async def _next(receive: Receive) -> Any:
 
 def _bounded(chunk: bytes, at_most: int) -> bytes:
     if len(chunk) > at_most:
-        raise ApiError(Code.INVALID_001, "the body is too large")
+        raise invalid("the body is too large")
     return chunk
 
 

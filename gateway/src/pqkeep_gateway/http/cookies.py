@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from starlette.requests import cookie_parser
+
 from pqkeep_gateway.people.sessions import ACCESS_LIFE, REFRESH_LIFE, Tokens
 
 ACCESS = "service_access_token"
@@ -57,12 +59,8 @@ class Cookies:
 
 
 def read_cookies(header: bytes | None) -> Mapping[str, str]:
-    """Return what a Cookie header has; of two with one name the first."""
-    found: dict[str, str] = {}
-    for each in (header or b"").decode("latin-1").split(";"):
-        name, _, value = each.strip().partition("=")
-        found.setdefault(name, value)
-    return found
+    """Return the cookies of a Cookie header, by name."""
+    return cookie_parser(header.decode("latin-1")) if header else {}
 
 
 def _host(origin: str) -> str:

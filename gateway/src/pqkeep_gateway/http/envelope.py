@@ -7,7 +7,6 @@ from msgspec import UNSET, Struct, UnsetType
 
 from pqkeep_gateway.http.errors import ApiError
 from pqkeep_gateway.http.text import Timestamp, timestamp
-from pqkeep_gateway.people.second_factors import Factor
 from pqkeep_protocol.messages import RedactedRepr
 
 _ENCODER = msgspec.json.Encoder()
@@ -34,7 +33,7 @@ class Fault(RedactedRepr, Struct, frozen=True):
     """The field at fault, where it is one."""
     challenge_token: str | UnsetType = UNSET
     """Of somebody who owes a code: to be shown with it."""
-    second_factor: Factor | UnsetType = UNSET
+    second_factor: str | UnsetType = UNSET
     """Where that code comes from."""
 
 

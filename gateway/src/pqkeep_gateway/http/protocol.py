@@ -12,7 +12,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from pqkeep_gateway.http import envelope
-from pqkeep_gateway.http.errors import ApiError, Code, unavailable
+from pqkeep_gateway.http.errors import ApiError, invalid, unavailable
 
 MAX_HEAD = 32 * 1024
 REQUEST_SECONDS = 10.0
@@ -27,7 +27,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Asyncio's call."""
         super().connection_made(GatheringTransport(transport, self.loop))
         if len(self.connections) > MAX_CONNECTIONS:
             self._hang_up(unavailable())
@@ -35,12 +34,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._timer = self.loop.call_later(REQUEST_SECONDS, self._give_up)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Asyncio's call."""
         self._stop_waiting()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Asyncio's call."""
         super().data_received(data)
         if self._is_head_whole():
             if not self.cycle.more_body or self.cycle.response_complete:
@@ -50,14 +47,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         else:
             self._head_size += len(data)
             if self._head_size > MAX_HEAD:
-                self._hang_up(ApiError(Code.INVALID_001, "the request's head is too large"))
+                self._hang_up(invalid("the request's head is too large"))
                 return
         if self._timer is None:
             self._timer = self.loop.call_later(REQUEST_SECONDS, self._give_up)
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP: uvicorn's call."""
-        self._hang_up(ApiError(Code.INVALID_001, "the request is not HTTP"))
+        self._hang_up(invalid("the request is not HTTP"))
 
     def _is_head_whole(self) -> bool:
         # uvicorn makes a scope with a request's first byte and fills it in with its last header.
@@ -74,7 +71,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self.scope is None:  # nothing was asked, so there is nothing to answer
             self.transport.close()
         else:
-            self._hang_up(ApiError(Code.INVALID_001, "the request did not arrive in time"))
+            self._hang_up(invalid("the request did not arrive in time"))
 
     def _hang_up(self, error: ApiError) -> None:
         self._stop_waiting()

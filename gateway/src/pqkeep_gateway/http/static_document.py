@@ -5,13 +5,13 @@ from hashlib import sha256
 
 from starlette.types import Receive, Scope, Send
 
-from pqkeep_gateway.http.endpoint import request_id_of, send_error
-from pqkeep_gateway.http.errors import ApiError, Code
+from pqkeep_gateway.http.errors import method_not_allowed
+from pqkeep_gateway.http.responses import request_id_of, send_error
 
 METHODS = ("GET", "HEAD")
 
 
-class FixedDocument:
+class StaticDocument:
     """An ASGI application for one document. It needs no credential."""
 
     def __init__(self, body: bytes, content_type: str, headers: Mapping[str, str]) -> None:
@@ -30,9 +30,7 @@ class FixedDocument:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         request_id = request_id_of(headers)
         if scope["method"] not in METHODS:
-            message, allow = "the path does not have this method", {"Allow": ", ".join(METHODS)}
-            error = ApiError(Code.METHOD_NOT_ALLOWED, message, headers=allow)
-            await send_error(send, error, request_id)
+            await send_error(send, method_not_allowed(", ".join(METHODS)), request_id)
             return
         known = self._etag in [
             each.strip().removeprefix(b"W/")

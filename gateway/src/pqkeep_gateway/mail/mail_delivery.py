@@ -29,6 +29,10 @@ FIRST_PAUSE = timedelta(seconds=2)
 LONGEST_PAUSE = timedelta(minutes=15)
 
 
+class MailDisabledError(Exception):
+    """The service is not set up to send e-mail."""
+
+
 class MailDeferredError(Exception):
     """The letter was not taken now. The message is for the log, and names no address."""
 

@@ -24,6 +24,10 @@ ACCESS_LIFE = timedelta(minutes=15)
 REFRESH_LIFE = timedelta(days=7)
 
 
+class SessionNotFoundError(Exception):
+    """The person has no session of this identifier."""
+
+
 class NoSessionError(Exception):
     """The token opens no session, or none any more."""
 

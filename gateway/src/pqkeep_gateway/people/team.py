@@ -11,9 +11,10 @@ from enum import StrEnum
 from typing import NewType, Protocol
 from uuid import UUID
 
+from pqkeep_gateway.access.callers import Permission, may
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.principals import OperatorPrincipal, SessionPrincipal, UserId
-from pqkeep_gateway.access.roles import PERMISSIONS, Permission, Role
+from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.people.users import User
 from pqkeep_protocol.audit import Event
@@ -85,13 +86,10 @@ class Team:
 
         Raises NotPermittedError, OwnersOnlyError.
         """
-        allowed = frozenset(Permission)
-        if isinstance(by, SessionPrincipal):
-            role = self.roles.get(by.user)
-            allowed = PERMISSIONS[role] if role else frozenset()
-        if Permission.TEAM not in allowed:
+        caller = by.caller if by.user is None else self.roles.get(by.user)
+        if not may(caller, Permission.MANAGE_TEAM):
             raise NotPermittedError
-        if Role.OWNER in roles and Permission.OWNERS not in allowed:
+        if Role.OWNER in roles and not may(caller, Permission.MANAGE_OWNERS):
             raise OwnersOnlyError
 
     def require_change(self, by: Administrator, member: UserId, to: Role | None) -> None:
@@ -100,7 +98,7 @@ class Team:
         Raises what ``require_say`` raises, MemberNotFoundError, LastOwnerError.
         """
         now = self.roles.get(member)
-        is_leaving = isinstance(by, SessionPrincipal) and by.user == member and to is None
+        is_leaving = by.user == member and to is None
         if not is_leaving:
             self.require_say(by, now, to)
         if now is None:

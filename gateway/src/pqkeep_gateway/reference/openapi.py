@@ -7,13 +7,17 @@ from typing import Any
 
 import msgspec
 
+from pqkeep_gateway.access.callers import CALLERS, GRANTS, Caller, Credential
 from pqkeep_gateway.access.idempotency import MAX_LENGTH as MAX_IDEMPOTENCY_KEY
-from pqkeep_gateway.http.about import Caller, Parameter
+from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.api.errors import code_of, codes_of_fields
 from pqkeep_gateway.http.body import MAX_BODY
 from pqkeep_gateway.http.cookies import ACCESS
-from pqkeep_gateway.http.endpoint import MAX_REQUEST_ID, Endpoint
+from pqkeep_gateway.http.endpoint import Endpoint
 from pqkeep_gateway.http.envelope import Failure, Fault
 from pqkeep_gateway.http.errors import Code
+from pqkeep_gateway.http.field import Field
+from pqkeep_gateway.http.responses import MAX_REQUEST_ID
 from pqkeep_gateway.http.text import Timestamp
 from pqkeep_gateway.reference.guidance import GUIDANCE
 
@@ -26,9 +30,10 @@ TITLE = "pqkeep"
 OVERVIEW = (
     "Post-quantum cryptography as a service. Binary values are standard base64 with padding, times"
     " UTC with milliseconds. A success has its fields under `data`, an error has its code under"
-    " `error`; both say `request_id` and `timestamp`. A field that is null counts as left out;"
-    f" fields that are not known are ignored. A body has at most {MAX_BODY:,} bytes. A path that is"
-    " not there is 404; a method that a path does not have is 405, with `Allow`."
+    " `error`; both say `request_id` and `timestamp`. A field that is null counts as left out; a"
+    f" field or query parameter that an operation does not have is 400. A body has at most"
+    f" {MAX_BODY:,} bytes. A path that is not there is 404; a method that a path does not have is"
+    " 405, with `Allow`."
 )
 PARTS: Mapping[str, str] = {
     "kem": "Encryption, shared secrets and key wrapping.",
@@ -74,7 +79,7 @@ def document(
     paths: dict[str, Json] = {}
     for where, path, row in rows:
         paths.setdefault(path, {})[row.method.lower()] = _operation(where, row)
-    types = {type(row.about.example) for _, _, row in rows if row.about.example is not None}
+    types = {type(row.example) for _, _, row in rows if row.example is not None}
     return {
         "openapi": "3.1.0",
         "jsonSchemaDialect": "https://json-schema.org/draft/2020-12/schema",
@@ -116,56 +121,85 @@ def document(
 
 def codes(row: Endpoint) -> frozenset[Code]:
     """Return everything an endpoint can be refused with."""
-    found = EVERYWHERE | row.about.codes
-    if row.about.caller is not Caller.ANYONE:
+    found = EVERYWHERE | row.codes | codes_of_fields(row) | {code_of(each) for each in row.errors}
+    callers = GRANTS[row.permission]
+    if Credential.NONE not in callers:
         found |= WITH_CREDENTIAL
+    if row.anonymous_limit is not None:
+        found |= {Code.RATE_LIMIT_001}
+    if Credential.API_KEY in callers:
+        found |= {Code.AUTH_001, Code.FORBIDDEN_001, Code.RATE_LIMIT_001}
+    if row.denial is not None:
+        found |= {row.denial().code}
     if row.idempotent:
         found |= {Code.CONFLICT_001}
-    if row.permission is not None:
+    if callers & frozenset(Role):
         found |= {Code.AUTH_MFA_001}
     if row.needs_step_up:
         found |= {Code.MFA_013}
-    return found.union(*(parameter.codes for parameter in row.about.parameters))
+    return found
+
+
+def callers_of(row: Endpoint) -> tuple[Caller, ...]:
+    """Return who may call an endpoint, in the order of the table's columns."""
+    return tuple(caller for caller in CALLERS if caller in GRANTS[row.permission])
+
+
+def _callers_in_words(row: Endpoint) -> str:
+    callers = callers_of(row)
+    if callers == CALLERS:
+        return "Called without a credential."
+    return f"Called by: {', '.join(callers)}."
 
 
 def _operation(part: str, row: Endpoint) -> Json:
-    about = row.about
     summary, _, description = inspect.cleandoc(row.handler.__doc__ or "").partition("\n\n")
-    in_path = [each for each in about.parameters if f"{{{each.name}}}" in row.path]
-    others = [each for each in about.parameters if each not in in_path]
     headers = [
         "RequestId",
         *(["IdempotencyKey"] if row.idempotent else []),
         *(["StepUpToken"] if row.needs_step_up else []),
     ]
+    others = row.other_fields
     operation: Json = {
-        "operationId": about.name,
+        "operationId": row.name,
         "tags": [part],
         "summary": summary,
-        "description": f"{description} {about.caller}".strip(),
+        "description": f"{description} {_callers_in_words(row)}".strip(),
         "parameters": [
-            *(_parameter(each, "path") for each in in_path),
+            *(_parameter(each, "path") for each in row.path_fields),
             *(_parameter(each, "query") for each in others if not row.takes_body),
             *({"$ref": f"#/components/parameters/{name}"} for name in headers),
             *([_signature(row.signature_header)] if row.signature_header else []),
         ],
     }
-    if row.takes_body:
-        operation["requestBody"] = _request_body(others, required=not row.is_body_of_people)
-    if about.makes_lines:
-        responses = {str(row.status): _LINES}
-    else:
-        responses = {} if about.example is None else {str(row.status): _success(row)}
-    operation["responses"] = responses | _failures(codes(row))
-    if about.caller in _SECURITY:
-        operation["security"] = _SECURITY[about.caller]
-    elif row.open_to_anyone:
-        operation["security"] = [{"ApiKey": []}, {}]
-        operation["description"] += " As this service is set up, also without one."
+    if row.signature_header:
+        operation["requestBody"] = _SIGNED_BODY
+    elif row.takes_body and others:
+        operation["requestBody"] = _request_body(others, required=not row.body_optional)
+    success = _LINES if row.example is None else _success(row)
+    operation["responses"] = {str(row.status): success} | _failures(codes(row))
+    operation["security"] = _security(row)
+    operation["x-permission"] = row.permission
+    operation["x-callers"] = list(callers_of(row))
     return operation
 
 
-def _parameter(parameter: Parameter, place: str) -> Json:
+def _security(row: Endpoint) -> list[Json]:
+    """Return what a caller can send; an empty list where it needs nothing."""
+    callers = GRANTS[row.permission]
+    if callers == frozenset(CALLERS):
+        return []
+    credentials: list[Json] = []
+    if callers & {Credential.API_KEY, Credential.OPERATOR} or row.denial is not None:
+        credentials.append({"ApiKey": []})
+    if callers & frozenset(Role):
+        credentials.append({"Session": []})
+    if Credential.NONE in callers:
+        credentials.append({})
+    return credentials
+
+
+def _parameter(parameter: Field[Any], place: str) -> Json:
     return {
         "name": parameter.name,
         "in": place,
@@ -186,9 +220,9 @@ def _signature(header: str) -> Json:
     }
 
 
-def _request_body(parameters: list[Parameter], *, required: bool) -> Json:
-    names = [each.name for each in parameters if each.required]
-    shown = [each for each in parameters if each.required] or parameters[:1]
+def _request_body(fields: tuple[Field[Any], ...], *, required: bool) -> Json:
+    names = [each.name for each in fields if each.required]
+    shown = [each for each in fields if each.required] or fields[:1]
     example: Json = {"value": {each.name: each.example for each in shown}}
     cut = [each for each in shown if each.made_by]
     if cut:
@@ -199,8 +233,9 @@ def _request_body(parameters: list[Parameter], *, required: bool) -> Json:
             "application/json": {
                 "schema": {
                     "type": "object",
-                    "properties": {each.name: _property(each) for each in parameters},
+                    "properties": {each.name: _property(each) for each in fields},
                     **({"required": names} if names else {}),
+                    "additionalProperties": False,
                 },
                 "examples": {"form" if cut else "request": example},
             }
@@ -208,13 +243,19 @@ def _request_body(parameters: list[Parameter], *, required: bool) -> Json:
     }
 
 
-def _property(parameter: Parameter) -> Json:
-    made_by = f" Made by `{parameter.made_by}`." if parameter.made_by else ""
-    return {**parameter.schema, "description": parameter.description + made_by}
+def _property(field: Field[Any]) -> Json:
+    """Return a field's schema; null is what a field that may be left out may be, too."""
+    made_by = f" Made by `{field.made_by}`." if field.made_by else ""
+    described = {"description": field.description + made_by}
+    if field.required:
+        return {**field.schema, **described}
+    schema = dict(field.schema)
+    default = {"default": schema.pop("default")} if "default" in schema else {}
+    return {"anyOf": [schema, {"type": "null"}], **default, **described}
 
 
 def _success(row: Endpoint) -> Json:
-    data = row.about.example
+    data = row.example
     return {
         "description": HTTPStatus(row.status).phrase,
         "headers": _sent(),
@@ -304,12 +345,15 @@ def _sent(*names: str) -> Json:
     return {name: {"$ref": f"#/components/headers/{name}"} for name in ("X-Request-ID", *names)}
 
 
-_SECURITY: Mapping[Caller, list[Json]] = {
-    Caller.ANYONE: [],
-    Caller.PERSON: [{"Session": []}],
-    Caller.OPERATOR: [{"ApiKey": []}],
+_SIGNED_BODY: Json = {
+    "required": True,
+    "content": {
+        "application/json": {
+            "schema": {"type": "object"},
+            "examples": {"request": {"value": {}}},
+        }
+    },
 }
-"""Of the callers who cannot choose between the two."""
 _LINES: Json = {
     "description": "JSON lines, one object each, as docs/audit.md describes them.",
     "headers": _sent(),

@@ -9,6 +9,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from pqkeep_gateway.access.callers import CALLERS, Permission
+
 Json = Mapping[str, Any]
 
 CONTENT_SECURITY_POLICY = (
@@ -26,6 +28,9 @@ STYLE_PATH = "/docs/style.css"
 
 ON_EVERY_REQUEST = ("X-Request-ID",)
 """Headers that the page tells of once."""
+
+_NULL = {"type": "null"}
+"""What a field that may be left out may be instead: the page says that once, of all fields."""
 
 _PARAMETER_PREFIX = "#/components/parameters/"
 
@@ -51,6 +56,15 @@ class Failure:
     status: int
     when: str
     what_to_do: str
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One line of the access table: a permission, the callers that have it, and its operations."""
+
+    permission: str
+    callers: frozenset[str]
+    operations: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +112,8 @@ def page(document: Json) -> bytes:
             info=document["info"],
             parts=parts,
             errors=_every_failure(parts),
+            access=_access(document),
+            callers=CALLERS,
             headers=[
                 _parameter(document, each)
                 for each in document["components"]["parameters"].values()
@@ -126,6 +142,21 @@ def _parts(document: Json) -> Iterator[Part]:
                 if tag["name"] in operation["tags"]
             ),
         )
+
+
+def _access(document: Json) -> tuple[Access, ...]:
+    """Return the access table, as far as there are operations."""
+    operations = [each for methods in document["paths"].values() for each in methods.values()]
+    callers = {each["x-permission"]: frozenset(each["x-callers"]) for each in operations}
+    return tuple(
+        Access(
+            permission,
+            callers[permission],
+            tuple(each["operationId"] for each in operations if each["x-permission"] == permission),
+        )
+        for permission in Permission
+        if permission in callers
+    )
 
 
 def _operation(document: Json, path: str, method: str, operation: Json) -> Operation:
@@ -207,7 +238,7 @@ def _form(document: Json, schema: Json) -> str:
     schema = _resolved(document, schema)
     choices = schema.get("anyOf") or schema.get("oneOf")
     if choices:
-        return " or ".join(_form(document, each) for each in choices)
+        return " or ".join(_form(document, each) for each in choices if each != _NULL)
     if "const" in schema:
         return json.dumps(schema["const"])
     words = [schema.get("contentEncoding") or schema.get("format") or schema.get("type", "string")]
@@ -222,7 +253,9 @@ def _form(document: Json, schema: Json) -> str:
 
 
 def _choices(document: Json, schema: Json) -> tuple[str, ...]:
-    return tuple(_resolved(document, schema).get("enum", ()))
+    schema = _resolved(document, schema)
+    first = schema.get("anyOf", (schema,))[0]
+    return tuple(_resolved(document, first).get("enum", ()))
 
 
 def _failures(operation: Json) -> Iterator[Failure]:

@@ -1,16 +1,14 @@
-"""What is told of people and their sessions, and the fields of requests about them."""
+"""The fields of requests about people, and what is shown of people and their sessions."""
 
-from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated
 
 from msgspec import Meta
 
 from pqkeep_gateway.access.roles import Role
-from pqkeep_gateway.api.fields import member
-from pqkeep_gateway.http.about import Parameter
 from pqkeep_gateway.http.envelope import Data
-from pqkeep_gateway.http.errors import ApiError, Code
+from pqkeep_gateway.http.field import Field, choice_field, text_field
 from pqkeep_gateway.http.text import Timestamp, timestamp
 from pqkeep_gateway.mail.addresses import EMAIL_PATTERN, MAX_EMAIL, is_email
 from pqkeep_gateway.people.passwords import MAX_LENGTH, MIN_LENGTH
@@ -18,6 +16,7 @@ from pqkeep_gateway.people.sessions import ACCESS_LIFE
 from pqkeep_gateway.people.users import User
 
 MAX_TOKEN = 128
+NO_MAIL = "this service is not set up to send e-mail"
 
 Identifier = Annotated[str, Meta(extra_json_schema={"format": "uuid"})]
 Email = Annotated[str, Meta(description="Unique, in capitals or not.")]
@@ -82,6 +81,11 @@ class AcceptedData(Data, frozen=True, kw_only=True):
     accepted: bool
 
 
+def _with_minimum(field: Field[str]) -> Field[str]:
+    """Document the smallest length, which the rule for passwords checks when one is chosen."""
+    return replace(field, schema={**field.schema, "minLength": MIN_LENGTH})
+
+
 EXAMPLE_TIME = timestamp(datetime(2026, 1, 31, 12, tzinfo=UTC))
 USER = UserData(
     id="0b6a4f0e-6f0c-4c39-9a53-0a9f1c1d2e3f",
@@ -108,85 +112,32 @@ INVITATION = InvitationData(
     expires_at=EXAMPLE_TIME,
 )
 
-EMAIL = Parameter(
+EMAIL = text_field(
     "email",
     "The e-mail address.",
-    {"type": "string", "maxLength": MAX_EMAIL, "pattern": EMAIL_PATTERN},
     USER.email,
-    codes=(Code.UNPROCESSABLE,),
+    at_most=MAX_EMAIL,
+    pattern=EMAIL_PATTERN,
+    is_valid=is_email,
+    must="must be an e-mail address",
 )
-PASSWORD = Parameter(
-    "password",
-    "The password.",
-    {"type": "string", "maxLength": MAX_LENGTH},
-    "the horse prefers oats",
-    codes=(Code.UNPROCESSABLE,),
+SIGN_IN_EMAIL = text_field("email", "The e-mail address.", USER.email, at_most=MAX_EMAIL)
+PASSWORD = text_field("password", "The password.", "the horse prefers oats", at_most=MAX_LENGTH)
+_RULE = f"{MIN_LENGTH} to {MAX_LENGTH} characters, and not one of the common passwords."
+NEW_PASSWORD = _with_minimum(PASSWORD.described(_RULE))
+OTHER_PASSWORD = _with_minimum(
+    text_field("new_password", _RULE, "the horse is tired of oats", at_most=MAX_LENGTH)
 )
-NEW_PASSWORD = Parameter(
-    PASSWORD.name,
-    f"{MIN_LENGTH} to {MAX_LENGTH} characters, and none of those that are tried first.",
-    {"type": "string", "minLength": MIN_LENGTH, "maxLength": MAX_LENGTH},
-    PASSWORD.example,
-    codes=(Code.UNPROCESSABLE,),
-)
-OTHER_PASSWORD = Parameter(
-    "new_password",
-    NEW_PASSWORD.description,
-    NEW_PASSWORD.schema,
-    "the horse is tired of oats",
-    codes=NEW_PASSWORD.codes,
-)
-ROLE = Parameter(
-    "role",
-    "What they may do.",
-    {"type": "string", "enum": list(Role)},
-    Role.DEVELOPER,
-    codes=(Code.UNPROCESSABLE,),
-)
+ROLE = choice_field("role", "What they may do.", tuple(Role), Role.DEVELOPER)
 
 
-def token_parameter(description: str, kind: str) -> Parameter:
-    """Return the field of a token that somebody was given."""
-    return Parameter(
-        "token",
-        description,
-        {"type": "string", "maxLength": MAX_TOKEN},
-        kind + "0" * 43 + "3aXb2c",
-        codes=(Code.UNPROCESSABLE,),
-    )
-
-
-def text_in(body: Mapping[str, object], name: str, at_most: int) -> str:
-    """Return a field's text."""
-    value = body.get(name)
-    if not (isinstance(value, str) and 0 < len(value) <= at_most):
-        raise invalid_field(name, f"must be a text of 1 to {at_most} characters")
-    return value
-
-
-def email_in(body: Mapping[str, object]) -> str:
-    """Return an address that can be somebody's."""
-    email = text_in(body, "email", MAX_EMAIL)
-    if not is_email(email):
-        raise invalid_field("email", "is no e-mail address")
-    return email
-
-
-def role_in(body: Mapping[str, object]) -> Role:
-    """Return a role."""
-    role = member(Role, body.get("role"))
-    if role is None:
-        raise invalid_field("role", "must be one of " + ", ".join(Role))
-    return role
-
-
-def invalid_field(name: str, problem: str) -> ApiError:
-    """Return what to say of a bad field."""
-    return ApiError(Code.UNPROCESSABLE, f"{name} {problem}", name)
+def token_field(description: str, kind: str) -> Field[str]:
+    """Return the field of a token that somebody was sent."""
+    return text_field("token", description, kind + "0" * 43 + "3aXb2c", at_most=MAX_TOKEN)
 
 
 def user_data(user: User) -> UserData:
-    """Return what is told of a person."""
+    """Return what is shown of a person."""
     return UserData(
         id=str(user.id),
         email=user.email,

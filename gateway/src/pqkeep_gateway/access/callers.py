@@ -1,0 +1,109 @@
+"""Who may ask for what: one table of permissions and callers. What is not in it is denied.
+
+Each endpoint names one permission, and the request pipeline asks this table before it reads a body.
+A permission is necessary, not sufficient: a plan's policies decide beside it.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from pqkeep_gateway.access.roles import Role
+from pqkeep_protocol.algorithms import Operation
+
+
+class Credential(StrEnum):
+    """What a caller without a session sends."""
+
+    API_KEY = "API key"
+    OPERATOR = "operator"
+    NONE = "anyone"
+
+
+Caller = Credential | Role
+"""A column of the table: a signed-in person is their role."""
+
+CALLERS: tuple[Caller, ...] = (*Credential, *Role)
+
+
+class Permission(StrEnum):
+    """A row of the table: what an endpoint asks of its caller."""
+
+    PUBLIC = "public"
+    """Signing in, and what is shown to everybody."""
+    OWN_ACCOUNT = "own-account"
+    """One's own password, factors and sessions."""
+    VIEW_KEYS = "view-keys"
+    USE_KEYS = "use-keys"
+    MANAGE_KEYS = "manage-keys"
+    ARCHIVE_KEYS = "archive-keys"
+    VIEW_TENANT = "view-tenant"
+    """The tenant, its API keys' metadata and its audit log."""
+    MANAGE_API_KEYS = "manage-api-keys"
+    MANAGE_TEAM = "manage-team"
+    """Members and invitations, except owners."""
+    MANAGE_OWNERS = "manage-owners"
+    LEAVE_TEAM = "leave-team"
+    """Removing a member: oneself, or others with ``manage-team``."""
+    REQUIRE_MFA = "require-mfa"
+    VIEW_SUBSCRIPTION = "view-subscription"
+    MANAGE_BILLING = "manage-billing"
+    SIGN_UP = "sign-up"
+    """Creating a tenant where sign-up is open."""
+    CREATE_TENANTS = "create-tenants"
+    MANAGE_TENANTS = "manage-tenants"
+    SIGN_CHECKPOINTS = "sign-checkpoints"
+
+
+_OWNER: frozenset[Caller] = frozenset({Role.OWNER})
+_ADMIN = _OWNER | {Role.ADMIN}
+_DEVELOPER = _ADMIN | {Role.DEVELOPER}
+_PEOPLE = _DEVELOPER | {Role.VIEWER}
+_API_KEY: frozenset[Caller] = frozenset({Credential.API_KEY})
+_OPERATOR: frozenset[Caller] = frozenset({Credential.OPERATOR})
+
+GRANTS: Mapping[Permission, frozenset[Caller]] = {
+    Permission.PUBLIC: frozenset(CALLERS),
+    Permission.OWN_ACCOUNT: _PEOPLE,
+    Permission.VIEW_KEYS: _PEOPLE | _API_KEY,
+    Permission.USE_KEYS: _DEVELOPER | _API_KEY,
+    Permission.MANAGE_KEYS: _DEVELOPER | _API_KEY,
+    Permission.ARCHIVE_KEYS: _ADMIN,
+    Permission.VIEW_TENANT: _PEOPLE | _API_KEY | _OPERATOR,
+    Permission.MANAGE_API_KEYS: _ADMIN | _API_KEY | _OPERATOR,
+    Permission.MANAGE_TEAM: _ADMIN | _OPERATOR,
+    Permission.MANAGE_OWNERS: _OWNER | _OPERATOR,
+    Permission.LEAVE_TEAM: _PEOPLE | _OPERATOR,
+    Permission.REQUIRE_MFA: _OWNER,
+    Permission.VIEW_SUBSCRIPTION: _PEOPLE | _API_KEY,
+    Permission.MANAGE_BILLING: _OWNER,
+    Permission.SIGN_UP: _OPERATOR | {Credential.NONE},
+    Permission.CREATE_TENANTS: _OPERATOR,
+    Permission.MANAGE_TENANTS: _OPERATOR,
+    Permission.SIGN_CHECKPOINTS: _OPERATOR,
+}
+
+PERMISSION_OF: Mapping[Operation, Permission] = {
+    Operation.ENCRYPT: Permission.USE_KEYS,
+    Operation.DECRYPT: Permission.USE_KEYS,
+    Operation.ENCAPSULATE: Permission.USE_KEYS,
+    Operation.DECAPSULATE: Permission.USE_KEYS,
+    Operation.WRAP: Permission.USE_KEYS,
+    Operation.UNWRAP: Permission.USE_KEYS,
+    Operation.SIGN: Permission.USE_KEYS,
+    Operation.VERIFY: Permission.USE_KEYS,
+    Operation.SIGN_HASH: Permission.USE_KEYS,
+    Operation.VERIFY_HASH: Permission.USE_KEYS,
+    Operation.GENERATE_KEY: Permission.MANAGE_KEYS,
+    Operation.ROTATE_KEY: Permission.MANAGE_KEYS,
+    Operation.RETIRE_KEY: Permission.MANAGE_KEYS,
+    Operation.ARCHIVE_KEY: Permission.ARCHIVE_KEYS,
+    Operation.LIST_KEYS: Permission.VIEW_KEYS,
+    Operation.GET_KEY: Permission.VIEW_KEYS,
+    Operation.GET_ACTIVE_KEY: Permission.VIEW_KEYS,
+}
+"""What each operation of the key service asks for. An operation without a row cannot be served."""
+
+
+def may(caller: Caller | None, permission: Permission) -> bool:
+    """Return whether a caller has a permission. Nobody (None) has none."""
+    return caller in GRANTS.get(permission, frozenset())

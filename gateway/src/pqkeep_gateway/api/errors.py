@@ -1,0 +1,399 @@
+"""What clients are told when something goes wrong: every error code the API gives is in these tables.
+
+What a client is told depends on the operation and on what is wrong: bad base64 alone has five
+codes. So there are tables by (operation, field problem), by (operation, key service's error kind)
+and by domain exception.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pqkeep_gateway.access.admission import (
+    RateLimitedError,
+    SuspendedError,
+    UnknownCredentialError,
+)
+from pqkeep_gateway.access.entitlements import MfaNotInPlanError
+from pqkeep_gateway.access.idempotency import IdempotencyKeyReusedError
+from pqkeep_gateway.http.endpoint import Endpoint
+from pqkeep_gateway.http.errors import ApiError, Code, too_many, unavailable
+from pqkeep_gateway.http.field import FieldCodes, FieldError, Problem
+from pqkeep_gateway.mail.mail_delivery import MailDisabledError
+from pqkeep_gateway.people.attempt_limits import TooManyAttemptsError
+from pqkeep_gateway.people.email_codes import AuthenticatorRequiredError, InvalidChallengeError
+from pqkeep_gateway.people.password_resets import InvalidPasswordResetTokenError
+from pqkeep_gateway.people.passwords import InvalidPasswordError
+from pqkeep_gateway.people.registration import InvalidRegistrationTokenError
+from pqkeep_gateway.people.second_factors import (
+    AlreadyEnrolledError,
+    NotEnrolledError,
+    SecondFactorRequiredError,
+    WrongCodeError,
+)
+from pqkeep_gateway.people.sessions import NoSessionError, SessionNotFoundError
+from pqkeep_gateway.people.sign_in import InvalidInvitationTokenError, WrongPasswordError
+from pqkeep_gateway.people.step_up import StepUpRequiredError
+from pqkeep_gateway.people.team import (
+    InvitationNotFoundError,
+    LastOwnerError,
+    MemberNotFoundError,
+    NotPermittedError,
+    OwnersOnlyError,
+)
+from pqkeep_gateway.people.users import EmailTakenError, UserNotFoundError
+from pqkeep_gateway.tenancy.api_keys import (
+    AlreadyRotatedError,
+    ApiKeyNotFoundError,
+    QuotaReachedError,
+)
+from pqkeep_gateway.tenancy.billing import (
+    InvalidNoticeError,
+    InvalidNoticeSignatureError,
+    NotSubscribedError,
+    PaymentProviderError,
+    PaymentTimeoutError,
+)
+from pqkeep_gateway.tenancy.contracts import AlreadySubscribedError, BilledElsewhereError
+from pqkeep_gateway.tenancy.tenants import NameTakenError, TenantNotFoundError
+from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.algorithms import LIFECYCLE, Operation
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+
+# --- By field -------------------------------------------------------------------------------
+
+_MALFORMED: Mapping[Operation, Code] = {
+    Operation.ENCRYPT: Code.KEM_001,
+    Operation.ENCAPSULATE: Code.KEM_001,
+    Operation.DECRYPT: Code.KEM_002,
+    Operation.DECAPSULATE: Code.KEM_002,
+    Operation.WRAP: Code.KEM_010,
+    Operation.UNWRAP: Code.KEM_011,
+    Operation.SIGN: Code.SIG_001,
+    Operation.VERIFY: Code.SIG_001,
+    Operation.SIGN_HASH: Code.SIG_001,
+    Operation.VERIFY_HASH: Code.SIG_001,
+    **dict.fromkeys(LIFECYCLE, Code.INVALID_001),
+}
+_TOO_LARGE: Mapping[Operation, Code] = {
+    Operation.SIGN: Code.SIG_002,
+    Operation.VERIFY: Code.SIG_002,
+}
+_OF_KEY_FIELDS: Mapping[tuple[str, Problem], Code] = {
+    ("algorithm", Problem.MISSING): Code.INVALID_001,
+    ("algorithm", Problem.MALFORMED): Code.INVALID_001,
+    ("hash_algorithm", Problem.MISSING): Code.SIG_010,
+    ("hash_algorithm", Problem.MALFORMED): Code.SIG_010,
+    ("hash", Problem.WRONG_SIZE): Code.SIG_011,
+    ("hash", Problem.TOO_LARGE): Code.SIG_011,
+    ("mode", Problem.MALFORMED): Code.KEM_007,
+    ("salt", Problem.MISSING): Code.INVALID_001,
+    ("salt", Problem.MALFORMED): Code.INVALID_002,
+    ("salt", Problem.TOO_LARGE): Code.INVALID_002,
+}
+_NOT_FOUND: Mapping[Problem, Code] = {Problem.NOT_FOUND: Code.NOT_FOUND_001}
+
+KEY_FIELDS: Mapping[Operation, FieldCodes] = {
+    operation: FieldCodes(
+        malformed=malformed,
+        unknown=malformed,
+        by_problem={**_NOT_FOUND, Problem.TOO_LARGE: _TOO_LARGE.get(operation, malformed)},
+        by_field=_OF_KEY_FIELDS,
+    )
+    for operation, malformed in _MALFORMED.items()
+}
+"""Of operations with keys, as the specification has them."""
+
+BAD_REQUEST_FIELDS = FieldCodes(
+    malformed=Code.INVALID_001, unknown=Code.INVALID_001, by_problem=_NOT_FOUND, by_field={}
+)
+"""Where the specification says 400 for a bad value."""
+
+UNPROCESSABLE_FIELDS = FieldCodes(
+    malformed=Code.UNPROCESSABLE, unknown=Code.INVALID_001, by_problem=_NOT_FOUND, by_field={}
+)
+"""Where it does not: 422."""
+
+
+def codes_of_fields(endpoint: Endpoint) -> frozenset[Code]:
+    """Return what an endpoint can be refused with because of its fields."""
+    codes = endpoint.field_codes
+    found = {
+        codes.code(each.name, problem) for each in endpoint.fields for problem in each.problems
+    }
+    found |= {codes.code(each.name, Problem.MISSING) for each in endpoint.fields if each.required}
+    return frozenset(found | {codes.unknown})
+
+
+# --- By the key service's error kind ----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Code, message, and the fields that can be at fault: the first that the request has is named."""
+
+    code: Code
+    message: str
+    fields: tuple[str, ...] = ()
+
+    def error(self, values: Mapping[str, object], *, is_recorded: bool = False) -> ApiError:
+        """Return the error for a request with these values."""
+        field = next((name for name in self.fields if values.get(name) is not None), None)
+        return ApiError(self.code, self.message, field, is_recorded=is_recorded)
+
+
+_UNDECRYPTABLE: Mapping[Operation, Answer] = {
+    Operation.DECRYPT: Answer(
+        Code.KEM_002, "ciphertext does not open with this key", ("ciphertext",)
+    ),
+    Operation.DECAPSULATE: Answer(
+        Code.KEM_002, "kem_ciphertext does not open with this key", ("kem_ciphertext",)
+    ),
+    Operation.UNWRAP: Answer(
+        Code.KEM_012, "wrapped_key does not open with this key", ("wrapped_key",)
+    ),
+}
+"""The right form, but it does not open with this key."""
+
+KEY_SERVICE_ERRORS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
+    ErrorKind.KEY_NOT_FOUND: (
+        Code.NOT_FOUND_001,
+        "no such key, or its status does not allow this",
+        None,
+    ),
+    ErrorKind.KEY_EXISTS: (
+        Code.INVALID_001,
+        "the algorithm has an active key; rotate it instead",
+        "algorithm",
+    ),
+    ErrorKind.KEY_QUOTA_REACHED: (
+        Code.FORBIDDEN_001,
+        "the plan allows no more active keys",
+        None,
+    ),
+    ErrorKind.KEY_STATUS: (
+        Code.INVALID_001,
+        "the key's status does not allow this",
+        "key_version",
+    ),
+    ErrorKind.IDEMPOTENCY_KEY_REUSED: (
+        Code.CONFLICT_001,
+        "the Idempotency-Key belongs to another request",
+        "Idempotency-Key",
+    ),
+    ErrorKind.RECORD_NOT_FOUND: (
+        Code.NOT_FOUND_001,
+        "the audit log has no such record, or is not that large",
+        None,
+    ),
+    ErrorKind.UNSUPPORTED: (
+        Code.INVALID_001,
+        "the algorithm does not have this operation",
+        "algorithm",
+    ),
+    ErrorKind.ALGORITHM_MISMATCH: (
+        Code.INVALID_001,
+        "it was made with another algorithm's key",
+        "algorithm",
+    ),
+    ErrorKind.OVERLOADED: (Code.SERVICE_001, "the key service has too much to do", None),
+    ErrorKind.UNAVAILABLE: (Code.SERVICE_001, "the key service is unavailable", None),
+    ErrorKind.DEADLINE_EXCEEDED: (
+        Code.TIMEOUT_001,
+        "the key service did not answer in time",
+        None,
+    ),
+    ErrorKind.BAD_ANSWER: (
+        Code.BAD_GATEWAY_001,
+        "the key service gave no proper answer",
+        None,
+    ),
+    ErrorKind.INTERNAL: (Code.INTERNAL_001, "internal error", None),
+}
+"""What every operation says when the key service refuses: code, message, field."""
+
+_OUTAGES = (
+    ErrorKind.OVERLOADED,
+    ErrorKind.UNAVAILABLE,
+    ErrorKind.DEADLINE_EXCEEDED,
+    ErrorKind.BAD_ANSWER,
+    ErrorKind.INTERNAL,
+)
+_NAMES_A_KEY = frozenset(Operation) - {Operation.GENERATE_KEY, Operation.LIST_KEYS}
+_KINDS: Mapping[Operation, tuple[ErrorKind, ...]] = {
+    Operation.GENERATE_KEY: (ErrorKind.KEY_EXISTS, ErrorKind.KEY_QUOTA_REACHED),
+    Operation.RETIRE_KEY: (ErrorKind.KEY_STATUS,),
+    Operation.ARCHIVE_KEY: (ErrorKind.KEY_STATUS,),
+    Operation.DECRYPT: (ErrorKind.ALGORITHM_MISMATCH,),
+    Operation.DECAPSULATE: (ErrorKind.ALGORITHM_MISMATCH,),
+    Operation.UNWRAP: (ErrorKind.ALGORITHM_MISMATCH,),
+}
+
+KEY_SERVICE_OUTAGE = frozenset(KEY_SERVICE_ERRORS[kind][0] for kind in _OUTAGES)
+"""What everything that asks the key service can be answered with."""
+AUDIT_CODES = KEY_SERVICE_OUTAGE | {Code.NOT_FOUND_001}
+"""What questions to the audit log can be answered with."""
+
+
+def codes_of_operation(operation: Operation) -> frozenset[Code]:
+    """Return what an operation of the key service can be refused with, whatever its fields."""
+    kinds = _OUTAGES + _KINDS.get(operation, ())
+    if operation in _NAMES_A_KEY:
+        kinds += (ErrorKind.KEY_NOT_FOUND,)
+    codes = {Code.POLICY_001, *(KEY_SERVICE_ERRORS[kind][0] for kind in kinds)}
+    if operation in _UNDECRYPTABLE:
+        codes.add(_UNDECRYPTABLE[operation].code)
+    return frozenset(codes)
+
+
+def error_for(operation: Operation, kind: ErrorKind) -> ApiError:
+    """Return what to say when the key service refuses an operation."""
+    if kind is ErrorKind.DECRYPTION_FAILED and operation in _UNDECRYPTABLE:
+        answer = _UNDECRYPTABLE[operation]
+        return ApiError(answer.code, answer.message, answer.fields[0], is_recorded=True)
+    return key_service_error(kind)
+
+
+def key_service_error(kind: ErrorKind) -> ApiError:
+    """Return what to say when the key service refuses; a kind without a row is no proper answer."""
+    unexpected = KEY_SERVICE_ERRORS[ErrorKind.BAD_ANSWER]
+    code, message, field = KEY_SERVICE_ERRORS.get(kind, unexpected)
+    if code is Code.SERVICE_001:
+        return unavailable(message)
+    return ApiError(code, message, field, is_recorded=True)
+
+
+def denied_by(policy: str, algorithm: str | None, because: str = "") -> ApiError:
+    """Return what to say when a policy denies an operation."""
+    message = f"denied by policy {policy}{because}"
+    return ApiError(Code.POLICY_001, message, policy=policy, algorithm=algorithm)
+
+
+def archived_in_portal() -> ApiError:
+    """Return what to say to programs that want to archive a key."""
+    return ApiError(Code.KMS_020, "keys are archived in the portal, not over the API")
+
+
+# --- By domain exception ------------------------------------------------------------------------
+
+DOMAIN_ERRORS: Mapping[type[Exception], Answer] = {
+    UnknownCredentialError: Answer(Code.AUTH_001, "missing or invalid credential"),
+    UserNotFoundError: Answer(Code.AUTH_001, "missing or invalid credential"),
+    SuspendedError: Answer(Code.FORBIDDEN_001, "the tenant is suspended"),
+    StepUpRequiredError: Answer(Code.MFA_013, "a step-up token is required: see /auth/step-up"),
+    WrongPasswordError: Answer(Code.AUTH_001, "wrong e-mail address or password"),
+    SessionNotFoundError: Answer(Code.NOT_FOUND_001, "no such session", ("id",)),
+    NoSessionError: Answer(Code.AUTH_001, "the session is over; sign in again"),
+    InvalidInvitationTokenError: Answer(
+        Code.AUTH_001, "no such invitation, or it is over", ("token",)
+    ),
+    InvalidRegistrationTokenError: Answer(
+        Code.AUTH_001, "no such registration, or it is over", ("token",)
+    ),
+    InvalidPasswordResetTokenError: Answer(
+        Code.AUTH_001, "no such password reset, or it is over", ("token",)
+    ),
+    InvalidChallengeError: Answer(
+        Code.AUTH_001, "no such challenge, or it is over", ("challenge_token",)
+    ),
+    WrongCodeError: Answer(
+        Code.MFA_001,
+        "the code is wrong, or was used already",
+        ("email_code", "recovery_code", "totp_code", "password"),
+    ),
+    MfaNotInPlanError: Answer(Code.MFA_011, "the plan does not let you require a second factor"),
+    MailDisabledError: Answer(Code.FORBIDDEN_001, "this service is not set up to send e-mail"),
+    AlreadyEnrolledError: Answer(Code.CONFLICT_001, "there is a second factor already"),
+    NotEnrolledError: Answer(Code.CONFLICT_001, "there is no such second factor"),
+    AuthenticatorRequiredError: Answer(
+        Code.CONFLICT_001, "there is an authenticator app: its code is needed"
+    ),
+    EmailTakenError: Answer(
+        Code.CONFLICT_001, "there is an account with this e-mail address", ("email", "token")
+    ),
+    NotPermittedError: Answer(Code.FORBIDDEN_001, "your role does not allow this"),
+    OwnersOnlyError: Answer(Code.FORBIDDEN_001, "only owners decide about owners"),
+    MemberNotFoundError: Answer(Code.NOT_FOUND_001, "no such member", ("id",)),
+    InvitationNotFoundError: Answer(Code.NOT_FOUND_001, "no such invitation", ("id",)),
+    LastOwnerError: Answer(Code.CONFLICT_001, "a team keeps its last owner"),
+    NameTakenError: Answer(Code.CONFLICT_001, "a tenant has this name", ("name",)),
+    TenantNotFoundError: Answer(Code.NOT_FOUND_001, "no such tenant", ("tenant_id",)),
+    QuotaReachedError: Answer(Code.INVALID_001, "the plan allows no more active API keys"),
+    ApiKeyNotFoundError: Answer(Code.NOT_FOUND_001, "no such API key", ("version", "key_id")),
+    AlreadyRotatedError: Answer(
+        Code.CONFLICT_001, "another API key has taken this one's place", ("key_id",)
+    ),
+    AlreadySubscribedError: Answer(Code.CONFLICT_001, "you subscribe to this tier", ("tier",)),
+    NotSubscribedError: Answer(Code.CONFLICT_001, "there is no subscription to cancel"),
+    BilledElsewhereError: Answer(Code.CONFLICT_001, "the subscription is billed elsewhere"),
+    PaymentProviderError: Answer(Code.BAD_GATEWAY_001, "the payment provider refused"),
+    PaymentTimeoutError: Answer(Code.TIMEOUT_001, "the payment provider did not answer in time"),
+    InvalidNoticeError: Answer(Code.UNPROCESSABLE, "the event is not understood"),
+}
+"""What each exception of the rules is answered with, whichever endpoint it comes from."""
+
+
+def _wrong_field(error: FieldError, endpoint: Endpoint) -> ApiError:
+    code = endpoint.field_codes.code(error.field, error.problem)
+    return ApiError(code, error.message, error.field or None)
+
+
+def _challenged(error: SecondFactorRequiredError, endpoint: Endpoint) -> ApiError:
+    challenge = error.token, error.factor
+    return ApiError(Code.AUTH_MFA_001, "a code is needed too", challenge=challenge)
+
+
+def _invalid_password(error: InvalidPasswordError, endpoint: Endpoint) -> ApiError:
+    names = [each.name for each in endpoint.fields if each.name in ("password", "new_password")]
+    return ApiError(Code.UNPROCESSABLE, f"{names[0]} {error}", names[0])
+
+
+def _bad_signature(error: InvalidNoticeSignatureError, endpoint: Endpoint) -> ApiError:
+    message = "the signature is not valid, or too old"
+    return ApiError(Code.INVALID_001, message, endpoint.signature_header)
+
+
+_WITH_DETAILS: Mapping[type[Exception], tuple[Code, Callable[[Any, Endpoint], ApiError]]] = {
+    FieldError: (Code.INVALID_001, _wrong_field),
+    SecondFactorRequiredError: (Code.AUTH_MFA_001, _challenged),
+    InvalidPasswordError: (Code.UNPROCESSABLE, _invalid_password),
+    InvalidNoticeSignatureError: (Code.INVALID_001, _bad_signature),
+    RateLimitedError: (
+        Code.RATE_LIMIT_001,
+        lambda error, _: too_many("too many requests", error.limit, error.wait),
+    ),
+    TooManyAttemptsError: (
+        Code.RATE_LIMIT_001,
+        lambda error, _: too_many("too many attempts", error.limit, error.wait),
+    ),
+    UnavailableError: (Code.SERVICE_001, lambda error, _: unavailable()),
+    IdempotencyKeyReusedError: (
+        Code.CONFLICT_001,
+        lambda error, _: key_service_error(ErrorKind.IDEMPOTENCY_KEY_REUSED),
+    ),
+    KeyServiceError: (Code.SERVICE_001, lambda error, _: key_service_error(error.kind)),
+}
+"""The exceptions whose answer depends on what they carry, with the code they have."""
+
+
+def answer_to(
+    error: Exception, endpoint: Endpoint, values: Mapping[str, object]
+) -> ApiError | None:
+    """Return what to say of an exception; None for one that no table has: a fault of ours."""
+    for kind in type(error).__mro__:
+        if kind in DOMAIN_ERRORS:
+            return DOMAIN_ERRORS[kind].error(values)
+        if kind in _WITH_DETAILS:
+            _, make = _WITH_DETAILS[kind]
+            return make(error, endpoint)
+    return None
+
+
+def code_of(error: type[Exception]) -> Code:
+    """Return the code that an exception is answered with, for the reference."""
+    for kind in error.__mro__:
+        if kind in DOMAIN_ERRORS:
+            return DOMAIN_ERRORS[kind].code
+        if kind in _WITH_DETAILS:
+            return _WITH_DETAILS[kind][0]
+    raise LookupError(f"{error.__name__} has no answer")

@@ -1,0 +1,256 @@
+"""The fields of operations with keys, and the values that several of their answers have."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from enum import StrEnum
+from typing import Annotated, cast
+
+import pybase64
+from msgspec import Meta
+
+from pqkeep_gateway.http.field import (
+    Field,
+    FieldError,
+    InvalidValueError,
+    Problem,
+    base64_field,
+    choice_field,
+    integer_field,
+)
+from pqkeep_gateway.http.text import Base64, base64, base64_pattern
+from pqkeep_protocol.algorithms import (
+    ALGORITHMS,
+    BOX_OVERHEAD,
+    DIGEST_SIZE,
+    SYMMETRIC_KEY_SIZES,
+    Algorithm,
+    HashAlgorithm,
+    Operation,
+)
+from pqkeep_protocol.keys import MAX_KEY_VERSION, KeyStatus, KeyVersion
+
+MAX_PLAINTEXT = MAX_MESSAGE = 1_048_576
+MAX_SIGNATURE = 65_536
+MAX_CIPHERTEXT = MAX_PLAINTEXT + 4096
+"""Bytes of a blob to decrypt: the largest plaintext and more than any algorithm adds to it."""
+MAX_KEM_CIPHERTEXT = 4096
+MAX_WRAPPED_KEY = 8192
+SHARED_SECRET_SIZE = 32
+
+KEM_CIPHERTEXT_SIZE: Mapping[Algorithm, int] = {
+    each: spec.output_size
+    for each, spec in ALGORITHMS.items()
+    if Operation.DECAPSULATE in spec.operations
+}
+"""Bytes of a KEM ciphertext."""
+WRAPPED_KEY_SIZES: Mapping[Algorithm, frozenset[int]] = {
+    each: frozenset(spec.output_size + BOX_OVERHEAD + size for size in SYMMETRIC_KEY_SIZES)
+    for each, spec in ALGORITHMS.items()
+    if Operation.WRAP in spec.operations
+}
+"""Bytes of a wrapped key, for each size of a key that can be wrapped."""
+
+
+class Mode(StrEnum):
+    """Both encrypt at random."""
+
+    STANDARD = "standard"
+    DETERMINISTIC = "deterministic"
+
+
+def exact_base64(exact: Iterable[int]) -> dict[str, object]:
+    """Return the schema of base64 of some exact sizes in bytes."""
+    return {"type": "string", "contentEncoding": "base64", "pattern": base64_pattern(exact)}
+
+
+def sizes(of: Mapping[Algorithm, int]) -> str:
+    """Return sizes in words."""
+    return ", ".join(f"{size:,} bytes for {algorithm}" for algorithm, size in of.items())
+
+
+def _parse_symmetric_key(value: object) -> bytearray:
+    listed = ", ".join(str(size) for size in sorted(SYMMETRIC_KEY_SIZES))
+    invalid = InvalidValueError(f"must be base64 of {listed} bytes")
+    if not isinstance(value, str):
+        raise invalid
+    try:
+        data = pybase64.b64decode_as_bytearray(value, validate=True)
+    except ValueError:
+        raise invalid from None
+    if len(data) not in SYMMETRIC_KEY_SIZES:
+        raise invalid
+    return data
+
+
+PLAINTEXT = base64_field(
+    "plaintext",
+    f"What to encrypt: at most {MAX_PLAINTEXT:,} bytes.",
+    "YXR0YWNrIGF0IGRhd24=",
+    at_most=MAX_PLAINTEXT,
+)
+CIPHERTEXT = base64_field(
+    "ciphertext",
+    f"What encrypt returned, whole: at most {MAX_CIPHERTEXT:,} bytes.",
+    "Fyf0eJ8oWZ0OQK3MwPQBXGpZ8YwWxqUJ",
+    at_most=MAX_CIPHERTEXT,
+    made_by="encrypt",
+)
+KEM_CIPHERTEXT = base64_field(
+    "kem_ciphertext",
+    f"What encapsulate returned: {sizes(KEM_CIPHERTEXT_SIZE)}.",
+    "o0R5cYk0Yy1mJ2d0rO8q3Q6yVn0wE7uB",
+    at_most=MAX_KEM_CIPHERTEXT,
+    made_by="encapsulate",
+)
+SYMMETRIC_KEY: Field[bytearray] = Field(
+    name="symmetric_key",
+    description="The key to wrap: "
+    + ", ".join(str(size) for size in sorted(SYMMETRIC_KEY_SIZES))
+    + " bytes.",
+    schema=exact_base64(SYMMETRIC_KEY_SIZES),
+    example="AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
+    parse=_parse_symmetric_key,
+)
+"""Whoever reads it wipes it."""
+WRAPPED_KEY = base64_field(
+    "wrapped_key",
+    "What wrap returned, whole. At the least: "
+    + sizes({each: min(found) for each, found in WRAPPED_KEY_SIZES.items()})
+    + ".",
+    "kQ2sVb8xWm4T1cZp9uHfLr6eYd3aNj7g",
+    at_most=MAX_WRAPPED_KEY,
+    made_by="wrap",
+)
+MESSAGE = base64_field(
+    "message",
+    f"What is signed: at most {MAX_MESSAGE:,} bytes.",
+    "cGF5IEJvYiAxMCBFVVI=",
+    at_most=MAX_MESSAGE,
+)
+SIGNATURE = base64_field(
+    "signature",
+    f"The signature to check: at most {MAX_SIGNATURE:,} bytes.",
+    "xV3Jb0nRUZ3ZoN8HqY0mS4uC5cEw2kPz",
+    at_most=MAX_SIGNATURE,
+    made_by="sign",
+)
+SIGNATURE_OVER_HASH = base64_field(
+    SIGNATURE.name,
+    SIGNATURE.description,
+    str(SIGNATURE.example),
+    at_most=MAX_SIGNATURE,
+    made_by="sign_hash",
+)
+HASH_ALGORITHM = choice_field(
+    "hash_algorithm",
+    "The hash function that made the digest.",
+    tuple(HashAlgorithm),
+    HashAlgorithm.SHA_256,
+)
+HASH = replace(
+    base64_field(
+        "hash",
+        "The digest: "
+        + ", ".join(f"{size} bytes for {name}" for name, size in DIGEST_SIZE.items())
+        + ".",
+        "n4bQgYhMfWWaL+qgxVrQFaO/TxsrC4Is0V1sFbDwCgg=",
+        at_most=MAX_SIGNATURE,
+    ),
+    schema=exact_base64(DIGEST_SIZE.values()),
+    problems=frozenset({Problem.MALFORMED, Problem.WRONG_SIZE}),
+)
+KEY_VERSION = cast(
+    "Field[KeyVersion]",
+    integer_field(
+        "key_version",
+        "The version of the key.",
+        1,
+        at_least=1,
+        at_most=MAX_KEY_VERSION,
+        must="must be a positive integer",
+        too_large="no such key",
+    ),
+)
+ACTIVE_KEY_VERSION = KEY_VERSION.described(
+    "The version of the key, which must be active. Left out: the one that is active."
+).optional()
+MODE = choice_field(
+    "mode",
+    "Accepted, and changes nothing: ciphertexts are randomized in either mode.",
+    tuple(Mode),
+    Mode.STANDARD,
+).or_default(Mode.STANDARD)
+SALT = replace(
+    base64_field(
+        "salt",
+        "Accepted, and changes nothing. Required where mode is deterministic.",
+        "c2FsdA==",
+        at_most=MAX_PLAINTEXT,
+    ),
+    problems=frozenset({Problem.MALFORMED, Problem.MISSING}),
+).optional()
+STATUS = choice_field(
+    "status", "Only keys with this status.", tuple(KeyStatus), KeyStatus.ACTIVE
+).optional()
+
+
+def algorithm_field(operation: Operation) -> Field[Algorithm]:
+    """Return the field ``algorithm`` of an operation: one of those that have it."""
+    usable = tuple(each for each, spec in ALGORITHMS.items() if operation in spec.operations)
+    return choice_field("algorithm", "The algorithm.", usable, usable[0])
+
+
+def check_kem_ciphertext(kem_ciphertext: bytes, algorithm: Algorithm) -> None:
+    """Check that a KEM ciphertext has its algorithm's size. Raises FieldError."""
+    size = len(kem_ciphertext)
+    if size == KEM_CIPHERTEXT_SIZE[algorithm]:
+        return
+    if size in KEM_CIPHERTEXT_SIZE.values():
+        raise _another_algorithm_s("kem_ciphertext")
+    message = f"kem_ciphertext must have {KEM_CIPHERTEXT_SIZE[algorithm]} bytes for {algorithm}"
+    raise FieldError("kem_ciphertext", Problem.MALFORMED, message)
+
+
+def check_wrapped_key(wrapped_key: bytes, algorithm: Algorithm) -> None:
+    """Check that a wrapped key has at least its algorithm's smallest size. Raises FieldError."""
+    size, least = len(wrapped_key), min(WRAPPED_KEY_SIZES[algorithm])
+    if size >= least:
+        return
+    if any(size in found for found in WRAPPED_KEY_SIZES.values()):
+        raise _another_algorithm_s("wrapped_key")
+    message = f"wrapped_key must have at least {least} bytes for {algorithm}"
+    raise FieldError("wrapped_key", Problem.MALFORMED, message)
+
+
+def check_digest(digest: bytes, hash_algorithm: HashAlgorithm) -> None:
+    """Check that a digest has its hash function's size. Raises FieldError."""
+    size = DIGEST_SIZE[hash_algorithm]
+    if len(digest) != size:
+        message = f"hash must be {size} bytes for {hash_algorithm}"
+        raise FieldError("hash", Problem.WRONG_SIZE, message)
+
+
+def check_salt(salt: bytes | None, mode: Mode) -> None:
+    """Check that there is a salt where the mode asks for one. Raises FieldError."""
+    if mode is Mode.DETERMINISTIC and salt is None:
+        raise FieldError("salt", Problem.MISSING, "salt is required in deterministic mode")
+
+
+def _another_algorithm_s(name: str) -> FieldError:
+    return FieldError("algorithm", Problem.MALFORMED, f"{name} is another algorithm's")
+
+
+def shortened(field: Field[bytes]) -> Base64:
+    """Return the example of a binary field, for an answer that has it."""
+    return base64(pybase64.b64decode(str(field.example)))
+
+
+KeyVersionUsed = Annotated[int, Meta(ge=1, description="The version of the key that was used.")]
+AlgorithmUsed = Annotated[Algorithm, Meta(description="The algorithm that was used.")]
+SharedSecret = Annotated[
+    Base64,
+    Meta(
+        description="32 bytes, for use as a symmetric key on your side. Kept nowhere.",
+        extra_json_schema={"pattern": base64_pattern([SHARED_SECRET_SIZE])},
+    ),
+]

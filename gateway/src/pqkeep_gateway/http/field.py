@@ -1,0 +1,302 @@
+"""The fields of requests: one description each, which validates a value and documents it.
+
+A field that is null counts as one that was not sent, everywhere; the schema says so.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum, auto
+from typing import Any, Generic, TypeVar, cast
+from uuid import UUID
+
+import pybase64
+
+from pqkeep_gateway.http.errors import Code
+from pqkeep_gateway.http.text import ANY_BASE64, base64_size
+
+T = TypeVar("T")
+E = TypeVar("E", bound=StrEnum)
+
+Schema = Mapping[str, object]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_MAX_DIGITS = 20
+
+
+class Problem(StrEnum):
+    """What can be wrong with a value."""
+
+    MISSING = auto()
+    MALFORMED = auto()
+    TOO_LARGE = auto()
+    WRONG_SIZE = auto()
+    NOT_FOUND = auto()
+    """Well formed, but nothing can have this name."""
+    UNKNOWN = auto()
+    """The operation has no such field."""
+
+
+class FieldError(Exception):
+    """A field has a bad value. The message never repeats the value."""
+
+    def __init__(self, field: str, problem: Problem, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+        self.problem = problem
+        self.message = message
+
+
+class InvalidValueError(Exception):
+    """A value is not what a field takes: the problem, and the rest of a sentence about it.
+
+    With NOT_FOUND it is the whole sentence, the same as for a value that could have been found.
+    """
+
+    def __init__(self, message: str, problem: Problem = Problem.MALFORMED) -> None:
+        super().__init__(message)
+        self.message = message
+        self.problem = problem
+
+
+@dataclass(frozen=True, slots=True)
+class FieldCodes:
+    """The error codes that an operation gives for its fields."""
+
+    malformed: Code
+    """Also for what is missing, and for every problem that has no code of its own here."""
+    unknown: Code
+    by_problem: Mapping[Problem, Code]
+    by_field: Mapping[tuple[str, Problem], Code]
+
+    def code(self, field: str, problem: Problem) -> Code:
+        """Return the code for a problem of a field."""
+        if problem is Problem.UNKNOWN:
+            return self.unknown
+        own = self.by_field.get((field, problem))
+        return own or self.by_problem.get(problem, self.malformed)
+
+
+def _unchanged(text: str) -> object:
+    return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field(Generic[T]):
+    """One field of a body, a query or a path."""
+
+    name: str
+    description: str
+    schema: Schema
+    example: object
+    parse: Callable[[Any], T]
+    """Turns a JSON value that is not null into what handlers use. Raises InvalidValueError."""
+    from_text: Callable[[str], object] = _unchanged
+    """Turns the text of a query or a path into the JSON value it stands for."""
+    required: bool = True
+    default: T | None = None
+    problems: frozenset[Problem] = frozenset({Problem.MALFORMED})
+    """What else can be wrong than that it is missing."""
+    made_by: str = ""
+    """The operation whose answer has the real value; the example is cut short then."""
+
+    def read(self, values: Mapping[str, object]) -> T:
+        """Return the field's value. Raises FieldError."""
+        value = values.get(self.name)
+        if value is None:
+            if self.required:
+                raise FieldError(self.name, Problem.MISSING, f"{self.name} is required")
+            return cast("T", self.default)
+        try:
+            return self.parse(value)
+        except InvalidValueError as invalid:
+            is_missing_thing = invalid.problem is Problem.NOT_FOUND
+            message = invalid.message if is_missing_thing else f"{self.name} {invalid.message}"
+            raise FieldError(self.name, invalid.problem, message) from None
+
+    def optional(self) -> "Field[T | None]":
+        """Return the field as one that may be left out."""
+        return cast("Field[T | None]", replace(self, required=False))
+
+    def or_default(self, default: T) -> "Field[T]":
+        """Return the field as one that has a value where it is left out."""
+        schema = {**self.schema, "default": default}
+        return replace(self, required=False, default=default, schema=schema)
+
+    def described(self, description: str) -> "Field[T]":
+        """Return the field with another description."""
+        return replace(self, description=description)
+
+
+def decode_base64(value: object) -> bytes:
+    """Return the bytes of standard base64 with padding. Raises InvalidValueError."""
+    try:
+        return pybase64.b64decode(value, validate=True)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise InvalidValueError("must be base64") from None
+
+
+def base64_field(
+    name: str, description: str, example: str, *, at_most: int, made_by: str = ""
+) -> Field[bytes]:
+    """Return a field of binary data, of at most so many bytes."""
+
+    def parse(value: object) -> bytes:
+        if not isinstance(value, str):
+            raise InvalidValueError("must be base64")
+        data = decode_base64(value)
+        if len(data) > at_most:
+            raise InvalidValueError(f"exceeds {at_most} bytes", Problem.TOO_LARGE)
+        return data
+
+    return Field(
+        name=name,
+        description=description,
+        schema={
+            "type": "string",
+            "contentEncoding": "base64",
+            "pattern": ANY_BASE64,
+            "maxLength": base64_size(at_most),
+        },
+        example=example,
+        parse=parse,
+        problems=frozenset({Problem.MALFORMED, Problem.TOO_LARGE}),
+        made_by=made_by,
+    )
+
+
+def text_field(
+    name: str,
+    description: str,
+    example: str,
+    *,
+    at_most: int,
+    at_least: int = 1,
+    pattern: str | None = None,
+    is_valid: Callable[[str], bool] | None = None,
+    must: str = "",
+) -> Field[str]:
+    """Return a field of at_least to at_most characters, with a rule of its own if need be."""
+    message = must or f"must be a text of {at_least} to {at_most} characters"
+
+    def parse(value: object) -> str:
+        if not (isinstance(value, str) and at_least <= len(value) <= at_most):
+            raise InvalidValueError(message)
+        if is_valid is not None and not is_valid(value):
+            raise InvalidValueError(message)
+        return value
+
+    schema: dict[str, object] = {"type": "string", "minLength": at_least, "maxLength": at_most}
+    if pattern is not None:
+        schema["pattern"] = pattern
+    return Field(name=name, description=description, schema=schema, example=example, parse=parse)
+
+
+def choice_field(name: str, description: str, choices: Sequence[E], example: E) -> Field[E]:
+    """Return a field of one of several texts."""
+    members: Mapping[object, E] = {each.value: each for each in choices}
+    message = "must be one of " + ", ".join(choices)
+
+    def parse(value: object) -> E:
+        found = members.get(value) if isinstance(value, str) else None
+        if found is None:
+            raise InvalidValueError(message)
+        return found
+
+    schema = {"type": "string", "enum": list(choices)}
+    return Field(name=name, description=description, schema=schema, example=example, parse=parse)
+
+
+def integer_field(
+    name: str,
+    description: str,
+    example: int,
+    *,
+    at_least: int,
+    at_most: int,
+    must: str = "",
+    too_large: str = "",
+    not_found: str = "",
+) -> Field[int]:
+    """Return a field of a whole number.
+
+    ``too_large`` is what to say of a number that nothing can have, ``not_found`` of every other
+    value too: 404 then.
+    """
+    message = not_found or must or f"must be an integer from {at_least} to {at_most}"
+    otherwise = Problem.NOT_FOUND if not_found else Problem.MALFORMED
+    beyond = Problem.NOT_FOUND if not_found or too_large else Problem.MALFORMED
+
+    def parse(value: object) -> int:
+        if type(value) is not int or value < at_least:
+            raise InvalidValueError(message, otherwise)
+        if value > at_most:
+            raise InvalidValueError(too_large or message, beyond)
+        return value
+
+    return Field(
+        name=name,
+        description=description,
+        schema={"type": "integer", "minimum": at_least, "maximum": at_most},
+        example=example,
+        parse=parse,
+        from_text=_integer_in,
+        problems=frozenset({otherwise, beyond}),
+    )
+
+
+def boolean_field(name: str, description: str, *, example: bool) -> Field[bool]:
+    """Return a field of true or false."""
+
+    def parse(value: object) -> bool:
+        if not isinstance(value, bool):
+            raise InvalidValueError("must be true or false")
+        return value
+
+    schema = {"type": "boolean"}
+    return Field(name=name, description=description, schema=schema, example=example, parse=parse)
+
+
+def time_field(name: str, description: str, example: str) -> Field[int]:
+    """Return a field of a time, as microseconds since 1970."""
+
+    def parse(value: object) -> int:
+        try:
+            when = datetime.fromisoformat(str(value))
+        except ValueError:
+            when = None
+        if when is None or when.tzinfo is None or when < _EPOCH:
+            raise InvalidValueError("must be a time like 2026-01-31T12:00:00Z, from 1970 on")
+        return (when - _EPOCH) // _MICROSECOND
+
+    schema = {"type": "string", "format": "date-time"}
+    return Field(name=name, description=description, schema=schema, example=example, parse=parse)
+
+
+def uuid_field(name: str, description: str, example: str, *, not_found: str = "") -> Field[UUID]:
+    """Return a field of an identifier; ``not_found``: what to say of what is no UUID: 404 then."""
+    message = not_found or "must be a UUID"
+    problem = Problem.NOT_FOUND if not_found else Problem.MALFORMED
+
+    def parse(value: object) -> UUID:
+        try:
+            return UUID(str(value))
+        except ValueError:
+            raise InvalidValueError(message, problem) from None
+
+    return Field(
+        name=name,
+        description=description,
+        schema={"type": "string", "format": "uuid"},
+        example=example,
+        parse=parse,
+        problems=frozenset({problem}),
+    )
+
+
+def _integer_in(text: str) -> object:
+    """Return a number written in digits; any other text as it is. Huge ones only stay huge."""
+    if text.isascii() and text.isdigit():
+        return int(text.lstrip("0")[:_MAX_DIGITS] or "0")
+    return text

@@ -1,0 +1,277 @@
+"""What happens to every request, in order, exactly once.
+
+route -> credential -> suspension -> rate limit -> cross-site -> access table -> body -> fields
+-> handler -> envelope
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qsl
+
+from starlette.types import Receive, Scope, Send
+
+from pqkeep_gateway.access.admission import Admission, SuspendedError
+from pqkeep_gateway.access.callers import GRANTS, Credential, may
+from pqkeep_gateway.access.idempotency import MAX_LENGTH, IdempotencyKey, idempotency_key
+from pqkeep_gateway.access.principals import AnonymousPrincipal, Principal
+from pqkeep_gateway.access.rate_limit import RateLimiter
+from pqkeep_gateway.audit_events import AuditDelivery, event
+from pqkeep_gateway.http.body import ClientGoneError, read_bytes, read_json_object
+from pqkeep_gateway.http.cookies import ACCESS, Cookies, read_cookies
+from pqkeep_gateway.http.endpoint import NOT_SIGNED, ApiCall, Endpoint, Response, SignedBody
+from pqkeep_gateway.http.errors import (
+    ApiError,
+    enrollment_required,
+    forbidden,
+    internal,
+    invalid,
+    method_not_allowed,
+    too_many,
+    unavailable,
+)
+from pqkeep_gateway.http.field import Field, FieldError, Problem
+from pqkeep_gateway.http.responses import request_id_of, send_error, send_response
+from pqkeep_gateway.people.step_up import StepUp
+from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.keys import INSTALLATION
+from pqkeep_protocol.messages import Attribution
+
+_LOG = logging.getLogger(__name__)
+
+MAX_SIGNED = 512 * 1024
+"""Bytes of a body with a signature."""
+MAX_NAME_SHOWN = 64
+"""Characters of an unknown field's name that an error shows."""
+
+Headers = Mapping[bytes, bytes]
+ErrorTable = Callable[[Exception, Endpoint, Mapping[str, object]], ApiError | None]
+"""Turns an exception into the answer; None: a fault of the service."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """What every request goes through on its way to a handler."""
+
+    admission: Admission
+    rate_limiter: RateLimiter
+    cookies: Cookies
+    step_up: StepUp
+    audit_delivery: AuditDelivery
+    error_table: ErrorTable
+
+    async def admit(self, endpoint: Endpoint, headers: Headers) -> Principal:
+        """Return who is asking. Raises what Admission raises."""
+        credential = headers.get(b"x-api-key")
+        if credential is not None:
+            return await self.admission.admit(credential.decode("latin-1"))
+        if Credential.NONE in GRANTS[endpoint.permission]:
+            return AnonymousPrincipal()
+        access_token = read_cookies(headers.get(b"cookie")).get(ACCESS, "")
+        return await self.admission.admit_session(access_token)
+
+    def authorize(self, endpoint: Endpoint, principal: Principal, headers: Headers) -> None:
+        """Refuse what another site's page asks for, and what the access table does not grant."""
+        is_credential = b"x-api-key" in headers
+        if not is_credential and self.cookies.is_cross_site(endpoint.method, headers):
+            raise forbidden("another site's page may not ask for this")
+        if not may(principal.caller, endpoint.permission):
+            if not is_credential:
+                raise forbidden("your role does not allow this")
+            if endpoint.denial is not None:
+                raise endpoint.denial()
+            raise forbidden("this credential does not allow this")
+        if principal.must_enroll and not endpoint.during_enrollment:
+            raise enrollment_required()
+        if endpoint.disabled:
+            raise forbidden(endpoint.disabled)
+
+    async def count(
+        self, endpoint: Endpoint, principal: Principal, attribution: Attribution
+    ) -> None:
+        """Count a request without a credential, where there is a limit for one address."""
+        limit = endpoint.anonymous_limit
+        if limit is None or principal.caller is not Credential.NONE:
+            return
+        wait = await self.rate_limiter.enter(f"sign-up {attribution.source_address}", limit)
+        if wait is not None:
+            raise too_many("too many requests from this address", limit, wait)
+
+    async def handle(self, endpoint: Endpoint, call: ApiCall) -> Response:
+        """Call the handler; where it needs a step-up token, use one up."""
+        if not endpoint.needs_step_up or call.principal.user is None:
+            return await endpoint.handler(call)
+
+        def did_nothing(error: Exception) -> bool:
+            answer = self._answer_to(error, endpoint, call.values)
+            return answer is not None and answer.code.status < HTTPStatus.INTERNAL_SERVER_ERROR
+
+        return await self.step_up.spend(
+            call.person, call.step_up_token, lambda: endpoint.handler(call), did_nothing
+        )
+
+    async def error_for(
+        self,
+        raised: Exception,
+        endpoint: Endpoint,
+        principal: Principal | None,
+        values: Mapping[str, object],
+        attribution: Attribution,
+    ) -> ApiError:
+        """Return what to answer. A refusal (403) is recorded in the audit log before."""
+        error = self._answer_to(raised, endpoint, values)
+        if error is None:
+            _LOG.error("request %s failed", attribution.request_id, exc_info=raised)
+            return internal()
+        if isinstance(raised, SuspendedError):
+            principal = raised.principal
+        is_refusal = error.code.status == HTTPStatus.FORBIDDEN and not error.is_recorded
+        if not is_refusal or principal is None or principal.caller is Credential.NONE:
+            return error  # anonymous refusals are not recorded: anyone could fill the log
+        refusal = event(
+            attribution.by(str(principal)),
+            principal.tenant or INSTALLATION,
+            endpoint.audit_operation,
+            outcome=error.code.code,
+            policy=error.policy,
+            algorithm=error.algorithm,
+        )
+        try:
+            await self.audit_delivery.record(refusal)
+        except UnavailableError:
+            return unavailable()
+        return error
+
+    def _answer_to(
+        self, raised: Exception, endpoint: Endpoint, values: Mapping[str, object]
+    ) -> ApiError | None:
+        if isinstance(raised, ApiError):
+            return raised
+        return self.error_table(raised, endpoint, values)
+
+
+class Resource:
+    """An ASGI application for one path: its endpoints by method."""
+
+    def __init__(self, endpoints: Mapping[str, Endpoint], pipeline: Pipeline) -> None:
+        self._fields = {method: _Fields(row) for method, row in endpoints.items()}
+        self._endpoints = endpoints
+        self._pipeline = pipeline
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, whatever happens, in the envelope."""
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        request_id = request_id_of(headers)
+        endpoint = self._endpoints.get(scope["method"])
+        if endpoint is None:
+            await send_error(send, method_not_allowed(", ".join(self._endpoints)), request_id)
+            return
+        source_address = scope["client"][0] if scope["client"] else ""
+        attribution = Attribution(request_id, "", source_address)
+        pipeline = self._pipeline
+        principal: Principal | None = None
+        values: Mapping[str, object] = {}
+        try:
+            principal = await pipeline.admit(endpoint, headers)
+            attribution = Attribution(request_id, str(principal), source_address)
+            pipeline.authorize(endpoint, principal, headers)
+            if endpoint.anonymous_limit is not None:
+                await pipeline.count(endpoint, principal, attribution)
+            fields = self._fields[endpoint.method]
+            signed = NOT_SIGNED
+            body: Mapping[str, object] = {}
+            if endpoint.signature_header:
+                signed = await _read_signed(endpoint.signature_header, headers, receive)
+            elif endpoint.takes_body:
+                body = await fields.read_body(headers, receive)
+            values = fields.values(scope, body)
+            call = ApiCall(
+                principal=principal,
+                attribution=attribution,
+                values=values,
+                idempotency_key=_idempotency_key(endpoint, scope, headers, principal, body),
+                cookies=read_cookies(headers[b"cookie"]) if b"cookie" in headers else {},
+                step_up_token=headers.get(b"x-step-up-token", b"").decode("latin-1"),
+                signed=signed,
+            )
+            response = await pipeline.handle(endpoint, call)
+            await send_response(send, endpoint.status, response, request_id)
+        except ClientGoneError:
+            return
+        except Exception as raised:  # noqa: BLE001 - a fault is answered in the envelope too
+            error = await pipeline.error_for(raised, endpoint, principal, values, attribution)
+            await send_error(send, error, request_id)
+
+
+class _Fields:
+    """Where an endpoint's fields are."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        others = endpoint.other_fields
+        self._path = endpoint.path_fields
+        self._in_body = frozenset(each.name for each in others if endpoint.takes_body)
+        self._in_query = {each.name: each for each in others if not endpoint.takes_body}
+        self._needs_body = bool(self._in_body) and not endpoint.body_optional
+        self._known = ", ".join(each.name for each in others) or "none"
+
+    async def read_body(self, headers: Headers, receive: Receive) -> Mapping[str, object]:
+        """Return a body that has no unknown field. Raises ApiError, FieldError."""
+        content_type = headers.get(b"content-type")
+        body = await read_json_object(receive, content_type, required=self._needs_body)
+        if not body.keys() <= self._in_body:
+            raise self._unknown(body.keys() - self._in_body)
+        return body
+
+    def values(self, scope: Scope, body: Mapping[str, object]) -> Mapping[str, object]:
+        """Return the values of all places. Raises FieldError for what is unknown or twice there."""
+        if not self._path and not scope["query_string"]:
+            return body
+        values = dict(body)
+        for name, text in _query(scope):
+            if name not in self._in_query:
+                raise self._unknown([name])
+            if name in values:
+                raise FieldError(name, Problem.UNKNOWN, f"{name} is there twice")
+            values[name] = self._in_query[name].from_text(text)
+        return values | {each.name: _path_value(each, scope) for each in self._path}
+
+    def _unknown(self, names: Iterable[str]) -> FieldError:
+        name = min(names)
+        shown = name if name.isidentifier() and len(name) <= MAX_NAME_SHOWN else ""
+        return FieldError(shown, Problem.UNKNOWN, f"unknown field; the fields are: {self._known}")
+
+
+def _path_value(field: Field[Any], scope: Scope) -> object:
+    return field.from_text(scope["path_params"][field.name])
+
+
+def _query(scope: Scope) -> list[tuple[str, str]]:
+    text = scope["query_string"].decode("latin-1")
+    return parse_qsl(text, keep_blank_values=True)
+
+
+async def _read_signed(header: str, headers: Headers, receive: Receive) -> SignedBody:
+    signature = headers.get(header.lower().encode(), b"").decode("latin-1")
+    return SignedBody(await read_bytes(receive, MAX_SIGNED), signature)
+
+
+def _idempotency_key(
+    endpoint: Endpoint,
+    scope: Scope,
+    headers: Headers,
+    principal: Principal,
+    body: Mapping[str, object],
+) -> IdempotencyKey | None:
+    text = headers.get(b"idempotency-key") if endpoint.idempotent else None
+    if text is None:
+        return None
+    source_address = scope["client"][0] if scope["client"] else ""
+    try:
+        return idempotency_key(
+            text.decode("latin-1"), principal, source_address, scope["method"], scope["path"], body
+        )
+    except ValueError:
+        message = f"Idempotency-Key must be 1 to {MAX_LENGTH} printable ASCII characters"
+        raise invalid(message, "Idempotency-Key") from None

@@ -1,0 +1,89 @@
+"""Sending responses over ASGI."""
+
+import uuid
+from collections.abc import Iterable, Mapping
+from http import HTTPStatus
+
+from starlette.types import Receive, Scope, Send
+
+from pqkeep_gateway.http import envelope
+from pqkeep_gateway.http.endpoint import JsonLines, Response, WithCookies
+from pqkeep_gateway.http.errors import ApiError, not_found
+
+MAX_REQUEST_ID = 128
+
+
+def request_id_of(headers: Mapping[bytes, bytes]) -> str:
+    """Return the identifier that a request carries, or a new one."""
+    given = headers.get(b"x-request-id", b"").decode("latin-1")
+    usable = 0 < len(given) <= MAX_REQUEST_ID and given.isascii() and given.isprintable()
+    return given if usable else str(uuid.uuid4())
+
+
+async def send_response(send: Send, status: int, response: Response, request_id: str) -> None:
+    """Send what a handler returned."""
+    match response:
+        case JsonLines():
+            await _send_lines(send, response, request_id)
+        case WithCookies(data=data, cookies=cookies):
+            headers = [("set-cookie", cookie) for cookie in cookies]
+            await _send(send, status, envelope.success(data, request_id), request_id, headers)
+        case _:
+            await _send(send, status, envelope.success(response, request_id), request_id)
+
+
+async def send_error(send: Send, error: ApiError, request_id: str) -> None:
+    """Send an error in the envelope."""
+    body = envelope.failure(error, request_id)
+    await _send(send, error.code.status, body, request_id, error.headers.items())
+
+
+async def send_not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer for every path that does not exist: an ASGI application."""
+    await send_error(send, not_found("no such path"), request_id_of(dict(scope["headers"])))
+
+
+async def _send_lines(send: Send, lines: JsonLines, request_id: str) -> None:
+    """Send a file of lines as they are made.
+
+    If they cannot go on, the connection is cut: a file that is whole has its last line.
+    """
+    start = {
+        "type": "http.response.start",
+        "status": HTTPStatus.OK,
+        "headers": [
+            (b"content-type", b"application/jsonl"),
+            (b"content-disposition", f'attachment; filename="{lines.name}"'.encode()),
+            (b"cache-control", b"no-store"),
+            (b"x-request-id", request_id.encode()),
+        ],
+    }
+    async for chunk in lines.chunks:
+        if start:
+            await send(start)
+            start = {}
+        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _send(
+    send: Send,
+    status: int,
+    body: bytes,
+    request_id: str,
+    headers: Iterable[tuple[str, str]] = (),
+) -> None:
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [
+                (b"content-type", b"application/json"),
+                (b"content-length", str(len(body)).encode()),
+                (b"cache-control", b"no-store"),
+                (b"x-request-id", request_id.encode()),
+                *((k.lower().encode(), v.encode()) for k, v in headers),
+            ],
+        }
+    )
+    await send({"type": "http.response.body", "body": body})

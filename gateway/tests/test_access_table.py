@@ -1,0 +1,122 @@
+"""The access table answers every question, and denies what is not in it."""
+
+from typing import Any, get_args
+from uuid import uuid4
+
+import pytest
+
+from pqkeep_gateway.access.callers import (
+    CALLERS,
+    GRANTS,
+    PERMISSION_OF,
+    Caller,
+    Credential,
+    Permission,
+    may,
+)
+from pqkeep_gateway.access.entitlements import Entitlements, Tier
+from pqkeep_gateway.access.principals import (
+    AnonymousPrincipal,
+    ApiKeyPrincipal,
+    OperatorPrincipal,
+    Principal,
+    SessionId,
+    SessionPrincipal,
+    UserId,
+)
+from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.api.errors import BAD_REQUEST_FIELDS
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Response
+from pqkeep_gateway.http.errors import ApiError
+from pqkeep_protocol.algorithms import Operation
+from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.messages import Attribution
+
+FREE = Entitlements(Tier.FREE)
+API_KEY = ApiKeyPrincipal(TenantId(uuid4()), FREE, 1, suspended=False)
+PRINCIPALS: dict[Caller, Principal] = {
+    Credential.API_KEY: API_KEY,
+    Credential.OPERATOR: OperatorPrincipal(),
+    Credential.NONE: AnonymousPrincipal(),
+    **{
+        role: SessionPrincipal(
+            API_KEY.tenant, FREE, UserId(uuid4()), role, SessionId(uuid4()), suspended=False
+        )
+        for role in Role
+    },
+}
+
+
+async def handler(_: ApiCall) -> Response:
+    raise NotImplementedError
+
+
+def test_every_permission_has_its_row() -> None:
+    """No permission is without a row of its own."""
+    assert GRANTS.keys() == set(Permission)
+
+
+def test_every_permission_has_a_caller() -> None:
+    """No row is empty, and none has a caller that does not exist."""
+    assert all(callers and callers <= frozenset(CALLERS) for callers in GRANTS.values())
+
+
+def test_every_operation_of_the_key_service_has_its_permission() -> None:
+    """Each operation is listed by name: there is no default that a new one would get."""
+    assert PERMISSION_OF.keys() == set(Operation)
+
+
+def test_a_caller_that_is_in_no_row_is_denied_everything() -> None:
+    """What is not in the table is denied."""
+    assert not any(may(None, permission) for permission in Permission)
+
+
+def test_a_permission_that_is_in_no_row_is_denied_to_everybody() -> None:
+    """A permission that the table does not have is nobody's."""
+    unlisted: Any = "unlisted"
+    assert not any(may(caller, unlisted) for caller in CALLERS)
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+def test_principals_name_their_column(caller: Caller) -> None:
+    """Every column of the table is some principal's, and each principal has one."""
+    assert PRINCIPALS[caller].caller == caller
+    assert {type(each) for each in PRINCIPALS.values()} == set(get_args(Principal))
+
+
+def test_a_row_without_a_permission_cannot_be_made() -> None:
+    """An endpoint has to name a permission: there is no default."""
+    row: dict[str, Any] = {
+        "method": "GET",
+        "path": "/path",
+        "name": "me",
+        "handler": handler,
+        "example": None,
+        "field_codes": BAD_REQUEST_FIELDS,
+    }
+    assert Endpoint(**row, permission=Permission.OWN_ACCOUNT).name == "me"
+    with pytest.raises(TypeError, match="permission"):
+        Endpoint(**row)
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+def test_handlers_get_no_principal_of_another_kind(caller: Caller) -> None:
+    """A handler that asks for a person, or for a tenant, gets one or is stopped with 403."""
+    principal = PRINCIPALS[caller]
+    call = ApiCall(
+        principal=principal, attribution=Attribution("1", str(principal), "127.0.0.1"), values={}
+    )
+    is_person = isinstance(caller, Role)
+    _expect(call, "person", principal if is_person else None)
+    of_a_tenant = is_person or caller is Credential.API_KEY
+    _expect(call, "tenant", principal if of_a_tenant else None)
+
+
+def _expect(call: ApiCall, name: str, principal: Principal | None) -> None:
+    """Expect what a handler gets; None: that it is stopped with 403."""
+    if principal is not None:
+        assert getattr(call, name) is principal
+        return
+    with pytest.raises(ApiError) as refused:
+        getattr(call, name)
+    assert refused.value.code.status == 403

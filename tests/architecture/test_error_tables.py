@@ -1,0 +1,92 @@
+"""Error codes are named in the error tables and nowhere else, and every domain error has its answer."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+from tests.contract.rows import api_rows
+
+import pqkeep_gateway.wiring  # noqa: F401 - loads every module
+from pqkeep_gateway.api import errors
+
+SOURCE = Path(__file__).parents[2] / "gateway" / "src" / "pqkeep_gateway"
+TABLES = frozenset({"http/errors.py", "api/errors.py", "reference/guidance.py"})
+"""The catalogue, the tables of answers, and what the reference says of each code."""
+OPENAPI = "reference/openapi.py"
+"""Documents what every request can be answered with."""
+INTERNAL = frozenset(
+    {
+        "ApiError",
+        "ChangedError",
+        "ClientGoneError",
+        "ConfigError",
+        "ContractChangedError",
+        "DuplicateNoticeError",
+        "InvalidAddressError",
+        "InvalidValueError",
+        "MailDeferredError",
+        "MailRejectedError",
+        "AllowanceUsedUpError",
+    }
+)
+"""Exceptions that no handler lets out: they are caught where their docstrings say."""
+
+
+def codes_named(source: str) -> list[int]:
+    """Return the lines that name a member of the catalogue."""
+    return [
+        each.lineno
+        for each in ast.walk(ast.parse(source))
+        if isinstance(each, ast.Attribute)
+        and isinstance(each.value, ast.Name)
+        and each.value.id == "Code"
+    ]
+
+
+def test_codes_are_named_in_the_tables_only() -> None:
+    """No handler and no rule names an error code."""
+    found = {
+        str(path.relative_to(SOURCE))
+        for path in SOURCE.rglob("*.py")
+        if codes_named(path.read_text())
+    }
+    assert found == TABLES | {OPENAPI}
+
+
+@pytest.mark.parametrize(
+    "source", ["raise ApiError(Code.CONFLICT_001, 'no')", "code = Code.INVALID_001"]
+)
+def test_a_code_outside_of_the_tables_is_caught(source: str) -> None:
+    """A member of the catalogue is found wherever it is named."""
+    assert codes_named(source)
+
+
+def domain_errors() -> set[type[Exception]]:
+    """Return every exception class that the gateway defines."""
+    return {
+        each
+        for name, module in sys.modules.items()
+        if name.startswith("pqkeep_gateway.")
+        for each in vars(module).values()
+        if isinstance(each, type) and issubclass(each, Exception)
+        if each.__module__.startswith("pqkeep_gateway.")
+    }
+
+
+def test_every_domain_error_has_its_answer() -> None:
+    """An exception class is in the tables, or is listed as one that no handler lets out."""
+    missing = set()
+    for each in domain_errors():
+        try:
+            errors.code_of(each)
+        except LookupError:
+            missing.add(each.__name__)
+    assert missing == INTERNAL
+
+
+def test_rows_document_errors_that_have_answers() -> None:
+    """What a row says that its handler raises is in the tables."""
+    assert all(errors.code_of(error) for row in api_rows() for error in row.errors)

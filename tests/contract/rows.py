@@ -1,0 +1,48 @@
+"""Every row of the API, made with nothing behind it: for tests of what the rows say."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from pqkeep_gateway.access.entitlements import Tier
+from pqkeep_gateway.api import (
+    api_keys,
+    audit,
+    billing,
+    kem,
+    key_operation,
+    keys,
+    password_resets,
+    registration,
+    second_factors,
+    sign_in,
+    signature,
+    team,
+    tenants,
+)
+from pqkeep_gateway.http.endpoint import Endpoint
+from pqkeep_gateway.tenancy import plans
+
+
+def api_rows(*, open_signup: bool = True) -> tuple[Endpoint, ...]:
+    """Return the rows under /api/v1, as an installation in development has them."""
+    nothing: Any = None
+    terms = plans.read(None)
+    provider: Any = SimpleNamespace(sold=frozenset(Tier) - {Tier.FREE})
+    return (
+        *(key_operation.endpoint(row, nothing) for row in kem.OPERATIONS),
+        *(key_operation.endpoint(row, nothing) for row in signature.OPERATIONS),
+        *keys.endpoints(nothing, terms),
+        *tenants.endpoints(nothing, open_signup=open_signup),
+        *api_keys.endpoints(nothing, nothing),
+        *audit.endpoints(nothing),
+        *sign_in.endpoints(nothing, nothing, nothing, nothing, nothing, sends_mail=True),
+        *registration.endpoints(nothing, nothing, open_signup=open_signup, sends_mail=True),
+        *password_resets.endpoints(nothing, sends_mail=True),
+        *second_factors.endpoints(
+            nothing, nothing, nothing, nothing, nothing, nothing, sends_mail=True
+        ),
+        *team.endpoints(nothing, nothing, nothing, nothing),
+        *billing.endpoints(terms, provider, nothing, nothing),
+    )
