@@ -1,4 +1,4 @@
-"""A real accounts database, and tenants to put into it.
+"""A real accounts database, and the gateway's stores and services on it.
 
 Tests run on a SQLite file. A module that is about what any database must do says so with
 ``pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)``.
@@ -9,59 +9,29 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
-from uuid import UUID, uuid4
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import psycopg
 import pytest
+from gateway.tests.world import FakeAuditLog, World, add_tenant
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.credentials import PEPPER_SIZE, Pepper
 from pqkeep_gateway.access.entitlements import Entitlements, Tier
 from pqkeep_gateway.audit_events import AuditDelivery
+from pqkeep_gateway.storage.audit_outbox import SqlAuditOutbox
 from pqkeep_gateway.storage.database import open_database
-from pqkeep_gateway.storage.outbox import SqlOutbox
 from pqkeep_gateway.tenancy.tenants import Tenant, TenantStatus
-from pqkeep_protocol.audit import Event, Recorded, RecordEvents
-from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
-from pqkeep_protocol.messages import Attribution, R_co, Request
 
 if TYPE_CHECKING:
     from tests.fixtures.postgresql import PostgresServer
 
 ROLE = "pqkeep_gateway"
-
-
-@dataclass
-class EventLog:
-    """A key service that only records events, each once, unless it is away."""
-
-    recorded: dict[UUID, Event] = field(default_factory=dict)
-    brought: int = 0
-    """Events that came, repetitions among them."""
-    is_away: bool = False
-    loses_answers: bool = False
-
-    async def execute(self, request: Request[R_co], _: Attribution, /) -> R_co:
-        """Record, and then say so."""
-        assert isinstance(request, RecordEvents)
-        if self.is_away:
-            raise KeyServiceError(ErrorKind.UNAVAILABLE)
-        for each in request.events:
-            self.brought += 1
-            self.recorded.setdefault(each.id, each)
-        if self.loses_answers:
-            raise KeyServiceError(ErrorKind.UNAVAILABLE)
-        return cast(R_co, Recorded())
-
-    @property
-    def operations(self) -> list[str]:
-        """What was recorded, in order."""
-        return [each.operation for each in self.recorded.values()]
 
 
 @pytest.fixture
@@ -78,7 +48,7 @@ def database_path(tmp_path: Path) -> Path:
 
 @dataclass(frozen=True)
 class Location:
-    """A database: how the gateway finds it, and how a test gets behind the gateway's back."""
+    """A database: its setting, and how a test runs a statement without the gateway."""
 
     name: str
     run: Callable[[str], None]
@@ -124,20 +94,20 @@ async def engine(location: Location) -> AsyncIterator[AsyncEngine]:
 
 
 @pytest.fixture
-def log() -> EventLog:
-    """Nothing is in it yet."""
-    return EventLog()
+def log() -> FakeAuditLog:
+    """An empty audit log."""
+    return FakeAuditLog()
 
 
 @pytest.fixture
-def audit_delivery(engine: AsyncEngine, log: EventLog) -> AuditDelivery:
-    """Bring events from the accounts database to that log."""
-    return AuditDelivery(SqlOutbox(engine), log)
+def audit_delivery(engine: AsyncEngine, log: FakeAuditLog) -> AuditDelivery:
+    """Deliver events from the accounts database to that log."""
+    return AuditDelivery(SqlAuditOutbox(engine), log)
 
 
 @pytest.fixture
 def new_tenant() -> Callable[..., Tenant]:
-    """Make tenants that are in no database yet."""
+    """Return tenants that are not stored."""
 
     def make(name: str = "", tier: Tier = Tier.FREE) -> Tenant:
         now = datetime(2026, 2, 28, 23, 59, 59, 999_999, tzinfo=UTC)
@@ -147,3 +117,11 @@ def new_tenant() -> Callable[..., Tenant]:
         )
 
     return make
+
+
+@pytest.fixture
+async def world(
+    engine: AsyncEngine, pepper: Pepper, log: FakeAuditLog, new_tenant: Callable[..., Tenant]
+) -> World:
+    """Every store and service, and one tenant on free without people."""
+    return World(engine, pepper, log, await add_tenant(engine, new_tenant()))

@@ -20,15 +20,18 @@ from pqkeep_gateway.access.authentication import Found
 from pqkeep_gateway.access.entitlements import Entitlements, Subscription, Tier
 from pqkeep_gateway.access.principals import ApiKeyPrincipal
 from pqkeep_gateway.audit_events import AuditDelivery, event
+from pqkeep_gateway.storage.api_keys import SqlApiKeys
 from pqkeep_gateway.storage.database import open_database
+from pqkeep_gateway.storage.postgresql import postgresql_engine
 from pqkeep_gateway.storage.schema import METADATA
-from pqkeep_gateway.storage.tenancy import SqlApiKeys, SqlTenants
+from pqkeep_gateway.storage.sqlite import sqlite_engine
+from pqkeep_gateway.storage.tenants import SqlTenants
 from pqkeep_gateway.tenancy.api_keys import (
     AlreadyRotatedError,
     ApiKey,
+    ApiKeyDraft,
     ApiKeyNotFoundError,
     ApiKeyStatus,
-    Draft,
     QuotaReachedError,
 )
 from pqkeep_gateway.tenancy.tenants import (
@@ -98,8 +101,10 @@ async def test_a_name_is_taken_once(engine: AsyncEngine, new_tenant: Callable[..
     assert sum(isinstance(outcome, NameTakenError) for outcome in outcomes) == 19
 
 
-def _draft(number: int, created_at: datetime = NOW) -> Draft:
-    return Draft(number.to_bytes(32, "big"), f"{number:04}", number.to_bytes(16, "big"), created_at)
+def _draft(number: int, created_at: datetime = NOW) -> ApiKeyDraft:
+    return ApiKeyDraft(
+        number.to_bytes(32, "big"), f"{number:04}", number.to_bytes(16, "big"), created_at
+    )
 
 
 async def _add(store: SqlApiKeys, tenant: Tenant, number: int, quota: int) -> ApiKey:
@@ -304,7 +309,9 @@ async def test_a_change_of_no_tenant(
 ) -> None:
     """A tenant that is not there cannot be changed."""
     with pytest.raises(TenantNotFoundError):
-        await SqlTenants(engine).change(new_tenant().id, TenantChange(tier=Tier.STARTER), NOW, ())
+        await SqlTenants(engine).save_change(
+            new_tenant().id, TenantChange(tier=Tier.STARTER), NOW, ()
+        )
 
 
 async def _nobody_to_tell() -> None:
@@ -344,10 +351,10 @@ async def test_a_tenant_s_own_rate_limit_can_be_taken_back(
     tenant = new_tenant()
     store = SqlTenants(engine)
     await store.add(tenant, news(tenant))
-    await store.change(tenant.id, TenantChange(requests_per_minute=7), NOW, ())
-    kept = await store.change(tenant.id, TenantChange(tier=Tier.STARTER), NOW, ())
+    await store.save_change(tenant.id, TenantChange(requests_per_minute=7), NOW, ())
+    kept = await store.save_change(tenant.id, TenantChange(tier=Tier.STARTER), NOW, ())
     assert kept.entitlements == Entitlements(Tier.STARTER, Subscription.ACTIVE, 7)
-    kept = await store.change(tenant.id, TenantChange(requests_per_minute="plan"), NOW, ())
+    kept = await store.save_change(tenant.id, TenantChange(requests_per_minute="plan"), NOW, ())
     assert kept.entitlements == Entitlements(Tier.STARTER)
 
 
@@ -384,10 +391,30 @@ async def test_data_survive_reopening(
         await engine.dispose()
 
 
-async def test_a_newer_schema_is_refused(location: Location) -> None:
-    """A database that a later version has migrated is not touched."""
-    engine = await open_database(location.name)
-    await engine.dispose()
-    location.run("UPDATE alembic_version SET version_num = '9999'")
-    with pytest.raises(ConfigError, match="does not know"):
+def engine_on(location: str) -> AsyncEngine:
+    """Return an engine that changes nothing in a database by itself."""
+    on_server = location.startswith("postgresql:")
+    return postgresql_engine(location, None) if on_server else sqlite_engine(location)
+
+
+@pytest.mark.parametrize("revision", ["0001", "0009", "9999"])
+async def test_another_version_s_database_is_refused(location: Location, revision: str) -> None:
+    """A database of an earlier or later version is refused with a clear message, and unchanged."""
+    location.run("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
+    location.run(f"INSERT INTO alembic_version VALUES ('{revision}')")  # noqa: S608 - of a table of rows
+    location.run("CREATE TABLE letters (id VARCHAR(36) PRIMARY KEY)")
+    location.run("INSERT INTO letters VALUES ('old')")
+    with pytest.raises(ConfigError, match="was made by another version of pqkeep") as refused:
         await open_database(location.name)
+    assert location.name in str(refused.value)
+    engine = engine_on(location.name)
+    async with engine.connect() as connection:
+        tables = await connection.run_sync(lambda each: sa.inspect(each).get_table_names())
+        stored = (
+            await connection.execute(
+                sa.text("SELECT version_num, id FROM alembic_version, letters")
+            )
+        ).all()
+    await engine.dispose()
+    assert sorted(tables) == ["alembic_version", "letters"]
+    assert stored == [(revision, "old")]

@@ -14,10 +14,11 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.audit_events import event
+from pqkeep_gateway.storage.api_keys import SqlApiKeys
 from pqkeep_gateway.storage.database import open_database, transaction
-from pqkeep_gateway.storage.postgresql import POOL
-from pqkeep_gateway.storage.tenancy import SqlApiKeys, SqlTenants
-from pqkeep_gateway.tenancy.api_keys import Draft
+from pqkeep_gateway.storage.postgresql import POOL_SIZE
+from pqkeep_gateway.storage.tenants import SqlTenants
+from pqkeep_gateway.tenancy.api_keys import ApiKeyDraft
 from pqkeep_gateway.tenancy.tenants import Tenant, TenantNotFoundError
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import Event
@@ -61,10 +62,10 @@ async def test_connections_that_were_lost_are_made_again(
     tenants = SqlTenants(engine)
     tenant = new_tenant()
     await tenants.add(tenant, news(tenant))
-    await asyncio.gather(*(tenants.get(tenant.id) for _ in range(POOL)))
+    await asyncio.gather(*(tenants.get(tenant.id) for _ in range(POOL_SIZE)))
     await asyncio.to_thread(postgres_server.end_connections, name)
-    found = await asyncio.gather(*(tenants.get(tenant.id) for _ in range(POOL)))
-    assert found == [tenant] * POOL
+    found = await asyncio.gather(*(tenants.get(tenant.id) for _ in range(POOL_SIZE)))
+    assert found == [tenant] * POOL_SIZE
 
 
 async def test_a_connection_that_breaks_is_unavailable(
@@ -92,11 +93,11 @@ async def test_a_server_that_hangs_is_unavailable(
     nobody = TenantId(uuid4())
     with pytest.raises(TenantNotFoundError):
         await tenants.get(nobody)
-    asked = (tenants.get(nobody) for _ in range(POOL))
+    asked = (tenants.get(nobody) for _ in range(POOL_SIZE))
     await asyncio.gather(*asked, return_exceptions=True)
     async with asyncio.timeout(MOST_SECONDS):
         with postgres_server.frozen(name):
-            asked = (tenants.get(nobody) for _ in range(2 * POOL))
+            asked = (tenants.get(nobody) for _ in range(2 * POOL_SIZE))
             heard = await asyncio.gather(*asked, return_exceptions=True)
     assert {type(error) for error in heard} == {UnavailableError}
     with pytest.raises(TenantNotFoundError):
@@ -139,7 +140,7 @@ async def test_a_rotation_waits_for_a_revocation(
     tenant = new_tenant()
     await SqlTenants(engine).add(tenant, news(tenant))
     store = SqlApiKeys(engine)
-    drafts = [Draft(bytes([n]) * 32, "last", bytes(16), tenant.created_at) for n in range(3)]
+    drafts = [ApiKeyDraft(bytes([n]) * 32, "last", bytes(16), tenant.created_at) for n in range(3)]
     for draft in drafts[:2]:
         await store.add(tenant.id, draft, 2, ATTRIBUTION)
 

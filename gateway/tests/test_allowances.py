@@ -14,7 +14,7 @@ from pqkeep_gateway.access.entitlements import Entitlements, Subscription, Tier
 from pqkeep_gateway.access.principals import ApiKeyPrincipal
 from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.storage.schema import USAGE
-from pqkeep_gateway.storage.tenancy import SqlTenants
+from pqkeep_gateway.storage.tenants import SqlTenants
 from pqkeep_gateway.storage.usage import SqlUsage
 from pqkeep_gateway.tenancy.tenants import Tenant
 from pqkeep_gateway.unavailable import UnavailableError

@@ -16,7 +16,7 @@ from pqkeep_gateway.access.entitlements import Plan, Subscription, Tier
 from pqkeep_gateway.access.idempotency import IdempotencyKey, IdempotencyKeyReusedError
 from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.storage.billing import SqlBilling
-from pqkeep_gateway.storage.tenancy import SqlTenants
+from pqkeep_gateway.storage.tenants import SqlTenants
 from pqkeep_gateway.tenancy.billing import (
     BuiltInBilling,
     ContractChangedError,
@@ -38,7 +38,7 @@ from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.messages import Attribution, Idempotency
 
 if TYPE_CHECKING:
-    from gateway.tests.conftest import EventLog
+    from gateway.tests.world import FakeAuditLog
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 
@@ -82,7 +82,9 @@ class World:
 
     async def lines(self) -> list[int]:
         """Return the amounts of the lines, the oldest first."""
-        return [each.amount_cents for each in reversed(await self.store.invoices(self.tenant.id))]
+        return [
+            each.amount_cents for each in reversed(await self.store.list_invoices(self.tenant.id))
+        ]
 
     async def buy(self, tier: Tier, key: IdempotencyKey | None = None) -> Contract:
         """Buy a tier; return the contract."""
@@ -112,15 +114,15 @@ def _key(text: str, request: str = "the same") -> IdempotencyKey:
 async def test_a_contract_comes_back_as_it_was(world: World) -> None:
     """Every field of a contract and its line survives, and its tier is in force."""
     bought = await world.buy(Tier.STARTER)
-    assert await world.store.running(world.tenant.id) == bought
-    (line,) = await world.store.invoices(world.tenant.id)
+    assert await world.store.find_running(world.tenant.id) == bought
+    (line,) = await world.store.list_invoices(world.tenant.id)
     assert (line.tier, line.amount_cents, line.currency) == (Tier.STARTER, 100, "usd")
     assert (line.period_start, line.period_end) == (bought.period_start, bought.period_end)
     assert await world.plan() is Plan.STARTER
     assert world.announced == 1
 
 
-async def test_of_the_same_checkouts_at_once_one_buys(world: World, log: EventLog) -> None:
+async def test_of_the_same_checkouts_at_once_one_buys(world: World, log: FakeAuditLog) -> None:
     """Of sixteen checkouts of one tier at once one buys it, with one line and one event."""
     outcomes = await asyncio.gather(
         *(world.buy(Tier.GROWTH) for _ in range(16)), return_exceptions=True
@@ -135,12 +137,12 @@ async def test_different_checkouts_at_once_add_up(world: World) -> None:
     """Of checkouts of different tiers at once each is billed on what was there before it."""
     tiers = [Tier.STARTER, Tier.GROWTH, Tier.PROFESSIONAL, Tier.ENTERPRISE]
     await asyncio.gather(*(world.buy(each) for each in tiers))
-    contract = await world.store.running(world.tenant.id)
+    contract = await world.store.find_running(world.tenant.id)
     assert contract is not None
     assert sum(await world.lines()) == PRICES[contract.tier]
 
 
-async def test_the_first_answer_is_given_again(world: World, log: EventLog) -> None:
+async def test_the_first_answer_is_given_again(world: World, log: FakeAuditLog) -> None:
     """With an Idempotency-Key the same checkout, also eight at once, is one; another is refused."""
     made = await asyncio.gather(*(world.buy(Tier.STARTER, _key("1")) for _ in range(8)))
     assert len(set(made)) == 1
@@ -151,7 +153,7 @@ async def test_the_first_answer_is_given_again(world: World, log: EventLog) -> N
         await world.buy(Tier.STARTER, _key("1", "another"))
 
 
-async def test_a_period_is_renewed_once(world: World, log: EventLog) -> None:
+async def test_a_period_is_renewed_once(world: World, log: FakeAuditLog) -> None:
     """Of several gateways that find a period over at once, one renews it, with one line."""
     bought = await world.buy(Tier.STARTER)
     world.now = bought.period_end
@@ -177,13 +179,13 @@ async def test_after_a_long_silence_one_period_is_billed(world: World) -> None:
     await world.buy(Tier.STARTER)
     world.now = NOW + 6 * MONTH
     await asyncio.gather(*(world.gateway().settle_due() for _ in range(GATEWAYS)))
-    contract = await world.store.running(world.tenant.id)
+    contract = await world.store.find_running(world.tenant.id)
     assert contract is not None
     assert contract.period_start <= world.now < contract.period_end
     assert await world.lines() == [100, 100]
 
 
-async def test_a_cancelled_contract_ends_once(world: World, log: EventLog) -> None:
+async def test_a_cancelled_contract_ends_once(world: World, log: FakeAuditLog) -> None:
     """After its period the plan is free, by one of several gateways; it can be bought again."""
     bought = await world.buy(Tier.PROFESSIONAL)
     await asyncio.gather(*(world.cancel() for _ in range(GATEWAYS)))
@@ -195,7 +197,7 @@ async def test_a_cancelled_contract_ends_once(world: World, log: EventLog) -> No
     assert log.operations.count("end-subscription") == 1
     assert world.announced > announced
     assert await world.plan() is Plan.FREE
-    assert await world.store.running(world.tenant.id) is None
+    assert await world.store.find_running(world.tenant.id) is None
     with pytest.raises(NotSubscribedError):
         await world.cancel()
     again = await world.buy(Tier.STARTER)
@@ -221,11 +223,11 @@ async def test_a_suspended_tenant_is_not_billed(world: World) -> None:
     await world.buy(Tier.STARTER)
     tenants = SqlTenants(world.engine)
     suspended = TenantChange(status=TenantStatus.SUSPENDED)
-    await tenants.change(world.tenant.id, suspended, NOW, ())
+    await tenants.save_change(world.tenant.id, suspended, NOW, ())
     world.now = NOW + 4 * MONTH
     await world.gateway().settle_due()
     assert await world.lines() == [100]
-    await tenants.change(world.tenant.id, TenantChange(status=TenantStatus.ACTIVE), NOW, ())
+    await tenants.save_change(world.tenant.id, TenantChange(status=TenantStatus.ACTIVE), NOW, ())
     await world.gateway().settle_due()
     assert await world.lines() == [100, 100]
 
@@ -243,7 +245,7 @@ async def test_the_operator_s_word_ends_a_contract(
 ) -> None:
     """After the operator changed tier or subscription nothing is renewed or ended any more."""
     await world.buy(Tier.STARTER)
-    await SqlTenants(world.engine).change(world.tenant.id, change, NOW, ())
+    await SqlTenants(world.engine).save_change(world.tenant.id, change, NOW, ())
     world.now = NOW + 2 * MONTH
     await world.gateway().settle_due()
     assert await world.plan() is plan
@@ -254,8 +256,8 @@ async def test_other_changes_by_the_operator_end_nothing(world: World) -> None:
     """A rate limit or a suspension leaves the contract as it is."""
     bought = await world.buy(Tier.STARTER)
     change = TenantChange(requests_per_minute=7, status=TenantStatus.SUSPENDED)
-    await SqlTenants(world.engine).change(world.tenant.id, change, NOW, ())
-    assert await world.store.running(world.tenant.id) == bought
+    await SqlTenants(world.engine).save_change(world.tenant.id, change, NOW, ())
+    assert await world.store.find_running(world.tenant.id) == bought
 
 
 async def test_operator_and_tenant_at_once(world: World) -> None:
@@ -265,24 +267,24 @@ async def test_operator_and_tenant_at_once(world: World) -> None:
     change = TenantChange(tier=Tier.ENTERPRISE, subscription=Subscription.ACTIVE)
     outcomes = await asyncio.gather(
         *(world.buy(each) for each in tiers),
-        *(tenants.change(world.tenant.id, change, NOW, ()) for _ in range(12)),
+        *(tenants.save_change(world.tenant.id, change, NOW, ()) for _ in range(12)),
         return_exceptions=True,
     )
     failed = [each for each in outcomes if isinstance(each, Exception)]
     assert all(isinstance(each, AlreadySubscribedError) for each in failed)
-    contract = await world.store.running(world.tenant.id)
+    contract = await world.store.find_running(world.tenant.id)
     expected = Plan.ENTERPRISE
     if contract is not None:
         expected = Plan.STARTER if contract.tier is Tier.STARTER else Plan.PROFESSIONAL
     assert await world.plan() is expected
 
 
-async def test_without_the_log_an_answer_is_kept(world: World, log: EventLog) -> None:
+async def test_without_the_log_an_answer_is_kept(world: World, log: FakeAuditLog) -> None:
     """While the log is away a checkout is no success; asked again it is the first answer."""
-    log.is_away = True
+    log.is_unavailable = True
     with pytest.raises(UnavailableError):
         await world.buy(Tier.STARTER, _key("1"))
-    log.is_away = False
+    log.is_unavailable = False
     await world.buy(Tier.STARTER, _key("1"))
     assert await world.lines() == [100]
     assert log.operations == ["create-tenant", "subscribe-starter"]
@@ -297,10 +299,10 @@ def _elsewhere(world: World, number: int = 1, **changes: object) -> Contract:
 async def _apply(world: World, change: Change | None, notice: str) -> None:
     assert change is not None
     made = event(ATTRIBUTION, world.tenant.id, change.operation)
-    await world.store.apply(change, made, notice=notice)
+    await world.store.save_change(change, made, notice=notice)
 
 
-async def test_a_notice_is_heard_once(world: World, log: EventLog) -> None:
+async def test_a_notice_is_heard_once(world: World, log: FakeAuditLog) -> None:
     """Of one notice that comes sixteen times at once, one is applied, with one event."""
     said = _elsewhere(world)
     outcomes = await asyncio.gather(
@@ -317,7 +319,7 @@ async def test_a_notice_that_failed_is_heard_later(world: World) -> None:
     """A notice whose change came too late is forgotten with it, and can come again."""
     said = _elsewhere(world)
     await _apply(world, apply_notice(None, None, said), "evt_1")
-    known = await world.store.find("sub_1")
+    known = await world.store.find_by_external_id("sub_1")
     assert known is not None
     stale = replace(known, revision=known.revision + 5)
     with pytest.raises(ContractChangedError):
@@ -332,7 +334,7 @@ async def test_what_has_ended_before_it_began_never_runs(world: World) -> None:
         world, apply_notice(None, None, _elsewhere(world, status=ContractStatus.ENDED)), "evt_1"
     )
     assert await world.plan() is Plan.PROFESSIONAL
-    known = await world.store.find("sub_1")
+    known = await world.store.find_by_external_id("sub_1")
     assert apply_notice(known, None, _elsewhere(world, as_of=NOW + MONTH)) is None
 
 
@@ -341,12 +343,12 @@ async def test_a_newer_contract_takes_the_place_of_another(world: World) -> None
     bought = await world.buy(Tier.GROWTH)
     await _apply(world, apply_notice(None, bought, _elsewhere(world)), "evt_1")
     assert await world.plan() is Plan.STARTER
-    running = await world.store.running(world.tenant.id)
+    running = await world.store.find_running(world.tenant.id)
     assert running is not None
     assert running.external_id == "sub_1"
     world.now = NOW + 2 * MONTH
     await world.gateway().settle_due()
-    assert await world.store.running(world.tenant.id) == running
+    assert await world.store.find_running(world.tenant.id) == running
 
 
 async def test_an_invoice_is_kept_once(world: World) -> None:
@@ -357,4 +359,4 @@ async def test_an_invoice_is_kept_once(world: World) -> None:
     for notice in ("evt_1", "evt_2"):
         with pytest.raises(DuplicateNoticeError):
             await world.store.add_invoice(replace(line, id=uuid4()), made, notice)
-    assert await world.store.invoices(world.tenant.id) == (line,)
+    assert await world.store.list_invoices(world.tenant.id) == (line,)

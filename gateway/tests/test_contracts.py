@@ -187,7 +187,7 @@ def test_another_tenant_s_contract_is_not_taken(said: Contract) -> None:
 
 def test_the_newer_of_two_runs(said: Contract) -> None:
     """A contract that began later takes the place of the running one; an earlier one does not."""
-    newer = replace(said, id=uuid4(), external_id="sub_2", begun_at=NOW + SECOND)
+    newer = replace(said, id=uuid4(), external_id="sub_2", started_at=NOW + SECOND)
     change = apply_notice(None, said, newer)
     assert change is not None
     assert (change.old, change.new) == (said, newer)
@@ -198,7 +198,7 @@ def test_what_is_billed_elsewhere_takes_the_place_of_what_was_billed_here(
     starter: Contract, said: Contract
 ) -> None:
     """A running contract of our own gives way, whenever it began."""
-    change = apply_notice(None, replace(starter, begun_at=NOW + SECOND), said)
+    change = apply_notice(None, replace(starter, started_at=NOW + SECOND), said)
     assert change is not None
     assert change.new is said
 

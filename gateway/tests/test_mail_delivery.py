@@ -22,9 +22,9 @@ from pqkeep_gateway.mail.mail_delivery import (
     MailRejectedError,
     pause_after,
 )
-from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, code_of, mail
+from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, mailed_code, new_mail
 from pqkeep_gateway.storage.database import transaction
-from pqkeep_gateway.storage.outgoing_mail import SqlOutgoingMail, post
+from pqkeep_gateway.storage.outgoing_mail import SqlMailOutbox, add_mail
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 
@@ -68,21 +68,21 @@ class World:
 
     def mail_delivery(self) -> MailDelivery:
         """Return a postman, as another gateway has one too."""
-        outbox = SqlOutgoingMail(self.engine)
+        outbox = SqlMailOutbox(self.engine)
         portal = "https://keep.example.org"
         return MailDelivery(outbox, self.doorstep, self.pepper, portal, lambda: self.now)
 
     async def write(self, to: str = TO, kind: MailKind = MailKind.CODE) -> OutgoingMail:
         """Write a letter that is good for ten minutes."""
-        written = mail(kind, to, date_of(self.now), timedelta(minutes=10))
+        written = new_mail(kind, to, date_of(self.now), timedelta(minutes=10))
         async with transaction(self.engine) as connection:
-            await post(connection, written)
+            await add_mail(connection, written)
         return written
 
     async def waiting(self) -> Sequence[OutgoingMail]:
         """Return everything that waits, for however long, and leave it so."""
         far = date_of(self.now + 10**9)
-        return await SqlOutgoingMail(self.engine).claim(1000, far, date_of(self.now))
+        return await SqlMailOutbox(self.engine).claim(1000, far, date_of(self.now))
 
 
 @pytest.fixture
@@ -97,9 +97,9 @@ async def test_a_letter_arrives_whole_and_once(world: World) -> None:
     await world.mail_delivery().deliver()
     await world.mail_delivery().deliver()
     (kept,) = world.doorstep.kept
-    assert kept.tries == 1
-    assert code_of(kept, world.pepper) == code_of(written, world.pepper)
-    assert (kept.id, kept.to, kept.until) == (written.id, written.to, written.until)
+    assert kept.attempts == 1
+    assert mailed_code(kept, world.pepper) == mailed_code(written, world.pepper)
+    assert (kept.id, kept.to, kept.expires_at) == (written.id, written.to, written.expires_at)
     assert await world.waiting() == []
 
 
@@ -117,7 +117,7 @@ async def test_what_is_not_taken_is_tried_again_with_growing_pauses(world: World
         world.now += 0.5
     world.doorstep.problem = None
     await mail_delivery.deliver()
-    assert [each.tries for each in world.doorstep.kept] == [6]
+    assert [each.attempts for each in world.doorstep.kept] == [6]
 
 
 async def test_it_is_not_tried_for_ever(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -156,7 +156,7 @@ async def test_what_is_no_address_stops_no_other(world: World) -> None:
 
 async def test_nobody_s_letters_disappear(world: World) -> None:
     """What is written where nobody has the address is brought to nobody, and does not wait."""
-    await world.write(kind=MailKind.NOBODY)
+    await world.write(kind=MailKind.DISCARDED)
     await world.mail_delivery().deliver()
     assert world.doorstep.tried == 0
     assert await world.waiting() == []
@@ -209,7 +209,7 @@ async def test_the_log_names_nobody(world: World, caplog: pytest.LogCaptureFixtu
         world.doorstep.problem = problem
         await world.mail_delivery().deliver()
         assert written.to not in caplog.text
-        assert code_of(written, world.pepper) not in caplog.text
+        assert mailed_code(written, world.pepper) not in caplog.text
     assert str(written.id) in caplog.text
 
 

@@ -15,9 +15,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from pqkeep_gateway.access.credentials import Pepper
 from pqkeep_gateway.access.entitlements import Subscription, Tier
 from pqkeep_gateway.audit_events import AuditDelivery, event
+from pqkeep_gateway.storage.api_keys import SqlApiKeys
+from pqkeep_gateway.storage.audit_outbox import SqlAuditOutbox, add_audit_event
 from pqkeep_gateway.storage.database import transaction
-from pqkeep_gateway.storage.outbox import SqlOutbox, put
-from pqkeep_gateway.storage.tenancy import SqlApiKeys, SqlTenants
+from pqkeep_gateway.storage.tenants import SqlTenants
 from pqkeep_gateway.tenancy import plans
 from pqkeep_gateway.tenancy.api_keys import ApiKeys, QuotaReachedError
 from pqkeep_gateway.tenancy.tenants import (
@@ -35,7 +36,7 @@ from pqkeep_protocol.keys import KeyVersion, TenantId
 from pqkeep_protocol.messages import Attribution
 
 if TYPE_CHECKING:
-    from gateway.tests.conftest import EventLog
+    from gateway.tests.world import FakeAuditLog
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 
@@ -68,18 +69,18 @@ def api_keys(engine: AsyncEngine, audit_delivery: AuditDelivery, pepper: Pepper)
 
 
 @pytest.fixture
-def outbox(engine: AsyncEngine) -> SqlOutbox:
+def outbox(engine: AsyncEngine) -> SqlAuditOutbox:
     """What waits."""
-    return SqlOutbox(engine)
+    return SqlAuditOutbox(engine)
 
 
-async def waiting(outbox: SqlOutbox) -> list[str]:
+async def waiting(outbox: SqlAuditOutbox) -> list[str]:
     """Return the operations that wait."""
-    return [each.operation for each in await outbox.waiting(MAX_PAGE)]
+    return [each.operation for each in await outbox.list_oldest(MAX_PAGE)]
 
 
 async def test_an_action_is_in_the_log_before_its_answer(
-    tenants: Tenants, api_keys: ApiKeys, log: EventLog, outbox: SqlOutbox
+    tenants: Tenants, api_keys: ApiKeys, log: FakeAuditLog, outbox: SqlAuditOutbox
 ) -> None:
     """Each administrative action is one event of its tenant's, by who asked; nothing is left over."""
     tenant = await tenants.create("one", Tier.FREE, ATTRIBUTION)
@@ -135,7 +136,7 @@ CHANGES: dict[str, tuple[TenantChange, list[str]]] = {
 
 @pytest.mark.parametrize(("change", "names"), CHANGES.values(), ids=CHANGES.keys())
 async def test_a_change_says_all_that_it_does(
-    change: TenantChange, names: list[str], tenants: Tenants, log: EventLog
+    change: TenantChange, names: list[str], tenants: Tenants, log: FakeAuditLog
 ) -> None:
     """Each thing that a change does is an event of its own; a rate limit's has the limit, too."""
     tenant = await tenants.create("one", Tier.FREE, ATTRIBUTION)
@@ -163,21 +164,21 @@ async def test_without_the_log_an_action_waits_with_its_event(
     handler: Action,
     tenants: Tenants,
     api_keys: ApiKeys,
-    log: EventLog,
-    outbox: SqlOutbox,
+    log: FakeAuditLog,
+    outbox: SqlAuditOutbox,
     audit_delivery: AuditDelivery,
 ) -> None:
     """The log away: who asks hears UnavailableError, and the event comes later, exactly once."""
     tenant = await tenants.create("one", Tier.STARTER, ATTRIBUTION)
     await api_keys.create(tenant, ATTRIBUTION)
     before = log.operations
-    log.is_away = True
+    log.is_unavailable = True
     with pytest.raises(UnavailableError):
         await handler(tenants, api_keys, tenant)
     assert await waiting(outbox) == [name]
     with pytest.raises(UnavailableError):
         await audit_delivery.deliver()
-    log.is_away = False
+    log.is_unavailable = False
     await audit_delivery.deliver()
     await audit_delivery.deliver()
     assert log.operations == [*before, name]
@@ -185,7 +186,7 @@ async def test_without_the_log_an_action_waits_with_its_event(
 
 
 async def test_what_was_delivered_and_not_removed_is_recorded_once(
-    tenants: Tenants, log: EventLog, outbox: SqlOutbox, audit_delivery: AuditDelivery
+    tenants: Tenants, log: FakeAuditLog, outbox: SqlAuditOutbox, audit_delivery: AuditDelivery
 ) -> None:
     """Where the log's answer is lost the event is brought again, as the same event."""
     log.loses_answers = True
@@ -194,12 +195,12 @@ async def test_what_was_delivered_and_not_removed_is_recorded_once(
     assert log.operations == await waiting(outbox) == ["create-tenant"]
     log.loses_answers = False
     await audit_delivery.deliver()
-    assert (log.operations, log.brought) == (["create-tenant"], 2)
+    assert (log.operations, log.received) == (["create-tenant"], 2)
     assert await waiting(outbox) == []
 
 
 async def test_an_action_that_is_not_done_has_no_event(
-    tenants: Tenants, api_keys: ApiKeys, log: EventLog, outbox: SqlOutbox
+    tenants: Tenants, api_keys: ApiKeys, log: FakeAuditLog, outbox: SqlAuditOutbox
 ) -> None:
     """A name that is taken, a quota that is reached, a tenant that is not there: no event at all."""
     tenant = await tenants.create("one", Tier.FREE, ATTRIBUTION)
@@ -226,29 +227,29 @@ def _refusal(number: int) -> Event:
 
 
 async def test_a_refusal_waits_only_where_it_must(
-    log: EventLog, outbox: SqlOutbox, audit_delivery: AuditDelivery
+    log: FakeAuditLog, outbox: SqlAuditOutbox, audit_delivery: AuditDelivery
 ) -> None:
     """A refusal goes to the log at once; with the log away it is kept, whole, and comes later."""
     first, second = _refusal(1), _refusal(2)
     await audit_delivery.record(first)
     assert list(log.recorded.values()) == [first]
-    log.is_away = True
+    log.is_unavailable = True
     with pytest.raises(UnavailableError):
         await audit_delivery.record(second)
-    assert await outbox.waiting(MAX_PAGE) == [second]
-    log.is_away = False
+    assert await outbox.list_oldest(MAX_PAGE) == [second]
+    log.is_unavailable = False
     await audit_delivery.deliver()
     assert list(log.recorded.values()) == [first, second]
     assert second.key_version == KeyVersion(2)
 
 
 async def test_everything_that_waits_is_delivered_in_order(
-    engine: AsyncEngine, log: EventLog, outbox: SqlOutbox, audit_delivery: AuditDelivery
+    engine: AsyncEngine, log: FakeAuditLog, outbox: SqlAuditOutbox, audit_delivery: AuditDelivery
 ) -> None:
     """More events than fit into one message all come, the oldest first."""
     events = [_refusal(number) for number in range(1, MAX_PAGE + 21)]
     async with transaction(engine) as connection:
-        await put(connection, events)
+        await add_audit_event(connection, *events)
     await audit_delivery.deliver()
     at = [each.at_us for each in log.recorded.values()]
     assert at == sorted(at)
@@ -257,26 +258,26 @@ async def test_everything_that_waits_is_delivered_in_order(
 
 
 async def test_two_couriers_at_once_record_once(
-    engine: AsyncEngine, log: EventLog, outbox: SqlOutbox
+    engine: AsyncEngine, log: FakeAuditLog, outbox: SqlAuditOutbox
 ) -> None:
     """Gateways that deliver the same events at the same time do no harm."""
     events = [_refusal(number) for number in range(1, 31)]
     for each in events:
-        await outbox.keep(each)
-    await asyncio.gather(*(AuditDelivery(SqlOutbox(engine), log).deliver() for _ in range(4)))
+        await outbox.add(each)
+    await asyncio.gather(*(AuditDelivery(SqlAuditOutbox(engine), log).deliver() for _ in range(4)))
     assert len(log.recorded) == 30
     assert await waiting(outbox) == []
 
 
 async def test_what_was_left_behind_is_delivered_by_itself(
-    log: EventLog, outbox: SqlOutbox, audit_delivery: AuditDelivery
+    log: FakeAuditLog, outbox: SqlAuditOutbox, audit_delivery: AuditDelivery
 ) -> None:
     """A courier that runs delivers when the log is back, without being asked."""
-    await outbox.keep(_refusal(1))
-    log.is_away = True
+    await outbox.add(_refusal(1))
+    log.is_unavailable = True
     running = asyncio.create_task(audit_delivery.run())
     await asyncio.sleep(0)
-    log.is_away = False
+    log.is_unavailable = False
     async with asyncio.timeout(20):
         while await waiting(outbox):  # noqa: ASYNC110 - another task empties it
             await asyncio.sleep(0.05)

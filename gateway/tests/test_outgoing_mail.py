@@ -12,10 +12,10 @@ from pqkeep_gateway.mail.outgoing_mail import (
     InvalidAddressError,
     MailKind,
     OutgoingMail,
-    code_of,
     compose,
-    mail,
-    token_of,
+    mailed_code,
+    mailed_token,
+    new_mail,
 )
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -26,12 +26,12 @@ TOKENS = {
     MailKind.REGISTRATION: CredentialKind.REGISTRATION,
     MailKind.PASSWORD_RESET: CredentialKind.PASSWORD_RESET,
 }
-SENT = [each for each in MailKind if each is not MailKind.NOBODY]
+SENT = [each for each in MailKind if each is not MailKind.DISCARDED]
 
 
 def written(kind: MailKind) -> OutgoingMail:
     """Return a letter."""
-    return mail(kind, TO, NOW, timedelta(hours=1), "grace@example.com")
+    return new_mail(kind, TO, NOW, timedelta(hours=1), "grace@example.com")
 
 
 def sent(each: OutgoingMail, pepper: Pepper) -> EmailMessage:
@@ -67,7 +67,7 @@ def test_a_link_stays_in_one_piece(
     (token,) = re.findall(
         r"^    https://[a-z./-]+#(\w+)\r$", sent(each, pepper).as_string(), re.MULTILINE
     )
-    assert token == token_of(each, credential, pepper)
+    assert token == mailed_token(each, credential, pepper)
     assert kind_of(token) is credential
 
 
@@ -82,18 +82,18 @@ def test_a_token_depends_on_letter_and_pepper(pepper: Pepper) -> None:
     first, second = written(MailKind.INVITATION), written(MailKind.INVITATION)
     kind = CredentialKind.INVITATION
     tokens = {
-        token_of(first, kind, pepper),
-        token_of(second, kind, pepper),
-        token_of(first, CredentialKind.PASSWORD_RESET, pepper),
-        token_of(first, kind, Pepper(bytes(32))),
+        mailed_token(first, kind, pepper),
+        mailed_token(second, kind, pepper),
+        mailed_token(first, CredentialKind.PASSWORD_RESET, pepper),
+        mailed_token(first, kind, Pepper(bytes(32))),
     }
     assert len(tokens) == 4
-    assert token_of(replace(first), kind, pepper) in tokens
+    assert mailed_token(replace(first), kind, pepper) in tokens
 
 
 def test_codes_have_six_digits(pepper: Pepper) -> None:
     """Codes are six digits, with zeros in front where they belong, and seldom the same."""
-    codes = [code_of(written(MailKind.CODE), pepper) for _ in range(2000)]
+    codes = [mailed_code(written(MailKind.CODE), pepper) for _ in range(2000)]
     assert all(re.fullmatch(r"[0-9]{6}", each) for each in codes)
     assert any(each.startswith("0") for each in codes)
     assert len(set(codes)) > 1900
@@ -101,7 +101,7 @@ def test_codes_have_six_digits(pepper: Pepper) -> None:
 
 def test_nobody_gets_no_letter(pepper: Pepper) -> None:
     """What is written where nobody has the address is not sent."""
-    assert compose(written(MailKind.NOBODY), pepper, "pqkeep@example.org", PORTAL) is None
+    assert compose(written(MailKind.DISCARDED), pepper, "pqkeep@example.org", PORTAL) is None
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ from pqkeep_gateway.access.credentials import Pepper
 from pqkeep_gateway.config import PasswordCosts
 from pqkeep_gateway.people.common_passwords import is_common
 from pqkeep_gateway.people.passwords import (
-    AT_A_TIME,
-    WAITING,
+    MAX_WAITING,
+    THREADS,
     InvalidPasswordError,
     Passwords,
     hasher,
-    require_fit,
+    require_valid,
 )
 from pqkeep_gateway.unavailable import UnavailableError
 
@@ -34,7 +34,7 @@ def test_what_is_tried_first_is_refused(password: str) -> None:
     """Patterns that everybody uses are common, in capitals, with marks and signs or not."""
     assert is_common(password)
     with pytest.raises(InvalidPasswordError):
-        require_fit(password)
+        require_valid(password)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_what_is_tried_first_is_refused(password: str) -> None:
 )
 def test_others_are_taken(password: str) -> None:
     """What has no such pattern is taken, without rules of composition, in any script."""
-    require_fit(password)
+    require_valid(password)
 
 
 @pytest.mark.parametrize(("length", "fit"), [(11, False), (12, True), (1024, True), (1025, False)])
@@ -50,10 +50,10 @@ def test_lengths(length: int, *, fit: bool) -> None:
     """12 to 1024 characters are taken."""
     password = (GOOD * 100)[:length] if length < len(GOOD) else _varied(length)
     if fit:
-        require_fit(password)
+        require_valid(password)
     else:
         with pytest.raises(InvalidPasswordError):
-            require_fit(password)
+            require_valid(password)
 
 
 def _varied(length: int) -> str:
@@ -79,9 +79,9 @@ async def test_too_many_at_once_are_turned_away(pepper: Pepper) -> None:
     """As many as may wait are served; whoever comes on top is refused at once."""
     passwords = Passwords(pepper, CHEAP)
     kept = await passwords.hash(GOOD)
-    tries = [passwords.verify(kept, GOOD) for _ in range(AT_A_TIME + WAITING + 3)]
+    tries = [passwords.verify(kept, GOOD) for _ in range(THREADS + MAX_WAITING + 3)]
     outcomes = await asyncio.gather(*tries, return_exceptions=True)
-    assert outcomes.count(True) == AT_A_TIME + WAITING
+    assert outcomes.count(True) == THREADS + MAX_WAITING
     assert sum(isinstance(each, UnavailableError) for each in outcomes) == 3
 
 
@@ -98,8 +98,8 @@ async def test_nobody_is_compared_at_the_same_costs(pepper: Pepper, costs: Passw
     passwords = Passwords(pepper, costs)
     try:
         real = await passwords.hash(GOOD)
-        assert len(passwords._nobodys) == len(real)
-        assert not passwords.is_outdated(passwords._nobodys)
-        assert not await passwords.verify(passwords._nobodys, GOOD)
+        assert len(passwords._dummy_hash) == len(real)
+        assert not passwords.is_outdated(passwords._dummy_hash)
+        assert not await passwords.verify(passwords._dummy_hash, GOOD)
     finally:
         passwords.close()

@@ -15,7 +15,7 @@ from pqkeep_gateway.access.credentials import Pepper
 from pqkeep_gateway.config import Smtp
 from pqkeep_gateway.delivery.smtp import SmtpMailer
 from pqkeep_gateway.mail.mail_delivery import MailDeferredError, MailRejectedError
-from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, code_of, compose, mail
+from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, compose, mailed_code, new_mail
 from pqkeep_protocol.startup.settings import ConfigError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def mailer(server: MailServer, **settings: Any) -> SmtpMailer:
 
 async def send(mailer: SmtpMailer, pepper: Pepper) -> OutgoingMail:
     """Send a letter with a code."""
-    written = mail(MailKind.CODE, TO, NOW, timedelta(minutes=10))
+    written = new_mail(MailKind.CODE, TO, NOW, timedelta(minutes=10))
     message = compose(written, pepper, mailer.sender, "https://keep.example.org")
     assert message is not None
     await mailer.send(written, message)
@@ -83,7 +83,7 @@ async def test_a_letter_arrives_encrypted(
     (message,) = encrypted.messages
     assert encrypted.recipients == [TO]
     assert (message["To"], message["From"]) == (TO, "pqkeep <pqkeep@example.org>")
-    assert code_of(written, pepper) in message.get_content()
+    assert mailed_code(written, pepper) in message.get_content()
 
 
 async def test_encrypted_from_the_first_byte(

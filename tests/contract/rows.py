@@ -37,7 +37,9 @@ def api_rows(*, open_signup: bool = True) -> tuple[Endpoint, ...]:
         *tenants.endpoints(nothing, open_signup=open_signup),
         *api_keys.endpoints(nothing, nothing),
         *audit.endpoints(nothing),
-        *sign_in.endpoints(nothing, nothing, nothing, nothing, nothing, sends_mail=True),
+        *sign_in.endpoints(
+            nothing, nothing, nothing, nothing, nothing, nothing, nothing, sends_mail=True
+        ),
         *registration.endpoints(nothing, nothing, open_signup=open_signup, sends_mail=True),
         *password_resets.endpoints(nothing, sends_mail=True),
         *second_factors.endpoints(

@@ -55,7 +55,7 @@ def read(accounts_url: sa.URL, keys_url: sa.URL) -> Books:
         (ledger.AUDIT_LOG, ledger.AUDIT_RECORDS, ledger.AUDIT_TILES, ledger.AUDIT_CHECKPOINTS),
         (keys.KEYRINGS, keys.KEYS, ledger.KEY_USAGE),
     )
-    theirs = _all(accounts_url, (accounts.TENANTS, accounts.API_KEYS, accounts.OUTBOX))
+    theirs = _all(accounts_url, (accounts.TENANTS, accounts.API_KEYS, accounts.AUDIT_OUTBOX))
     log, records, tiles, checkpoints, keyrings, all_keys, usage = ours
     return Books(log[0].log_id, records, tiles, checkpoints, keyrings, all_keys, usage, *theirs)
 

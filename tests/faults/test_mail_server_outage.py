@@ -50,7 +50,7 @@ def waiting(gateway: MailingGateway) -> int:
     """Return how many letters wait."""
     path = gateway.layout.gateway / "accounts.sqlite3"
     with closing(sqlite3.connect(path)) as connection:
-        (count,) = connection.execute("SELECT count(*) FROM letters").fetchone()
+        (count,) = connection.execute("SELECT count(*) FROM outgoing_mail").fetchone()
         return int(count)
 
 

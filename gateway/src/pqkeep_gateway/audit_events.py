@@ -53,14 +53,14 @@ def event(
     )
 
 
-class Outbox(Protocol):
-    """Where events wait. All raise UnavailableError."""
+class AuditOutbox(Protocol):
+    """Events in the database that are not in the log yet. All methods raise UnavailableError."""
 
-    async def keep(self, event: Event) -> None:
-        """Keep an event that no transaction has written."""
+    async def add(self, event: Event) -> None:
+        """Store an event that belongs to no other transaction."""
         ...
 
-    async def waiting(self, limit: int) -> Sequence[Event]:
+    async def list_oldest(self, limit: int) -> Sequence[Event]:
         """Return the oldest events."""
         ...
 
@@ -72,7 +72,7 @@ class Outbox(Protocol):
 class AuditDelivery:
     """Brings events to the audit log."""
 
-    def __init__(self, outbox: Outbox, keys: KeyService) -> None:
+    def __init__(self, outbox: AuditOutbox, keys: KeyService) -> None:
         """Take them from the outbox to the key service."""
         self._outbox = outbox
         self._keys = keys
@@ -86,7 +86,7 @@ class AuditDelivery:
 
     async def deliver(self) -> None:
         """Deliver everything that waits. Raises UnavailableError where that cannot be done."""
-        while events := await self._outbox.waiting(MAX_PAGE):
+        while events := await self._outbox.list_oldest(MAX_PAGE):
             await self._bring(events)
             await self._outbox.remove(events)
 
@@ -95,7 +95,7 @@ class AuditDelivery:
         try:
             await self._bring((event,))
         except UnavailableError:
-            await self._outbox.keep(event)
+            await self._outbox.add(event)
             raise
 
     async def _bring(self, events: Sequence[Event]) -> None:

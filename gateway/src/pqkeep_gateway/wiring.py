@@ -46,7 +46,10 @@ from pqkeep_gateway.key_client import KeyClient
 from pqkeep_gateway.mail.mail_delivery import MailDelivery, Mailer
 from pqkeep_gateway.payments.stripe_billing import StripeBilling
 from pqkeep_gateway.people.attempt_limits import AttemptLimits
+from pqkeep_gateway.people.challenges import Challenges
 from pqkeep_gateway.people.email_codes import EmailCodes
+from pqkeep_gateway.people.invitations import Invitations
+from pqkeep_gateway.people.password_change import PasswordChange
 from pqkeep_gateway.people.password_resets import PasswordResets
 from pqkeep_gateway.people.passwords import Passwords, hasher
 from pqkeep_gateway.people.registration import Registration
@@ -56,17 +59,22 @@ from pqkeep_gateway.people.sign_in import SignIn
 from pqkeep_gateway.people.step_up import StepUp
 from pqkeep_gateway.people.team import TeamMembers
 from pqkeep_gateway.reference.documents import documents
+from pqkeep_gateway.storage.api_keys import SqlApiKeys
+from pqkeep_gateway.storage.audit_outbox import SqlAuditOutbox
 from pqkeep_gateway.storage.billing import SqlBilling
+from pqkeep_gateway.storage.challenges import SqlChallenges
 from pqkeep_gateway.storage.database import open_database
-from pqkeep_gateway.storage.outbox import SqlOutbox
-from pqkeep_gateway.storage.outgoing_mail import SqlOutgoingMail
+from pqkeep_gateway.storage.invitations import SqlInvitations
+from pqkeep_gateway.storage.outgoing_mail import SqlMailOutbox
 from pqkeep_gateway.storage.password_resets import SqlPasswordResets
-from pqkeep_gateway.storage.people import SqlSessions
 from pqkeep_gateway.storage.registrations import SqlRegistrations
-from pqkeep_gateway.storage.second_factors import SqlSecondFactors, SqlStepUps
+from pqkeep_gateway.storage.second_factors import SqlSecondFactors
+from pqkeep_gateway.storage.sessions import SqlSessions
+from pqkeep_gateway.storage.step_up_tokens import SqlStepUpTokens
 from pqkeep_gateway.storage.team import SqlTeam
-from pqkeep_gateway.storage.tenancy import SqlApiKeys, SqlTenants
+from pqkeep_gateway.storage.tenants import SqlTenants
 from pqkeep_gateway.storage.usage import SqlUsage
+from pqkeep_gateway.storage.users import SqlUsers
 from pqkeep_gateway.tenancy import plans
 from pqkeep_gateway.tenancy.api_keys import ApiKeys
 from pqkeep_gateway.tenancy.billing import BuiltInBilling
@@ -110,7 +118,7 @@ async def assemble(config: Config, here: str) -> Gateway:
     operator = bytes.fromhex(config.operator_digest)
     authenticator = Authenticator(sql_api_keys, rate_limiter, pepper, operator, clock)
     per_minute = {tier: each.requests_per_minute for tier, each in terms.items()}
-    audit_delivery = AuditDelivery(SqlOutbox(engine), key_client)
+    audit_delivery = AuditDelivery(SqlAuditOutbox(engine), key_client)
     sessions = Sessions(SqlSessions(engine), pepper, audit_delivery, clock)
     admission = Admission(authenticator, rate_limiter, per_minute, sessions)
     per_month = {tier: plans.bound(each.operations_per_month) for tier, each in terms.items()}
@@ -122,30 +130,43 @@ async def assemble(config: Config, here: str) -> Gateway:
     all_api_keys = ApiKeys(
         sql_api_keys, terms, pepper, rate_limiter.announce_change, audit_delivery, overlap, clock
     )
-    people = SqlSecondFactors(engine)
+    users = SqlUsers(engine)
     passwords = Passwords(pepper, hasher(config.password_costs))
     attempts = AttemptLimits(rate_limiter, pepper)
-    factors = SecondFactors(people, attempts, pepper, audit_delivery, clock, by_email=sends_mail)
-    codes = EmailCodes(people, factors, sessions, attempts, pepper, audit_delivery, clock)
-    signing_in = SignIn(
-        people, sessions, passwords, attempts, factors, pepper, audit_delivery, clock
+    factors = SecondFactors(
+        SqlSecondFactors(engine), users, attempts, pepper, audit_delivery, clock
     )
+    sql_challenges = SqlChallenges(engine)
+    challenges = Challenges(sql_challenges, users, pepper, clock, sends_mail=sends_mail)
+    codes = EmailCodes(
+        sql_challenges, users, challenges, sessions, attempts, pepper, audit_delivery, clock
+    )
+    signing_in = SignIn(users, sessions, passwords, attempts, factors, challenges, audit_delivery)
     step_up = StepUp(
-        SqlStepUps(engine), people, factors, passwords, attempts, pepper, audit_delivery, clock
+        SqlStepUpTokens(engine), users, factors, passwords, attempts, pepper, audit_delivery, clock
+    )
+    invitations = Invitations(
+        SqlInvitations(engine),
+        users,
+        sessions,
+        passwords,
+        attempts,
+        pepper,
+        audit_delivery,
+        clock,
     )
     sales, built_in = _sales(
         account, terms, engine, allowances, rate_limiter.announce_change, audit_delivery, clock
     )
     signing_up = Registration(
-        SqlRegistrations(engine), sessions, passwords, attempts, pepper, clock
+        SqlRegistrations(engine), users, sessions, passwords, attempts, pepper, clock
     )
     resets = PasswordResets(
-        SqlPasswordResets(engine), passwords, attempts, pepper, audit_delivery, clock
+        SqlPasswordResets(engine), users, passwords, attempts, pepper, audit_delivery, clock
     )
     mail_delivery = MailDelivery(
-        SqlOutgoingMail(engine), mailer, pepper, config.portal_url or here, clock
+        SqlMailOutbox(engine), mailer, pepper, config.portal_url or here, clock
     )
-    members = TeamMembers(SqlTeam(engine), audit_delivery, clock)
     cookies = Cookies(config.cookies == "secure", config.portal_url)
     open_signup = config.signup == "open"
     api = (
@@ -155,7 +176,16 @@ async def assemble(config: Config, here: str) -> Gateway:
         *tenants.endpoints(all_tenants, open_signup=open_signup),
         *api_keys.endpoints(all_tenants, all_api_keys),
         *audit.endpoints(key_client),
-        *sign_in.endpoints(signing_in, sessions, people, codes, cookies, sends_mail=sends_mail),
+        *sign_in.endpoints(
+            signing_in,
+            invitations,
+            PasswordChange(users, passwords, audit_delivery, clock),
+            sessions,
+            users,
+            codes,
+            cookies,
+            sends_mail=sends_mail,
+        ),
         *registration.endpoints(
             signing_up, cookies, open_signup=open_signup, sends_mail=sends_mail
         ),
@@ -163,7 +193,9 @@ async def assemble(config: Config, here: str) -> Gateway:
         *second_factors.endpoints(
             signing_in, factors, codes, step_up, all_tenants, cookies, sends_mail=sends_mail
         ),
-        *team.endpoints(members, signing_in, all_tenants, cookies),
+        *team.endpoints(
+            TeamMembers(SqlTeam(engine), audit_delivery), invitations, all_tenants, cookies
+        ),
         *sales,
     )
     outside = (health.endpoint(key_client.is_reachable),)

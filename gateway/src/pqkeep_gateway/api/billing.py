@@ -16,8 +16,8 @@ from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.field import choice_field
 from pqkeep_gateway.http.text import Timestamp, timestamp
 from pqkeep_gateway.tenancy.billing import (
-    Answer,
     BillingProvider,
+    BillingResult,
     BillingStore,
     InvalidNoticeError,
     InvalidNoticeSignatureError,
@@ -280,7 +280,7 @@ class _Billing:
     async def get_subscription(self, call: ApiCall) -> CurrentSubscriptionData:
         """Tell what the tenant subscribes to, and what it has used of its allowance."""
         principal = call.tenant
-        contract = await self._store.running(principal.tenant)
+        contract = await self._store.find_running(principal.tenant)
         used, allowance = await self._allowances.used(principal) or (None, None)
         shown = _granted(principal.entitlements) if contract is None else _contract(contract)
         return CurrentSubscriptionData(
@@ -296,7 +296,7 @@ class _Billing:
 
     async def list_invoices(self, call: ApiCall) -> InvoicesData:
         """List the tenant's invoice lines, the newest first."""
-        listed = await self._store.invoices(call.person.tenant)
+        listed = await self._store.list_invoices(call.person.tenant)
         return InvoicesData(invoices=tuple(_invoice(each) for each in listed), total=len(listed))
 
     async def check_out(self, call: ApiCall) -> BillingAnswerData:
@@ -364,7 +364,7 @@ def _contract(contract: Contract) -> SubscriptionData:
     )
 
 
-def _answer(answer: Answer) -> BillingAnswerData:
+def _answer(answer: BillingResult) -> BillingAnswerData:
     return BillingAnswerData(
         pending=answer.is_pending,
         checkout_url=answer.checkout_url,

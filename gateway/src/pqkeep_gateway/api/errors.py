@@ -21,21 +21,28 @@ from pqkeep_gateway.http.errors import ApiError, Code, too_many, unavailable
 from pqkeep_gateway.http.field import FieldCodes, FieldError, Problem
 from pqkeep_gateway.mail.mail_delivery import MailDisabledError
 from pqkeep_gateway.people.attempt_limits import TooManyAttemptsError
-from pqkeep_gateway.people.email_codes import AuthenticatorRequiredError, InvalidChallengeError
+from pqkeep_gateway.people.challenges import InvalidChallengeError, SecondFactorRequiredError
+from pqkeep_gateway.people.email_codes import AuthenticatorRequiredError
+from pqkeep_gateway.people.invitations import (
+    InvalidInvitationTokenError,
+    InvitationNotFoundError,
+)
 from pqkeep_gateway.people.password_resets import InvalidPasswordResetTokenError
 from pqkeep_gateway.people.passwords import InvalidPasswordError
 from pqkeep_gateway.people.registration import InvalidRegistrationTokenError
 from pqkeep_gateway.people.second_factors import (
     AlreadyEnrolledError,
     NotEnrolledError,
-    SecondFactorRequiredError,
     WrongCodeError,
 )
-from pqkeep_gateway.people.sessions import NoSessionError, SessionNotFoundError
-from pqkeep_gateway.people.sign_in import InvalidInvitationTokenError, WrongPasswordError
+from pqkeep_gateway.people.sessions import (
+    AccountChangedError,
+    InvalidRefreshTokenError,
+    SessionNotFoundError,
+)
+from pqkeep_gateway.people.sign_in import WrongPasswordError
 from pqkeep_gateway.people.step_up import StepUpRequiredError
 from pqkeep_gateway.people.team import (
-    InvitationNotFoundError,
     LastOwnerError,
     MemberNotFoundError,
     NotPermittedError,
@@ -283,7 +290,8 @@ DOMAIN_ERRORS: Mapping[type[Exception], Answer] = {
     StepUpRequiredError: Answer(Code.MFA_013, "a step-up token is required: see /auth/step-up"),
     WrongPasswordError: Answer(Code.AUTH_001, "wrong e-mail address or password"),
     SessionNotFoundError: Answer(Code.NOT_FOUND_001, "no such session", ("id",)),
-    NoSessionError: Answer(Code.AUTH_001, "the session is over; sign in again"),
+    AccountChangedError: Answer(Code.AUTH_001, "the account has changed; sign in again"),
+    InvalidRefreshTokenError: Answer(Code.AUTH_001, "the session is over; sign in again"),
     InvalidInvitationTokenError: Answer(
         Code.AUTH_001, "no such invitation, or it is over", ("token",)
     ),

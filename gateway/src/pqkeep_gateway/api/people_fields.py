@@ -12,7 +12,7 @@ from pqkeep_gateway.http.field import Field, choice_field, text_field
 from pqkeep_gateway.http.text import Timestamp, timestamp
 from pqkeep_gateway.mail.addresses import EMAIL_PATTERN, MAX_EMAIL, is_email
 from pqkeep_gateway.people.passwords import MAX_LENGTH, MIN_LENGTH
-from pqkeep_gateway.people.sessions import ACCESS_LIFE
+from pqkeep_gateway.people.sessions import ACCESS_LIFETIME
 from pqkeep_gateway.people.users import User
 
 MAX_TOKEN = 128
@@ -94,7 +94,7 @@ USER = UserData(
     tenant_id="6f1c2c52-52a5-4d0e-9a43-7f4d0c8f8a11",
     created_at=EXAMPLE_TIME,
 )
-SIGNED_IN = SignedInData(expires_in=int(ACCESS_LIFE.total_seconds()))
+SIGNED_IN = SignedInData(expires_in=int(ACCESS_LIFETIME.total_seconds()))
 SIGNED_OUT = SignedOutData(signed_out=True)
 ACCEPTED = AcceptedData(accepted=True)
 SESSION = SessionData(

@@ -21,19 +21,16 @@ from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, WithCookies
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.field import Field, boolean_field, text_field
 from pqkeep_gateway.people.attempt_limits import TooManyAttemptsError
-from pqkeep_gateway.people.email_codes import (
-    AuthenticatorRequiredError,
-    EmailCodes,
-    InvalidChallengeError,
-)
+from pqkeep_gateway.people.challenges import InvalidChallengeError
+from pqkeep_gateway.people.email_codes import AuthenticatorRequiredError, EmailCodes
 from pqkeep_gateway.people.second_factors import (
     AlreadyEnrolledError,
     NotEnrolledError,
     SecondFactors,
     WrongCodeError,
 )
-from pqkeep_gateway.people.sign_in import SignIn, WrongPasswordError
-from pqkeep_gateway.people.step_up import LIFE, StepUp
+from pqkeep_gateway.people.sign_in import SignIn
+from pqkeep_gateway.people.step_up import LIFETIME, StepUp
 from pqkeep_gateway.tenancy.tenants import Tenants
 
 MAX_CODE = 32
@@ -180,7 +177,7 @@ def endpoints(
             field_codes=UNPROCESSABLE_FIELDS,
             example=StepUpData(
                 step_up_token="pqu_" + "0" * 43 + "3aXb2c",
-                expires_in=int(LIFE.total_seconds()),
+                expires_in=int(LIFETIME.total_seconds()),
             ),
             errors=(WrongCodeError, TooManyAttemptsError),
         ),
@@ -245,14 +242,11 @@ class _SecondFactors:
     async def verify(self, call: ApiCall) -> WithCookies:
         """Finish signing in, by a code of any kind. The tokens come as cookies."""
         challenge, email_code = call[_CHALLENGE], call[_OPTIONAL_EMAIL_CODE]
-        try:
-            if email_code is not None:
-                tokens = await self._codes.answer(challenge, email_code, call.attribution)
-            else:
-                code = _code_in(call, _OPTIONAL_RECOVERY_CODE)
-                tokens = await self._sign_in.answer(challenge, code, call.attribution)
-        except (WrongPasswordError, NotEnrolledError):
-            raise InvalidChallengeError from None
+        if email_code is not None:
+            tokens = await self._codes.answer(challenge, email_code, call.attribution)
+        else:
+            code = _code_in(call, _OPTIONAL_RECOVERY_CODE)
+            tokens = await self._sign_in.answer_challenge(challenge, code, call.attribution)
         return WithCookies(SIGNED_IN, self._cookies.of(tokens))
 
     async def step_up(self, call: ApiCall) -> StepUpData:
@@ -263,7 +257,7 @@ class _SecondFactors:
         needs_code = await self._step_up.needs_code(call.person)
         proof = call[_CODE] if needs_code else call[PASSWORD]
         token = await self._step_up.issue(call.person, proof, call.attribution)
-        return StepUpData(step_up_token=token, expires_in=int(LIFE.total_seconds()))
+        return StepUpData(step_up_token=token, expires_in=int(LIFETIME.total_seconds()))
 
     async def change_organization(self, call: ApiCall) -> OrganizationData:
         """Require a second factor of everybody in the tenant, or no longer.

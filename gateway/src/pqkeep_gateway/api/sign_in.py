@@ -29,15 +29,18 @@ from pqkeep_gateway.http.field import Field, boolean_field, uuid_field
 from pqkeep_gateway.http.text import timestamp
 from pqkeep_gateway.mail.mail_delivery import MailDisabledError
 from pqkeep_gateway.people.attempt_limits import TooManyAttemptsError
+from pqkeep_gateway.people.challenges import SecondFactorRequiredError
 from pqkeep_gateway.people.email_codes import EmailCodes
+from pqkeep_gateway.people.invitations import InvalidInvitationTokenError, Invitations
+from pqkeep_gateway.people.password_change import PasswordChange
 from pqkeep_gateway.people.passwords import InvalidPasswordError
-from pqkeep_gateway.people.second_factors import SecondFactorRequiredError
-from pqkeep_gateway.people.sessions import NoSessionError, Session, SessionNotFoundError, Sessions
-from pqkeep_gateway.people.sign_in import (
-    InvalidInvitationTokenError,
-    SignIn,
-    WrongPasswordError,
+from pqkeep_gateway.people.sessions import (
+    InvalidRefreshTokenError,
+    Session,
+    SessionNotFoundError,
+    Sessions,
 )
+from pqkeep_gateway.people.sign_in import SignIn, WrongPasswordError
 from pqkeep_gateway.people.users import EmailTakenError, UserStore
 from pqkeep_protocol.audit_events import AuditEvent
 
@@ -53,6 +56,8 @@ _ID = cast(
 
 def endpoints(
     sign_in: SignIn,
+    invitations: Invitations,
+    password_change: PasswordChange,
     sessions: Sessions,
     users: UserStore,
     codes: EmailCodes,
@@ -61,7 +66,16 @@ def endpoints(
     sends_mail: bool,
 ) -> tuple[Endpoint, ...]:
     """Return the endpoints of people's own accounts."""
-    handlers = _SignIn(sign_in, sessions, users, codes, cookies, sends_mail=sends_mail)
+    handlers = _SignIn(
+        sign_in,
+        invitations,
+        password_change,
+        sessions,
+        users,
+        codes,
+        cookies,
+        sends_mail=sends_mail,
+    )
     return (
         Endpoint(
             method="POST",
@@ -94,7 +108,7 @@ def endpoints(
             permission=Permission.PUBLIC,
             field_codes=UNPROCESSABLE_FIELDS,
             example=SIGNED_IN,
-            errors=(NoSessionError,),
+            errors=(InvalidRefreshTokenError,),
         ),
         Endpoint(
             method="POST",
@@ -169,6 +183,8 @@ class _SignIn:
     def __init__(
         self,
         sign_in: SignIn,
+        invitations: Invitations,
+        password_change: PasswordChange,
         sessions: Sessions,
         users: UserStore,
         codes: EmailCodes,
@@ -177,6 +193,8 @@ class _SignIn:
         sends_mail: bool,
     ) -> None:
         self._sign_in = sign_in
+        self._invitations = invitations
+        self._password_change = password_change
         self._sessions = sessions
         self._users = users
         self._codes = codes
@@ -190,12 +208,14 @@ class _SignIn:
         error.second_factor whether it is the app's or comes by e-mail, when /auth/mfa/email asks.
         Whether there is nobody with the address, or the password is another: it is the same 401.
         """
-        tokens = await self._sign_in.sign_in(call[SIGN_IN_EMAIL], call[PASSWORD], call.attribution)
+        tokens = await self._sign_in.with_password(
+            call[SIGN_IN_EMAIL], call[PASSWORD], call.attribution
+        )
         return WithCookies(SIGNED_IN, self._cookies.of(tokens))
 
     async def accept(self, call: ApiCall) -> WithCookies:
         """Accept an invitation with a password of one's own, and be signed in."""
-        user, tokens = await self._sign_in.accept(
+        user, tokens = await self._invitations.accept(
             call[_TOKEN], call[NEW_PASSWORD], call.attribution
         )
         return WithCookies(user_data(user), self._cookies.of(tokens))
@@ -239,15 +259,12 @@ class _SignIn:
     async def end_session(self, call: ApiCall) -> SignedOutData:
         """End one of one's sessions, at once."""
         session = call[_ID]
-        try:
-            await self._sessions.end(call.person, session, call.attribution, AuditEvent.END_SESSION)
-        except NoSessionError:
-            raise SessionNotFoundError from None
+        await self._sessions.end(call.person, session, call.attribution, AuditEvent.END_SESSION)
         return SIGNED_OUT
 
     async def change_password(self, call: ApiCall) -> WithCookies:
         """Choose another password. Every session ends, the one that asks too."""
-        await self._sign_in.change_password(call.person, call[OTHER_PASSWORD], call.attribution)
+        await self._password_change.change(call.person, call[OTHER_PASSWORD], call.attribution)
         return WithCookies(SIGNED_OUT, self._cookies.gone())
 
     async def _me(self, person: SessionPrincipal) -> UserData:

@@ -26,18 +26,20 @@ from pqkeep_gateway.http.errors import forbidden
 from pqkeep_gateway.http.field import Field, FieldError, Problem, uuid_field
 from pqkeep_gateway.http.text import Timestamp, timestamp
 from pqkeep_gateway.people.attempt_limits import TooManyAttemptsError
-from pqkeep_gateway.people.sign_in import SignIn
-from pqkeep_gateway.people.team import (
-    Administrator,
+from pqkeep_gateway.people.invitations import (
     InvitationId,
     InvitationNotFoundError,
+    Invitations,
+    PendingInvitation,
+)
+from pqkeep_gateway.people.team import (
+    Administrator,
     LastOwnerError,
     Member,
     MemberNotFoundError,
     MemberStatus,
     NotPermittedError,
     OwnersOnlyError,
-    PendingInvitation,
     TeamMembers,
 )
 from pqkeep_gateway.people.users import EmailTakenError
@@ -123,10 +125,10 @@ _REMOVED = RemovedData(removed=True)
 
 
 def endpoints(
-    members: TeamMembers, sign_in: SignIn, tenants: Tenants, cookies: Cookies
+    members: TeamMembers, invitations: Invitations, tenants: Tenants, cookies: Cookies
 ) -> tuple[Endpoint, ...]:
     """Return the endpoints of teams and invitations."""
-    handlers = _Team(members, sign_in, tenants, cookies)
+    handlers = _Team(members, invitations, tenants, cookies)
     return (
         Endpoint(
             method="GET",
@@ -225,16 +227,16 @@ class _Team:
     """The handlers."""
 
     def __init__(
-        self, members: TeamMembers, sign_in: SignIn, tenants: Tenants, cookies: Cookies
+        self, members: TeamMembers, invitations: Invitations, tenants: Tenants, cookies: Cookies
     ) -> None:
         self._members = members
-        self._sign_in = sign_in
+        self._invitations = invitations
         self._tenants = tenants
         self._cookies = cookies
 
     async def list_members(self, call: ApiCall) -> MembersData:
         """List who is in the team, by the date they joined."""
-        listed = await self._members.members(await self._tenant_of(call))
+        listed = await self._members.list(await self._tenant_of(call))
         return MembersData(members=tuple(_member(each) for each in listed), total=len(listed))
 
     async def change_role(self, call: ApiCall) -> MemberData:
@@ -261,7 +263,7 @@ class _Team:
 
     async def list_invitations(self, call: ApiCall) -> PendingInvitationsData:
         """List the invitations that can be accepted. Their tokens are not shown again."""
-        listed = await self._members.invitations(await self._tenant_of(call))
+        listed = await self._invitations.list(await self._tenant_of(call))
         shown = tuple(_invitation(each) for each in listed)
         return PendingInvitationsData(invitations=shown, total=len(shown))
 
@@ -275,7 +277,7 @@ class _Team:
         tenant = await visible_tenant(call, self._tenants)
         decides_about_owners = may(call.principal.caller, Permission.MANAGE_OWNERS)
         decides = frozenset(Role) - (frozenset() if decides_about_owners else {Role.OWNER})
-        invited = await self._sign_in.invite(
+        invited = await self._invitations.invite(
             tenant.id, call[EMAIL], call[ROLE], call.attribution, call.principal.user, decides
         )
         return InvitationData(
@@ -292,7 +294,7 @@ class _Team:
         Owners decide about owners.
         """
         tenant = await self._tenant_of(call)
-        await self._members.withdraw(
+        await self._invitations.withdraw(
             tenant, call[_INVITATION], _administrator(call), call.attribution
         )
         return _REMOVED

@@ -1,1 +1,1 @@
-"""Where letters go: to a mail server, into a folder, or nowhere."""
+"""Where mail is delivered: a mail server, a folder, or nowhere."""

@@ -1,4 +1,4 @@
-"""No delivery: for an installation whose operator has set no mail up."""
+"""No delivery: for an installation without a mail server."""
 
 from email.message import EmailMessage
 
@@ -6,12 +6,12 @@ from pqkeep_gateway.mail.outgoing_mail import OutgoingMail
 
 
 class DisabledMailer:
-    """A Mailer that drops everything. What needs a letter is refused before it is written."""
+    """A Mailer that discards everything. Requests that need mail are refused before."""
 
     @property
     def sender(self) -> str:
-        """Nobody's address."""
+        """A placeholder."""
         return "nobody@localhost"
 
     async def send(self, mail: OutgoingMail, message: EmailMessage) -> None:
-        """Drop one message."""
+        """Discard one message."""

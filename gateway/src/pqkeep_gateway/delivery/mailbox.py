@@ -1,4 +1,4 @@
-"""A folder of messages instead of a mail server, for development: one file each, for us alone."""
+"""A folder with one file a message, for development."""
 
 import asyncio
 from email.message import EmailMessage
@@ -12,10 +12,10 @@ SENDER = "pqkeep@localhost"
 
 
 class Mailbox:
-    """A Mailer. What is delivered twice is there once."""
+    """A Mailer. A message that is delivered twice is one file."""
 
     def __init__(self, folder: Path) -> None:
-        """Make the folder, if it is not there. Raises ConfigError."""
+        """Create the folder if it does not exist. Raises ConfigError."""
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
@@ -24,12 +24,12 @@ class Mailbox:
 
     @property
     def sender(self) -> str:
-        """Whose address the messages come from."""
+        """The address in From."""
         return SENDER
 
     async def send(self, mail: OutgoingMail, message: EmailMessage) -> None:
-        """Write one message, whole or not at all. Raises MailDeferredError."""
-        name = f"{mail.written_at:%Y%m%dT%H%M%S.%fZ}-{mail.kind}-{mail.id}.eml"
+        """Write one message, atomically. Raises MailDeferredError."""
+        name = f"{mail.created_at:%Y%m%dT%H%M%S.%fZ}-{mail.kind}-{mail.id}.eml"
         try:
             content = message.as_bytes(policy=message.policy.clone(linesep="\n"))
             await asyncio.to_thread(self._write, name, content)

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from starlette.requests import cookie_parser
 
-from pqkeep_gateway.people.sessions import ACCESS_LIFE, REFRESH_LIFE, Tokens
+from pqkeep_gateway.people.sessions import ACCESS_LIFETIME, REFRESH_LIFETIME, Tokens
 
 ACCESS = "service_access_token"
 REFRESH = "service_refresh_token"
@@ -27,8 +27,10 @@ class Cookies:
     def of(self, tokens: Tokens) -> tuple[str, ...]:
         """Return the headers' values that hand tokens out."""
         return (
-            self._cookie(ACCESS, tokens.access, "/", int(ACCESS_LIFE.total_seconds())),
-            self._cookie(REFRESH, tokens.refresh, REFRESH_PATH, int(REFRESH_LIFE.total_seconds())),
+            self._cookie(ACCESS, tokens.access, "/", int(ACCESS_LIFETIME.total_seconds())),
+            self._cookie(
+                REFRESH, tokens.refresh, REFRESH_PATH, int(REFRESH_LIFETIME.total_seconds())
+            ),
         )
 
     def gone(self) -> tuple[str, ...]:

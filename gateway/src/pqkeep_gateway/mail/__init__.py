@@ -1,1 +1,1 @@
-"""What pqkeep writes to people, and that it arrives."""
+"""Mail to people: what it says, and its delivery."""

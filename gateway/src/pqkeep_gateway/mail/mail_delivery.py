@@ -1,9 +1,9 @@
-"""Brings letters to where they are delivered, at least once.
+"""Delivers outgoing mail at least once.
 
-A letter is written in the transaction of what it tells of. Whoever brings it first makes it wait
-for as long as that can take, by one conditional UPDATE, so that no other gateway brings it too; if
-this one ends meanwhile, it is brought again. What is not taken is tried again, with growing pauses,
-until what it is about is over.
+Mail is stored in the transaction of what it is about. A gateway claims mail before it delivers it,
+by one conditional UPDATE that postpones it beyond the longest delivery, so that no other gateway
+delivers it too; if the gateway stops meanwhile, the mail is due again. Failed attempts are repeated
+with growing pauses until the mail expires.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ from pqkeep_gateway.unavailable import UnavailableError
 _LOG = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
-AT_A_TIME = 8
+BATCH_SIZE = 8
 LEASE = timedelta(seconds=60)
-"""How long a letter that is being brought is nobody else's: longer than any mailer takes."""
+"""How long claimed mail is not due: longer than any mailer takes."""
 FIRST_PAUSE = timedelta(seconds=2)
 LONGEST_PAUSE = timedelta(minutes=15)
 
@@ -34,11 +34,11 @@ class MailDisabledError(Exception):
 
 
 class MailDeferredError(Exception):
-    """The letter was not taken now. The message is for the log, and names no address."""
+    """Another attempt may succeed. The message is for the log, and contains no address."""
 
 
 class MailRejectedError(Exception):
-    """The letter will never be taken. The message is for the log, and names no address."""
+    """No attempt will succeed. The message is for the log, and contains no address."""
 
 
 class Mailer(Protocol):
@@ -46,40 +46,43 @@ class Mailer(Protocol):
 
     @property
     def sender(self) -> str:
-        """Whose address the messages come from."""
+        """The address in From."""
         ...
 
     async def send(self, mail: OutgoingMail, message: EmailMessage) -> None:
-        """Deliver one message to whom its letter is for. Raises MailDeferredError, MailRejectedError."""
+        """Deliver one message to its mail's recipient.
+
+        Raises MailDeferredError, MailRejectedError.
+        """
         ...
 
 
 class MailOutbox(Protocol):
-    """Where letters wait. All raise UnavailableError."""
+    """Outgoing mail in the database. All methods raise UnavailableError."""
 
     async def claim(self, limit: int, now: datetime, lease: datetime) -> Sequence[OutgoingMail]:
-        """Return letters that are due, the oldest first, and make them wait until the lease ends.
+        """Return mail that is due, oldest first, and postpone it until the lease ends.
 
-        Each is counted as tried; no two callers get the same.
+        Its attempts are counted. No two callers get the same mail.
         """
         ...
 
-    async def put_off(self, mail: OutgoingMail, until: datetime) -> None:
-        """Make a letter wait."""
+    async def postpone(self, mail: OutgoingMail, until: datetime) -> None:
+        """Set the time of the next attempt."""
         ...
 
     async def remove(self, mail: OutgoingMail) -> None:
-        """Forget a letter."""
+        """Remove a mail."""
         ...
 
 
 class MailDelivery:
-    """Brings what waits."""
+    """Delivers what is due."""
 
     def __init__(
         self, outbox: MailOutbox, mailer: Mailer, pepper: Pepper, portal_url: str, clock: Clock
     ) -> None:
-        """Say in each letter where the portal is."""
+        """Take the portal's address, for links."""
         self._outbox = outbox
         self._mailer = mailer
         self._pepper = pepper
@@ -87,48 +90,48 @@ class MailDelivery:
         self._clock = clock
 
     async def run(self) -> None:
-        """Bring what waits, until cancelled."""
+        """Deliver what is due, until cancelled."""
         while True:
-            with suppress(UnavailableError):  # what is away has been logged
+            with suppress(UnavailableError):  # has been logged
                 await self.deliver()
             await asyncio.sleep(POLL_SECONDS)
 
     async def deliver(self) -> None:
-        """Try everything that is due once. Raises UnavailableError."""
-        while letters := await self._claim():
-            are_over = await asyncio.gather(*(self._bring(each) for each in letters))
-            for each, is_over in zip(letters, are_over, strict=True):
-                if is_over:
-                    await self._outbox.remove(each)
+        """Attempt everything that is due once. Raises UnavailableError."""
+        while claimed := await self._claim():
+            finished = await asyncio.gather(*(self._attempt(each) for each in claimed))
+            for mail, is_finished in zip(claimed, finished, strict=True):
+                if is_finished:
+                    await self._outbox.remove(mail)
                 else:
-                    again = self._now() + pause_after(each.tries)
-                    await self._outbox.put_off(each, min(again, each.until))
+                    next_attempt = self._now() + pause_after(mail.attempts)
+                    await self._outbox.postpone(mail, min(next_attempt, mail.expires_at))
 
     async def _claim(self) -> Sequence[OutgoingMail]:
         now = self._now()
-        return await self._outbox.claim(AT_A_TIME, now, now + LEASE)
+        return await self._outbox.claim(BATCH_SIZE, now, now + LEASE)
 
-    async def _bring(self, mail: OutgoingMail) -> bool:
-        """Try to deliver one letter; return whether there is no more to do for it.
+    async def _attempt(self, mail: OutgoingMail) -> bool:
+        """Try to deliver one mail; return whether it needs no other attempt.
 
-        Whatever is wrong with it keeps no other from being brought.
+        No fault of one mail keeps others from being delivered.
         """
-        if mail.until <= self._now():
-            _LOG.error("letter %s (%s) is given up: it is too late", mail.id, mail.kind)
+        if mail.expires_at <= self._now():
+            _LOG.error("mail %s (%s) has expired undelivered", mail.id, mail.kind)
             return True
         try:
             message = compose(mail, self._pepper, self._mailer.sender, self._portal_url)
             if message is not None:
                 await self._mailer.send(mail, message)
         except MailDeferredError as problem:
-            _LOG.warning("letter %s (%s) waits: %s", mail.id, mail.kind, problem)
+            _LOG.warning("mail %s (%s) is deferred: %s", mail.id, mail.kind, problem)
             return False
         except MailRejectedError as problem:
-            _LOG.error("letter %s (%s) is given up: %s", mail.id, mail.kind, problem)
+            _LOG.error("mail %s (%s) is rejected: %s", mail.id, mail.kind, problem)
         except InvalidAddressError:
-            _LOG.error("letter %s (%s) is given up: no e-mail address", mail.id, mail.kind)
-        except Exception:  # noqa: BLE001 - a fault of ours keeps no other letter waiting
-            _LOG.exception("letter %s (%s) waits: a fault", mail.id, mail.kind)
+            _LOG.error("mail %s (%s) is rejected: no e-mail address", mail.id, mail.kind)
+        except Exception:  # noqa: BLE001 - a fault of ours must not stop other mail
+            _LOG.exception("mail %s (%s) is deferred: internal error", mail.id, mail.kind)
             return False
         return True
 
@@ -136,6 +139,6 @@ class MailDelivery:
         return date_of(self._clock())
 
 
-def pause_after(tries: int) -> timedelta:
-    """Return how long a letter waits that was tried so often: 2 seconds, 4, 8 … 15 minutes."""
-    return min(LONGEST_PAUSE, FIRST_PAUSE * (1 << min(tries - 1, 16)))
+def pause_after(attempts: int) -> timedelta:
+    """Return the pause after so many attempts: 2 seconds, 4, 8 … 15 minutes."""
+    return min(LONGEST_PAUSE, FIRST_PAUSE * (1 << min(attempts - 1, 16)))

@@ -1,6 +1,6 @@
-"""What Stripe's webhooks say, as values of ours.
+"""Stripe's webhook events, as values of ours.
 
-Their form is that of API versions from 2025-03-31 on, where an item has the period.
+In the form of API versions from 2025-03-31 on, where a subscription item has the period.
 """
 
 from collections.abc import Mapping
@@ -19,19 +19,19 @@ from pqkeep_protocol.keys import TenantId
 T = TypeVar("T", bound=Struct)
 
 TENANT = "pqkeep_tenant"
-"""The name of our metadata on a subscription: whose it is."""
+"""The key of a subscription's metadata that names our tenant."""
 
 STATUSES: Mapping[str, ContractStatus | None] = {
-    "incomplete": None,  # it has not begun
+    "incomplete": None,  # not begun
     "trialing": ContractStatus.ACTIVE,
     "active": ContractStatus.ACTIVE,
-    "past_due": ContractStatus.ACTIVE,  # Stripe tries again; what it makes of it comes as news
+    "past_due": ContractStatus.ACTIVE,  # Stripe retries, and reports the outcome
     "unpaid": ContractStatus.UNPAID,
     "paused": ContractStatus.UNPAID,
     "canceled": ContractStatus.ENDED,
     "incomplete_expired": ContractStatus.ENDED,
 }
-"""What each status of a subscription means here; None: nothing."""
+"""Stripe's statuses as ours; None: there is no contract."""
 
 _Identifier = Annotated[str, Meta(min_length=1, max_length=255)]
 _Seconds = Annotated[int, Meta(ge=0, le=253_402_300_799)]  # the year 9999
@@ -42,7 +42,7 @@ class _Object(Struct, frozen=True):
 
 
 class Notice(Struct, frozen=True):
-    """One event of Stripe's."""
+    """One webhook event."""
 
     id: _Identifier
     type: str
@@ -55,7 +55,7 @@ class _Price(Struct, frozen=True):
 
 
 class Item(Struct, frozen=True):
-    """What a subscription consists of: ours of one item."""
+    """A subscription's item; ours have one."""
 
     id: str
     price: _Price
@@ -80,17 +80,17 @@ class Subscription(Struct, frozen=True):
 
     @property
     def item(self) -> Item:
-        """Its one item."""
+        """Its only item."""
         return self.items.data[0]
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether it has an end."""
+        """Whether it will end."""
         return self.cancel_at_period_end or self.cancel_at is not None
 
 
 class Details(Struct, frozen=True):
-    """Of which subscription something is."""
+    """The subscription that an invoice is for."""
 
     subscription: _Identifier
     metadata: dict[str, str] | None = None
@@ -139,12 +139,12 @@ class PaidInvoice(Struct, frozen=True):
 
     @property
     def details(self) -> Details | None:
-        """Of which subscription it is; None: of none."""
+        """The subscription it is for; None: none."""
         return None if self.parent is None else self.parent.subscription_details
 
 
 def read(data: bytes | Raw, kind: type[T]) -> T:
-    """Read one of these. Raises InvalidNoticeError."""
+    """Decode an event or its object. Raises InvalidNoticeError."""
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -152,7 +152,7 @@ def read(data: bytes | Raw, kind: type[T]) -> T:
 
 
 def tenant_of(metadata: Mapping[str, str] | None) -> TenantId | None:
-    """Return whose it is; None: nobody's here, the account sells other things too."""
+    """Return our tenant; None for what else the Stripe account sells."""
     try:
         return TenantId(UUID((metadata or {})[TENANT]))
     except (KeyError, ValueError):
@@ -162,9 +162,9 @@ def tenant_of(metadata: Mapping[str, str] | None) -> TenantId | None:
 def contract_of(
     subscription: Subscription, tenant: TenantId, tier: Tier | None, as_of: int
 ) -> Contract | None:
-    """Return the contract that a subscription is; None if it has not begun.
+    """Return a subscription as a contract; None if it has not begun.
 
-    Raises InvalidNoticeError for a status that is not known, and without a tier.
+    Raises InvalidNoticeError for an unknown status, and without a tier.
     """
     if tier is None or subscription.status not in STATUSES:
         raise InvalidNoticeError
@@ -176,7 +176,7 @@ def contract_of(
         tenant=tenant,
         tier=tier,
         status=status,
-        begun_at=_time(subscription.created),
+        started_at=_time(subscription.created),
         period_start=_time(subscription.item.current_period_start),
         period_end=_time(subscription.item.current_period_end),
         as_of=_time(as_of),
@@ -188,10 +188,10 @@ def contract_of(
 def invoice_of(
     paid: PaidInvoice, tenant: TenantId, tiers: Mapping[str, Tier], known: Tier | None
 ) -> Invoice:
-    """Return the line that an invoice is: of its last tier, for that one's period.
+    """Return an invoice as ours: for the tier of its last line, and that line's period.
 
-    A price that is not sold any more is that of the tier which is known of the subscription.
-    Raises InvalidNoticeError if there is no tier.
+    A price that is not sold any more counts as the subscription's known tier. Raises
+    InvalidNoticeError if there is no tier.
     """
     found = [(tiers.get(line.price, known), line.period) for line in paid.lines.data]
     tier, period = next((each for each in reversed(found) if each[0] is not None), (None, None))

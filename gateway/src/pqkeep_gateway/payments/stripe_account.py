@@ -1,6 +1,6 @@
-"""Our account at Stripe: what is asked there, and what its signature is on.
+"""Our account at Stripe: requests to its API, and the signatures of its webhooks.
 
-The library waits while it asks, so it does that in threads of its own.
+The library blocks, so it runs in threads of its own.
 """
 
 import asyncio
@@ -43,12 +43,12 @@ _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ANSWER_SECONDS = 8.0
-"""For everything that one request asks of Stripe."""
+"""For all Stripe calls of one request together."""
 TOLERANCE_SECONDS = 300
 """How old a signature may be."""
 THREADS = 4
-_NONSENSE = (ValueError, TypeError, AttributeError, KeyError, RecursionError)
-"""What the library, and our reading of what it read, make of data of any other form."""
+_MALFORMED = (ValueError, TypeError, AttributeError, KeyError, RecursionError)
+"""What malformed answers raise in the library and in our decoding."""
 
 
 class _Page(Struct, frozen=True):
@@ -56,14 +56,17 @@ class _Page(Struct, frozen=True):
 
 
 class StripeAccount:
-    """Asks Stripe. What is asked raises UnavailableError, PaymentTimeoutError, PaymentProviderError."""
+    """Calls Stripe.
+
+    Each call raises UnavailableError, PaymentTimeoutError, PaymentProviderError.
+    """
 
     def __init__(self, settings: StripeSettings) -> None:
         """Read both secrets. Raises ConfigError."""
         logging.getLogger("stripe").setLevel(logging.WARNING)
         stripe.enable_telemetry = False
         self.prices = _prices(settings)
-        """Of the tiers that are sold: Stripe's identifiers."""
+        """Stripe's price identifiers of the tiers that are sold."""
         self._return_url = settings.return_url
         self._webhook_secret = _secret(settings.webhook_secret_file)
         session = requests.Session()
@@ -77,49 +80,49 @@ class StripeAccount:
         self._threads = ThreadPoolExecutor(THREADS, "stripe")
 
     async def open_checkout(self, tenant: TenantId, tier: Tier, key: IdempotencyKey | None) -> str:
-        """Begin a checkout; return where it goes on."""
-        return await self._ask(lambda: self._open(tenant, tier, key))
+        """Begin a checkout; return the URL of its page."""
+        return await self._call(lambda: self._open(tenant, tier, key))
 
     async def switch(self, external_id: str, tier: Tier, key: IdempotencyKey | None) -> None:
-        """Change a subscription's price, now and pro rata, and let it go on."""
-        await self._ask(lambda: self._switch(external_id, tier, key))
+        """Change a subscription's price, at once and pro rata, and undo a cancellation."""
+        await self._call(lambda: self._switch(external_id, tier, key))
 
     async def end(self, external_id: str, key: IdempotencyKey | None) -> None:
-        """Let a subscription end with its period."""
-        await self._ask(lambda: self._end(external_id, key))
+        """Cancel a subscription at the end of its period."""
+        await self._call(lambda: self._end(external_id, key))
 
     def verify(self, payload: bytes, signature: str) -> None:
-        """Check that a webhook is from Stripe, and fresh. Raises InvalidNoticeSignatureError."""
+        """Check a webhook's signature and its time. Raises InvalidNoticeSignatureError."""
         try:
             self._client.construct_event(
                 payload, signature, self._webhook_secret, TOLERANCE_SECONDS
             )
-        except (stripe.SignatureVerificationError, *_NONSENSE):
+        except (stripe.SignatureVerificationError, *_MALFORMED):
             raise InvalidNoticeSignatureError from None
 
     def close(self) -> None:
-        """Ask nothing more."""
+        """Cancel calls that wait for a thread."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _ask(self, question: Callable[[], T]) -> T:
-        """Ask Stripe, in a thread. Nothing is repeated here: whoever asks us may ask again."""
+    async def _call(self, request: Callable[[], T]) -> T:
+        """Call Stripe in a thread, without retries: the client may repeat its request."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                return await loop.run_in_executor(self._threads, question)
+                return await loop.run_in_executor(self._threads, request)
         except TimeoutError:
             _LOG.error("Stripe did not answer in time")
             raise PaymentTimeoutError from None
         except stripe.IdempotencyError:
             raise IdempotencyKeyReusedError from None
         except (stripe.APIConnectionError, stripe.RateLimitError) as error:
-            _LOG.error("Stripe is out of reach: %s", type(error).__name__)
+            _LOG.error("Stripe is unavailable: %s", type(error).__name__)
             raise UnavailableError from None
         except stripe.StripeError as error:
             _LOG.error("Stripe refused: %s, status %s", type(error).__name__, error.http_status)
             raise PaymentProviderError from None
-        except _NONSENSE:
-            _LOG.error("Stripe's answer is not understood")
+        except _MALFORMED:
+            _LOG.error("Stripe's answer is malformed")
             raise PaymentProviderError from None
 
     def _open(self, tenant: TenantId, tier: Tier, key: IdempotencyKey | None) -> str:

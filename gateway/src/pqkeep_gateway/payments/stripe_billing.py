@@ -1,4 +1,4 @@
-"""Stripe takes the money: it is asked for it, and believed only by its signed webhooks."""
+"""Billing by Stripe: requests go to its API, and only signed webhooks change contracts."""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -19,13 +19,13 @@ from pqkeep_gateway.payments.notices import (
     tenant_of,
 )
 from pqkeep_gateway.tenancy.billing import (
-    Answer,
+    BillingResult,
     BillingStore,
     BuiltInBilling,
     ContractChangedError,
     DuplicateNoticeError,
-    Kept,
     NotSubscribedError,
+    StoredResult,
 )
 from pqkeep_gateway.tenancy.contracts import AlreadySubscribedError, Contract, apply_notice
 from pqkeep_gateway.tenancy.tenants import TenantNotFoundError, TenantStore
@@ -49,19 +49,19 @@ class StripeBilling:
         account: "StripeAccount",
         store: BillingStore,
         tenants: TenantStore,
-        here: BuiltInBilling,
+        built_in: BuiltInBilling,
         announce_change: Callable[[], Awaitable[None]],
         audit_delivery: AuditDelivery,
         clock: Clock,
     ) -> None:
-        """Sell by an account at Stripe; what was sold ``here`` before is cancelled there."""
+        """Take a Stripe account, and the built-in provider that ends contracts it sold before."""
         self._account = account
         self._tiers = {price: tier for tier, price in account.prices.items()}
         self._store = store
         self._tenants = tenants
-        self._here = here
+        self._built_in = built_in
         self._announce_change = announce_change
-        self._courier = audit_delivery
+        self._audit_delivery = audit_delivery
         self._clock = clock
 
     @property
@@ -71,91 +71,93 @@ class StripeBilling:
 
     async def check_out(
         self, tenant: TenantId, tier: Tier, attribution: Attribution, key: IdempotencyKey | None
-    ) -> Answer:
-        """Begin a checkout, or have a running subscription changed. A webhook tells what came of it."""
+    ) -> BillingResult:
+        """Begin a checkout, or change the running subscription. A webhook reports the outcome."""
         earlier = await self._earlier(key)
         if earlier is not None:
             return earlier
-        running = await self._store.running(tenant)
+        running = await self._store.find_running(tenant)
         if running is None or running.external_id is None:
             url = await self._account.open_checkout(tenant, tier, key)
-            answer = Answer(running, is_pending=True, checkout_url=url)
+            result = BillingResult(running, is_pending=True, checkout_url=url)
         elif running.tier is tier and not running.cancel_at_period_end:
             raise AlreadySubscribedError
         else:
             await self._account.switch(running.external_id, tier, key)
-            answer = Answer(running, is_pending=True)
-        return await self._answered(tenant, answer, AuditEvent.BEGIN_CHECKOUT, attribution, key)
+            result = BillingResult(running, is_pending=True)
+        return await self._save_result(tenant, result, AuditEvent.BEGIN_CHECKOUT, attribution, key)
 
     async def cancel(
         self, tenant: TenantId, attribution: Attribution, key: IdempotencyKey | None
-    ) -> Answer:
-        """Have the subscription end with its period. A webhook says that it will."""
+    ) -> BillingResult:
+        """Cancel the subscription at the end of its period. A webhook reports it."""
         earlier = await self._earlier(key)
         if earlier is not None:
             return earlier
-        running = await self._store.running(tenant)
+        running = await self._store.find_running(tenant)
         if running is None:
             raise NotSubscribedError
         if running.external_id is None:
-            return await self._here.cancel(tenant, attribution, key)
+            return await self._built_in.cancel(tenant, attribution, key)
         if running.cancel_at_period_end:
-            return Answer(running)
+            return BillingResult(running)
         await self._account.end(running.external_id, key)
-        answer = Answer(running, is_pending=True)
-        return await self._answered(tenant, answer, AuditEvent.BEGIN_CANCELLATION, attribution, key)
+        result = BillingResult(running, is_pending=True)
+        return await self._save_result(
+            tenant, result, AuditEvent.BEGIN_CANCELLATION, attribution, key
+        )
 
     async def receive(self, payload: bytes, signature: str, attribution: Attribution) -> None:
-        """Believe a notice with a good signature, once."""
+        """Verify a notice's signature and apply it, once."""
         self._account.verify(payload, signature)
         notice = read(payload, Notice)
         attribution = attribution.by("stripe")
         with suppress(DuplicateNoticeError):
             if notice.type.startswith(_SUBSCRIPTION):
-                await self._hear_subscription(notice, attribution)
+                await self._apply_subscription(notice, attribution)
             elif notice.type == "invoice.paid":
-                await self._hear_invoice(notice, attribution)
-        await self._courier.deliver()
+                await self._apply_invoice(notice, attribution)
+        await self._audit_delivery.deliver()
 
-    async def _hear_subscription(self, notice: Notice, attribution: Attribution) -> None:
+    async def _apply_subscription(self, notice: Notice, attribution: Attribution) -> None:
         subscription = read(notice.data.object, Subscription)
         tenant = await self._tenant(subscription.metadata)
         if tenant is None:
             return
         while True:
-            known = await self._store.find(subscription.id)
+            known = await self._store.find_by_external_id(subscription.id)
             tier = self._tiers.get(subscription.item.price.id, known.tier if known else None)
-            said = contract_of(subscription, tenant, tier, notice.created)
-            if said is None:
+            reported = contract_of(subscription, tenant, tier, notice.created)
+            if reported is None:
                 return
-            running = await self._store.running(tenant)
-            change = apply_notice(known, running, said)
+            running = await self._store.find_running(tenant)
+            change = apply_notice(known, running, reported)
             if change is None:
                 _LOG.info("Stripe's %s changes nothing", notice.id)
                 return
             with suppress(ContractChangedError):
-                made = event(attribution, tenant, change.operation)
+                changed = event(attribution, tenant, change.operation)
                 try:
-                    await self._store.apply(change, made, notice=notice.id)
+                    await self._store.save_change(change, changed, notice=notice.id)
                 finally:
                     await self._announce_change()
-                _warn_of_two(change.old, change.new)
+                _warn_of_double_billing(change.old, change.new)
                 return
 
-    async def _hear_invoice(self, notice: Notice, attribution: Attribution) -> None:
+    async def _apply_invoice(self, notice: Notice, attribution: Attribution) -> None:
         paid = read(notice.data.object, PaidInvoice)
         if paid.details is None:
             return
         tenant = await self._tenant(paid.details.metadata)
         if tenant is None:
             return
-        known = await self._store.find(paid.details.subscription)
-        line = invoice_of(paid, tenant, self._tiers, known.tier if known else None)
-        made = event(attribution, tenant, AuditEvent.RECORD_INVOICE)
-        await self._store.add_invoice(line, made, notice.id)
+        known = await self._store.find_by_external_id(paid.details.subscription)
+        invoice = invoice_of(paid, tenant, self._tiers, known.tier if known else None)
+        recorded = event(attribution, tenant, AuditEvent.RECORD_INVOICE)
+        await self._store.add_invoice(invoice, recorded, notice.id)
 
     async def _tenant(self, metadata: Mapping[str, str] | None) -> TenantId | None:
-        """Return whose it is; None if that is nobody here."""
+        """Return our tenant; None for what else the Stripe account sells."""
         tenant = tenant_of(metadata)
         if tenant is None:
             return None
@@ -164,32 +166,33 @@ class StripeBilling:
         except TenantNotFoundError:
             return None
 
-    async def _earlier(self, key: IdempotencyKey | None) -> Answer | None:
-        earlier = await self._store.earlier(idempotency_of(key), date_of(self._clock()))
+    async def _earlier(self, key: IdempotencyKey | None) -> BillingResult | None:
+        earlier = await self._store.find_result(idempotency_of(key), date_of(self._clock()))
         if earlier is not None:
-            await self._courier.deliver()
+            await self._audit_delivery.deliver()
         return earlier
 
-    async def _answered(
+    async def _save_result(
         self,
         tenant: TenantId,
-        answer: Answer,
+        result: BillingResult,
         operation: AuditEvent,
         attribution: Attribution,
         key: IdempotencyKey | None,
-    ) -> Answer:
+    ) -> BillingResult:
         idempotency = idempotency_of(key)
-        kept = None if idempotency is None else Kept(idempotency, answer, date_of(self._clock()))
-        await self._store.keep(kept, event(attribution, tenant, operation))
-        await self._courier.deliver()
-        return answer
+        now = date_of(self._clock())
+        stored = None if idempotency is None else StoredResult(idempotency, result, now)
+        await self._store.save_result(stored, event(attribution, tenant, operation))
+        await self._audit_delivery.deliver()
+        return result
 
 
-def _warn_of_two(old: Contract | None, new: Contract) -> None:
-    """Tell the operator where a customer pays twice, which only they can mend."""
+def _warn_of_double_billing(old: Contract | None, new: Contract) -> None:
+    """Tell the operator of a customer who pays twice, which only they can correct."""
     if old is not None and old.id != new.id and old.external_id is not None:
         _LOG.warning(
-            "Stripe bills a tenant twice: %s has taken the place of %s, which has to be ended there",
+            "Stripe bills a tenant twice: %s has replaced %s, which has to be cancelled at Stripe",
             new.external_id,
             old.external_id,
         )

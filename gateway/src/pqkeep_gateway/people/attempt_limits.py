@@ -1,4 +1,4 @@
-"""How often somebody may try a password or a code, or have a letter written."""
+"""How often a password or a code may be tried, and how much mail may be asked for."""
 
 from pqkeep_gateway.access.credentials import Pepper
 from pqkeep_gateway.access.rate_limit import (
@@ -15,44 +15,49 @@ from pqkeep_protocol.keys import TenantId
 
 
 class TooManyAttemptsError(Exception):
-    """Somebody has tried too often."""
+    """A limit of this file is reached."""
 
     def __init__(self, limit: Limit, wait: float) -> None:
-        """Carry the limit, and the seconds until another try is made."""
+        """Carry the limit, and the seconds until the next attempt is allowed."""
         super().__init__()
         self.limit = limit
         self.wait = wait
 
 
 class AttemptLimits:
-    """Counts tries, for each account and for each address, whether they succeed or not."""
+    """Counts attempts by account and by source address, whether they succeed or not.
+
+    The rate limiter is given no e-mail address, only a digest of it.
+    """
 
     def __init__(self, rate_limiter: RateLimiter, pepper: Pepper) -> None:
-        """Count in windows, which are told no e-mail address."""
-        self._windows = rate_limiter
+        self._rate_limiter = rate_limiter
         self._pepper = pepper
 
     async def count(self, email: str, source_address: str) -> None:
-        """Count one try. Raises TooManyAttemptsError."""
-        await self._enter(f"attempts from {source_address}", ATTEMPTS_FROM_ADDRESS)
-        await self._enter(f"attempts at {self._account(email)}", ATTEMPTS)
+        """Count one attempt at a password or a code. Raises TooManyAttemptsError."""
+        await self._count(f"attempts from {source_address}", ATTEMPTS_FROM_ADDRESS)
+        await self._count(f"attempts at {self._account(email)}", ATTEMPTS)
 
-    async def count_letter(self, email: str, source_address: str) -> None:
-        """Count one letter that somebody asks for. Raises TooManyAttemptsError."""
-        await self._enter(f"letters from {source_address}", LETTERS_FROM_ADDRESS)
-        await self._enter(f"letters to {self._account(email)}", LETTERS)
+    async def count_mail(self, email: str, source_address: str) -> None:
+        """Count one message that a stranger asks for. Raises TooManyAttemptsError."""
+        await self._count(f"mail from {source_address}", LETTERS_FROM_ADDRESS)
+        await self._count(f"mail to {self._account(email)}", LETTERS)
 
     async def count_code(self, email: str) -> None:
-        """Count one code by e-mail: apart, so that nobody uses them up without the password."""
-        await self._enter(f"codes to {self._account(email)}", LETTERS)
+        """Count one code by e-mail. Raises TooManyAttemptsError.
+
+        Separate from other mail, so that nobody uses the limit up without knowing the password.
+        """
+        await self._count(f"codes to {self._account(email)}", LETTERS)
 
     async def count_invitation(self, email: str, tenant: TenantId) -> None:
-        """Count one letter by which a person invites another. Raises TooManyAttemptsError."""
-        await self._enter(f"invitations of {tenant}", INVITATIONS)
-        await self._enter(f"invitations to {self._account(email)}", LETTERS)
+        """Count one invitation by a person. Raises TooManyAttemptsError."""
+        await self._count(f"invitations of {tenant}", INVITATIONS)
+        await self._count(f"invitations to {self._account(email)}", LETTERS)
 
-    async def _enter(self, subject: str, limit: Limit) -> None:
-        wait = await self._windows.enter(subject, limit)
+    async def _count(self, subject: str, limit: Limit) -> None:
+        wait = await self._rate_limiter.enter(subject, limit)
         if wait is not None:
             raise TooManyAttemptsError(limit, wait)
 

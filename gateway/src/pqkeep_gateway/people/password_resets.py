@@ -1,7 +1,7 @@
-"""Forgotten passwords: another one, for whoever gets a letter to the person's address.
+"""Forgotten passwords: whoever reads mail to the account's address may choose a new one.
 
-Whoever asks hears the same, whether somebody has the address or not. A new password ends every
-session and begins none: whoever has a second factor needs it as before.
+The answer does not tell whether an account has the address. A reset ends every session and begins
+none: an account with a second factor needs it as before.
 """
 
 from datetime import datetime, timedelta
@@ -10,7 +10,7 @@ from typing import Protocol
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
 from pqkeep_gateway.audit_events import AuditDelivery, event
-from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, mail, token_of
+from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, mailed_token, new_mail
 from pqkeep_gateway.people.attempt_limits import AttemptLimits
 from pqkeep_gateway.people.passwords import Passwords
 from pqkeep_gateway.people.users import UserStore
@@ -19,28 +19,28 @@ from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import INSTALLATION
 from pqkeep_protocol.messages import Attribution
 
-LIFE = timedelta(minutes=30)
+LIFETIME = timedelta(minutes=30)
 
 
 class InvalidPasswordResetTokenError(Exception):
-    """The token is of no letter, or of one that is over."""
+    """The token belongs to no password reset, or to one that has expired or was used."""
 
 
-class PasswordResetStore(UserStore, Protocol):
-    """Where it is kept who may choose another password. All raise UnavailableError."""
+class PasswordResetStore(Protocol):
+    """Pending password resets in the database. All methods raise UnavailableError."""
 
-    async def begin(self, email: str, digest: bytes, mail: OutgoingMail, asked: Event) -> None:
-        """Keep an address, instead of earlier ones that are the same or over, and the letter."""
+    async def add(self, email: str, digest: bytes, mail: OutgoingMail, audit_event: Event) -> None:
+        """Store a reset with its mail; remove expired ones, and earlier ones for the address."""
         ...
 
-    async def is_open(self, digest: bytes, now: datetime) -> bool:
-        """Return whether a password can be chosen."""
+    async def is_valid(self, digest: bytes, now: datetime) -> bool:
+        """Return whether a token's digest belongs to a pending reset."""
         ...
 
     async def complete(
         self, digest: bytes, password_hash: str, now: datetime, attribution: Attribution
     ) -> None:
-        """Use a letter's token up, keep the password and end every session, in one step.
+        """Use a token up, store the password and end every session, in one transaction.
 
         Raises InvalidPasswordResetTokenError.
         """
@@ -48,47 +48,48 @@ class PasswordResetStore(UserStore, Protocol):
 
 
 class PasswordResets:
-    """Lets people choose another password."""
+    """Mails tokens for a new password, and accepts them once. Tokens are stored as digests."""
 
     def __init__(
         self,
         store: PasswordResetStore,
+        users: UserStore,
         passwords: Passwords,
         attempts: AttemptLimits,
         pepper: Pepper,
         audit_delivery: AuditDelivery,
         clock: Clock,
     ) -> None:
-        """Keep tokens as digests under the pepper."""
         self._store = store
+        self._users = users
         self._passwords = passwords
         self._attempts = attempts
         self._pepper = pepper
-        self._courier = audit_delivery
+        self._audit_delivery = audit_delivery
         self._clock = clock
 
     async def begin(self, email: str, attribution: Attribution) -> None:
-        """Have a letter written to somebody. Raises TooManyAttemptsError.
+        """Send a token to an address. Raises TooManyAttemptsError.
 
-        Where nobody has the address everything is done likewise, but the letter is not sent.
+        For an unknown address the same work is done, but the mail is discarded when it is due.
         """
-        await self._attempts.count_letter(email, attribution.source_address)
-        account = await self._store.find(email)
-        kind = MailKind.NOBODY if account is None else MailKind.PASSWORD_RESET
+        await self._attempts.count_mail(email, attribution.source_address)
+        account = await self._users.find_by_email(email)
+        kind = MailKind.DISCARDED if account is None else MailKind.PASSWORD_RESET
         to = email if account is None else account.user.email
-        written = mail(kind, to, date_of(self._clock()), LIFE)
-        token = token_of(written, CredentialKind.PASSWORD_RESET, self._pepper)
+        mail = new_mail(kind, to, date_of(self._clock()), LIFETIME)
+        token = mailed_token(mail, CredentialKind.PASSWORD_RESET, self._pepper)
         tenant = INSTALLATION if account is None else account.user.tenant
-        asked = event(attribution, tenant, AuditEvent.FORGOT_PASSWORD)
-        await self._store.begin(to, self._pepper.digest(token), written, asked)
-        await self._courier.deliver()
+        requested = event(attribution, tenant, AuditEvent.FORGOT_PASSWORD)
+        await self._store.add(to, self._pepper.digest(token), mail, requested)
+        await self._audit_delivery.deliver()
 
-    async def complete(self, token: str, new: str, attribution: Attribution) -> None:
-        """Take another password, once. Raises InvalidPasswordResetTokenError, InvalidPasswordError."""
+    async def complete(self, token: str, password: str, attribution: Attribution) -> None:
+        """Replace a password, once. Raises InvalidPasswordResetTokenError, InvalidPasswordError."""
         digest, now = self._pepper.digest(token), date_of(self._clock())
         is_token = kind_of(token) is CredentialKind.PASSWORD_RESET
-        if not (is_token and await self._store.is_open(digest, now)):
+        if not (is_token and await self._store.is_valid(digest, now)):
             raise InvalidPasswordResetTokenError
-        password_hash = await self._passwords.hash(new)
+        password_hash = await self._passwords.hash(password)
         await self._store.complete(digest, password_hash, now, attribution)
-        await self._courier.deliver()
+        await self._audit_delivery.deliver()

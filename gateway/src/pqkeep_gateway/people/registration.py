@@ -1,7 +1,7 @@
-"""Signing up: an address first, and a tenant once somebody has shown that it is theirs.
+"""Self-service sign-up: an e-mail address first, and a tenant once the address is confirmed.
 
-Whoever asks hears the same, whether somebody has the address or not; a letter tells its owner which.
-The password is chosen by whoever got the letter: nobody can prepare an account for somebody else.
+The answer does not tell whether an account has the address; the mail tells its owner. The password
+is chosen by whoever got the mail, so nobody can prepare an account for somebody else.
 """
 
 from datetime import datetime, timedelta
@@ -9,7 +9,7 @@ from typing import Protocol
 
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
-from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, mail, token_of
+from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, mailed_token, new_mail
 from pqkeep_gateway.people.attempt_limits import AttemptLimits
 from pqkeep_gateway.people.passwords import Passwords
 from pqkeep_gateway.people.sessions import Sessions, Tokens
@@ -17,22 +17,22 @@ from pqkeep_gateway.people.users import Account, User, UserStore
 from pqkeep_gateway.tenancy.tenants import Tenant, new_tenant
 from pqkeep_protocol.messages import Attribution
 
-LIFE = timedelta(hours=1)
+LIFETIME = timedelta(hours=1)
 
 
 class InvalidRegistrationTokenError(Exception):
-    """The token is of no registration, or of one that is over."""
+    """The token belongs to no registration, or to one that has expired or was used."""
 
 
-class RegistrationStore(UserStore, Protocol):
-    """Where addresses wait for their owners. All raise UnavailableError."""
+class RegistrationStore(Protocol):
+    """Unconfirmed registrations in the database. All methods raise UnavailableError."""
 
-    async def begin(self, email: str, digest: bytes, mail: OutgoingMail) -> None:
-        """Keep an address, instead of earlier ones that are the same or over, and the letter."""
+    async def add(self, email: str, digest: bytes, mail: OutgoingMail) -> None:
+        """Store a registration with its mail; remove expired ones, and earlier ones for the address."""
         ...
 
-    async def is_open(self, digest: bytes, now: datetime) -> bool:
-        """Return whether a registration can be completed."""
+    async def is_valid(self, digest: bytes, now: datetime) -> bool:
+        """Return whether a token's digest belongs to a pending registration."""
         ...
 
     async def complete(
@@ -43,7 +43,7 @@ class RegistrationStore(UserStore, Protocol):
         now: datetime,
         attribution: Attribution,
     ) -> Account:
-        """Use a registration up and keep the tenant and its owner, in one step.
+        """Use a registration up, and add the tenant and its owner, in one transaction.
 
         Raises InvalidRegistrationTokenError, NameTakenError, EmailTakenError.
         """
@@ -51,19 +51,20 @@ class RegistrationStore(UserStore, Protocol):
 
 
 class Registration:
-    """Lets people sign up."""
+    """Mails tokens to new addresses, and accepts them once. Tokens are stored as digests."""
 
     def __init__(
         self,
         store: RegistrationStore,
+        users: UserStore,
         sessions: Sessions,
         passwords: Passwords,
         attempts: AttemptLimits,
         pepper: Pepper,
         clock: Clock,
     ) -> None:
-        """Keep tokens as digests under the pepper."""
         self._store = store
+        self._users = users
         self._sessions = sessions
         self._passwords = passwords
         self._attempts = attempts
@@ -71,29 +72,29 @@ class Registration:
         self._clock = clock
 
     async def begin(self, email: str, attribution: Attribution) -> None:
-        """Have a letter written to an address. Raises TooManyAttemptsError.
+        """Send a token to an address. Raises TooManyAttemptsError.
 
-        Where somebody has the address, everything is done likewise, but nobody is told the token.
+        For an address that has an account the same work is done, but the mail contains no token.
         """
-        await self._attempts.count_letter(email, attribution.source_address)
+        await self._attempts.count_mail(email, attribution.source_address)
         now = date_of(self._clock())
-        is_taken = await self._store.find(email) is not None
+        is_taken = await self._users.find_by_email(email) is not None
         kind = MailKind.ALREADY_REGISTERED if is_taken else MailKind.REGISTRATION
-        written = mail(kind, email, now, LIFE)
-        token = token_of(written, CredentialKind.REGISTRATION, self._pepper)
-        await self._store.begin(email, self._pepper.digest(token), written)
+        mail = new_mail(kind, email, now, LIFETIME)
+        token = mailed_token(mail, CredentialKind.REGISTRATION, self._pepper)
+        await self._store.add(email, self._pepper.digest(token), mail)
 
     async def complete(
         self, token: str, name: str, password: str, attribution: Attribution
     ) -> tuple[User, Tokens]:
-        """Make a tenant and its owner, and begin a session.
+        """Create a tenant and its owner, and begin a session.
 
-        Raises InvalidRegistrationTokenError, NameTakenError, EmailTakenError, InvalidPasswordError; all of
-        them leave the registration as it was.
+        Raises InvalidRegistrationTokenError, NameTakenError, EmailTakenError,
+        InvalidPasswordError; all of them leave the registration as it was.
         """
         digest, now = self._pepper.digest(token), date_of(self._clock())
         is_token = kind_of(token) is CredentialKind.REGISTRATION
-        if not (is_token and await self._store.is_open(digest, now)):
+        if not (is_token and await self._store.is_valid(digest, now)):
             raise InvalidRegistrationTokenError
         password_hash = await self._passwords.hash(password)
         tenant = new_tenant(name)

@@ -1,8 +1,8 @@
-"""Sessions: what a person who has signed in shows afterwards.
+"""Sessions of people who have signed in.
 
-Two opaque tokens open a session. The access token goes with each request for a quarter of an hour;
-the refresh token is exchanged for a new pair, once. One that was exchanged already and comes again
-has been copied: then the session ends for whoever has it.
+Two opaque tokens belong to a session. The access token authenticates requests for 15 minutes; the
+refresh token is exchanged once for a new pair. A refresh token that is used a second time has been
+copied, and ends its session for everybody (RFC 9700, section 4.14.2).
 """
 
 from collections.abc import Sequence
@@ -20,163 +20,165 @@ from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.messages import Attribution
 
-ACCESS_LIFE = timedelta(minutes=15)
-REFRESH_LIFE = timedelta(days=7)
+ACCESS_LIFETIME = timedelta(minutes=15)
+REFRESH_LIFETIME = timedelta(days=7)
 
 
 class SessionNotFoundError(Exception):
-    """The person has no session of this identifier."""
+    """The user has no such session."""
 
 
-class NoSessionError(Exception):
-    """The token opens no session, or none any more."""
+class InvalidRefreshTokenError(Exception):
+    """The refresh token belongs to no session, or to one that has ended."""
 
 
-class RefreshTokenReusedError(NoSessionError):
-    """The token was exchanged before, and has ended its session now."""
+class RefreshTokenReusedError(InvalidRefreshTokenError):
+    """The refresh token was exchanged before; its session has been ended."""
+
+
+class AccountChangedError(Exception):
+    """Since the password was checked, it was changed or the user removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What opens a session."""
+    """The two tokens of a session."""
 
     access: str = field(repr=False)
     refresh: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """Two tokens as they are kept: digests, and until when each is accepted."""
+class TokenDigests:
+    """Both tokens as they are stored, and when each expires."""
 
     access: bytes = field(repr=False)
-    access_until: datetime
+    access_expires_at: datetime
     refresh: bytes = field(repr=False)
-    refresh_until: datetime
+    refresh_expires_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What is told of a session."""
+    """What a person sees of one of their sessions."""
 
     id: SessionId
     user: UserId
     created_at: datetime
     refreshed_at: datetime
     source_address: str
-    by_code: bool = False
-    """Whether it was begun with a code beside the password."""
+    used_second_factor: bool = False
 
 
 class SessionStore(Protocol):
-    """Where sessions are kept. All raise UnavailableError."""
+    """Sessions in the database. All methods raise UnavailableError."""
 
     async def add(
-        self, session: Session, pair: Pair, password_hash: str, events: Sequence[Event]
+        self,
+        session: Session,
+        digests: TokenDigests,
+        password_hash: str,
+        audit_events: Sequence[Event],
     ) -> None:
-        """Keep a new session and when it began, and forget the person's that have expired.
+        """Store a new session, and remove expired ones of the same user.
 
-        Raises NoSessionError if the person has another password by now, or is no longer there.
+        Raises AccountChangedError if the user's stored hash is not this one.
         """
         ...
 
     async def find(self, access: bytes, now: datetime) -> SessionPrincipal | None:
-        """Return whose session an access token's digest opens."""
+        """Return the principal for an access token's digest."""
         ...
 
     async def refresh(
-        self, spent: bytes, pair: Pair, now: datetime, attribution: Attribution
+        self, spent: bytes, digests: TokenDigests, now: datetime, attribution: Attribution
     ) -> None:
-        """Put a pair in the place of the one with this refresh token, in one step.
+        """Replace both tokens of the session with this refresh token, in one conditional UPDATE.
 
-        Raises NoSessionError; RefreshTokenReusedError if the token was spent before, which has ended
-        its session.
+        Raises InvalidRefreshTokenError; RefreshTokenReusedError after ending the session.
         """
         ...
 
     async def list(self, user: UserId, now: datetime) -> tuple[Session, ...]:
-        """Return a person's sessions, the newest first."""
+        """Return a user's sessions, newest first."""
         ...
 
-    async def end(self, user: UserId, session: SessionId, events: Sequence[Event]) -> None:
-        """End a session of a person's. Raises NoSessionError."""
+    async def remove(self, user: UserId, session: SessionId, audit_events: Sequence[Event]) -> None:
+        """End one of a user's sessions. Raises SessionNotFoundError."""
         ...
 
 
 class Sessions:
-    """Begins, refreshes and ends sessions."""
+    """Begins, refreshes and ends sessions. Tokens are stored as digests under the pepper."""
 
     def __init__(
         self, store: SessionStore, pepper: Pepper, audit_delivery: AuditDelivery, clock: Clock
     ) -> None:
-        """Keep tokens as digests under the pepper; time is a clock's that does not jump."""
         self._store = store
         self._pepper = pepper
-        self._courier = audit_delivery
+        self._audit_delivery = audit_delivery
         self._clock = clock
 
     async def begin(
-        self, account: Account, attribution: Attribution, *, by_code: bool = False
+        self, account: Account, attribution: Attribution, *, used_second_factor: bool = False
     ) -> Tokens:
-        """Begin a session of somebody who has proven who they are.
-
-        Raises NoSessionError if their password was changed meanwhile.
-        """
+        """Begin a session of an authenticated user. Raises AccountChangedError."""
         user = account.user
         now = date_of(self._clock())
-        tokens, pair = self._new(now)
+        tokens, digests = self._new_tokens(now)
         session = Session(
-            SessionId(uuid4()), user.id, now, now, attribution.source_address, by_code
+            SessionId(uuid4()), user.id, now, now, attribution.source_address, used_second_factor
         )
-        begun = event(attribution.by(str(user)), user.tenant, AuditEvent.SIGN_IN)
-        await self._store.add(session, pair, account.password_hash, (begun,))
-        await self._courier.deliver()
+        signed_in = event(attribution.by(str(user)), user.tenant, AuditEvent.SIGN_IN)
+        await self._store.add(session, digests, account.password_hash, (signed_in,))
+        await self._audit_delivery.deliver()
         return tokens
 
     async def find(self, access_token: str) -> SessionPrincipal | None:
-        """Be the SessionDirectory."""
+        """Return the principal for an access token, as a SessionDirectory."""
         if kind_of(access_token) is not CredentialKind.ACCESS:
             return None
         now = date_of(self._clock())
         return await self._store.find(self._pepper.digest(access_token), now)
 
     async def refresh(self, refresh_token: str, attribution: Attribution) -> Tokens:
-        """Exchange a refresh token for a new pair. Raises NoSessionError."""
+        """Exchange a refresh token for a new pair. Raises InvalidRefreshTokenError."""
         if kind_of(refresh_token) is not CredentialKind.REFRESH:
-            raise NoSessionError
+            raise InvalidRefreshTokenError
         now = date_of(self._clock())
-        tokens, pair = self._new(now)
+        tokens, digests = self._new_tokens(now)
         try:
-            await self._store.refresh(self._pepper.digest(refresh_token), pair, now, attribution)
+            await self._store.refresh(self._pepper.digest(refresh_token), digests, now, attribution)
         except RefreshTokenReusedError:
-            await self._courier.deliver()
+            await self._audit_delivery.deliver()
             raise
         return tokens
 
     async def list(self, user: UserId) -> tuple[Session, ...]:
-        """Return a person's sessions, the newest first."""
+        """Return a user's sessions, newest first."""
         return await self._store.list(user, date_of(self._clock()))
 
     async def end(
         self,
-        whose: SessionPrincipal,
+        principal: SessionPrincipal,
         session: SessionId,
         attribution: Attribution,
         operation: AuditEvent,
     ) -> None:
-        """End one of somebody's sessions. Raises NoSessionError."""
-        ended = event(attribution, whose.tenant, operation)
-        await self._store.end(whose.user, session, (ended,))
-        await self._courier.deliver()
+        """End one of a user's own sessions. Raises SessionNotFoundError."""
+        ended = event(attribution, principal.tenant, operation)
+        await self._store.remove(principal.user, session, (ended,))
+        await self._audit_delivery.deliver()
 
-    def _new(self, now: datetime) -> tuple[Tokens, Pair]:
+    def _new_tokens(self, now: datetime) -> tuple[Tokens, TokenDigests]:
         tokens = Tokens(
             new_credential(CredentialKind.ACCESS),
             new_credential(CredentialKind.REFRESH),
         )
-        pair = Pair(
+        digests = TokenDigests(
             self._pepper.digest(tokens.access),
-            now + ACCESS_LIFE,
+            now + ACCESS_LIFETIME,
             self._pepper.digest(tokens.refresh),
-            now + REFRESH_LIFE,
+            now + REFRESH_LIFETIME,
         )
-        return tokens, pair
+        return tokens, digests

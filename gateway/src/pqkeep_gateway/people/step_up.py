@@ -1,8 +1,8 @@
-"""Step-up: proving again who one is, just before something that cannot be undone.
+"""Step-up authentication: proving again who one is, just before a sensitive action.
 
-A token is reserved before the action and given back if that certainly did nothing; so of many at
-once only one acts. An action that succeeds uses the token up, and so does one of which nobody knows
-what became of it. If the gateway ends in between, it stays reserved, and is of no more use.
+A token is reserved before the action and released if the action certainly had no effect, so that of
+many concurrent requests only one acts. An action that succeeds, or whose outcome is unknown, uses
+the token up. If the gateway stops in between, the token stays reserved and is of no more use.
 """
 
 from collections.abc import Awaitable, Callable
@@ -23,35 +23,37 @@ from pqkeep_protocol.messages import Attribution
 
 T = TypeVar("T")
 
-LIFE = timedelta(seconds=300)
+LIFETIME = timedelta(seconds=300)
 
 
 class StepUpRequiredError(Exception):
-    """No token, or one that is over, used, reserved or somebody else's."""
+    """There is no token, or it has expired, was used, is reserved or is another user's."""
 
 
 class StepUpStore(Protocol):
-    """Where step-up tokens are kept. All raise UnavailableError."""
+    """Step-up tokens in the database. All methods raise UnavailableError."""
 
-    async def add(self, user: UserId, digest: bytes, until: datetime, made: Event) -> None:
-        """Keep a token, and forget the person's that have expired. Raises UserNotFoundError."""
+    async def add(
+        self, user: UserId, digest: bytes, expires_at: datetime, audit_event: Event
+    ) -> None:
+        """Store a token, and remove the user's expired ones. Raises UserNotFoundError."""
         ...
 
     async def reserve(self, user: UserId, digest: bytes, now: datetime) -> bool:
-        """Reserve a token of a person's, in one step, if it is free and not over."""
+        """Reserve a user's token, in one conditional UPDATE; return whether it was free."""
         ...
 
     async def release(self, digest: bytes) -> None:
-        """Give a token back."""
+        """Undo a reservation."""
         ...
 
-    async def consume(self, digest: bytes) -> None:
-        """Forget a token."""
+    async def remove(self, digest: bytes) -> None:
+        """Remove a token."""
         ...
 
 
 class StepUp:
-    """Hands tokens out, and takes them for actions."""
+    """Issues tokens, and accepts each for one action. They are stored as digests."""
 
     def __init__(
         self,
@@ -64,60 +66,62 @@ class StepUp:
         audit_delivery: AuditDelivery,
         clock: Clock,
     ) -> None:
-        """Ask for a code of somebody with a second factor, and for the password of others."""
         self._store = store
         self._users = users
         self._factors = factors
         self._passwords = passwords
         self._attempts = attempts
         self._pepper = pepper
-        self._courier = audit_delivery
+        self._audit_delivery = audit_delivery
         self._clock = clock
 
-    async def needs_code(self, whose: SessionPrincipal) -> bool:
-        """Return whether a code is asked for, or else the password."""
-        return (await self._users.get(whose.user)).has_mfa
+    async def needs_code(self, principal: SessionPrincipal) -> bool:
+        """Return whether a token takes a code (True) or the password (False)."""
+        return (await self._users.get(principal.user)).has_mfa
 
-    async def issue(self, whose: SessionPrincipal, proof: str, attribution: Attribution) -> str:
-        """Return a token for a right code or password. Raises WrongCodeError, TooManyAttemptsError."""
-        account = await self._users.get(whose.user)
+    async def issue(self, principal: SessionPrincipal, proof: str, attribution: Attribution) -> str:
+        """Return a token for a correct code or, without an authenticator, a correct password.
+
+        Raises WrongCodeError, TooManyAttemptsError.
+        """
+        account = await self._users.get(principal.user)
         if account.has_mfa:
             await self._factors.check(account, proof, attribution)
         else:
             await self._attempts.count(account.user.email, attribution.source_address)
             if not await self._passwords.verify(account.password_hash, proof):
                 failed = event(
-                    attribution, whose.tenant, AuditEvent.STEP_UP_FAILED, outcome="ERR_MFA_001"
+                    attribution, principal.tenant, AuditEvent.STEP_UP_FAILED, outcome="ERR_MFA_001"
                 )
-                await self._courier.record(failed)
+                await self._audit_delivery.record(failed)
                 raise WrongCodeError
         token = new_credential(CredentialKind.STEP_UP)
-        until = date_of(self._clock()) + LIFE
-        made = event(attribution, whose.tenant, AuditEvent.STEP_UP)
-        await self._store.add(whose.user, self._pepper.digest(token), until, made)
-        await self._courier.deliver()
+        expires_at = date_of(self._clock()) + LIFETIME
+        issued = event(attribution, principal.tenant, AuditEvent.STEP_UP)
+        await self._store.add(principal.user, self._pepper.digest(token), expires_at, issued)
+        await self._audit_delivery.deliver()
         return token
 
     async def spend(
         self,
-        whose: SessionPrincipal,
+        principal: SessionPrincipal,
         token: str,
         action: Callable[[], Awaitable[T]],
-        did_nothing: Callable[[Exception], bool],
+        had_no_effect: Callable[[Exception], bool],
     ) -> T:
-        """Act, and use a token up unless the action says that it did nothing.
+        """Act, and use a token up unless the action failed without effect.
 
         Raises StepUpRequiredError.
         """
         digest, now = self._pepper.digest(token), date_of(self._clock())
         is_token = kind_of(token) is CredentialKind.STEP_UP
-        if not (is_token and await self._store.reserve(whose.user, digest, now)):
+        if not (is_token and await self._store.reserve(principal.user, digest, now)):
             raise StepUpRequiredError
         try:
-            done = await action()
+            result = await action()
         except Exception as error:
-            if did_nothing(error):
+            if had_no_effect(error):
                 await self._store.release(digest)
             raise
-        await self._store.consume(digest)
-        return done
+        await self._store.remove(digest)
+        return result

@@ -6,15 +6,17 @@ from typing import Protocol
 
 from pqkeep_gateway.access.principals import UserId
 from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.mail.outgoing_mail import OutgoingMail
+from pqkeep_protocol.audit import Event
 from pqkeep_protocol.keys import TenantId
 
 
 class EmailTakenError(Exception):
-    """Somebody has the address already."""
+    """Another user has this e-mail address."""
 
 
 class UserNotFoundError(Exception):
-    """There is no such person."""
+    """No such user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,31 +35,50 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A person, and what a password is compared with."""
+    """A user, and what is needed to authenticate them."""
 
     user: User
     password_hash: str = field(repr=False)
     totp_salt: bytes | None = field(default=None, repr=False)
     has_mfa: bool = False
-    """Whether there is an authenticator app, confirmed."""
+    """Whether an authenticator app is enrolled and confirmed."""
     email_codes: bool = False
-    """Whether they chose to be sent a code when they sign in, without an app."""
+    """Whether they chose to be sent a code at each sign-in; without effect with an app."""
     must_have_mfa: bool = False
     """Whether their tenant requires a second factor."""
 
 
 class UserStore(Protocol):
-    """Where people are looked up. All raise UnavailableError."""
+    """Users in the database. All methods raise UnavailableError."""
 
-    async def find(self, email: str) -> Account | None:
-        """Return who has an address, in capitals or not."""
+    async def find_by_email(self, email: str) -> Account | None:
+        """Return who has an e-mail address, ignoring case."""
         ...
 
     async def get(self, user: UserId) -> Account:
-        """Return a person. Raises UserNotFoundError."""
+        """Return a user. Raises UserNotFoundError."""
+        ...
+
+    async def save_rehashed_password(self, account: Account, password_hash: str) -> bool:
+        """Replace the hash of an unchanged password, in one conditional UPDATE.
+
+        Returns False if the stored hash is not the account's any more.
+        """
+        ...
+
+    async def save_password(
+        self, user: UserId, password_hash: str, mail: OutgoingMail, audit_event: Event
+    ) -> None:
+        """Store a new password and end every session, challenge and password reset of the user."""
+        ...
+
+    async def save_email_codes(
+        self, user: UserId, mail: OutgoingMail, audit_event: Event, *, wanted: bool
+    ) -> None:
+        """Store whether the user is sent a code at each sign-in."""
         ...
 
 
 def email_key(email: str) -> str:
-    """Return what two spellings of one address have in common."""
+    """Return the form in which e-mail addresses are compared."""
     return email.lower()

@@ -1,4 +1,4 @@
-"""Billing in SQL."""
+"""Subscriptions, invoices and applied notices in SQL."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -9,107 +9,118 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from pqkeep_gateway.access.entitlements import Tier
-from pqkeep_gateway.storage.contracts import RUNNING, contract_of, put_contract
+from pqkeep_gateway.storage.audit_outbox import add_audit_event
+from pqkeep_gateway.storage.contracts import IS_RUNNING, contract_of, save_contract
 from pqkeep_gateway.storage.database import add_unless_there, microseconds, time_of, transaction
-from pqkeep_gateway.storage.idempotency import find_earlier, remember
-from pqkeep_gateway.storage.outbox import put
+from pqkeep_gateway.storage.idempotency import add_idempotency_key, find_idempotency_key
 from pqkeep_gateway.storage.schema import BILLING_NOTICES, CONTRACTS, INVOICES, TENANTS
-from pqkeep_gateway.tenancy.billing import Answer, ContractChangedError, DuplicateNoticeError, Kept
+from pqkeep_gateway.tenancy.billing import (
+    BillingResult,
+    ContractChangedError,
+    DuplicateNoticeError,
+    StoredResult,
+)
 from pqkeep_gateway.tenancy.contracts import Change, Contract, ContractStatus, Invoice
 from pqkeep_gateway.tenancy.tenants import TenantStatus
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Idempotency
 
-REMEMBERED = timedelta(days=90)
-"""How long a notice is known again: far longer than any provider repeats one."""
+NOTICE_LIFETIME = timedelta(days=90)
+"""How long a notice's identifier is stored: far longer than any provider repeats one."""
 
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(Answer)
+_DECODER = msgspec.msgpack.Decoder(BillingResult)
 
 
 class SqlBilling:
     """A BillingStore."""
 
     def __init__(self, engine: AsyncEngine) -> None:
-        """Use an open database."""
         self._engine = engine
 
-    async def running(self, tenant: TenantId) -> Contract | None:
-        """Return the tenant's contract that has not ended."""
-        return await self._one(sa.and_(CONTRACTS.c.tenant_id == tenant, RUNNING))
+    async def find_running(self, tenant: TenantId) -> Contract | None:
+        """Return a tenant's contract that has not ended."""
+        return await self._find(sa.and_(CONTRACTS.c.tenant_id == tenant, IS_RUNNING))
 
-    async def find(self, external_id: str) -> Contract | None:
-        """Return a contract that is billed elsewhere, ended or not."""
-        return await self._one(CONTRACTS.c.external_id == external_id)
+    async def find_by_external_id(self, external_id: str) -> Contract | None:
+        """Return an external provider's contract, ended or not."""
+        return await self._find(CONTRACTS.c.external_id == external_id)
 
-    async def due(self, now: datetime) -> Sequence[Contract]:
-        """Return what is billed here and has come to the end of its period."""
-        goes_on = TENANTS.c.status == TenantStatus.ACTIVE
+    async def list_due(self, now: datetime) -> Sequence[Contract]:
+        """Return our own contracts whose period is over; a suspended tenant's only if cancelled."""
+        is_active = TENANTS.c.status == TenantStatus.ACTIVE
         query = (
             sa.select(CONTRACTS)
             .join(TENANTS, TENANTS.c.id == CONTRACTS.c.tenant_id)
             .where(
                 CONTRACTS.c.period_end_us <= microseconds(now),
                 CONTRACTS.c.external_id.is_(None),
-                RUNNING,
-                sa.or_(CONTRACTS.c.cancel_at_period_end, goes_on),
+                IS_RUNNING,
+                sa.or_(CONTRACTS.c.cancel_at_period_end, is_active),
             )
         )
         async with transaction(self._engine) as connection:
             return [contract_of(row) for row in await connection.execute(query)]
 
-    async def apply(
-        self, change: Change, made: Event, kept: Kept | None = None, notice: str | None = None
+    async def save_change(
+        self,
+        change: Change,
+        audit_event: Event,
+        stored: StoredResult | None = None,
+        notice: str | None = None,
     ) -> None:
-        """Put a contract in its old one's place, its tier in force, and keep the line and the event.
+        """Replace a contract, put its tier into force, and add its invoice.
 
         Raises ContractChangedError, DuplicateNoticeError.
         """
         new = change.new
         try:
             async with transaction(self._engine) as connection:
-                now = time_of(made.at_us)
-                await _hear(connection, notice, now)
-                await put_contract(connection, change.old, new)
+                now = time_of(audit_event.at_us)
+                if notice is not None:
+                    await _add_notice(connection, notice, now)
+                await save_contract(connection, change.old, new)
                 if change.old is not None or new.status is not ContractStatus.ENDED:
-                    await _put_in_force(connection, new, now)
+                    await _put_into_force(connection, new, now)
                 if change.invoice is not None:
                     await connection.execute(sa.insert(INVOICES), _invoice_row(change.invoice))
-                await _keep(connection, kept, made)
-                await put(connection, (made,))
+                await _add_result(connection, stored, audit_event.tenant)
+                await add_audit_event(connection, audit_event)
         except sa.exc.IntegrityError:
             raise ContractChangedError from None
 
-    async def keep(self, kept: Kept | None, made: Event) -> None:
-        """Keep an answer, unless there is one to its key, and the event."""
+    async def save_result(self, stored: StoredResult | None, audit_event: Event) -> None:
+        """Store a result, unless its Idempotency-Key has one."""
         try:
             async with transaction(self._engine) as connection:
-                await _keep(connection, kept, made)
-                await put(connection, (made,))
+                await _add_result(connection, stored, audit_event.tenant)
+                await add_audit_event(connection, audit_event)
         except sa.exc.IntegrityError:
-            return  # the same request came twice at once
+            return  # the same request was sent twice concurrently
 
-    async def earlier(self, idempotency: Idempotency | None, now: datetime) -> Answer | None:
-        """Return what was answered to an Idempotency-Key. Raises IdempotencyKeyReusedError."""
+    async def find_result(
+        self, idempotency: Idempotency | None, now: datetime
+    ) -> BillingResult | None:
+        """Return the result of an earlier request. Raises IdempotencyKeyReusedError."""
         if idempotency is None:
             return None
         async with transaction(self._engine) as connection:
-            row = await find_earlier(connection, idempotency, now)
-        return None if row is None else _DECODER.decode(row.answer)
+            row = await find_idempotency_key(connection, idempotency, now)
+        return None if row is None else _DECODER.decode(row.result)
 
-    async def add_invoice(self, invoice: Invoice, made: Event, notice: str) -> None:
-        """Keep a line that was billed elsewhere. Raises DuplicateNoticeError."""
+    async def add_invoice(self, invoice: Invoice, audit_event: Event, notice: str) -> None:
+        """Add an external provider's invoice. Raises DuplicateNoticeError."""
         try:
             async with transaction(self._engine) as connection:
-                await _hear(connection, notice, invoice.created_at)
+                await _add_notice(connection, notice, invoice.created_at)
                 await connection.execute(sa.insert(INVOICES), _invoice_row(invoice))
-                await put(connection, (made,))
+                await add_audit_event(connection, audit_event)
         except sa.exc.IntegrityError:
             raise DuplicateNoticeError from None
 
-    async def invoices(self, tenant: TenantId) -> tuple[Invoice, ...]:
-        """Return a tenant's lines, the newest first."""
+    async def list_invoices(self, tenant: TenantId) -> tuple[Invoice, ...]:
+        """Return a tenant's invoices, newest first."""
         query = (
             sa.select(INVOICES)
             .where(INVOICES.c.tenant_id == tenant)
@@ -118,24 +129,23 @@ class SqlBilling:
         async with transaction(self._engine) as connection:
             return tuple(_invoice(row) for row in await connection.execute(query))
 
-    async def _one(self, which: sa.ColumnElement[bool]) -> Contract | None:
+    async def _find(self, condition: sa.ColumnElement[bool]) -> Contract | None:
         async with transaction(self._engine) as connection:
-            row = (await connection.execute(sa.select(CONTRACTS).where(which))).one_or_none()
+            query = sa.select(CONTRACTS).where(condition)
+            row = (await connection.execute(query)).one_or_none()
         return None if row is None else contract_of(row)
 
 
-async def _hear(connection: AsyncConnection, notice: str | None, now: datetime) -> None:
-    """Remember a notice, and forget what is older than any that can come again."""
-    if notice is None:
-        return
-    row = {"id": notice, "heard_at_us": microseconds(now)}
+async def _add_notice(connection: AsyncConnection, notice: str, now: datetime) -> None:
+    """Store a notice's identifier, and remove expired ones. Raises DuplicateNoticeError."""
+    row = {"id": notice, "received_at_us": microseconds(now)}
     if not await add_unless_there(connection, BILLING_NOTICES, row):
         raise DuplicateNoticeError
-    old = BILLING_NOTICES.c.heard_at_us <= microseconds(now - REMEMBERED)
-    await connection.execute(sa.delete(BILLING_NOTICES).where(old))
+    is_expired = BILLING_NOTICES.c.received_at_us <= microseconds(now - NOTICE_LIFETIME)
+    await connection.execute(sa.delete(BILLING_NOTICES).where(is_expired))
 
 
-async def _put_in_force(connection: AsyncConnection, contract: Contract, now: datetime) -> None:
+async def _put_into_force(connection: AsyncConnection, contract: Contract, now: datetime) -> None:
     await connection.execute(
         sa.update(TENANTS)
         .where(TENANTS.c.id == contract.tenant)
@@ -147,10 +157,14 @@ async def _put_in_force(connection: AsyncConnection, contract: Contract, now: da
     )
 
 
-async def _keep(connection: AsyncConnection, kept: Kept | None, made: Event) -> None:
-    if kept is not None:
-        answer = _ENCODER.encode(kept.answer)
-        await remember(connection, kept.idempotency, kept.at, tenant_id=made.tenant, answer=answer)
+async def _add_result(
+    connection: AsyncConnection, stored: StoredResult | None, tenant: TenantId
+) -> None:
+    if stored is not None:
+        result = _ENCODER.encode(stored.result)
+        await add_idempotency_key(
+            connection, stored.idempotency, stored.at, tenant_id=tenant, result=result
+        )
 
 
 def _invoice_row(invoice: Invoice) -> dict[str, object]:

@@ -1,7 +1,6 @@
-"""Contracts in SQL: each change is one conditional statement, so only one of many succeeds.
+"""Contracts in SQL: each change is one conditional statement, so that one of many succeeds.
 
-Whoever changes a tenant's contract takes the tenant's row first, so that what is bought and what is
-in force go together, whoever else changes either.
+Every change locks the tenant's row first, so that a contract and the tier in force stay consistent.
 """
 
 from typing import Any
@@ -16,45 +15,45 @@ from pqkeep_gateway.tenancy.billing import ContractChangedError
 from pqkeep_gateway.tenancy.contracts import Contract, ContractStatus
 from pqkeep_protocol.keys import TenantId
 
-RUNNING = CONTRACTS.c.status != ContractStatus.ENDED
+IS_RUNNING = CONTRACTS.c.status != ContractStatus.ENDED
 
 
-async def put_contract(connection: AsyncConnection, old: Contract | None, new: Contract) -> None:
-    """Put a contract in its old one's place. Raises ContractChangedError.
+async def save_contract(connection: AsyncConnection, old: Contract | None, new: Contract) -> None:
+    """Replace a contract. Raises ContractChangedError.
 
-    Where another began meanwhile, a constraint refuses the new one: sqlalchemy.exc.IntegrityError.
+    If another contract began meanwhile, the insert raises sqlalchemy.exc.IntegrityError.
     """
-    await _lock(connection, new.tenant)
+    await _lock_tenant(connection, new.tenant)
     if old is not None and old.id == new.id:
-        await _change(connection, old, _row(new))
+        await _update(connection, old, _row(new))
         return
     if old is not None:
-        await _change(connection, old, {"status": ContractStatus.ENDED})
+        await _update(connection, old, {"status": ContractStatus.ENDED})
     await connection.execute(sa.insert(CONTRACTS), _row(new))
 
 
 async def end_contract(connection: AsyncConnection, tenant: TenantId) -> None:
-    """End what a tenant has bought, if it has bought anything."""
-    await _lock(connection, tenant)
-    end = sa.update(CONTRACTS).where(CONTRACTS.c.tenant_id == tenant, RUNNING)
+    """End a tenant's running contract, if there is one."""
+    await _lock_tenant(connection, tenant)
+    end = sa.update(CONTRACTS).where(CONTRACTS.c.tenant_id == tenant, IS_RUNNING)
     await connection.execute(
         end.values(status=ContractStatus.ENDED, revision=CONTRACTS.c.revision + 1)
     )
 
 
-async def _lock(connection: AsyncConnection, tenant: TenantId) -> None:
-    this = sa.select(TENANTS.c.id).where(TENANTS.c.id == tenant)
-    await connection.execute(this.with_for_update(key_share=True))
+async def _lock_tenant(connection: AsyncConnection, tenant: TenantId) -> None:
+    query = sa.select(TENANTS.c.id).where(TENANTS.c.id == tenant)
+    await connection.execute(query.with_for_update(key_share=True))
 
 
 def contract_of(row: sa.Row[Any]) -> Contract:
-    """Return the contract in a row."""
+    """Return the contract in a row of CONTRACTS."""
     return Contract(
         id=row.id,
         tenant=TenantId(row.tenant_id),
         tier=Tier(row.tier),
         status=ContractStatus(row.status),
-        begun_at=time_of(row.begun_at_us),
+        started_at=time_of(row.started_at_us),
         period_start=time_of(row.period_start_us),
         period_end=time_of(row.period_end_us),
         as_of=time_of(row.as_of_us),
@@ -71,7 +70,7 @@ def _row(contract: Contract) -> dict[str, object]:
         "tenant_id": contract.tenant,
         "tier": contract.tier,
         "status": contract.status,
-        "begun_at_us": microseconds(contract.begun_at),
+        "started_at_us": microseconds(contract.started_at),
         "period_start_us": microseconds(contract.period_start),
         "period_end_us": microseconds(contract.period_end),
         "as_of_us": microseconds(contract.as_of),
@@ -82,8 +81,9 @@ def _row(contract: Contract) -> dict[str, object]:
     }
 
 
-async def _change(connection: AsyncConnection, old: Contract, values: dict[str, object]) -> None:
-    this = sa.and_(CONTRACTS.c.id == old.id, CONTRACTS.c.revision == old.revision)
-    change = sa.update(CONTRACTS).where(this).values({"revision": old.revision + 1, **values})
+async def _update(connection: AsyncConnection, old: Contract, values: dict[str, object]) -> None:
+    is_unchanged = sa.and_(CONTRACTS.c.id == old.id, CONTRACTS.c.revision == old.revision)
+    update = sa.update(CONTRACTS).where(is_unchanged)
+    change = update.values({"revision": old.revision + 1, **values})
     if (await connection.execute(change)).rowcount == 0:
         raise ContractChangedError

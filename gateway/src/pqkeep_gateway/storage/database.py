@@ -1,4 +1,4 @@
-"""How the accounts database is opened, whichever it is, and asked."""
+"""Opening the accounts database, SQLite or PostgreSQL, and its transactions."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from pqkeep_gateway.storage.postgresql import (
-    is_misfit,
+    is_permanent,
     postgresql_engine,
     wait_for_other_migrations,
 )
@@ -25,17 +25,18 @@ from pqkeep_protocol.startup.settings import POSTGRESQL, ConfigError
 
 _LOG = logging.getLogger(__name__)
 
-ANSWER_SECONDS: Mapping[str, float | None] = {"postgresql": 4.0, "sqlite": None}
-"""For one transaction, by dialect: a server may hang, a file does not."""
+TRANSACTION_SECONDS: Mapping[str, float | None] = {"postgresql": 4.0, "sqlite": None}
+"""The time limit of a transaction, by dialect: a server may hang, a file does not."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
 async def open_database(location: str, password_file: Path | None = None) -> AsyncEngine:
-    """Open a file, creating it if need be, or connect to a server, and migrate.
+    """Open a file, creating it if it does not exist, or connect to a server; create the schema.
 
-    Raises ConfigError, and UnavailableError where a later try may succeed.
+    Raises ConfigError, and UnavailableError if another attempt may succeed. A database with the
+    schema of another version is refused and left as it is.
     """
     on_server = location.startswith(POSTGRESQL)
     engine = postgresql_engine(location, password_file) if on_server else sqlite_engine(location)
@@ -44,12 +45,14 @@ async def open_database(location: str, password_file: Path | None = None) -> Asy
             await connection.run_sync(_migrate)
     except CommandError:
         await engine.dispose()
-        problem = f"{location} has a schema that this version of pqkeep does not know"
-        raise ConfigError(problem) from None
+        problem = (
+            "was made by another version of pqkeep, and cannot be used or upgraded by this one"
+        )
+        raise ConfigError(f"the database {location} {problem}") from None
     except (sa.exc.SQLAlchemyError, OSError) as error:
         await engine.dispose()
         problem = f"cannot open the database {location}: {_problem(error)}"
-        if on_server and not is_misfit(error):
+        if on_server and not is_permanent(error):
             _LOG.error(problem)
             raise UnavailableError from None
         raise ConfigError(problem) from None
@@ -58,27 +61,27 @@ async def open_database(location: str, password_file: Path | None = None) -> Asy
 
 @asynccontextmanager
 async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-    """Begin a transaction; commit it at the end. Raises UnavailableError.
+    """Begin a transaction, and commit it at the end. Raises UnavailableError.
 
-    What a constraint refuses raises sqlalchemy.exc.IntegrityError.
+    A violated constraint raises sqlalchemy.exc.IntegrityError.
     """
     try:
         async with (
-            asyncio.timeout(ANSWER_SECONDS[engine.dialect.name]),
+            asyncio.timeout(TRANSACTION_SECONDS[engine.dialect.name]),
             engine.begin() as connection,
         ):
             yield connection
     except sa.exc.IntegrityError:
         raise
     except (sa.exc.DBAPIError, sa.exc.TimeoutError, OSError) as error:
-        _LOG.error("the accounts database is out of reach: %s", _problem(error))
+        _LOG.error("the accounts database is unavailable: %s", _problem(error))
         raise UnavailableError from None
 
 
 async def add_unless_there(
     connection: AsyncConnection, table: sa.Table, row: Mapping[str, object]
 ) -> bool:
-    """Insert a row unless a constraint has it already; return whether it was inserted."""
+    """Insert a row unless it violates a unique constraint; return whether it was inserted."""
     kind = {"sqlite": sqlite, "postgresql": postgresql}[connection.dialect.name]
     insert = kind.insert(table).on_conflict_do_nothing().values(row)
     return (await connection.execute(insert)).rowcount == 1
@@ -90,7 +93,7 @@ def microseconds(when: datetime) -> int:
 
 
 def time_of(stored: int) -> datetime:
-    """Return a stored time."""
+    """Return a stored time, in UTC."""
     return _EPOCH + stored * _MICROSECOND
 
 

@@ -1,4 +1,4 @@
-"""What was made with an Idempotency-Key, for a day."""
+"""What was created with an Idempotency-Key in the last 24 hours, in SQL."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,16 +11,16 @@ from pqkeep_gateway.storage.database import microseconds
 from pqkeep_gateway.storage.schema import IDEMPOTENCY_KEYS
 from pqkeep_protocol.messages import Idempotency
 
-KEPT = timedelta(hours=24)
+LIFETIME = timedelta(hours=24)
 
 
-async def find_earlier(
+async def find_idempotency_key(
     connection: AsyncConnection, idempotency: Idempotency, now: datetime
 ) -> sa.Row[Any] | None:
-    """Return what a key made in the last day, if it made anything. Raises IdempotencyKeyReusedError."""
+    """Return a key's row of IDEMPOTENCY_KEYS. Raises IdempotencyKeyReusedError."""
     query = sa.select(IDEMPOTENCY_KEYS).where(
         IDEMPOTENCY_KEYS.c.key == idempotency.key,
-        IDEMPOTENCY_KEYS.c.made_at_us > microseconds(now - KEPT),
+        IDEMPOTENCY_KEYS.c.created_at_us > microseconds(now - LIFETIME),
     )
     row = (await connection.execute(query)).one_or_none()
     if row is not None and row.request != idempotency.request:
@@ -28,16 +28,16 @@ async def find_earlier(
     return row
 
 
-async def remember(
-    connection: AsyncConnection, idempotency: Idempotency, now: datetime, **made: object
+async def add_idempotency_key(
+    connection: AsyncConnection, idempotency: Idempotency, now: datetime, **columns: object
 ) -> None:
-    """Keep what a key made, and forget what is older than a day."""
-    old = IDEMPOTENCY_KEYS.c.made_at_us <= microseconds(now - KEPT)
-    await connection.execute(sa.delete(IDEMPOTENCY_KEYS).where(old))
+    """Store what a key created, and remove expired keys."""
+    is_expired = IDEMPOTENCY_KEYS.c.created_at_us <= microseconds(now - LIFETIME)
+    await connection.execute(sa.delete(IDEMPOTENCY_KEYS).where(is_expired))
     row = {
         "key": idempotency.key,
         "request": idempotency.request,
-        "made_at_us": microseconds(now),
-        **made,
+        "created_at_us": microseconds(now),
+        **columns,
     }
     await connection.execute(sa.insert(IDEMPOTENCY_KEYS), row)

@@ -1,4 +1,4 @@
-"""Letters on their way, in SQL."""
+"""Mail that is not delivered yet, in SQL."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -9,65 +9,70 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail
 from pqkeep_gateway.storage.database import microseconds, time_of, transaction
-from pqkeep_gateway.storage.schema import LETTERS
+from pqkeep_gateway.storage.schema import OUTGOING_MAIL
 
 
-class SqlOutgoingMail:
+class SqlMailOutbox:
     """A MailOutbox."""
 
     def __init__(self, engine: AsyncEngine) -> None:
-        """Use an open database."""
         self._engine = engine
 
     async def claim(self, limit: int, now: datetime, lease: datetime) -> Sequence[OutgoingMail]:
-        """Return letters that are due, and make them wait until the lease ends."""
-        is_due = LETTERS.c.due_us <= microseconds(now)
-        oldest = sa.select(LETTERS.c.id).where(is_due).order_by(LETTERS.c.due_us).limit(limit)
+        """Return mail that is due, and postpone it until the lease ends."""
+        is_due = OUTGOING_MAIL.c.next_attempt_at_us <= microseconds(now)
+        oldest = (
+            sa.select(OUTGOING_MAIL.c.id)
+            .where(is_due)
+            .order_by(OUTGOING_MAIL.c.next_attempt_at_us)
+            .limit(limit)
+        )
         claim = (
-            sa.update(LETTERS)
-            .where(LETTERS.c.id.in_(oldest), is_due)
-            .values(due_us=microseconds(lease), tries=LETTERS.c.tries + 1)
-            .returning(LETTERS)
+            sa.update(OUTGOING_MAIL)
+            .where(OUTGOING_MAIL.c.id.in_(oldest), is_due)
+            .values(next_attempt_at_us=microseconds(lease), attempts=OUTGOING_MAIL.c.attempts + 1)
+            .returning(OUTGOING_MAIL)
         )
         async with transaction(self._engine) as connection:
-            return [_letter(row) for row in await connection.execute(claim)]
+            return [_mail(row) for row in await connection.execute(claim)]
 
-    async def put_off(self, mail: OutgoingMail, until: datetime) -> None:
-        """Make a letter wait."""
-        put_off = sa.update(LETTERS).where(LETTERS.c.id == mail.id)
+    async def postpone(self, mail: OutgoingMail, until: datetime) -> None:
+        """Set the time of the next attempt."""
+        update = sa.update(OUTGOING_MAIL).where(OUTGOING_MAIL.c.id == mail.id)
         async with transaction(self._engine) as connection:
-            await connection.execute(put_off.values(due_us=microseconds(until)))
+            await connection.execute(update.values(next_attempt_at_us=microseconds(until)))
 
     async def remove(self, mail: OutgoingMail) -> None:
-        """Forget a letter."""
+        """Remove a mail."""
+        delete = sa.delete(OUTGOING_MAIL).where(OUTGOING_MAIL.c.id == mail.id)
         async with transaction(self._engine) as connection:
-            await connection.execute(sa.delete(LETTERS).where(LETTERS.c.id == mail.id))
+            await connection.execute(delete)
 
 
-async def post(connection: AsyncConnection, mail: OutgoingMail) -> None:
-    """Write a letter, in the transaction of what it tells of."""
+async def add_mail(connection: AsyncConnection, mail: OutgoingMail) -> None:
+    """Store a mail in the transaction of what it is about."""
     row = {
         "id": mail.id,
         "kind": mail.kind,
         "recipient": mail.to,
-        "by": mail.by,
+        "inviter": mail.inviter,
         "salt": mail.salt,
-        "written_at_us": microseconds(mail.written_at),
-        "until_us": microseconds(mail.until),
-        "due_us": microseconds(mail.written_at),
-        "tries": mail.tries,
+        "created_at_us": microseconds(mail.created_at),
+        "expires_at_us": microseconds(mail.expires_at),
+        "next_attempt_at_us": microseconds(mail.created_at),
+        "attempts": mail.attempts,
     }
-    await connection.execute(sa.insert(LETTERS), row)
+    await connection.execute(sa.insert(OUTGOING_MAIL), row)
 
 
-def _letter(row: sa.Row[Any]) -> OutgoingMail:
+def _mail(row: sa.Row[Any]) -> OutgoingMail:
     return OutgoingMail(
         id=row.id,
         kind=MailKind(row.kind),
         to=row.recipient,
-        written_at=time_of(row.written_at_us),
-        until=time_of(row.until_us),
+        created_at=time_of(row.created_at_us),
+        expires_at=time_of(row.expires_at_us),
         salt=row.salt,
-        by=row.by,
-        tries=row.tries,
+        inviter=row.inviter,
+        attempts=row.attempts,
     )

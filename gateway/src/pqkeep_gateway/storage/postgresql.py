@@ -1,7 +1,7 @@
 """The accounts database on a PostgreSQL server, which several gateways may share.
 
 Transactions are READ COMMITTED. What must not change between two statements is locked by the
-first, or kept by a unique constraint.
+first, or protected by a unique constraint.
 """
 
 from functools import partial
@@ -16,10 +16,10 @@ from pqkeep_protocol.startup.secret_files import check_secret_file
 
 CONNECT_SECONDS = 2.0
 WAIT_SECONDS = 2.0
-"""For a connection to be free, and for one to be made."""
-POOL = 10
-LOCK = 0x7071_6B65_6570_0002
-"""The advisory lock of a migration: "pqkeep", 2."""
+"""For a free connection of the pool."""
+POOL_SIZE = 10
+MIGRATION_LOCK = 0x7071_6B65_6570_0002
+"""The advisory lock of migrations: "pqkeep", 2."""
 SESSION = {
     "application_name": "pqkeep gateway",
     "statement_timeout": "3s",
@@ -30,7 +30,7 @@ SESSION = {
     "tcp_keepalives_count": "3",
     "tcp_user_timeout": "10s",
 }
-_MISFITS = (
+_PERMANENT = (
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.InvalidCatalogNameError,
     asyncpg.InsufficientPrivilegeError,
@@ -41,7 +41,7 @@ _MISFITS = (
 def postgresql_engine(url: str, password_file: Path | None) -> AsyncEngine:
     """Return an engine that connects when it is first used. Raises ConfigError.
 
-    The password, if there is one, is in a file as libpq knows it.
+    ``password_file``: in libpq's format.
     """
     if password_file is not None:
         check_secret_file(password_file, "PostgreSQL password")
@@ -57,7 +57,7 @@ def postgresql_engine(url: str, password_file: Path | None) -> AsyncEngine:
         "postgresql+asyncpg://",
         async_creator=connect,
         isolation_level="READ COMMITTED",
-        pool_size=POOL,
+        pool_size=POOL_SIZE,
         max_overflow=0,
         pool_timeout=WAIT_SECONDS,
         hide_parameters=True,
@@ -67,19 +67,19 @@ def postgresql_engine(url: str, password_file: Path | None) -> AsyncEngine:
 
 
 def wait_for_other_migrations(connection: sa.Connection) -> None:
-    """Let nobody else migrate before this transaction is over."""
+    """Hold the lock of migrations until the transaction ends."""
     for setting in ("statement_timeout", "lock_timeout"):
         connection.exec_driver_sql(f"SET LOCAL {setting} = '60s'")
-    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(LOCK)))
+    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
 
 
-def is_misfit(error: BaseException) -> bool:
-    """Return whether a server says what it will say the next time too."""
+def is_permanent(error: BaseException) -> bool:
+    """Return whether another attempt to connect would fail in the same way."""
     driver = getattr(error, "orig", None)
-    return isinstance(driver and driver.__cause__, _MISFITS)
+    return isinstance(driver and driver.__cause__, _PERMANENT)
 
 
 def _on_checkout(connection: Any, *_: object) -> None:
-    """Take no connection that the server has closed while it was idle: the pool makes another."""
+    """Replace a connection that the server has closed while it was idle."""
     if connection.driver_connection.is_closed():
         raise sa.exc.DisconnectionError

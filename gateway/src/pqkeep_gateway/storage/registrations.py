@@ -1,9 +1,10 @@
-"""Addresses that wait for their owners, in SQL."""
+"""Unconfirmed registrations in SQL."""
 
 from datetime import datetime
 from uuid import uuid4
 
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.principals import UserId
 from pqkeep_gateway.access.roles import Role
@@ -11,39 +12,42 @@ from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.mail.outgoing_mail import OutgoingMail
 from pqkeep_gateway.people.registration import InvalidRegistrationTokenError
 from pqkeep_gateway.people.users import Account, EmailTakenError, User, email_key
+from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, transaction
-from pqkeep_gateway.storage.outbox import put
-from pqkeep_gateway.storage.outgoing_mail import post
-from pqkeep_gateway.storage.people import SqlPeople, user_row
-from pqkeep_gateway.storage.schema import REGISTRATIONS, TENANTS, USERS
-from pqkeep_gateway.storage.tenancy import tenant_row
+from pqkeep_gateway.storage.outgoing_mail import add_mail
+from pqkeep_gateway.storage.schema import REGISTRATIONS, USERS
+from pqkeep_gateway.storage.tenants import add_tenant
+from pqkeep_gateway.storage.users import add_user
 from pqkeep_gateway.tenancy.tenants import NameTakenError, Tenant
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.messages import Attribution
 
 
-class SqlRegistrations(SqlPeople):
+class SqlRegistrations:
     """A RegistrationStore."""
 
-    async def begin(self, email: str, digest: bytes, mail: OutgoingMail) -> None:
-        """Keep an address, instead of earlier ones that are the same or over, and the letter."""
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def add(self, email: str, digest: bytes, mail: OutgoingMail) -> None:
+        """Store a registration with its mail; remove expired ones, and earlier ones for the address."""
         key = email_key(email)
-        is_over = REGISTRATIONS.c.until_us <= microseconds(mail.written_at)
-        same_or_over = sa.or_(REGISTRATIONS.c.email_key == key, is_over)
+        is_expired = REGISTRATIONS.c.expires_at_us <= microseconds(mail.created_at)
+        is_replaced = sa.or_(REGISTRATIONS.c.email_key == key, is_expired)
         row = {
             "digest": digest,
             "email": email,
             "email_key": key,
-            "until_us": microseconds(mail.until),
+            "expires_at_us": microseconds(mail.expires_at),
         }
         async with transaction(self._engine) as connection:
-            await connection.execute(sa.delete(REGISTRATIONS).where(same_or_over))
+            await connection.execute(sa.delete(REGISTRATIONS).where(is_replaced))
             await connection.execute(sa.insert(REGISTRATIONS), row)
-            await post(connection, mail)
+            await add_mail(connection, mail)
 
-    async def is_open(self, digest: bytes, now: datetime) -> bool:
-        """Return whether a registration can be completed."""
-        query = sa.select(REGISTRATIONS.c.digest).where(_open(digest, now))
+    async def is_valid(self, digest: bytes, now: datetime) -> bool:
+        """Return whether a token's digest belongs to a pending registration."""
+        query = sa.select(REGISTRATIONS.c.digest).where(_is_pending(digest, now))
         async with transaction(self._engine) as connection:
             return (await connection.execute(query)).one_or_none() is not None
 
@@ -55,28 +59,35 @@ class SqlRegistrations(SqlPeople):
         now: datetime,
         attribution: Attribution,
     ) -> Account:
-        """Use a registration up and keep the tenant and its owner.
+        """Use a registration up, and add the tenant and its owner.
 
         Raises InvalidRegistrationTokenError, NameTakenError, EmailTakenError.
         """
-        use_up = sa.delete(REGISTRATIONS).where(_open(digest, now)).returning(REGISTRATIONS.c.email)
-        email = ""
-        try:
-            async with transaction(self._engine) as connection:
-                email = (await connection.execute(use_up)).scalar() or ""
-                if not email:
-                    raise InvalidRegistrationTokenError
-                owner = User(UserId(uuid4()), tenant.id, email, Role.OWNER, now)
-                account = Account(owner, password_hash)
-                await connection.execute(sa.insert(TENANTS), tenant_row(tenant))
-                await connection.execute(sa.insert(USERS), user_row(account))
-                await put(connection, (event(attribution, tenant.id, AuditEvent.SIGN_UP),))
-        except sa.exc.IntegrityError:
-            is_taken = await self.find(email) is not None
-            raise (EmailTakenError if is_taken else NameTakenError) from None
-        return account
+        use_up = (
+            sa.delete(REGISTRATIONS)
+            .where(_is_pending(digest, now))
+            .returning(REGISTRATIONS.c.email)
+        )
+        async with transaction(self._engine) as connection:
+            email = (await connection.execute(use_up)).scalar()
+            if email is None:
+                raise InvalidRegistrationTokenError
+            holder = sa.select(USERS.c.id).where(USERS.c.email_key == email_key(email))
+            if (await connection.execute(holder)).one_or_none() is not None:
+                raise EmailTakenError
+            owner = User(UserId(uuid4()), tenant.id, email, Role.OWNER, now)
+            try:
+                await add_tenant(connection, tenant)
+            except sa.exc.IntegrityError:
+                raise NameTakenError from None
+            try:
+                await add_user(connection, owner, password_hash)
+            except sa.exc.IntegrityError:
+                raise EmailTakenError from None
+            await add_audit_event(connection, event(attribution, tenant.id, AuditEvent.SIGN_UP))
+        return Account(owner, password_hash)
 
 
-def _open(digest: bytes, now: datetime) -> sa.ColumnElement[bool]:
-    is_valid = REGISTRATIONS.c.until_us > microseconds(now)
+def _is_pending(digest: bytes, now: datetime) -> sa.ColumnElement[bool]:
+    is_valid = REGISTRATIONS.c.expires_at_us > microseconds(now)
     return sa.and_(REGISTRATIONS.c.digest == digest, is_valid)

@@ -1,4 +1,7 @@
-"""The tables of the accounts database. Migrations bring them about."""
+"""The tables of the accounts database, as the migrations create them.
+
+Times are microseconds since 1970, UTC. Digests are HMAC-SHA-256 under the pepper: 32 bytes.
+"""
 
 from sqlalchemy import (
     BigInteger,
@@ -43,7 +46,7 @@ API_KEYS = Table(
     Column("revoked_at_us", BigInteger, nullable=True),
     Column("accepted_until_us", BigInteger, nullable=True),
 )
-"""``accepted_until_us``: of a key that was rotated, the end of its overlap with the new one."""
+"""``accepted_until_us``: for a rotated key, the end of its overlap with the new one."""
 
 USAGE = Table(
     "usage",
@@ -52,7 +55,7 @@ USAGE = Table(
     Column("month", String(7), primary_key=True),
     Column("operations", Integer, nullable=False),
 )
-"""Operations that succeeded, of the tenants that have an allowance; ``month``: 2026-01, UTC."""
+"""Successful operations of the tenants that have an allowance; ``month``: 2026-01, UTC."""
 
 IDEMPOTENCY_KEYS = Table(
     "idempotency_keys",
@@ -63,22 +66,22 @@ IDEMPOTENCY_KEYS = Table(
     Column("api_key_version", Integer, nullable=True),
     Column("revoked_version", Integer, nullable=True),
     Column("salt", LargeBinary(16), nullable=True),
-    Column("made_at_us", BigInteger, nullable=False, index=True),
-    Column("answer", LargeBinary, nullable=True),
+    Column("created_at_us", BigInteger, nullable=False, index=True),
+    Column("result", LargeBinary, nullable=True),
 )
-"""What a client's Idempotency-Key made: a tenant, or an API key, which its ``salt`` makes again.
+"""What was created with an Idempotency-Key: a tenant, or an API key, derived again from ``salt``.
 
-``answer``: of billing, what was answered, as msgpack.
+``request``: the request's SHA-256. ``result``: of a billing request, as msgpack.
 """
 
-OUTBOX = Table(
-    "outbox",
+AUDIT_OUTBOX = Table(
+    "audit_outbox",
     METADATA,
     Column("id", String(36), primary_key=True),
     Column("at_us", BigInteger, nullable=False, index=True),
     Column("event", LargeBinary, nullable=False),
 )
-"""Events on their way into the audit log, as msgpack; see pqkeep_protocol.audit.Event."""
+"""Events not yet in the audit log, as msgpack; see pqkeep_protocol.audit.Event."""
 
 USERS = Table(
     "users",
@@ -91,38 +94,36 @@ USERS = Table(
     Column("role", String(16), nullable=False),
     Column("created_at_us", BigInteger, nullable=False),
     Column("totp_salt", LargeBinary(16), nullable=True),
-    Column("totp_step", BigInteger, nullable=True),
+    Column("last_totp_step", BigInteger, nullable=True),
     Column("has_mfa", Boolean, nullable=False, default=False),
     Column("last_sign_in_at_us", BigInteger, nullable=True),
     Column("email_codes", Boolean, nullable=False, default=False),
 )
-"""``email_key``: the address in small letters. ``totp_step``: the last one that was accepted."""
+"""``email_key``: the address in lower case. ``last_totp_step``: the last one that was accepted."""
 
 SESSIONS = Table(
     "sessions",
     METADATA,
     Column("id", Uuid, primary_key=True),
     Column("user_id", Uuid, ForeignKey("users.id"), nullable=False, index=True),
-    Column("access", LargeBinary(32), nullable=False, unique=True),
-    Column("access_until_us", BigInteger, nullable=False),
-    Column("refresh", LargeBinary(32), nullable=False, unique=True),
-    Column("refresh_until_us", BigInteger, nullable=False),
+    Column("access_digest", LargeBinary(32), nullable=False, unique=True),
+    Column("access_expires_at_us", BigInteger, nullable=False),
+    Column("refresh_digest", LargeBinary(32), nullable=False, unique=True),
+    Column("refresh_expires_at_us", BigInteger, nullable=False),
     Column("created_at_us", BigInteger, nullable=False),
     Column("refreshed_at_us", BigInteger, nullable=False),
     Column("source_address", String(64), nullable=False),
-    Column("by_code", Boolean, nullable=False, default=False),
+    Column("used_second_factor", Boolean, nullable=False, default=False),
 )
-"""``access``, ``refresh``: digests of the two tokens that open it now. ``by_code``: whether it was
-begun with a code beside the password."""
 
-SPENT_TOKENS = Table(
-    "spent_tokens",
+SPENT_REFRESH_TOKENS = Table(
+    "spent_refresh_tokens",
     METADATA,
     Column("digest", LargeBinary(32), primary_key=True),
     Column("session_id", Uuid, ForeignKey("sessions.id"), nullable=False, index=True),
-    Column("until_us", BigInteger, nullable=False),
+    Column("expires_at_us", BigInteger, nullable=False),
 )
-"""Refresh tokens that were exchanged; one that comes again ends its session."""
+"""Refresh tokens that were exchanged; using one again ends its session."""
 
 INVITATIONS = Table(
     "invitations",
@@ -148,19 +149,18 @@ CHALLENGES = Table(
     METADATA,
     Column("digest", LargeBinary(32), primary_key=True),
     Column("user_id", Uuid, ForeignKey("users.id"), nullable=False, index=True),
-    Column("until_us", BigInteger, nullable=False),
-    Column("code", LargeBinary(32), nullable=True),
-    Column("code_tries", Integer, nullable=False, default=0),
+    Column("expires_at_us", BigInteger, nullable=False),
+    Column("email_code_digest", LargeBinary(32), nullable=True),
+    Column("email_code_attempts", Integer, nullable=False, default=0),
 )
-"""People whose password was right, and who owe a code. ``code``: the digest of the one that was sent
-by e-mail, if one was; ``code_tries``: how often one was tried."""
+"""Sign-ins with a correct password that still need a code."""
 
 STEP_UP_TOKENS = Table(
     "step_up_tokens",
     METADATA,
     Column("digest", LargeBinary(32), primary_key=True),
     Column("user_id", Uuid, ForeignKey("users.id"), nullable=False, index=True),
-    Column("until_us", BigInteger, nullable=False),
+    Column("expires_at_us", BigInteger, nullable=False),
     Column("is_reserved", Boolean, nullable=False),
 )
 
@@ -171,7 +171,7 @@ CONTRACTS = Table(
     Column("tenant_id", Uuid, ForeignKey("tenants.id"), nullable=False),
     Column("tier", String(32), nullable=False),
     Column("status", String(16), nullable=False),
-    Column("begun_at_us", BigInteger, nullable=False),
+    Column("started_at_us", BigInteger, nullable=False),
     Column("period_start_us", BigInteger, nullable=False),
     Column("period_end_us", BigInteger, nullable=False, index=True),
     Column("as_of_us", BigInteger, nullable=False),
@@ -187,7 +187,7 @@ CONTRACTS = Table(
         postgresql_where=text("status != 'ended'"),
     ),
 )
-"""Subscriptions that were bought. Those that have ended stay: nothing makes them run again."""
+"""Subscriptions that were bought. Ended ones stay, so that a late notice cannot restart them."""
 
 INVOICES = Table(
     "invoices",
@@ -207,9 +207,9 @@ BILLING_NOTICES = Table(
     "billing_notices",
     METADATA,
     Column("id", String(255), primary_key=True),
-    Column("heard_at_us", BigInteger, nullable=False, index=True),
+    Column("received_at_us", BigInteger, nullable=False, index=True),
 )
-"""What an external provider has said, by its identifier: heard once, however often it comes."""
+"""Identifiers of notices from an external provider that were applied; each is applied once."""
 
 REGISTRATIONS = Table(
     "registrations",
@@ -217,33 +217,33 @@ REGISTRATIONS = Table(
     Column("digest", LargeBinary(32), primary_key=True),
     Column("email", String(254), nullable=False),
     Column("email_key", String(254), nullable=False, index=True),
-    Column("until_us", BigInteger, nullable=False),
+    Column("expires_at_us", BigInteger, nullable=False),
 )
-"""Addresses that somebody signs up with, and has not confirmed."""
+"""Addresses somebody has signed up with and not yet confirmed."""
 
 PASSWORD_RESETS = Table(
     "password_resets",
     METADATA,
     Column("digest", LargeBinary(32), primary_key=True),
     Column("email_key", String(254), nullable=False, index=True),
-    Column("until_us", BigInteger, nullable=False),
+    Column("expires_at_us", BigInteger, nullable=False),
 )
-"""Of addresses that somebody has, and of others: that both are kept takes equally long."""
+"""Also for addresses that no account has, so that both cases take equally long."""
 
-LETTERS = Table(
-    "letters",
+OUTGOING_MAIL = Table(
+    "outgoing_mail",
     METADATA,
     Column("id", Uuid, primary_key=True),
     Column("kind", String(32), nullable=False),
     Column("recipient", String(254), nullable=False),
-    Column("by", String(254), nullable=False),
+    Column("inviter", String(254), nullable=False),
     Column("salt", LargeBinary(16), nullable=False),
-    Column("written_at_us", BigInteger, nullable=False),
-    Column("until_us", BigInteger, nullable=False),
-    Column("due_us", BigInteger, nullable=False, index=True),
-    Column("tries", Integer, nullable=False),
+    Column("created_at_us", BigInteger, nullable=False),
+    Column("expires_at_us", BigInteger, nullable=False),
+    Column("next_attempt_at_us", BigInteger, nullable=False, index=True),
+    Column("attempts", Integer, nullable=False),
 )
-"""Letters on their way; see pqkeep_gateway.mail.outgoing_mail. ``due_us``: when to try again."""
+"""Mail not yet delivered; see pqkeep_gateway.mail.outgoing_mail."""
 
-OF_A_USER = tuple(table for table in METADATA.tables.values() if "user_id" in table.c)
-"""What is one person's, and goes with them."""
+TABLES_OF_USER = tuple(table for table in METADATA.tables.values() if "user_id" in table.c)
+"""Tables whose rows are deleted with their user."""

@@ -10,15 +10,15 @@ from pqkeep_protocol.startup.settings import ConfigError
 
 PRAGMAS = (
     "PRAGMA journal_mode = WAL",
-    "PRAGMA synchronous = FULL",  # a commit that returned survives a power cut
+    "PRAGMA synchronous = FULL",  # a commit survives a power failure
     "PRAGMA foreign_keys = ON",
     "PRAGMA busy_timeout = 5000",
 )
 
 
 def sqlite_engine(path: str) -> AsyncEngine:
-    """Return an engine on a file, which is made if need be. Raises ConfigError."""
-    try:  # the driver would find the same out, in a thread that outlives the event loop
+    """Return an engine on a file, which is created if it does not exist. Raises ConfigError."""
+    try:  # the driver would report it in a thread that outlives the event loop
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as error:
         raise ConfigError(f"cannot open the database {path}: {error.strerror}") from None
@@ -31,13 +31,13 @@ def sqlite_engine(path: str) -> AsyncEngine:
 
 
 def _on_connect(connection: Any, _: object) -> None:
-    connection.isolation_level = None  # transactions begin where we say, see _on_begin
+    connection.isolation_level = None  # no implicit BEGIN: see _on_begin
     cursor = connection.cursor()
     try:
         for pragma in PRAGMAS:
             cursor.execute(pragma)
     except Exception:
-        connection.close()  # it is in no pool yet
+        connection.close()  # not in the pool yet
         raise
     cursor.close()
 

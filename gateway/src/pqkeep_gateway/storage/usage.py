@@ -1,4 +1,4 @@
-"""The month's usage in SQL."""
+"""Operations per tenant and month in SQL."""
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -16,7 +16,7 @@ class SqlUsage:
         self._engine = engine
 
     async def take(self, tenant: TenantId, month: str, allowance: int) -> bool:
-        """Count one operation, in one step, unless the allowance is used up."""
+        """Count one operation, in one conditional UPDATE, unless the allowance is used up."""
         row = {"tenant_id": tenant, "month": month, "operations": 0}
         take = _of(tenant, month).where(USAGE.c.operations < allowance)
         async with transaction(self._engine) as connection:
@@ -27,7 +27,7 @@ class SqlUsage:
         return taken.rowcount == 1
 
     async def give_back(self, tenant: TenantId, month: str) -> None:
-        """Count one operation less: it did not succeed."""
+        """Count one operation less, after a failure."""
         give_back = _of(tenant, month).where(USAGE.c.operations > 0)
         async with transaction(self._engine) as connection:
             await connection.execute(give_back.values(operations=USAGE.c.operations - 1))

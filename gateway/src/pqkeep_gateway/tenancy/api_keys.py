@@ -1,4 +1,4 @@
-"""API keys of tenants: shown once, stored as a digest."""
+"""API keys of tenants: shown once, stored as digests."""
 
 import secrets
 from collections.abc import Awaitable, Callable
@@ -28,7 +28,7 @@ class ApiKeyStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """What may be told about an API key."""
+    """What is shown of an API key."""
 
     version: int
     last4: str
@@ -39,7 +39,7 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True)
 class NewApiKey:
-    """An API key and, this once, its plaintext."""
+    """An API key with its plaintext, which is not stored."""
 
     metadata: ApiKey
     plaintext: str = field(repr=False)
@@ -54,23 +54,23 @@ class ApiKeyNotFoundError(Exception):
 
 
 class AlreadyRotatedError(Exception):
-    """Another API key has taken this one's place already."""
+    """The API key is not active any more: it was rotated or revoked."""
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
-    """An API key that is not kept yet."""
+class ApiKeyDraft:
+    """An API key that is not stored yet."""
 
     digest: bytes = field(repr=False)
     last4: str
     salt: bytes = field(repr=False)
-    """16 bytes, from which an Idempotency-Key makes the plaintext again."""
+    """16 bytes, from which the plaintext is derived again for a repeated Idempotency-Key."""
     created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """An API key as it was first kept, now or earlier, and the version that it replaced."""
+class StoredApiKey:
+    """An API key as it was first stored, and the version that it replaced."""
 
     metadata: ApiKey
     salt: bytes = field(repr=False)
@@ -78,20 +78,20 @@ class Kept:
 
 
 class ApiKeyStore(Protocol):
-    """Where API keys are kept, and an event of each change.
+    """API keys in the database, with an audit event of each change.
 
-    What was kept with an Idempotency-Key before is not kept again.
+    A repeated Idempotency-Key returns what was stored first. All methods raise UnavailableError.
     """
 
     async def add(
         self,
         tenant: TenantId,
-        draft: Draft,
+        draft: ApiKeyDraft,
         quota: int,
         attribution: Attribution,
         idempotency: Idempotency | None = None,
-    ) -> Kept:
-        """Keep a new API key under the next version.
+    ) -> StoredApiKey:
+        """Store an API key as the next version.
 
         Raises QuotaReachedError, IdempotencyKeyReusedError.
         """
@@ -105,12 +105,12 @@ class ApiKeyStore(Protocol):
         self,
         tenant: TenantId,
         version: int | None,
-        draft: Draft,
+        draft: ApiKeyDraft,
         accepted_until: datetime,
         attribution: Attribution,
         idempotency: Idempotency | None = None,
-    ) -> Kept:
-        """Revoke a version (None: the newest active) and keep a new API key, in one step.
+    ) -> StoredApiKey:
+        """Revoke a version (None: the newest active) and store an API key in its place.
 
         Raises AlreadyRotatedError if the named version is not active any more; IdempotencyKeyReusedError.
         """
@@ -124,7 +124,7 @@ class ApiKeyStore(Protocol):
 
 
 class ApiKeys:
-    """Makes, rotates and revokes API keys, within each plan's quota."""
+    """Creates, rotates and revokes API keys, within each plan's quota."""
 
     def __init__(
         self,
@@ -136,16 +136,15 @@ class ApiKeys:
         overlap: timedelta,
         clock: Clock,
     ) -> None:
-        """Keep them in a store, as digests under the pepper.
+        """Take how long a rotated API key is still accepted.
 
-        ``announce_change`` is called after a change. A rotated API key is accepted for the
-        overlap.
+        ``announce_change`` is called after each change.
         """
         self._store = store
         self._plans = plans
         self._pepper = pepper
         self._announce_change = announce_change
-        self._courier = audit_delivery
+        self._audit_delivery = audit_delivery
         self._overlap = overlap
         self._clock = clock
 
@@ -155,13 +154,13 @@ class ApiKeys:
         attribution: Attribution,
         idempotency_key: IdempotencyKey | None = None,
     ) -> NewApiKey:
-        """Make one more API key. Raises QuotaReachedError, IdempotencyKeyReusedError."""
+        """Create an API key. Raises QuotaReachedError, IdempotencyKeyReusedError."""
         plaintext, draft = self._draft(tenant.id, idempotency_key)
         quota = self._plans[tenant.entitlements.effective_tier].api_keys
         idempotency = idempotency_of(idempotency_key)
-        kept = await self._store.add(tenant.id, draft, quota, attribution, idempotency)
-        await self._courier.deliver()
-        return self._shown(tenant.id, plaintext, draft, kept, idempotency_key)
+        stored = await self._store.add(tenant.id, draft, quota, attribution, idempotency)
+        await self._audit_delivery.deliver()
+        return self._new_api_key(tenant.id, plaintext, draft, stored, idempotency_key)
 
     async def list(self, tenant: TenantId) -> tuple[ApiKey, ...]:
         """Return a tenant's API keys, by version."""
@@ -174,54 +173,58 @@ class ApiKeys:
         attribution: Attribution,
         idempotency_key: IdempotencyKey | None = None,
     ) -> tuple[NewApiKey, int | None]:
-        """Put a new API key in a version's place (None: the newest active one's).
+        """Replace a version (None: the newest active) by a new API key.
 
-        Return it, and the version it replaced. Raises AlreadyRotatedError, IdempotencyKeyReusedError.
+        Returns it, and the version it replaced. Raises AlreadyRotatedError, IdempotencyKeyReusedError.
         """
         plaintext, draft = self._draft(tenant, idempotency_key)
         until = draft.created_at + self._overlap
         idempotency = idempotency_of(idempotency_key)
         try:
-            kept = await self._store.rotate(tenant, version, draft, until, attribution, idempotency)
+            stored = await self._store.rotate(
+                tenant, version, draft, until, attribution, idempotency
+            )
         finally:
             await self._announce_change()
-        await self._courier.deliver()
-        return self._shown(tenant, plaintext, draft, kept, idempotency_key), kept.revoked
+        await self._audit_delivery.deliver()
+        return self._new_api_key(tenant, plaintext, draft, stored, idempotency_key), stored.revoked
 
     async def revoke(self, tenant: TenantId, version: int, attribution: Attribution) -> ApiKey:
-        """Accept a version no longer, from now on. Raises ApiKeyNotFoundError."""
+        """Accept a version no longer, at once. Raises ApiKeyNotFoundError."""
         now = date_of(self._clock())
         try:
             revoked = await self._store.revoke(tenant, version, now, attribution)
         finally:
             await self._announce_change()
-        await self._courier.deliver()
+        await self._audit_delivery.deliver()
         return revoked
 
-    def _draft(self, tenant: TenantId, idempotency_key: IdempotencyKey | None) -> tuple[str, Draft]:
+    def _draft(
+        self, tenant: TenantId, idempotency_key: IdempotencyKey | None
+    ) -> tuple[str, ApiKeyDraft]:
         salt = secrets.token_bytes(SALT_SIZE)
         plaintext = self._plaintext(tenant, salt, idempotency_key)
         now = date_of(self._clock())
-        return plaintext, Draft(self._pepper.digest(plaintext), plaintext[-4:], salt, now)
+        return plaintext, ApiKeyDraft(self._pepper.digest(plaintext), plaintext[-4:], salt, now)
 
-    def _shown(
+    def _new_api_key(
         self,
         tenant: TenantId,
         plaintext: str,
-        draft: Draft,
-        kept: Kept,
+        draft: ApiKeyDraft,
+        stored: StoredApiKey,
         idempotency_key: IdempotencyKey | None,
     ) -> NewApiKey:
-        if kept.salt != draft.salt:  # it was kept earlier
-            plaintext = self._plaintext(tenant, kept.salt, idempotency_key)
-        return NewApiKey(kept.metadata, plaintext)
+        if stored.salt != draft.salt:  # by an earlier request
+            plaintext = self._plaintext(tenant, stored.salt, idempotency_key)
+        return NewApiKey(stored.metadata, plaintext)
 
     def _plaintext(
         self, tenant: TenantId, salt: bytes, idempotency_key: IdempotencyKey | None
     ) -> str:
-        """Return a random API key, or the one that belongs to an Idempotency-Key and a salt.
+        """Return a random API key, or the one derived from an Idempotency-Key and a salt.
 
-        So the first answer can be given again, and no plaintext is kept for it.
+        So a repeated request gets the same API key, though no plaintext is stored.
         """
         if idempotency_key is None:
             return new_credential(CredentialKind.API_KEY)

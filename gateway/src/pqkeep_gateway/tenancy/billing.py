@@ -1,6 +1,6 @@
-"""Selling tiers: who takes the money, where contracts are kept, and the provider that is built in.
+"""Subscriptions: the interface of billing providers and stores, and the built-in provider.
 
-The built-in one takes no money: it changes the plan at once and keeps a line of what is owed.
+The built-in provider takes no money: it changes the tier at once and adds an invoice.
 """
 
 import asyncio
@@ -29,105 +29,111 @@ from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution, Idempotency
 
 SETTLE_SECONDS = 5.0
-"""How long after its end a period is settled."""
-_OURSELVES = Attribution("", "gateway", "")
+"""How often contracts whose period is over are settled."""
+_GATEWAY = Attribution("", "gateway", "")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What came of a checkout or a cancellation."""
+class BillingResult:
+    """The result of a checkout or a cancellation."""
 
     contract: Contract | None
-    """As it is in force now."""
+    """The contract in force now."""
     is_pending: bool = False
-    """Whether it holds only when whoever takes the money says so."""
+    """Whether the change takes effect only when the payment provider confirms it."""
     checkout_url: str | None = None
-    """Where somebody has to pay before."""
+    """Where the customer pays."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """An answer that is given again to whoever asks again with the same Idempotency-Key."""
+class StoredResult:
+    """A result, stored for repetitions of the same Idempotency-Key."""
 
     idempotency: Idempotency
-    answer: Answer
+    result: BillingResult
     at: datetime
 
 
 class NotSubscribedError(Exception):
-    """There is nothing to cancel."""
+    """The tenant has no contract to cancel."""
 
 
 class ContractChangedError(Exception):
-    """The contract is not any more what the change began with. Look again."""
+    """Another request changed the contract first; repeat with its new value."""
 
 
 class DuplicateNoticeError(Exception):
-    """The notice came before, and was heard then."""
+    """The notice, or its invoice, was applied before."""
 
 
 class PaymentTimeoutError(Exception):
-    """Whoever takes the money did not answer in time. What was asked may have been done."""
+    """The payment provider did not answer in time; the request may have had its effect."""
 
 
 class PaymentProviderError(Exception):
-    """Whoever takes the money refused, or answered nonsense."""
+    """The payment provider refused, or gave an answer that is not understood."""
 
 
 class InvalidNoticeSignatureError(Exception):
-    """A notice is not from whom it says it is from, or is too old."""
+    """The notice's signature is wrong or too old."""
 
 
 class InvalidNoticeError(Exception):
-    """A notice is genuine, and not understood. It should come again when that is mended."""
+    """The notice is authentic but not understood; the provider will repeat it."""
 
 
 class BillingStore(Protocol):
-    """Where contracts and invoice lines are kept. All raise UnavailableError."""
+    """Contracts and invoices in the database. All methods raise UnavailableError."""
 
-    async def running(self, tenant: TenantId) -> Contract | None:
-        """Return the tenant's contract that has not ended."""
+    async def find_running(self, tenant: TenantId) -> Contract | None:
+        """Return a tenant's contract that has not ended."""
         ...
 
-    async def find(self, external_id: str) -> Contract | None:
-        """Return a contract that is billed elsewhere, ended or not."""
+    async def find_by_external_id(self, external_id: str) -> Contract | None:
+        """Return an external provider's contract, ended or not."""
         ...
 
-    async def due(self, now: datetime) -> Sequence[Contract]:
-        """Return what is billed here and has come to the end of its period.
-
-        A suspended tenant's only if it ends.
-        """
+    async def list_due(self, now: datetime) -> Sequence[Contract]:
+        """Return our own contracts whose period is over; a suspended tenant's only if cancelled."""
         ...
 
-    async def apply(
-        self, change: Change, made: Event, kept: Kept | None = None, notice: str | None = None
+    async def save_change(
+        self,
+        change: Change,
+        audit_event: Event,
+        stored: StoredResult | None = None,
+        notice: str | None = None,
     ) -> None:
-        """Put a contract in its old one's place, its tier in force, and keep the line and the event.
+        """Replace a contract, put its tier into force, and add its invoice.
 
-        Raises ContractChangedError; DuplicateNoticeError if the notice came before.
+        Raises ContractChangedError, DuplicateNoticeError.
         """
         ...
 
-    async def keep(self, kept: Kept | None, made: Event) -> None:
-        """Keep an answer, unless there is one to its key, and the event."""
+    async def save_result(self, stored: StoredResult | None, audit_event: Event) -> None:
+        """Store a result, unless its Idempotency-Key has one."""
         ...
 
-    async def earlier(self, idempotency: Idempotency | None, now: datetime) -> Answer | None:
-        """Return what was answered to an Idempotency-Key. Raises IdempotencyKeyReusedError."""
+    async def find_result(
+        self, idempotency: Idempotency | None, now: datetime
+    ) -> BillingResult | None:
+        """Return the result of an earlier request. Raises IdempotencyKeyReusedError."""
         ...
 
-    async def add_invoice(self, invoice: Invoice, made: Event, notice: str) -> None:
-        """Keep a line that was billed elsewhere. Raises DuplicateNoticeError if it or the notice came before."""
+    async def add_invoice(self, invoice: Invoice, audit_event: Event, notice: str) -> None:
+        """Add an external provider's invoice. Raises DuplicateNoticeError."""
         ...
 
-    async def invoices(self, tenant: TenantId) -> tuple[Invoice, ...]:
-        """Return a tenant's lines, the newest first."""
+    async def list_invoices(self, tenant: TenantId) -> tuple[Invoice, ...]:
+        """Return a tenant's invoices, newest first."""
         ...
 
 
 class BillingProvider(Protocol):
-    """Who takes the money. All raise UnavailableError, PaymentTimeoutError, PaymentProviderError."""
+    """Sells tiers.
+
+    All methods raise UnavailableError, PaymentTimeoutError, PaymentProviderError.
+    """
 
     @property
     def sold(self) -> frozenset[Tier]:
@@ -136,8 +142,8 @@ class BillingProvider(Protocol):
 
     async def check_out(
         self, tenant: TenantId, tier: Tier, attribution: Attribution, key: IdempotencyKey | None
-    ) -> Answer:
-        """Subscribe to a tier that is sold, change to it, or go on with what was cancelled.
+    ) -> BillingResult:
+        """Subscribe to a tier, change to it, or undo a cancellation.
 
         Raises AlreadySubscribedError, BilledElsewhereError, IdempotencyKeyReusedError.
         """
@@ -145,7 +151,7 @@ class BillingProvider(Protocol):
 
     async def cancel(
         self, tenant: TenantId, attribution: Attribution, key: IdempotencyKey | None
-    ) -> Answer:
+    ) -> BillingResult:
         """Let the subscription end with its period.
 
         Raises NotSubscribedError, BilledElsewhereError, IdempotencyKeyReusedError.
@@ -154,10 +160,10 @@ class BillingProvider(Protocol):
 
 
 class NoticeReceiver(Protocol):
-    """Takes what an external provider says by itself."""
+    """Accepts notices (webhooks) of an external provider."""
 
     async def receive(self, payload: bytes, signature: str, attribution: Attribution) -> None:
-        """Believe a notice with a good signature, once.
+        """Verify a notice's signature and apply it, once.
 
         Raises InvalidNoticeSignatureError, InvalidNoticeError, UnavailableError.
         """
@@ -165,7 +171,7 @@ class NoticeReceiver(Protocol):
 
 
 class BuiltInBilling:
-    """The BillingProvider that is always there. It ends and renews what it has sold."""
+    """The BillingProvider of every installation. It ends and renews the contracts it has sold."""
 
     def __init__(
         self,
@@ -176,12 +182,15 @@ class BuiltInBilling:
         audit_delivery: AuditDelivery,
         clock: Clock,
     ) -> None:
-        """Take the prices of all tiers; ``announce_change`` is called after each change."""
+        """Take the prices of all tiers, and those that are sold.
+
+        ``announce_change`` is called after each change.
+        """
         self._store = store
         self._prices = prices
         self._sold = sold
         self._announce_change = announce_change
-        self._courier = audit_delivery
+        self._audit_delivery = audit_delivery
         self._clock = clock
 
     @property
@@ -191,8 +200,8 @@ class BuiltInBilling:
 
     async def check_out(
         self, tenant: TenantId, tier: Tier, attribution: Attribution, key: IdempotencyKey | None
-    ) -> Answer:
-        """Subscribe at once."""
+    ) -> BillingResult:
+        """Subscribe, with immediate effect."""
 
         def change(old: Contract | None, now: datetime) -> Change:
             return buy(old, tenant, tier, self._prices, now)
@@ -201,7 +210,7 @@ class BuiltInBilling:
 
     async def cancel(
         self, tenant: TenantId, attribution: Attribution, key: IdempotencyKey | None
-    ) -> Answer:
+    ) -> BillingResult:
         """Let the subscription end with its period."""
 
         def change(old: Contract | None, now: datetime) -> Change | None:
@@ -212,15 +221,15 @@ class BuiltInBilling:
         return await self._change(tenant, change, attribution, key)
 
     async def run(self) -> None:
-        """End and renew what is due, until cancelled."""
+        """Settle contracts whose period is over, until cancelled."""
         while True:
-            with suppress(UnavailableError):  # what is away has been logged
+            with suppress(UnavailableError):  # has been logged
                 await self.settle_due()
             await asyncio.sleep(SETTLE_SECONDS)
 
     async def settle_due(self) -> None:
-        """End and renew what is due now; what another gateway has settled is left to it."""
-        for contract in await self._store.due(self._now()):
+        """End or renew every contract whose period is over."""
+        for contract in await self._store.list_due(self._now()):
             await self._settle(contract)
 
     async def _change(
@@ -229,42 +238,44 @@ class BuiltInBilling:
         change_of: Callable[[Contract | None, datetime], Change | None],
         attribution: Attribution,
         key: IdempotencyKey | None,
-    ) -> Answer:
-        """Change a tenant's contract, on whatever it is by then; None: leave it as it is."""
+    ) -> BillingResult:
+        """Change a tenant's running contract; repeat if another request changes it first.
+
+        ``change_of`` returns None for no change.
+        """
         idempotency = idempotency_of(key)
         while True:
             now = self._now()
-            old = await self._store.running(tenant)
-            earlier = await self._store.earlier(
-                idempotency, now
-            )  # after: what made ``old`` is found
+            old = await self._store.find_running(tenant)
+            # After ``old``, so that the request which created it is found.
+            earlier = await self._store.find_result(idempotency, now)
             if earlier is not None:
-                await self._courier.deliver()
+                await self._audit_delivery.deliver()
                 return earlier
             if old is not None and old.external_id is None and old.period_end <= now:
                 await self._settle(old)
                 continue
             change = change_of(old, now)
             if change is None:
-                return Answer(old)
-            answer = Answer(change.new)
-            kept = None if idempotency is None else Kept(idempotency, answer, now)
+                return BillingResult(old)
+            result = BillingResult(change.new)
+            stored = None if idempotency is None else StoredResult(idempotency, result, now)
             with suppress(ContractChangedError):
-                await self._apply(change, attribution, kept)
-                await self._courier.deliver()
-                return answer
+                await self._save(change, attribution, stored)
+                await self._audit_delivery.deliver()
+                return result
 
     async def _settle(self, contract: Contract) -> None:
         change = settle(contract, self._prices, self._now())
-        with suppress(ContractChangedError):  # somebody else was first
-            await self._apply(change, _OURSELVES)
+        with suppress(ContractChangedError):  # another gateway settled it
+            await self._save(change, _GATEWAY)
 
-    async def _apply(
-        self, change: Change, attribution: Attribution, kept: Kept | None = None
+    async def _save(
+        self, change: Change, attribution: Attribution, stored: StoredResult | None = None
     ) -> None:
-        made = event(attribution, change.new.tenant, change.operation)
+        changed = event(attribution, change.new.tenant, change.operation)
         try:
-            await self._store.apply(change, made, kept)
+            await self._store.save_change(change, changed, stored)
         finally:
             await self._announce_change()
 

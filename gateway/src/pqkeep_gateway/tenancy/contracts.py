@@ -1,8 +1,7 @@
-"""What a tenant has bought: the rules of a subscription's life, without I/O.
+"""Contracts: the rules of a subscription's lifecycle, without I/O.
 
-A contract runs from period to period until it is cancelled, and then to the end of its period.
-Each rule takes a contract and hands back a Change: the next value, and the invoice line that goes
-with it.
+A contract is renewed at the end of each period until it is cancelled, and then ends with its period.
+Each rule takes a contract and returns a Change: the next value, and its invoice.
 """
 
 from calendar import monthrange
@@ -26,7 +25,7 @@ SUBSCRIBE: Mapping[Tier, AuditEvent] = {
     Tier.ENTERPRISE: AuditEvent.SUBSCRIBE_ENTERPRISE,
     Tier.ENTERPRISE_PLUS: AuditEvent.SUBSCRIBE_ENTERPRISE_PLUS,
 }
-"""What the audit log calls a subscription to each tier that is sold."""
+"""The audit event of subscribing to each tier that is sold."""
 
 Prices = Mapping[Tier, int]
 """What a month of each tier costs, in cents."""
@@ -37,41 +36,41 @@ class ContractStatus(StrEnum):
 
     ACTIVE = "active"
     UNPAID = "unpaid"
-    """Not for now: it was not paid for. It is in force again when it is."""
+    """Not in force until it is paid."""
     ENDED = "ended"
-    """For ever. Nothing leads back from here."""
+    """Final."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """One subscription that was bought. A tenant has at most one that has not ended."""
+    """One subscription. A tenant has at most one that has not ended."""
 
     id: UUID
     tenant: TenantId
     tier: Tier
     status: ContractStatus
-    begun_at: datetime
+    started_at: datetime
     period_start: datetime
     period_end: datetime
     as_of: datetime
-    """When it was last said how it is."""
+    """The time of the last change or notice."""
     price_cents: int = 0
-    """Of this period; of what is billed elsewhere, unknown here."""
+    """Of this period; 0 with an external provider."""
     cancel_at_period_end: bool = False
     external_id: str | None = None
-    """Where it is billed elsewhere, its identifier there."""
+    """An external provider's identifier; None for our own contracts."""
     revision: int = 1
 
     @property
     def subscription(self) -> Subscription:
-        """What that makes of the tenant's standing."""
+        """The state of the tenant's subscription."""
         is_in_force = self.status is ContractStatus.ACTIVE
         return Subscription.ACTIVE if is_in_force else Subscription.ENDED
 
 
 @dataclass(frozen=True, slots=True)
 class Invoice:
-    """One line of what is owed, or with a negative amount given back, for a period."""
+    """An amount owed for a period; negative: a credit."""
 
     id: UUID
     tenant: TenantId
@@ -82,12 +81,12 @@ class Invoice:
     period_end: datetime
     created_at: datetime
     external_id: str | None = None
-    """Where it was billed elsewhere, its identifier there."""
+    """An external provider's identifier."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What becomes of a contract; ``operation`` is what the audit log calls it."""
+    """The next value of a contract, its audit event and its invoice."""
 
     old: Contract | None
     new: Contract
@@ -96,17 +95,17 @@ class Change:
 
 
 class AlreadySubscribedError(Exception):
-    """The tier has been bought already."""
+    """The tenant subscribes to the tier already."""
 
 
 class BilledElsewhereError(Exception):
-    """The contract is not billed here, and cannot be changed here."""
+    """The contract is an external provider's, and cannot be changed here."""
 
 
 def buy(
     old: Contract | None, tenant: TenantId, tier: Tier, prices: Prices, now: datetime
 ) -> Change:
-    """Subscribe to a tier, change to it, or go on with what was cancelled.
+    """Subscribe to a tier, change to it, or undo a cancellation.
 
     Raises AlreadySubscribedError, BilledElsewhereError.
     """
@@ -130,10 +129,9 @@ def cancel(old: Contract, now: datetime) -> Change:
 
 
 def settle(old: Contract, prices: Prices, now: datetime) -> Change:
-    """Do what the end of a period brings: the contract ends, or the next period begins.
+    """End a cancelled contract, or begin the period that contains the present.
 
-    That is the period which holds now. Whole periods that went by while nobody could use or
-    cancel anything are not billed.
+    Whole periods that passed while nobody could use or cancel anything are not billed.
     """
     if old.cancel_at_period_end:
         return Change(
@@ -141,36 +139,37 @@ def settle(old: Contract, prices: Prices, now: datetime) -> Change:
         )
     start, end = old.period_start, old.period_end
     while end <= now:
-        start, end = end, month_after(end, old.begun_at.day)
+        start, end = end, month_after(end, old.started_at.day)
     price = prices[old.tier]
     new = replace(_next(old, now), period_start=start, period_end=end, price_cents=price)
     return Change(old, new, AuditEvent.RENEW_SUBSCRIPTION, _invoice(new, price, start, now))
 
 
-def apply_notice(known: Contract | None, running: Contract | None, said: Contract) -> Change | None:
-    """Believe what is said, where it is billed, of a contract; None: it changes nothing.
+def apply_notice(
+    known: Contract | None, running: Contract | None, reported: Contract
+) -> Change | None:
+    """Apply an external provider's report of a contract; None: it changes nothing.
 
-    ``known`` is what was known of it, ``running`` what its tenant has now. What has ended has
-    ended, and news that are older than what is known are none. A newer contract takes the place
-    of what is running, and an older one does not.
+    ``known`` is the same contract as it is stored, ``running`` the tenant's running one. An ended
+    contract stays ended, and a report older than the last one is ignored. A newer contract
+    replaces the running one, an older one does not.
     """
     if known is None:
-        if said.status is ContractStatus.ENDED:
-            return Change(
-                None, said, AuditEvent.END_SUBSCRIPTION
-            )  # kept, lest older news make it run
-        if running is not None and running.external_id and running.begun_at > said.begun_at:
+        if reported.status is ContractStatus.ENDED:
+            # Stored, so that a late, older report does not start it.
+            return Change(None, reported, AuditEvent.END_SUBSCRIPTION)
+        if running is not None and running.external_id and running.started_at > reported.started_at:
             return None
-        return Change(running, said, SUBSCRIBE[said.tier])
-    is_over = known.status is ContractStatus.ENDED
-    if is_over or known.tenant != said.tenant or said.as_of < known.as_of:
+        return Change(running, reported, SUBSCRIBE[reported.tier])
+    has_ended = known.status is ContractStatus.ENDED
+    if has_ended or known.tenant != reported.tenant or reported.as_of < known.as_of:
         return None
-    new = replace(said, id=known.id, revision=known.revision + 1)
+    new = replace(reported, id=known.id, revision=known.revision + 1)
     return Change(known, new, _difference(known, new))
 
 
 def month_after(when: datetime, day: int) -> datetime:
-    """Return the same time of the next month, on a day of it, or on its last if it is shorter."""
+    """Return the same time on a day of the next month, or on its last day if it is shorter."""
     first = when.replace(day=1) + timedelta(days=monthrange(when.year, when.month)[1])
     return first.replace(day=min(day, monthrange(first.year, first.month)[1]))
 
@@ -181,7 +180,7 @@ def _begin(tenant: TenantId, tier: Tier, price: int, now: datetime) -> Change:
         tenant=tenant,
         tier=tier,
         status=ContractStatus.ACTIVE,
-        begun_at=now,
+        started_at=now,
         period_start=now,
         period_end=month_after(now, now.day),
         as_of=now,
@@ -191,7 +190,7 @@ def _begin(tenant: TenantId, tier: Tier, price: int, now: datetime) -> Change:
 
 
 def _change_tier(old: Contract, tier: Tier, price: int, now: datetime) -> Change:
-    """Change at once; the line is the difference for what is left of the period, rounded down."""
+    """Change at once, and invoice the pro-rata difference for the rest of the period, rounded down."""
     new = replace(_next(old, now), tier=tier, price_cents=price, cancel_at_period_end=False)
     left, whole = old.period_end - now, old.period_end - old.period_start
     difference = (price - old.price_cents) * left // whole
@@ -203,7 +202,7 @@ def _next(old: Contract, now: datetime) -> Contract:
 
 
 def _difference(old: Contract, new: Contract) -> AuditEvent:
-    """Return what the audit log calls a change that was made elsewhere."""
+    """Return the audit event of a change that an external provider reports."""
     if new.status is ContractStatus.ENDED:
         return AuditEvent.END_SUBSCRIPTION
     if new.status is not old.status:

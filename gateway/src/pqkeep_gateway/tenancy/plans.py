@@ -1,4 +1,4 @@
-"""What each tier includes, from plans.toml and, where it differs, the operator's own file."""
+"""What each tier includes: plans.toml, overridden by the operator's own file."""
 
 from collections.abc import Mapping
 from importlib.resources import files
@@ -20,7 +20,7 @@ class PlanTerms(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What one tier includes."""
 
     monthly_price_usd: Annotated[int, Meta(ge=0)]
-    """US dollars a month; for the enterprise tiers the least."""
+    """US dollars a month; for the enterprise tiers the minimum."""
     self_service: bool
     """Whether tenants can subscribe to it themselves."""
     requests_per_minute: AtLeastOne
@@ -28,25 +28,25 @@ class PlanTerms(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     operations_per_month: AtLeastOne | Unlimited
     """How many operations with keys may succeed in a calendar month (UTC)."""
     pqc_keys: AtLeastOne | Unlimited
-    """How many active PQC keys a tenant may have, over all algorithms."""
+    """How many active PQC keys a tenant may have, of all algorithms together."""
     api_keys: AtLeastOne
     """How many active API keys a tenant may have."""
     algorithms: frozenset[Algorithm]
-    """The algorithms whose keys are made and used. Reading needs none."""
+    """The algorithms that may encrypt and sign. Every plan may decrypt and verify with all."""
     key_wrap: bool
-    """Whether symmetric keys can be wrapped. Unwrapping needs no plan."""
+    """Whether symmetric keys can be wrapped. Every plan may unwrap."""
 
 
 Plans = Mapping[Tier, PlanTerms]
 
 
 def bound(value: int | Unlimited) -> int | None:
-    """Return a number of the plans; None for any number."""
+    """Return a limit of a plan; None: unlimited."""
     return value if isinstance(value, int) else None
 
 
 def read(own: Path | None = None) -> Plans:
-    """Read the plans; an own file's values replace ours, one by one. Raises ConfigError."""
+    """Read the plans; each value in the own file replaces the default. Raises ConfigError."""
     ours = files(__package__).joinpath("plans.toml").read_bytes()
     plans = _decode("plans.toml", ours)
     if own is not None:

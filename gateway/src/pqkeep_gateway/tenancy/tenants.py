@@ -19,7 +19,7 @@ MAX_NAME = 255
 
 
 class TenantStatus(StrEnum):
-    """A suspended tenant's credentials are known, and allowed nothing."""
+    """Whether a tenant's credentials are accepted."""
 
     ACTIVE = "active"
     SUSPENDED = "suspended"
@@ -39,13 +39,13 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class TenantChange:
-    """What to change of a tenant; None: leave it as it is."""
+    """The fields of a tenant to change; None: unchanged."""
 
     tier: Tier | None = None
     subscription: Subscription | None = None
     status: TenantStatus | None = None
     requests_per_minute: int | Literal["plan"] | None = None
-    """The tenant's own rate limit; "plan": its plan's again."""
+    """A rate limit of the tenant's own; "plan": the plan's."""
 
 
 class NameTakenError(Exception):
@@ -57,12 +57,12 @@ class TenantNotFoundError(Exception):
 
 
 class TenantStore(Protocol):
-    """Where tenants are kept."""
+    """Tenants in the database. All methods raise UnavailableError."""
 
     async def add(
-        self, tenant: Tenant, event: Event, idempotency: Idempotency | None = None
+        self, tenant: Tenant, audit_event: Event, idempotency: Idempotency | None = None
     ) -> Tenant:
-        """Keep a new tenant and its event; return it as it was first kept, now or earlier.
+        """Store a new tenant; a repeated Idempotency-Key returns what was stored first.
 
         Raises NameTakenError, IdempotencyKeyReusedError.
         """
@@ -76,22 +76,28 @@ class TenantStore(Protocol):
         """Return every tenant, oldest first."""
         ...
 
-    async def require_mfa(self, tenant: TenantId, made: Event, *, required: bool) -> None:
-        """Keep whether a tenant requires a second factor, and the event."""
+    async def save_mfa_requirement(
+        self, tenant: TenantId, audit_event: Event, *, required: bool
+    ) -> None:
+        """Store whether a tenant requires a second factor."""
         ...
 
-    async def change(
-        self, tenant: TenantId, change: TenantChange, now: datetime, events: Sequence[Event]
+    async def save_change(
+        self,
+        tenant: TenantId,
+        change: TenantChange,
+        now: datetime,
+        audit_events: Sequence[Event],
     ) -> Tenant:
-        """Change what is named, and nothing else, and keep the events.
+        """Change the named fields only. Raises TenantNotFoundError.
 
-        Raises TenantNotFoundError.
+        Another tier or subscription ends the contract that was bought.
         """
         ...
 
 
 class Tenants:
-    """Keeps tenants; what gateways remember of them is looked up again when they change."""
+    """Creates and changes tenants, and invalidates what gateways have cached of them."""
 
     def __init__(
         self,
@@ -99,10 +105,10 @@ class Tenants:
         announce_change: Callable[[], Awaitable[None]],
         audit_delivery: AuditDelivery,
     ) -> None:
-        """Keep them in a store; ``announce_change`` is called after each change."""
+        """Take what to call after each change."""
         self._store = store
         self._announce_change = announce_change
-        self._courier = audit_delivery
+        self._audit_delivery = audit_delivery
 
     async def create(
         self,
@@ -111,12 +117,12 @@ class Tenants:
         attribution: Attribution,
         idempotency_key: IdempotencyKey | None = None,
     ) -> Tenant:
-        """Make a tenant. Raises NameTakenError, IdempotencyKeyReusedError."""
+        """Create a tenant. Raises NameTakenError, IdempotencyKeyReusedError."""
         tenant = new_tenant(name, tier)
-        made = event(attribution, tenant.id, AuditEvent.CREATE_TENANT)
-        kept = await self._store.add(tenant, made, idempotency_of(idempotency_key))
-        await self._courier.deliver()
-        return kept
+        created = event(attribution, tenant.id, AuditEvent.CREATE_TENANT)
+        stored = await self._store.add(tenant, created, idempotency_of(idempotency_key))
+        await self._audit_delivery.deliver()
+        return stored
 
     async def get(self, tenant: TenantId) -> Tenant:
         """Return a tenant. Raises TenantNotFoundError."""
@@ -129,14 +135,14 @@ class Tenants:
     async def require_mfa(
         self, tenant: TenantId, attribution: Attribution, *, required: bool
     ) -> None:
-        """Require a second factor of a tenant's people, or no longer. It holds at once."""
-        made = event(
+        """Require a second factor of a tenant's people, or no longer, with immediate effect."""
+        changed = event(
             attribution,
             tenant,
             AuditEvent.REQUIRE_MFA if required else AuditEvent.DO_NOT_REQUIRE_MFA,
         )
-        await self._store.require_mfa(tenant, made, required=required)
-        await self._courier.deliver()
+        await self._store.save_mfa_requirement(tenant, changed, required=required)
+        await self._audit_delivery.deliver()
 
     async def change(
         self, tenant: TenantId, change: TenantChange, attribution: Attribution
@@ -148,15 +154,15 @@ class Tenants:
             event(attribution, tenant, each, policy=policy) for each, policy in _events(change)
         ]
         try:
-            changed = await self._store.change(tenant, change, datetime.now(UTC), events)
+            changed = await self._store.save_change(tenant, change, datetime.now(UTC), events)
         finally:
             await self._announce_change()
-        await self._courier.deliver()
+        await self._audit_delivery.deliver()
         return changed
 
 
 def new_tenant(name: str, tier: Tier = Tier.FREE) -> Tenant:
-    """Return a tenant that nobody keeps yet."""
+    """Return a tenant that is not stored yet."""
     now = datetime.now(UTC)
     return Tenant(
         id=TenantId(uuid.uuid4()),

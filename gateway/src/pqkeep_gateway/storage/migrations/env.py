@@ -1,4 +1,4 @@
-"""Run by Alembic, on the connection it is given."""
+"""Alembic's entry point: runs migrations on the connection in its configuration."""
 
 from alembic import context
 

@@ -1,4 +1,4 @@
-"""The outbox in SQL."""
+"""Events that are not in the audit log yet, in SQL."""
 
 from collections.abc import Sequence
 
@@ -7,28 +7,31 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from pqkeep_gateway.storage.database import transaction
-from pqkeep_gateway.storage.schema import OUTBOX
+from pqkeep_gateway.storage.schema import AUDIT_OUTBOX
 from pqkeep_protocol.audit import Event
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Event)
 
 
-class SqlOutbox:
-    """An Outbox."""
+class SqlAuditOutbox:
+    """An AuditOutbox."""
 
     def __init__(self, engine: AsyncEngine) -> None:
-        """Use an open database."""
         self._engine = engine
 
-    async def keep(self, event: Event) -> None:
-        """Keep an event that no transaction has written."""
+    async def add(self, event: Event) -> None:
+        """Store an event that belongs to no other transaction."""
         async with transaction(self._engine) as connection:
-            await put(connection, (event,))
+            await add_audit_event(connection, event)
 
-    async def waiting(self, limit: int) -> Sequence[Event]:
+    async def list_oldest(self, limit: int) -> Sequence[Event]:
         """Return the oldest events."""
-        query = sa.select(OUTBOX.c.event).order_by(OUTBOX.c.at_us, OUTBOX.c.id).limit(limit)
+        query = (
+            sa.select(AUDIT_OUTBOX.c.event)
+            .order_by(AUDIT_OUTBOX.c.at_us, AUDIT_OUTBOX.c.id)
+            .limit(limit)
+        )
         async with transaction(self._engine) as connection:
             found = (await connection.execute(query)).scalars()
             return [_DECODER.decode(event) for event in found]
@@ -37,14 +40,14 @@ class SqlOutbox:
         """Remove events that are in the log."""
         ids = [str(event.id) for event in events]
         async with transaction(self._engine) as connection:
-            await connection.execute(sa.delete(OUTBOX).where(OUTBOX.c.id.in_(ids)))
+            await connection.execute(sa.delete(AUDIT_OUTBOX).where(AUDIT_OUTBOX.c.id.in_(ids)))
 
 
-async def put(connection: AsyncConnection, events: Sequence[Event]) -> None:
-    """Write events, in the transaction of what they tell of."""
+async def add_audit_event(connection: AsyncConnection, *events: Event) -> None:
+    """Store events in the transaction of what they record."""
     rows = [
         {"id": str(event.id), "at_us": event.at_us, "event": _ENCODER.encode(event)}
         for event in events
     ]
     if rows:
-        await connection.execute(sa.insert(OUTBOX), rows)
+        await connection.execute(sa.insert(AUDIT_OUTBOX), rows)

@@ -1,0 +1,120 @@
+"""Challenges: sign-ins with a correct password that still need a code.
+
+Whoever knows the password gets a challenge token, and shows it again with the code.
+"""
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Protocol
+
+from pqkeep_gateway.access.clock import Clock, date_of
+from pqkeep_gateway.access.credentials import CredentialKind, Pepper, new_credential
+from pqkeep_gateway.access.principals import UserId
+from pqkeep_gateway.mail.outgoing_mail import OutgoingMail
+from pqkeep_gateway.people.users import Account, UserStore
+from pqkeep_protocol.audit import Event
+
+LIFETIME = timedelta(minutes=5)
+
+
+class Factor(StrEnum):
+    """Where the required code comes from."""
+
+    APP = "app"
+    EMAIL = "email"
+
+
+class SecondFactorRequiredError(Exception):
+    """The password was correct; a code is required too."""
+
+    def __init__(self, token: str, factor: Factor) -> None:
+        """Carry the challenge's token, and where the code comes from."""
+        super().__init__()
+        self.token = token
+        self.factor = factor
+
+
+class InvalidChallengeError(Exception):
+    """The token belongs to no challenge, or to one that has expired or was answered."""
+
+
+class ChallengeStore(Protocol):
+    """Challenges in the database, each with the last code sent. All raise UnavailableError."""
+
+    async def add(self, user: UserId, digest: bytes, expires_at: datetime) -> None:
+        """Store a challenge, replacing the user's earlier one. Raises UserNotFoundError."""
+        ...
+
+    async def find(self, digest: bytes, now: datetime) -> UserId | None:
+        """Return whose pending challenge this is."""
+        ...
+
+    async def remove(self, digest: bytes) -> bool:
+        """Remove a challenge; return whether it was there."""
+        ...
+
+    async def save_email_code(
+        self, challenge: bytes, code: bytes, mail: OutgoingMail, audit_event: Event
+    ) -> bool:
+        """Store a code's digest with its mail; return False if the challenge is not pending.
+
+        It replaces an earlier code, and the challenge expires with the mail.
+        """
+        ...
+
+    async def use_email_code(
+        self, challenge: bytes, code: bytes, now: datetime, max_attempts: int
+    ) -> bool:
+        """Count an attempt; remove the challenge and return True if the code is correct."""
+        ...
+
+
+class Challenges:
+    """Decides who needs a code, and issues and finds challenges. Tokens are stored as digests."""
+
+    def __init__(
+        self,
+        store: ChallengeStore,
+        users: UserStore,
+        pepper: Pepper,
+        clock: Clock,
+        *,
+        sends_mail: bool,
+    ) -> None:
+        self._store = store
+        self._users = users
+        self._pepper = pepper
+        self._clock = clock
+        self._sends_mail = sends_mail
+
+    def required_factor(self, account: Account) -> Factor | None:
+        """Return where the code comes from that an account needs beside its password.
+
+        An account that chose codes by e-mail needs one even where no mail can be sent: it cannot
+        sign in then.
+        """
+        if account.has_mfa:
+            return Factor.APP
+        if account.email_codes or (account.must_have_mfa and self._sends_mail):
+            return Factor.EMAIL
+        return None
+
+    async def issue(self, account: Account, factor: Factor) -> SecondFactorRequiredError:
+        """Return what to raise after a correct password."""
+        token = new_credential(CredentialKind.CHALLENGE)
+        expires_at = date_of(self._clock()) + LIFETIME
+        await self._store.add(account.user.id, self._pepper.digest(token), expires_at)
+        return SecondFactorRequiredError(token, factor)
+
+    async def find(self, token: str) -> tuple[bytes, Account]:
+        """Return a pending challenge's digest, and whose it is. Raises InvalidChallengeError."""
+        digest = self._pepper.digest(token)
+        user = await self._store.find(digest, date_of(self._clock()))
+        if user is None:
+            raise InvalidChallengeError
+        return digest, await self._users.get(user)
+
+    async def remove(self, digest: bytes) -> None:
+        """Use a challenge up. Raises InvalidChallengeError if another request did."""
+        if not await self._store.remove(digest):
+            raise InvalidChallengeError

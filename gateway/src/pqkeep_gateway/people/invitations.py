@@ -1,0 +1,199 @@
+"""Invitations: how somebody becomes a member of a tenant's team."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import NewType, Protocol
+from uuid import UUID, uuid4
+
+from pqkeep_gateway.access.clock import Clock, date_of
+from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
+from pqkeep_gateway.access.principals import UserId
+from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.audit_events import AuditDelivery, event
+from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, mailed_token, new_mail
+from pqkeep_gateway.people.attempt_limits import AttemptLimits
+from pqkeep_gateway.people.passwords import Passwords
+from pqkeep_gateway.people.sessions import Sessions, Tokens
+from pqkeep_gateway.people.team import Administrator, OwnersOnlyError
+from pqkeep_gateway.people.users import Account, EmailTakenError, User, UserStore
+from pqkeep_protocol.audit import Event
+from pqkeep_protocol.audit_events import AuditEvent
+from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.messages import Attribution
+
+InvitationId = NewType("InvitationId", UUID)
+
+LIFETIME = timedelta(days=7)
+OPERATOR = "The operator"
+"""The inviter in a mail, where it is not a person."""
+
+_INVITE: Mapping[Role, AuditEvent] = {
+    Role.OWNER: AuditEvent.INVITE_OWNER,
+    Role.ADMIN: AuditEvent.INVITE_ADMIN,
+    Role.DEVELOPER: AuditEvent.INVITE_DEVELOPER,
+    Role.VIEWER: AuditEvent.INVITE_VIEWER,
+}
+
+
+class InvitationNotFoundError(Exception):
+    """The tenant has no such pending invitation."""
+
+
+class InvalidInvitationTokenError(Exception):
+    """The token belongs to no invitation, or to one that has expired, was used or withdrawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingInvitation:
+    """An invitation that nobody has accepted yet, without its token."""
+
+    id: InvitationId
+    email: str
+    role: Role
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """A new invitation, with its token: it is stored as a digest only."""
+
+    id: InvitationId
+    tenant: TenantId
+    email: str
+    role: Role
+    expires_at: datetime
+    token: str = field(repr=False)
+
+
+class InvitationStore(Protocol):
+    """Pending invitations in the database. All methods raise UnavailableError."""
+
+    async def add(
+        self,
+        invitation: Invitation,
+        digest: bytes,
+        mail: OutgoingMail,
+        audit_event: Event,
+        grantable: Collection[Role],
+    ) -> None:
+        """Store an invitation with its mail, replacing an earlier one to the same address.
+
+        Raises OwnersOnlyError if the earlier one is pending and for a role not in ``grantable``.
+        """
+        ...
+
+    async def is_valid(self, digest: bytes, now: datetime) -> bool:
+        """Return whether a token's digest belongs to a pending invitation."""
+        ...
+
+    async def accept(
+        self, digest: bytes, password_hash: str, now: datetime, attribution: Attribution
+    ) -> Account:
+        """Use an invitation up and add the user, in one transaction.
+
+        Raises InvalidInvitationTokenError, EmailTakenError.
+        """
+        ...
+
+    async def list(self, tenant: TenantId, now: datetime) -> tuple[PendingInvitation, ...]:
+        """Return a tenant's pending invitations, the first to expire first."""
+        ...
+
+    async def remove(
+        self, tenant: TenantId, invitation: InvitationId, by: Administrator, audit_event: Event
+    ) -> None:
+        """Remove an invitation, under the team's lock.
+
+        Raises InvitationNotFoundError, and what Team.require_authority raises.
+        """
+        ...
+
+
+class Invitations:
+    """Invites people by mail, and accepts their tokens once."""
+
+    def __init__(
+        self,
+        store: InvitationStore,
+        users: UserStore,
+        sessions: Sessions,
+        passwords: Passwords,
+        attempts: AttemptLimits,
+        pepper: Pepper,
+        audit_delivery: AuditDelivery,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._users = users
+        self._sessions = sessions
+        self._passwords = passwords
+        self._attempts = attempts
+        self._pepper = pepper
+        self._audit_delivery = audit_delivery
+        self._clock = clock
+
+    async def invite(
+        self,
+        tenant: TenantId,
+        email: str,
+        role: Role,
+        attribution: Attribution,
+        inviter: UserId | None = None,
+        grantable: Collection[Role] = frozenset(Role),
+    ) -> Invitation:
+        """Invite somebody to a role; an earlier invitation to the same address ends.
+
+        ``inviter``: None for the operator. ``grantable``: the roles that the inviter may grant.
+        Raises OwnersOnlyError, EmailTakenError, TooManyAttemptsError.
+        """
+        if role not in grantable:
+            raise OwnersOnlyError
+        if inviter is not None:
+            await self._attempts.count_invitation(email, tenant)
+        if await self._users.find_by_email(email) is not None:
+            raise EmailTakenError
+        now = date_of(self._clock())
+        name = OPERATOR if inviter is None else (await self._users.get(inviter)).user.email
+        mail = new_mail(MailKind.INVITATION, email, now, LIFETIME, name)
+        token = mailed_token(mail, CredentialKind.INVITATION, self._pepper)
+        identifier = InvitationId(uuid4())
+        invitation = Invitation(identifier, tenant, email, role, mail.expires_at, token)
+        invited = event(attribution, tenant, _INVITE[role])
+        await self._store.add(invitation, self._pepper.digest(token), mail, invited, grantable)
+        await self._audit_delivery.deliver()
+        return invitation
+
+    async def accept(
+        self, token: str, password: str, attribution: Attribution
+    ) -> tuple[User, Tokens]:
+        """Create the invited user, and begin a session.
+
+        Raises InvalidInvitationTokenError, EmailTakenError, InvalidPasswordError.
+        """
+        digest, now = self._pepper.digest(token), date_of(self._clock())
+        is_token = kind_of(token) is CredentialKind.INVITATION
+        if not (is_token and await self._store.is_valid(digest, now)):
+            raise InvalidInvitationTokenError
+        password_hash = await self._passwords.hash(password)
+        account = await self._store.accept(digest, password_hash, now, attribution)
+        return account.user, await self._sessions.begin(account, attribution)
+
+    async def list(self, tenant: TenantId) -> tuple[PendingInvitation, ...]:
+        """Return a tenant's pending invitations, the first to expire first."""
+        return await self._store.list(tenant, date_of(self._clock()))
+
+    async def withdraw(
+        self,
+        tenant: TenantId,
+        invitation: InvitationId,
+        by: Administrator,
+        attribution: Attribution,
+    ) -> None:
+        """Make an invitation's token invalid.
+
+        Raises InvitationNotFoundError, and what Team.require_authority raises.
+        """
+        withdrawn = event(attribution, tenant, AuditEvent.WITHDRAW_INVITATION)
+        await self._store.remove(tenant, invitation, by, withdrawn)
+        await self._audit_delivery.deliver()

@@ -1,0 +1,220 @@
+"""API keys in SQL."""
+
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from pqkeep_gateway.access.authentication import Found
+from pqkeep_gateway.access.principals import ApiKeyPrincipal
+from pqkeep_gateway.audit_events import event
+from pqkeep_gateway.storage.audit_outbox import add_audit_event
+from pqkeep_gateway.storage.database import microseconds, time_of, transaction
+from pqkeep_gateway.storage.idempotency import add_idempotency_key, find_idempotency_key
+from pqkeep_gateway.storage.schema import API_KEYS, TENANTS
+from pqkeep_gateway.storage.tenants import ENTITLEMENTS, entitlements_of, lock_tenant
+from pqkeep_gateway.tenancy.api_keys import (
+    AlreadyRotatedError,
+    ApiKey,
+    ApiKeyDraft,
+    ApiKeyNotFoundError,
+    ApiKeyStatus,
+    QuotaReachedError,
+    StoredApiKey,
+)
+from pqkeep_gateway.tenancy.tenants import TenantStatus
+from pqkeep_protocol.audit_events import AuditEvent
+from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.messages import Attribution, Idempotency
+
+
+class SqlApiKeys:
+    """An ApiKeyStore and an ApiKeyDirectory."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def add(
+        self,
+        tenant: TenantId,
+        draft: ApiKeyDraft,
+        quota: int,
+        attribution: Attribution,
+        idempotency: Idempotency | None = None,
+    ) -> StoredApiKey:
+        """Store an API key as the next version.
+
+        Raises QuotaReachedError, IdempotencyKeyReusedError.
+        """
+        async with transaction(self._engine) as connection:
+            await lock_tenant(connection, tenant)
+            earlier = await _find_earlier(connection, idempotency, draft)
+            if earlier is not None:
+                return earlier
+            count = sa.select(sa.func.count()).where(_of(tenant), _IS_ACTIVE)
+            if (await connection.execute(count)).scalar_one() >= quota:
+                raise QuotaReachedError
+            added = await _add(connection, tenant, draft, None, idempotency)
+            version = added.metadata.version
+            await _record(connection, attribution, tenant, AuditEvent.CREATE_API_KEY, version)
+            return added
+
+    async def list(self, tenant: TenantId) -> tuple[ApiKey, ...]:
+        """Return a tenant's API keys, by version."""
+        query = sa.select(API_KEYS).where(_of(tenant)).order_by(API_KEYS.c.version)
+        async with transaction(self._engine) as connection:
+            return tuple(_api_key(row) for row in await connection.execute(query))
+
+    async def rotate(
+        self,
+        tenant: TenantId,
+        version: int | None,
+        draft: ApiKeyDraft,
+        accepted_until: datetime,
+        attribution: Attribution,
+        idempotency: Idempotency | None = None,
+    ) -> StoredApiKey:
+        """Revoke a version and store an API key in its place.
+
+        Raises AlreadyRotatedError, IdempotencyKeyReusedError.
+        """
+        async with transaction(self._engine) as connection:
+            await lock_tenant(connection, tenant)
+            earlier = await _find_earlier(connection, idempotency, draft)
+            if earlier is not None:
+                return earlier
+            if version is None:
+                newest = sa.select(sa.func.max(API_KEYS.c.version)).where(_of(tenant), _IS_ACTIVE)
+                version = (await connection.execute(newest)).scalar()
+            if version is not None:
+                revoke = sa.update(API_KEYS).where(
+                    _of(tenant), API_KEYS.c.version == version, _IS_ACTIVE
+                )
+                values = {
+                    "status": ApiKeyStatus.REVOKED,
+                    "revoked_at_us": microseconds(draft.created_at),
+                    "accepted_until_us": microseconds(accepted_until),
+                }
+                if (await connection.execute(revoke.values(values))).rowcount == 0:
+                    raise AlreadyRotatedError
+            added = await _add(connection, tenant, draft, version, idempotency)
+            new_version = added.metadata.version
+            await _record(connection, attribution, tenant, AuditEvent.ROTATE_API_KEY, new_version)
+            return added
+
+    async def revoke(
+        self, tenant: TenantId, version: int, now: datetime, attribution: Attribution
+    ) -> ApiKey:
+        """Accept a version no longer. Raises ApiKeyNotFoundError."""
+        is_version = sa.and_(_of(tenant), API_KEYS.c.version == version)
+        update = sa.update(API_KEYS).where(is_version)
+        values = {"status": ApiKeyStatus.REVOKED, "revoked_at_us": microseconds(now)}
+        async with transaction(self._engine) as connection:
+            await lock_tenant(connection, tenant)
+            await connection.execute(update.where(_IS_ACTIVE).values(values))
+            await connection.execute(update.values(accepted_until_us=None))
+            row = (await connection.execute(sa.select(API_KEYS).where(is_version))).one_or_none()
+            if row is None:
+                raise ApiKeyNotFoundError
+            await _record(connection, attribution, tenant, AuditEvent.REVOKE_API_KEY, version)
+        return _api_key(row)
+
+    async def find(self, digest: bytes) -> Found | None:
+        """Return whose API key has this digest; None for an unknown or revoked one."""
+        query = (
+            sa.select(API_KEYS, *ENTITLEMENTS, TENANTS.c.status.label("tenant_status"))
+            .join(TENANTS, TENANTS.c.id == API_KEYS.c.tenant_id)
+            .where(
+                API_KEYS.c.digest == digest,
+                sa.or_(_IS_ACTIVE, API_KEYS.c.accepted_until_us.is_not(None)),
+            )
+        )
+        async with transaction(self._engine) as connection:
+            row = (await connection.execute(query)).one_or_none()
+        if row is None:
+            return None
+        until = row.accepted_until_us
+        principal = ApiKeyPrincipal(
+            tenant=TenantId(row.tenant_id),
+            entitlements=entitlements_of(row),
+            api_key_version=row.version,
+            suspended=row.tenant_status != TenantStatus.ACTIVE,
+        )
+        return Found(principal, None if until is None else time_of(until).timestamp())
+
+
+_IS_ACTIVE = API_KEYS.c.status == ApiKeyStatus.ACTIVE
+
+
+def _of(tenant: TenantId) -> sa.ColumnElement[bool]:
+    return API_KEYS.c.tenant_id == tenant
+
+
+async def _record(
+    connection: AsyncConnection,
+    attribution: Attribution,
+    tenant: TenantId,
+    operation: AuditEvent,
+    version: int,
+) -> None:
+    await add_audit_event(connection, event(attribution, tenant, operation, key_version=version))
+
+
+async def _add(
+    connection: AsyncConnection,
+    tenant: TenantId,
+    draft: ApiKeyDraft,
+    revoked: int | None,
+    idempotency: Idempotency | None,
+) -> StoredApiKey:
+    newest = sa.select(sa.func.max(API_KEYS.c.version)).where(_of(tenant))
+    version = ((await connection.execute(newest)).scalar() or 0) + 1
+    row = {
+        "tenant_id": tenant,
+        "version": version,
+        "digest": draft.digest,
+        "last4": draft.last4,
+        "status": ApiKeyStatus.ACTIVE,
+        "created_at_us": microseconds(draft.created_at),
+    }
+    await connection.execute(sa.insert(API_KEYS), row)
+    if idempotency is not None:
+        await add_idempotency_key(
+            connection,
+            idempotency,
+            draft.created_at,
+            tenant_id=tenant,
+            api_key_version=version,
+            revoked_version=revoked,
+            salt=draft.salt,
+        )
+    metadata = ApiKey(version, draft.last4, ApiKeyStatus.ACTIVE, draft.created_at)
+    return StoredApiKey(metadata, draft.salt, revoked)
+
+
+async def _find_earlier(
+    connection: AsyncConnection, idempotency: Idempotency | None, draft: ApiKeyDraft
+) -> StoredApiKey | None:
+    """Return the API key that was created with the same Idempotency-Key, as it was then."""
+    if idempotency is None:
+        return None
+    earlier = await find_idempotency_key(connection, idempotency, draft.created_at)
+    if earlier is None:
+        return None
+    query = sa.select(API_KEYS).where(
+        _of(earlier.tenant_id), API_KEYS.c.version == earlier.api_key_version
+    )
+    row = (await connection.execute(query)).one()
+    metadata = ApiKey(row.version, row.last4, ApiKeyStatus.ACTIVE, time_of(row.created_at_us))
+    return StoredApiKey(metadata, earlier.salt, earlier.revoked_version)
+
+
+def _api_key(row: sa.Row[Any]) -> ApiKey:
+    return ApiKey(
+        version=row.version,
+        last4=row.last4,
+        status=ApiKeyStatus(row.status),
+        created_at=time_of(row.created_at_us),
+        revoked_at=None if row.revoked_at_us is None else time_of(row.revoked_at_us),
+    )

@@ -1,0 +1,88 @@
+"""Challenges and the codes sent for them, in SQL."""
+
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from pqkeep_gateway.access.principals import UserId
+from pqkeep_gateway.mail.outgoing_mail import OutgoingMail
+from pqkeep_gateway.storage.audit_outbox import add_audit_event
+from pqkeep_gateway.storage.database import microseconds, transaction
+from pqkeep_gateway.storage.outgoing_mail import add_mail
+from pqkeep_gateway.storage.schema import CHALLENGES
+from pqkeep_gateway.storage.users import lock_user
+from pqkeep_protocol.audit import Event
+
+
+class SqlChallenges:
+    """A ChallengeStore."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def add(self, user: UserId, digest: bytes, expires_at: datetime) -> None:
+        """Store a challenge, replacing the user's earlier one. Raises UserNotFoundError."""
+        row = {"digest": digest, "user_id": user, "expires_at_us": microseconds(expires_at)}
+        async with transaction(self._engine) as connection:
+            await lock_user(connection, user)
+            await connection.execute(sa.delete(CHALLENGES).where(CHALLENGES.c.user_id == user))
+            await connection.execute(sa.insert(CHALLENGES), row)
+
+    async def find(self, digest: bytes, now: datetime) -> UserId | None:
+        """Return whose pending challenge this is."""
+        query = sa.select(CHALLENGES.c.user_id).where(_is_pending(digest, now))
+        async with transaction(self._engine) as connection:
+            user = (await connection.execute(query)).scalar()
+        return None if user is None else UserId(user)
+
+    async def remove(self, digest: bytes) -> bool:
+        """Remove a challenge; return whether it was there."""
+        delete = sa.delete(CHALLENGES).where(CHALLENGES.c.digest == digest)
+        async with transaction(self._engine) as connection:
+            return (await connection.execute(delete)).rowcount == 1
+
+    async def save_email_code(
+        self, challenge: bytes, code: bytes, mail: OutgoingMail, audit_event: Event
+    ) -> bool:
+        """Store a code's digest with its mail; return False if the challenge is not pending."""
+        update = (
+            sa.update(CHALLENGES)
+            .where(_is_pending(challenge, mail.created_at))
+            .values(
+                email_code_digest=code,
+                email_code_attempts=0,
+                expires_at_us=microseconds(mail.expires_at),
+            )
+        )
+        async with transaction(self._engine) as connection:
+            if (await connection.execute(update)).rowcount == 0:
+                return False
+            await add_mail(connection, mail)
+            await add_audit_event(connection, audit_event)
+        return True
+
+    async def use_email_code(
+        self, challenge: bytes, code: bytes, now: datetime, max_attempts: int
+    ) -> bool:
+        """Count an attempt; remove the challenge and return True if the code is correct.
+
+        The attempt is counted first, so that concurrent guesses are not more than the limit.
+        """
+        count = (
+            sa.update(CHALLENGES)
+            .where(_is_pending(challenge, now), CHALLENGES.c.email_code_attempts < max_attempts)
+            .values(email_code_attempts=CHALLENGES.c.email_code_attempts + 1)
+        )
+        use_up = sa.delete(CHALLENGES).where(
+            CHALLENGES.c.digest == challenge, CHALLENGES.c.email_code_digest == code
+        )
+        async with transaction(self._engine) as connection:
+            if (await connection.execute(count)).rowcount == 0:
+                return False
+            return (await connection.execute(use_up)).rowcount == 1
+
+
+def _is_pending(digest: bytes, now: datetime) -> sa.ColumnElement[bool]:
+    is_valid = CHALLENGES.c.expires_at_us > microseconds(now)
+    return sa.and_(CHALLENGES.c.digest == digest, is_valid)

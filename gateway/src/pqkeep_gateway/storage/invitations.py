@@ -1,0 +1,148 @@
+"""Invitations in SQL."""
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import Any
+from uuid import uuid4
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from pqkeep_gateway.access.principals import UserId
+from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.audit_events import event
+from pqkeep_gateway.mail.outgoing_mail import OutgoingMail
+from pqkeep_gateway.people.invitations import (
+    InvalidInvitationTokenError,
+    Invitation,
+    InvitationId,
+    InvitationNotFoundError,
+    PendingInvitation,
+)
+from pqkeep_gateway.people.team import Administrator, OwnersOnlyError
+from pqkeep_gateway.people.users import Account, EmailTakenError, User, email_key
+from pqkeep_gateway.storage.audit_outbox import add_audit_event
+from pqkeep_gateway.storage.database import microseconds, time_of, transaction
+from pqkeep_gateway.storage.outgoing_mail import add_mail
+from pqkeep_gateway.storage.schema import INVITATIONS
+from pqkeep_gateway.storage.team import lock_team
+from pqkeep_gateway.storage.users import add_user
+from pqkeep_protocol.audit import Event
+from pqkeep_protocol.audit_events import AuditEvent
+from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.messages import Attribution
+
+
+class SqlInvitations:
+    """An InvitationStore."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def add(
+        self,
+        invitation: Invitation,
+        digest: bytes,
+        mail: OutgoingMail,
+        audit_event: Event,
+        grantable: Collection[Role],
+    ) -> None:
+        """Store an invitation with its mail, replacing an earlier one to the same address.
+
+        Raises OwnersOnlyError if the earlier one is pending and for a role not in ``grantable``.
+        """
+        key = email_key(invitation.email)
+        row = {
+            "digest": digest,
+            "tenant_id": invitation.tenant,
+            "email": invitation.email,
+            "email_key": key,
+            "role": invitation.role,
+            "expires_at_us": microseconds(invitation.expires_at),
+            "id": invitation.id,
+        }
+        replace = (
+            sa.delete(INVITATIONS)
+            .where(INVITATIONS.c.email_key == key, INVITATIONS.c.tenant_id == invitation.tenant)
+            .returning(INVITATIONS.c.role, INVITATIONS.c.expires_at_us)
+        )
+        now = microseconds(mail.created_at)
+        async with transaction(self._engine) as connection:
+            replaced = (await connection.execute(replace)).all()
+            if any(each.expires_at_us > now and each.role not in grantable for each in replaced):
+                raise OwnersOnlyError
+            await connection.execute(sa.insert(INVITATIONS), row)
+            await add_mail(connection, mail)
+            await add_audit_event(connection, audit_event)
+
+    async def is_valid(self, digest: bytes, now: datetime) -> bool:
+        """Return whether a token's digest belongs to a pending invitation."""
+        query = sa.select(INVITATIONS.c.id).where(_is_pending(digest, now))
+        async with transaction(self._engine) as connection:
+            return (await connection.execute(query)).one_or_none() is not None
+
+    async def accept(
+        self, digest: bytes, password_hash: str, now: datetime, attribution: Attribution
+    ) -> Account:
+        """Use an invitation up and add the user.
+
+        Raises InvalidInvitationTokenError, EmailTakenError.
+        """
+        use_up = sa.delete(INVITATIONS).where(_is_pending(digest, now)).returning(INVITATIONS)
+        try:
+            async with transaction(self._engine) as connection:
+                row = (await connection.execute(use_up)).one_or_none()
+                if row is None:
+                    raise InvalidInvitationTokenError
+                tenant, role = TenantId(row.tenant_id), Role(row.role)
+                user = User(UserId(uuid4()), tenant, row.email, role, now)
+                await add_user(connection, user, password_hash)
+                joined = event(attribution.by(str(user)), tenant, AuditEvent.ACCEPT_INVITATION)
+                await add_audit_event(connection, joined)
+        except sa.exc.IntegrityError:
+            raise EmailTakenError from None
+        return Account(user, password_hash)
+
+    async def list(self, tenant: TenantId, now: datetime) -> tuple[PendingInvitation, ...]:
+        """Return a tenant's pending invitations, the first to expire first."""
+        query = (
+            sa.select(INVITATIONS)
+            .where(
+                INVITATIONS.c.tenant_id == tenant,
+                INVITATIONS.c.expires_at_us > microseconds(now),
+            )
+            .order_by(INVITATIONS.c.expires_at_us, INVITATIONS.c.id)
+        )
+        async with transaction(self._engine) as connection:
+            return tuple(_pending(row) for row in await connection.execute(query))
+
+    async def remove(
+        self, tenant: TenantId, invitation: InvitationId, by: Administrator, audit_event: Event
+    ) -> None:
+        """Remove an invitation.
+
+        Raises InvitationNotFoundError, and what Team.require_authority raises.
+        """
+        delete = (
+            sa.delete(INVITATIONS)
+            .where(INVITATIONS.c.tenant_id == tenant, INVITATIONS.c.id == invitation)
+            .returning(INVITATIONS.c.role)
+        )
+        async with transaction(self._engine) as connection:
+            team = await lock_team(connection, tenant)
+            role = (await connection.execute(delete)).scalar()
+            if role is None:
+                raise InvitationNotFoundError
+            team.require_authority(by, Role(role))
+            await add_audit_event(connection, audit_event)
+
+
+def _is_pending(digest: bytes, now: datetime) -> sa.ColumnElement[bool]:
+    is_valid = INVITATIONS.c.expires_at_us > microseconds(now)
+    return sa.and_(INVITATIONS.c.digest == digest, is_valid)
+
+
+def _pending(row: sa.Row[Any]) -> PendingInvitation:
+    return PendingInvitation(
+        InvitationId(row.id), row.email, Role(row.role), time_of(row.expires_at_us)
+    )

@@ -1,0 +1,203 @@
+"""All tables of the accounts database."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "accounts_0001"
+down_revision = None
+
+
+def upgrade() -> None:
+    """Create all tables."""
+    _create_tenant_tables()
+    _create_people_tables()
+    _create_billing_tables()
+    _create_outboxes()
+
+
+def _create_tenant_tables() -> None:
+    op.create_table(
+        "tenants",
+        sa.Column("id", sa.Uuid, primary_key=True),
+        sa.Column("name", sa.String(255), nullable=False, unique=True),
+        sa.Column("tier", sa.String(32), nullable=False),
+        sa.Column("subscription", sa.String(16), nullable=False),
+        sa.Column("requests_per_minute", sa.Integer, nullable=True),
+        sa.Column("status", sa.String(16), nullable=False),
+        sa.Column("created_at_us", sa.BigInteger, nullable=False),
+        sa.Column("updated_at_us", sa.BigInteger, nullable=False),
+        sa.Column("requires_mfa", sa.Boolean, nullable=False),
+    )
+    op.create_table(
+        "api_keys",
+        sa.Column("tenant_id", sa.Uuid, sa.ForeignKey("tenants.id"), primary_key=True),
+        sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("digest", sa.LargeBinary(32), nullable=False, unique=True),
+        sa.Column("last4", sa.String(4), nullable=False),
+        sa.Column("status", sa.String(16), nullable=False),
+        sa.Column("created_at_us", sa.BigInteger, nullable=False),
+        sa.Column("revoked_at_us", sa.BigInteger, nullable=True),
+        sa.Column("accepted_until_us", sa.BigInteger, nullable=True),
+    )
+    op.create_table(
+        "usage",
+        sa.Column("tenant_id", sa.Uuid, sa.ForeignKey("tenants.id"), primary_key=True),
+        sa.Column("month", sa.String(7), primary_key=True),
+        sa.Column("operations", sa.Integer, nullable=False),
+    )
+    op.create_table(
+        "idempotency_keys",
+        sa.Column("key", sa.LargeBinary(32), primary_key=True),
+        sa.Column("request", sa.LargeBinary(32), nullable=False),
+        sa.Column("tenant_id", sa.Uuid, sa.ForeignKey("tenants.id"), nullable=False),
+        sa.Column("api_key_version", sa.Integer, nullable=True),
+        sa.Column("revoked_version", sa.Integer, nullable=True),
+        sa.Column("salt", sa.LargeBinary(16), nullable=True),
+        sa.Column("created_at_us", sa.BigInteger, nullable=False, index=True),
+        sa.Column("result", sa.LargeBinary, nullable=True),
+    )
+
+
+def _create_people_tables() -> None:
+    op.create_table(
+        "users",
+        sa.Column("id", sa.Uuid, primary_key=True),
+        sa.Column("tenant_id", sa.Uuid, sa.ForeignKey("tenants.id"), nullable=False, index=True),
+        sa.Column("email", sa.String(254), nullable=False),
+        sa.Column("email_key", sa.String(254), nullable=False, unique=True),
+        sa.Column("password_hash", sa.String(255), nullable=False),
+        sa.Column("role", sa.String(16), nullable=False),
+        sa.Column("created_at_us", sa.BigInteger, nullable=False),
+        sa.Column("totp_salt", sa.LargeBinary(16), nullable=True),
+        sa.Column("last_totp_step", sa.BigInteger, nullable=True),
+        sa.Column("has_mfa", sa.Boolean, nullable=False),
+        sa.Column("last_sign_in_at_us", sa.BigInteger, nullable=True),
+        sa.Column("email_codes", sa.Boolean, nullable=False),
+    )
+    op.create_table(
+        "sessions",
+        sa.Column("id", sa.Uuid, primary_key=True),
+        sa.Column("user_id", sa.Uuid, sa.ForeignKey("users.id"), nullable=False, index=True),
+        sa.Column("access_digest", sa.LargeBinary(32), nullable=False, unique=True),
+        sa.Column("access_expires_at_us", sa.BigInteger, nullable=False),
+        sa.Column("refresh_digest", sa.LargeBinary(32), nullable=False, unique=True),
+        sa.Column("refresh_expires_at_us", sa.BigInteger, nullable=False),
+        sa.Column("created_at_us", sa.BigInteger, nullable=False),
+        sa.Column("refreshed_at_us", sa.BigInteger, nullable=False),
+        sa.Column("source_address", sa.String(64), nullable=False),
+        sa.Column("used_second_factor", sa.Boolean, nullable=False),
+    )
+    op.create_table(
+        "spent_refresh_tokens",
+        sa.Column("digest", sa.LargeBinary(32), primary_key=True),
+        sa.Column("session_id", sa.Uuid, sa.ForeignKey("sessions.id"), nullable=False, index=True),
+        sa.Column("expires_at_us", sa.BigInteger, nullable=False),
+    )
+    op.create_table(
+        "invitations",
+        sa.Column("digest", sa.LargeBinary(32), primary_key=True),
+        sa.Column("tenant_id", sa.Uuid, sa.ForeignKey("tenants.id"), nullable=False),
+        sa.Column("email", sa.String(254), nullable=False),
+        sa.Column("email_key", sa.String(254), nullable=False, index=True),
+        sa.Column("role", sa.String(16), nullable=False),
+        sa.Column("expires_at_us", sa.BigInteger, nullable=False),
+        sa.Column("id", sa.Uuid, nullable=False, unique=True, index=True),
+    )
+    op.create_table(
+        "recovery_codes",
+        sa.Column("digest", sa.LargeBinary(32), primary_key=True),
+        sa.Column("user_id", sa.Uuid, sa.ForeignKey("users.id"), nullable=False, index=True),
+    )
+    op.create_table(
+        "challenges",
+        sa.Column("digest", sa.LargeBinary(32), primary_key=True),
+        sa.Column("user_id", sa.Uuid, sa.ForeignKey("users.id"), nullable=False, index=True),
+        sa.Column("expires_at_us", sa.BigInteger, nullable=False),
+        sa.Column("email_code_digest", sa.LargeBinary(32), nullable=True),
+        sa.Column("email_code_attempts", sa.Integer, nullable=False),
+    )
+    op.create_table(
+        "step_up_tokens",
+        sa.Column("digest", sa.LargeBinary(32), primary_key=True),
+        sa.Column("user_id", sa.Uuid, sa.ForeignKey("users.id"), nullable=False, index=True),
+        sa.Column("expires_at_us", sa.BigInteger, nullable=False),
+        sa.Column("is_reserved", sa.Boolean, nullable=False),
+    )
+    op.create_table(
+        "registrations",
+        sa.Column("digest", sa.LargeBinary(32), primary_key=True),
+        sa.Column("email", sa.String(254), nullable=False),
+        sa.Column("email_key", sa.String(254), nullable=False, index=True),
+        sa.Column("expires_at_us", sa.BigInteger, nullable=False),
+    )
+    op.create_table(
+        "password_resets",
+        sa.Column("digest", sa.LargeBinary(32), primary_key=True),
+        sa.Column("email_key", sa.String(254), nullable=False, index=True),
+        sa.Column("expires_at_us", sa.BigInteger, nullable=False),
+    )
+
+
+def _create_billing_tables() -> None:
+    op.create_table(
+        "contracts",
+        sa.Column("id", sa.Uuid, primary_key=True),
+        sa.Column("tenant_id", sa.Uuid, sa.ForeignKey("tenants.id"), nullable=False),
+        sa.Column("tier", sa.String(32), nullable=False),
+        sa.Column("status", sa.String(16), nullable=False),
+        sa.Column("started_at_us", sa.BigInteger, nullable=False),
+        sa.Column("period_start_us", sa.BigInteger, nullable=False),
+        sa.Column("period_end_us", sa.BigInteger, nullable=False, index=True),
+        sa.Column("as_of_us", sa.BigInteger, nullable=False),
+        sa.Column("price_cents", sa.BigInteger, nullable=False),
+        sa.Column("cancel_at_period_end", sa.Boolean, nullable=False),
+        sa.Column("external_id", sa.String(255), nullable=True, unique=True),
+        sa.Column("revision", sa.Integer, nullable=False),
+    )
+    is_running = sa.text("status != 'ended'")
+    op.create_index(
+        "ix_contracts_running",
+        "contracts",
+        ["tenant_id"],
+        unique=True,
+        sqlite_where=is_running,
+        postgresql_where=is_running,
+    )
+    op.create_table(
+        "invoices",
+        sa.Column("id", sa.Uuid, primary_key=True),
+        sa.Column("tenant_id", sa.Uuid, sa.ForeignKey("tenants.id"), nullable=False, index=True),
+        sa.Column("tier", sa.String(32), nullable=False),
+        sa.Column("amount_cents", sa.BigInteger, nullable=False),
+        sa.Column("currency", sa.String(3), nullable=False),
+        sa.Column("period_start_us", sa.BigInteger, nullable=False),
+        sa.Column("period_end_us", sa.BigInteger, nullable=False),
+        sa.Column("created_at_us", sa.BigInteger, nullable=False),
+        sa.Column("external_id", sa.String(255), nullable=True, unique=True),
+    )
+    op.create_table(
+        "billing_notices",
+        sa.Column("id", sa.String(255), primary_key=True),
+        sa.Column("received_at_us", sa.BigInteger, nullable=False, index=True),
+    )
+
+
+def _create_outboxes() -> None:
+    op.create_table(
+        "audit_outbox",
+        sa.Column("id", sa.String(36), primary_key=True),
+        sa.Column("at_us", sa.BigInteger, nullable=False, index=True),
+        sa.Column("event", sa.LargeBinary, nullable=False),
+    )
+    op.create_table(
+        "outgoing_mail",
+        sa.Column("id", sa.Uuid, primary_key=True),
+        sa.Column("kind", sa.String(32), nullable=False),
+        sa.Column("recipient", sa.String(254), nullable=False),
+        sa.Column("inviter", sa.String(254), nullable=False),
+        sa.Column("salt", sa.LargeBinary(16), nullable=False),
+        sa.Column("created_at_us", sa.BigInteger, nullable=False),
+        sa.Column("expires_at_us", sa.BigInteger, nullable=False),
+        sa.Column("next_attempt_at_us", sa.BigInteger, nullable=False, index=True),
+        sa.Column("attempts", sa.Integer, nullable=False),
+    )

@@ -1,0 +1,205 @@
+"""Sessions in SQL."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from pqkeep_gateway.access.principals import SessionId, SessionPrincipal, UserId
+from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.audit_events import event
+from pqkeep_gateway.people.sessions import (
+    AccountChangedError,
+    InvalidRefreshTokenError,
+    RefreshTokenReusedError,
+    Session,
+    SessionNotFoundError,
+    TokenDigests,
+)
+from pqkeep_gateway.storage.audit_outbox import add_audit_event
+from pqkeep_gateway.storage.database import microseconds, time_of, transaction
+from pqkeep_gateway.storage.schema import SESSIONS, SPENT_REFRESH_TOKENS, TENANTS, USERS
+from pqkeep_gateway.storage.tenants import MFA_REQUIREMENT, entitlements_of, requires_mfa
+from pqkeep_gateway.tenancy.tenants import TenantStatus
+from pqkeep_protocol.audit import Event
+from pqkeep_protocol.audit_events import AuditEvent
+from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.messages import Attribution
+
+
+class SqlSessions:
+    """A SessionStore."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def add(
+        self,
+        session: Session,
+        digests: TokenDigests,
+        password_hash: str,
+        audit_events: Sequence[Event],
+    ) -> None:
+        """Store a new session, and remove expired ones. Raises AccountChangedError."""
+        now = microseconds(session.created_at)
+        is_unchanged = sa.and_(USERS.c.id == session.user, USERS.c.password_hash == password_hash)
+        sign_in = sa.update(USERS).where(is_unchanged).values(last_sign_in_at_us=now)
+        is_expired = sa.and_(
+            SESSIONS.c.user_id == session.user, SESSIONS.c.refresh_expires_at_us <= now
+        )
+        row = {
+            "id": session.id,
+            "user_id": session.user,
+            "created_at_us": now,
+            "refreshed_at_us": microseconds(session.refreshed_at),
+            "source_address": session.source_address,
+            "used_second_factor": session.used_second_factor,
+            **_token_columns(digests),
+        }
+        async with transaction(self._engine) as connection:
+            if (await connection.execute(sign_in)).rowcount == 0:
+                raise AccountChangedError
+            await end_sessions(connection, is_expired)
+            await connection.execute(sa.insert(SESSIONS), row)
+            await add_audit_event(connection, *audit_events)
+
+    async def find(self, access: bytes, now: datetime) -> SessionPrincipal | None:
+        """Return the principal for an access token's digest."""
+        query = (
+            sa.select(
+                SESSIONS.c.id.label("session_id"),
+                USERS.c.id.label("user_id"),
+                USERS.c.role,
+                TENANTS.c.id.label("tenant_id"),
+                TENANTS.c.status,
+                USERS.c.has_mfa,
+                SESSIONS.c.used_second_factor,
+                *MFA_REQUIREMENT,
+            )
+            .join(USERS, USERS.c.id == SESSIONS.c.user_id)
+            .join(TENANTS, TENANTS.c.id == USERS.c.tenant_id)
+            .where(
+                SESSIONS.c.access_digest == access,
+                SESSIONS.c.access_expires_at_us > microseconds(now),
+            )
+        )
+        async with transaction(self._engine) as connection:
+            row = (await connection.execute(query)).one_or_none()
+        if row is None:
+            return None
+        return SessionPrincipal(
+            tenant=TenantId(row.tenant_id),
+            entitlements=entitlements_of(row),
+            user=UserId(row.user_id),
+            role=Role(row.role),
+            session=SessionId(row.session_id),
+            suspended=row.status != TenantStatus.ACTIVE,
+            must_enroll=requires_mfa(row) and not row.has_mfa and not row.used_second_factor,
+        )
+
+    async def refresh(
+        self, spent: bytes, digests: TokenDigests, now: datetime, attribution: Attribution
+    ) -> None:
+        """Replace both tokens of the session with this refresh token.
+
+        Raises InvalidRefreshTokenError; RefreshTokenReusedError after ending the session.
+        """
+        now_us = microseconds(now)
+        exchange = (
+            sa.update(SESSIONS)
+            .where(SESSIONS.c.refresh_digest == spent, SESSIONS.c.refresh_expires_at_us > now_us)
+            .values(refreshed_at_us=now_us, **_token_columns(digests))
+            .returning(SESSIONS.c.id)
+        )
+        async with transaction(self._engine) as connection:
+            session = (await connection.execute(exchange)).scalar()
+            if session is not None:
+                row = {
+                    "digest": spent,
+                    "session_id": session,
+                    "expires_at_us": microseconds(digests.refresh_expires_at),
+                }
+                is_expired = sa.and_(
+                    SPENT_REFRESH_TOKENS.c.session_id == session,
+                    SPENT_REFRESH_TOKENS.c.expires_at_us <= now_us,
+                )
+                await connection.execute(sa.delete(SPENT_REFRESH_TOKENS).where(is_expired))
+                await connection.execute(sa.insert(SPENT_REFRESH_TOKENS), row)
+                return
+            was_reused = await _end_session_of_spent(connection, spent, attribution)
+        raise RefreshTokenReusedError if was_reused else InvalidRefreshTokenError
+
+    async def list(self, user: UserId, now: datetime) -> tuple[Session, ...]:
+        """Return a user's sessions, newest first."""
+        is_valid = SESSIONS.c.refresh_expires_at_us > microseconds(now)
+        query = (
+            sa.select(SESSIONS)
+            .where(SESSIONS.c.user_id == user, is_valid)
+            .order_by(SESSIONS.c.created_at_us.desc(), SESSIONS.c.id)
+        )
+        async with transaction(self._engine) as connection:
+            return tuple(_session(row) for row in await connection.execute(query))
+
+    async def remove(self, user: UserId, session: SessionId, audit_events: Sequence[Event]) -> None:
+        """End one of a user's sessions. Raises SessionNotFoundError."""
+        condition = sa.and_(SESSIONS.c.user_id == user, SESSIONS.c.id == session)
+        async with transaction(self._engine) as connection:
+            if not await end_sessions(connection, condition):
+                raise SessionNotFoundError
+            await add_audit_event(connection, *audit_events)
+
+
+async def end_sessions(connection: AsyncConnection, condition: sa.ColumnElement[bool]) -> bool:
+    """Delete sessions with their spent tokens; return whether there were any."""
+    query = sa.select(SESSIONS.c.id).where(condition).with_for_update()
+    ids = list((await connection.execute(query)).scalars())
+    if ids:
+        of_sessions = SPENT_REFRESH_TOKENS.c.session_id.in_(ids)
+        await connection.execute(sa.delete(SPENT_REFRESH_TOKENS).where(of_sessions))
+        await connection.execute(sa.delete(SESSIONS).where(SESSIONS.c.id.in_(ids)))
+    return bool(ids)
+
+
+async def _end_session_of_spent(
+    connection: AsyncConnection, spent: bytes, attribution: Attribution
+) -> bool:
+    """End the session that a spent refresh token belonged to; return whether there was one."""
+    query = (
+        sa.select(SESSIONS.c.id, USERS.c.id.label("user_id"), USERS.c.tenant_id)
+        .join(SPENT_REFRESH_TOKENS, SPENT_REFRESH_TOKENS.c.session_id == SESSIONS.c.id)
+        .join(USERS, USERS.c.id == SESSIONS.c.user_id)
+        .where(SPENT_REFRESH_TOKENS.c.digest == spent)
+    )
+    row = (await connection.execute(query)).one_or_none()
+    if row is None or not await end_sessions(connection, SESSIONS.c.id == row.id):
+        return False
+    reused = event(
+        attribution.by(f"user:{row.user_id}"),
+        TenantId(row.tenant_id),
+        AuditEvent.REFRESH_TOKEN_REUSED,
+        outcome="ERR_AUTH_001",
+    )
+    await add_audit_event(connection, reused)
+    return True
+
+
+def _token_columns(digests: TokenDigests) -> dict[str, object]:
+    return {
+        "access_digest": digests.access,
+        "access_expires_at_us": microseconds(digests.access_expires_at),
+        "refresh_digest": digests.refresh,
+        "refresh_expires_at_us": microseconds(digests.refresh_expires_at),
+    }
+
+
+def _session(row: sa.Row[Any]) -> Session:
+    return Session(
+        SessionId(row.id),
+        UserId(row.user_id),
+        time_of(row.created_at_us),
+        time_of(row.refreshed_at_us),
+        row.source_address,
+        used_second_factor=bool(row.used_second_factor),
+    )

@@ -1,0 +1,66 @@
+"""Step-up tokens in SQL."""
+
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from pqkeep_gateway.access.principals import UserId
+from pqkeep_gateway.storage.audit_outbox import add_audit_event
+from pqkeep_gateway.storage.database import microseconds, transaction
+from pqkeep_gateway.storage.schema import STEP_UP_TOKENS
+from pqkeep_gateway.storage.users import lock_user
+from pqkeep_protocol.audit import Event
+
+
+class SqlStepUpTokens:
+    """A StepUpStore."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def add(
+        self, user: UserId, digest: bytes, expires_at: datetime, audit_event: Event
+    ) -> None:
+        """Store a token, and remove those expired at the event's time. Raises UserNotFoundError."""
+        is_expired = sa.and_(
+            STEP_UP_TOKENS.c.user_id == user, STEP_UP_TOKENS.c.expires_at_us <= audit_event.at_us
+        )
+        row = {
+            "digest": digest,
+            "user_id": user,
+            "expires_at_us": microseconds(expires_at),
+            "is_reserved": False,
+        }
+        async with transaction(self._engine) as connection:
+            await lock_user(connection, user)
+            await connection.execute(sa.delete(STEP_UP_TOKENS).where(is_expired))
+            await connection.execute(sa.insert(STEP_UP_TOKENS), row)
+            await add_audit_event(connection, audit_event)
+
+    async def reserve(self, user: UserId, digest: bytes, now: datetime) -> bool:
+        """Reserve a user's token; return whether it was free and not expired."""
+        reserve = (
+            sa.update(STEP_UP_TOKENS)
+            .where(
+                STEP_UP_TOKENS.c.digest == digest,
+                STEP_UP_TOKENS.c.user_id == user,
+                STEP_UP_TOKENS.c.expires_at_us > microseconds(now),
+                STEP_UP_TOKENS.c.is_reserved.is_(False),
+            )
+            .values(is_reserved=True)
+        )
+        async with transaction(self._engine) as connection:
+            return (await connection.execute(reserve)).rowcount == 1
+
+    async def release(self, digest: bytes) -> None:
+        """Undo a reservation."""
+        release = sa.update(STEP_UP_TOKENS).where(STEP_UP_TOKENS.c.digest == digest)
+        async with transaction(self._engine) as connection:
+            await connection.execute(release.values(is_reserved=False))
+
+    async def remove(self, digest: bytes) -> None:
+        """Remove a token."""
+        delete = sa.delete(STEP_UP_TOKENS).where(STEP_UP_TOKENS.c.digest == digest)
+        async with transaction(self._engine) as connection:
+            await connection.execute(delete)

@@ -1,0 +1,177 @@
+"""Tenants in SQL."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from pqkeep_gateway.access.entitlements import (
+    WITH_REQUIRED_MFA,
+    Entitlements,
+    Subscription,
+    Tier,
+)
+from pqkeep_gateway.storage.audit_outbox import add_audit_event
+from pqkeep_gateway.storage.contracts import end_contract
+from pqkeep_gateway.storage.database import microseconds, time_of, transaction
+from pqkeep_gateway.storage.idempotency import add_idempotency_key, find_idempotency_key
+from pqkeep_gateway.storage.schema import TENANTS
+from pqkeep_gateway.tenancy.tenants import (
+    NameTakenError,
+    Tenant,
+    TenantChange,
+    TenantNotFoundError,
+    TenantStatus,
+)
+from pqkeep_protocol.audit import Event
+from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.messages import Idempotency
+
+ENTITLEMENTS = (TENANTS.c.tier, TENANTS.c.subscription, TENANTS.c.requests_per_minute)
+MFA_REQUIREMENT = (TENANTS.c.requires_mfa, *ENTITLEMENTS)
+
+
+class SqlTenants:
+    """A TenantStore."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def add(
+        self, tenant: Tenant, audit_event: Event, idempotency: Idempotency | None = None
+    ) -> Tenant:
+        """Store a new tenant. Raises NameTakenError, IdempotencyKeyReusedError."""
+        earlier = await self._find_earlier(tenant, idempotency)
+        if earlier is not None:
+            return earlier
+        try:
+            async with transaction(self._engine) as connection:
+                await add_tenant(connection, tenant)
+                await add_audit_event(connection, audit_event)
+                if idempotency is not None:
+                    await add_idempotency_key(
+                        connection, idempotency, tenant.created_at, tenant_id=tenant.id
+                    )
+        except sa.exc.IntegrityError:
+            # The name is taken: perhaps by the same request, sent twice concurrently.
+            earlier = await self._find_earlier(tenant, idempotency)
+            if earlier is None:
+                raise NameTakenError from None
+            return earlier
+        return tenant
+
+    async def get(self, tenant: TenantId) -> Tenant:
+        """Return a tenant. Raises TenantNotFoundError."""
+        query = sa.select(TENANTS).where(TENANTS.c.id == tenant)
+        async with transaction(self._engine) as connection:
+            row = (await connection.execute(query)).one_or_none()
+        if row is None:
+            raise TenantNotFoundError
+        return _tenant(row)
+
+    async def list(self) -> tuple[Tenant, ...]:
+        """Return every tenant, oldest first."""
+        query = sa.select(TENANTS).order_by(TENANTS.c.created_at_us, TENANTS.c.id)
+        async with transaction(self._engine) as connection:
+            return tuple(_tenant(row) for row in await connection.execute(query))
+
+    async def save_change(
+        self,
+        tenant: TenantId,
+        change: TenantChange,
+        now: datetime,
+        audit_events: Sequence[Event],
+    ) -> Tenant:
+        """Change the named fields only. Raises TenantNotFoundError.
+
+        Another tier or subscription ends the contract that was bought.
+        """
+        is_tenant = TENANTS.c.id == tenant
+        values: dict[str, object] = {
+            name: value for name, value in asdict(change).items() if value is not None
+        }
+        if change.requests_per_minute == "plan":
+            values["requests_per_minute"] = None
+        update = (
+            sa.update(TENANTS).where(is_tenant).values(updated_at_us=microseconds(now), **values)
+        )
+        async with transaction(self._engine) as connection:
+            if change.tier is not None or change.subscription is not None:
+                await end_contract(connection, tenant)
+            await connection.execute(update)
+            row = (await connection.execute(sa.select(TENANTS).where(is_tenant))).one_or_none()
+            if row is None:
+                raise TenantNotFoundError
+            await add_audit_event(connection, *audit_events)
+        return _tenant(row)
+
+    async def save_mfa_requirement(
+        self, tenant: TenantId, audit_event: Event, *, required: bool
+    ) -> None:
+        """Store whether a tenant requires a second factor."""
+        update = sa.update(TENANTS).where(TENANTS.c.id == tenant).values(requires_mfa=required)
+        async with transaction(self._engine) as connection:
+            await connection.execute(update)
+            await add_audit_event(connection, audit_event)
+
+    async def _find_earlier(self, tenant: Tenant, idempotency: Idempotency | None) -> Tenant | None:
+        """Return the tenant that was created with the same Idempotency-Key before."""
+        if idempotency is None:
+            return None
+        async with transaction(self._engine) as connection:
+            earlier = await find_idempotency_key(connection, idempotency, tenant.created_at)
+            if earlier is None:
+                return None
+            query = sa.select(TENANTS.c.created_at_us).where(TENANTS.c.id == earlier.tenant_id)
+            created_at = time_of((await connection.execute(query)).scalar_one())
+        return replace(
+            tenant,
+            id=TenantId(earlier.tenant_id),
+            created_at=created_at,
+            updated_at=created_at,
+        )
+
+
+async def add_tenant(connection: AsyncConnection, tenant: Tenant) -> None:
+    """Insert a tenant. A name that is taken raises sqlalchemy.exc.IntegrityError."""
+    row = {
+        "id": tenant.id,
+        "name": tenant.name,
+        "tier": tenant.entitlements.tier,
+        "subscription": tenant.entitlements.subscription,
+        "requests_per_minute": tenant.entitlements.requests_per_minute,
+        "status": tenant.status,
+        "created_at_us": microseconds(tenant.created_at),
+        "updated_at_us": microseconds(tenant.updated_at),
+    }
+    await connection.execute(sa.insert(TENANTS), row)
+
+
+async def lock_tenant(connection: AsyncConnection, tenant: TenantId) -> None:
+    """Let one transaction at a time change what belongs to a tenant."""
+    query = sa.select(TENANTS.c.id).where(TENANTS.c.id == tenant).with_for_update()
+    await connection.execute(query)
+
+
+def entitlements_of(row: Any) -> Entitlements:
+    """Return the entitlements in a row with the columns ENTITLEMENTS."""
+    return Entitlements(Tier(row.tier), Subscription(row.subscription), row.requests_per_minute)
+
+
+def requires_mfa(row: Any) -> bool:
+    """Return whether a tenant requires a second factor: a row with the columns MFA_REQUIREMENT."""
+    return bool(row.requires_mfa) and entitlements_of(row).plan in WITH_REQUIRED_MFA
+
+
+def _tenant(row: sa.Row[Any]) -> Tenant:
+    return Tenant(
+        id=TenantId(row.id),
+        name=row.name,
+        entitlements=entitlements_of(row),
+        status=TenantStatus(row.status),
+        created_at=time_of(row.created_at_us),
+        updated_at=time_of(row.updated_at_us),
+    )

@@ -1,0 +1,82 @@
+"""Codes by e-mail, on either database: good once, in time, for few guesses."""
+
+from __future__ import annotations
+
+import pytest
+from gateway.tests.world import ATTRIBUTION, CONCURRENCY, EMAIL, PASSWORD, World, count_successes
+
+from pqkeep_gateway.access.clock import date_of
+from pqkeep_gateway.mail.outgoing_mail import MailKind
+from pqkeep_gateway.people import email_codes
+from pqkeep_gateway.people.challenges import InvalidChallengeError, SecondFactorRequiredError
+from pqkeep_gateway.people.second_factors import WrongCodeError
+
+pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+
+
+async def test_a_code_is_used_once(world: World) -> None:
+    """Of 32 uses of a code at once exactly one begins a session, and none does later."""
+    await world.codes.choose(await world.person(), ATTRIBUTION, wanted=True)
+    for _ in range(10):
+        challenge = await world.challenge()
+        code = await world.email_code(challenge)
+        attempts = [world.codes.answer(challenge, code, ATTRIBUTION) for _ in range(CONCURRENCY)]
+        assert await count_successes(attempts, InvalidChallengeError, WrongCodeError) == 1
+        with pytest.raises(InvalidChallengeError):
+            await world.codes.answer(challenge, code, ATTRIBUTION)
+
+
+async def test_many_guesses_at_once_are_five(world: World) -> None:
+    """Of 32 guesses at once no more than five are looked at: the right one after them is too late."""
+    await world.codes.choose(await world.person(), ATTRIBUTION, wanted=True)
+    challenge = await world.challenge()
+    code = await world.email_code(challenge)
+    wrong = [f"{(int(code) + 1 + each) % 10**6:06}" for each in range(CONCURRENCY)]
+    attempts = [world.codes.answer(challenge, each, ATTRIBUTION) for each in wrong]
+    assert await count_successes(attempts, WrongCodeError) == 0
+    with pytest.raises(WrongCodeError):
+        await world.codes.answer(challenge, code, ATTRIBUTION)
+
+
+async def test_the_fifth_try_may_be_the_right_one(world: World) -> None:
+    """After four wrong codes the right one is good, typed with a space in it too."""
+    await world.codes.choose(await world.person(), ATTRIBUTION, wanted=True)
+    challenge = await world.challenge()
+    code = await world.email_code(challenge)
+    for _ in range(4):
+        with pytest.raises(WrongCodeError):
+            await world.codes.answer(challenge, "no", ATTRIBUTION)
+    await world.codes.answer(challenge, f"{code[:3]} {code[3:]}", ATTRIBUTION)
+
+
+async def test_a_code_ends_after_ten_minutes(world: World) -> None:
+    """A code is good for ten minutes, to the second, though its challenge was there before."""
+    await world.codes.choose(await world.person(), ATTRIBUTION, wanted=True)
+    life = email_codes.LIFETIME.total_seconds()
+    for late, accepted in ((1, True), (0, False)):
+        challenge = await world.challenge()
+        world.now += 200
+        code = await world.email_code(challenge)
+        world.now += life - late
+        attempts = [world.codes.answer(challenge, code, ATTRIBUTION)]
+        assert await count_successes(attempts, InvalidChallengeError) == accepted
+
+
+async def test_a_challenge_that_is_over_gets_no_code(world: World) -> None:
+    """Five minutes after the password no code is sent any more, and no letter is written."""
+    await world.codes.choose(await world.person(), ATTRIBUTION, wanted=True)
+    challenge = await world.challenge()
+    await world.mail(MailKind.SECOND_FACTOR_ADDED)
+    world.now += 300
+    with pytest.raises(InvalidChallengeError):
+        await world.codes.send(challenge, ATTRIBUTION)
+    now = date_of(world.now)
+    assert await world.mail_outbox.claim(10, now, now) == []
+
+
+async def test_whoever_chose_codes_needs_one_also_where_none_can_be_sent(world: World) -> None:
+    """Where mail was taken away, whoever chose codes is not let in by the password alone."""
+    await world.codes.choose(await world.person(), ATTRIBUTION, wanted=True)
+    without_mail = world.restarted(sends_mail=False)
+    with pytest.raises(SecondFactorRequiredError):
+        await without_mail.sign_in.with_password(EMAIL, PASSWORD, ATTRIBUTION)

@@ -1,0 +1,76 @@
+"""Password resets, on either database: a token replaces one password, in time."""
+
+from __future__ import annotations
+
+import pytest
+from gateway.tests.world import (
+    ATTRIBUTION,
+    CONCURRENCY,
+    EMAIL,
+    NEW_PASSWORD,
+    OTHER_EMAIL,
+    PASSWORD,
+    World,
+    count_successes,
+)
+
+from pqkeep_gateway.access.credentials import CredentialKind
+from pqkeep_gateway.mail.outgoing_mail import MailKind, mailed_token
+from pqkeep_gateway.people import password_resets
+from pqkeep_gateway.people.challenges import InvalidChallengeError
+from pqkeep_gateway.people.password_resets import InvalidPasswordResetTokenError
+from pqkeep_gateway.people.sessions import AccountChangedError, InvalidRefreshTokenError
+from pqkeep_gateway.people.sign_in import WrongPasswordError
+
+pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+
+
+async def test_a_password_is_reset_once(world: World) -> None:
+    """Of 32 uses of one token at once exactly one is done; every session of before is over."""
+    await world.join()
+    for number in range(5):
+        account = await world.account()
+        before = await world.sessions.begin(account, ATTRIBUTION)
+        token = await world.reset_token()
+        new = [f"{NEW_PASSWORD} {number} {each}" for each in range(CONCURRENCY)]
+        attempts = [world.resets.complete(token, each, ATTRIBUTION) for each in new]
+        assert await count_successes(attempts, InvalidPasswordResetTokenError) == 1
+        assert await world.sessions.find(before.access) is None
+        with pytest.raises(InvalidRefreshTokenError):
+            await world.sessions.refresh(before.refresh, ATTRIBUTION)
+
+
+async def test_a_sign_in_with_the_old_password_comes_too_late(world: World) -> None:
+    """What began with the old password before a reset begins no session after it."""
+    await world.codes.choose(await world.person(), ATTRIBUTION, wanted=True)
+    before = await world.account()
+    challenge = await world.challenge()
+    code = await world.email_code(challenge)
+    await world.resets.complete(await world.reset_token(), NEW_PASSWORD, ATTRIBUTION)
+    with pytest.raises(AccountChangedError):
+        await world.sessions.begin(before, ATTRIBUTION)
+    with pytest.raises(InvalidChallengeError):
+        await world.codes.answer(challenge, code, ATTRIBUTION)
+
+
+async def test_a_reset_ends_after_half_an_hour(world: World) -> None:
+    """A letter's token is good for 30 minutes, to the second."""
+    await world.join()
+    life = password_resets.LIFETIME.total_seconds()
+    assert life == 1800
+    for late, accepted in ((1, True), (0, False)):
+        token = await world.reset_token()
+        world.now += life - late
+        attempts = [world.resets.complete(token, NEW_PASSWORD, ATTRIBUTION)]
+        assert await count_successes(attempts, InvalidPasswordResetTokenError) == accepted
+    with pytest.raises(WrongPasswordError):
+        await world.sign_in.with_password(EMAIL, PASSWORD, ATTRIBUTION)
+
+
+async def test_an_unknown_address_s_token_opens_nothing(world: World) -> None:
+    """What is kept where nobody has the address changes no password, even by its token."""
+    await world.resets.begin(OTHER_EMAIL, ATTRIBUTION)
+    mail = await world.mail(MailKind.DISCARDED)
+    token = mailed_token(mail, CredentialKind.PASSWORD_RESET, world.pepper)
+    with pytest.raises(InvalidPasswordResetTokenError):
+        await world.resets.complete(token, NEW_PASSWORD, ATTRIBUTION)

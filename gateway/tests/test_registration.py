@@ -1,0 +1,37 @@
+"""Signing up, on either database: a token creates one tenant, in time."""
+
+from __future__ import annotations
+
+import pytest
+from gateway.tests.world import ATTRIBUTION, CONCURRENCY, PASSWORD, World, count_successes
+
+from pqkeep_gateway.people import registration
+from pqkeep_gateway.people.registration import InvalidRegistrationTokenError
+from pqkeep_gateway.tenancy.tenants import NameTakenError
+
+pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+
+
+async def test_a_registration_is_completed_once(world: World) -> None:
+    """Of 32 confirmations at once exactly one makes a tenant and its owner."""
+    token = await world.registration_token()
+    attempts = [
+        world.registration.complete(token, f"tenant {each}", PASSWORD, ATTRIBUTION)
+        for each in range(CONCURRENCY)
+    ]
+    assert await count_successes(attempts, InvalidRegistrationTokenError) == 1
+    assert len(await world.tenants.list()) == 2
+
+
+async def test_a_taken_name_uses_nothing_up(world: World) -> None:
+    """A registration whose name is taken can be completed with another, within an hour."""
+    life = registration.LIFETIME.total_seconds()
+    token = await world.registration_token()
+    world.now += life - 1
+    with pytest.raises(NameTakenError):
+        await world.registration.complete(token, world.tenant.name, PASSWORD, ATTRIBUTION)
+    await world.registration.complete(token, "free", PASSWORD, ATTRIBUTION)
+    token = await world.registration_token("third@example.com")
+    world.now += life
+    with pytest.raises(InvalidRegistrationTokenError):
+        await world.registration.complete(token, "late", PASSWORD, ATTRIBUTION)

@@ -1,0 +1,93 @@
+"""Authenticators, recovery codes and challenges, on either database: single-use stays single-use."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from gateway.tests.world import ATTRIBUTION, CONCURRENCY, EMAIL, ROUNDS, World, count_successes
+
+from pqkeep_gateway.access.clock import date_of
+from pqkeep_gateway.audit_events import event
+from pqkeep_gateway.mail.outgoing_mail import MailKind, new_mail
+from pqkeep_gateway.people.challenges import InvalidChallengeError
+from pqkeep_gateway.people.second_factors import RECOVERY_CODES, WrongCodeError
+from pqkeep_gateway.people.sessions import Tokens
+from pqkeep_gateway.storage.second_factors import SqlSecondFactors
+from pqkeep_protocol.audit_events import AuditEvent
+
+pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+
+
+@pytest.mark.parametrize("drift", [-30, 0, 30])
+async def test_a_code_is_accepted_once(world: World, drift: int) -> None:
+    """A code of this step or one beside it is accepted once, of 32 at once, and never again."""
+    totp, _ = await world.enroll(await world.person())
+    world.now += 300
+    code = totp.at(int(world.now) + drift)
+    challenge = await world.challenge()
+    attempts = [
+        world.sign_in.answer_challenge(challenge, code, ATTRIBUTION) for _ in range(CONCURRENCY)
+    ]
+    outcomes = await asyncio.gather(*attempts, return_exceptions=True)
+    assert sum(isinstance(each, Tokens) for each in outcomes) == 1
+    with pytest.raises(WrongCodeError):
+        await world.sign_in.answer_challenge(await world.challenge(), code, ATTRIBUTION)
+
+
+@pytest.mark.parametrize("drift", [-60, 60])
+async def test_a_code_of_another_time_is_refused(world: World, drift: int) -> None:
+    """A code of two steps ago or ahead is wrong."""
+    totp, _ = await world.enroll(await world.person())
+    world.now += 300
+    with pytest.raises(WrongCodeError):
+        await world.sign_in.answer_challenge(
+            await world.challenge(), totp.at(int(world.now) + drift), ATTRIBUTION
+        )
+
+
+async def test_an_earlier_code_is_refused_after_a_later_one(world: World) -> None:
+    """Once a step was accepted, those before it are not, though nobody has used them."""
+    totp, _ = await world.enroll(await world.person())
+    world.now += 300
+    await world.sign_in.answer_challenge(
+        await world.challenge(), totp.at(int(world.now)), ATTRIBUTION
+    )
+    with pytest.raises(WrongCodeError):
+        await world.sign_in.answer_challenge(
+            await world.challenge(), totp.at(int(world.now) - 30), ATTRIBUTION
+        )
+
+
+async def test_a_recovery_code_is_accepted_once(world: World) -> None:
+    """Of 32 uses of each recovery code at once exactly one succeeds."""
+    person = await world.person()
+    for _ in range(0, ROUNDS, RECOVERY_CODES):
+        _, codes = await world.enroll(person)
+        account = await world.account()
+        for code in codes:
+            attempts = [world.factors.check(account, code, ATTRIBUTION) for _ in range(CONCURRENCY)]
+            assert await count_successes(attempts, WrongCodeError) == 1
+        mail = new_mail(MailKind.SECOND_FACTOR_REMOVED, EMAIL, date_of(world.now))
+        disabled = event(ATTRIBUTION, world.tenant.id, AuditEvent.DISABLE_MFA)
+        await SqlSecondFactors(world.engine).remove(person.user, mail, disabled)
+    assert world.log.operations.count("use-recovery-code") == ROUNDS
+
+
+async def test_a_challenge_ends_after_five_minutes(world: World) -> None:
+    """A challenge is answered within 300 seconds, or not at all."""
+    totp, _ = await world.enroll(await world.person())
+    challenge = await world.challenge()
+    world.now += 300
+    with pytest.raises(InvalidChallengeError):
+        await world.sign_in.answer_challenge(challenge, totp.at(int(world.now)), ATTRIBUTION)
+
+
+async def test_no_secret_of_codes_is_in_the_database(world: World) -> None:
+    """What is kept of a second factor is a salt, which without the pepper makes no code."""
+    totp, codes = await world.enroll(await world.person())
+    account = await world.account()
+    assert account.totp_salt is not None
+    assert account.totp_salt not in totp.byte_secret()
+    assert totp.secret not in repr(account)
+    assert not any(code in repr(account) for code in codes)

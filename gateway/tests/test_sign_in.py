@@ -1,0 +1,98 @@
+"""Signing in with a password, on either database."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import uuid4
+
+import pytest
+from argon2 import PasswordHasher
+from gateway.tests.world import ATTRIBUTION, EMAIL, NEW_PASSWORD, PASSWORD, World
+
+from pqkeep_gateway.mail.outgoing_mail import MailKind
+from pqkeep_gateway.people.challenges import SecondFactorRequiredError
+from pqkeep_gateway.people.sessions import InvalidRefreshTokenError
+from pqkeep_gateway.people.sign_in import WrongPasswordError
+
+pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+COSTLIER = PasswordHasher(2, 16, 1)
+
+
+async def test_failures_are_told_of_whoever_it_was(world: World) -> None:
+    """A failure at an address that somebody has, and at one nobody has, is an event each."""
+    await world.join()
+    for email in (EMAIL, f"{uuid4()}@example.com"):
+        with pytest.raises(WrongPasswordError):
+            await world.sign_in.with_password(email, PASSWORD + "?", ATTRIBUTION)
+    assert world.log.operations.count("sign-in-failed") == 2
+
+
+async def test_another_password_ends_every_session(world: World) -> None:
+    """After a change of password no token of before opens anything."""
+    tokens = [await world.join()]
+    tokens += [await world.sign_in.with_password(EMAIL, PASSWORD, ATTRIBUTION) for _ in range(3)]
+    person = await world.sessions.find(tokens[0].access)
+    assert person is not None
+    await world.password_change.change(person, PASSWORD + "!", ATTRIBUTION)
+    for each in tokens:
+        assert await world.sessions.find(each.access) is None
+        with pytest.raises(InvalidRefreshTokenError):
+            await world.sessions.refresh(each.refresh, ATTRIBUTION)
+    with pytest.raises(WrongPasswordError):
+        await world.sign_in.with_password(EMAIL, PASSWORD, ATTRIBUTION)
+
+
+async def test_changed_accounts_are_written_to(world: World) -> None:
+    """A new password is told by a letter to the person it belongs to."""
+    person = await world.person()
+    await world.password_change.change(person, NEW_PASSWORD, ATTRIBUTION)
+    assert (await world.mail(MailKind.PASSWORD_CHANGED)).to == EMAIL
+
+
+async def test_a_cheap_hash_is_renewed_at_the_next_sign_in(world: World) -> None:
+    """Where hashes cost more now, a right password is kept as a new one, and a wrong one is not."""
+    costlier = world.restarted(hasher=COSTLIER)
+    await world.join()
+    before = await world.account()
+    with pytest.raises(WrongPasswordError):
+        await costlier.sign_in.with_password(EMAIL, PASSWORD + "?", ATTRIBUTION)
+    assert await world.account() == before
+    await costlier.sign_in.with_password(EMAIL, PASSWORD, ATTRIBUTION)
+    after = (await world.account()).password_hash
+    assert costlier.passwords.is_outdated(before.password_hash)
+    assert not costlier.passwords.is_outdated(after)
+    await costlier.sign_in.with_password(EMAIL, PASSWORD, ATTRIBUTION)
+    assert (await world.account()).password_hash == after
+
+
+async def test_who_is_challenged_has_a_new_hash_too(world: World) -> None:
+    """With a second factor the hash is renewed when the password was right, and the code follows."""
+    costlier = world.restarted(hasher=COSTLIER)
+    totp, _ = await world.enroll(await world.person())
+    world.now += 300
+    with pytest.raises(SecondFactorRequiredError) as challenged:
+        await costlier.sign_in.with_password(EMAIL, PASSWORD, ATTRIBUTION)
+    assert not costlier.passwords.is_outdated((await world.account()).password_hash)
+    await costlier.sign_in.answer_challenge(
+        challenged.value.token, totp.at(int(world.now)), ATTRIBUTION
+    )
+
+
+async def test_whoever_comes_second_to_renew_a_hash_is_let_in(world: World) -> None:
+    """Whoever signs in while another sign-in renews the hash is let in nevertheless."""
+    costlier = world.restarted(hasher=COSTLIER)
+    await world.join()
+    attempts = [costlier.sign_in.with_password(EMAIL, PASSWORD, ATTRIBUTION) for _ in range(8)]
+    assert len(await asyncio.gather(*attempts)) == 8
+
+
+async def test_no_renewal_brings_an_old_password_back(world: World) -> None:
+    """A hash that is another by now is left as it is."""
+    tokens = await world.join()
+    before = await world.account()
+    person = await world.sessions.find(tokens.access)
+    assert person is not None
+    await world.password_change.change(person, PASSWORD + "!", ATTRIBUTION)
+    changed = await world.account()
+    assert not await world.users.save_rehashed_password(before, before.password_hash)
+    assert await world.account() == changed

@@ -1,0 +1,101 @@
+"""Step-up tokens, on either database: each is good for one action."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+from gateway.tests.world import (
+    ATTRIBUTION,
+    CONCURRENCY,
+    MOMENT,
+    PASSWORD,
+    ROUNDS,
+    World,
+    count_successes,
+)
+
+from pqkeep_gateway.access.principals import UserId
+from pqkeep_gateway.people.second_factors import WrongCodeError
+from pqkeep_gateway.people.step_up import StepUpRequiredError
+from pqkeep_gateway.unavailable import UnavailableError
+
+pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+
+
+def had_no_effect(error: Exception) -> bool:
+    """Return whether an action certainly failed without effect."""
+    return isinstance(error, WrongCodeError)
+
+
+async def test_a_step_up_token_acts_once(world: World) -> None:
+    """Of 32 actions with one token at once exactly one is done, and none later."""
+    person = await world.person()
+    done = 0
+
+    async def handler() -> None:
+        nonlocal done
+        await asyncio.sleep(0)
+        done += 1
+
+    for number in range(ROUNDS):
+        token = await world.step_up.issue(person, PASSWORD, ATTRIBUTION)
+        attempts = [
+            world.step_up.spend(person, token, handler, had_no_effect) for _ in range(CONCURRENCY)
+        ]
+        assert await count_successes(attempts, StepUpRequiredError) == 1
+        with pytest.raises(StepUpRequiredError):
+            await world.step_up.spend(person, token, handler, had_no_effect)
+        assert done == number + 1
+
+
+async def test_a_failure_uses_no_step_up_token_up(world: World) -> None:
+    """After an action that failed the token acts again, once."""
+    person = await world.person()
+    token = await world.step_up.issue(person, PASSWORD, ATTRIBUTION)
+
+    async def fail() -> None:
+        raise WrongCodeError
+
+    async def handler() -> str:
+        return "done"
+
+    with pytest.raises(WrongCodeError):
+        await world.step_up.spend(person, token, fail, had_no_effect)
+    assert await world.step_up.spend(person, token, handler, had_no_effect) == "done"
+
+
+async def test_an_action_that_may_have_been_done_uses_a_step_up_token_up(world: World) -> None:
+    """Where nobody knows what became of an action, its token does not act a second time."""
+    person = await world.person()
+    token = await world.step_up.issue(person, PASSWORD, ATTRIBUTION)
+
+    async def lose() -> None:
+        raise UnavailableError
+
+    with pytest.raises(UnavailableError):
+        await world.step_up.spend(person, token, lose, had_no_effect)
+    with pytest.raises(StepUpRequiredError):
+        await world.step_up.spend(person, token, lose, had_no_effect)
+
+
+async def test_a_step_up_token_ends_after_300_seconds(world: World) -> None:
+    """A token acts until its 300 seconds are over, and not for anybody else."""
+    person = await world.person()
+    token, other_token = [
+        await world.step_up.issue(person, PASSWORD, ATTRIBUTION) for _ in range(2)
+    ]
+
+    async def handler() -> None:
+        """Do nothing."""
+
+    other = replace(person, user=UserId(uuid4()))
+    with pytest.raises(StepUpRequiredError):
+        await world.step_up.spend(other, token, handler, had_no_effect)
+    world.now += 300 - MOMENT
+    await world.step_up.spend(person, other_token, handler, had_no_effect)
+    world.now += MOMENT
+    with pytest.raises(StepUpRequiredError):
+        await world.step_up.spend(person, token, handler, had_no_effect)

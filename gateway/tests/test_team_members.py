@@ -1,0 +1,121 @@
+"""Changes of teams, on either database and all at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+import pytest
+import sqlalchemy as sa
+from gateway.tests.world import ATTRIBUTION, PASSWORD, ROUNDS, World
+
+from pqkeep_gateway.access.principals import OperatorPrincipal
+from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.people.challenges import Factor, SecondFactorRequiredError
+from pqkeep_gateway.people.sessions import AccountChangedError, InvalidRefreshTokenError, Tokens
+from pqkeep_gateway.people.sign_in import WrongPasswordError
+from pqkeep_gateway.people.team import (
+    LastOwnerError,
+    Member,
+    MemberNotFoundError,
+    NotPermittedError,
+    OwnersOnlyError,
+)
+from pqkeep_gateway.people.users import UserNotFoundError
+from pqkeep_gateway.storage.schema import METADATA, SPENT_REFRESH_TOKENS, TABLES_OF_USER
+
+pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+
+REFUSALS = NotPermittedError | MemberNotFoundError | OwnersOnlyError | LastOwnerError
+POSSIBLE_OUTCOMES = (
+    Tokens,
+    str,
+    SecondFactorRequiredError,
+    AccountChangedError,
+    WrongPasswordError,
+    UserNotFoundError,
+)
+"""What a request may lead to while its user is removed."""
+
+
+async def test_a_team_keeps_an_owner(world: World) -> None:
+    """Of many owners who remove or demote one another all at once, one is left at least."""
+    for number in range(ROUNDS):
+        owners = [await world.person(f"{number}-{each}@example.com") for each in range(4)]
+        acts: list[Awaitable[object]] = []
+        for by, whom in zip(owners, owners[1:] + owners[:1], strict=True):
+            acts.append(world.members.remove(by.tenant, whom.user, by, ATTRIBUTION))
+            acts.append(
+                world.members.change_role(by.tenant, whom.user, Role.VIEWER, by, ATTRIBUTION)
+            )
+        for each in await asyncio.gather(*acts, return_exceptions=True):
+            assert each is None or isinstance(each, Member | REFUSALS), each
+        left = [each.user for each in await world.members.list(world.tenant.id)]
+        assert Role.OWNER in [each.role for each in left]
+        for each in left:
+            if each.role is not Role.OWNER:
+                await world.members.remove(
+                    world.tenant.id, each.id, OperatorPrincipal(), ATTRIBUTION
+                )
+
+
+async def test_nothing_is_left_of_a_removed_person(world: World) -> None:
+    """Somebody of whom there is a row in every table that is about people leaves none in any."""
+    await world.join(email="grace@example.com")
+    person = await world.person()
+    await world.step_up.issue(person, PASSWORD, ATTRIBUTION)
+    await world.enroll(person)
+    tokens = await world.sessions.begin(await world.account(), ATTRIBUTION)
+    await world.sessions.refresh(tokens.refresh, ATTRIBUTION)
+    await world.challenge()
+
+    async def rows() -> dict[str, int]:
+        kept = {}
+        async with world.engine.connect() as connection:
+            for table in (*TABLES_OF_USER, SPENT_REFRESH_TOKENS):
+                which = table.c.user_id == person.user if table in TABLES_OF_USER else sa.true()
+                count = sa.select(sa.func.count()).select_from(table).where(which)
+                kept[table.name] = (await connection.execute(count)).scalar_one()
+        return kept
+
+    before = await rows()
+    assert before.keys() >= _referring_to("users", "sessions")
+    assert all(before.values()), before
+    await world.members.remove(world.tenant.id, person.user, OperatorPrincipal(), ATTRIBUTION)
+    assert not any((await rows()).values())
+    (left,) = await world.members.list(world.tenant.id)
+    assert left.user.email == "grace@example.com"
+
+
+def _referring_to(*names: str) -> set[str]:
+    """Return the tables with a foreign key to one of these."""
+    return {
+        table.name
+        for table in METADATA.tables.values()
+        for key in table.foreign_keys
+        if key.column.table.name in names
+    }
+
+
+async def test_nobody_comes_in_while_they_are_removed(world: World) -> None:
+    """Whatever somebody asks for while they are removed is done before or refused, and is gone."""
+    await world.join(email="grace@example.com")
+    for number in range(ROUNDS):
+        email = f"{number}@example.com"
+        person = await world.person(email)
+        account = await world.users.get(person.user)
+        outcomes = await asyncio.gather(
+            world.sessions.begin(account, ATTRIBUTION),
+            world.step_up.issue(person, PASSWORD, ATTRIBUTION),
+            world.challenges.issue(account, Factor.APP),
+            world.members.remove(world.tenant.id, person.user, OperatorPrincipal(), ATTRIBUTION),
+            world.sign_in.with_password(email, PASSWORD, ATTRIBUTION),
+            return_exceptions=True,
+        )
+        assert outcomes[3] is None
+        for each in outcomes:
+            assert isinstance(each, POSSIBLE_OUTCOMES) or each is None, each
+            if isinstance(each, Tokens):
+                assert await world.sessions.find(each.access) is None
+                with pytest.raises(InvalidRefreshTokenError):
+                    await world.sessions.refresh(each.refresh, ATTRIBUTION)

@@ -1,0 +1,281 @@
+"""Every store and service of the gateway on one database, with cheap passwords and a settable clock."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+from argon2 import PasswordHasher
+from pyotp import TOTP
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from pqkeep_gateway.access.clock import date_of
+from pqkeep_gateway.access.credentials import CredentialKind, Pepper
+from pqkeep_gateway.access.principals import SessionPrincipal
+from pqkeep_gateway.access.rate_limit import Limit, MemoryRateLimiter
+from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.audit_events import AuditDelivery, event
+from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, mailed_code, mailed_token
+from pqkeep_gateway.people.attempt_limits import AttemptLimits
+from pqkeep_gateway.people.challenges import Challenges, SecondFactorRequiredError
+from pqkeep_gateway.people.email_codes import EmailCodes
+from pqkeep_gateway.people.invitations import Invitations
+from pqkeep_gateway.people.password_change import PasswordChange
+from pqkeep_gateway.people.password_resets import PasswordResets
+from pqkeep_gateway.people.passwords import Passwords
+from pqkeep_gateway.people.registration import Registration
+from pqkeep_gateway.people.second_factors import SecondFactors
+from pqkeep_gateway.people.sessions import Sessions, Tokens
+from pqkeep_gateway.people.sign_in import SignIn
+from pqkeep_gateway.people.step_up import StepUp
+from pqkeep_gateway.people.team import TeamMembers
+from pqkeep_gateway.people.users import Account
+from pqkeep_gateway.storage.api_keys import SqlApiKeys
+from pqkeep_gateway.storage.audit_outbox import SqlAuditOutbox
+from pqkeep_gateway.storage.challenges import SqlChallenges
+from pqkeep_gateway.storage.invitations import SqlInvitations
+from pqkeep_gateway.storage.outgoing_mail import SqlMailOutbox
+from pqkeep_gateway.storage.password_resets import SqlPasswordResets
+from pqkeep_gateway.storage.registrations import SqlRegistrations
+from pqkeep_gateway.storage.second_factors import SqlSecondFactors
+from pqkeep_gateway.storage.sessions import SqlSessions
+from pqkeep_gateway.storage.step_up_tokens import SqlStepUpTokens
+from pqkeep_gateway.storage.team import SqlTeam
+from pqkeep_gateway.storage.tenants import SqlTenants
+from pqkeep_gateway.storage.users import SqlUsers
+from pqkeep_gateway.tenancy import plans
+from pqkeep_gateway.tenancy.api_keys import ApiKeys
+from pqkeep_gateway.tenancy.tenants import Tenant, Tenants
+from pqkeep_protocol.audit import Event, Recorded, RecordEvents
+from pqkeep_protocol.audit_events import AuditEvent
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.messages import Attribution, R_co, Request
+
+ATTRIBUTION = Attribution("request-1", "anonymous", "192.0.2.7")
+EMAIL, OTHER_EMAIL = "ada@example.com", "grace@example.com"
+PASSWORD, NEW_PASSWORD = "the horse prefers oats", "the horse is tired of oats"
+CHEAP = PasswordHasher(1, 8, 1)
+
+CONCURRENCY = 32
+"""Concurrent uses of something single-use."""
+ROUNDS = int(os.environ.get("PQKEEP_ROUNDS", "20"))
+"""How often each race is run; ``make races`` runs it 200 times."""
+MOMENT = 1 / 1024
+"""A fraction of a second that a float represents exactly."""
+
+
+@dataclass
+class FakeAuditLog:
+    """A key service that only records events, each once, unless it is unavailable."""
+
+    recorded: dict[UUID, Event] = field(default_factory=dict)
+    received: int = 0
+    """Events received, repetitions among them."""
+    is_unavailable: bool = False
+    loses_answers: bool = False
+
+    async def execute(self, request: Request[R_co], _: Attribution, /) -> R_co:
+        """Record, and then answer."""
+        assert isinstance(request, RecordEvents)
+        if self.is_unavailable:
+            raise KeyServiceError(ErrorKind.UNAVAILABLE)
+        for each in request.events:
+            self.received += 1
+            self.recorded.setdefault(each.id, each)
+        if self.loses_answers:
+            raise KeyServiceError(ErrorKind.UNAVAILABLE)
+        return cast(R_co, Recorded())
+
+    @property
+    def operations(self) -> list[str]:
+        """What was recorded, in order."""
+        return [each.operation for each in self.recorded.values()]
+
+
+class Unlimited(MemoryRateLimiter):
+    """A rate limiter that refuses nothing."""
+
+    async def enter(self, subject: str, limit: Limit, as_of: int | None = None) -> float | None:
+        return None
+
+
+class SettableClock:
+    """A clock that stands still until a test sets it."""
+
+    def __init__(self) -> None:
+        self.now = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class World:
+    """The gateway without HTTP, and one tenant without people."""
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        pepper: Pepper,
+        log: FakeAuditLog,
+        tenant: Tenant,
+        *,
+        clock: SettableClock | None = None,
+        hasher: PasswordHasher = CHEAP,
+        sends_mail: bool = True,
+    ) -> None:
+        self.engine, self.pepper, self.log, self.tenant = engine, pepper, log, tenant
+        self.clock = clock = clock or SettableClock()
+        self.changes_announced = 0
+        self.audit_outbox = SqlAuditOutbox(engine)
+        self.audit_delivery = delivery = AuditDelivery(self.audit_outbox, log)
+        self.mail_outbox = SqlMailOutbox(engine)
+
+        self.tenants = Tenants(SqlTenants(engine), self._announce_change, delivery)
+        self.api_keys = ApiKeys(
+            SqlApiKeys(engine),
+            plans.read(),
+            pepper,
+            self._announce_change,
+            delivery,
+            timedelta(seconds=30),
+            clock,
+        )
+        self.users = users = SqlUsers(engine)
+        self.passwords = passwords = Passwords(pepper, hasher)
+        attempts = AttemptLimits(Unlimited(clock), pepper)
+        self.sessions = sessions = Sessions(SqlSessions(engine), pepper, delivery, clock)
+        self.factors = SecondFactors(
+            SqlSecondFactors(engine), users, attempts, pepper, delivery, clock
+        )
+        store = SqlChallenges(engine)
+        self.challenges = Challenges(store, users, pepper, clock, sends_mail=sends_mail)
+        self.codes = EmailCodes(
+            store, users, self.challenges, sessions, attempts, pepper, delivery, clock
+        )
+        self.sign_in = SignIn(
+            users, sessions, passwords, attempts, self.factors, self.challenges, delivery
+        )
+        self.password_change = PasswordChange(users, passwords, delivery, clock)
+        self.step_up = StepUp(
+            SqlStepUpTokens(engine),
+            users,
+            self.factors,
+            passwords,
+            attempts,
+            pepper,
+            delivery,
+            clock,
+        )
+        self.members = TeamMembers(SqlTeam(engine), delivery)
+        self.invitations = Invitations(
+            SqlInvitations(engine), users, sessions, passwords, attempts, pepper, delivery, clock
+        )
+        self.registration = Registration(
+            SqlRegistrations(engine), users, sessions, passwords, attempts, pepper, clock
+        )
+        self.resets = PasswordResets(
+            SqlPasswordResets(engine), users, passwords, attempts, pepper, delivery, clock
+        )
+
+    def restarted(self, *, hasher: PasswordHasher = CHEAP, sends_mail: bool = True) -> World:
+        """Return the same installation with other settings."""
+        return World(
+            self.engine,
+            self.pepper,
+            self.log,
+            self.tenant,
+            clock=self.clock,
+            hasher=hasher,
+            sends_mail=sends_mail,
+        )
+
+    @property
+    def now(self) -> float:
+        """Seconds since 1970, UTC."""
+        return self.clock.now
+
+    @now.setter
+    def now(self, seconds: float) -> None:
+        self.clock.now = seconds
+
+    async def join(self, role: Role = Role.OWNER, email: str = EMAIL) -> Tokens:
+        """Invite somebody, who accepts."""
+        invited = await self.invitations.invite(self.tenant.id, email, role, ATTRIBUTION)
+        _, tokens = await self.invitations.accept(invited.token, PASSWORD, ATTRIBUTION)
+        return tokens
+
+    async def person(self, email: str = EMAIL) -> SessionPrincipal:
+        """Let somebody join and return their session."""
+        return await self.principal(await self.join(email=email))
+
+    async def principal(self, tokens: Tokens) -> SessionPrincipal:
+        """Return whose session it is."""
+        found = await self.sessions.find(tokens.access)
+        assert found is not None
+        return found
+
+    async def account(self, email: str = EMAIL) -> Account:
+        """Return the account with an address."""
+        found = await self.users.find_by_email(email)
+        assert found is not None
+        return found
+
+    async def enroll(self, person: SessionPrincipal) -> tuple[TOTP, tuple[str, ...]]:
+        """Enroll an authenticator; return what makes its codes, and recovery codes."""
+        totp = TOTP((await self.factors.enroll(person)).secret)
+        return totp, await self.factors.confirm(person, totp.at(int(self.now)), ATTRIBUTION)
+
+    async def challenge(self, email: str = EMAIL) -> str:
+        """Return the challenge that follows a correct password."""
+        with pytest.raises(SecondFactorRequiredError) as required:
+            await self.sign_in.with_password(email, PASSWORD, ATTRIBUTION)
+        return required.value.token
+
+    async def email_code(self, challenge: str) -> str:
+        """Have a code sent; return it."""
+        await self.codes.send(challenge, ATTRIBUTION)
+        return mailed_code(await self.mail(MailKind.CODE), self.pepper)
+
+    async def reset_token(self, email: str = EMAIL) -> str:
+        """Return the token in the mail to somebody who forgot their password."""
+        await self.resets.begin(email, ATTRIBUTION)
+        mail = await self.mail(MailKind.PASSWORD_RESET)
+        return mailed_token(mail, CredentialKind.PASSWORD_RESET, self.pepper)
+
+    async def registration_token(self, email: str = OTHER_EMAIL) -> str:
+        """Return the token in the mail to somebody who signs up."""
+        await self.registration.begin(email, ATTRIBUTION)
+        mail = await self.mail(MailKind.REGISTRATION)
+        return mailed_token(mail, CredentialKind.REGISTRATION, self.pepper)
+
+    async def mail(self, kind: MailKind) -> OutgoingMail:
+        """Return the only mail of a kind, and empty the outbox."""
+        now = date_of(self.now)
+        claimed = await self.mail_outbox.claim(1000, now, now)
+        for each in claimed:
+            await self.mail_outbox.remove(each)
+        (found,) = (each for each in claimed if each.kind is kind)
+        return found
+
+    async def _announce_change(self) -> None:
+        self.changes_announced += 1
+
+
+async def add_tenant(engine: AsyncEngine, tenant: Tenant) -> Tenant:
+    """Store a tenant."""
+    created = event(ATTRIBUTION, tenant.id, AuditEvent.CREATE_TENANT)
+    return await SqlTenants(engine).add(tenant, created)
+
+
+async def count_successes(attempts: Sequence[Awaitable[Any]], *refusals: type[Exception]) -> int:
+    """Return how many concurrent attempts succeed; the others raise one of these."""
+    outcomes = await asyncio.gather(*attempts, return_exceptions=True)
+    for each in outcomes:
+        assert not isinstance(each, BaseException) or isinstance(each, refusals), each
+    return sum(not isinstance(each, BaseException) for each in outcomes)
