@@ -115,7 +115,9 @@ def test_the_document_has_the_gateway_s_codes() -> None:
 def test_the_two_lists_are_the_catalogue() -> None:
     """Each code of the specification is in one of the document's two tables, and no other code is."""
     given = {code for code, _ in _given()}
-    not_given = [code for row in _rows("### Codes that are not given") for code in _codes(row[0])]
+    not_given = [
+        code for row in _rows("### Codes that are not returned") for code in _codes(row[0])
+    ]
     assert given.isdisjoint(not_given)
     assert len(not_given) == len(set(not_given))
     assert given | set(not_given) == CATALOGUE.keys()
@@ -128,7 +130,7 @@ def test_statuses_are_the_catalogue_s() -> None:
 
 def test_each_code_that_is_not_given_has_its_reason() -> None:
     """Whoever looks for a code that never comes is told why."""
-    assert all(row[1] for row in _rows("### Codes that are not given"))
+    assert all(row[1] for row in _rows("### Codes that are not returned"))
 
 
 def test_every_error_is_shown_by_a_test() -> None:
