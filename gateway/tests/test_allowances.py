@@ -296,4 +296,5 @@ async def test_a_failure_is_told_as_it_was(caplog: pytest.LogCaptureFixture) -> 
 
     with pytest.raises(KeyServiceError):
         await allowances.spend(FREE, Operation.DECRYPT, fail)
-    assert "stays counted in 2027-01" in caplog.text
+    assert "stays counted in the allowance" in caplog.text
+    assert "2027-01" in caplog.text

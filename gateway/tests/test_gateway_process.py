@@ -209,9 +209,7 @@ def test_cookies_that_fit(folder: Path, cookies: str, host: str) -> None:
 
 WITHOUT_STRIPE = """
 import sys
-from pqkeep_gateway import forbidden_imports
 sys.modules["stripe"] = None  # as where it is not installed
-forbidden_imports.install()
 from pqkeep_gateway.process import main
 sys.exit(main())
 """

@@ -253,7 +253,7 @@ async def test_garbage_ends_its_connection_and_no_other(
     newcomer: Client = await connect()
     await newcomer.send(Ping(3))
     assert await newcomer.receive(1) == [Pong(3)]
-    assert caplog.text.count("a peer sent what is no frame") == 1
+    assert caplog.text.count("a peer sent an invalid frame") == 1
 
 
 async def test_too_many_calls_are_refused_at_once(connect: Connect) -> None:

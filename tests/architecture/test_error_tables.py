@@ -22,7 +22,6 @@ INTERNAL = frozenset(
         "ApiError",
         "ChangedError",
         "ClientGoneError",
-        "ConfigError",
         "ContractChangedError",
         "DuplicateNoticeError",
         "InvalidAddressError",

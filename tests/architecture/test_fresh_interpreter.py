@@ -1,4 +1,4 @@
-"""What the gateway loads, seen in an interpreter that has loaded nothing else."""
+"""What each process loads, seen in an interpreter that has loaded nothing else."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-FORBIDDEN = ("cryptography", "pqcrypto", "pqkeep_keyservice")
+CRYPTOGRAPHY = ("cryptography", "pqcrypto", "pqkeep_keyservice")
 EVERYTHING = """
 import json, pkgutil, sys
 import {package}
@@ -20,8 +20,13 @@ for name in names:
 print(json.dumps([names, sorted(sys.modules)]))
 """
 
-WALL = "from pqkeep_gateway import forbidden_imports; forbidden_imports.install()"
-"""What the gateway's process does first."""
+FORBID = """
+from {package}.__main__ import FORBIDDEN
+from pqkeep_protocol.startup.forbidden_imports import forbid_imports
+forbid_imports(FORBIDDEN)
+"""
+"""What each process does first."""
+FORBID_IN_GATEWAY = FORBID.format(package="pqkeep_gateway")
 
 
 def loaded(package: str, before: str = "") -> tuple[list[str], list[str]]:
@@ -36,29 +41,48 @@ def loaded(package: str, before: str = "") -> tuple[list[str], list[str]]:
     return names, modules
 
 
-@pytest.mark.parametrize("package", ["pqkeep_gateway", "pqkeep_protocol"])
-def test_no_cryptography_is_loaded(package: str) -> None:
-    """Importing everything there is in the public half loads no cryptography, and no key service."""
-    names, modules = loaded(package, WALL if package == "pqkeep_gateway" else "")
+@pytest.mark.parametrize(
+    ("package", "before"), [("pqkeep_gateway", FORBID_IN_GATEWAY), ("pqkeep_protocol", "")]
+)
+def test_no_cryptography_is_loaded(package: str, before: str) -> None:
+    """Importing all of the gateway and the protocol loads no cryptography and no key service."""
+    names, modules = loaded(package, before)
     assert package in modules
     assert set(names) - set(modules) == set()
     if package == "pqkeep_gateway":
         assert {"pqkeep_gateway.__main__", "pqkeep_gateway.wiring"} <= set(names)
-    assert [name for name in modules if name.startswith(FORBIDDEN)] == []
+    assert [name for name in modules if name.startswith(CRYPTOGRAPHY)] == []
 
 
 def test_the_key_service_does_load_cryptography() -> None:
-    """The same look at the key service finds cryptography: the test above can fail."""
-    _, modules = loaded("pqkeep_keyservice")
+    """Importing all of the key service loads cryptography: the test above can fail."""
+    _, modules = loaded("pqkeep_keyservice", FORBID.format(package="pqkeep_keyservice"))
     assert "cryptography" in modules
     assert "starlette" not in modules
     assert not any(name.startswith("pqkeep_gateway") for name in modules)
 
 
+@pytest.mark.parametrize("package", ["pqkeep_gateway", "pqkeep_keyservice"])
+def test_logs_need_no_terminal_library(package: str) -> None:
+    """Structlog loads rich wherever it is installed, except in these processes."""
+    before = FORBID.format(package=package)
+    for forbid, is_loaded in (("", True), (before, False)):
+        ended = subprocess.run(
+            [
+                *(sys.executable, "-I", "-c"),
+                f"{forbid}\nimport {package}.process, sys; print('rich' in sys.modules)",
+            ],
+            capture_output=True,
+            check=True,
+            timeout=60,
+        )
+        assert ended.stdout.decode().strip() == str(is_loaded)
+
+
 @pytest.mark.parametrize("module", ["cryptography", "cryptography.hazmat.primitives", "pqcrypto"])
 def test_the_gateway_s_process_cannot_import_cryptography(module: str) -> None:
     """An import of cryptography fails, though the package is installed."""
-    for before, status in (("", 0), (WALL, 1)):
+    for before, status in (("", 0), (FORBID_IN_GATEWAY, 1)):
         ended = subprocess.run(
             [sys.executable, "-I", "-c", f"{before}\nimport {module}"],
             capture_output=True,
@@ -66,7 +90,7 @@ def test_the_gateway_s_process_cannot_import_cryptography(module: str) -> None:
             timeout=60,
         )
         assert ended.returncode == status
-    assert b"the gateway imports no " in ended.stderr
+    assert b"this process must not import " in ended.stderr
 
 
 STRIPE = """
@@ -96,14 +120,14 @@ print(*sorted(sys.modules))
 def test_stripe_s_library_works_without_cryptography() -> None:
     """It asks a server and verifies a webhook where there is no cryptography to import."""
     ended = subprocess.run(
-        [sys.executable, "-I", "-W", "error", "-c", f"{WALL}\n{STRIPE}"],
+        [sys.executable, "-I", "-W", "error", "-c", f"{FORBID_IN_GATEWAY}\n{STRIPE}"],
         capture_output=True,
         check=True,
         timeout=60,
     )
     modules = ended.stdout.decode().split()
     assert "stripe" in modules
-    assert [name for name in modules if name.startswith(FORBIDDEN)] == []
+    assert [name for name in modules if name.startswith(CRYPTOGRAPHY)] == []
 
 
 def test_stripe_is_loaded_only_where_it_is_set_up() -> None:
@@ -111,7 +135,7 @@ def test_stripe_is_loaded_only_where_it_is_set_up() -> None:
     ended = subprocess.run(
         [
             *(sys.executable, "-I", "-c"),
-            f"{WALL}\nimport pqkeep_gateway.process, sys; print(*sys.modules)",
+            f"{FORBID_IN_GATEWAY}\nimport pqkeep_gateway.process, sys; print(*sys.modules)",
         ],
         capture_output=True,
         check=True,
@@ -125,7 +149,7 @@ def test_stripe_is_loaded_only_where_it_is_set_up() -> None:
 def test_imports_are_not_forbidden_too_late() -> None:
     """Where cryptography has been imported already, the process does not start."""
     ended = subprocess.run(
-        [sys.executable, "-I", "-c", f"import cryptography\n{WALL}"],
+        [sys.executable, "-I", "-c", f"import cryptography\n{FORBID_IN_GATEWAY}"],
         capture_output=True,
         check=False,
         timeout=60,

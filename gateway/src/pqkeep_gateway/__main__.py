@@ -1,19 +1,20 @@
 """Starts the gateway: ``python -m pqkeep_gateway SETTINGS.toml [--fd N]``.
 
-With ``--fd`` it serves on a socket that its parent listens on already. Before anything else is
-imported, cryptography becomes what this process cannot import.
+With ``--fd`` it serves on a listening socket that its parent process has opened.
 """
 
 import gc
 import sys
 
-from pqkeep_gateway import forbidden_imports
+from pqkeep_protocol.startup.forbidden_imports import forbid_imports
+
+FORBIDDEN = frozenset({"cryptography", "pqcrypto", "pqkeep_keyservice", "rich"})
 
 if __name__ == "__main__":
-    forbidden_imports.install()
+    forbid_imports(FORBIDDEN)  # before anything else is imported
 
-    gc.disable()  # of what is imported nothing is garbage, and to look for it takes a sixth longer
-    from pqkeep_gateway.process import main  # only now
+    gc.disable()  # imports create no garbage, and collecting makes them a sixth slower
+    from pqkeep_gateway.process import main
 
     gc.enable()
     sys.exit(main())

@@ -7,7 +7,6 @@ log has it, or the answer is 503.
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,8 +19,9 @@ from pqkeep_protocol.audit_events import GatewayOperation, Outcome
 from pqkeep_protocol.errors import KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION, KeyVersion, TenantId
 from pqkeep_protocol.messages import Attribution, KeyService
+from pqkeep_protocol.startup.logs import logger
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 RETRY_SECONDS = 1.0
 _ATTRIBUTION = Attribution("", "gateway", "", "")
@@ -103,5 +103,5 @@ class AuditDelivery:
         try:
             await self._keys.execute(request, _ATTRIBUTION)
         except KeyServiceError as error:
-            _LOG.warning("events wait for the audit log: %s", error)
+            _LOG.warning("events could not be delivered to the audit log", error=str(error))
             raise UnavailableError from None

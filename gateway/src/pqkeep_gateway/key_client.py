@@ -6,7 +6,6 @@ time DEADLINE_EXCEEDED, an answer that is none BAD_ANSWER.
 
 import asyncio
 import itertools
-import logging
 from typing import cast
 
 from pqkeep_protocol.audit import AnyAuditRequest
@@ -25,8 +24,9 @@ from pqkeep_protocol.codec import (
 from pqkeep_protocol.connection import FramedConnection
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.messages import AnyRequest, Attribution, R_co, Request
+from pqkeep_protocol.startup.logs import logger
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 TIMEOUT_SECONDS = 9.0
 PING_SECONDS = 2.0
@@ -55,7 +55,7 @@ class KeyClient:
             try:
                 await self._stay_connected()
             except OSError as error:
-                _LOG.warning("key service out of reach: %s", error.strerror or error)
+                _LOG.warning("the key service is unreachable", error=error.strerror or str(error))
             if now() - began > STEADY_SECONDS:
                 retry = FIRST_RETRY_SECONDS
             await asyncio.sleep(retry)
@@ -116,7 +116,7 @@ class KeyClient:
         try:
             if await asyncio.shield(lost) is not None:
                 kind = ErrorKind.BAD_ANSWER
-            _LOG.warning("connection to the key service lost: %s", kind)
+            _LOG.warning("lost the connection to the key service", kind=str(kind))
         finally:
             self._connection.close()
             self._connection = None

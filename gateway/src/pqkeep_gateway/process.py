@@ -7,7 +7,6 @@ of reach; another try may succeed.
 import argparse
 import asyncio
 import gc
-import logging
 import os
 import resource
 import signal
@@ -23,9 +22,10 @@ from pqkeep_gateway.config import Config
 from pqkeep_gateway.http.protocol import BoundedHttpProtocol
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_gateway.wiring import assemble
+from pqkeep_protocol.startup.logs import logger, write_logs
 from pqkeep_protocol.startup.settings import ConfigError
 
-_LOG = logging.getLogger("pqkeep_gateway")
+_LOG = logger(__name__)
 
 DRAIN_SECONDS = 10
 IDLE_SECONDS = 65
@@ -33,8 +33,7 @@ IDLE_SECONDS = 65
 
 def main() -> int:
     """Run until SIGTERM or SIGINT."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s gateway %(levelname)s %(message)s")
-    logging.getLogger("alembic").setLevel(logging.WARNING)
+    write_logs("gateway")
     os.umask(0o077)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # requests are in this memory
     parser = argparse.ArgumentParser(prog="python -m pqkeep_gateway")
@@ -43,11 +42,12 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         settings = config.read(arguments.settings)
+        write_logs("gateway", settings.log_format)
         listener = None if arguments.fd is None else socket.socket(fileno=arguments.fd)
         _require_fitting_cookies(settings, listener)
         uvloop.run(serve(settings, listener))
     except ConfigError as error:
-        _LOG.critical("%s", error)
+        _LOG.critical("cannot start", error=str(error))
         return os.EX_CONFIG
     except UnavailableError:  # which has been logged
         return os.EX_TEMPFAIL

@@ -1,7 +1,6 @@
 """The one place where a request meets the code that answers it."""
 
 import asyncio
-import logging
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import assert_never
 
@@ -49,8 +48,9 @@ from pqkeep_protocol.messages import (
     VerifyHash,
     Wrap,
 )
+from pqkeep_protocol.startup.logs import logger
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 
 def _require_time(deadline: float) -> None:
@@ -83,12 +83,12 @@ class Dispatcher:
         except KeyServiceError as refusal:
             kind = refusal.kind
         except DamagedKeyError:
-            _LOG.error("%s met a damaged key of tenant %s", request.operation, request.tenant)
+            _LOG.error("a key is damaged", operation=request.operation, tenant=str(request.tenant))
             kind = ErrorKind.UNAVAILABLE
         except DatabaseUnavailableError:
             raise KeyServiceError(ErrorKind.UNAVAILABLE) from None  # nothing can be recorded
         except Exception:  # noqa: BLE001 - a fault of ours is an answer too, and is recorded
-            _LOG.exception("%s failed", request.operation)
+            _LOG.exception("operation failed", operation=request.operation)
             kind = ErrorKind.INTERNAL
         version = getattr(request, "version", None)
         row = operation_record(request, attribution, version, kind)
@@ -150,7 +150,9 @@ class Dispatcher:
             if entry.sealed is None:
                 self._resources.material.forget(keyring.tenant, entry)
         if not await self._log.scrub():
-            _LOG.error("an archived key's seed is still in the write-ahead log; trying again soon")
+            _LOG.error(
+                "an archived key is still in the write-ahead log; removal will be tried again"
+            )
 
     async def _answer(  # noqa: C901, PLR0911, PLR0912 - one flat table, checked by assert_never
         self, request: AnyRequest, deadline: float

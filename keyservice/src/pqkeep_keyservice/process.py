@@ -7,7 +7,6 @@ Exit status 78 (EX_CONFIG): it cannot start as it is set up. 70 (EX_SOFTWARE): a
 import argparse
 import asyncio
 import gc
-import logging
 import os
 import signal
 from pathlib import Path
@@ -33,9 +32,10 @@ from pqkeep_keyservice.storage.database import Database, DatabaseUnavailableErro
 from pqkeep_keyservice.storage.postgresql import PostgresqlDatabase
 from pqkeep_keyservice.storage.sqlite import SqliteDatabase
 from pqkeep_keyservice.storage.store import KeyStore
+from pqkeep_protocol.startup.logs import logger, write_logs
 from pqkeep_protocol.startup.settings import ConfigError
 
-_LOG = logging.getLogger("pqkeep_keyservice")
+_LOG = logger(__name__)
 
 DRAIN_SECONDS = 10.0
 HOUSEKEEPING_SECONDS = 10.0
@@ -43,10 +43,7 @@ HOUSEKEEPING_SECONDS = 10.0
 
 def main() -> int:
     """Run until SIGTERM or SIGINT."""
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s key service %(levelname)s %(message)s"
-    )
-    logging.getLogger("alembic").setLevel(logging.WARNING)
+    write_logs("key service")
     parser = argparse.ArgumentParser(prog="python -m pqkeep_keyservice")
     parser.add_argument("settings", type=Path, help="the settings file")
     arguments = parser.parse_args()
@@ -54,16 +51,17 @@ def main() -> int:
         if not hardening.harden():
             _LOG.warning("memory is not locked: the memlock limit is not infinite")
         settings = config.read(arguments.settings)
+        write_logs("key service", settings.log_format)
         selftest.require()
         uvloop.run(serve(settings, arguments.settings))
     except ConfigError as error:
-        _LOG.critical("%s", error)
+        _LOG.critical("cannot start", error=str(error))
         return os.EX_CONFIG
     except DatabaseUnavailableError as error:
-        _LOG.critical("%s", error)
+        _LOG.critical("cannot start", error=str(error))
         return os.EX_TEMPFAIL
     except selftest.SelfTestError as error:
-        _LOG.critical("%s", error)
+        _LOG.critical("cannot start", error=str(error))
         return os.EX_SOFTWARE
     return os.EX_OK
 

@@ -8,7 +8,6 @@ a process that is killed goes on where it was.
 """
 
 import asyncio
-import logging
 from pathlib import Path
 
 from pqkeep_keyservice import config
@@ -37,9 +36,10 @@ from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit_events import KeyServiceEvent, Outcome
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION, TenantId
+from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import ConfigError
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 OPERATOR, KEY_SERVICE = "operator", "key-service"
 AT_ONCE = 16
@@ -86,7 +86,7 @@ class RootKeyChanger:
             in_use = tuple(sorted(await self._store.list_root_key_check_values()))
             left = await self._store.query(count_keys_to_reseal, self._sealer.newest)
         except ConfigError as error:
-            _LOG.error("the root keys stay as they are: %s", error)
+            _LOG.error("root keys not reloaded", error=str(error))
             raise KeyServiceError(ErrorKind.UNAVAILABLE) from None
         except DatabaseUnavailableError:
             raise KeyServiceError(ErrorKind.UNAVAILABLE) from None
@@ -134,7 +134,7 @@ class RootKeyChanger:
         added = RootKeyAdded(sealer.newest, sealer.check_value(sealer.newest))
         new_record = _record(OPERATOR, sealer.newest, None, Outcome.BEGUN)
         await self._log.commit(new_record, added)
-        _LOG.info("root key %d seals from now on", sealer.newest)
+        _LOG.info("new keys are sealed under another root key", root_key=sealer.newest)
 
     async def _reseal_all(self) -> bool:
         """Return whether there is nothing left under an older root key."""
@@ -151,7 +151,7 @@ class RootKeyChanger:
         if await self._log.commit(new_record, RootKeysDropped(newest)) is not CommitOutcome.DURABLE:
             return False
         await self._log.scrub()
-        _LOG.info("every private key is sealed under root key %d", newest)
+        _LOG.info("every private key is sealed under the newest root key", root_key=newest)
         return True
 
     async def _reseal_keyring(self, tenant: TenantId, algorithm: Algorithm) -> int:

@@ -5,7 +5,6 @@ arrives while the server drains.
 """
 
 import asyncio
-import logging
 import os
 import socket
 import struct
@@ -32,9 +31,10 @@ from pqkeep_protocol.connection import FramedConnection
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION
 from pqkeep_protocol.messages import AnyResult, KeyRequest
+from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import ConfigError
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 BACKLOG = 128
 MAX_SOCKET_PATH = 107
@@ -99,7 +99,7 @@ class Server:
 
         def lost(nonsense: ProtocolError | None) -> None:
             if nonsense is not None:
-                _LOG.warning("a peer sent what is no frame: %s", nonsense)
+                _LOG.warning("a peer sent an invalid frame", error=str(nonsense))
             self._connections.discard(connection)
             if not self._connections:
                 self._alone.set()
@@ -118,7 +118,7 @@ class Server:
         except KeyServiceError as refusal:
             connection.send(Refusal(call.id, refusal.kind))
         except ProtocolError:
-            _LOG.error("an answer to %s is too large for a frame", type(call.request).__name__)
+            _LOG.error("an answer is too large for a frame", request=type(call.request).__name__)
             connection.send(Refusal(call.id, ErrorKind.INTERNAL))
 
     async def _result(self, call: Call, deadline: float) -> AnyResult | AnyAuditResult | RootKeys:
@@ -155,5 +155,5 @@ def _is_same_user(transport: asyncio.Transport) -> bool:
     _, uid, _ = _UCRED.unpack(credentials)
     if uid == os.geteuid():
         return True
-    _LOG.warning("turned a process of user %d away", uid)
+    _LOG.warning("refused a connection from another user's process", user=uid)
     return False

@@ -1,7 +1,6 @@
 """The command ``pqkeepd``."""
 
 import asyncio
-import logging
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from pqkeep_protocol.startup.logs import write_logs
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server import administration
 from pqkeep_server.dev import HOST, OWNER, Dev, DevError, Ready, data_directory, write_private
@@ -80,9 +80,7 @@ def dev(
     ] = None,
 ) -> None:
     """Run gateway and key service on this machine's loopback, with a demo tenant."""
-    logging.basicConfig(
-        level=logging.WARNING, format="%(asctime)s pqkeepd %(levelname)s %(message)s"
-    )
+    write_logs("pqkeepd")
     try:
         with data_directory(data) as directory:
             stores = Stores(

@@ -7,7 +7,6 @@ a gateway that is gone. When the supervisor itself dies, the kernel sends the pr
 
 import asyncio
 import ctypes
-import logging
 import os
 import signal
 import sys
@@ -15,7 +14,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-_LOG = logging.getLogger(__name__)
+from pqkeep_protocol.startup.logs import logger
+
+_LOG = logger(__name__)
 
 FIRST_RETRY_SECONDS = 0.1
 LAST_RETRY_SECONDS = 5.0
@@ -98,10 +99,10 @@ class Supervisor:
             if time.monotonic() - began > STEADY_SECONDS:
                 retry = FIRST_RETRY_SECONDS
             _LOG.warning(
-                "the %s ended with status %d; starting it again in %.1f s",
-                program.name,
-                status,
-                retry,
+                "a process ended and will be started again",
+                program=program.name,
+                status=status,
+                seconds=retry,
             )
             await asyncio.sleep(retry)
             retry = min(2 * retry, LAST_RETRY_SECONDS)
@@ -114,7 +115,7 @@ class Supervisor:
         try:
             await asyncio.wait_for(process.wait(), STOP_SECONDS)
         except TimeoutError:
-            _LOG.error("the %s did not stop in time; killing it", program.name)
+            _LOG.error("a process did not stop in time and is killed", program=program.name)
             process.kill()
             await process.wait()
 

@@ -1,6 +1,5 @@
 """How much in a month: the allowance of operations that some plans have."""
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, TypeVar
 
@@ -10,8 +9,9 @@ from pqkeep_gateway.access.principals import TenantPrincipal
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.algorithms import LIFECYCLE, Operation
 from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.startup.logs import logger
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 T = TypeVar("T")
 
@@ -85,4 +85,4 @@ class Allowances:
         try:
             await self._usage.give_back(tenant, month)
         except UnavailableError:
-            _LOG.warning("an operation that failed stays counted in %s", month)
+            _LOG.warning("a failed operation stays counted in the allowance", month=month)

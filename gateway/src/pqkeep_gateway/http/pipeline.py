@@ -4,7 +4,6 @@ route -> credential -> suspension -> rate limit -> cross-site -> access table ->
 -> handler -> envelope
 """
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -38,8 +37,9 @@ from pqkeep_gateway.people.step_up import StepUp
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.keys import INSTALLATION
 from pqkeep_protocol.messages import Attribution
+from pqkeep_protocol.startup.logs import logger
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 MAX_SIGNED = 512 * 1024
 """Bytes of a body with a signature."""
@@ -123,7 +123,7 @@ class Pipeline:
         """Return what to answer. A refusal (403) is recorded in the audit log before."""
         error = self._answer_to(raised, endpoint, values)
         if error is None:
-            _LOG.error("request %s failed", attribution.request_id, exc_info=raised)
+            _LOG.error("request failed", request_id=attribution.request_id, exc_info=raised)
             return internal()
         if isinstance(raised, SuspendedError):
             principal = raised.principal

@@ -7,7 +7,6 @@ with growing pauses until the mail expires.
 """
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -18,8 +17,9 @@ from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credentials import Pepper
 from pqkeep_gateway.mail.outgoing_mail import InvalidAddressError, OutgoingMail, compose
 from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.startup.logs import logger
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 POLL_SECONDS = 1.0
 BATCH_SIZE = 8
@@ -116,22 +116,23 @@ class MailDelivery:
 
         No fault of one mail keeps others from being delivered.
         """
+        entry = _LOG.bind(mail=str(mail.id), kind=str(mail.kind))
         if mail.expires_at <= self._now():
-            _LOG.error("mail %s (%s) has expired undelivered", mail.id, mail.kind)
+            entry.error("mail not delivered", error="it expired")
             return True
         try:
             message = compose(mail, self._pepper, self._mailer.sender, self._portal_url)
             if message is not None:
                 await self._mailer.send(mail, message)
         except MailDeferredError as problem:
-            _LOG.warning("mail %s (%s) is deferred: %s", mail.id, mail.kind, problem)
+            entry.warning("mail delivery will be tried again", error=str(problem))
             return False
         except MailRejectedError as problem:
-            _LOG.error("mail %s (%s) is rejected: %s", mail.id, mail.kind, problem)
+            entry.error("mail not delivered", error=str(problem))
         except InvalidAddressError:
-            _LOG.error("mail %s (%s) is rejected: no e-mail address", mail.id, mail.kind)
+            entry.error("mail not delivered", error="not an e-mail address")
         except Exception:  # noqa: BLE001 - a fault of ours must not stop other mail
-            _LOG.exception("mail %s (%s) is deferred: internal error", mail.id, mail.kind)
+            entry.exception("mail delivery failed and will be tried again")
             return False
         return True
 

@@ -30,6 +30,7 @@ from pqkeep_gateway.tenancy.billing import (
 )
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.secret_files import read_secret_text
 from pqkeep_protocol.startup.settings import ConfigError
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from stripe.params import SubscriptionUpdateParams
     from stripe.params.checkout import SessionCreateParams
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 T = TypeVar("T")
 
@@ -116,13 +117,13 @@ class StripeAccount:
         except stripe.IdempotencyError:
             raise IdempotencyKeyReusedError from None
         except (stripe.APIConnectionError, stripe.RateLimitError) as error:
-            _LOG.error("Stripe is unavailable: %s", type(error).__name__)
+            _LOG.error("Stripe is unavailable", error=type(error).__name__)
             raise UnavailableError from None
         except stripe.StripeError as error:
-            _LOG.error("Stripe refused: %s, status %s", type(error).__name__, error.http_status)
+            _LOG.error("Stripe refused", error=type(error).__name__, status=error.http_status)
             raise PaymentProviderError from None
         except _MALFORMED:
-            _LOG.error("Stripe's answer is malformed")
+            _LOG.error("Stripe sent an invalid response")
             raise PaymentProviderError from None
 
     def _open(self, tenant: TenantId, tier: Tier, key: IdempotencyKey | None) -> str:

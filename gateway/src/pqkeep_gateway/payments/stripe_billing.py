@@ -1,6 +1,5 @@
 """Billing by Stripe: requests go to its API, and only signed webhooks change contracts."""
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -32,11 +31,12 @@ from pqkeep_gateway.tenancy.tenants import TenantNotFoundError, TenantStore
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution
+from pqkeep_protocol.startup.logs import logger
 
 if TYPE_CHECKING:
     from pqkeep_gateway.payments.stripe_account import StripeAccount
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 _SUBSCRIPTION = "customer.subscription."
 
@@ -133,7 +133,7 @@ class StripeBilling:
             running = await self._store.find_running(tenant)
             change = apply_notice(known, running, reported)
             if change is None:
-                _LOG.info("Stripe's %s changes nothing", notice.id)
+                _LOG.info("a Stripe event changes nothing", stripe_event=notice.id)
                 return
             with suppress(ContractChangedError):
                 changed = event(attribution, tenant, change.operation)
@@ -192,7 +192,7 @@ def _warn_of_double_billing(old: Contract | None, new: Contract) -> None:
     """Tell the operator of a customer who pays twice, which only they can correct."""
     if old is not None and old.id != new.id and old.external_id is not None:
         _LOG.warning(
-            "Stripe bills a tenant twice: %s has replaced %s, which has to be cancelled at Stripe",
-            new.external_id,
-            old.external_id,
+            "Stripe bills a tenant twice: cancel the old subscription there",
+            old_subscription=old.external_id,
+            new_subscription=new.external_id,
         )

@@ -1,7 +1,6 @@
 """Opening the accounts database, SQLite or PostgreSQL, and its transactions."""
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -21,9 +20,10 @@ from pqkeep_gateway.storage.postgresql import (
 )
 from pqkeep_gateway.storage.sqlite import sqlite_engine
 from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import POSTGRESQL, ConfigError
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 TRANSACTION_SECONDS: Mapping[str, float | None] = {"postgresql": 4.0, "sqlite": None}
 """The time limit of a transaction, by dialect: a server may hang, a file does not."""
@@ -53,7 +53,7 @@ async def open_database(location: str, password_file: Path | None = None) -> Asy
         await engine.dispose()
         problem = f"cannot open the database {location}: {_problem(error)}"
         if on_server and not is_permanent(error):
-            _LOG.error(problem)
+            _LOG.error("the accounts database is unavailable", error=problem)
             raise UnavailableError from None
         raise ConfigError(problem) from None
     return engine
@@ -74,7 +74,7 @@ async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
     except sa.exc.IntegrityError:
         raise
     except (sa.exc.DBAPIError, sa.exc.TimeoutError, OSError) as error:
-        _LOG.error("the accounts database is unavailable: %s", _problem(error))
+        _LOG.error("the accounts database is unavailable", error=_problem(error))
         raise UnavailableError from None
 
 

@@ -1,6 +1,5 @@
 """Rate windows in Redis or Valkey, for several gateways."""
 
-import logging
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,11 @@ from redis.exceptions import RedisError
 from pqkeep_gateway.access.clock import Clock
 from pqkeep_gateway.access.rate_limit import ChangedError, Limit
 from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.secret_files import read_secret_text
 from pqkeep_protocol.startup.settings import ConfigError
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 TIMEOUT_SECONDS = 2.0
 MAX_CONNECTIONS = 64
@@ -139,5 +139,5 @@ async def _reached(answer: Awaitable[Any]) -> Any:
     try:
         return await answer
     except (RedisError, OSError, TimeoutError) as error:
-        _LOG.error("the rate windows are out of reach: %s", type(error).__name__)
+        _LOG.error("the rate limit server is unreachable", error=type(error).__name__)
         raise UnavailableError from None

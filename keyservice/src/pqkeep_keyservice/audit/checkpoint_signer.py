@@ -6,7 +6,6 @@ live as all keys do: as sealed seeds, and with records of their own.
 """
 
 import asyncio
-import logging
 import time
 from base64 import b64encode
 from collections.abc import Awaitable, Callable
@@ -27,9 +26,10 @@ from pqkeep_protocol.audit import Checkpoint
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION
 from pqkeep_protocol.messages import Attribution, GenerateKey
+from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import ConfigError
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 CONTEXT = b"pqkeep/v1/audit-checkpoint"
 ALGORITHMS = (Algorithm.ML_DSA_65, Algorithm.SLH_DSA_SHA2_128S)

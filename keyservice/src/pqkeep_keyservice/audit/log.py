@@ -1,7 +1,6 @@
 """Group commit: while one batch of records is made durable, the next one gathers."""
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,8 +11,9 @@ from pqkeep_keyservice.storage.store import KeyStore, RecordedChange
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Idempotency
+from pqkeep_protocol.startup.logs import logger
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 MAX_BATCH = 1_000
 

@@ -1,7 +1,6 @@
 """Answers requests about the audit log. Reading it leaves no record."""
 
 import asyncio
-import logging
 from typing import assert_never
 
 from pqkeep_keyservice.audit.checkpoint_signer import ALGORITHMS, CheckpointSigner
@@ -36,8 +35,9 @@ from pqkeep_protocol.audit import (
 )
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION
+from pqkeep_protocol.startup.logs import logger
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 
 class AuditService:
@@ -67,7 +67,7 @@ class AuditService:
         except DatabaseUnavailableError:
             kind = ErrorKind.UNAVAILABLE
         except Exception:  # noqa: BLE001 - a fault of ours is an answer too
-            _LOG.exception("%s failed", type(request).__name__)
+            _LOG.exception("request failed", request=type(request).__name__)
             kind = ErrorKind.INTERNAL
         raise KeyServiceError(kind)
 

@@ -7,7 +7,6 @@ new epoch.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,10 +22,11 @@ from sqlalchemy.pool import NullPool
 from pqkeep_keyservice.storage.database import Arguments, DatabaseUnavailableError, T
 from pqkeep_keyservice.storage.migration import migrate
 from pqkeep_keyservice.storage.schema import KEYS
+from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.secret_files import check_secret_file
 from pqkeep_protocol.startup.settings import ConfigError
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 LOCK = 0x7071_6B65_6570_0001
 """The advisory lock of the key service: "pqkeep", 1."""
@@ -185,7 +185,7 @@ class PostgresqlDatabase:
                 moment = await connection.execution_options(isolation_level="REPEATABLE READ")
                 return await moment.run_sync(function, *arguments)
         except _FAILURES as error:
-            _LOG.warning("the database could not be read: %s", _problem(error))
+            _LOG.warning("the database could not be read", error=_problem(error))
             raise DatabaseUnavailableError from None
 
     async def scrub(self) -> bool:
@@ -199,7 +199,7 @@ class PostgresqlDatabase:
                 single = await connection.execution_options(isolation_level="AUTOCOMMIT")
                 await single.exec_driver_sql(f"VACUUM {KEYS.name}")
         except _FAILURES as error:
-            _LOG.warning("deleted keys could not be vacuumed: %s", _problem(error))
+            _LOG.warning("deleted keys could not be vacuumed", error=_problem(error))
         else:
             self.is_scrubbed = True
         return self.is_scrubbed
@@ -255,7 +255,7 @@ class PostgresqlDatabase:
         if self._session is not session:
             return
         self._session = None
-        _LOG.error("lost the database: %s", why)
+        _LOG.error("lost the connection to the database", error=why)
         self._reopening = asyncio.create_task(self._reopen(session))
 
     async def _reopen(self, lost: _Session) -> None:
@@ -269,9 +269,9 @@ class PostgresqlDatabase:
             except Exception as error:  # noqa: BLE001 - whatever it was, another try may succeed
                 if str(error) != said:
                     said = str(error)
-                    _LOG.error("%s; trying again", error)
+                    _LOG.error("the connection to the database will be tried again", error=said)
             else:
-                _LOG.warning("found the database again")
+                _LOG.warning("connected to the database again")
                 return
             await asyncio.sleep(retry)
             retry = min(2 * retry, LAST_RETRY_SECONDS)

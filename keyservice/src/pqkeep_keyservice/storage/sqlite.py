@@ -2,7 +2,6 @@
 
 import asyncio
 import fcntl
-import logging
 import os
 import sqlite3
 from collections.abc import Callable
@@ -15,9 +14,10 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from pqkeep_keyservice.storage.database import Arguments, DatabaseUnavailableError, T
 from pqkeep_keyservice.storage.migration import migrate
+from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import ConfigError
 
-_LOG = logging.getLogger(__name__)
+_LOG = logger(__name__)
 
 PRAGMAS = (
     "PRAGMA journal_mode = WAL",
@@ -172,7 +172,7 @@ class SqliteDatabase:
             return
         if not self._is_lost:
             self._is_lost = True
-            _LOG.error("the database cannot be written: %s", cause)
+            _LOG.error("the database cannot be written", error=str(cause))
         raise DatabaseUnavailableError from None
 
     def _find(self) -> None:

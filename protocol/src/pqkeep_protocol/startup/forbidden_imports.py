@@ -1,0 +1,35 @@
+"""Makes imports fail that a process must do without.
+
+The import contracts prove that pqkeep's own code has none of them. Libraries may still try: the
+Redis client imports cryptography, and structlog imports rich, wherever these are installed. Once
+they are forbidden, a library finds them missing.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+
+class _ForbiddenFinder(MetaPathFinder):
+    def __init__(self, packages: frozenset[str]) -> None:
+        self._packages = packages
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Raise ModuleNotFoundError for a forbidden package, so that no later finder is asked."""
+        if fullname.partition(".")[0] in self._packages:
+            raise ModuleNotFoundError(f"this process must not import {fullname}", name=fullname)
+        return None
+
+
+def forbid_imports(packages: frozenset[str]) -> None:
+    """Forbid the import of top-level packages in this process from now on.
+
+    Raises RuntimeError if one of them is loaded already.
+    """
+    if loaded := packages & sys.modules.keys():
+        raise RuntimeError(f"imported before its import was forbidden: {', '.join(loaded)}")
+    sys.meta_path.insert(0, _ForbiddenFinder(packages))
