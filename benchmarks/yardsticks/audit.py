@@ -13,7 +13,7 @@ import uvloop
 
 from benchmarks.yardsticks.library import WARM_UP_SECONDS, Loop
 from pqkeep_keyservice.audit.log import AuditLog
-from pqkeep_keyservice.audit.record import operation_record
+from pqkeep_keyservice.ledger.records import operation_record
 from pqkeep_keyservice.storage.sqlite import SqliteDatabase
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Algorithm

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric import mldsa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pqkeep.audit import Report, verify
+from pqkeep.audit._formats import FORMATS as VERIFIED
+from pqkeep.audit._verification import verify_formats
 from pqkeep_keyservice.audit.checkpoint_signer import CONTEXT, signed_text
 from pqkeep_keyservice.ledger.merkle import (
     Frontier,
@@ -22,7 +25,7 @@ from pqkeep_keyservice.ledger.merkle import (
     inclusion_proof,
     leaf_hash,
 )
-from pqkeep_keyservice.ledger.records import Record, iso_timestamp
+from pqkeep_keyservice.ledger.records import FORMATS, Row, format_1, iso_timestamp, record_text
 
 LOG_ID = UUID(int=7, version=4)
 TENANT = str(UUID(int=1, version=4))
@@ -36,11 +39,27 @@ def b64(raw: bytes) -> str:
     return b64encode(raw).decode()
 
 
+def _format_2(row: Any) -> msgspec.Struct:
+    """Return a record of a format with one name more, as a later version could have it."""
+    names = {**msgspec.structs.asdict(format_1(row)), "region": f"of {row.principal}"}
+    types = [(name, type(value)) for name, value in sorted(names.items())]
+    return msgspec.defstruct("Format2", types)(**names)
+
+
+LATER = {**FORMATS, 2: _format_2}
+VERIFIED_LATER = {**VERIFIED, 2: {**VERIFIED[1], "region": lambda value: type(value) is str}}
+
+
 class Log:
     """A log as the key service writes it, over any text."""
 
-    def __init__(self, texts: list[str]) -> None:
-        self.lines = [_record(number, text).text() for number, text in enumerate(texts, 1)]
+    def __init__(self, texts: list[str], later: int = 0) -> None:
+        """Write the last records in the later format."""
+        formats = [1] * (len(texts) - later) + [2] * later
+        self.lines = [
+            record_text(_row(number, text, of), LATER)
+            for number, (text, of) in enumerate(zip(texts, formats, strict=True), 1)
+        ]
         self.leaves = [leaf_hash(line) for line in self.lines]
 
     def subtree(self, level: int, index: int) -> bytes:
@@ -93,23 +112,24 @@ class Log:
         return path
 
 
-def _record(number: int, text: str) -> Record:
-    return Record(
-        algorithm=None,
-        event_id=None,
-        happened_at=None,
+def _row(number: int, text: str, of: int) -> Row:
+    return Row(
         id=number,
-        key_version=number,
-        nonce=f"{number:032x}",
+        format=of,
+        tenant_id=TENANT,
         number=number,
-        operation="encrypt",
-        outcome="success",
-        policy=text,
+        recorded_at_us=AT_US,
+        nonce=number.to_bytes(16, "big"),
         principal=text,
-        recorded_at=iso_timestamp(AT_US),
+        operation="encrypt",
+        algorithm=None,
+        key_version=number,
+        outcome="success",
         request_id=text,
         source_address="",
-        tenant_id=TENANT,
+        policy=text,
+        event_id=None,
+        happened_at_us=None,
     )
 
 
@@ -133,3 +153,25 @@ def test_all_sizes(tmp_path: Path, tenant: str | None) -> None:
 def test_any_text(tmp_path: Path, texts: list[str]) -> None:
     """Whatever text a record holds, both hash the same bytes."""
     assert _verify(Log(texts), tmp_path, None, 1).findings == ()
+
+
+@pytest.mark.parametrize("tenant", [None, TENANT], ids=["whole", "tenant"])
+@pytest.mark.parametrize("later", range(9))
+def test_two_formats(tmp_path: Path, tenant: str | None, later: int) -> None:
+    """Wherever a second format begins, all records and all earlier sizes of the log are verified."""
+    log = Log([f"\u00e9 {number}" for number in range(8)], later)
+    export = log.export(tmp_path / "export", tenant)
+    for first in range(9):
+        paths = [export, log.kept(tmp_path / "kept", first)]
+        report = verify_formats(VERIFIED_LATER, paths)
+        assert (report.findings, report.notes) == ((), ())
+        assert report.portions[0].records == 8
+    found = [str(each.kind) for each in verify([export]).findings]
+    assert found == ["unknown-format"] * later
+
+
+def test_both_know_the_same_formats() -> None:
+    """The verifier knows every format that the key service writes, with the same names."""
+    assert sorted(VERIFIED) == sorted(FORMATS)
+    for number, names in VERIFIED.items():
+        assert list(json.loads(record_text(_row(1, "", number)))) == list(names)

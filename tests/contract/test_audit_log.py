@@ -19,8 +19,9 @@ from tests.fixtures.caller import Caller
 Refused = Callable[[httpx2.Response], tuple[int, str, str | None]]
 KYBER, DILITHIUM = {"algorithm": "Kyber768"}, {"algorithm": "Dilithium3"}
 FIELDS = {
-    *("algorithm", "event_id", "happened_at", "id", "key_version", "nonce", "number", "operation"),
-    *("outcome", "policy", "principal", "recorded_at", "request_id", "source_address", "tenant_id"),
+    *("algorithm", "event_id", "format", "happened_at", "id", "key_version", "nonce", "number"),
+    *("operation", "outcome", "policy", "principal", "recorded_at", "request_id"),
+    *("source_address", "tenant_id"),
 }
 INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 NOT_FOUND = "ERR_NOT_FOUND_001"

@@ -265,7 +265,7 @@ def instant(microseconds: int) -> str:
 
 
 _AS_IT_IS = (
-    *("algorithm", "event_id", "id", "key_version", "number", "operation", "outcome"),
+    *("algorithm", "event_id", "format", "id", "key_version", "number", "operation", "outcome"),
     *("policy", "principal", "request_id", "source_address", "tenant_id"),
 )
 CHECKS: Mapping[str, Callable[[Books], Findings]] = {

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from hashlib import sha256
 from pathlib import Path
 
+import pytest
+
 from pqkeep.audit import Kind
+from pqkeep.audit._formats import FORMATS
 from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.audit_events import AuditEvent, KeyServiceEvent, Outcome
 from pqkeep_protocol.errors import ErrorKind
@@ -24,37 +28,26 @@ def test_every_kind_of_finding_is_explained() -> None:
     assert sorted(rows) == sorted(Kind)
 
 
-def test_every_name_of_a_record_is_listed() -> None:
-    """The table of a record's names has them all, in the order of the text."""
-    names = [
-        name
-        for row in re.findall(r"^\| (`.*?) \|", section("Record"), re.MULTILINE)
-        for name in re.findall(r"`(\w+)`", row)
-    ]
+@pytest.mark.parametrize("number", FORMATS)
+def test_every_name_of_a_format_is_listed(number: int) -> None:
+    """The table of a format has its names, in the order of the text."""
+    names = listed(f"Format {number}")
     assert names == sorted(names)
-    assert names == [
-        "algorithm",
-        "event_id",
-        "happened_at",
-        "id",
-        "key_version",
-        "nonce",
-        "number",
-        "operation",
-        "outcome",
-        "policy",
-        "principal",
-        "recorded_at",
-        "request_id",
-        "source_address",
-        "tenant_id",
-    ]
+    assert names == list(FORMATS[number])
+
+
+def test_the_example_of_a_record_has_that_leaf() -> None:
+    """The text that is shown is hashed to the leaf that is shown."""
+    shown = re.search(r"whose leaf is `(\w+)`:\n\n```json\n(.*)\n```", section("Format 1"))
+    assert shown is not None
+    leaf, text = shown.groups()
+    assert sha256(b"\0" + text.encode()).hexdigest() == leaf
 
 
 def listed(title: str) -> list[str]:
     """Return the names in the first column of a table."""
     rows = re.findall(r"^\| (`.*?) \|", section(title), re.MULTILINE)
-    return [name for row in rows for name in re.findall(r"`([a-z-]+)`", row)]
+    return [name for row in rows for name in re.findall(r"`([a-z_-]+)`", row)]
 
 
 def test_every_event_of_the_gateway_is_documented() -> None:

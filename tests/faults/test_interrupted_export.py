@@ -40,7 +40,7 @@ CHECKPOINT = Checkpoint(
     signature=b"x",
 )
 LINE = (
-    '{{"algorithm":null,"event_id":null,"happened_at":null,"id":{0},"key_version":null,'
+    '{{"algorithm":null,"event_id":null,"format":1,"happened_at":null,"id":{0},"key_version":null,'
     '"nonce":"00","number":{0},"operation":"encrypt","outcome":"success","policy":"",'
     '"principal":"p","recorded_at":"2026-01-31T12:00:00.000000Z","request_id":"r",'
     '"source_address":"a","tenant_id":"t"}}'

@@ -5,11 +5,10 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import assert_never
 
 from pqkeep_keyservice.audit.log import AuditLog
-from pqkeep_keyservice.audit.record import operation_record
 from pqkeep_keyservice.keys.changes import CommitOutcome, IdempotencyRecord, KeyringChange
 from pqkeep_keyservice.keys.keyring import Keyring
 from pqkeep_keyservice.keys.sealing import DamagedKeyError
-from pqkeep_keyservice.ledger.records import NewRecord
+from pqkeep_keyservice.ledger.records import NewRecord, operation_record
 from pqkeep_keyservice.live.keyring_cache import KeyringCache
 from pqkeep_keyservice.live.keyring_locks import KeyringLocks
 from pqkeep_keyservice.live.resources import Resources

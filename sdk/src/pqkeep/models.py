@@ -142,6 +142,8 @@ class ApiKeyRotation:
 class AuditRecord:
     """What the audit log says about one operation, action or refusal."""
 
+    format: int
+    """Which format the record has: docs/audit.md."""
     id: int
     """Counts all records of the log, from 1."""
     number: int

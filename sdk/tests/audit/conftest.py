@@ -180,6 +180,7 @@ def records(count: int, salt: str = "") -> list[Line]:
             {
                 "algorithm": None if is_event else "Kyber768",
                 "event_id": str(UUID(int=record_id, version=4)) if is_event else None,
+                "format": 1,
                 "happened_at": "2026-11-20T11:00:00.000000Z" if is_event else None,
                 "id": record_id,
                 "key_version": None if is_event else 1,

@@ -21,6 +21,7 @@ class RecordData(Data, frozen=True, kw_only=True):
 
     algorithm: str | None
     event_id: str | None
+    format: Annotated[int, Meta(ge=1, description="Which format the record has.")]
     happened_at: Instant | None
     id: Annotated[int, Meta(ge=1, description="Counts all records.")]
     key_version: int | None
@@ -146,6 +147,7 @@ _HASH = base64(bytes(range(32)))
 RECORD = RecordData(
     algorithm=Algorithm.ML_KEM_768,
     event_id=None,
+    format=1,
     happened_at=None,
     id=42,
     key_version=1,

@@ -5,9 +5,9 @@ from typing import assert_never
 
 from pqkeep_keyservice.audit.checkpoint_signer import ALGORITHMS, CheckpointSigner
 from pqkeep_keyservice.audit.log import AuditLog
-from pqkeep_keyservice.audit.record import event_record
 from pqkeep_keyservice.ledger import checkpoints, search
 from pqkeep_keyservice.ledger.key_usage import find_key_usage
+from pqkeep_keyservice.ledger.records import event_record
 from pqkeep_keyservice.ledger.tree import DamagedLogError
 from pqkeep_keyservice.live.keyring_cache import KeyringCache
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from cachetools import LRUCache
 
 from pqkeep_keyservice.ledger.merkle import Frontier, frontier, leaf_hash
-from pqkeep_keyservice.ledger.records import NewRecord, Row, record_from_row
+from pqkeep_keyservice.ledger.records import FORMATS, Formats, NewRecord, Row, record_text
 from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, AUDIT_TILES
 from pqkeep_keyservice.ledger.tree import subtrees
 
@@ -52,7 +52,7 @@ class LogState:
         self._numbers.update(appended.numbers)
 
 
-def load_log_state(connection: sa.Connection) -> LogState:
+def load_log_state(connection: sa.Connection, formats: Formats = FORMATS) -> LogState:
     """Return the state of the log in the database. Raises DamagedLogError."""
     newest = connection.execute(
         sa.select(AUDIT_RECORDS.c.id, AUDIT_RECORDS.c.recorded_at_us)
@@ -61,7 +61,7 @@ def load_log_state(connection: sa.Connection) -> LogState:
     ).one_or_none()
     if newest is None:
         return LogState(Frontier(), 0)
-    return LogState(frontier(newest.id, subtrees(connection)), newest.recorded_at_us)
+    return LogState(frontier(newest.id, subtrees(connection, formats)), newest.recorded_at_us)
 
 
 def insert_statement(dialect: sa.Dialect) -> str:
@@ -70,14 +70,19 @@ def insert_statement(dialect: sa.Dialect) -> str:
 
 
 def append_records(
-    connection: sa.Connection, insert: str, log_state: LogState, records: Sequence[NewRecord]
+    connection: sa.Connection,
+    insert: str,
+    log_state: LogState,
+    records: Sequence[NewRecord],
+    formats: Formats = FORMATS,
 ) -> PendingAppend:
-    """Insert records, but for events that are in the log already, and their tiles."""
+    """Insert records of the newest format, but for events that are in the log already, and tiles."""
     records = _without_recorded_events(connection, records)
     # Never before the last record's time, whatever the machine's clock does.
     now = max(log_state.recorded_at_us, time.time_ns() // 1000)
     numbers: dict[str, int] = {}
     rows: list[Row] = []
+    newest = max(formats)
     size = log_state.frontier.size
     nonces = memoryview(os.urandom(_NONCE * len(records)))
     for place, record in enumerate(records):
@@ -85,8 +90,8 @@ def append_records(
         number = (numbers.get(tenant) or log_state.last_number(connection, tenant)) + 1
         numbers[tenant] = number
         nonce = bytes(nonces[place * _NONCE : (place + 1) * _NONCE])
-        rows.append(Row(size + place + 1, tenant, number, now, nonce, *record[1:]))
-    leaves = (leaf_hash(record_from_row(row).text()) for row in rows)
+        rows.append(Row(size + place + 1, newest, tenant, number, now, nonce, *record[1:]))
+    leaves = (leaf_hash(record_text(row, formats)) for row in rows)
     new_frontier, tiles = log_state.frontier.grown(leaves)
     if rows:  # with no rows the driver would take the INSERT for one without parameters
         connection.exec_driver_sql(insert, rows)

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from pqkeep_keyservice.ledger.dialects import insert_or_update
 from pqkeep_keyservice.ledger.key_usage import count_key_usage
 from pqkeep_keyservice.ledger.merkle import range_hash
+from pqkeep_keyservice.ledger.records import FORMATS, Formats
 from pqkeep_keyservice.ledger.schema import AUDIT_CHECKPOINTS, AUDIT_LOG, AUDIT_RECORDS
 from pqkeep_keyservice.ledger.tree import DamagedLogError, subtrees
 from pqkeep_protocol.algorithms import Algorithm
@@ -76,14 +77,14 @@ def first_recorded_at(connection: sa.Connection) -> int:
     return connection.execute(first).scalar() or 0
 
 
-def check_log(connection: sa.Connection) -> None:
+def check_log(connection: sa.Connection, formats: Formats = FORMATS) -> None:
     """Compare the log with its newest checkpoints. Raises ConfigError if they do not match."""
     for algorithm in Algorithm:
         checkpoint = find_newest_checkpoint(connection, algorithm)
         if checkpoint is None:
             continue
         try:
-            root = range_hash(0, checkpoint.size, subtrees(connection))
+            root = range_hash(0, checkpoint.size, subtrees(connection, formats))
         except DamagedLogError:
             root = b""
         if root != checkpoint.root:

@@ -5,9 +5,9 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from pqkeep_keyservice.ledger.merkle import Subtree, consistency_proof, inclusion_proof
-from pqkeep_keyservice.ledger.records import record_from_row
+from pqkeep_keyservice.ledger.records import FORMATS, Formats, record_text
 from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS
-from pqkeep_keyservice.ledger.tree import DamagedLogError, log_size, subtrees
+from pqkeep_keyservice.ledger.tree import DamagedLogError, has_format, log_size, subtrees
 from pqkeep_protocol.audit import ListRecords, Proof, ProveConsistency, ProveRecords
 from pqkeep_protocol.keys import INSTALLATION, TenantId
 
@@ -22,10 +22,14 @@ class Page(NamedTuple):
     next: int | None
 
 
-def list_records(connection: sa.Connection, request: ListRecords) -> Page:
+def list_records(
+    connection: sa.Connection, request: ListRecords, formats: Formats = FORMATS
+) -> Page:
     """Return the matching ones among the next MAX_SCANNED records."""
     order = AUDIT_RECORDS.c.id.desc() if request.newest_first else AUDIT_RECORDS.c.id
-    window = sa.select(AUDIT_RECORDS).where(*_of(request.tenant)).order_by(order)
+    window = (
+        sa.select(AUDIT_RECORDS).where(*_of(request.tenant), has_format(formats)).order_by(order)
+    )
     window = window.limit(MAX_SCANNED)
     if request.after is not None:
         window = window.where(AUDIT_RECORDS.c.id > request.after)
@@ -51,7 +55,7 @@ def list_records(connection: sa.Connection, request: ListRecords) -> Page:
         .limit(request.limit + 1)
     )
     rows = connection.execute(query).all()
-    lines = tuple(record_from_row(row).text() for row in rows[: request.limit])
+    lines = tuple(record_text(row, formats) for row in rows[: request.limit])
     if len(rows) > request.limit:
         return Page(lines, rows[request.limit - 1].id)
     edge = sa.func.min if request.newest_first else sa.func.max
@@ -61,7 +65,9 @@ def list_records(connection: sa.Connection, request: ListRecords) -> Page:
     return Page(lines, last if count == MAX_SCANNED else None)
 
 
-def prove_records(connection: sa.Connection, request: ProveRecords) -> tuple[Proof, ...]:
+def prove_records(
+    connection: sa.Connection, request: ProveRecords, formats: Formats = FORMATS
+) -> tuple[Proof, ...]:
     """Return records with their inclusion proofs. Raises DamagedLogError if the tree is too large.
 
     A proof that needs a missing record is empty, so that an export continues and its verification
@@ -73,15 +79,16 @@ def prove_records(connection: sa.Connection, request: ProveRecords) -> tuple[Pro
         sa.select(AUDIT_RECORDS)
         .where(
             *_of(request.tenant),
+            has_format(formats),
             AUDIT_RECORDS.c.id > request.after,
             AUDIT_RECORDS.c.id <= request.size,
         )
         .order_by(AUDIT_RECORDS.c.id)
         .limit(request.limit)
     ).all()
-    subtree = subtrees(connection)
+    subtree = subtrees(connection, formats)
     return tuple(
-        Proof(record_from_row(row).text(), _path(row.id - 1, request.size, subtree)) for row in rows
+        Proof(record_text(row, formats), _path(row.id - 1, request.size, subtree)) for row in rows
     )
 
 
@@ -92,11 +99,13 @@ def _path(index: int, size: int, subtree: Subtree) -> tuple[bytes, ...]:
         return ()
 
 
-def prove_consistency(connection: sa.Connection, request: ProveConsistency) -> tuple[bytes, ...]:
+def prove_consistency(
+    connection: sa.Connection, request: ProveConsistency, formats: Formats = FORMATS
+) -> tuple[bytes, ...]:
     """Return the consistency proof between two sizes. Raises DamagedLogError."""
     if not request.first <= request.second <= log_size(connection):
         raise DamagedLogError
-    return tuple(consistency_proof(request.first, request.second, subtrees(connection)))
+    return tuple(consistency_proof(request.first, request.second, subtrees(connection, formats)))
 
 
 def _of(tenant: TenantId) -> tuple[sa.ColumnElement[bool], ...]:

@@ -5,7 +5,7 @@ from functools import cache
 import sqlalchemy as sa
 
 from pqkeep_keyservice.ledger.merkle import TILE_LEVELS, Subtree, fold, leaf_hash
-from pqkeep_keyservice.ledger.records import record_from_row
+from pqkeep_keyservice.ledger.records import FORMATS, Formats, record_text
 from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, AUDIT_TILES
 
 TILE = 1 << TILE_LEVELS
@@ -21,15 +21,15 @@ def log_size(connection: sa.Connection) -> int:
     return connection.execute(sa.select(sa.func.max(AUDIT_RECORDS.c.id))).scalar() or 0
 
 
-def subtrees(connection: sa.Connection) -> Subtree:
+def subtrees(connection: sa.Connection, formats: Formats = FORMATS) -> Subtree:
     """Return a function that computes the hash of any complete subtree.
 
-    It raises DamagedLogError where rows are missing.
+    It raises DamagedLogError where rows are missing, or have a format that is not known.
     """
 
     @cache
     def hashes_of_tile(level: int, tile: int) -> list[bytes]:
-        return _hashes(connection, level, tile * TILE, TILE)
+        return _hashes(connection, formats, level, tile * TILE)
 
     @cache
     def subtree(level: int, index: int) -> bytes:
@@ -44,20 +44,25 @@ def subtrees(connection: sa.Connection) -> Subtree:
     return subtree
 
 
-def _hashes(connection: sa.Connection, level: int, begin: int, count: int) -> list[bytes]:
-    """Return the hashes of neighbours on a stored level, or of leaves."""
+def has_format(formats: Formats) -> sa.ColumnElement[bool]:
+    """Return whether a record can be read: one of another format is treated as one that is missing."""
+    return AUDIT_RECORDS.c.format.in_(formats)
+
+
+def _hashes(connection: sa.Connection, formats: Formats, level: int, begin: int) -> list[bytes]:
+    """Return the hashes below one tile: of a stored level, or of leaves."""
     if level == 0:
         rows = connection.execute(
             sa.select(AUDIT_RECORDS)
-            .where(AUDIT_RECORDS.c.id.between(begin + 1, begin + count))
+            .where(AUDIT_RECORDS.c.id.between(begin + 1, begin + TILE), has_format(formats))
             .order_by(AUDIT_RECORDS.c.id)
         )
-        return [leaf_hash(record_from_row(row).text()) for row in rows]
+        return [leaf_hash(record_text(row, formats)) for row in rows]
     tiles = connection.execute(
         sa.select(AUDIT_TILES.c.hash)
         .where(
             AUDIT_TILES.c.level == level,
-            AUDIT_TILES.c.position.between(begin, begin + count - 1),
+            AUDIT_TILES.c.position.between(begin, begin + TILE - 1),
         )
         .order_by(AUDIT_TILES.c.position)
     )

@@ -10,8 +10,17 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from pqkeep.audit._findings import Findings, Place
+from pqkeep.audit._formats import Formats
 from pqkeep.audit._json import MalformedError, NoJsonError, parse
-from pqkeep.audit._statements import End, Entry, Header, Statement, read_kept, read_line
+from pqkeep.audit._statements import (
+    End,
+    Entry,
+    Header,
+    Statement,
+    UnknownEntry,
+    read_kept,
+    read_line,
+)
 from pqkeep.audit.report import Kind
 
 LONGEST_LINE = 16 * 1024 * 1024
@@ -43,20 +52,22 @@ class Source:
     handle: BinaryIO
     is_export: bool
     """Whether it begins as an export does; everything else was kept from the API or elsewhere."""
+    formats: Formats
+    """What its records are read by."""
 
     def place(self, line: int) -> Place:
         """Return the place of a line."""
         return Place(self.order, line, self.name)
 
 
-def opened(path: Path, order: int, stack: ExitStack) -> Source:
+def opened(path: Path, order: int, formats: Formats, stack: ExitStack) -> Source:
     """Open a file for as long as the stack lasts. Raises OSError."""
     if not stat.S_ISREG(path.stat().st_mode):
         # It is read twice, and opening a pipe could wait for ever.
         code = errno.EISDIR if path.is_dir() else errno.ESPIPE
         raise OSError(code, os.strerror(code), str(path))
     handle = stack.enter_context(path.open("rb"))
-    return Source(order, str(path), handle, _begins_as_export(handle))
+    return Source(order, str(path), handle, _begins_as_export(handle), formats)
 
 
 def statements(source: Source, findings: Findings) -> Iterator[Said]:
@@ -69,7 +80,7 @@ def export_lines(source: Source, findings: Findings) -> Iterator[Line]:
     for line, text in _lines(source.handle):
         place = source.place(line)
         try:
-            yield Line(place, read_line(parse(_whole(text))))
+            yield Line(place, read_line(parse(_whole(text)), source.formats))
         except MalformedError as error:
             if text.startswith(_RECORD):
                 _refuse(findings, error, place)
@@ -82,11 +93,11 @@ def _of_export(source: Source, findings: Findings) -> Iterator[Said]:
             continue
         place = source.place(line)
         try:
-            statement = read_line(parse(_whole(text)))
+            statement = read_line(parse(_whole(text)), source.formats)
         except MalformedError as error:
             _refuse(findings, error, place)
         else:
-            if not isinstance(statement, Entry):
+            if not isinstance(statement, Entry | UnknownEntry):
                 yield Said(place, statement)
 
 
@@ -96,8 +107,8 @@ def _of_kept(source: Source, findings: Findings) -> Iterator[Said]:
     for line, text in texts:
         place = source.place(line)
         try:
-            for statement in read_kept(parse(_whole(text))):
-                if isinstance(statement, Header | Entry | End):
+            for statement in read_kept(parse(_whole(text)), source.formats):
+                if isinstance(statement, Header | Entry | UnknownEntry | End):
                     message = "the file does not begin as an export does, and has a part of one"
                     findings.add(Kind.MALFORMED, message, place)
                     return

@@ -6,26 +6,23 @@ kept elsewhere, may have more of them.
 
 import binascii
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+from pqkeep.audit._formats import FORMATS, MOST, Formats, matches_time, matches_uuid
 from pqkeep.audit._json import MalformedError, canonical
 from pqkeep.audit._merkle import HASH_SIZE, leaf_hash
 
 FORMAT = "pqkeep/v1/audit-export"
 CHECKPOINT_CONTEXT = b"pqkeep/v1/audit-checkpoint"
-MOST = 2**63 - 1
 LONGEST_PATH = 2 * 63
 
 KEY_SIZES: Mapping[str, int] = {"Dilithium3": 1952, "SLH-DSA-SHA2-128s": 32}
 """The algorithms that sign checkpoints, and the bytes of their public keys."""
 
-_matches_time = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", re.ASCII).fullmatch
 _matches_export_time = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{6})?Z", re.ASCII).fullmatch
-_matches_nonce = re.compile(r"[0-9a-f]{32}").fullmatch
-_matches_uuid = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,40 +90,51 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
+class UnknownEntry:
+    """A record of a format that is not known here, so that its leaf is not known either."""
+
+    id: int
+    number: int
+    format: int
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     """The last line of an export."""
 
     records: int
 
 
-Statement = Header | Key | Checkpoint | Consistency | Entry | End
+Statement = Header | Key | Checkpoint | Consistency | Entry | UnknownEntry | End
 
 
-def read_line(value: object) -> Statement:
+def read_line(value: object, formats: Formats = FORMATS) -> Statement:
     """Return what a line of an export says. Raises MalformedError."""
-    fields = _Fields(value, is_exact=True)
-    kind = fields.text("type")
-    read = _READERS.get(kind)
-    if read is None:
-        raise MalformedError("its type is none that an export has")
-    return read(fields)
+    return _read_typed(_Fields(value, is_exact=True), formats)
 
 
-def read_kept(value: object) -> Iterator[Statement]:
+def read_kept(value: object, formats: Formats = FORMATS) -> Iterator[Statement]:
     """Yield what a kept value says: a line of an export, or an answer of the API.
 
     Raises MalformedError.
     """
     fields = _Fields(value, is_exact=False)
     if "type" in fields:
-        read = _READERS.get(fields.text("type"))
-        if read is None:
-            raise MalformedError("its type is none that is known")
-        yield read(fields)
+        yield _read_typed(fields, formats)
     elif "data" in fields:
         yield from _read_answer(_Fields(fields.value("data"), is_exact=False))
     else:
         yield from _read_answer(fields)
+
+
+def _read_typed(fields: "_Fields", formats: Formats) -> Statement:
+    kind = fields.text("type")
+    if kind == "record":
+        return _entry(fields, formats)
+    read = _READERS.get(kind)
+    if read is None:
+        raise MalformedError("its type is none that is known")
+    return read(fields)
 
 
 def _read_answer(fields: "_Fields") -> Iterator[Statement]:
@@ -192,7 +200,7 @@ class _Fields:
 
     def log_id(self) -> str:
         """Return which log it is about."""
-        return self.matching("log_id", _matches_uuid)
+        return self.matching("log_id", matches_uuid)
 
     def matching(self, name: str, matches: Callable[[str], object]) -> str:
         """Return text of a certain form."""
@@ -221,7 +229,7 @@ class _Fields:
         return tuple([_hash(step, name) for step in steps])
 
 
-def check_names(values: Mapping[str, Any], names: tuple[str, ...], *, is_exact: bool) -> None:
+def check_names(values: Mapping[str, Any], names: Collection[str], *, is_exact: bool) -> None:
     """Refuse an object that lacks a name or, if it must be exact, has one too many."""
     missing = sorted(name for name in names if name not in values)
     if missing:
@@ -259,7 +267,7 @@ def _header(fields: _Fields) -> Header:
     is_whole = fields.value("tenant_id") is None
     return Header(
         log_id=fields.log_id(),
-        tenant_id=None if is_whole else fields.matching("tenant_id", _matches_uuid),
+        tenant_id=None if is_whole else fields.matching("tenant_id", matches_uuid),
         size=fields.natural("size"),
         exported_at=fields.matching("exported_at", _matches_export_time),
     )
@@ -288,7 +296,7 @@ def _checkpoint(fields: _Fields) -> Checkpoint:
         log_id=fields.log_id(),
         size=fields.natural("size"),
         root=fields.hash("root"),
-        at=fields.matching("at", _matches_time),
+        at=fields.matching("at", matches_time),
         algorithm=fields.algorithm(),
         version=fields.natural("key_version", 1),
         signature=fields.binary("signature"),
@@ -307,58 +315,16 @@ def _end(fields: _Fields) -> End:
     return End(fields.only("type", "records").natural("records"))
 
 
-def _is_text(value: Any) -> bool:
-    return type(value) is str
-
-
-def _is_positive(value: Any) -> bool:
-    return type(value) is int and 1 <= value <= MOST
-
-
-def _is_uuid(value: Any) -> bool:
-    return type(value) is str and _matches_uuid(value) is not None
-
-
-def _is_time(value: Any) -> bool:
-    return type(value) is str and _matches_time(value) is not None
-
-
-def _is_nonce(value: Any) -> bool:
-    return type(value) is str and _matches_nonce(value) is not None
-
-
-def _or_null(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: value is None or is_right(value)
-
-
-RECORD: Mapping[str, Callable[[Any], bool]] = {
-    "algorithm": _or_null(_is_text),
-    "event_id": _or_null(_is_uuid),
-    "happened_at": _or_null(_is_time),
-    "id": _is_positive,
-    "key_version": _or_null(_is_positive),
-    "nonce": _is_nonce,
-    "number": _is_positive,
-    "operation": _is_text,
-    "outcome": _is_text,
-    "policy": _is_text,
-    "principal": _is_text,
-    "recorded_at": _is_time,
-    "request_id": _is_text,
-    "source_address": _is_text,
-    "tenant_id": _is_uuid,
-}
-"""The names of a record, and what their values must be."""
-
-_RECORD_NAMES = tuple(RECORD)
-
-
-def _entry(fields: _Fields) -> Entry:
+def _entry(fields: _Fields, formats: Formats) -> Entry | UnknownEntry:
     record = fields.only("type", "record", "proof").value("record")
     if type(record) is not dict:
         raise _wrong("record")
-    check_names(record, _RECORD_NAMES, is_exact=True)
-    for name, is_right in RECORD.items():
+    known = _Fields(record, is_exact=False)
+    number = known.natural("format", 1)
+    if number not in formats:
+        return UnknownEntry(known.natural("id", 1), known.natural("number", 1), number)
+    check_names(record, formats[number], is_exact=True)
+    for name, is_right in formats[number].items():
         if not is_right(record[name]):
             raise _wrong(name)
     return Entry(
@@ -376,7 +342,6 @@ _READERS: Mapping[str, Callable[[_Fields], Statement]] = {
     "key": _exported_key,
     "checkpoint": _exported_checkpoint,
     "consistency": _exported_consistency,
-    "record": _entry,
     "end": _end,
 }
 _BY_NAME: Mapping[str, Callable[[_Fields], Statement]] = {

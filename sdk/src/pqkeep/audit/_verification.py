@@ -9,6 +9,7 @@ from pqkeep.audit._connections import connect
 from pqkeep.audit._evidence import Evidence, Node, weigh
 from pqkeep.audit._files import Said, Source, export_lines, opened, statements
 from pqkeep.audit._findings import Findings, Place
+from pqkeep.audit._formats import FORMATS, Formats
 from pqkeep.audit._statements import Header, Key
 from pqkeep.audit._walk import Walked, walk
 from pqkeep.audit.report import Anchor, Kind, Report, SigningKey
@@ -28,14 +29,23 @@ def verify(
     Raises OSError for a file that cannot be read, ValueError without paths, and ImportError if
     ``pqkeep[audit]`` is not installed.
     """
+    return verify_formats(FORMATS, paths, trusted_keys)
+
+
+def verify_formats(
+    formats: Formats,
+    paths: Sequence[str | PathLike[str]],
+    trusted_keys: str | PathLike[str] | None = None,
+) -> Report:
+    """Verify records of these formats; everything else is as ``verify`` says."""
     if not paths:
         raise ValueError("no files to verify")
     findings = Findings()
     with ExitStack() as stack:
-        sources = [opened(Path(path), order, stack) for order, path in enumerate(paths)]
+        sources = [opened(Path(path), order, formats, stack) for order, path in enumerate(paths)]
         trusted = None
         if trusted_keys is not None:
-            trusted = _trusted(opened(Path(trusted_keys), TRUSTED, stack), findings)
+            trusted = _trusted(opened(Path(trusted_keys), TRUSTED, formats, stack), findings)
         said = [each for source in sources for each in statements(source, findings)]
         evidence = weigh(said, trusted, findings)
         exports = list(_walk_exports(evidence, sources, findings))

@@ -15,7 +15,7 @@ from pqkeep.audit._files import Line
 from pqkeep.audit._findings import MOST, Findings, Place
 from pqkeep.audit._gaps import Gap, Gaps
 from pqkeep.audit._merkle import GrowingTree, proven_root
-from pqkeep.audit._statements import End, Entry, Header, Statement
+from pqkeep.audit._statements import End, Entry, Header, Statement, UnknownEntry
 from pqkeep.audit.report import Kind, Portion
 
 
@@ -120,6 +120,9 @@ class _Walk:
         if isinstance(statement, Entry):
             self._count += 1
             self._take_record(place, statement)
+        elif isinstance(statement, UnknownEntry):
+            self._count += 1
+            self._take_unknown(place, statement)
         else:
             self._take_other(place, statement)
 
@@ -186,6 +189,16 @@ class _Walk:
             self._count_number(place, entry)
             self._compare_trees()
 
+    def _take_unknown(self, place: Place, entry: UnknownEntry) -> None:
+        """Take a record that nothing is known of but where it should be."""
+        self._is_complete = False
+        message = (
+            f"record {entry.id} has format {entry.format}, which this version does not know:"
+            " upgrade pqkeep to verify it"
+        )
+        self._findings.add(Kind.UNKNOWN_FORMAT, message, place, entry.id)
+        self._place(entry.id if self._is_whole else entry.number, place, entry)
+
     def _take_failure(self, failure: _Failure) -> None:
         self._is_complete = False
         if len(self._failures) < MOST:
@@ -193,7 +206,7 @@ class _Walk:
         else:
             self._unlisted += 1
 
-    def _place(self, position: int, place: Place, entry: Entry) -> None:
+    def _place(self, position: int, place: Place, entry: Entry | UnknownEntry) -> None:
         """Say whether a record comes where it must."""
         is_later = entry.id > self._last_id
         self._last_id = max(self._last_id, entry.id)

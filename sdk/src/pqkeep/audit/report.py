@@ -18,6 +18,7 @@ class Kind(StrEnum):
     TRUNCATED = "truncated"
     WRONG_COUNT = "wrong-count"
     WRONG_NUMBER = "wrong-number"
+    UNKNOWN_FORMAT = "unknown-format"
     ANOTHER_TENANT = "another-tenant"
     ANOTHER_LOG = "another-log"
     BAD_SIGNATURE = "bad-signature"

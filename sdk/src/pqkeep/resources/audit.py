@@ -127,6 +127,7 @@ def _page(data: Data) -> Page[AuditRecord]:
 
 def _record(data: Data) -> AuditRecord:
     return AuditRecord(
+        format=data.integer("format"),
         id=data.integer("id"),
         number=data.integer("number"),
         tenant_id=data.text("tenant_id"),

@@ -64,6 +64,7 @@ def _create_audit_tables() -> None:
     op.create_table(
         "audit_records",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
+        sa.Column("format", sa.SmallInteger, nullable=False),
         sa.Column("tenant_id", sa.String(36), nullable=False),
         sa.Column("number", sa.BigInteger, nullable=False),
         sa.Column("recorded_at_us", sa.BigInteger, nullable=False),

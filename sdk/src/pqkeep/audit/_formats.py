@@ -1,0 +1,68 @@
+"""The formats of a record, by number: which names a record has, and what their values must be.
+
+In every format the names are those of one JSON object, whose text by RFC 8785 the record's leaf is
+the hash of, and ``format``, ``id``, ``number``, ``tenant_id`` and ``recorded_at`` mean the same. A
+format that a service has ever written never changes: a further name is a further format.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Format = Mapping[str, Callable[[Any], bool]]
+Formats = Mapping[int, Format]
+
+MOST = 2**63 - 1
+"""The largest integer in a record or a statement."""
+
+matches_time = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", re.ASCII).fullmatch
+matches_uuid = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
+_matches_nonce = re.compile(r"[0-9a-f]{32}").fullmatch
+
+
+def is_positive(value: Any) -> bool:
+    """Tell whether it is an integer from 1."""
+    return type(value) is int and 1 <= value <= MOST
+
+
+def _is_text(value: Any) -> bool:
+    return type(value) is str
+
+
+def _is_uuid(value: Any) -> bool:
+    return type(value) is str and matches_uuid(value) is not None
+
+
+def _is_time(value: Any) -> bool:
+    return type(value) is str and matches_time(value) is not None
+
+
+def _is_nonce(value: Any) -> bool:
+    return type(value) is str and _matches_nonce(value) is not None
+
+
+def _or_null(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or is_right(value)
+
+
+FORMAT_1: Format = {
+    "algorithm": _or_null(_is_text),
+    "event_id": _or_null(_is_uuid),
+    "format": is_positive,
+    "happened_at": _or_null(_is_time),
+    "id": is_positive,
+    "key_version": _or_null(is_positive),
+    "nonce": _is_nonce,
+    "number": is_positive,
+    "operation": _is_text,
+    "outcome": _is_text,
+    "policy": _is_text,
+    "principal": _is_text,
+    "recorded_at": _is_time,
+    "request_id": _is_text,
+    "source_address": _is_text,
+    "tenant_id": _is_uuid,
+}
+
+FORMATS: Formats = {1: FORMAT_1}
+"""What this version can verify."""

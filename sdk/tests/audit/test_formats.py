@@ -1,0 +1,150 @@
+"""Records are verified by the rules of their own format; one of an unknown format is not verified."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pqkeep.audit import Report, verify
+from pqkeep.audit._formats import FORMAT_1, FORMATS, Formats
+from pqkeep.audit._json import canonical
+from pqkeep.audit._statements import Entry, read_line
+from pqkeep.audit._verification import verify_formats
+
+if TYPE_CHECKING:
+    from sdk.tests.audit.conftest import Log
+
+Line = dict[str, Any]
+Save = Callable[..., Path]
+
+VECTORS = Path(__file__).parents[3] / "tests" / "vectors" / "audit-records.json"
+KNOWN = json.loads(VECTORS.read_text())["records"]
+LATER: Formats = {**FORMATS, 2: {**FORMAT_1, "region": lambda value: type(value) is str}}
+"""A table with a format of one name more, as a later version could have it."""
+FIRST_LATER = 11
+"""The first record of the later format."""
+
+
+@pytest.fixture
+def mixed(log: Log) -> Log:
+    """A log that was begun in format 1 and went on in format 2."""
+    later = [
+        {**each, "format": 2, "region": "eu"} if each["id"] >= FIRST_LATER else each
+        for each in log.records
+    ]
+    return type(log)(log.signer, later)
+
+
+@pytest.fixture
+def keys(log: Log, save: Save) -> Path:
+    """The keys, kept from elsewhere."""
+    return save("keys.json", [log.signer.key()])
+
+
+def found(report: Report) -> list[tuple[str, int | None]]:
+    """Return kind and record of each finding."""
+    return [(str(each.kind), each.record) for each in report.findings]
+
+
+@pytest.mark.parametrize("known", KNOWN, ids=lambda known: json.loads(known["text"])["operation"])
+def test_the_text_and_the_leaf_of_format_1(known: Line) -> None:
+    """A record of format 1 has this text and this leaf, for ever."""
+    record = json.loads(known["text"])
+    assert record["format"] == 1
+    assert canonical(record).decode() == known["text"]
+    entry = read_line({"type": "record", "record": record, "proof": []})
+    assert isinstance(entry, Entry)
+    assert entry.leaf.hex() == known["leaf"]
+
+
+@pytest.mark.parametrize("tenant", [None, 0, 1, 2], ids=["whole", "first", "second", "third"])
+def test_two_formats_in_one_log(
+    mixed: Log, log: Log, save: Save, keys: Path, tenant: int | None
+) -> None:
+    """Both formats are verified by whoever knows both, and the log before goes on in the one after."""
+    whose = None if tenant is None else log.records[tenant]["tenant_id"]
+    before = [log.checkpoint(10), mixed.consistency(10, 21)]
+    paths = [save("export.jsonl", mixed.export(tenant=whose)), save("before.jsonl", before)]
+    report = verify_formats(LATER, paths, keys)
+    assert (report.findings, report.notes) == ((), ())
+    assert report.is_verified
+    assert report.portions[0].records == (21 if whose is None else 7)
+
+
+def test_the_first_records_are_what_they_were(log: Log, mixed: Log, save: Save, keys: Path) -> None:
+    """What was written before a format was added is the same, and is verified without it."""
+    assert mixed.root(10) == log.root(10)
+    assert mixed.root(11) != log.root(11)
+    assert verify([save("export.jsonl", mixed.export(size=10))], keys).is_verified
+
+
+@pytest.mark.parametrize("tenant", [None, 0], ids=["whole", "tenant"])
+def test_a_format_that_is_not_known(
+    mixed: Log, log: Log, save: Save, keys: Path, tenant: int | None
+) -> None:
+    """Each record of an unknown format is a finding that says so, and nothing else is claimed."""
+    whose = None if tenant is None else log.records[tenant]["tenant_id"]
+    report = verify([save("export.jsonl", mixed.export(tenant=whose))], keys)
+    later = [
+        each["id"]
+        for each in mixed.records
+        if each["format"] == 2 and whose in (None, each["tenant_id"])
+    ]
+    assert found(report) == [("unknown-format", record) for record in later]
+    assert not report.is_verified
+    assert report.findings[0].message == (
+        f"record {later[0]} has format 2, which this version does not know:"
+        " upgrade pqkeep to verify it"
+    )
+
+
+def test_a_format_that_is_not_known_hides_nothing(log: Log, save: Save, keys: Path) -> None:
+    """An edited record is not passed by a format nobody knows, nor are the records around it."""
+    lines = log.export()
+    lines[9]["record"] |= {"format": 99, "outcome": "edited"}
+    lines[12]["record"]["outcome"] = "edited"
+    del lines[15]
+    assert found(verify([save("export.jsonl", lines)], keys)) == [
+        ("unknown-format", 7),
+        ("edited", 10),
+        ("missing", 13),
+        ("wrong-count", None),
+    ]
+
+
+def test_a_field_of_the_later_format_is_hashed(mixed: Log, save: Save, keys: Path) -> None:
+    """A name that only the later format has cannot be edited either."""
+    lines = mixed.export()
+    lines[17]["record"]["region"] = "us"
+    report = verify_formats(LATER, [save("export.jsonl", lines)], keys)
+    assert found(report) == [("edited", 15)]
+
+
+@pytest.mark.parametrize(
+    ("record", "change"),
+    [
+        (5, {"region": "eu"}),
+        (5, {"format": 2}),
+        (15, {"format": 1}),
+        (15, {"region": 5}),
+        (15, {"format": 0}),
+        (15, {"format": "2"}),
+        (15, {"format": True}),
+        (15, {"format": None}),
+        (15, {"format": 99, "id": None}),
+        (15, {"format": 99, "number": "x"}),
+    ],
+)
+def test_a_record_has_the_names_of_its_format(
+    mixed: Log, save: Save, keys: Path, record: int, change: Line
+) -> None:
+    """A record with another format's names, or with no format, is malformed."""
+    lines = mixed.export()
+    lines[2 + record]["record"] |= change
+    report = verify_formats(LATER, [save("export.jsonl", lines)], keys)
+    assert [str(each.kind) for each in report.findings] == ["malformed", "missing"]
+    assert report.findings[0].line == 3 + record
