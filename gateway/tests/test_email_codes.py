@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from gateway.tests.world import ATTRIBUTION, CONCURRENCY, EMAIL, PASSWORD, World, count_successes
+from gateway.tests.world import (
+    ATTRIBUTION,
+    CONCURRENCY,
+    EMAIL,
+    PASSWORD,
+    ROUNDS,
+    World,
+    count_successes,
+)
 
 from pqkeep_gateway.access.clock import date_of
 from pqkeep_gateway.mail.outgoing_mail import MailKind
@@ -17,7 +25,7 @@ pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indire
 async def test_a_code_is_used_once(world: World) -> None:
     """Of 32 uses of a code at once exactly one begins a session, and none does later."""
     await world.codes.choose(await world.person(), ATTRIBUTION, wanted=True)
-    for _ in range(10):
+    for _ in range(ROUNDS // 2):
         challenge = await world.challenge()
         code = await world.email_code(challenge)
         attempts = [world.codes.answer(challenge, code, ATTRIBUTION) for _ in range(CONCURRENCY)]

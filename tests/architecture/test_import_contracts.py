@@ -83,6 +83,18 @@ VIOLATIONS = {
         "gateway/src/pqkeep_gateway/api/kem.py",
         "import pqkeep_gateway.api.signature",
     ),
+    "Gateway storage layers": (
+        "gateway/src/pqkeep_gateway/storage/users.py",
+        "import pqkeep_gateway.storage.invitations",
+    ),
+    "Gateway people layers": (
+        "gateway/src/pqkeep_gateway/people/sessions.py",
+        "import pqkeep_gateway.people.sign_in",
+    ),
+    "Gateway tenancy layers": (
+        "gateway/src/pqkeep_gateway/tenancy/tenants.py",
+        "import pqkeep_gateway.tenancy.api_keys",
+    ),
     "Server layers": (
         "server/src/pqkeep_server/supervise.py",
         "import pqkeep_server.dev",
@@ -138,6 +150,9 @@ def test_a_violation_is_caught(copy: Path, lint_imports: Lint, contract: str) ->
         ("Ledger layers", "keyservice/src/pqkeep_keyservice/ledger/somewhere.py"),
         ("Live layers", "keyservice/src/pqkeep_keyservice/live/somewhere.py"),
         ("Gateway layers", "gateway/src/pqkeep_gateway/somewhere.py"),
+        ("Gateway storage layers", "gateway/src/pqkeep_gateway/storage/somewhere.py"),
+        ("Gateway people layers", "gateway/src/pqkeep_gateway/people/somewhere.py"),
+        ("Gateway tenancy layers", "gateway/src/pqkeep_gateway/tenancy/somewhere.py"),
         ("Server layers", "server/src/pqkeep_server/somewhere.py"),
         ("Client layers", "sdk/src/pqkeep/somewhere.py"),
         ("Audit verification layers", "sdk/src/pqkeep/audit/somewhere.py"),

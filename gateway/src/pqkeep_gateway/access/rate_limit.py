@@ -25,22 +25,6 @@ class Limit:
 SIGN_UPS = Limit(20, HOUR)
 """New tenants from one address."""
 
-ATTEMPTS = Limit(10, 15 * MINUTE)
-"""Tries of a password or a code, for one account."""
-
-ATTEMPTS_FROM_ADDRESS = Limit(300, 15 * MINUTE)
-"""The same from one address, behind which there may be a whole company."""
-
-
-LETTERS = Limit(5, 15 * MINUTE)
-"""Letters to one address, that anybody can ask for."""
-
-LETTERS_FROM_ADDRESS = Limit(60, 15 * MINUTE)
-"""The same from one address."""
-
-INVITATIONS = Limit(60, HOUR)
-"""Letters by which the people of one tenant invite others."""
-
 
 class ChangedError(Exception):
     """Something changed since; nothing was counted."""

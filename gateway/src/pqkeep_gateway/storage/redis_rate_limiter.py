@@ -1,4 +1,4 @@
-"""Rate windows in Redis or Valkey, for several gateways."""
+"""The rate limiter of several gateways, in Redis or Valkey."""
 
 from collections.abc import Awaitable
 from pathlib import Path
@@ -19,11 +19,11 @@ _LOG = logger(__name__)
 
 TIMEOUT_SECONDS = 2.0
 MAX_CONNECTIONS = 64
-KEPT_SECONDS = 7 * 86_400
-"""How long a window stays that nobody enters: the server's clock may be set on by as much."""
+EXPIRE_SECONDS = 7 * 86_400
+"""When an idle window expires: the server's clock may be set forward by as much."""
 
-REMEMBERED_SECONDS = 30
-"""How long a gateway may remember what it looked up, whatever it heard since."""
+CACHE_SECONDS = 30
+"""How long gateways may cache what they looked up, if an announcement of a change is lost."""
 
 CHANGES_KEY = "pqkeep:changes"
 WINDOW_KEY = "pqkeep:window:"
@@ -44,8 +44,10 @@ redis.call('LTRIM', KEYS[1], 0, events - 1)
 redis.call('EXPIRE', KEYS[1], ARGV[5])
 return -1
 """
-"""A window is a list of microseconds, the newest first. One that lies in the future was left by
-a gateway whose time is not ours, and shuts nobody out."""
+"""Enter a window: a list of microseconds, newest first.
+
+A window in the future was left by a gateway with another time, and is dropped.
+"""
 
 CHANGES = """
 if redis.call('EXISTS', KEYS[1]) == 0 then
@@ -54,18 +56,17 @@ if redis.call('EXISTS', KEYS[1]) == 0 then
 end
 return redis.call('INCRBY', KEYS[1], ARGV[2])
 """
-"""Where nothing is counted yet, or was lost, counting begins at a number never used before.
+"""Add to the number of changes. A missing number begins at one that was never used before.
 
-It is lost on purpose every half minute: a gateway that died, or could not reach the server, between
-a change and its announcement leaves nobody who remembers what was before for longer than that.
+The number expires every half minute on purpose: if a gateway stopped between a change and its
+announcement, no other gateway caches the old state for longer than that.
 """
 
 
 class RedisRateLimiter:
-    """Windows of several gateways.
+    """A RateLimiter that several gateways share.
 
-    Their common time is the server's when each of them first asked, carried on by a clock that
-    does not jump.
+    Their common time is the server's at each gateway's first request, continued by a steady clock.
     """
 
     def __init__(self, url: str, password_file: Path | None, clock: Clock) -> None:
@@ -84,34 +85,34 @@ class RedisRateLimiter:
             )
         except ValueError:
             raise ConfigError("redis_url: not a redis://, rediss:// or unix:// URL") from None
-        self._redis = Redis.from_pool(pool)  # which it closes, too
+        self._redis = Redis.from_pool(pool)  # closes the pool too
         self._enter = self._redis.register_script(ENTER)
         self._changes = self._redis.register_script(CHANGES)
         self._clock = clock
         self._offset: float | None = None
 
     async def enter(self, subject: str, limit: Limit, as_of: int | None = None) -> float | None:
-        """Count one event of a subject, if it may happen; otherwise return how long to wait."""
-        answer = await _reached(self._enter_now(subject, limit, as_of))
+        """Count one event of a subject; return None, or the seconds to wait if the limit is reached."""
+        answer = await _available(self._enter_now(subject, limit, as_of))
         if answer == _CHANGED:
             raise ChangedError
         return None if answer == _ENTERED else answer / _MICROSECONDS
 
     async def changes(self) -> int:
-        """Return how often something changed that gateways remember."""
-        return await self._changes_and(0)
+        """Return the number of changes of what gateways cache."""
+        return await self._add_changes(0)
 
     async def announce_change(self) -> None:
-        """Make every gateway look up again what it remembers, from now on."""
-        await self._changes_and(1)
+        """Invalidate what gateways have cached."""
+        await self._add_changes(1)
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         await self._redis.aclose()
 
-    async def _changes_and(self, more: int) -> int:
-        args = [REMEMBERED_SECONDS, more]
-        return int(await _reached(self._changes(keys=[CHANGES_KEY], args=args)))
+    async def _add_changes(self, count: int) -> int:
+        args = [CACHE_SECONDS, count]
+        return int(await _available(self._changes(keys=[CHANGES_KEY], args=args)))
 
     async def _enter_now(self, subject: str, limit: Limit, as_of: int | None) -> int:
         if self._offset is None:
@@ -125,7 +126,7 @@ class RedisRateLimiter:
                 limit.events,
                 limit.seconds * _MICROSECONDS,
                 int(now * _MICROSECONDS),
-                KEPT_SECONDS,
+                EXPIRE_SECONDS,
             ],
         )
         return answer
@@ -135,7 +136,7 @@ def _password(file: Path | None) -> str | None:
     return None if file is None else read_secret_text(file, "Redis password")
 
 
-async def _reached(answer: Awaitable[Any]) -> Any:
+async def _available(answer: Awaitable[Any]) -> Any:
     try:
         return await answer
     except (RedisError, OSError, TimeoutError) as error:
