@@ -1,9 +1,9 @@
-"""What the gateway does and refuses, on its way into the key service's audit log.
+"""Audit events of the gateway, and their delivery to the key service's audit log.
 
-An administrative action writes its events into an outbox in its own transaction; from there they
-are delivered at least once, and recorded exactly once. A refusal changes nothing, so it goes to the
-log directly, and into the outbox only where that fails. Either way nothing is answered before the
-log has it, or the answer is 503.
+``pqkeep_protocol.audit_events`` lists them all. An administrative action writes its events into an
+outbox in its own transaction; they are delivered at least once, and recorded exactly once. A
+refusal changes nothing, so it is sent directly, and stored in the outbox only if that fails. A
+request is answered after the log has its events, or with 503.
 """
 
 import asyncio
@@ -37,7 +37,10 @@ def event(
     algorithm: str | None = None,
     key_version: int | None = None,
 ) -> Event:
-    """Return an event that happens now. The version is a PQC key's, or an API key's."""
+    """Return an event that happens now. The outcome of a refusal is its error code.
+
+    The key version is that of a key, or of an API key.
+    """
     return Event(
         id=uuid4(),
         at_us=time.time_ns() // 1000,
@@ -70,35 +73,37 @@ class AuditOutbox(Protocol):
 
 
 class AuditDelivery:
-    """Brings events to the audit log."""
+    """Delivers events to the audit log."""
 
     def __init__(self, outbox: AuditOutbox, keys: KeyService) -> None:
-        """Take them from the outbox to the key service."""
         self._outbox = outbox
         self._keys = keys
 
     async def run(self) -> None:
-        """Deliver what was left behind, until cancelled."""
+        """Deliver stored events every RETRY_SECONDS, until cancelled."""
         while True:
-            with suppress(UnavailableError):  # what is away has been logged
+            with suppress(UnavailableError):  # it has been logged
                 await self.deliver()
             await asyncio.sleep(RETRY_SECONDS)
 
     async def deliver(self) -> None:
-        """Deliver everything that waits. Raises UnavailableError where that cannot be done."""
+        """Deliver all stored events. Raises UnavailableError."""
         while events := await self._outbox.list_oldest(MAX_PAGE):
-            await self._bring(events)
+            await self._send(events)
             await self._outbox.remove(events)
 
     async def record(self, event: Event) -> None:
-        """Record what changed nothing here. Raises UnavailableError; it is delivered later then."""
+        """Deliver an event of no transaction.
+
+        Raises UnavailableError, after storing the event to be delivered later.
+        """
         try:
-            await self._bring((event,))
+            await self._send((event,))
         except UnavailableError:
             await self._outbox.add(event)
             raise
 
-    async def _bring(self, events: Sequence[Event]) -> None:
+    async def _send(self, events: Sequence[Event]) -> None:
         request = RecordEvents(tenant=INSTALLATION, events=tuple(events))
         try:
             await self._keys.execute(request, _ATTRIBUTION)
