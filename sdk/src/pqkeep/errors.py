@@ -5,10 +5,10 @@
     ├── ComplianceError             the compliance profile does not allow it; nothing was sent
     ├── InvalidRequestError         ERR_INVALID_001, and every 400, 405 and 422 without a class
     │   ├── EncryptionInputError    ERR_KEM_001
-    │   ├── DecryptionError         ERR_KEM_002, ERR_KEM_006: malformed, or another key's
+    │   ├── DecryptionError         ERR_KEM_002, ERR_KEM_006: malformed, or for another key
     │   ├── WrappingInputError      ERR_KEM_010
     │   ├── UnwrappingInputError    ERR_KEM_011
-    │   ├── UnwrappingError         ERR_KEM_012: changed, or another key's
+    │   ├── UnwrappingError         ERR_KEM_012: modified, or for another key
     │   ├── SignatureInputError     ERR_SIG_001
     │   ├── MessageTooLargeError    ERR_SIG_002
     │   ├── HashAlgorithmError      ERR_SIG_010
@@ -21,16 +21,16 @@
     ├── NotFoundError               ERR_NOT_FOUND_001, and every 404
     ├── ConflictError               ERR_CONFLICT_001, and every 409
     ├── RateLimitError              ERR_RATE_LIMIT_001, and every 429                  retried
-    ├── MalformedAnswerError        an answer that is none of pqkeep's
-    └── UnavailableError            asked again, it may be answered                    retried
+    ├── MalformedAnswerError        a response that pqkeep did not send
+    └── UnavailableError            a retry may succeed                                retried
         ├── InternalError           ERR_INTERNAL_001, ERR_CRYPTO_001, and every 500
         ├── BadGatewayError         ERR_BAD_GATEWAY_001, and every 502
         ├── OutOfServiceError       ERR_SERVICE_001, and every 503
         ├── GatewayTimeoutError     ERR_TIMEOUT_001, and every 504
-        ├── ConnectionFailedError   no connection, or one that broke before the answer was whole
-        └── DeadlineExceededError   no answer within the time that the caller gave
+        ├── ConnectionFailedError   no connection, or one that broke during the response
+        └── DeadlineExceededError   no response within the caller's timeout
 
-What is marked is raised when asking again has not helped.
+Marked errors are raised when retries have not helped.
 """
 
 from collections.abc import Mapping
