@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx2
 import pytest
 from tests.fixtures import processes
-from tests.fixtures.caller import Caller, Refusal, refusal_of
-from tests.fixtures.installation import PASSWORD, Installation
+from tests.fixtures.caller import PASSWORD, Caller, Refusal, refusal_of
+from tests.fixtures.installation import Installation
 
 KNOWN_ANSWERS = "known answers: "
 """How the properties begin with which tests say how many known answers they checked."""

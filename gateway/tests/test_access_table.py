@@ -1,5 +1,6 @@
 """The access table answers every question, and denies what is not in it."""
 
+from dataclasses import replace
 from typing import Any, get_args
 from uuid import uuid4
 
@@ -36,6 +37,7 @@ FREE = Entitlements(Tier.FREE)
 API_KEY = ApiKeyPrincipal(TenantId(uuid4()), FREE, 1, suspended=False)
 PRINCIPALS: dict[Caller, Principal] = {
     Credential.API_KEY: API_KEY,
+    Credential.ROTATED_API_KEY: replace(API_KEY, is_rotated=True),
     Credential.OPERATOR: OperatorPrincipal(),
     Credential.NONE: AnonymousPrincipal(),
     **{
@@ -108,7 +110,7 @@ def test_handlers_get_no_principal_of_another_kind(caller: Caller) -> None:
     )
     is_person = isinstance(caller, Role)
     _expect(call, "person", principal if is_person else None)
-    of_a_tenant = is_person or caller is Credential.API_KEY
+    of_a_tenant = is_person or caller in (Credential.API_KEY, Credential.ROTATED_API_KEY)
     _expect(call, "tenant", principal if of_a_tenant else None)
 
 

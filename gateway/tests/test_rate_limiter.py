@@ -287,3 +287,16 @@ async def test_a_long_window_is_kept_for_as_long_as_it_is() -> None:
         now[0] += 0.01
         await rate_limiter.enter(f"subject {number}", Limit(1, 1))
     assert await rate_limiter.enter("slow", hour) == pytest.approx(4600.0 - now[0])
+
+
+async def test_what_is_withdrawn_does_not_count(setting: Setting) -> None:
+    """An event that is taken back makes room for one; taking back from nothing changes nothing."""
+    await setting.rate_limiter.withdraw("a")
+    assert await setting.admitted() == LIMIT.events
+    for _ in range(2):
+        await setting.rate_limiter.withdraw("a")
+    await setting.rate_limiter.withdraw("another")
+    assert await setting.admitted() == 2
+    for _ in range(2 * LIMIT.events):
+        await setting.rate_limiter.withdraw("a")
+    assert await setting.admitted() == LIMIT.events

@@ -72,7 +72,8 @@ class Browser:
         self.password = NEW
         self.log_in()
         member = self.ask("GET", "/auth/me").json()["data"]["id"]
-        totp = TOTP(self.ask("POST", "/auth/mfa/enroll").json()["data"]["secret"])
+        enrolled = self.ask("POST", "/auth/mfa/enroll", password=self.password)
+        totp = TOTP(enrolled.json()["data"]["secret"])
         code = totp.at(int(time.time()) - 30)
         codes = self.ask("POST", "/auth/mfa/confirm", {"totp_code": code}).json()["data"]
         challenge = self.log_in().json()["error"]["challenge_token"]

@@ -44,16 +44,20 @@ OWN_OF_ANOTHER: Mapping[str, int] = {
     "POST /kms/keys/generate": 201,
 }
 """What another tenant's API key is answered where it asks for its own things; of the rest, 404."""
-ALREADY_ROTATED = "POST /tenants/{tenant_id}/api-keys/rotate"
-"""With an API key in its overlap this is 409."""
 OF_NOBODY = frozenset(
     {"PATCH /team/members/{id}", "DELETE /team/members/{id}", "DELETE /team/invitations/{id}"}
 )
 """Where the path names nobody, the operator is answered 404: see test_team.py for the rest."""
+ALREADY_ROTATED = "POST /tenants/{tenant_id}/api-keys/rotate"
+"""With an API key in its overlap this is 409."""
 
 
 _UNKNOWN = ("malformed", "revoked", "after")
-_SHOWN: Mapping[str, Credential] = {"none": Credential.NONE, "operator": Credential.OPERATOR}
+_SHOWN: Mapping[str, Credential] = {
+    "none": Credential.NONE,
+    "operator": Credential.OPERATOR,
+    "overlap": Credential.ROTATED_API_KEY,
+}
 """The columns of the access table; the rest are API keys."""
 
 

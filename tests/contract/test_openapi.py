@@ -195,14 +195,14 @@ def test_what_teams_answer(
     owner = new_person(new_tenant().tenant_id)
     member = new_person(owner.tenant_id, "viewer").get("/auth/me")["id"]
     fields = {"email": "grace@example.com", "role": "viewer"}
-    made = owner.post(f"/tenants/{owner.tenant_id}/invitations", fields, status=201)
+    made = owner.post_proven(f"/tenants/{owner.tenant_id}/invitations", fields, status=201)
     ids = {"change_role": member, "withdraw_invitation": made["id"]}
     named = operations(document)
     for name in ("list_members", "list_invitations", "change_role", "withdraw_invitation"):
         path, method, operation = named[name]
         filled = path.removeprefix("/api/v1").format(id=ids.get(name))
         body = {"role": "developer"} if name == "change_role" else None
-        answer = owner.ask(method, filled, body)
+        answer = owner.ask_proven(method, filled, body)
         assert answer.status_code == 200, answer.text
         check(document, content(operation["responses"]["200"])["schema"], answer.json())
 

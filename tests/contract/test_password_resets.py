@@ -95,7 +95,7 @@ def test_no_second_factor_is_left_out(
     owner: Caller, stranger: Caller, email: str, token: str
 ) -> None:
     """Whoever has an authenticator app owes its code after a new password too."""
-    totp = TOTP(owner.post("/auth/mfa/enroll")["secret"])
+    totp = TOTP(owner.post_proven("/auth/mfa/enroll")["secret"])
     owner.post("/auth/mfa/confirm", {"totp_code": totp.at(int(time.time()) - 30)})
     stranger.post("/auth/reset-password", {"token": token, "new_password": NEW})
     answer = stranger.ask("POST", "/auth/login", {"email": email, "password": NEW})
@@ -139,7 +139,7 @@ def test_a_challenge_ends_with_the_password(
     installation: Installation, owner: Caller, stranger: Caller, email: str, password: str
 ) -> None:
     """Whoever knew the old password and owes a code is asked for the new one first."""
-    totp = TOTP(owner.post("/auth/mfa/enroll")["secret"])
+    totp = TOTP(owner.post_proven("/auth/mfa/enroll")["secret"])
     owner.post("/auth/mfa/confirm", {"totp_code": totp.at(int(time.time()) - 30)})
     answer = stranger.ask("POST", "/auth/login", {"email": email, "password": password})
     challenge = answer.json()["error"]["challenge_token"]

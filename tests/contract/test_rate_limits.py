@@ -176,18 +176,21 @@ def test_the_limit_comes_before_everything_in_the_request(
         assert refused(answer) == TOO_MANY
 
 
-def test_suspended_comes_before_the_limit(
+def test_a_suspended_tenant_writes_no_more_records_than_its_limit(
     limited: Callable[[object], Caller], operator: Caller, refused: Refused
 ) -> None:
-    """A suspended tenant hears that, however fast it is, and has its whole limit when resumed."""
+    """A suspended tenant is told so within its limit; what is faster is 429, and not recorded."""
     tenant = limited(2)
     path = f"/tenants/{tenant.tenant_id}"
     operator.ask("PATCH", path, {"status": "suspended"})
-    for _ in range(10):
-        answer = tenant.ask("GET", "/kms/keys")
-        assert refused(answer) == (403, "ERR_FORBIDDEN_001", None)
-    operator.ask("PATCH", path, {"status": "active"})
-    assert _admitted(tenant) == 2
+    answers = [tenant.ask("GET", "/kms/keys") for _ in range(10)]
+    assert [each.status_code for each in answers] == [403] * 2 + [429] * 8
+    assert refused(answers[0]) == (403, "ERR_FORBIDDEN_001", None)
+    found = operator.get("/audit/records", order="desc", limit=20)["records"]
+    assert (
+        sum(each["outcome"] != "success" for each in found if each["tenant_id"] == tenant.tenant_id)
+        == 2
+    )
 
 
 def test_a_big_request_is_refused_before_it_is_read(

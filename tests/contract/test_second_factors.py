@@ -18,6 +18,23 @@ STEP_UP = (401, "ERR_MFA_013", None)
 NEW = "the horse is tired of oats"
 RIVALS = 16
 STEP = 30
+SENSITIVE = (
+    ("POST", "/auth/change-password"),
+    ("PATCH", "/auth/me"),
+    ("POST", "/auth/mfa/enroll"),
+    ("PATCH", "/auth/organization"),
+    ("POST", "/kms/keys/rotate"),
+    ("POST", "/kms/keys/archive"),
+    ("POST", "/tenants/{tenant_id}/api-keys"),
+    ("POST", "/tenants/{tenant_id}/api-keys/rotate"),
+    ("DELETE", "/tenants/{tenant_id}/api-keys/1"),
+    ("POST", "/tenants/{tenant_id}/invitations"),
+    ("PATCH", "/team/members/00000000-0000-4000-8000-000000000000"),
+    ("DELETE", "/team/members/00000000-0000-4000-8000-000000000000"),
+    ("POST", "/billing/subscriptions/checkout"),
+    ("POST", "/billing/subscriptions/cancel"),
+)
+"""What grants, destroys or keeps access, or spends money."""
 ENOUGH_SECONDS = 15
 
 
@@ -35,7 +52,7 @@ def stranger(installation: Installation) -> Caller:
 
 def _enroll(person: Caller) -> tuple[TOTP, list[str]]:
     """Give somebody a second factor, by the code of the step before this one."""
-    totp = TOTP(person.post("/auth/mfa/enroll")["secret"])
+    totp = TOTP(person.post_proven("/auth/mfa/enroll")["secret"])
     code = totp.at(int(time.time()) - 30)
     codes = person.post("/auth/mfa/confirm", {"totp_code": code})["recovery_codes"]
     return totp, codes
@@ -78,7 +95,7 @@ def _until_a_step_is_young() -> int:
 
 def test_a_clock_may_differ_by_a_step(owner: Caller) -> None:
     """Codes of 30 seconds ago, of now and of in 30 seconds are accepted, each once and in order."""
-    totp = TOTP(owner.post("/auth/mfa/enroll")["secret"])
+    totp = TOTP(owner.post_proven("/auth/mfa/enroll")["secret"])
     now = _until_a_step_is_young()
     codes = [totp.at(now + drift) for drift in (-2 * STEP, -STEP, 0, STEP, 2 * STEP)]
     too_early, *accepted, too_late = codes
@@ -123,7 +140,7 @@ def test_a_challenge_that_is_none(stranger: Caller) -> None:
 
 def test_the_picture_is_an_svg(owner: Caller) -> None:
     """Enrolling shows the secret in a URI for apps, and that as the picture of a QR code."""
-    made = owner.post("/auth/mfa/enroll")
+    made = owner.post_proven("/auth/mfa/enroll")
     assert f"secret={made['secret']}" in made["otpauth_uri"]
     assert made["qr_svg"].startswith("data:image/svg+xml")
 
@@ -140,9 +157,11 @@ def test_a_second_factor_can_be_given_up(owner: Caller, stranger: Caller, passwo
 
 def test_an_organization_can_require_it(owner: Caller, new_person: Callable[..., Caller]) -> None:
     """Whoever has no second factor then can only enroll one; with one everything goes on."""
-    _enroll(owner)
+    totp, _ = _enroll(owner)
     other = new_person(owner.tenant_id)
-    owner.ask("PATCH", "/auth/organization", {"require_mfa": True})
+    code = {"totp_code": totp.at(int(time.time()))}
+    proof = {"X-Step-Up-Token": owner.post("/auth/step-up", code)["step_up_token"]}
+    owner.ask("PATCH", "/auth/organization", {"require_mfa": True}, headers=proof)
     owner.get("/kms/keys")
     owed = (401, "ERR_AUTH_MFA_001")
     assert other.refusal("/kms/keys/generate", {"algorithm": "Kyber768"})[:2] == owed
@@ -159,16 +178,19 @@ def test_not_every_plan_can_require_it(
 ) -> None:
     """On plans below professional requiring a second factor is 403 ERR_MFA_011."""
     person = new_person(new_tenant(plan).tenant_id)
-    answer = person.ask("PATCH", "/auth/organization", {"require_mfa": True})
+    answer = person.ask_proven("PATCH", "/auth/organization", {"require_mfa": True})
     assert refused(answer) == (403, "ERR_MFA_011", None)
 
 
 def test_what_needs_a_step_up(owner: Caller, refused: Refused) -> None:
     """Without a token, or with a wrong one, what is sensitive is 401 ERR_MFA_013 to a person."""
-    path = f"/tenants/{owner.tenant_id}/api-keys/rotate"
     for headers in ({}, {"X-Step-Up-Token": "pqu_"}):
-        for each in ("/auth/change-password", "/kms/keys/rotate", path):
-            assert refused(owner.ask("POST", each, {}, headers=headers)) == STEP_UP
+        for method, each in SENSITIVE:
+            path = each.format(tenant_id=owner.tenant_id)
+            assert (
+                refused(owner.client.request(method, f"/api/v1{path}", json={}, headers=headers))
+                == STEP_UP
+            )
 
 
 def test_a_program_needs_none(new_tenant: Callable[..., Caller]) -> None:

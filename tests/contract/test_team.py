@@ -34,7 +34,7 @@ def _id(person: Caller) -> str:
 
 
 def _change(by: Caller, member: str, role: object, **more: str) -> httpx2.Response:
-    return by.ask("PATCH", f"/team/members/{member}", {"role": role, **more})
+    return by.ask_proven("PATCH", f"/team/members/{member}", {"role": role, **more})
 
 
 def _stepped_up(person: Caller, password: str) -> dict[str, str]:
@@ -83,7 +83,7 @@ def test_who_owes_a_second_factor_is_shown(
 ) -> None:
     """Where a second factor is required, the status of somebody without one is must_enroll."""
     owner = new_person(new_tenant().tenant_id)
-    assert owner.ask("PATCH", "/auth/organization", {"require_mfa": True}).is_success
+    assert owner.ask_proven("PATCH", "/auth/organization", {"require_mfa": True}).is_success
     (shown,) = operator.get("/team/members", tenant_id=owner.tenant_id)["members"]
     assert (shown["status"], shown["mfa_enabled"]) == ("must_enroll", False)
     assert owner.ask("GET", "/team/members").json()["error"]["error_code"] == "ERR_AUTH_MFA_001"
@@ -309,7 +309,7 @@ def test_invitations_wait_and_are_withdrawn(
     """Who is invited is listed without the token; withdrawn, the token lets nobody in."""
     path = f"/tenants/{owner.tenant_id}/invitations"
     fields = {"email": f"{uuid.uuid4()}@example.com", "role": "viewer"}
-    made = owner.post(path, fields, status=201)
+    made = owner.post_proven(path, fields, status=201)
     listed = owner.ask("GET", "/team/invitations")
     assert made["invitation_token"] not in listed.text
     token = made.pop("invitation_token")
@@ -331,7 +331,7 @@ def test_admins_withdraw_no_owner_s_invitation(
     admin = new_person(owner.tenant_id, "admin")
     for role, status in (("owner", 403), ("admin", 200)):
         fields = {"email": f"{uuid.uuid4()}@example.com", "role": role}
-        made = owner.post(f"/tenants/{owner.tenant_id}/invitations", fields, status=201)
+        made = owner.post_proven(f"/tenants/{owner.tenant_id}/invitations", fields, status=201)
         answer = admin.ask("DELETE", f"/team/invitations/{made['id']}")
         assert answer.status_code == status
     (waiting,) = admin.get("/team/invitations")["invitations"]
@@ -344,13 +344,13 @@ def test_admins_replace_no_owner_s_invitation(
     """Whoever is to be an owner is not invited as something else by an admin, but by an owner."""
     admin = new_person(owner.tenant_id, "admin")
     path, email = f"/tenants/{owner.tenant_id}/invitations", f"{uuid.uuid4()}@example.com"
-    made = owner.post(path, {"email": email, "role": "owner"}, status=201)
-    answer = admin.ask("POST", path, {"email": email, "role": "viewer"})
+    made = owner.post_proven(path, {"email": email, "role": "owner"}, status=201)
+    answer = admin.ask_proven("POST", path, {"email": email, "role": "viewer"})
     assert (answer.status_code, answer.json()["error"]["error_code"]) == FORBIDDEN[:2]
     (waiting,) = owner.get("/team/invitations")["invitations"]
     assert (waiting["id"], waiting["role"]) == (made["id"], "owner")
-    made = owner.post(path, {"email": email, "role": "viewer"}, status=201)
-    made = admin.post(path, {"email": email, "role": "developer"}, status=201)
+    made = owner.post_proven(path, {"email": email, "role": "viewer"}, status=201)
+    made = admin.post_proven(path, {"email": email, "role": "developer"}, status=201)
     accepted = {"token": made["invitation_token"], "password": password}
     joined = installation.caller(None).post("/auth/accept-invitation", accepted, status=201)
     assert joined["role"] == "developer"
@@ -373,7 +373,7 @@ def test_another_tenant_s_invitation_is_not_found(
     """Another tenant's invitation is neither listed nor withdrawn."""
     other = new_person(new_tenant().tenant_id)
     fields = {"email": f"{uuid.uuid4()}@example.com", "role": "viewer"}
-    made = other.post(f"/tenants/{other.tenant_id}/invitations", fields, status=201)
+    made = other.post_proven(f"/tenants/{other.tenant_id}/invitations", fields, status=201)
     assert owner.get("/team/invitations")["total"] == 0
     answer = owner.ask("DELETE", f"/team/invitations/{made['id']}")
     assert refused(answer) == (404, "ERR_NOT_FOUND_001", "id")
@@ -386,13 +386,15 @@ def test_what_becomes_of_a_team_is_in_the_log(
     """A change is a record of whoever makes it, and one of whom it is about, of one request."""
     mine, theirs = f"user:{_id(owner)}", _id(new_person(owner.tenant_id, "viewer"))
     fields = {"email": f"{uuid.uuid4()}@example.com", "role": "viewer"}
-    made = owner.post(f"/tenants/{owner.tenant_id}/invitations", fields, status=201)
+    made = owner.post_proven(f"/tenants/{owner.tenant_id}/invitations", fields, status=201)
     _change(owner, theirs, "admin")
     _remove(owner, theirs, password)
     owner.ask("DELETE", f"/team/invitations/{made['id']}")
     records = owner.get("/audit/records", limit=500)["records"]
-    said = [(each["principal"], each["operation"], each["request_id"]) for each in records][-6:]
+    said = [(each["principal"], each["operation"], each["request_id"]) for each in records][-8:]
     assert [each[:2] for each in said] == [
+        (mine, "invite-viewer"),
+        (mine, "step-up"),
         (mine, "change-role"),
         (f"user:{theirs}", "role-is-admin"),
         (mine, "step-up"),
@@ -400,5 +402,5 @@ def test_what_becomes_of_a_team_is_in_the_log(
         (f"user:{theirs}", "membership-ended"),
         (mine, "withdraw-invitation"),
     ]
-    assert said[0][2] == said[1][2]
-    assert said[3][2] == said[4][2]
+    assert said[2][2] == said[3][2]
+    assert said[5][2] == said[6][2]

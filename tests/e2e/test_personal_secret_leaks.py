@@ -96,7 +96,8 @@ class Walk:
 
     def enroll(self) -> tuple[TOTP, Sequence[str]]:
         """Have a second factor; return what makes codes, and recovery codes."""
-        made = self.caller.post("/auth/mfa/enroll")
+        headers = self.step_up(password=SECOND)
+        made = self.caller.ask("POST", "/auth/mfa/enroll", headers=headers).json()["data"]
         secret = self.note("a TOTP secret in base32", made["secret"])
         self.note("a TOTP secret", base64.b32decode(secret))
         self.refused("/auth/mfa/confirm", {"totp_code": secret})

@@ -1,4 +1,6 @@
-"""Who may come in: known, not suspended, and not too often. In this order.
+"""Who may come in: known, not too often, and not suspended.
+
+In this order: that a tenant is suspended is recorded, and the rate limit bounds how often.
 
 Programs are remembered; what people show is looked up each time, so that whoever signs out, or
 gets another role, need not be announced.
@@ -89,18 +91,16 @@ class Admission:
         principal = await self._sessions.find(access_token)
         if principal is None:
             raise UnknownCredentialError
+        await self._enter(principal)
         if principal.suspended:
             raise SuspendedError(principal)
-        await self._enter(principal)
         return principal
 
     async def _count(self, shown: Authenticated) -> None:
         principal = shown.principal
-        if principal.suspended:
-            if await self._windows.changes() != shown.as_of:
-                raise ChangedError
-            raise SuspendedError(principal)
         await self._enter(principal, shown.as_of)
+        if principal.suspended:
+            raise SuspendedError(principal)
 
     async def _enter(self, principal: TenantPrincipal, as_of: int | None = None) -> None:
         limit = self._limit_of(principal.entitlements)

@@ -15,6 +15,8 @@ class Credential(StrEnum):
     """What a caller without a session sends."""
 
     API_KEY = "API key"
+    ROTATED_API_KEY = "rotated API key"
+    """One that is still accepted for its overlap: it uses keys, so that programs can change over."""
     OPERATOR = "operator"
     NONE = "anyone"
 
@@ -39,6 +41,8 @@ class Permission(StrEnum):
     VIEW_TENANT = "view-tenant"
     """The tenant, its API keys' metadata and its audit log."""
     MANAGE_API_KEYS = "manage-api-keys"
+    ROTATE_API_KEYS = "rotate-api-keys"
+    """Also with a rotated API key: asked again, a rotation gives its first answer again."""
     MANAGE_TEAM = "manage-team"
     """Members and invitations, except owners."""
     MANAGE_OWNERS = "manage-owners"
@@ -59,17 +63,19 @@ _ADMIN = _OWNER | {Role.ADMIN}
 _DEVELOPER = _ADMIN | {Role.DEVELOPER}
 _PEOPLE = _DEVELOPER | {Role.VIEWER}
 _API_KEY: frozenset[Caller] = frozenset({Credential.API_KEY})
+_ANY_API_KEY = _API_KEY | {Credential.ROTATED_API_KEY}
 _OPERATOR: frozenset[Caller] = frozenset({Credential.OPERATOR})
 
 GRANTS: Mapping[Permission, frozenset[Caller]] = {
     Permission.PUBLIC: frozenset(CALLERS),
     Permission.OWN_ACCOUNT: _PEOPLE,
-    Permission.VIEW_KEYS: _PEOPLE | _API_KEY,
-    Permission.USE_KEYS: _DEVELOPER | _API_KEY,
+    Permission.VIEW_KEYS: _PEOPLE | _ANY_API_KEY,
+    Permission.USE_KEYS: _DEVELOPER | _ANY_API_KEY,
     Permission.MANAGE_KEYS: _DEVELOPER | _API_KEY,
     Permission.ARCHIVE_KEYS: _ADMIN,
     Permission.VIEW_TENANT: _PEOPLE | _API_KEY | _OPERATOR,
     Permission.MANAGE_API_KEYS: _ADMIN | _API_KEY | _OPERATOR,
+    Permission.ROTATE_API_KEYS: _ADMIN | _ANY_API_KEY | _OPERATOR,
     Permission.MANAGE_TEAM: _ADMIN | _OPERATOR,
     Permission.MANAGE_OWNERS: _OWNER | _OPERATOR,
     Permission.LEAVE_TEAM: _PEOPLE | _OPERATOR,

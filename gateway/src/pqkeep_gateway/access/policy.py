@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
-from pqkeep_gateway.access.entitlements import Entitlements, Subscription, Tier
+from pqkeep_gateway.access.entitlements import PLAN_OF, Entitlements, Plan, Subscription, Tier
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 
 
@@ -50,6 +50,17 @@ class Policy:
         """Decide whether a tenant may carry out an operation."""
         question = Question(entitlements.tier, entitlements.subscription, operation, algorithm)
         return self._table.get(question, NOT_IN_TABLE)
+
+    def plans_that_allow(
+        self, operation: Operation, algorithm: Algorithm | None
+    ) -> tuple[Plan, ...]:
+        """Return the plans on which an operation is allowed."""
+        tiers = (
+            tier
+            for tier in Tier
+            if isinstance(self.decide(Entitlements(tier), operation, algorithm), Allowed)
+        )
+        return tuple(dict.fromkeys(PLAN_OF[tier] for tier in tiers))
 
 
 def questions() -> tuple[Question, ...]:

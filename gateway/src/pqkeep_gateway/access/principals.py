@@ -21,9 +21,15 @@ class ApiKeyPrincipal:
     entitlements: Entitlements
     api_key_version: int
     suspended: bool
-    caller: ClassVar[Caller] = Credential.API_KEY
+    is_rotated: bool = False
+    """Whether another API key has taken its place, and it is in its overlap."""
     user: ClassVar[None] = None
     must_enroll: ClassVar[bool] = False
+
+    @property
+    def caller(self) -> Caller:
+        """The column of the access table."""
+        return Credential.ROTATED_API_KEY if self.is_rotated else Credential.API_KEY
 
     def __str__(self) -> str:
         return f"api-key:{self.api_key_version}"

@@ -44,6 +44,10 @@ class RateLimiter(Protocol):
         """
         ...
 
+    async def withdraw(self, subject: str) -> None:
+        """Take one event of a subject back: it does not count after all."""
+        ...
+
     async def changes(self) -> int:
         """Return how often something changed that gateways remember."""
         ...
@@ -84,6 +88,14 @@ class MemoryRateLimiter:
             return times[len(times) - limit.events] - begin
         times.append(now)
         return None
+
+    async def withdraw(self, subject: str) -> None:
+        """Take one event of a subject back: it does not count after all."""
+        times, _ = self._windows.get(subject, (deque(), 0))
+        if times:
+            times.pop()
+        if not times:
+            self._windows.pop(subject, None)
 
     async def changes(self) -> int:
         """Return how often something changed that gateways remember."""

@@ -270,9 +270,9 @@ def key_service_error(kind: ErrorKind) -> ApiError:
     return ApiError(code, message, field, is_recorded=True)
 
 
-def denied_by(policy: str, algorithm: str | None, because: str = "") -> ApiError:
-    """Return what to say when a policy denies an operation."""
-    message = f"denied by policy {policy}{because}"
+def denied_by(policy: str, algorithm: str | None, hint: str) -> ApiError:
+    """Return what to say when a policy denies an operation, and what would do instead."""
+    message = f"denied by policy {policy}: {hint}"
     return ApiError(Code.POLICY_001, message, policy=policy, algorithm=algorithm)
 
 

@@ -96,7 +96,8 @@ class KeyAccess:
         """Ask the policy, and return who asks and what allows it. Raises ApiError if it denies."""
         decision = self.policy.decide(call.tenant.entitlements, operation, algorithm)
         if not isinstance(decision, Allowed):
-            raise denied_by(decision.policy, algorithm)
+            plans = ", ".join(self.policy.plans_that_allow(operation, algorithm)) or "none"
+            raise denied_by(decision.policy, algorithm, f"plans that allow it: {plans}")
         asked = call.attribution
         return Attribution(asked.request_id, asked.principal, asked.source_address, decision.policy)
 
@@ -122,7 +123,7 @@ def endpoint(row: KeyOperation, access: KeyAccess) -> Endpoint:
                 principal, row.operation, lambda: row.handler(key_call)
             )
         except AllowanceUsedUpError:
-            raise denied_by("monthly-allowance", algorithm, ": it is used up") from None
+            raise denied_by("monthly-allowance", algorithm, "it is used up") from None
         except KeyServiceError as refusal:
             raise error_for(row.operation, refusal.kind) from None
 

@@ -134,6 +134,7 @@ def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
             "/kms/keys/archive",
             Operation.ARCHIVE_KEY,
             archive,
+            needs_step_up=True,
             denial=archived_in_portal,
             name="archive_key",
             fields=(KEY_VERSION,),

@@ -111,6 +111,7 @@ def endpoints(
             name="enroll_mfa",
             handler=handlers.enroll,
             permission=Permission.OWN_ACCOUNT,
+            needs_step_up=True,
             during_enrollment=True,
             field_codes=UNPROCESSABLE_FIELDS,
             example=EnrollmentData(
@@ -173,6 +174,7 @@ def endpoints(
             name="step_up",
             handler=handlers.step_up,
             permission=Permission.OWN_ACCOUNT,
+            during_enrollment=True,
             fields=(_OPTIONAL_CODE, _OPTIONAL_PASSWORD),
             field_codes=UNPROCESSABLE_FIELDS,
             example=StepUpData(
@@ -187,6 +189,7 @@ def endpoints(
             name="change_organization",
             handler=handlers.change_organization,
             permission=Permission.REQUIRE_MFA,
+            needs_step_up=True,
             fields=(_REQUIRE,),
             field_codes=UNPROCESSABLE_FIELDS,
             example=OrganizationData(require_mfa=False),

@@ -17,6 +17,7 @@ from pqkeep_gateway.access.callers import GRANTS, Credential, may
 from pqkeep_gateway.access.idempotency import MAX_LENGTH, IdempotencyKey, idempotency_key
 from pqkeep_gateway.access.principals import AnonymousPrincipal, Principal
 from pqkeep_gateway.access.rate_limit import RateLimiter
+from pqkeep_gateway.access.source_address import network_of
 from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.http.body import ClientGoneError, read_bytes, read_json_object
 from pqkeep_gateway.http.cookies import ACCESS, Cookies, read_cookies
@@ -35,7 +36,7 @@ from pqkeep_gateway.http.field import Field, FieldError, Problem
 from pqkeep_gateway.http.responses import request_id_of, send_error, send_response
 from pqkeep_gateway.people.step_up import StepUp
 from pqkeep_gateway.unavailable import UnavailableError
-from pqkeep_protocol.keys import INSTALLATION
+from pqkeep_protocol.keys import INSTALLATION, MAX_KEY_VERSION
 from pqkeep_protocol.messages import Attribution
 from pqkeep_protocol.startup.logs import logger
 
@@ -95,7 +96,9 @@ class Pipeline:
         limit = endpoint.anonymous_limit
         if limit is None or principal.caller is not Credential.NONE:
             return
-        wait = await self.rate_limiter.enter(f"sign-up {attribution.source_address}", limit)
+        wait = await self.rate_limiter.enter(
+            f"sign-up {network_of(attribution.source_address)}", limit
+        )
         if wait is not None:
             raise too_many("too many requests from this address", limit, wait)
 
@@ -137,6 +140,7 @@ class Pipeline:
             outcome=error.code.code,
             policy=error.policy,
             algorithm=error.algorithm,
+            key_version=_key_version(values),
         )
         try:
             await self.audit_delivery.record(refusal)
@@ -250,6 +254,12 @@ def _path_value(field: Field[Any], scope: Scope) -> object:
 def _query(scope: Scope) -> list[tuple[str, str]]:
     text = scope["query_string"].decode("latin-1")
     return parse_qsl(text, keep_blank_values=True)
+
+
+def _key_version(values: Mapping[str, object]) -> int | None:
+    """Return the key version that a request names, if it can be one."""
+    named = values.get("key_version")
+    return named if type(named) is int and 0 < named <= MAX_KEY_VERSION else None
 
 
 async def _read_signed(header: str, headers: Headers, receive: Receive) -> SignedBody:

@@ -79,14 +79,14 @@ class EmailCodes:
         Raises InvalidChallengeError, WrongCodeError, TooManyAttemptsError.
         """
         challenge, account = await self._challenges.find(token)
-        await self._attempts.count(account.user.email, attribution.source_address)
-        factor = self._challenges.required_factor(account)
-        is_correct = factor is Factor.EMAIL and await self._store.use_email_code(
-            challenge, self._digest(challenge, code), date_of(self._clock()), MAX_ATTEMPTS
-        )
-        if not is_correct:
-            await self._audit_delivery.record(second_factor_failed(account, attribution))
-            raise WrongCodeError
+        async with self._attempts.code(account.user.email, attribution.source_address):
+            factor = self._challenges.required_factor(account)
+            is_correct = factor is Factor.EMAIL and await self._store.use_email_code(
+                challenge, self._digest(challenge, code), date_of(self._clock()), MAX_ATTEMPTS
+            )
+            if not is_correct:
+                await self._audit_delivery.record(second_factor_failed(account, attribution))
+                raise WrongCodeError
         try:
             return await self._sessions.begin(account, attribution, used_second_factor=True)
         except AccountChangedError:

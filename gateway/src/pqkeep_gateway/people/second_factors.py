@@ -130,9 +130,9 @@ class SecondFactors:
         account = await self._users.get(principal.user)
         if account.totp_salt is None or account.has_mfa:
             raise NotEnrolledError
-        await self._attempts.count(account.user.email, attribution.source_address)
-        if not await self._accept_totp(account, code):
-            raise WrongCodeError
+        async with self._attempts.step_up(principal.session):
+            if not await self._accept_totp(account, code):
+                raise WrongCodeError
         codes = tuple(_new_recovery_code() for _ in range(RECOVERY_CODES))
         digests = [self._recovery_digest(principal.user, each) for each in codes]
         enabled = event(attribution, principal.tenant, AuditEvent.ENABLE_MFA)
@@ -147,22 +147,22 @@ class SecondFactors:
     ) -> None:
         """Remove an authenticator. Raises NotEnrolledError, WrongCodeError, TooManyAttemptsError."""
         account = await self._users.get(principal.user)
-        await self.check(account, code, attribution)
+        async with self._attempts.step_up(principal.session):
+            await self.check(account, code, attribution)
         mail = self._new_mail(MailKind.SECOND_FACTOR_REMOVED, account)
         disabled = event(attribution, principal.tenant, AuditEvent.DISABLE_MFA)
         await self._store.remove(principal.user, mail, disabled)
         await self._audit_delivery.deliver()
 
     async def check(self, account: Account, code: str, attribution: Attribution) -> None:
-        """Accept an authenticator's code or a recovery code, once.
+        """Accept an authenticator's code or a recovery code, once. The caller counts attempts.
 
-        Raises NotEnrolledError, WrongCodeError, TooManyAttemptsError.
+        Raises NotEnrolledError, WrongCodeError.
         """
         if not account.has_mfa:
             raise NotEnrolledError
         user = account.user
         attribution = attribution.by(str(user))
-        await self._attempts.count(user.email, attribution.source_address)
         if await self._accept_totp(account, code):
             return
         digest = self._recovery_digest(user.id, code)

@@ -45,13 +45,13 @@ class SignIn:
         Raises WrongPasswordError, SecondFactorRequiredError, TooManyAttemptsError. An unknown
         address costs the same work as a wrong password, so that it takes as long.
         """
-        await self._attempts.count(email, attribution.source_address)
-        account = await self._users.find_by_email(email)
-        password_hash = None if account is None else account.password_hash
-        is_correct = await self._passwords.verify(password_hash, password)
-        if account is None or not is_correct:
-            await self._record_failure(account, attribution)
-            raise WrongPasswordError
+        async with self._attempts.password(email, attribution.source_address):
+            account = await self._users.find_by_email(email)
+            password_hash = None if account is None else account.password_hash
+            is_correct = await self._passwords.verify(password_hash, password)
+            if account is None or not is_correct:
+                await self._record_failure(account, attribution)
+                raise WrongPasswordError
         account = await self._with_current_hash(account, password)
         factor = self._challenges.required_factor(account)
         if factor is not None:
@@ -68,7 +68,8 @@ class SignIn:
         """
         challenge, account = await self._challenges.find(token)
         try:
-            await self._factors.check(account, code, attribution)
+            async with self._attempts.code(account.user.email, attribution.source_address):
+                await self._factors.check(account, code, attribution)
             await self._challenges.remove(challenge)
             return await self._sessions.begin(account, attribution, used_second_factor=True)
         except (NotEnrolledError, AccountChangedError):

@@ -85,11 +85,10 @@ class StepUp:
         Raises WrongCodeError, TooManyAttemptsError.
         """
         account = await self._users.get(principal.user)
-        if account.has_mfa:
-            await self._factors.check(account, proof, attribution)
-        else:
-            await self._attempts.count(account.user.email, attribution.source_address)
-            if not await self._passwords.verify(account.password_hash, proof):
+        async with self._attempts.step_up(principal.session):
+            if account.has_mfa:
+                await self._factors.check(account, proof, attribution)
+            elif not await self._passwords.verify(account.password_hash, proof):
                 failed = event(
                     attribution, principal.tenant, AuditEvent.STEP_UP_FAILED, outcome="ERR_MFA_001"
                 )

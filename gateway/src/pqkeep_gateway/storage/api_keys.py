@@ -140,6 +140,7 @@ class SqlApiKeys:
             entitlements=entitlements_of(row),
             api_key_version=row.version,
             suspended=row.tenant_status != TenantStatus.ACTIVE,
+            is_rotated=until is not None,
         )
         return Found(principal, None if until is None else time_of(until).timestamp())
 

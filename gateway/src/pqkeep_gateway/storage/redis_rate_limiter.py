@@ -98,6 +98,10 @@ class RedisRateLimiter:
             raise ChangedError
         return None if answer == _ENTERED else answer / _MICROSECONDS
 
+    async def withdraw(self, subject: str) -> None:
+        """Take one event of a subject back: it does not count after all."""
+        await _available(self._redis.lpop(WINDOW_KEY + subject))
+
     async def changes(self) -> int:
         """Return the number of changes of what gateways cache."""
         return await self._add_changes(0)
