@@ -1,12 +1,12 @@
-"""Weighs what the files say besides records: whose log, which keys, which checkpoints hold."""
+"""Collects what the files hold besides records: log id, keys, and checkpoints that verify."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pqkeep.audit._files import Said
+from pqkeep.audit._files import Located
 from pqkeep.audit._findings import Findings, Place
-from pqkeep.audit._signatures import holds
+from pqkeep.audit._signatures import is_signed_by
 from pqkeep.audit._statements import Checkpoint, Consistency, Header, Key
 from pqkeep.audit.report import Kind
 
@@ -14,15 +14,15 @@ KeyName = tuple[str, int]
 """Algorithm and version."""
 
 
-class Node(NamedTuple):
-    """A tree that a good signature vouches for."""
+class SignedTree(NamedTuple):
+    """The size and root of a checkpoint whose signature is valid."""
 
     size: int
     root: bytes
 
 
-class Signed(NamedTuple):
-    """A checkpoint whose signature holds, and where it stands."""
+class VerifiedCheckpoint(NamedTuple):
+    """A checkpoint whose signature is valid, and its place."""
 
     place: Place
     checkpoint: Checkpoint
@@ -30,26 +30,31 @@ class Signed(NamedTuple):
 
 @dataclass(slots=True)
 class Evidence:
-    """What is left after what is wrong was sorted out."""
+    """What the files hold of one log, without what was reported as wrong."""
 
     log_id: str | None
     keys: dict[KeyName, Key] = field(default_factory=dict)
-    nodes: dict[Node, list[Signed]] = field(default_factory=dict)
-    sizes: dict[int, list[Node]] = field(default_factory=dict)
+    trees: dict[SignedTree, list[VerifiedCheckpoint]] = field(default_factory=dict)
+    sizes: dict[int, list[SignedTree]] = field(default_factory=dict)
     """The same trees by size: two of one size are a fork."""
     consistencies: list[tuple[Place, Consistency]] = field(default_factory=list)
     headers: list[tuple[Place, Header]] = field(default_factory=list)
     """Of the exports of this log, the first line of each."""
     used: dict[KeyName, Key] = field(default_factory=dict)
-    """Keys that a signature held with."""
+    """Keys that a valid signature was made with."""
 
 
-def weigh(said: Sequence[Said], trusted: Sequence[Said] | None, findings: Findings) -> Evidence:
-    """Sort out what does not hold. Without trusted keys those in the files are taken."""
-    log_id = _first_log_id([*(trusted or ()), *said])
+def collect_evidence(
+    located: Sequence[Located], trusted: Sequence[Located] | None, findings: Findings
+) -> Evidence:
+    """Report what is invalid, and return the rest.
+
+    Without trusted keys, those in the files are used.
+    """
+    log_id = _first_log_id([*(trusted or ()), *located])
     evidence = Evidence(log_id)
-    ours = list(_of_log(log_id, said, findings))
-    _take_keys(evidence, ours if trusted is None else trusted, findings)
+    ours = list(_of_log(log_id, located, findings))
+    _add_keys(evidence, ours if trusted is None else trusted, findings)
     if trusted is not None:
         _compare_keys(evidence, ours, findings)
     for place, statement in ours:
@@ -59,26 +64,28 @@ def weigh(said: Sequence[Said], trusted: Sequence[Said] | None, findings: Findin
             case Consistency():
                 evidence.consistencies.append((place, statement))
             case Checkpoint():
-                _take_checkpoint(evidence, place, statement, findings)
+                _add_checkpoint(evidence, place, statement, findings)
             case _:
                 pass
     return evidence
 
 
-def _log_id(said: Said) -> str | None:
-    statement = said.statement
+def _log_id(located: Located) -> str | None:
+    statement = located.statement
     return statement.log_id if isinstance(statement, Header | Key | Checkpoint) else None
 
 
-def _first_log_id(said: Iterable[Said]) -> str | None:
-    return next((log_id for each in said if (log_id := _log_id(each)) is not None), None)
+def _first_log_id(located: Iterable[Located]) -> str | None:
+    return next((log_id for each in located if (log_id := _log_id(each)) is not None), None)
 
 
-def _of_log(log_id: str | None, said: Iterable[Said], findings: Findings) -> Iterable[Said]:
-    """Yield what is about the log, and report what is about another: each file's once."""
+def _of_log(
+    log_id: str | None, located: Iterable[Located], findings: Findings
+) -> Iterable[Located]:
+    """Yield what is about the log. Reports what is about another log, once a file."""
     reported: set[tuple[int, str]] = set()
     foreign_exports: set[int] = set()
-    for each in said:
+    for each in located:
         about = _log_id(each)
         order = each.place.order
         if about is None or about == log_id:
@@ -93,9 +100,9 @@ def _of_log(log_id: str | None, said: Iterable[Said], findings: Findings) -> Ite
             findings.add(Kind.ANOTHER_LOG, message, each.place)
 
 
-def _take_keys(evidence: Evidence, said: Iterable[Said], findings: Findings) -> None:
+def _add_keys(evidence: Evidence, located: Iterable[Located], findings: Findings) -> None:
     places: dict[KeyName, Place] = {}
-    for place, key in said:
+    for place, key in located:
         if not isinstance(key, Key):
             continue
         name = (key.algorithm, key.version)
@@ -110,8 +117,8 @@ def _take_keys(evidence: Evidence, said: Iterable[Said], findings: Findings) -> 
             )
 
 
-def _compare_keys(evidence: Evidence, said: Iterable[Said], findings: Findings) -> None:
-    for place, key in said:
+def _compare_keys(evidence: Evidence, located: Iterable[Located], findings: Findings) -> None:
+    for place, key in located:
         if not isinstance(key, Key):
             continue
         name = (key.algorithm, key.version)
@@ -125,7 +132,7 @@ def _compare_keys(evidence: Evidence, said: Iterable[Said], findings: Findings) 
             )
 
 
-def _take_checkpoint(
+def _add_checkpoint(
     evidence: Evidence, place: Place, checkpoint: Checkpoint, findings: Findings
 ) -> None:
     name = (checkpoint.algorithm, checkpoint.version)
@@ -134,7 +141,7 @@ def _take_checkpoint(
         message = f"no key {_named(name)} to verify the checkpoint of size {checkpoint.size} with"
         findings.add(Kind.UNKNOWN_KEY, message, place)
         return
-    if not holds(checkpoint, key):
+    if not is_signed_by(checkpoint, key):
         findings.add(
             Kind.BAD_SIGNATURE,
             f"the checkpoint of size {checkpoint.size} is not what key {_named(name)} signed",
@@ -142,16 +149,16 @@ def _take_checkpoint(
         )
         return
     evidence.used[name] = key
-    node = Node(checkpoint.size, checkpoint.root)
-    if node not in evidence.nodes:
-        evidence.nodes[node] = []
-        of_size = evidence.sizes.setdefault(node.size, [])
-        of_size.append(node)
+    tree = SignedTree(checkpoint.size, checkpoint.root)
+    if tree not in evidence.trees:
+        evidence.trees[tree] = []
+        of_size = evidence.sizes.setdefault(tree.size, [])
+        of_size.append(tree)
         if len(of_size) > 1:
-            other = evidence.nodes[of_size[0]][0].place
-            message = f"the log of {node.size} records was signed with another root in {other}"
+            other = evidence.trees[of_size[0]][0].place
+            message = f"the log of {tree.size} records was signed with another root in {other}"
             findings.add(Kind.FORK, message, place)
-    evidence.nodes[node].append(Signed(place, checkpoint))
+    evidence.trees[tree].append(VerifiedCheckpoint(place, checkpoint))
 
 
 def _named(name: KeyName) -> str:

@@ -18,8 +18,8 @@ from pqkeep.audit._statements import (
     Header,
     Statement,
     UnknownEntry,
-    read_kept,
     read_line,
+    read_saved,
 )
 from pqkeep.audit.report import Kind
 
@@ -29,8 +29,8 @@ _RECORD = b'{"type":"record"'
 of an export spends on a record."""
 
 
-class Said(NamedTuple):
-    """A statement, and where it stands."""
+class Located(NamedTuple):
+    """A statement and its place."""
 
     place: Place
     statement: Statement
@@ -51,16 +51,16 @@ class Source:
     name: str
     handle: BinaryIO
     is_export: bool
-    """Whether it begins as an export does; everything else was kept from the API or elsewhere."""
+    """Whether it begins as an export; other files were saved from the API or elsewhere."""
     formats: Formats
-    """What its records are read by."""
+    """The known formats of records."""
 
     def place(self, line: int) -> Place:
         """Return the place of a line."""
         return Place(self.order, line, self.name)
 
 
-def opened(path: Path, order: int, formats: Formats, stack: ExitStack) -> Source:
+def open_source(path: Path, order: int, formats: Formats, stack: ExitStack) -> Source:
     """Open a file for as long as the stack lasts. Raises OSError."""
     if not stat.S_ISREG(path.stat().st_mode):
         # It is read twice, and opening a pipe could wait for ever.
@@ -70,9 +70,13 @@ def opened(path: Path, order: int, formats: Formats, stack: ExitStack) -> Source
     return Source(order, str(path), handle, _begins_as_export(handle), formats)
 
 
-def statements(source: Source, findings: Findings) -> Iterator[Said]:
+def statements(source: Source, findings: Findings) -> Iterator[Located]:
     """Yield everything but an export's records, which ``export_lines`` does."""
-    return _of_export(source, findings) if source.is_export else _of_kept(source, findings)
+    return (
+        _export_statements(source, findings)
+        if source.is_export
+        else _saved_statements(source, findings)
+    )
 
 
 def export_lines(source: Source, findings: Findings) -> Iterator[Line]:
@@ -87,7 +91,7 @@ def export_lines(source: Source, findings: Findings) -> Iterator[Line]:
                 yield Line(place, None)
 
 
-def _of_export(source: Source, findings: Findings) -> Iterator[Said]:
+def _export_statements(source: Source, findings: Findings) -> Iterator[Located]:
     for line, text in _lines(source.handle):
         if text.startswith(_RECORD):
             continue
@@ -98,21 +102,21 @@ def _of_export(source: Source, findings: Findings) -> Iterator[Said]:
             _refuse(findings, error, place)
         else:
             if not isinstance(statement, Entry | UnknownEntry):
-                yield Said(place, statement)
+                yield Located(place, statement)
 
 
-def _of_kept(source: Source, findings: Findings) -> Iterator[Said]:
+def _saved_statements(source: Source, findings: Findings) -> Iterator[Located]:
     document = _document(source.handle)
     texts = _lines(source.handle) if document is None else iter([document])
     for line, text in texts:
         place = source.place(line)
         try:
-            for statement in read_kept(parse(_whole(text)), source.formats):
+            for statement in read_saved(parse(_whole(text)), source.formats):
                 if isinstance(statement, Header | Entry | UnknownEntry | End):
-                    message = "the file does not begin as an export does, and has a part of one"
+                    message = "the file has a part of an export, but not its first line"
                     findings.add(Kind.MALFORMED, message, place)
                     return
-                yield Said(place, statement)
+                yield Located(place, statement)
         except MalformedError as error:
             _refuse(findings, error, place)
 

@@ -1,4 +1,4 @@
-"""Collects findings: every one is counted, and as many are kept as anybody will read."""
+"""Collects findings: all are counted, and the first MOST are listed."""
 
 from typing import NamedTuple
 
@@ -21,23 +21,22 @@ class Place(NamedTuple):
 
 
 class Findings:
-    """What is wrong so far."""
+    """Findings so far."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
         self._listed: list[tuple[Place, Finding]] = []
         self._further = 0
 
     def add(self, kind: Kind, message: str, place: Place, record: int | None = None) -> None:
-        """Note one more."""
+        """Add a finding, or count it if there are MOST already."""
         if len(self._listed) == MOST:
             self._further += 1
             return
         finding = Finding(kind, message, place.file, place.line or None, record)
         self._listed.append((place, finding))
 
-    def leave_out(self, count: int) -> None:
-        """Note that there are more, which are not kept."""
+    def count_unlisted(self, count: int) -> None:
+        """Count findings that are not listed."""
         self._further += count
 
     @property
@@ -47,10 +46,10 @@ class Findings:
 
     @property
     def further(self) -> int:
-        """How many were not kept."""
+        """How many are not listed."""
         return self._further
 
     def listed(self) -> tuple[Finding, ...]:
-        """Return those that were kept, by file and line."""
+        """Return the listed ones, by file and line."""
         in_order = sorted(self._listed, key=lambda each: each[0][:2])
         return tuple(finding for _, finding in in_order)

@@ -21,7 +21,7 @@ _matches_nonce = re.compile(r"[0-9a-f]{32}").fullmatch
 
 
 def is_positive(value: Any) -> bool:
-    """Tell whether it is an integer from 1."""
+    """Return whether it is an integer from 1."""
     return type(value) is int and 1 <= value <= MOST
 
 

@@ -1,4 +1,4 @@
-"""Positions that were passed over: they are missing, or come later."""
+"""Positions that were skipped: they are missing, or come later."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -18,10 +18,9 @@ class Gap(NamedTuple):
 
 
 class Gaps:
-    """Ranges that do not overlap, in order. Beyond a great many, further ones are not kept."""
+    """Ranges in order, without overlap: at most MOST, further ones are dropped."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._gaps: list[Gap] = []
 
     def __iter__(self) -> Iterator[Gap]:
@@ -31,13 +30,13 @@ class Gaps:
         return bool(self._gaps)
 
     def open(self, begin: int, end: int, place: Place) -> None:
-        """Note that positions were passed over."""
+        """Add skipped positions."""
         if begin < end and len(self._gaps) < MOST:
             gap = Gap(begin, end, place)
             self._gaps.insert(bisect_right(self._gaps, begin, key=_begin), gap)
 
     def fill(self, position: int) -> bool:
-        """Take a position out. False if it was in no gap."""
+        """Remove a position; return whether it was in a gap."""
         at = bisect_right(self._gaps, position, key=_begin) - 1
         if at < 0 or position >= self._gaps[at].end:
             return False

@@ -1,6 +1,6 @@
-"""JSON, read strictly: one way to write a value, or it is refused.
+"""Strict JSON: duplicate names, fractions and exponents are refused.
 
-A lenient reader is a hole: where a name is there twice, two readers see two records.
+With a lenient parser, two readers of a record with a duplicate name see two records.
 """
 
 import json
@@ -9,11 +9,11 @@ from typing import Any
 
 
 class MalformedError(ValueError):
-    """Something is not written as it must be. The message says what, and is fit to be shown."""
+    """A line is invalid. The message says why, and does not quote the line."""
 
 
 class NoJsonError(MalformedError):
-    """It is not even JSON."""
+    """It is not JSON."""
 
 
 def parse(text: bytes) -> object:
@@ -23,7 +23,7 @@ def parse(text: bytes) -> object:
     except UnicodeDecodeError:
         raise NoJsonError("it is not UTF-8") from None
     except json.JSONDecodeError as error:
-        raise NoJsonError(f"it is no JSON, at character {error.pos + 1}") from None
+        raise NoJsonError(f"it is not JSON, at character {error.pos + 1}") from None
     except RecursionError:
         raise MalformedError("it is nested too deeply") from None
     except MalformedError:

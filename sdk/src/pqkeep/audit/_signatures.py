@@ -11,8 +11,8 @@ from pqkeep.audit._statements import CHECKPOINT_CONTEXT, Checkpoint, Key
 SIGNATURE_SIZES: Mapping[str, int] = {"Dilithium3": 3309, "SLH-DSA-SHA2-128s": 7856}
 
 
-def holds(checkpoint: Checkpoint, key: Key) -> bool:
-    """Tell whether a checkpoint's signature was made with a key.
+def is_signed_by(checkpoint: Checkpoint, key: Key) -> bool:
+    """Return whether a checkpoint's signature was made with a key.
 
     Raises ImportError where the algorithm's library is not installed.
     """

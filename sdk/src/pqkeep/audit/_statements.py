@@ -1,7 +1,7 @@
-"""What the lines of a file say, as values: read from JSON, or refused.
+"""The lines of a file as values: validated JSON objects.
 
-In an export every object has exactly the names that it must have. What was saved from the API, or
-kept elsewhere, may have more of them.
+In an export every object has exactly the names of its type. What was saved from the API or
+elsewhere may have more.
 """
 
 import binascii
@@ -51,7 +51,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a log was at a time, signed."""
+    """A signed statement of a log's size and root at a time."""
 
     log_id: str
     size: int
@@ -70,7 +70,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Consistency:
-    """What is to show that one tree grew into another."""
+    """A consistency proof."""
 
     first: int
     second: int
@@ -91,7 +91,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class UnknownEntry:
-    """A record of a format that is not known here, so that its leaf is not known either."""
+    """A record of an unknown format, whose leaf cannot be computed."""
 
     id: int
     number: int
@@ -109,12 +109,12 @@ Statement = Header | Key | Checkpoint | Consistency | Entry | UnknownEntry | End
 
 
 def read_line(value: object, formats: Formats = FORMATS) -> Statement:
-    """Return what a line of an export says. Raises MalformedError."""
+    """Return the value of a line of an export. Raises MalformedError."""
     return _read_typed(_Fields(value, is_exact=True), formats)
 
 
-def read_kept(value: object, formats: Formats = FORMATS) -> Iterator[Statement]:
-    """Yield what a kept value says: a line of an export, or an answer of the API.
+def read_saved(value: object, formats: Formats = FORMATS) -> Iterator[Statement]:
+    """Yield the values of a saved object: a line of an export, or an answer of the API.
 
     Raises MalformedError.
     """
@@ -133,7 +133,7 @@ def _read_typed(fields: "_Fields", formats: Formats) -> Statement:
         return _entry(fields, formats)
     read = _READERS.get(kind)
     if read is None:
-        raise MalformedError("its type is none that is known")
+        raise MalformedError("its type is not known")
     return read(fields)
 
 
@@ -148,7 +148,7 @@ def _read_answer(fields: "_Fields") -> Iterator[Statement]:
     else:
         read = next((read for name, read in _BY_NAME.items() if name in fields), None)
         if read is None:
-            raise MalformedError("it is nothing that can be verified")
+            raise MalformedError("it is not a key, a checkpoint or a proof")
         yield read(fields)
 
 
@@ -159,7 +159,7 @@ class _Fields:
 
     def __init__(self, value: object, *, is_exact: bool) -> None:
         if type(value) is not dict:
-            raise MalformedError("it is no JSON object")
+            raise MalformedError("it is not a JSON object")
         self._values: dict[str, Any] = value
         self._is_exact = is_exact
 
@@ -199,7 +199,7 @@ class _Fields:
         return value
 
     def log_id(self) -> str:
-        """Return which log it is about."""
+        """Return the log's id."""
         return self.matching("log_id", matches_uuid)
 
     def matching(self, name: str, matches: Callable[[str], object]) -> str:
@@ -214,7 +214,7 @@ class _Fields:
         return self.matching("algorithm", KEY_SIZES.__contains__)
 
     def binary(self, name: str) -> bytes:
-        """Return what is base64, written in the one way that there is."""
+        """Return bytes from canonical base64."""
         return _binary(self.value(name), name)
 
     def hash(self, name: str) -> bytes:
@@ -235,11 +235,11 @@ def check_names(values: Mapping[str, Any], names: Collection[str], *, is_exact: 
     if missing:
         raise MalformedError(f"{missing[0]} is missing")
     if is_exact and len(values) != len(names):
-        raise MalformedError("it has a name that it must not have")
+        raise MalformedError("it has an unexpected name")
 
 
 def _wrong(name: str) -> MalformedError:
-    return MalformedError(f"{name} is not what it must be")
+    return MalformedError(f"{name} is invalid")
 
 
 def _binary(value: Any, name: str) -> bytes:

@@ -6,12 +6,12 @@ from os import PathLike
 from pathlib import Path
 
 from pqkeep.audit._connections import connect
-from pqkeep.audit._evidence import Evidence, Node, weigh
-from pqkeep.audit._files import Said, Source, export_lines, opened, statements
+from pqkeep.audit._evidence import Evidence, SignedTree, collect_evidence
+from pqkeep.audit._export import ExportResult, verify_export
+from pqkeep.audit._files import Located, Source, export_lines, open_source, statements
 from pqkeep.audit._findings import Findings, Place
 from pqkeep.audit._formats import FORMATS, Formats
 from pqkeep.audit._statements import Header, Key
-from pqkeep.audit._walk import Walked, walk
 from pqkeep.audit.report import Anchor, Kind, Report, SigningKey
 
 TRUSTED = -1
@@ -42,19 +42,21 @@ def verify_formats(
         raise ValueError("no files to verify")
     findings = Findings()
     with ExitStack() as stack:
-        sources = [opened(Path(path), order, formats, stack) for order, path in enumerate(paths)]
+        sources = [
+            open_source(Path(path), order, formats, stack) for order, path in enumerate(paths)
+        ]
         trusted = None
         if trusted_keys is not None:
-            trusted = _trusted(opened(Path(trusted_keys), TRUSTED, formats, stack), findings)
-        said = [each for source in sources for each in statements(source, findings)]
-        evidence = weigh(said, trusted, findings)
-        exports = list(_walk_exports(evidence, sources, findings))
+            trusted = _trusted(open_source(Path(trusted_keys), TRUSTED, formats, stack), findings)
+        located = [each for source in sources for each in statements(source, findings)]
+        evidence = collect_evidence(located, trusted, findings)
+        exports = list(_verify_exports(evidence, sources, findings))
         notes = connect(evidence, exports, findings)
-    if not said and not findings.count:
+    if not located and not findings.count:
         findings.add(Kind.NOTHING, "there is nothing to verify", sources[0].place(0))
     return Report(
         log_id=evidence.log_id,
-        portions=tuple(walked.portion for _, walked in exports),
+        portions=tuple(result.portion for _, result in exports),
         checkpoints=tuple(_anchors(evidence)),
         keys=tuple(
             SigningKey(*name, key.fingerprint()) for name, key in sorted(evidence.used.items())
@@ -66,16 +68,16 @@ def verify_formats(
     )
 
 
-def _trusted(source: Source, findings: Findings) -> list[Said]:
+def _trusted(source: Source, findings: Findings) -> list[Located]:
     keys = [each for each in statements(source, findings) if isinstance(each.statement, Key)]
     if not keys:
         findings.add(Kind.NO_KEYS, "there are no keys in it", source.place(0))
     return keys
 
 
-def _walk_exports(
+def _verify_exports(
     evidence: Evidence, sources: Sequence[Source], findings: Findings
-) -> Iterator[tuple[Node | None, Walked]]:
+) -> Iterator[tuple[SignedTree | None, ExportResult]]:
     """Yield each export's signed tree, None if there is none, and what its records are."""
     for start in _first_lines(evidence):
         place, header = start
@@ -85,7 +87,7 @@ def _walk_exports(
             findings.add(Kind.NO_CHECKPOINT, message, place)
         root = None if head is None else head.root
         lines = export_lines(sources[place.order], findings)
-        yield head, walk(lines, start, root, evidence.sizes, findings)
+        yield head, verify_export(lines, start, root, evidence.sizes, findings)
 
 
 def _first_lines(evidence: Evidence) -> Iterator[tuple[Place, Header]]:
@@ -96,21 +98,21 @@ def _first_lines(evidence: Evidence) -> Iterator[tuple[Place, Header]]:
             yield place, header
 
 
-def _head(evidence: Evidence, place: Place, header: Header) -> Node | None:
+def _head(evidence: Evidence, place: Place, header: Header) -> SignedTree | None:
     """Return the signed tree of an export's size: of two the one that the export itself has."""
 
-    def is_elsewhere(node: Node) -> bool:
-        return all(signed.place.order != place.order for signed in evidence.nodes[node])
+    def is_elsewhere(tree: SignedTree) -> bool:
+        return all(signed.place.order != place.order for signed in evidence.trees[tree])
 
     return min(evidence.sizes.get(header.size, ()), key=is_elsewhere, default=None)
 
 
 def _anchors(evidence: Evidence) -> Iterator[Anchor]:
-    for node in sorted(evidence.nodes):
-        for place, checkpoint in evidence.nodes[node]:
+    for tree in sorted(evidence.trees):
+        for place, checkpoint in evidence.trees[tree]:
             yield Anchor(
-                size=node.size,
-                root=node.root,
+                size=tree.size,
+                root=tree.root,
                 at=checkpoint.at,
                 algorithm=checkpoint.algorithm,
                 key_version=checkpoint.version,

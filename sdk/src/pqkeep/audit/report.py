@@ -1,4 +1,4 @@
-"""What a verification found."""
+"""The result of a verification."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -35,7 +35,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong, and where."""
+    """One thing that is wrong, and its place."""
 
     kind: Kind
     message: str
@@ -52,7 +52,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """What one export holds."""
+    """The summary of one export."""
 
     file: str
     tenant_id: str | None
@@ -91,7 +91,7 @@ class SigningKey:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was shown, and what speaks against it."""
+    """What was verified, and the findings."""
 
     log_id: str | None
     portions: tuple[Portion, ...]
@@ -105,9 +105,9 @@ class Report:
     further: int
     """Findings beyond those that are listed."""
     notes: tuple[str, ...]
-    """What was not compared, without being wrong."""
+    """What was not compared, though it is no finding."""
 
     @property
     def is_verified(self) -> bool:
-        """Tell whether nothing speaks against it."""
+        """Return whether there are no findings."""
         return not self.findings

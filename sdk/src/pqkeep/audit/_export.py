@@ -1,4 +1,4 @@
-"""Goes through the records of one export, once, and holds each against the tree.
+"""Verifies the records of one export against the signed tree, in one pass.
 
 A whole export has the ids from 1 to its size; a tenant's has the tenant's numbers from 1. Either
 way it is known which position comes next. A record whose proof does not lead to the root takes no
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pqkeep.audit._evidence import Node
+from pqkeep.audit._evidence import SignedTree
 from pqkeep.audit._files import Line
 from pqkeep.audit._findings import MOST, Findings, Place
 from pqkeep.audit._gaps import Gap, Gaps
@@ -20,37 +20,37 @@ from pqkeep.audit.report import Kind, Portion
 
 
 @dataclass(frozen=True, slots=True)
-class Walked:
-    """What one export turned out to be."""
+class ExportResult:
+    """What the verification of one export found."""
 
     portion: Portion
     is_sound: bool
-    """Whether nothing is wrong with its records."""
-    continued: frozenset[Node]
-    """Trees that this log once was."""
-    not_continued: frozenset[Node]
-    """Trees that it never was."""
+    """Whether there are no findings about its records."""
+    continued: frozenset[SignedTree]
+    """Earlier signed trees that the export continues."""
+    not_continued: frozenset[SignedTree]
+    """Signed trees of an earlier size with another root than the export had."""
 
 
-def walk(
+def verify_export(
     lines: Iterable[Line],
     start: tuple[Place, Header],
     root: bytes | None,
-    nodes: Mapping[int, Sequence[Node]],
+    trees: Mapping[int, Sequence[SignedTree]],
     findings: Findings,
-) -> Walked:
-    """Go through an export, from its first line on.
+) -> ExportResult:
+    """Verify an export, from its first line on.
 
-    ``root`` is the signed one of its size. Without one, the records are held against the root that
-    the first proof leads to. ``nodes`` are signed trees by size: a whole export shows which of them
+    ``root`` is the signed one of its size. Without one, the records are compared with the root that
+    the first proof leads to. ``trees`` are signed trees by size: a whole export shows which of them
     the log was.
     """
     before = findings.count
-    going = _Walk(start, root, nodes, findings)
+    going = _ExportVerification(start, root, trees, findings)
     for line in lines:
-        going.take(line)
+        going.add_line(line)
     going.finish()
-    return Walked(
+    return ExportResult(
         portion=going.portion(),
         is_sound=findings.count == before,
         continued=frozenset(going.continued),
@@ -68,18 +68,18 @@ class _Failure(NamedTuple):
     """Whether it is one of the leaves of the tree that grew."""
 
 
-class _Walk:
+class _ExportVerification:
     def __init__(
         self,
         start: tuple[Place, Header],
         root: bytes | None,
-        nodes: Mapping[int, Sequence[Node]],
+        trees: Mapping[int, Sequence[SignedTree]],
         findings: Findings,
     ) -> None:
         self._start, self._header = start
         self._is_whole = self._header.tenant_id is None
         self._root = root
-        self._nodes = nodes
+        self._signed_trees = trees
         self._findings = findings
         self._count = 0
         self._times: tuple[str, str] | None = None
@@ -88,18 +88,18 @@ class _Walk:
         self._gaps = Gaps()
         self._failures: list[_Failure] = []
         self._unlisted = 0
-        """Records that do not fit, beyond those that are kept: nobody reads so many."""
+        """Failures beyond the MOST that are listed."""
         self._numbers: dict[str, int] = {}
         self._tree = GrowingTree()
         self._is_complete = True
         self._last_place = self._start
         self._end: End | None = None
-        self.continued: set[Node] = set()
-        self.not_continued: set[Node] = set()
+        self.continued: set[SignedTree] = set()
+        self.not_continued: set[SignedTree] = set()
         self._compare_trees()
 
     def portion(self) -> Portion:
-        """Return what the export holds."""
+        """Return the summary of the export."""
         first_at, last_at = self._times or (None, None)
         return Portion(
             file=self._start.file,
@@ -110,8 +110,8 @@ class _Walk:
             last_at=last_at,
         )
 
-    def take(self, line: Line) -> None:
-        """Go on by one line."""
+    def add_line(self, line: Line) -> None:
+        """Verify the next line."""
         place, statement = line
         if self._end is not None:
             self._findings.add(Kind.MALFORMED, "it stands after the export's end", place)
@@ -119,19 +119,19 @@ class _Walk:
         self._last_place = place
         if isinstance(statement, Entry):
             self._count += 1
-            self._take_record(place, statement)
+            self._add_record(place, statement)
         elif isinstance(statement, UnknownEntry):
             self._count += 1
-            self._take_unknown(place, statement)
+            self._add_unknown(place, statement)
         else:
-            self._take_other(place, statement)
+            self._add_other(place, statement)
 
     def finish(self) -> None:
-        """Say what is missing, and what the records that did not fit were."""
+        """Report what is missing, and classify the records whose proofs failed."""
         findings = self._findings
         if self._end is None:
             findings.add(
-                Kind.TRUNCATED, "the export breaks off: it has no end line", self._last_place
+                Kind.TRUNCATED, "the export is cut off: it has no end line", self._last_place
             )
         elif self._end.records != self._count:
             message = f"the end counts {self._end.records} records; there are {self._count}"
@@ -141,11 +141,11 @@ class _Walk:
             self._gaps.open(self._next, beyond, self._last_place)
         is_grown_whole = self._tree.size == self._header.size and self._tree.root() == self._root
         for failure in sorted(self._failures, key=lambda each: (each.position, each.place)):
-            kind = self._judge(failure)
+            kind = self._kind_of(failure)
             is_only_proof = is_grown_whole and failure.is_in_tree
             self._report(Kind.WRONG_PROOF if is_only_proof else kind, failure)
         if self._unlisted:
-            findings.leave_out(self._unlisted)
+            findings.count_unlisted(self._unlisted)
             return
         for gap in self._gaps:
             is_tail = self._is_whole and gap.end == beyond
@@ -156,18 +156,18 @@ class _Walk:
                 gap.begin if self._is_whole else None,
             )
 
-    def _take_other(self, place: Place, statement: Statement | None) -> None:
+    def _add_other(self, place: Place, statement: Statement | None) -> None:
         match statement:
             case End():
                 self._end = statement
             case Header() if place != self._start:
                 self._findings.add(Kind.MALFORMED, "another export begins here", place)
-            case None:  # a record that is reported already
+            case None:  # a malformed record, which has been reported
                 self._count += 1
             case _:
                 pass
 
-    def _take_record(self, place: Place, entry: Entry) -> None:
+    def _add_record(self, place: Place, entry: Entry) -> None:
         is_in_tree = self._is_whole and entry.id == self._tree.size + 1
         if is_in_tree:
             self._tree.add(entry.leaf)
@@ -176,7 +176,7 @@ class _Walk:
             self._root = root
         position = entry.id if self._is_whole else entry.number
         if root is None or root != self._root:
-            self._take_failure(_Failure(position, place, entry, is_in_tree))
+            self._add_failure(_Failure(position, place, entry, is_in_tree))
             return
         if self._header.tenant_id not in (None, entry.tenant_id):
             message = f"record {entry.id} is another tenant's, {entry.tenant_id}"
@@ -184,30 +184,30 @@ class _Walk:
             return
         self._times = (self._times[0] if self._times else entry.recorded_at, entry.recorded_at)
         self._is_complete = self._is_complete and position == self._next
-        self._place(position, place, entry)
+        self._check_place(position, place, entry)
         if self._is_whole and self._is_complete:
             self._count_number(place, entry)
             self._compare_trees()
 
-    def _take_unknown(self, place: Place, entry: UnknownEntry) -> None:
-        """Take a record that nothing is known of but where it should be."""
+    def _add_unknown(self, place: Place, entry: UnknownEntry) -> None:
+        """Report a record that can only be checked for its place."""
         self._is_complete = False
         message = (
             f"record {entry.id} has format {entry.format}, which this version does not know:"
             " upgrade pqkeep to verify it"
         )
         self._findings.add(Kind.UNKNOWN_FORMAT, message, place, entry.id)
-        self._place(entry.id if self._is_whole else entry.number, place, entry)
+        self._check_place(entry.id if self._is_whole else entry.number, place, entry)
 
-    def _take_failure(self, failure: _Failure) -> None:
+    def _add_failure(self, failure: _Failure) -> None:
         self._is_complete = False
         if len(self._failures) < MOST:
             self._failures.append(failure)
         else:
             self._unlisted += 1
 
-    def _place(self, position: int, place: Place, entry: Entry | UnknownEntry) -> None:
-        """Say whether a record comes where it must."""
+    def _check_place(self, position: int, place: Place, entry: Entry | UnknownEntry) -> None:
+        """Report a record that is out of order or repeated."""
         is_later = entry.id > self._last_id
         self._last_id = max(self._last_id, entry.id)
         is_new = position >= self._next
@@ -234,13 +234,13 @@ class _Walk:
             self._findings.add(Kind.WRONG_NUMBER, message, place, entry.id)
 
     def _compare_trees(self) -> None:
-        nodes = self._nodes.get(self._tree.size) if self._is_whole else None
-        if nodes:
+        trees = self._signed_trees.get(self._tree.size) if self._is_whole else None
+        if trees:
             root = self._tree.root()
-            self.continued.update(node for node in nodes if node.root == root)
-            self.not_continued.update(node for node in nodes if node.root != root)
+            self.continued.update(tree for tree in trees if tree.root == root)
+            self.not_continued.update(tree for tree in trees if tree.root != root)
 
-    def _judge(self, failure: _Failure) -> Kind:
+    def _kind_of(self, failure: _Failure) -> Kind:
         if self._gaps.fill(failure.position):
             return Kind.EDITED
         if not self._is_whole and failure.position == self._next:
@@ -261,10 +261,10 @@ class _Walk:
     def _missing(self, gap: Gap) -> str:
         begin, last = gap.begin, gap.end - 1
         noun = "record" if self._is_whole else "the tenant's record number"
-        said = f"{noun} {begin} is" if begin == last else f"{noun}s {begin} to {last} are"
+        missing = f"{noun} {begin} is" if begin == last else f"{noun}s {begin} to {last} are"
         if self._is_whole and last == self._header.size:
-            return f"the log has {last} records, and {said} missing"
-        return f"{said} missing"
+            return f"the log has {last} records, and {missing} missing"
+        return f"{missing} missing"
 
 
 _FAILURES: Mapping[Kind, str] = {
