@@ -1,6 +1,6 @@
-"""Requests about the audit log. They are not in it themselves, but for the events they bring.
+"""Requests about the audit log. They leave no record, except for the events of RecordEvents.
 
-The tenant of a request is whose records are meant; INSTALLATION means everybody's.
+The tenant of a request is the one whose records are asked for; INSTALLATION is all of them.
 """
 
 from typing import Annotated
@@ -20,12 +20,12 @@ Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
 
 
 class Event(Struct, frozen=True, array_like=True, kw_only=True):
-    """Something the gateway did or refused, which the key service would not know of."""
+    """Something the gateway did or refused. ``audit_events.gateway_operation`` says what is allowed."""
 
     id: UUID
-    """The event's own: it is recorded once, however often it is brought."""
+    """The event's id: an event that is sent again is not recorded again."""
     at_us: Natural
-    """When, in microseconds since 1970."""
+    """When it happened, in microseconds since 1970."""
     tenant: TenantId
     principal: Annotated[str, Meta(max_length=128)]
     operation: Annotated[str, Meta(min_length=1, max_length=32)]
@@ -42,7 +42,10 @@ class Recorded(Result, frozen=True, kw_only=True, tag="recorded"):
 
 
 class RecordEvents(Request[Recorded], frozen=True, kw_only=True, tag="record-events"):
-    """Record events of the gateway. The tenant is INSTALLATION; each event names its own."""
+    """Record events of the gateway. The tenant is INSTALLATION; each event names its own.
+
+    Errors: UNSUPPORTED if one of them is no event of the gateway's; then none is recorded.
+    """
 
     events: Annotated[tuple[Event, ...], Meta(max_length=MAX_PAGE)]
 
@@ -56,7 +59,7 @@ class Records(Result, frozen=True, kw_only=True, tag="records"):
 
 
 class ListRecords(Request[Records], frozen=True, kw_only=True, tag="list-records"):
-    """List records that match everything that is named, by id."""
+    """List records that match every filter, by id."""
 
     after: Natural | None = None
     before: Natural | None = None
@@ -73,11 +76,11 @@ class ListRecords(Request[Records], frozen=True, kw_only=True, tag="list-records
 
 
 class Proof(Struct, frozen=True, array_like=True):
-    """One record, and what leads from its leaf to the root of a tree (RFC 9162, 2.1.3)."""
+    """One record and its inclusion proof (RFC 9162, 2.1.3)."""
 
     line: bytes
     path: tuple[Digest, ...]
-    """Empty too where the log is damaged, and there is no proof."""
+    """Empty also if the log is damaged, and there is no proof."""
 
 
 class Proofs(Result, frozen=True, kw_only=True, tag="proofs"):
@@ -98,7 +101,7 @@ class ProveRecords(Request[Proofs], frozen=True, kw_only=True, tag="prove-record
 
 
 class Checkpoint(Struct, frozen=True, array_like=True, kw_only=True):
-    """What the whole log was at a time, signed by the key service."""
+    """Size and root of the log at a time, signed by the key service."""
 
     log_id: UUID
     size: Natural
@@ -125,19 +128,19 @@ class ListCheckpoints(Request[Checkpoints], frozen=True, kw_only=True, tag="list
 
 
 class NewCheckpoint(Result, frozen=True, kw_only=True, tag="new-checkpoint"):
-    """A new checkpoint, durably kept."""
+    """A new checkpoint, which is stored."""
 
     checkpoint: Checkpoint
 
 
 class SignCheckpoint(Request[NewCheckpoint], frozen=True, kw_only=True, tag="sign-checkpoint"):
-    """Sign what the log is now, with Dilithium3 or SLH-DSA-SHA2-128s."""
+    """Sign the log's current root, with Dilithium3 or SLH-DSA-SHA2-128s."""
 
     algorithm: Algorithm
 
 
 class Consistency(Result, frozen=True, kw_only=True, tag="consistency"):
-    """What shows that a tree grew into another (RFC 9162, 2.1.4)."""
+    """A consistency proof (RFC 9162, 2.1.4)."""
 
     path: tuple[Digest, ...]
 
@@ -179,7 +182,7 @@ class Usage(Result, frozen=True, kw_only=True, tag="usage"):
 
 
 class GetUsage(Request[Usage], frozen=True, kw_only=True, tag="get-usage"):
-    """Tell how much a key version is in use. Errors: KEY_NOT_FOUND."""
+    """Count the uses of a key version. Errors: KEY_NOT_FOUND."""
 
     algorithm: Algorithm
     version: SomeVersion

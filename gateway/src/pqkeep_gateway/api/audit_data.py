@@ -17,7 +17,7 @@ KeyVersion = Annotated[int, Meta(ge=1)]
 
 
 class RecordData(Data, frozen=True, kw_only=True):
-    """What the log says about one operation, action or refusal."""
+    """One operation, action or refusal."""
 
     algorithm: str | None
     event_id: str | None
@@ -25,7 +25,7 @@ class RecordData(Data, frozen=True, kw_only=True):
     happened_at: Instant | None
     id: Annotated[int, Meta(ge=1, description="Counts all records.")]
     key_version: int | None
-    nonce: Annotated[str, Meta(description="16 random bytes, so that a hash tells nothing.")]
+    nonce: Annotated[str, Meta(description="16 random bytes, so that a hash reveals nothing.")]
     number: Annotated[int, Meta(ge=1, description="Counts the tenant's own records.")]
     operation: str
     outcome: str
@@ -48,7 +48,7 @@ class RecordsData(Data, frozen=True, kw_only=True):
 
 
 class CheckpointData(Data, frozen=True, kw_only=True):
-    """What the whole log was at a time, signed."""
+    """Size and root of the log at a time, signed."""
 
     log_id: str
     size: Annotated[int, Meta(ge=0, description="How many records it covers.")]
@@ -66,7 +66,7 @@ class CheckpointsData(Data, frozen=True, kw_only=True):
 
 
 class ProofData(Data, frozen=True, kw_only=True):
-    """A record, its place in a tree, and what leads to the signed root."""
+    """A record, its index in a tree, and its inclusion proof."""
 
     record: RecordData
     leaf_index: int
@@ -76,7 +76,7 @@ class ProofData(Data, frozen=True, kw_only=True):
 
 
 class ConsistencyData(Data, frozen=True, kw_only=True):
-    """What shows that one tree grew into another."""
+    """A consistency proof between two sizes of the log."""
 
     first: int
     second: int
