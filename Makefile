@@ -14,7 +14,7 @@ METADATA := $(DISTRIBUTIONS:%=%/pyproject.toml)
 RACES := $(patsubst %,gateway/tests/test_%.py,sessions second_factors email_codes step_up invitations registration password_resets)
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: help run test lint format types bench fuzz campaign races failpoints lock clean
+.PHONY: help run test lint format types bench fuzz campaign races failpoints lock passwords clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -55,6 +55,9 @@ failpoints: .venv/dev ## kill what changes keys, backs up and restores at each o
 
 lock: .venv/dev ## lock dependencies with hashes
 	requirements/lock
+
+passwords: .venv/dev ## write the list of common passwords again
+	requirements/common-passwords
 
 clean: ## remove what the other targets made
 	rm -rf .venv .venv-fuzz .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache

@@ -1,6 +1,7 @@
 """Which passwords are taken, and how many are worked on at a time."""
 
 import asyncio
+from importlib.resources import files
 
 import pytest
 from argon2 import PasswordHasher
@@ -10,6 +11,7 @@ from pqkeep_gateway.config import PasswordCosts
 from pqkeep_gateway.people.common_passwords import is_common
 from pqkeep_gateway.people.passwords import (
     MAX_WAITING,
+    MIN_LENGTH,
     THREADS,
     InvalidPasswordError,
     Passwords,
@@ -28,6 +30,8 @@ GOOD = "the horse prefers oats"
         *("password1234", "Password2024", "1234567890123", "qwertyuiop[]"[:10] + "as"),
         *("iloveyou1234", "P@ssw0rd1234", "abcabcabcabc", "letmeinletmein!", "000000000000"),
         *("adminadmin123", "1qaz2wsx3edc", "summerwinter1", "!!Password123!!", "welcome-2026-!"),
+        *("q1w2e3r4t5y6", "leavemealone1", "2019telechargement", "basketballandfootball"),
+        *("postquantum2026", "pqkeeppqkeep", "Cryptography!1", "dragonslayer123"),
     ],
 )
 def test_what_is_tried_first_is_refused(password: str) -> None:
@@ -35,6 +39,14 @@ def test_what_is_tried_first_is_refused(password: str) -> None:
     assert is_common(password)
     with pytest.raises(InvalidPasswordError):
         require_valid(password)
+
+
+def test_every_listed_password_is_refused() -> None:
+    """No password of the published list that is long enough can be chosen."""
+    listed = files("pqkeep_gateway.people").joinpath("common_passwords.txt").read_text("utf-8")
+    long_enough = [each for each in listed.splitlines() if len(each) >= MIN_LENGTH]
+    assert len(long_enough) > 100
+    assert all(is_common(each) for each in long_enough)
 
 
 @pytest.mark.parametrize(

@@ -1,24 +1,33 @@
-"""Passwords of twelve characters and more that are tried first.
+"""Passwords of twelve characters and more that attackers try first.
 
-They are not a list of what has leaked, but what people are known to make long passwords of: a word
-or two, a run of the keyboard or a single character, said again or ended with a year or a few
-digits, in capitals or not, with the usual signs for letters.
+That long, people make them of one or two common passwords with digits before or behind, of a run of
+the keyboard, or of a repetition; in capitals or not, with punctuation, and with signs for letters.
+The common passwords are a published list: see requirements/common-passwords.
 """
 
-from collections.abc import Iterator
 from functools import cache
+from importlib.resources import files
 
-WORDS = """
-password passwort passw0rd pass secret admin administrator root user username login welcome
-letmein master default changeme qwerty qwertyuiop azerty asdf asdfgh asdfghjkl zxcvbn zxcvbnm
-hello iloveyou love sunshine princess dragon monkey football baseball basketball superman batman
-starwars pokemon shadow michael jordan jennifer jessica charlie daniel thomas andrew summer
-winter spring autumn monday friday january september october november december company corporate
-business office server system database network computer internet google microsoft windows linux
-oracle cisco github test testing tester demo guest temp temporary example security secure crypto
-cryptography quantum postquantum pqkeep key vault token access trustno whatever freedom flower
-cheese chocolate coffee orange purple banana
-"""
+CONTEXT_WORDS = frozenset(
+    [
+        "cisco",
+        "corporate",
+        "crypto",
+        "cryptography",
+        "database",
+        "example",
+        "github",
+        "key",
+        "linux",
+        "postquantum",
+        "pqkeep",
+        "token",
+        "trustno",
+        "vault",
+    ]
+)
+"""Words of this service and its field, which are not in the list (NIST SP 800-63B, 5.1.1.2)."""
+
 RUNS = (
     "0123456789",
     "1234567890",
@@ -33,28 +42,30 @@ RUNS = (
     "1q2w3e4r5t6y7u8i9o0p",
     "q1w2e3r4t5y6u7i8o9p0",
 )
-ENDINGS = (
-    *("", "1", "12", "123", "1234", "12345", "123456", "1234567", "12345678", "123456789", "01"),
-    *("0", "00", "000", "0000", "111", "1111", "321", "4321", "007", "69", "99", "100", "2000"),
-    *(str(year) for year in range(1950, 2041)),
-)
-FEW = 2
-"""A password of so many different characters is none."""
+FEW_CHARACTERS = 2
+"""So many different characters are too few."""
 SHORTEST = 8
-"""Shorter ones are no matter: with marks around them they are still too short."""
+"""Of what is left without punctuation: where that is shorter, the punctuation is the password."""
+LONGEST = 64
+"""No pair of entries with digits is longer."""
+SHORTEST_WORD = 3
+PAIR_ENDINGS = ("", "1", "123")
 
-_SIGNS = str.maketrans("@4301!5$7+", "aaeoiisstt")
-_MARKS = "!?.,;:#*-_+&%$@ "
+_LETTERS = str.maketrans("@4301!5$7+", "aaeoiisstt")
+_PUNCTUATION = "!?.,;:#*-_+&%$@ "
 
 
 def is_common(password: str) -> bool:
-    """Return whether a password is one of them."""
+    """Return whether a password is one of those that are tried first."""
     text = password.lower()
-    bare = text.strip(_MARKS)
-    forms = {text, bare, "".join(each for each in bare if each not in _MARKS)}
+    stripped = text.strip(_PUNCTUATION)
+    forms = {text, stripped, "".join(each for each in stripped if each not in _PUNCTUATION)}
     return any(
-        len(set(form)) <= FEW or _is_run(form) or _is_repetition(form) or form in _made()
-        for form in forms | {_without_signs(form) for form in forms}
+        len(set(form)) <= FEW_CHARACTERS
+        or _is_run(form)
+        or _is_repetition(form)
+        or _is_composed(form)
+        for form in forms | {_with_letters(form) for form in forms}
     )
 
 
@@ -63,33 +74,52 @@ def _is_run(text: str) -> bool:
 
 
 def _is_repetition(text: str) -> bool:
-    """Return whether something short is said again and again, perhaps not to its end."""
+    """Return whether a text repeats something short, the last time perhaps in part."""
     return any(
         text == (text[:size] * (len(text) // size + 1))[: len(text)]
         for size in range(1, len(text) // 2 + 1)
     )
 
 
-def _without_signs(text: str) -> str:
-    """Return letters for the signs that stand for them, but for the digits at the end."""
+def _is_composed(text: str) -> bool:
+    """Return whether a text is one or two common passwords, with digits or without."""
+    if not SHORTEST <= len(text) <= LONGEST:
+        return False
+    words = _words()
+    for at in range(len(text) + 1):
+        head, tail = text[:at], text[at:]
+        half = head[: at // 2]
+        if _are_digits(tail) and (head in words or (half in words and half * 2 == head)):
+            return True
+        if _are_digits(head) and tail in words:
+            return True
+        if tail in PAIR_ENDINGS and _is_pair(head):
+            return True
+    return False
+
+
+def _is_pair(text: str) -> bool:
+    """Return whether a text is two common passwords, or two with "and" between them."""
+    words = _words()
+    return any(
+        text[:at] in words and (text[at:] in words or text[at:].removeprefix("and") in words)
+        for at in range(len(text))
+    )
+
+
+def _are_digits(text: str) -> bool:
+    """Return whether a text is what people add to a word: a few digits, a year, or nothing."""
+    is_short = len(text) <= len("2026")
+    return not text or (text.isdecimal() and (is_short or text in "1234567890"))
+
+
+def _with_letters(text: str) -> str:
+    """Return a text with letters for the signs that stand for them, except in the digits at its end."""
     stem = text.rstrip("0123456789")
-    return stem.translate(_SIGNS) + text[len(stem) :]
+    return stem.translate(_LETTERS) + text[len(stem) :]
 
 
 @cache
-def _made() -> frozenset[str]:
-    return frozenset(made for made in _all() if len(made) >= SHORTEST)
-
-
-def _all() -> Iterator[str]:
-    words = WORDS.split()
-    for word in words:
-        for ending in ENDINGS:
-            yield word + ending
-            yield ending + word
-            yield word + word + ending
-        for other in words:
-            yield word + other
-            yield word + other + "1"
-            yield word + other + "123"
-            yield word + "and" + other
+def _words() -> frozenset[str]:
+    listed = files(__package__).joinpath("common_passwords.txt").read_text("utf-8")
+    return CONTEXT_WORDS.union(each for each in listed.splitlines() if len(each) >= SHORTEST_WORD)
