@@ -1,8 +1,9 @@
-"""What docs/api.md prints under "Access" is the access table, and every endpoint is in it."""
+"""What docs/api.md prints of access is the access table, and every endpoint is in its tables."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,14 @@ from tests.contract.rows import api_rows
 
 from pqkeep_gateway.access.callers import CALLERS, GRANTS, Permission
 from pqkeep_gateway.api import billing, health
+from pqkeep_gateway.http.endpoint import Endpoint
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
 
 
-def tables() -> list[list[list[str]]]:
-    """Return the cells of the tables under "Access": callers, then operations."""
-    section = DOCUMENT.split("\n## Access\n")[1].split("\n## ")[0]
+def tables(heading: str) -> list[list[list[str]]]:
+    """Return the cells of the tables under a heading."""
+    section = DOCUMENT.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     found = re.findall(r"(?:^\|.*\|\n)+", section, re.MULTILINE)
     return [
         [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
@@ -24,9 +26,23 @@ def tables() -> list[list[list[str]]]:
     ]
 
 
+def endpoints() -> Iterator[Endpoint]:
+    """Yield every endpoint that an installation can have."""
+    nothing: Any = None
+    yield from api_rows(open_signup=True)
+    yield from api_rows(open_signup=False)
+    yield from billing.notices(nothing)
+    yield health.endpoint(nothing)
+
+
+def operation_of(endpoint: Endpoint) -> str:
+    """Return an endpoint as the document names it."""
+    return f"{endpoint.method} {endpoint.path}"
+
+
 def test_the_table_of_callers_is_the_access_table() -> None:
     """Each permission is documented with the callers that have it, and no other."""
-    header, _, *rows = tables()[0]
+    header, _, *rows = tables("Access")[0]
     assert header == ["permission", *CALLERS]
     documented = {
         row[0].strip("`"): {caller for caller, cell in zip(CALLERS, row[1:], strict=True) if cell}
@@ -39,18 +55,22 @@ def test_the_table_of_callers_is_the_access_table() -> None:
 
 def test_every_endpoint_is_listed_under_its_permission() -> None:
     """The operations of each permission are the endpoints that ask for it, and no other."""
-    nothing: Any = None
-    endpoints = (
-        *api_rows(open_signup=True),
-        *api_rows(open_signup=False),
-        *billing.notices(nothing),
-        health.endpoint(nothing),
-    )
-    _, _, *rows = tables()[1]
+    _, _, *rows = tables("Access")[1]
     documented = {
         (row[0].strip("`"), operation)
         for row in rows
         for operation in re.findall(r"`([A-Z]+ /[^`]*)`", row[1])
     }
     assert [row[0].strip("`") for row in rows] == list(Permission)
-    assert documented == {(each.permission, f"{each.method} {each.path}") for each in endpoints}
+    assert documented == {(each.permission, operation_of(each)) for each in endpoints()}
+
+
+def test_every_endpoint_is_described() -> None:
+    """The table of endpoints has each one, and marks those that need a step-up."""
+    _, _, *rows = tables("Endpoints")[0]
+    marked = {
+        operation: "†" in row[0]
+        for row in rows
+        for operation in re.findall(r"`([A-Z]+ /[^`]*)`", row[0])
+    }
+    assert marked == {operation_of(each): each.needs_step_up for each in endpoints()}
