@@ -11,7 +11,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from pqkeep_keyservice import process
+from pqkeep_keyservice import process, wiring
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.keys.changes import Change, CommitOutcome
 from pqkeep_keyservice.ledger.records import NewRecord
@@ -27,12 +27,12 @@ class UnauditedLog(AuditLog):
     """Forgets every record without a change."""
 
     async def commit(
-        self, new_record: NewRecord, change: Change | None = None, epoch: int | None = None
+        self, record: NewRecord, change: Change | None = None, epoch: int | None = None
     ) -> CommitOutcome:
         """Make a change durable, with its record; say of everything else that it is."""
         if change is None:
             return CommitOutcome.DURABLE
-        return await super().commit(new_record, change, epoch)
+        return await super().commit(record, change, epoch)
 
 
 class UnauditedDev(Dev):
@@ -55,7 +55,7 @@ def main() -> int:
         cli.Dev = UnauditedDev  # type: ignore[attr-defined]
         cli.app()
         return 0
-    process.AuditLog = UnauditedLog  # type: ignore[attr-defined]
+    wiring.AuditLog = UnauditedLog  # type: ignore[attr-defined]
     return process.main()
 
 

@@ -10,30 +10,24 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 import psycopg
 import pytest
 
-from pqkeep_keyservice.audit.checkpoint_signer import CheckpointSigner
-from pqkeep_keyservice.audit.log import AuditLog
-from pqkeep_keyservice.audit.service import AuditService
-from pqkeep_keyservice.dispatch import Dispatcher
+from pqkeep_keyservice.crypto.signature import SignatureSchemes
 from pqkeep_keyservice.keys.sealing import Sealer, read_root_key
 from pqkeep_keyservice.live.key_material import KeyMaterial
-from pqkeep_keyservice.live.keyring_cache import KeyringCache
-from pqkeep_keyservice.live.resources import Resources
-from pqkeep_keyservice.live.slhdsa_process import Setup, SlhDsaProcesses
-from pqkeep_keyservice.live.workers import Threads
-from pqkeep_keyservice.root_keys import RootKeyChanger
+from pqkeep_keyservice.live.worker_processes import WorkerSettings, schemes_of
 from pqkeep_keyservice.storage.database import Database
 from pqkeep_keyservice.storage.postgresql import PostgresqlDatabase
 from pqkeep_keyservice.storage.sqlite import SqliteDatabase
 from pqkeep_keyservice.storage.store import KeyStore
+from pqkeep_keyservice.wiring import KeyServiceParts, wire
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution, KeyRequest, KeyService, R_co, Request
 
@@ -46,34 +40,32 @@ ROLE = "pqkeep_keyservice"
 
 
 @dataclass(frozen=True)
-class InProcess:
+class InProcessService:
     """The key service without a socket: every call gets the same generous deadline."""
 
-    store: KeyStore
-    dispatcher: Dispatcher
-    checkpoint_signer: CheckpointSigner
-    audit_service: AuditService
-
-    @classmethod
-    def of(cls, store: KeyStore, resources: Resources) -> Self:
-        """Put one together that knows no keyring yet."""
-        keyrings, log = KeyringCache(store), AuditLog(store)
-        dispatcher = Dispatcher(keyrings, resources, log)
-        checkpoint_signer = CheckpointSigner(dispatcher.execute, keyrings, resources, store)
-        return cls(
-            store,
-            dispatcher,
-            checkpoint_signer,
-            AuditService(store, keyrings, log, checkpoint_signer),
-        )
+    parts: KeyServiceParts
 
     async def execute(self, request: Request[R_co], attribution: Attribution, /) -> R_co:
         """Answer a request, about keys or about the log."""
         if not isinstance(request, KeyRequest):
-            return cast(R_co, await self.audit_service.answer(cast(Any, request)))
+            return cast(R_co, await self.parts.audit_service.answer(cast(Any, request)))
         deadline = asyncio.get_running_loop().time() + SECONDS
-        result = await self.dispatcher.execute(cast(Any, request), attribution, deadline)
+        result = await self.parts.transactions.execute(cast(Any, request), attribution, deadline)
         return cast(R_co, result)
+
+
+NewService = Callable[[KeyMaterial], InProcessService]
+Serving = Callable[[], AbstractAsyncContextManager[InProcessService]]
+
+
+@dataclass(frozen=True)
+class Location:
+    """A database: how the key service opens it, and how a test gets behind the service's back."""
+
+    open: Callable[[], Awaitable[Database]]
+    sql: Sql
+    url: str
+    """For SQLAlchemy."""
 
 
 @pytest.fixture
@@ -89,25 +81,15 @@ def attribution() -> Attribution:
 
 
 @pytest.fixture
-def database_path(tmp_path: Path) -> Path:
-    """Where the database is, or will be."""
-    return tmp_path / "keys.sqlite3"
-
-
-@dataclass(frozen=True)
-class Location:
-    """A database: how the key service opens it, and how a test gets behind the service's back."""
-
-    open: Callable[[], Awaitable[Database]]
-    sql: Sql
-    url: str
-    """For SQLAlchemy."""
-
-
-@pytest.fixture
 def backend(request: pytest.FixtureRequest) -> str:
     """Which kind of database it is."""
     return getattr(request, "param", "sqlite")
+
+
+@pytest.fixture
+def database_path(tmp_path: Path) -> Path:
+    """Where the database is, or will be, if it is a file."""
+    return tmp_path / "keys.sqlite3"
 
 
 @pytest.fixture
@@ -152,17 +134,17 @@ def _postgresql(url: str) -> Sql:
 
 
 @pytest.fixture
+def sql(location: Location) -> Sql:
+    """Run one statement on the database, behind the key service's back."""
+    return location.sql
+
+
+@pytest.fixture
 async def database(location: Location) -> AsyncIterator[Database]:
     """Open a new database."""
     opened = await location.open()
     yield opened
     await opened.close()
-
-
-@pytest.fixture
-def sql(location: Location) -> Sql:
-    """Run one statement on the database, behind the key service's back."""
-    return location.sql
 
 
 @pytest.fixture
@@ -187,89 +169,81 @@ def sealer(root_key: Path) -> Sealer:
 
 
 @pytest.fixture
-def material(sealer: Sealer) -> KeyMaterial:
-    """Expand and keep keys."""
-    return KeyMaterial(sealer)
-
-
-NewService = Callable[[KeyMaterial], InProcess]
-
-
-@pytest.fixture
-def new_service(store: KeyStore, root_key: Path) -> Iterator[NewService]:
-    """Make key services on one database that know no keyring yet."""
-    with (
-        closing(Threads()) as threads,
-        closing(SlhDsaProcesses(Setup(((1, root_key),), "pqcrypto", None))) as slh_dsa,
-    ):
-        yield lambda material: InProcess.of(store, Resources(material, threads, slh_dsa))
-
-
-@pytest.fixture
-def service(new_service: NewService, material: KeyMaterial) -> InProcess:
-    """Return a key service with its parts."""
-    return new_service(material)
-
-
-@pytest.fixture
-def dispatcher(service: InProcess) -> Dispatcher:
-    """Return what answers requests about keys."""
-    return service.dispatcher
-
-
-@pytest.fixture
-def audit_service(service: InProcess) -> AuditService:
-    """Return what answers requests about the log."""
-    return service.audit_service
-
-
-@pytest.fixture
-def settings(root_key: Path, tmp_path: Path) -> Path:
+def settings(root_key: Path) -> Path:
     """Write a settings file that names the root key."""
-    path = tmp_path / "settings.toml"
+    path = root_key.with_name("settings.toml")
     path.write_text(f'socket = "s"\ndatabase = "keys.sqlite3"\nroot_key_file = "{root_key}"\n')
     return path
 
 
 @pytest.fixture
-def root_keys(
-    settings: Path, sealer: Sealer, store: KeyStore, dispatcher: Dispatcher
-) -> RootKeyChanger:
-    """Return what changes the root key."""
-    parts = dispatcher._keyrings, dispatcher._resources, dispatcher._log
-    return RootKeyChanger(settings, sealer, store, *parts)
+def worker_settings(root_key: Path) -> WorkerSettings:
+    """Name the same root key to worker processes."""
+    return WorkerSettings(((1, root_key),), "pqcrypto", None)
 
 
 @pytest.fixture
-def keys(service: InProcess) -> KeyService:
+def schemes(worker_settings: WorkerSettings) -> SignatureSchemes:
+    """Return the table of signature schemes."""
+    return schemes_of(worker_settings)
+
+
+@pytest.fixture
+def material(sealer: Sealer, schemes: SignatureSchemes) -> KeyMaterial:
+    """Expand keys with that root key."""
+    return KeyMaterial(sealer, schemes)
+
+
+@pytest.fixture
+def new_service(
+    store: KeyStore, sealer: Sealer, worker_settings: WorkerSettings, settings: Path
+) -> Iterator[NewService]:
+    """Wire key services on one database, with nothing in memory, and close them afterwards."""
+    with ExitStack() as stack:
+
+        def new(material: KeyMaterial) -> InProcessService:
+            parts = wire(store, sealer, worker_settings, settings, material=material)
+            stack.callback(parts.close)
+            return InProcessService(parts)
+
+        yield new
+
+
+@pytest.fixture
+def service(new_service: NewService, material: KeyMaterial) -> InProcessService:
+    """Return a key service with its parts."""
+    return new_service(material)
+
+
+@pytest.fixture
+def keys(service: InProcessService) -> KeyService:
     """Return the key service as its clients see it."""
     return service
 
 
 @pytest.fixture
+def restarted(
+    new_service: NewService, sealer: Sealer, schemes: SignatureSchemes
+) -> Callable[[], KeyService]:
+    """Serve the same database again, with nothing in memory."""
+    return lambda: new_service(KeyMaterial(sealer, schemes))
+
+
+@pytest.fixture
 def serving(
-    location: Location, root_key: Path, sealer: Sealer
-) -> Callable[[], AbstractAsyncContextManager[InProcess]]:
+    location: Location, sealer: Sealer, worker_settings: WorkerSettings, settings: Path
+) -> Serving:
     """Check and serve the database for as long as a block lasts, and close it then."""
 
     @asynccontextmanager
-    async def serve() -> AsyncIterator[InProcess]:
+    async def serve() -> AsyncIterator[InProcessService]:
         database = await location.open()
         try:
-            with (
-                closing(Threads()) as threads,
-                closing(SlhDsaProcesses(Setup(((1, root_key),), "pqcrypto", None))) as slh_dsa,
-            ):
-                store = KeyStore(database)
-                await store.check(sealer)
-                yield InProcess.of(store, Resources(KeyMaterial(sealer), threads, slh_dsa))
+            store = KeyStore(database)
+            await store.check(sealer)
+            with closing(wire(store, sealer, worker_settings, settings)) as parts:
+                yield InProcessService(parts)
         finally:
             await database.close()
 
     return serve
-
-
-@pytest.fixture
-def restarted(new_service: NewService, sealer: Sealer) -> Callable[[], KeyService]:
-    """Forget everything that is in memory and serve the same database again."""
-    return lambda: new_service(KeyMaterial(sealer))

@@ -1,15 +1,16 @@
 """What the database says of a key is not believed: a row that was changed is not used or shown."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
 
 from pqkeep_keyservice.crypto.kem import KEMS
-from pqkeep_keyservice.crypto.signature import SIGNATURE_SCHEMES
-from pqkeep_keyservice.crypto.slhdsa import SETS
+from pqkeep_keyservice.crypto.signature import signature_schemes
+from pqkeep_keyservice.crypto.slhdsa import PARAMETER_SETS
 from pqkeep_keyservice.crypto.slhdsa_pqcrypto import Pqcrypto
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, HashAlgorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
@@ -37,8 +38,11 @@ from pqkeep_protocol.messages import (
     Wrap,
 )
 
+if TYPE_CHECKING:
+    from keyservice.tests.conftest import Serving
+
 Sql = Callable[..., list[Any]]
-Serving = Callable[[], AbstractAsyncContextManager[KeyService]]
+SCHEMES = signature_schemes(Pqcrypto())
 KEM, SIGNATURE, SLH_DSA = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65, Algorithm.SLH_DSA_SHA2_128F
 V1, V2, V3 = KeyVersion(1), KeyVersion(2), KeyVersion(3)
 HALVES = "SELECT public_key, sealed_seed FROM keys WHERE tenant_id = ? AND version = ?"
@@ -102,14 +106,11 @@ class Caller:
 
 def public_key_of_a_thief(algorithm: Algorithm) -> bytes:
     """Return the public half of a key pair that was made elsewhere."""
-    if algorithm in KEMS:
-        return KEMS[algorithm].generate().public_bytes()
-    if algorithm in SIGNATURE_SCHEMES:
-        return SIGNATURE_SCHEMES[algorithm].generate().public_bytes()
-    return Pqcrypto().generate(algorithm)[SETS[algorithm].public_key :]
+    scheme = KEMS.get(algorithm) or SCHEMES[algorithm]
+    return scheme.generate().public_bytes()
 
 
-@pytest.mark.parametrize("algorithm", [*KEMS, *SIGNATURE_SCHEMES, SLH_DSA])
+@pytest.mark.parametrize("algorithm", sorted({*Algorithm} - {*PARAMETER_SETS} | {SLH_DSA}))
 async def test_a_swapped_public_key_is_never_used_or_shown(
     algorithm: Algorithm, serving: Serving, sql: Sql, tenant: TenantId, attribution: Attribution
 ) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pqkeep_keyservice.crypto.signature import SignatureSchemes
 from pqkeep_keyservice.keys.keyring import SealedSeed
 from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.live.key_material import KeyMaterial
@@ -112,20 +113,21 @@ async def test_no_rotation_is_made_in_vain(
     algorithm: Algorithm,
     new_service: NewService,
     sealer: Sealer,
+    schemes: SignatureSchemes,
     tenant: TenantId,
     attribution: Attribution,
     sql: Sql,
 ) -> None:
     """60 rotations of one key at once all succeed in time, with exactly 60 key generations."""
-    material = Counting(sealer)
-    dispatcher = new_service(material).dispatcher
+    material = Counting(sealer, schemes)
+    transactions = new_service(material).parts.transactions
     deadline = asyncio.get_running_loop().time() + SECONDS
     generate = GenerateKey(tenant=tenant, algorithm=algorithm, quota=None)
-    await dispatcher.execute(generate, attribution, deadline)
+    await transactions.execute(generate, attribution, deadline)
     assert material.made == 1
     request = RotateKey(tenant=tenant, algorithm=algorithm)
     outcomes = await asyncio.gather(
-        *(outcome(dispatcher.execute(request, attribution, deadline)) for _ in range(MANY))
+        *(outcome(transactions.execute(request, attribution, deadline)) for _ in range(MANY))
     )
     assert sorted(one.key.version for one in outcomes) == list(range(2, MANY + 2))
     assert material.made == 1 + MANY
@@ -139,16 +141,17 @@ async def test_one_of_many_generations_wins(
     algorithm: Algorithm,
     new_service: NewService,
     sealer: Sealer,
+    schemes: SignatureSchemes,
     tenant: TenantId,
     attribution: Attribution,
 ) -> None:
     """Of eight callers that make the first key at once one does, and the others hear KEY_EXISTS."""
-    material = Counting(sealer)
-    dispatcher = new_service(material).dispatcher
+    material = Counting(sealer, schemes)
+    transactions = new_service(material).parts.transactions
     deadline = asyncio.get_running_loop().time() + SECONDS
     request = GenerateKey(tenant=tenant, algorithm=algorithm, quota=None)
     outcomes = await asyncio.gather(
-        *(outcome(dispatcher.execute(request, attribution, deadline)) for _ in range(8))
+        *(outcome(transactions.execute(request, attribution, deadline)) for _ in range(8))
     )
     assert material.made == 1
     made = [one for one in outcomes if not isinstance(one, ErrorKind)]

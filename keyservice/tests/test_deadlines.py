@@ -1,15 +1,16 @@
 """What comes too late does no work: no key is made, nothing is signed, no process is started."""
 
+from __future__ import annotations
+
 import asyncio
 import multiprocessing
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pqkeep_keyservice.crypto.kem import EncapsulationKey
-from pqkeep_keyservice.crypto.signature import SigningKey
-from pqkeep_keyservice.dispatch import Dispatcher
+from pqkeep_keyservice.crypto.signature import SignatureSchemes, SigningKey
 from pqkeep_keyservice.keys.keyring import KeyEntry, SealedSeed
 from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.live.key_material import KeyMaterial
@@ -26,6 +27,9 @@ from pqkeep_protocol.messages import (
     Sign,
 )
 
+if TYPE_CHECKING:
+    from keyservice.tests.conftest import InProcessService
+
 Sql = Callable[..., list[Any]]
 KEM, SIGNATURE, SLH_DSA = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65, Algorithm.SLH_DSA_SHA2_128F
 SECONDS = 60.0
@@ -34,8 +38,8 @@ SECONDS = 60.0
 class Watched(KeyMaterial):
     """Key material that notes each time a key is made, or handed out to be used."""
 
-    def __init__(self, sealer: Sealer) -> None:
-        super().__init__(sealer)
+    def __init__(self, sealer: Sealer, schemes: SignatureSchemes) -> None:
+        super().__init__(sealer, schemes)
         self.work: list[str] = []
 
     def generate(
@@ -57,19 +61,19 @@ Ask = Callable[[AnyRequest, float], Any]
 
 
 @pytest.fixture
-def material(sealer: Sealer) -> Watched:
+def material(sealer: Sealer, schemes: SignatureSchemes) -> Watched:
     """Watch what is done with keys."""
-    return Watched(sealer)
+    return Watched(sealer, schemes)
 
 
 @pytest.fixture
-def ask(dispatcher: Dispatcher, attribution: Attribution) -> Ask:
+def ask(service: InProcessService, attribution: Attribution) -> Ask:
     """Ask for something within so many seconds; return the result, or the kind of the refusal."""
 
     async def execute(request: AnyRequest, seconds: float) -> Any:
         deadline = asyncio.get_running_loop().time() + seconds
         try:
-            return await dispatcher.execute(request, attribution, deadline)
+            return await service.parts.transactions.execute(request, attribution, deadline)
         except KeyServiceError as refusal:
             return refusal.kind
 

@@ -1,13 +1,14 @@
 """What cannot be done in time, or with what is stored, is refused, changes nothing and leaks nothing."""
 
+from __future__ import annotations
+
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pqkeep_keyservice.dispatch import Dispatcher
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import KeyVersion, TenantId
@@ -23,6 +24,9 @@ from pqkeep_protocol.messages import (
     RotateKey,
     Sign,
 )
+
+if TYPE_CHECKING:
+    from keyservice.tests.conftest import InProcessService
 
 Sql = Callable[..., list[Any]]
 KEM, SIGNATURE = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65
@@ -40,7 +44,7 @@ async def refusal(keys: KeyService, request: Request[Any], attribution: Attribut
 async def test_a_deadline_in_the_past_changes_nothing(
     *,
     late: float,
-    dispatcher: Dispatcher,
+    service: InProcessService,
     keys: KeyService,
     tenant: TenantId,
     attribution: Attribution,
@@ -59,7 +63,7 @@ async def test_a_deadline_in_the_past_changes_nothing(
     for request in requests:
         deadline = asyncio.get_running_loop().time() - late
         with pytest.raises(KeyServiceError) as refused:
-            await dispatcher.execute(request, attribution, deadline)
+            await service.parts.transactions.execute(request, attribution, deadline)
         assert refused.value.kind is ErrorKind.DEADLINE_EXCEEDED
     assert sql(KEYS) == before
     outcomes = sql("SELECT outcome FROM audit_records ORDER BY id")

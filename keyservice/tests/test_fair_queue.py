@@ -1,4 +1,4 @@
-"""The lane of worker processes loses no worker, whatever becomes of those who wait for one."""
+"""The queue before worker processes loses no worker, whatever happens to those who wait."""
 
 import asyncio
 import time
@@ -8,7 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from pqkeep_keyservice.live.workers import FairQueue, WorkerProcess
+from pqkeep_keyservice.live.fair_queue import FairQueue
+from pqkeep_keyservice.live.worker_process import WorkerProcess
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -26,7 +25,7 @@ from pqkeep_protocol.messages import (
 )
 
 if TYPE_CHECKING:
-    from keyservice.tests.conftest import InProcess
+    from keyservice.tests.conftest import Serving
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 
@@ -157,7 +156,7 @@ async def test_a_key_is_remembered_for_a_day(owner: Owner, sql: Sql) -> None:
 
 
 async def test_a_key_is_remembered_over_a_restart(
-    serving: Callable[[], AbstractAsyncContextManager[InProcess]],
+    serving: Serving,
     attribution: Attribution,
     sql: Sql,
     tenant: TenantId,

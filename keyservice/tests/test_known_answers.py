@@ -11,12 +11,14 @@ from cryptography.exceptions import InvalidSignature
 
 from pqkeep_keyservice.crypto.kem import KEMS
 from pqkeep_keyservice.crypto.secret import Secret
-from pqkeep_keyservice.crypto.signature import SIGNATURE_SCHEMES
+from pqkeep_keyservice.crypto.signature import signature_schemes
+from pqkeep_keyservice.crypto.slhdsa_pqcrypto import Pqcrypto
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
 
 Vector = dict[str, bytes]
 Record = Callable[[str, object], None]
-KEM, SCHEME = KEMS[Algorithm.ML_KEM_768], SIGNATURE_SCHEMES[Algorithm.ML_DSA_65]
+SCHEMES = signature_schemes(Pqcrypto())
+KEM, SCHEME = KEMS[Algorithm.ML_KEM_768], SCHEMES[Algorithm.ML_DSA_65]
 
 
 def vectors(path: str, wanted: set[str]) -> Iterator[Vector]:
@@ -59,7 +61,7 @@ def test_ml_kem(algorithm: Algorithm, name: str, record_testsuite_property: Reco
 )
 def test_ml_dsa(algorithm: Algorithm, name: str, record_testsuite_property: Record) -> None:
     """100 vectors: key generation and verification, with the vector's context and no other."""
-    scheme = SIGNATURE_SCHEMES[algorithm]
+    scheme = SCHEMES[algorithm]
     size = ALGORITHMS[algorithm].output_size
     wanted = {"xi", "pk", "msg", "sm", "ctx"}
     every = list(vectors(f"asymmetric/MLDSA/kat_MLDSA_{name}_det_pure.rsp", wanted))
@@ -93,13 +95,13 @@ def test_ml_dsa_seeds_of_another_size_are_refused(size: int) -> None:
         SCHEME.load_seed(Secret(bytes(size)))
 
 
-@pytest.mark.parametrize("algorithm", [*KEMS, *SIGNATURE_SCHEMES])
+@pytest.mark.parametrize("algorithm", [*KEMS, *SCHEMES])
 @pytest.mark.parametrize("difference", [None, -1, 1])
 def test_public_keys_of_another_size_are_refused(
     algorithm: Algorithm, difference: int | None
 ) -> None:
     """A public key has the size of its parameter set."""
-    scheme = KEMS.get(algorithm) or SIGNATURE_SCHEMES[algorithm]
+    scheme = KEMS.get(algorithm) or SCHEMES[algorithm]
     right = ALGORITHMS[algorithm].public_key_size
     with pytest.raises(ValueError):  # noqa: PT011 - the library's message
         scheme.load_public(bytes(0 if difference is None else right + difference))

@@ -9,7 +9,7 @@ import sqlite3
 import time
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,7 @@ from pqkeep_protocol.keys import INSTALLATION, TenantId
 from pqkeep_protocol.messages import Attribution, RotateKey
 
 if TYPE_CHECKING:
-    from keyservice.tests.conftest import InProcess
+    from keyservice.tests.conftest import InProcessService, Serving
 
 BOTH = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 
@@ -80,7 +80,7 @@ def is_good(checkpoint: Checkpoint, key: AuditKey, text: bytes, context: bytes =
 class Signer:
     """Asks for what is public about the log's signatures."""
 
-    def __init__(self, service: InProcess, attribution: Attribution) -> None:
+    def __init__(self, service: InProcessService, attribution: Attribution) -> None:
         self._service, self._attribution = service, attribution
 
     async def sign(self, algorithm: Algorithm) -> Checkpoint:
@@ -108,15 +108,15 @@ class Signer:
 
 
 @pytest.fixture
-def signer(service: InProcess, attribution: Attribution) -> Signer:
+def signer(service: InProcessService, attribution: Attribution) -> Signer:
     """Ask the service."""
     return Signer(service, attribution)
 
 
 @asynccontextmanager
-async def running(service: InProcess) -> AsyncIterator[None]:
+async def running(service: InProcessService) -> AsyncIterator[None]:
     """Let the notary run for as long as a block lasts."""
-    task = asyncio.create_task(service.checkpoint_signer.run())
+    task = asyncio.create_task(service.parts.checkpoint_signer.run())
     yield
     task.cancel()
     with suppress(asyncio.CancelledError):
@@ -126,12 +126,12 @@ async def running(service: InProcess) -> AsyncIterator[None]:
 @BOTH
 @pytest.mark.parametrize("algorithm", [ML_DSA, SLH_DSA])
 async def test_a_checkpoint_verifies_with_its_public_key(
-    algorithm: Algorithm, service: InProcess, signer: Signer, tenant: TenantId
+    algorithm: Algorithm, service: InProcessService, signer: Signer, tenant: TenantId
 ) -> None:
     """The signature is over the five lines in its context; over anything else it is not good."""
-    await service.store.commit([(new_record(tenant), None)] * 3)
+    await service.parts.store.commit([(new_record(tenant), None)] * 3)
     checkpoint = await signer.sign(algorithm)
-    _, tree = await service.store.frontier()
+    _, tree = await service.parts.store.frontier()
     assert (checkpoint.size, checkpoint.root) == (4, tree.root())  # three, and the key's making
     assert abs(time.time_ns() // 1000 - checkpoint.at_us) < SECONDS * 1_000_000
     key = await signer.key(algorithm, checkpoint.key_version)
@@ -143,7 +143,7 @@ async def test_a_checkpoint_verifies_with_its_public_key(
 
 
 async def test_after_a_rotation_both_keys_are_listed(
-    service: InProcess, signer: Signer, attribution: Attribution, tenant: TenantId
+    service: InProcessService, signer: Signer, attribution: Attribution, tenant: TenantId
 ) -> None:
     """Checkpoints before and after a rotation of the log's key verify, each with its own version."""
     first = await signer.sign(ML_DSA)
@@ -158,12 +158,12 @@ async def test_after_a_rotation_both_keys_are_listed(
 
 @BOTH
 async def test_checkpoints_are_listed_by_size(
-    service: InProcess, signer: Signer, tenant: TenantId
+    service: InProcessService, signer: Signer, tenant: TenantId
 ) -> None:
     """After a size, of an algorithm, so many; or the newest of each algorithm."""
     made = []
     for algorithm in (ML_DSA, ML_DSA, SLH_DSA, ML_DSA):
-        await service.store.commit([(new_record(tenant), None)])
+        await service.parts.store.commit([(new_record(tenant), None)])
         made.append(await signer.sign(algorithm))
     assert list(await signer.listed()) == made
     assert [c.size for c in made] == sorted(c.size for c in made)
@@ -189,43 +189,43 @@ async def test_signing_the_same_log_again_keeps_the_first(signer: Signer) -> Non
 
 
 async def test_what_is_new_is_signed_by_itself(
-    service: InProcess, signer: Signer, tenant: TenantId
+    service: InProcessService, signer: Signer, tenant: TenantId
 ) -> None:
     """One record is signed soon; where nothing is new, nothing is signed."""
     async with running(service):
-        await service.store.commit([(new_record(tenant), None)])
+        await service.parts.store.commit([(new_record(tenant), None)])
         first = await signer.until_signed(1)
-        await service.store.commit([(new_record(tenant), None)])
+        await service.parts.store.commit([(new_record(tenant), None)])
         second = await signer.until_signed(first.size + 1)
         await asyncio.sleep(1.2)
         assert list(await signer.listed()) == [first, second]
 
 
 async def test_a_thousand_records_do_not_wait_for_the_second(
-    service: InProcess, signer: Signer, tenant: TenantId
+    service: InProcessService, signer: Signer, tenant: TenantId
 ) -> None:
     """Where no second ever ends 999 new records wait, and one more has all of them signed."""
-    service.checkpoint_signer.seconds = math.inf
+    service.parts.checkpoint_signer.seconds = math.inf
     signed = (await signer.sign(ML_DSA)).size
     async with running(service):
         for _ in range(3):
-            missing = signed + RECORDS - service.store.size
-            await service.store.commit([(new_record(tenant), None)] * (missing - 1))
+            missing = signed + RECORDS - service.parts.store.size
+            await service.parts.store.commit([(new_record(tenant), None)] * (missing - 1))
             await asyncio.sleep(6 * POLL_SECONDS)
             assert (await signer.listed())[-1].size == signed
-            await service.store.commit([(new_record(tenant), None)])
+            await service.parts.store.commit([(new_record(tenant), None)])
             signed = (await signer.until_signed(signed + RECORDS)).size
 
 
 async def test_the_notary_goes_on_after_a_failure(
-    service: InProcess,
+    service: InProcessService,
     signer: Signer,
     tenant: TenantId,
     database_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """While the database cannot be written nothing is signed, and afterwards everything is."""
-    await service.store.commit([(new_record(tenant), None)])
+    await service.parts.store.commit([(new_record(tenant), None)])
     with caplog.at_level(logging.ERROR), closing(sqlite3.connect(database_path)) as other:
         other.execute("BEGIN IMMEDIATE")
         async with running(service):
@@ -238,25 +238,25 @@ async def test_the_notary_goes_on_after_a_failure(
 
 
 async def test_once_a_day_the_log_is_signed_with_slh_dsa(
-    serving: Callable[[], AbstractAsyncContextManager[InProcess]],
+    serving: Serving,
     attribution: Attribution,
     tenant: TenantId,
     sql: Sql,
 ) -> None:
     """Not in the log's first day; a day after it began; and not again before another is over."""
 
-    async def sign_one(service: InProcess) -> Signer:
+    async def sign_one(service: InProcessService) -> Signer:
         signer = Signer(service, attribution)
         async with running(service):
-            (before,) = (service.store.size,)
-            await service.store.commit([(new_record(tenant), None)])
+            (before,) = (service.parts.store.size,)
+            await service.parts.store.commit([(new_record(tenant), None)])
             signed = await signer.until_signed(before + 1)
-            await service.store.commit([(new_record(tenant), None)])
+            await service.parts.store.commit([(new_record(tenant), None)])
             await signer.until_signed(signed.size + 1)  # the one before is over then
         return signer
 
     async with serving() as service:
-        await service.store.commit([(new_record(tenant), None)])
+        await service.parts.store.commit([(new_record(tenant), None)])
     sql("UPDATE audit_records SET recorded_at_us = recorded_at_us - ?", DAY - 3_600_000_000)
     async with serving() as service:
         assert await (await sign_one(service)).listed(algorithm=SLH_DSA) == ()

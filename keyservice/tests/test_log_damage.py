@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,11 +15,10 @@ from pqkeep_protocol.messages import Attribution
 from pqkeep_protocol.startup.settings import ConfigError
 
 if TYPE_CHECKING:
-    from keyservice.tests.conftest import InProcess, Location
+    from keyservice.tests.conftest import Location, Serving
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 
-Serving = Callable[[], AbstractAsyncContextManager["InProcess"]]
 RECORDS = 700
 SIGNED = RECORDS + 1
 """One more: of the key that is made to sign."""
@@ -33,7 +30,7 @@ async def write_log(serving: Serving, attribution: Attribution, tenant: TenantId
         tenant, "p", Operation.ENCRYPT, Algorithm.ML_KEM_768, 1, "success", "r", "a", "y"
     )
     async with serving() as service:
-        await service.store.commit([(row, None)] * RECORDS)
+        await service.parts.store.commit([(row, None)] * RECORDS)
         request = SignCheckpoint(tenant=INSTALLATION, algorithm=Algorithm.ML_DSA_65)
         signed = await service.execute(request, attribution)
         assert signed.checkpoint.size == SIGNED
@@ -75,9 +72,9 @@ async def test_a_log_that_grew_is_accepted(
     await write_log(serving, attribution, tenant)
     async with serving() as service:
         row = NewRecord(tenant, "p", Operation.ENCRYPT, None, None, "success", "r", "a", "y")
-        await service.store.commit([(row, None)] * 300)
+        await service.parts.store.commit([(row, None)] * 300)
     async with serving() as service:
-        assert service.store.size == SIGNED + 300
+        assert service.parts.store.size == SIGNED + 300
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,16 @@
 """The log grows by one record at a time: in order, without a gap, each in its canonical text."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID, uuid4
 
 import pytest
@@ -36,10 +38,12 @@ from pqkeep_protocol.messages import (
     RotateKey,
 )
 
+if TYPE_CHECKING:
+    from keyservice.tests.conftest import Serving
+
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 
 Sql = Callable[..., list[Any]]
-Serving = Callable[[], AbstractAsyncContextManager[KeyService]]
 KEM = Algorithm.ML_KEM_768
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

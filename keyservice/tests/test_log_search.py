@@ -22,7 +22,7 @@ from pqkeep_protocol.messages import (
 )
 
 if TYPE_CHECKING:
-    from keyservice.tests.conftest import InProcess, Location
+    from keyservice.tests.conftest import InProcessService, Location
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 
@@ -77,9 +77,9 @@ class Shelf(NamedTuple):
 
 
 @pytest.fixture
-async def shelf(location: Location, service: InProcess) -> AsyncIterator[Shelf]:
+async def shelf(location: Location, service: InProcessService) -> AsyncIterator[Shelf]:
     """Write the log, with several records at each time."""
-    await service.store.commit([(each, None) for each in new_records()])
+    await service.parts.store.commit([(each, None) for each in new_records()])
     location.sql("UPDATE audit_records SET recorded_at_us = ? + id / ?", FIRST_US, PER_INSTANT)
     names = ("id", "tenant_id", "operation", "algorithm", "key_version", "outcome")
     rows = location.sql(f"SELECT {', '.join(names)}, recorded_at_us FROM audit_records ORDER BY 1")  # noqa: S608
@@ -175,13 +175,13 @@ def test_an_exact_page_has_no_next(shelf: Shelf) -> None:
 
 
 async def test_a_long_stretch_without_a_match_is_an_empty_page(
-    service: InProcess, attribution: Attribution, tenant: TenantId
+    service: InProcessService, attribution: Attribution, tenant: TenantId
 ) -> None:
     """After 10,000 records that do not match the page is empty and says from where to go on."""
     row = NewRecord(tenant, "p", Operation.ENCRYPT, None, None, "success", "r", "a", "y")
     rare = row._replace(operation=Operation.SIGN)
     for batch in ([rare], [row] * 5_000, [row] * 5_000, [rare]):
-        await service.store.commit([(each, None) for each in batch])
+        await service.parts.store.commit([(each, None) for each in batch])
     size = MAX_SCANNED + 2
     for newest_first, cursors in ((False, (MAX_SCANNED, None)), (True, (3, None))):
         found: list[list[int]] = []

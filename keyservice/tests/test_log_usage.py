@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -18,7 +17,7 @@ from pqkeep_protocol.keys import INSTALLATION, KeyVersion, TenantId
 from pqkeep_protocol.messages import Attribution, GenerateKey, RotateKey
 
 if TYPE_CHECKING:
-    from keyservice.tests.conftest import InProcess
+    from keyservice.tests.conftest import InProcessService, Serving
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 
@@ -44,7 +43,7 @@ def new_record(
 class Books:
     """Compares what the service says about usage with the log."""
 
-    def __init__(self, service: InProcess, sql: Sql, tenants: list[TenantId]) -> None:
+    def __init__(self, service: InProcessService, sql: Sql, tenants: list[TenantId]) -> None:
         self.service, self._sql, self._tenants = service, sql, tenants
 
     async def work(self, rounds: int) -> None:
@@ -65,7 +64,7 @@ class Books:
                     new_record(tenant, algorithm, 1, outcome="ERR_POLICY_001"),
                     new_record(tenant, algorithm, None),
                 ]
-                await self.service.store.commit([(each, None) for each in mixed])
+                await self.service.parts.store.commit([(each, None) for each in mixed])
 
     async def sign(self) -> None:
         request = SignCheckpoint(tenant=INSTALLATION, algorithm=SIGNATURE)
@@ -92,7 +91,7 @@ ATTRIBUTION = Attribution("r", "p", "a", "y")
 
 
 @pytest.fixture
-async def books(service: InProcess, sql: Sql) -> Books:
+async def books(service: InProcessService, sql: Sql) -> Books:
     """Two tenants with two versions of two keys."""
     tenants = [TenantId(uuid4()) for _ in range(2)]
     for tenant in tenants:
@@ -122,20 +121,18 @@ async def test_usage_agrees_while_checkpoints_are_made(books: Books) -> None:
     expected = await books.usage(tenant, KEM, 2)
     for _ in range(15):
         other = new_record(TenantId(uuid4()), KEM, 1)
-        await books.service.store.commit([(other, None)])
+        await books.service.parts.store.commit([(other, None)])
         _, *heard = await asyncio.gather(
             books.sign(), *(books.usage(tenant, KEM, 2) for _ in range(8))
         )
         assert heard == [expected] * 8
         more = new_record(tenant, KEM, 2)
-        await books.service.store.commit([(more, None)])
+        await books.service.parts.store.commit([(more, None)])
         expected = await books.usage(tenant, KEM, 2)
     assert expected[0] == 4 + 15
 
 
-async def test_usage_survives_a_restart(
-    serving: Callable[[], AbstractAsyncContextManager[InProcess]], tenant: TenantId, sql: Sql
-) -> None:
+async def test_usage_survives_a_restart(serving: Serving, tenant: TenantId, sql: Sql) -> None:
     """What was counted by an earlier run, signed or not, is counted by the next one."""
     for run in range(1, 4):
         async with serving() as service:
@@ -143,14 +140,14 @@ async def test_usage_survives_a_restart(
                 generate = GenerateKey(tenant=tenant, algorithm=KEM, quota=None)
                 await service.execute(generate, ATTRIBUTION)
             books = Books(service, sql, [])
-            await service.store.commit([(new_record(tenant, KEM, 1), None)])
+            await service.parts.store.commit([(new_record(tenant, KEM, 1), None)])
             await books.sign()
-            await service.store.commit([(new_record(tenant, KEM, 1), None)])
+            await service.parts.store.commit([(new_record(tenant, KEM, 1), None)])
             assert (await books.usage(tenant, KEM, 1))[0] == 2 * run
 
 
 async def test_usage_is_of_keys_that_are_there(
-    service: InProcess, books: Books, tenant: TenantId
+    service: InProcessService, books: Books, tenant: TenantId
 ) -> None:
     """A version that was never made, and another tenant's, is not found."""
     (owner, *_) = books._tenants

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.keys.changes import CommitOutcome
 from pqkeep_keyservice.keys.keyring import SealedSeed
-from pqkeep_keyservice.keys.sealing import Sealer, place
+from pqkeep_keyservice.keys.sealing import Sealer, associated_data
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.postgresql import LOCK, PostgresqlDatabase
@@ -285,7 +285,7 @@ async def test_no_private_key_is_in_the_server_s_files(
         path.read_bytes() for path in postgres_server.data.rglob("*") if path.is_file()
     )
     for version, public_key, sealed in sql("SELECT version, public_key, sealed_seed FROM keys"):
-        where = place(tenant, KEM, version, public_key)
+        where = associated_data(tenant, KEM, version, public_key)
         assert files.find(public_key) >= 0
         assert files.find(sealed) >= 0
         seed = bytes(sealer.unseal(SealedSeed(sealed), where).reveal())

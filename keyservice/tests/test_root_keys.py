@@ -1,21 +1,25 @@
 """A new root key, taken up while the service runs."""
 
+from __future__ import annotations
+
 import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pqkeep_keyservice.audit.log import AuditLog
+from pqkeep_keyservice.crypto.signature import SignatureSchemes
 from pqkeep_keyservice.keys.changes import CommitOutcome, KeyringChange
 from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
 from pqkeep_keyservice.keys.sealing import Sealer, read_root_key, sealing_root_key_id
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.live.key_material import KeyMaterial
-from pqkeep_keyservice.root_keys import RootKeyChanger
+from pqkeep_keyservice.root_keys import RootKeyRotation
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.administration import ReloadRootKeys, RootKeys
 from pqkeep_protocol.algorithms import Algorithm, Operation
@@ -23,12 +27,21 @@ from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION, KeyInfo, KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import Attribution, Decrypt, Encrypt, GenerateKey, KeyService
 
+if TYPE_CHECKING:
+    from keyservice.tests.conftest import InProcessService
+
 KEM = Algorithm.ML_KEM_768
-TAKE_UP = ReloadRootKeys(tenant=INSTALLATION)
-RENEWED = RootKeys(in_use=(2,), left=0, damaged=0)
+RELOAD = ReloadRootKeys(tenant=INSTALLATION)
+RENEWED = RootKeys(in_use=(2,), remaining=0, damaged=0)
 SECONDS = 60.0
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+
+
+@pytest.fixture
+def root_keys(service: InProcessService) -> RootKeyRotation:
+    """Return the rotation of the root key."""
+    return service.parts.root_keys
 
 
 @pytest.fixture
@@ -47,9 +60,9 @@ def name(settings: Path, **files: Path) -> None:
 
 
 @asynccontextmanager
-async def renewing(changer: RootKeyChanger) -> AsyncIterator[None]:
+async def renewing(rotation: RootKeyRotation) -> AsyncIterator[None]:
     """Have it work for as long as a block lasts."""
-    work = asyncio.create_task(changer.run())
+    work = asyncio.create_task(rotation.run())
     try:
         yield
     finally:
@@ -58,18 +71,19 @@ async def renewing(changer: RootKeyChanger) -> AsyncIterator[None]:
             await work
 
 
-async def renew(changer: RootKeyChanger) -> None:
+async def renew(rotation: RootKeyRotation) -> None:
     """Return when the second root key is the only one in use."""
-    async with renewing(changer), asyncio.timeout(SECONDS):
-        while await changer.answer(TAKE_UP) != RENEWED:  # noqa: ASYNC110 - as the command asks
+    async with renewing(rotation), asyncio.timeout(SECONDS):
+        while await rotation.reload(RELOAD) != RENEWED:  # noqa: ASYNC110 - as the command asks
             await asyncio.sleep(0.01)
 
 
 async def test_everything_is_sealed_again(  # noqa: PLR0917 - fixtures are arguments
     keys: KeyService,
-    root_keys: RootKeyChanger,
+    root_keys: RootKeyRotation,
     store: KeyStore,
     sealer: Sealer,
+    schemes: SignatureSchemes,
     settings: Path,
     root_key: Path,
     new_root_key: Path,
@@ -85,20 +99,21 @@ async def test_everything_is_sealed_again(  # noqa: PLR0917 - fixtures are argum
     name(settings, _1=root_key, _2=new_root_key)
     await renew(root_keys)
     name(settings, _2=new_root_key)
-    assert await root_keys.answer(TAKE_UP) == RENEWED
+    assert await root_keys.reload(RELOAD) == RENEWED
     request = Decrypt(
         tenant=tenant, algorithm=KEM, version=sealed.version, ciphertext=sealed.ciphertext
     )
     assert (await keys.execute(request, attribution)).plaintext == b"text"
     keyring = await store.find_keyring(tenant, KEM)
-    alone = KeyMaterial(Sealer({2: read_root_key(new_root_key)}))
+    alone = KeyMaterial(Sealer({2: read_root_key(new_root_key)}), schemes)
     alone.decapsulation_key(tenant, keyring.require_active())
 
 
 async def test_a_root_key_in_use_cannot_be_left_out(
-    root_keys: RootKeyChanger,
+    root_keys: RootKeyRotation,
     store: KeyStore,
     sealer: Sealer,
+    schemes: SignatureSchemes,
     settings: Path,
     new_root_key: Path,
 ) -> None:
@@ -107,15 +122,16 @@ async def test_a_root_key_in_use_cannot_be_left_out(
     before = await store.list_root_key_check_values()
     name(settings, _2=new_root_key)
     with pytest.raises(KeyServiceError) as refused:
-        await root_keys.answer(TAKE_UP)
+        await root_keys.reload(RELOAD)
     assert refused.value.kind is ErrorKind.UNAVAILABLE
     assert await store.list_root_key_check_values() == before
 
 
 async def test_a_root_key_cannot_be_exchanged(
-    root_keys: RootKeyChanger,
+    root_keys: RootKeyRotation,
     store: KeyStore,
     sealer: Sealer,
+    schemes: SignatureSchemes,
     settings: Path,
     new_root_key: Path,
 ) -> None:
@@ -123,13 +139,14 @@ async def test_a_root_key_cannot_be_exchanged(
     await store.check(sealer)
     name(settings, _1=new_root_key)
     with pytest.raises(KeyServiceError):
-        await root_keys.answer(TAKE_UP)
+        await root_keys.reload(RELOAD)
 
 
 async def test_a_key_made_meanwhile_is_not_lost(
-    root_keys: RootKeyChanger,
+    root_keys: RootKeyRotation,
     store: KeyStore,
     sealer: Sealer,
+    schemes: SignatureSchemes,
     settings: Path,
     root_key: Path,
     new_root_key: Path,
@@ -137,7 +154,7 @@ async def test_a_key_made_meanwhile_is_not_lost(
 ) -> None:
     """A key that a slow process sealed under a root key that was dropped is not committed."""
     await store.check(sealer)
-    slow = KeyMaterial(sealer)
+    slow = KeyMaterial(sealer, schemes)
     entry = slow_entry(slow, tenant)
     assert entry.active
     assert entry.active.sealed

@@ -11,7 +11,7 @@ import pytest
 
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.keys.keyring import SealedSeed
-from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer, place, read_root_key
+from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer, associated_data, read_root_key
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyVersion, TenantId
@@ -21,12 +21,20 @@ if TYPE_CHECKING:
     from keyservice.tests.conftest import Location
 
 SEED = bytes(range(64))
-HERE = place(TenantId(UUID(int=1)), Algorithm.ML_KEM_768, KeyVersion(1), b"public key")
+HERE = associated_data(TenantId(UUID(int=1)), Algorithm.ML_KEM_768, KeyVersion(1), b"public key")
 ELSEWHERE = {
-    "tenant": place(TenantId(UUID(int=2)), Algorithm.ML_KEM_768, KeyVersion(1), b"public key"),
-    "algorithm": place(TenantId(UUID(int=1)), Algorithm.ML_DSA_65, KeyVersion(1), b"public key"),
-    "version": place(TenantId(UUID(int=1)), Algorithm.ML_KEM_768, KeyVersion(2), b"public key"),
-    "public key": place(TenantId(UUID(int=1)), Algorithm.ML_KEM_768, KeyVersion(1), b"public kez"),
+    "tenant": associated_data(
+        TenantId(UUID(int=2)), Algorithm.ML_KEM_768, KeyVersion(1), b"public key"
+    ),
+    "algorithm": associated_data(
+        TenantId(UUID(int=1)), Algorithm.ML_DSA_65, KeyVersion(1), b"public key"
+    ),
+    "version": associated_data(
+        TenantId(UUID(int=1)), Algorithm.ML_KEM_768, KeyVersion(2), b"public key"
+    ),
+    "public key": associated_data(
+        TenantId(UUID(int=1)), Algorithm.ML_KEM_768, KeyVersion(1), b"public kez"
+    ),
     "nothing": b"",
 }
 

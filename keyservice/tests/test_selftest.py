@@ -12,11 +12,12 @@ from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey, 
 
 from pqkeep_keyservice.crypto import selftest
 from pqkeep_keyservice.crypto.kem import KEMS
-from pqkeep_keyservice.crypto.signature import SIGNATURE_SCHEMES
-from pqkeep_keyservice.crypto.slhdsa import SETS
+from pqkeep_keyservice.crypto.signature import signature_schemes
+from pqkeep_keyservice.crypto.slhdsa import PARAMETER_SETS
 from pqkeep_keyservice.crypto.slhdsa_pqcrypto import Pqcrypto
 from pqkeep_protocol.algorithms import Algorithm
 
+SCHEMES = signature_schemes(Pqcrypto())
 KNOWN: dict[str, dict[str, bytes]] = {
     algorithm: {name: b64decode(value) for name, value in answer.items()}
     for algorithm, answer in json.loads(
@@ -28,10 +29,10 @@ VALUES = [(name, field) for name, answer in KNOWN.items() for field in answer]
 
 def test_every_algorithm_passes() -> None:
     """Every algorithm there is has its known answers, and computes them."""
-    assert selftest.run(Pqcrypto()) == dict.fromkeys(Algorithm, True)
+    assert selftest.run(SCHEMES) == dict.fromkeys(Algorithm, True)
     assert sorted(KNOWN) == sorted(Algorithm)
-    selftest.require()
-    selftest.require_slhdsa(Pqcrypto(), signs=False)
+    selftest.require(SCHEMES)
+    selftest.require_worker(SCHEMES, signs=False)
 
 
 @pytest.mark.parametrize(
@@ -76,10 +77,9 @@ def test_the_known_answers_of_ml_dsa_are_the_librarys(
 def passes(algorithm: Algorithm, known: dict[str, bytes]) -> bool:
     """Return whether an algorithm passes with known answers of our choice."""
     if algorithm in KEMS:
-        return selftest._holds(selftest._kem(algorithm, KEMS[algorithm], known))
-    if algorithm in SIGNATURE_SCHEMES:
-        return selftest._holds(selftest._signature(SIGNATURE_SCHEMES[algorithm], known))
-    return selftest._holds(selftest._slhdsa(algorithm, Pqcrypto(), known))
+        return selftest._holds(selftest._kem(KEMS[algorithm], known))
+    signs = algorithm not in PARAMETER_SETS
+    return selftest._holds(selftest._signature(SCHEMES[algorithm], known, signs=signs))
 
 
 def damaged(data: bytes) -> Iterator[bytes]:
@@ -118,13 +118,15 @@ class Forging(Pqcrypto):
         self, algorithm: Algorithm, private_key: bytes, message: bytes, context: bytes
     ) -> bytes:
         """Return no signature, in the size of one."""
-        return bytes(SETS[algorithm].signature)
+        return bytes(PARAMETER_SETS[algorithm].signature)
 
 
 def test_who_signs_is_tested_by_signing() -> None:
     """An implementation that cannot sign passes where it only verifies, and fails where it signs."""
-    selftest.require_slhdsa(Forging(), signs=False)
+    schemes = signature_schemes(Forging())
+    selftest.require(schemes)
+    selftest.require_worker(schemes, signs=False)
     with pytest.raises(selftest.SelfTestError, match="SLH-DSA-SHA2-128f"):
-        selftest.require_slhdsa(Forging(), signs=True)
-    passed = selftest.run(Forging())
-    assert {name for name, holds in passed.items() if not holds} == set(SETS)
+        selftest.require_worker(schemes, signs=True)
+    passed = selftest.run(schemes)
+    assert {name for name, holds in passed.items() if not holds} == set(PARAMETER_SETS)

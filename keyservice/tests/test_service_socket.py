@@ -1,5 +1,7 @@
 """The server on a real Unix socket, in this process: limits, garbage, and drain."""
 
+from __future__ import annotations
+
 import asyncio
 import stat
 import time
@@ -7,19 +9,16 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
 
-from pqkeep_keyservice.audit.service import AuditService
-from pqkeep_keyservice.dispatch import Dispatcher
 from pqkeep_keyservice.keys.changes import KeyringChange
 from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.operations.lifecycle import PAGE
-from pqkeep_keyservice.root_keys import RootKeyChanger
 from pqkeep_keyservice.server import Server
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
@@ -66,6 +65,9 @@ from pqkeep_protocol.messages import (
     Sign,
 )
 from pqkeep_protocol.startup.settings import ConfigError
+
+if TYPE_CHECKING:
+    from keyservice.tests.conftest import InProcessService
 
 TENANT = TenantId(UUID(int=1))
 KEM, SIGNATURE = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65
@@ -125,15 +127,19 @@ def socket_path(tmp_path: Path) -> Path:
     return tmp_path / "key-service"
 
 
+def new_server(service: InProcessService) -> Server:
+    """Return a server that does not listen yet."""
+    parts = service.parts
+    return Server(parts.transactions, parts.audit_service, parts.root_keys)
+
+
 @pytest.fixture
 async def server(
-    dispatcher: Dispatcher,
-    audit_service: AuditService,
-    root_keys: RootKeyChanger,
+    service: InProcessService,
     socket_path: Path,
 ) -> AsyncIterator[Server]:
     """Serve on the socket."""
-    started = Server(dispatcher, audit_service, root_keys)
+    started = new_server(service)
     await started.listen(str(socket_path))
     yield started
     await started.drain(SECONDS)
@@ -439,10 +445,11 @@ async def test_the_largest_message_crosses_the_socket(connect: Connect) -> None:
 
 
 async def test_the_log_s_keys_are_for_the_log(
-    connect: Connect, audit_service: AuditService
+    connect: Connect, service: InProcessService, attribution: Attribution
 ) -> None:
     """Over the socket nobody uses, changes or lists the keys that checkpoints are signed with."""
-    await audit_service.answer(SignCheckpoint(tenant=INSTALLATION, algorithm=Algorithm.ML_DSA_65))
+    sign = SignCheckpoint(tenant=INSTALLATION, algorithm=Algorithm.ML_DSA_65)
+    await service.execute(sign, attribution)
     client: Client = await connect()
     signing: dict[str, Any] = {"tenant": INSTALLATION, "algorithm": Algorithm.ML_DSA_65}
     requests: list[AnyRequest] = [
@@ -465,26 +472,22 @@ async def test_the_log_s_keys_are_for_the_log(
 async def test_a_socket_that_cannot_be_made_is_a_clear_error(
     path: str,
     tmp_path: Path,
-    dispatcher: Dispatcher,
-    audit_service: AuditService,
-    root_keys: RootKeyChanger,
+    service: InProcessService,
 ) -> None:
     """A path that is too long, or in no folder, is a ConfigError that names it."""
     with pytest.raises(ConfigError, match=path):
-        await Server(dispatcher, audit_service, root_keys).listen(str(tmp_path / path))
+        await new_server(service).listen(str(tmp_path / path))
 
 
 def test_only_a_socket_gives_way_to_the_socket(
     socket_path: Path,
-    dispatcher: Dispatcher,
-    audit_service: AuditService,
-    root_keys: RootKeyChanger,
+    service: InProcessService,
 ) -> None:
     """A file at the socket's path, such as the database, is not deleted to make room."""
     socket_path.write_bytes(b"something precious")
 
     async def listen() -> None:
-        server = Server(dispatcher, audit_service, root_keys)
+        server = new_server(service)
         try:
             await server.listen(str(socket_path))
         finally:

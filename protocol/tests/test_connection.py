@@ -28,8 +28,8 @@ class End:
             TO_KEY_SERVICE,
             on_frame=self._receive,
             on_lost=self._lose,
-            patient=patient,
-            admit=lambda _: admitted,
+            reads_while_blocked=patient,
+            accepts=lambda _: admitted,
         )
 
     def _receive(self, frame: ToKeyService) -> None:

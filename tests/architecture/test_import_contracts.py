@@ -69,7 +69,7 @@ VIOLATIONS = {
     ),
     "Live layers": (
         "keyservice/src/pqkeep_keyservice/live/key_material.py",
-        "import pqkeep_keyservice.live.slhdsa_process",
+        "import pqkeep_keyservice.live.worker_processes",
     ),
     "Gateway layers": (
         "gateway/src/pqkeep_gateway/access/policy.py",

@@ -310,7 +310,7 @@ def take_up(layout: Layout) -> RootKeys:
 def until_renewed(layout: Layout) -> None:
     """Return when everything is sealed under root key 2."""
     deadline = time.monotonic() + SECONDS
-    while take_up(layout) != RootKeys(in_use=(2,), left=0, damaged=0):
+    while take_up(layout) != RootKeys(in_use=(2,), remaining=0, damaged=0):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 

@@ -15,17 +15,12 @@ import pytest
 from tests.conftest import KNOWN_ANSWERS
 from tests.fixtures.installation import Installation
 
-from pqkeep_keyservice.audit.log import AuditLog
-from pqkeep_keyservice.crypto.slhdsa import SETS
-from pqkeep_keyservice.dispatch import Dispatcher
+from pqkeep_keyservice.crypto.slhdsa import PARAMETER_SETS
 from pqkeep_keyservice.keys.sealing import Sealer, read_root_key
-from pqkeep_keyservice.live.key_material import KeyMaterial
-from pqkeep_keyservice.live.keyring_cache import KeyringCache
-from pqkeep_keyservice.live.resources import Resources
-from pqkeep_keyservice.live.slhdsa_process import Setup, SlhDsaProcesses
-from pqkeep_keyservice.live.workers import Threads
+from pqkeep_keyservice.live.worker_processes import WorkerSettings
 from pqkeep_keyservice.storage.sqlite import SqliteDatabase
 from pqkeep_keyservice.storage.store import KeyStore
+from pqkeep_keyservice.wiring import wire
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
@@ -81,24 +76,21 @@ def _serve(path: Path) -> Iterator[Execute]:
         root_key.write_bytes(os.urandom(32))
         root_key.chmod(0o400)
     database = SqliteDatabase(str(path))
-    store = KeyStore(database)
-    material = KeyMaterial(Sealer({1: read_root_key(root_key)}))
-    slh_dsa = SlhDsaProcesses(Setup(((1, root_key),), "pqcrypto", None))
-    threads = Threads()
-    resources = Resources(material, threads, slh_dsa)
-    dispatcher = Dispatcher(KeyringCache(store), resources, AuditLog(store))
+    settings = WorkerSettings(((1, root_key),), "pqcrypto", None)
+    sealer = Sealer({1: read_root_key(root_key)})
+    parts = wire(KeyStore(database), sealer, settings, path.with_name("settings.toml"))
     attribution = Attribution("request-1", "api-key:3", "192.0.2.7", "plan-allows")
 
     async def outcome(request: AnyRequest) -> Outcome:
         deadline = asyncio.get_running_loop().time() + SECONDS
         try:
-            return await dispatcher.execute(request, attribution, deadline)
+            return await parts.transactions.execute(request, attribution, deadline)
         except KeyServiceError as refusal:
             return refusal.kind
 
     async def every(requests: Sequence[AnyRequest]) -> list[Outcome]:
         answers: list[Outcome] = []
-        queued = any(request.algorithm in SETS for request in requests)
+        queued = any(request.algorithm in PARAMETER_SETS for request in requests)
         size = SLH_DSA_AT_ONCE if queued else AT_ONCE
         for start in range(0, len(requests), size):
             batch = requests[start : start + size]
@@ -107,16 +99,15 @@ def _serve(path: Path) -> Iterator[Execute]:
 
     with asyncio.Runner() as runner:
         yield lambda requests: runner.run(every(requests))
-        slh_dsa.close()
-        threads.close()
+        parts.close()
         runner.run(database.close())
 
 
 @pytest.fixture(scope="session")
 def serve() -> Callable[[Path], AbstractContextManager[Execute]]:
-    """Open a database and run requests through a real Dispatcher on it.
+    """Open a database and run requests through a real key service on it.
 
-    Each gives its result or the kind of its refusal. Anything else that the Dispatcher might raise
+    Each gives its result or the kind of its refusal. Anything else that it might raise
     comes out, and fails the test.
     """
     return _serve

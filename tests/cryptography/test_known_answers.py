@@ -20,12 +20,15 @@ from cryptography_vectors import open_vector_file
 
 from pqkeep_keyservice.crypto.kem import KEMS
 from pqkeep_keyservice.crypto.secret import Secret
-from pqkeep_keyservice.crypto.signature import SIGNATURE_SCHEMES
+from pqkeep_keyservice.crypto.signature import signature_schemes
+from pqkeep_keyservice.crypto.slhdsa_pqcrypto import Pqcrypto
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
 
 Count = Callable[[Algorithm, int], None]
 Vectors = Callable[[str], Any]
 Answer = Mapping[str, bytes]
+
+SCHEMES = signature_schemes(Pqcrypto())
 
 ML_KEM_FILES = {
     Algorithm.ML_KEM_768: "asymmetric/MLKEM/kat_MLKEM_768.rsp",
@@ -178,9 +181,9 @@ def test_ml_dsa_known_answers(algorithm: Algorithm, count_known_answers: Count) 
     held = 0
     size = ALGORITHMS[algorithm].output_size
     for answer in _answers(ML_DSA_FILES[algorithm]):
-        private = SIGNATURE_SCHEMES[algorithm].load_seed(Secret(answer["xi"]))
+        private = SCHEMES[algorithm].load_seed(Secret(answer["xi"]))
         assert private.public_bytes() == answer["pk"]
-        public = SIGNATURE_SCHEMES[algorithm].load_public(answer["pk"])
+        public = SCHEMES[algorithm].load_public(answer["pk"])
         signature, message = answer["sm"][:size], answer["msg"]
         assert answer["sm"][size:] == message
         public.verify(signature, message, answer["ctx"])
@@ -198,7 +201,7 @@ def test_ml_dsa_refuses_what_differs_from_the_published(algorithm: Algorithm) ->
     refused = 0
     neighbour = None
     for answer in _answers(ML_DSA_FILES[algorithm]):
-        public = SIGNATURE_SCHEMES[algorithm].load_public(answer["pk"])
+        public = SCHEMES[algorithm].load_public(answer["pk"])
         signature, message, context = answer["sm"][:size], answer["msg"], answer["ctx"]
         position = refused % size
         changed = bytearray(signature)
@@ -229,7 +232,7 @@ def _composite_cases(vectors: Vectors) -> list[dict[str, bytes]]:
 
 def test_composite_known_answers(read_vectors: Vectors, count_known_answers: Count) -> None:
     """Recorded private keys give the recorded public keys; the recorded signatures hold."""
-    scheme = SIGNATURE_SCHEMES[Algorithm.COMPOSITE_ML_DSA]
+    scheme = SCHEMES[Algorithm.COMPOSITE_ML_DSA]
     held = 0
     for case in _composite_cases(read_vectors):
         private = scheme.load_seed(Secret(case["sk"]))
@@ -244,7 +247,7 @@ def test_composite_known_answers(read_vectors: Vectors, count_known_answers: Cou
 
 def test_composite_contexts_and_messages_are_bound(read_vectors: Vectors) -> None:
     """A composite signature holds for no other message and no other context."""
-    scheme = SIGNATURE_SCHEMES[Algorithm.COMPOSITE_ML_DSA]
+    scheme = SCHEMES[Algorithm.COMPOSITE_ML_DSA]
     cases = _composite_cases(read_vectors)
     assert {bool(case["context"]) for case in cases} == {True, False}
     for case in cases:
@@ -261,7 +264,7 @@ def test_composite_contexts_and_messages_are_bound(read_vectors: Vectors) -> Non
 
 def test_composite_needs_both_halves(read_vectors: Vectors) -> None:
     """With either half replaced by a valid one of other bytes, or missing, nothing holds."""
-    scheme = SIGNATURE_SCHEMES[Algorithm.COMPOSITE_ML_DSA]
+    scheme = SCHEMES[Algorithm.COMPOSITE_ML_DSA]
     for case in _composite_cases(read_vectors):
         private, public = scheme.load_seed(Secret(case["sk"])), scheme.load_public(case["pk"])
         signature, message, context = case["signature"], case["message"], case["context"]

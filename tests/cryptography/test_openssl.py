@@ -80,7 +80,7 @@ def test_a_key_service_without_its_library_does_not_start(
     process, socket = start_key_service(f'slh_dsa = "openssl"\nopenssl_library = "{missing}"\n')
     assert process.wait(SECONDS) == os.EX_CONFIG
     log = socket.with_name("output").read_text()
-    assert 'slh_dsa = "openssl"' in log
+    assert r"slh_dsa = \"openssl\"" in log  # a string in JSON
     assert missing.name in log
     assert "Traceback" not in log
     assert not socket.exists()

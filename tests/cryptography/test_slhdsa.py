@@ -18,7 +18,7 @@ from slhdsa import PublicKey, SecretKey
 from slhdsa.lowlevel import parameters
 
 from pqkeep_keyservice.crypto import prehash
-from pqkeep_keyservice.crypto.slhdsa import SETS, Implementation, sign_checked
+from pqkeep_keyservice.crypto.slhdsa import PARAMETER_SETS, Implementation, sign_checked
 from pqkeep_keyservice.crypto.slhdsa_openssl import OpenSsl
 from pqkeep_keyservice.crypto.slhdsa_pqcrypto import Pqcrypto
 from pqkeep_protocol.algorithms import DIGEST_SIZE, Algorithm, HashAlgorithm
@@ -47,7 +47,7 @@ def implementation(request: pytest.FixtureRequest) -> Implementation:
     """Return each implementation in turn; OpenSSL's where there is a library."""
     if request.param == "pqcrypto":
         return Pqcrypto()
-    return OpenSsl(request.getfixturevalue("proof_openssl_library"))
+    return OpenSsl(request.getfixturevalue("openssl_library"))
 
 
 def _public(private_key: bytes) -> bytes:
@@ -63,7 +63,7 @@ def _recorded(vectors: Vectors, algorithm: Algorithm) -> tuple[bytes, bytes, byt
     return private_key, message, context, signature
 
 
-@pytest.mark.parametrize("algorithm", SETS)
+@pytest.mark.parametrize("algorithm", PARAMETER_SETS)
 def test_recorded_signatures_hold(
     algorithm: Algorithm,
     implementation: Implementation,
@@ -75,12 +75,12 @@ def test_recorded_signatures_hold(
     implementation.verify(algorithm, _public(private_key), message, context, signature)
     own = implementation.sign(algorithm, private_key, message, context)
     assert own != signature
-    assert len(own) == len(signature) == SETS[algorithm].signature
+    assert len(own) == len(signature) == PARAMETER_SETS[algorithm].signature
     implementation.verify(algorithm, _public(private_key), message, context, own)
     count_known_answers(algorithm, 1)
 
 
-@pytest.mark.parametrize("algorithm", SETS)
+@pytest.mark.parametrize("algorithm", PARAMETER_SETS)
 def test_independent_deterministic_signatures_equal_the_recorded(
     algorithm: Algorithm, read_vectors: Vectors, count_known_answers: Count
 ) -> None:
@@ -104,7 +104,7 @@ def test_independent_signatures_hold_here(algorithm: Algorithm, count_known_answ
     count_known_answers(algorithm, 1)
 
 
-@pytest.mark.parametrize("algorithm", SETS)
+@pytest.mark.parametrize("algorithm", PARAMETER_SETS)
 def test_our_signatures_hold_in_an_independent_implementation(
     algorithm: Algorithm, implementation: Implementation, count_known_answers: Count
 ) -> None:
@@ -119,7 +119,7 @@ def test_our_signatures_hold_in_an_independent_implementation(
     count_known_answers(algorithm, len(CONTEXTS))
 
 
-@pytest.mark.parametrize("algorithm", SETS)
+@pytest.mark.parametrize("algorithm", PARAMETER_SETS)
 def test_signatures_over_digests_hold_in_an_independent_implementation(
     algorithm: Algorithm, count_known_answers: Count
 ) -> None:
@@ -142,14 +142,14 @@ def test_signatures_over_digests_hold_in_an_independent_implementation(
     count_known_answers(algorithm, len(used))
 
 
-@pytest.mark.parametrize("algorithm", SETS)
+@pytest.mark.parametrize("algorithm", PARAMETER_SETS)
 def test_both_implementations_agree(algorithm: Algorithm, openssl_library: str) -> None:
     """One implementation signs with the other's key, which verifies, both ways round."""
     both: tuple[Implementation, Implementation] = (Pqcrypto(), OpenSsl(openssl_library))
     for verifying, signing in permutations(both):
         generating = verifying
         private_key = generating.generate(algorithm)
-        assert len(private_key) == SETS[algorithm].private_key
+        assert len(private_key) == PARAMETER_SETS[algorithm].private_key
         context = os.urandom(255)
         signature = signing.sign(algorithm, private_key, MESSAGE, context)
         verifying.verify(algorithm, _public(private_key), MESSAGE, context, signature)
@@ -157,13 +157,13 @@ def test_both_implementations_agree(algorithm: Algorithm, openssl_library: str) 
             verifying.verify(algorithm, _public(private_key), MESSAGE, b"", signature)
 
 
-@pytest.mark.parametrize("algorithm", SETS)
+@pytest.mark.parametrize("algorithm", PARAMETER_SETS)
 def test_wrong_input_is_refused(algorithm: Algorithm, implementation: Implementation) -> None:
     """Another message, context or key, and every wrong size, is an InvalidSignature or ValueError."""
     private_key = implementation.generate(algorithm)
     public_key, stranger = _public(private_key), _public(implementation.generate(algorithm))
     signature = implementation.sign(algorithm, private_key, MESSAGE, b"context")
-    sizes = SETS[algorithm]
+    sizes = PARAMETER_SETS[algorithm]
     for key, message, context, given in (
         (stranger, MESSAGE, b"context", signature),
         (public_key, b"", b"context", signature),
@@ -186,7 +186,7 @@ def test_wrong_input_is_refused(algorithm: Algorithm, implementation: Implementa
         implementation.sign(algorithm, private_key, MESSAGE, bytes(256))
 
 
-@pytest.mark.parametrize("algorithm", SETS)
+@pytest.mark.parametrize("algorithm", PARAMETER_SETS)
 def test_a_damaged_private_key_releases_no_signature(
     algorithm: Algorithm, implementation: Implementation
 ) -> None:
@@ -202,14 +202,14 @@ def _nodes(algorithm: Algorithm, context: bytes) -> list[int]:
 
     A signature is R, then FORS values and paths, then WOTS+ chains and paths, of n bytes each.
     """
-    sizes = SETS[algorithm]
+    sizes = PARAMETER_SETS[algorithm]
     fast = algorithm is Algorithm.SLH_DSA_SHA2_128S and not context
     if fast or "PROOF_EVERY_BYTE" in os.environ:
         return list(range(sizes.signature))
     return [start + start // sizes.n % sizes.n for start in range(0, sizes.signature, sizes.n)]
 
 
-@pytest.mark.parametrize("algorithm", SETS)
+@pytest.mark.parametrize("algorithm", PARAMETER_SETS)
 @pytest.mark.parametrize("context", [b"", prehash.CONTEXT], ids=["sign", "sign-hash"])
 def test_a_signature_changed_anywhere_does_not_hold(algorithm: Algorithm, context: bytes) -> None:
     """A flipped bit in each value of a signature (each byte, for 128s) is noticed."""
@@ -224,4 +224,4 @@ def test_a_signature_changed_anywhere_does_not_hold(algorithm: Algorithm, contex
         with pytest.raises(InvalidSignature):
             implementation.verify(algorithm, _public(private_key), message, context, bytes(changed))
         changed[position] = signature[position]
-    assert len(positions) * SETS[algorithm].n >= SETS[algorithm].signature
+    assert len(positions) * PARAMETER_SETS[algorithm].n >= PARAMETER_SETS[algorithm].signature

@@ -18,7 +18,7 @@ from tests.fixtures.caller import Caller
 from tests.fixtures.installation import Installation, running
 
 from pqkeep_keyservice.keys.keyring import SealedSeed
-from pqkeep_keyservice.keys.sealing import Sealer, place, read_root_key
+from pqkeep_keyservice.keys.sealing import Sealer, associated_data, read_root_key
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 from pqkeep_protocol.keys import KeyVersion, TenantId
 
@@ -90,7 +90,9 @@ def unseal_all(run: Run) -> None:
             "SELECT tenant_id, algorithm, version, public_key, sealed_seed FROM keys"
         ).fetchall()
     for tenant, name, version, public_key, sealed in rows:
-        where = place(TenantId(UUID(tenant)), Algorithm(name), KeyVersion(version), public_key)
+        where = associated_data(
+            TenantId(UUID(tenant)), Algorithm(name), KeyVersion(version), public_key
+        )
         with sealer.unseal(SealedSeed(sealed), where) as seed:
             run.secrets[f"the seed of {name} {version}"] = bytes(seed.reveal())
             run.seeds += 1

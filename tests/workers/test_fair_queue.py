@@ -11,12 +11,8 @@ from uuid import uuid4
 
 import pytest
 
-from pqkeep_keyservice.live.workers import (
-    MAX_WAITING,
-    MAX_WAITING_PER_TENANT,
-    FairQueue,
-    WorkerProcess,
-)
+from pqkeep_keyservice.live.fair_queue import MAX_WAITING, MAX_WAITING_PER_TENANT, FairQueue
+from pqkeep_keyservice.live.worker_process import WorkerProcess
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
 

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import pytest
 
-from pqkeep_keyservice.live.workers import MAX_WAITING_PER_TENANT
+from pqkeep_keyservice.live.fair_queue import MAX_WAITING_PER_TENANT
 from pqkeep_protocol.administration import RootKeys
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
 from pqkeep_protocol.audit import AnyAuditResult

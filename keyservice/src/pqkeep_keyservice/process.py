@@ -1,4 +1,4 @@
-"""The key service's process: put together, run, drained.
+"""The key service's process: wired, run, drained.
 
 Exit status 78 (EX_CONFIG): it cannot start as it is set up. 70 (EX_SOFTWARE): a self-test failed.
 75 (EX_TEMPFAIL): its database is out of reach; another try may succeed.
@@ -14,24 +14,17 @@ from pathlib import Path
 import uvloop
 
 from pqkeep_keyservice import config, hardening
-from pqkeep_keyservice.audit.checkpoint_signer import CheckpointSigner
-from pqkeep_keyservice.audit.log import AuditLog
-from pqkeep_keyservice.audit.service import AuditService
 from pqkeep_keyservice.config import Config
 from pqkeep_keyservice.crypto import selftest
-from pqkeep_keyservice.dispatch import Dispatcher
 from pqkeep_keyservice.keys.sealing import read_sealer
 from pqkeep_keyservice.live.key_material import KeyMaterial
-from pqkeep_keyservice.live.keyring_cache import KeyringCache
-from pqkeep_keyservice.live.resources import Resources
-from pqkeep_keyservice.live.slhdsa_process import SlhDsaProcesses, implementation
-from pqkeep_keyservice.live.workers import Threads
-from pqkeep_keyservice.root_keys import RootKeyChanger, setup_of
+from pqkeep_keyservice.live.worker_processes import schemes_of, worker_settings
 from pqkeep_keyservice.server import Server
 from pqkeep_keyservice.storage.database import Database, DatabaseUnavailableError
 from pqkeep_keyservice.storage.postgresql import PostgresqlDatabase
 from pqkeep_keyservice.storage.sqlite import SqliteDatabase
 from pqkeep_keyservice.storage.store import KeyStore
+from pqkeep_keyservice.wiring import wire
 from pqkeep_protocol.startup.logs import logger, write_logs
 from pqkeep_protocol.startup.settings import ConfigError
 
@@ -52,7 +45,7 @@ def main() -> int:
             _LOG.warning("memory is not locked: the memlock limit is not infinite")
         settings = config.read(arguments.settings)
         write_logs("key service", settings.log_format)
-        selftest.require()
+        selftest.require(schemes_of(worker_settings(settings)))
         uvloop.run(serve(settings, arguments.settings))
     except ConfigError as error:
         _LOG.critical("cannot start", error=str(error))
@@ -67,35 +60,29 @@ def main() -> int:
 
 
 async def serve(settings: Config, file: Path) -> None:
-    """Put the parts together and serve. The settings are read again from their file if asked."""
+    """Serve until SIGTERM or SIGINT. Root keys are read again from the settings file on request."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
-    setup = setup_of(settings)
-    selftest.require_slhdsa(implementation(setup), signs=False)
     sealer = read_sealer(settings.root_key_files)
     database = await open_database(settings)
     store = KeyStore(database)
     await store.check(sealer)
-    resources = Resources(KeyMaterial(sealer), Threads(), SlhDsaProcesses(setup))
-    keyrings, log = KeyringCache(store), AuditLog(store)
-    dispatcher = Dispatcher(keyrings, resources, log)
-    checkpoint_signer = CheckpointSigner(dispatcher.execute, keyrings, resources, store)
-    await checkpoint_signer.check()
-    root_keys = RootKeyChanger(file, sealer, store, keyrings, resources, log)
-    await root_keys.begin()
-    server = Server(dispatcher, AuditService(store, keyrings, log, checkpoint_signer), root_keys)
+    parts = wire(store, sealer, worker_settings(settings), file)
+    await parts.checkpoint_signer.check()
+    await parts.root_keys.start()
+    server = Server(parts.transactions, parts.audit_service, parts.root_keys)
     gc.collect()
-    gc.freeze()  # what is here now stays: collections need not look at it again
+    gc.freeze()  # what is here now stays: later collections need not examine it
     await server.listen(str(settings.socket))
     _LOG.info("serving")
     tasks = [
         asyncio.create_task(work)
         for work in (
-            _keep_house(resources.material, database),
-            checkpoint_signer.run(),
-            root_keys.run(),
+            _run_housekeeping(parts.material, database),
+            parts.checkpoint_signer.run(),
+            parts.root_keys.run(),
         )
     ]
     await stop.wait()
@@ -104,21 +91,20 @@ async def serve(settings: Config, file: Path) -> None:
     for task in tasks:
         task.cancel()
     await server.drain(DRAIN_SECONDS)
-    await asyncio.wait(tasks)  # what they write ends before the database closes
-    resources.slh_dsa.close()
-    resources.threads.close()
+    await asyncio.wait(tasks)  # their writes end before the database closes
+    parts.close()
     await database.close()
 
 
 async def open_database(settings: Config) -> Database:
-    """Open the database, whichever it is. Raises ConfigError and DatabaseUnavailableError."""
+    """Open the database. Raises ConfigError and DatabaseUnavailableError."""
     location = settings.database.location
     if settings.database.is_on_server:
         return await PostgresqlDatabase.open(location, settings.database_password_file)
     return SqliteDatabase(location)
 
 
-async def _keep_house(material: KeyMaterial, database: Database) -> None:
+async def _run_housekeeping(material: KeyMaterial, database: Database) -> None:
     while True:
         await asyncio.sleep(HOUSEKEEPING_SECONDS)
         material.expire()

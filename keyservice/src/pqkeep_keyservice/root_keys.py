@@ -1,10 +1,10 @@
-"""Changes the root key while the service runs.
+"""Rotates the root key while the service runs.
 
-A root key is taken up when the settings name it, at the start or when an operator's command asks
-for that. From then on it seals what is new, and what older ones sealed is sealed again, a keyring
-at a time, each as a change like any other: where somebody else changed the keyring first, it is
-tried again. When nothing is left the older root keys are dropped. All of it is in the database, so
-a process that is killed goes on where it was.
+A root key is used as soon as the settings name it: at the start, or when an operator's command asks
+for the settings to be read again. From then on it seals new seeds, and seeds under older root keys
+are resealed, keyring by keyring, each as a change like any other: if another change of the keyring
+was committed first, it is tried again. When none is left the older root keys are dropped. All
+progress is in the database, so that a process that was killed continues.
 """
 
 import asyncio
@@ -12,7 +12,6 @@ from pathlib import Path
 
 from pqkeep_keyservice import config
 from pqkeep_keyservice.audit.log import AuditLog
-from pqkeep_keyservice.config import Config
 from pqkeep_keyservice.keys.changes import (
     CommitOutcome,
     KeyringChange,
@@ -21,9 +20,9 @@ from pqkeep_keyservice.keys.changes import (
 )
 from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer, read_sealer, sealing_root_key_id
 from pqkeep_keyservice.ledger.records import NewRecord
+from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.live.keyring_cache import KeyringCache
-from pqkeep_keyservice.live.resources import Resources
-from pqkeep_keyservice.live.slhdsa_process import Setup
+from pqkeep_keyservice.live.worker_processes import WorkerProcesses, WorkerSettings, worker_settings
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.root_keys import (
     count_keys_to_reseal,
@@ -42,120 +41,114 @@ from pqkeep_protocol.startup.settings import ConfigError
 _LOG = logger(__name__)
 
 OPERATOR, KEY_SERVICE = "operator", "key-service"
-AT_ONCE = 16
+KEYRINGS_AT_ONCE = 16
 """Keyrings in one transaction."""
 RETRY_SECONDS = 5.0
 
 
-def setup_of(settings: Config) -> Setup:
-    """Return what SLH-DSA's workers need to know."""
-    root_keys = tuple(settings.root_key_files.items())
-    return Setup(root_keys, settings.slh_dsa, settings.openssl_library)
-
-
-class RootKeyChanger:
-    """Takes root keys up, and has everything sealed under the newest."""
+class RootKeyRotation:
+    """Adds root keys, reseals seeds under the newest, and drops the older ones."""
 
     def __init__(
         self,
-        settings: Path,
+        settings_file: Path,
         sealer: Sealer,
         store: KeyStore,
-        keyrings: KeyringCache,
-        resources: Resources,
         log: AuditLog,
+        keyrings: KeyringCache,
+        material: KeyMaterial,
+        workers: WorkerProcesses,
     ) -> None:
-        """Begin with the root keys of a sealer, of which the store was checked."""
-        self._settings = settings
+        """Start with the root keys of a sealer, which the store has checked."""
+        self._settings_file = settings_file
         self._sealer = sealer
         self._store = store
-        self._keyrings = keyrings
-        self._resources = resources
         self._log = log
-        self._turn = asyncio.Lock()
-        self._wanted = asyncio.Event()
+        self._keyrings = keyrings
+        self._material = material
+        self._workers = workers
+        self._lock = asyncio.Lock()
+        self._wake = asyncio.Event()
         self._damaged = 0
 
-    async def answer(self, _: ReloadRootKeys) -> RootKeys:
-        """Take up what the settings name now, and tell how far things are."""
+    async def reload(self, _: ReloadRootKeys) -> RootKeys:
+        """Use the root keys that the settings name now; return the progress of the rotation."""
         try:
-            settings = config.read(self._settings)
+            settings = config.read(self._settings_file)
             sealer = read_sealer(settings.root_key_files)
-            async with self._turn:
-                await self._take_up(sealer, setup_of(settings))
+            async with self._lock:
+                await self._use(sealer, worker_settings(settings))
             in_use = tuple(sorted(await self._store.list_root_key_check_values()))
-            left = await self._store.query(count_keys_to_reseal, self._sealer.newest)
+            remaining = await self._store.query(count_keys_to_reseal, self._sealer.newest)
         except ConfigError as error:
             _LOG.error("root keys not reloaded", error=str(error))
             raise KeyServiceError(ErrorKind.UNAVAILABLE) from None
         except DatabaseUnavailableError:
             raise KeyServiceError(ErrorKind.UNAVAILABLE) from None
-        return RootKeys(in_use=in_use, left=left, damaged=min(left, self._damaged))
+        damaged = min(remaining, self._damaged)
+        return RootKeys(in_use=in_use, remaining=remaining, damaged=damaged)
 
-    async def begin(self) -> None:
-        """Note the newest root key before anything is sealed with it. Raises KeyServiceError."""
-        if await self._is_new(self._sealer):
-            await self._note(self._sealer)
+    async def start(self) -> None:
+        """Save the newest root key before it seals anything. Raises KeyServiceError."""
+        if self._sealer.newest not in await self._store.list_root_key_check_values():
+            await self._add_newest(self._sealer)
 
     async def run(self) -> None:
-        """Seal again what is sealed under older root keys, whenever there is such, until cancelled."""
-        self._wanted.set()
+        """Reseal seeds under older root keys, whenever there are any, until cancelled."""
+        self._wake.set()
         while True:
-            await self._wanted.wait()
-            self._wanted.clear()
+            await self._wake.wait()
+            self._wake.clear()
             try:
-                is_over = await self._reseal_all()
+                is_done = await self._reseal_all()
             except (KeyServiceError, DatabaseUnavailableError):
-                is_over = False
-            except Exception:  # noqa: BLE001 - it is tried again, and the command says what is left
-                _LOG.exception("private keys could not be sealed again")
-                is_over = False
-            if not is_over:
+                is_done = False
+            except Exception:  # noqa: BLE001 - tried again, and the command shows what remains
+                _LOG.exception("private keys could not be resealed")
+                is_done = False
+            if not is_done:
                 await asyncio.sleep(RETRY_SECONDS)
-                self._wanted.set()
+                self._wake.set()
 
-    async def _take_up(self, sealer: Sealer, setup: Setup) -> None:
+    async def _use(self, sealer: Sealer, settings: WorkerSettings) -> None:
         check_values = await self._store.list_root_key_check_values()
         require_root_keys(sealer, check_values)
         if sealer.root_key_ids == self._sealer.root_key_ids:
             return
         if sealer.newest not in check_values:
-            await self._note(sealer)
+            await self._add_newest(sealer)
         self._sealer = sealer
-        self._resources.material.use(sealer)
-        self._resources.slh_dsa.use(setup)
-        self._wanted.set()
+        self._material.change_sealer(sealer)
+        self._workers.change_settings(settings)
+        self._wake.set()
 
-    async def _is_new(self, sealer: Sealer) -> bool:
-        check_values = await self._store.list_root_key_check_values()
-        return sealer.newest not in check_values
-
-    async def _note(self, sealer: Sealer) -> None:
+    async def _add_newest(self, sealer: Sealer) -> None:
         added = RootKeyAdded(sealer.newest, sealer.check_value(sealer.newest))
-        new_record = _record(OPERATOR, sealer.newest, None, Outcome.BEGUN)
-        await self._log.commit(new_record, added)
+        await self._log.commit(_record(OPERATOR, sealer.newest, None, Outcome.BEGUN), added)
         _LOG.info("new keys are sealed under another root key", root_key=sealer.newest)
 
     async def _reseal_all(self) -> bool:
-        """Return whether there is nothing left under an older root key."""
+        """Reseal what is under an older root key; return whether nothing is left."""
         newest = self._sealer.newest
         if set(await self._store.list_root_key_check_values()) == {newest}:
             return True
         after, damaged = None, 0
-        while some := await self._store.query(list_keyrings_to_reseal, newest, after, AT_ONCE):
-            outcomes = await asyncio.gather(*(self._reseal_keyring(*name) for name in some))
-            damaged += sum(outcomes)
-            after = some[-1]
+        while names := await self._store.query(
+            list_keyrings_to_reseal, newest, after, KEYRINGS_AT_ONCE
+        ):
+            counts = await asyncio.gather(*(self._reseal_keyring(*name) for name in names))
+            damaged += sum(counts)
+            after = names[-1]
         self._damaged = damaged
-        new_record = _record(KEY_SERVICE, newest, None, Outcome.COMPLETED)
-        if await self._log.commit(new_record, RootKeysDropped(newest)) is not CommitOutcome.DURABLE:
+        record = _record(KEY_SERVICE, newest, None, Outcome.COMPLETED)
+        if await self._log.commit(record, RootKeysDropped(newest)) is not CommitOutcome.DURABLE:
             return False
-        await self._log.scrub()
+        await self._store.scrub()
         _LOG.info("every private key is sealed under the newest root key", root_key=newest)
         return True
 
     async def _reseal_keyring(self, tenant: TenantId, algorithm: Algorithm) -> int:
-        """Seal a keyring's seeds again; return how many could not be unsealed."""
+        """Reseal a keyring's seeds; return how many could not be unsealed."""
         newest = self._sealer.newest
         while True:
             epoch = self._keyrings.epoch
@@ -165,19 +158,16 @@ class RootKeyChanger:
                 if entry.sealed is None or sealing_root_key_id(entry.sealed) == newest:
                     continue
                 try:
-                    sealed[entry.info.version] = self._resources.material.reseal(tenant, entry)
+                    sealed[entry.info.version] = self._material.reseal(tenant, entry)
                 except DamagedKeyError:
                     damaged += 1
             if not sealed:
                 return damaged
-            new = keyring.with_resealed(sealed)
-            new_record = _record(KEY_SERVICE, newest, algorithm, Outcome.SUCCESS)
-            self._keyrings.forget(keyring)
-            if (
-                await self._log.commit(new_record, KeyringChange(keyring, new), epoch)
-                is CommitOutcome.DURABLE
-            ):
-                self._keyrings.put(new, epoch)
+            change = KeyringChange(keyring, keyring.with_resealed(sealed))
+            record = _record(KEY_SERVICE, newest, algorithm, Outcome.SUCCESS)
+            self._keyrings.invalidate(keyring)
+            if await self._log.commit(record, change, epoch) is CommitOutcome.DURABLE:
+                self._keyrings.update(change.new, epoch)
                 return damaged
 
 

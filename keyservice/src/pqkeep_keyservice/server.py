@@ -1,7 +1,7 @@
 """Serves framed requests on a Unix socket, to processes of the same user only.
 
-Each request becomes a task. Too many at once are refused at once, and so is everything that
-arrives while the server drains.
+Each request becomes a task. Requests over the limit are refused at once, and so is every request
+that arrives while the server drains.
 """
 
 import asyncio
@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from pqkeep_keyservice.audit.service import AuditService
-from pqkeep_keyservice.dispatch import Dispatcher
-from pqkeep_keyservice.root_keys import RootKeyChanger
+from pqkeep_keyservice.root_keys import RootKeyRotation
+from pqkeep_keyservice.transaction import Transactions
 from pqkeep_protocol.administration import ReloadRootKeys, RootKeys
 from pqkeep_protocol.audit import AnyAuditResult
 from pqkeep_protocol.codec import (
@@ -42,30 +42,29 @@ _UCRED = struct.Struct("3i")  # pid, uid, gid; see unix(7), SO_PEERCRED
 
 
 class Server:
-    """Answers calls until it is told to drain."""
+    """Answers calls until it drains."""
 
     def __init__(
-        self, dispatcher: Dispatcher, audit_service: AuditService, root_keys: RootKeyChanger
+        self, transactions: Transactions, audit_service: AuditService, root_keys: RootKeyRotation
     ) -> None:
-        """Answer by a dispatcher, and what is not about keys by those who know."""
-        self._dispatcher = dispatcher
+        self._transactions = transactions
         self._audit_service = audit_service
         self._root_keys = root_keys
         self._connections: set[FramedConnection[ToKeyService]] = set()
         self._calls: set[asyncio.Task[None]] = set()
         self._draining = False
-        self._alone = asyncio.Event()
+        self._all_closed = asyncio.Event()
         self._listener: asyncio.Server | None = None
 
     async def listen(self, path: str) -> None:
-        """Start to serve. The socket is made with mode 0600."""
+        """Start to serve. The socket is created with mode 0600."""
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_unix_server(
             self._connection, sock=_bind(path), backlog=BACKLOG
         )
 
     async def drain(self, seconds: float) -> None:
-        """Take no more, finish what has begun, for so long, and hang up."""
+        """Refuse new calls, wait at most so long for the running ones, and close connections."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         self._draining = True
@@ -78,7 +77,7 @@ class Server:
         if self._connections:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(deadline):
-                    await self._alone.wait()
+                    await self._all_closed.wait()
 
     def _connection(self) -> FramedConnection[ToKeyService]:
         in_flight: set[asyncio.Task[None]] = set()
@@ -97,18 +96,22 @@ class Server:
                         calls.add(call)
                         call.add_done_callback(calls.discard)
 
-        def lost(nonsense: ProtocolError | None) -> None:
-            if nonsense is not None:
-                _LOG.warning("a peer sent an invalid frame", error=str(nonsense))
+        def lost(error: ProtocolError | None) -> None:
+            if error is not None:
+                _LOG.warning("a peer sent an invalid frame", error=str(error))
             self._connections.discard(connection)
             if not self._connections:
-                self._alone.set()
+                self._all_closed.set()
 
         connection = FramedConnection(
-            TO_KEY_SERVICE, on_frame=receive, on_lost=lost, patient=False, admit=_is_same_user
+            TO_KEY_SERVICE,
+            on_frame=receive,
+            on_lost=lost,
+            reads_while_blocked=False,
+            accepts=_is_same_user,
         )
         self._connections.add(connection)
-        self._alone.clear()
+        self._all_closed.clear()
         return connection
 
     async def _answer(self, connection: FramedConnection[ToKeyService], call: Call) -> None:
@@ -124,12 +127,12 @@ class Server:
     async def _result(self, call: Call, deadline: float) -> AnyResult | AnyAuditResult | RootKeys:
         request = call.request
         if isinstance(request, ReloadRootKeys):
-            return await self._root_keys.answer(request)
+            return await self._root_keys.reload(request)
         if not isinstance(request, KeyRequest):
             return await self._audit_service.answer(request)
-        if request.tenant == INSTALLATION:  # its keys are for the log alone
+        if request.tenant == INSTALLATION:  # its keys are for checkpoints alone
             raise KeyServiceError(ErrorKind.KEY_NOT_FOUND)
-        return await self._dispatcher.execute(request, call.attribution, deadline)
+        return await self._transactions.execute(request, call.attribution, deadline)
 
 
 def _bind(path: str) -> socket.socket:
@@ -139,7 +142,7 @@ def _bind(path: str) -> socket.socket:
     umask = os.umask(0o177)
     try:
         if Path(path).is_socket():
-            Path(path).unlink()  # left by a process that was killed
+            Path(path).unlink()  # left over from a process that was killed
         listener.bind(path)
     except OSError as error:
         listener.close()

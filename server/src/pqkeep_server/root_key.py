@@ -88,17 +88,19 @@ def _with_new(root_keys: dict[int, Path]) -> dict[int, Path]:
 def _wait(socket: Path, newest: int, report: Report) -> None:
     """Return when the newest root key is the only one in use."""
     least, since = math.inf, time.monotonic()
-    while (state := take_up_root_keys(socket)) != RootKeys(in_use=(newest,), left=0, damaged=0):
-        if state.left and state.left == state.damaged:
+    while (state := take_up_root_keys(socket)) != RootKeys(
+        in_use=(newest,), remaining=0, damaged=0
+    ):
+        if state.remaining and state.remaining == state.damaged:
             raise RootKeyError(
-                f"{state.left} private keys cannot be unsealed: keep the old root key, "
+                f"{state.remaining} private keys cannot be unsealed: keep the old root key, "
                 "and see the key service's log"
             )
-        if state.left < least:
-            least, since = state.left, time.monotonic()
+        if state.remaining < least:
+            least, since = state.remaining, time.monotonic()
         if time.monotonic() - since > STUCK_SECONDS:
             raise RootKeyError("the key service gets no further; its log says why")
-        report(f"{state.left:,} private keys are left under older root keys")
+        report(f"{state.remaining:,} private keys are left under older root keys")
         time.sleep(POLL_SECONDS)
 
 

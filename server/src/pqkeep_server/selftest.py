@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from rich.table import Table
 
 from pqkeep_keyservice.crypto import selftest
-from pqkeep_keyservice.crypto.slhdsa import SETS, Implementation
+from pqkeep_keyservice.crypto.signature import signature_schemes
+from pqkeep_keyservice.crypto.slhdsa import PARAMETER_SETS, Implementation
 from pqkeep_keyservice.crypto.slhdsa_openssl import OpenSsl
 from pqkeep_keyservice.crypto.slhdsa_pqcrypto import Pqcrypto
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
@@ -17,7 +18,7 @@ def run(openssl: str | None) -> tuple[Table, bool]:
     ``openssl``: "" for the system's libcrypto, or a library's path; None for pqcrypto.
     """
     implementation: Implementation = Pqcrypto() if openssl is None else OpenSsl(openssl or None)
-    passed = selftest.run(implementation)
+    passed = selftest.run(signature_schemes(implementation))
     return _table(passed, type(implementation).__name__), all(passed.values())
 
 
@@ -27,7 +28,7 @@ def _table(passed: Mapping[Algorithm, bool], slh_dsa: str) -> Table:
         table.add_row(
             algorithm,
             ALGORITHMS[algorithm].standard,
-            slh_dsa.lower() if algorithm in SETS else "cryptography",
+            slh_dsa.lower() if algorithm in PARAMETER_SETS else "cryptography",
             "[green]passed[/green]" if holds else "[red]FAILED[/red]",
         )
     return table

@@ -1,8 +1,9 @@
-"""Signs checkpoints: what the audit log is at a time, so that it cannot have been another later.
+"""Signs checkpoints: the size and root of the audit log at a time, so that it cannot be rewritten.
 
-Every second, or after 1,000 records if they come faster, what is new is signed with Dilithium3
-(ML-DSA-65); once a day, and when asked, with SLH-DSA-SHA2-128s. The keys belong to INSTALLATION and
-live as all keys do: as sealed seeds, and with records of their own.
+Every second, or after 1,000 records if they come faster, new records are covered by a checkpoint
+signed with Dilithium3 (ML-DSA-65); once a day, and on request, by one signed with
+SLH-DSA-SHA2-128s. The keys belong to INSTALLATION and live as all keys do: as sealed seeds, and
+with records of their own.
 """
 
 import asyncio
@@ -17,8 +18,9 @@ from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
 from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.ledger import checkpoints
 from pqkeep_keyservice.ledger.records import iso_timestamp
+from pqkeep_keyservice.live.executors import Executors
+from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.live.keyring_cache import KeyringCache
-from pqkeep_keyservice.live.resources import Resources
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Algorithm
@@ -39,19 +41,14 @@ POLL_SECONDS = 0.05
 DAY_MICROSECONDS = 24 * 3600 * 1_000_000
 SIGNING_SECONDS = 60.0
 
-GenerateKeyCall = Callable[[GenerateKey, Attribution, float], Awaitable[object]]
-"""Generates a key of INSTALLATION before a deadline (in the event loop's time), and records it."""
+Execute = Callable[[GenerateKey, Attribution, float], Awaitable[object]]
+"""Generates and records a key before a deadline, which is in the event loop's time."""
 
 
 def signed_text(log_id: UUID, size: int, root: bytes, at_us: int) -> bytes:
     """Return what a checkpoint's signature is over."""
-    lines = (
-        CONTEXT.decode(),
-        str(log_id),
-        str(size),
-        b64encode(root).decode(),
-        iso_timestamp(at_us),
-    )
+    time_text = iso_timestamp(at_us)
+    lines = (CONTEXT.decode(), str(log_id), str(size), b64encode(root).decode(), time_text)
     return "".join(f"{line}\n" for line in lines).encode()
 
 
@@ -59,29 +56,32 @@ class CheckpointSigner:
     """Signs what is durable."""
 
     seconds: float = SECONDS
-    """How long what is new may wait to be signed, if it is fewer than RECORDS."""
+    """How long fewer than RECORDS new records may wait for a checkpoint."""
 
     def __init__(
         self,
-        generate_key: GenerateKeyCall,
-        keyrings: KeyringCache,
-        resources: Resources,
+        execute: Execute,
         store: KeyStore,
+        keyrings: KeyringCache,
+        material: KeyMaterial,
+        executors: Executors,
     ) -> None:
-        """Sign with keys that are generated when they are first needed."""
-        self._generate_key = generate_key
-        self._keyrings = keyrings
-        self._resources = resources
+        """Sign with keys that ``execute`` generates when they are first needed."""
+        self._execute = execute
         self._store = store
-        self._turn = asyncio.Lock()
+        self._keyrings = keyrings
+        self._material = material
+        self._executors = executors
+        self._lock = asyncio.Lock()
 
     async def check(self) -> None:
-        """Verify what the log was signed with last. Raises ConfigError and DatabaseUnavailableError.
+        """Verify the newest checkpoint. Raises ConfigError and DatabaseUnavailableError.
 
-        Whoever can write to the database can change a record, its tree and a checkpoint's root so
-        that they fit each other again, and put a key of his own beside them. He cannot sign, nor
-        seal a key; and what does not hold must not be signed anew. The daily checkpoints, whose
-        algorithm needs a process of its own, are left to those who verify the log.
+        An attacker with write access to the database can change a record, its tree and a
+        checkpoint's root so that they match again, and add a public key of their own. They cannot
+        sign or seal a key; and a log whose checkpoint does not hold must not be signed again. The
+        daily checkpoints, whose algorithm needs a worker process, are left to those who verify the
+        log.
         """
         for algorithm in ALGORITHMS:
             try:
@@ -97,9 +97,8 @@ class CheckpointSigner:
         text = signed_text(newest.log_id, newest.size, newest.root, newest.at_us)
         keyring = await self._keyrings.get(INSTALLATION, Algorithm.ML_DSA_65)
         try:
-            public = self._resources.material.verifying_key(
-                INSTALLATION, keyring.entry(newest.key_version)
-            )
+            entry = keyring.entry(newest.key_version)
+            public = self._material.verifying_key(INSTALLATION, entry)
             public.verify(newest.signature, text, CONTEXT)
         except (KeyServiceError, InvalidSignature):
             raise ConfigError(
@@ -111,16 +110,16 @@ class CheckpointSigner:
         for entry in keyring.entries:
             if entry.sealed is None:  # the log's keys are never archived
                 raise DamagedKeyError
-            self._resources.material.authenticate(INSTALLATION, entry)
+            self._material.authenticate(INSTALLATION, entry)
 
     async def run(self) -> None:
         """Sign until cancelled."""
         while True:
             try:
                 await self._run()
-            except DatabaseUnavailableError:  # which the database itself has logged, once
+            except DatabaseUnavailableError:  # the database has logged it, once
                 pass
-            except Exception:  # noqa: BLE001 - the log goes on, and the next checkpoint covers it
+            except Exception:  # noqa: BLE001 - the next checkpoint covers what this one did not
                 _LOG.exception("the audit log could not be signed")
             await asyncio.sleep(SECONDS)
 
@@ -139,18 +138,18 @@ class CheckpointSigner:
                 await self.sign(Algorithm.SLH_DSA_SHA2_128S)
 
     async def sign(self, algorithm: Algorithm) -> Checkpoint:
-        """Sign what the log is now, and keep the checkpoint. Raises KeyServiceError.
+        """Sign the log as it is now, and save the checkpoint. Raises KeyServiceError.
 
-        Where that has been done already, return what is kept.
+        If the algorithm's newest checkpoint covers the same records, return that one.
         """
         if algorithm not in ALGORITHMS:
             raise KeyServiceError(ErrorKind.UNSUPPORTED)
-        async with self._turn:
-            entry = await self._key(algorithm)
+        async with self._lock:
+            entry = await self._active_key(algorithm)
             log_id, frontier = await self._store.frontier()
-            kept = await self._store.query(checkpoints.find_newest_checkpoint, algorithm)
-            if kept is not None and kept.size == frontier.size:
-                return kept
+            newest = await self._store.query(checkpoints.find_newest_checkpoint, algorithm)
+            if newest is not None and newest.size == frontier.size:
+                return newest
             at_us = time.time_ns() // 1000
             text = signed_text(log_id, frontier.size, frontier.root(), at_us)
             checkpoint = Checkpoint(
@@ -160,37 +159,30 @@ class CheckpointSigner:
                 at_us=at_us,
                 algorithm=algorithm,
                 key_version=entry.info.version,
-                signature=await self._signature(entry, text),
+                signature=await self._executors[algorithm].sign(
+                    INSTALLATION, entry, text, CONTEXT, _deadline()
+                ),
             )
             await self._store.write(checkpoints.add_checkpoint, checkpoint)
         return checkpoint
 
-    async def _key(self, algorithm: Algorithm) -> KeyEntry:
+    async def _active_key(self, algorithm: Algorithm) -> KeyEntry:
         keyring = await self._keyrings.get(INSTALLATION, algorithm)
         if keyring.active is None:
             request = GenerateKey(tenant=INSTALLATION, algorithm=algorithm, quota=None)
             attribution = Attribution(str(uuid4()), "key-service", "", "")
-            await self._generate_key(request, attribution, _deadline())
+            await self._execute(request, attribution, _deadline())
             keyring = await self._keyrings.get(INSTALLATION, algorithm)
         return keyring.require_active()
-
-    async def _signature(self, entry: KeyEntry, text: bytes) -> bytes:
-        if entry.info.algorithm is Algorithm.SLH_DSA_SHA2_128S:
-            return await self._resources.slh_dsa.sign(
-                INSTALLATION, entry, text, CONTEXT, _deadline()
-            )
-        private = self._resources.material.signing_key(INSTALLATION, entry)
-        return await self._resources.threads.run(private.sign, text, CONTEXT)
 
     async def _is_day_over(self) -> bool:
         newest = await self._store.query(
             checkpoints.find_newest_checkpoint, Algorithm.SLH_DSA_SHA2_128S
         )
-        since = (
-            await self._store.query(checkpoints.first_recorded_at)
-            if newest is None
-            else newest.at_us
-        )
+        if newest is None:
+            since = await self._store.query(checkpoints.first_recorded_at)
+        else:
+            since = newest.at_us
         return time.time_ns() // 1000 - since > DAY_MICROSECONDS
 
 

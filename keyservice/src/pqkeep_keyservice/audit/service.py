@@ -41,7 +41,7 @@ _LOG = logger(__name__)
 
 
 class AuditService:
-    """What the key service says about its log."""
+    """Records events, lists and proves records, and signs checkpoints."""
 
     def __init__(
         self,
@@ -50,14 +50,13 @@ class AuditService:
         log: AuditLog,
         checkpoint_signer: CheckpointSigner,
     ) -> None:
-        """Read the store, write to the log, have the notary sign."""
         self._store = store
         self._keyrings = keyrings
         self._log = log
         self._checkpoint_signer = checkpoint_signer
 
     async def answer(self, request: AnyAuditRequest) -> AnyAuditResult:
-        """Return what is asked for. Raises KeyServiceError."""
+        """Return the result of a request. Raises KeyServiceError."""
         try:
             return await self._answer(request)
         except KeyServiceError:
@@ -66,7 +65,7 @@ class AuditService:
             kind = ErrorKind.RECORD_NOT_FOUND
         except DatabaseUnavailableError:
             kind = ErrorKind.UNAVAILABLE
-        except Exception:  # noqa: BLE001 - a fault of ours is an answer too
+        except Exception:  # noqa: BLE001 - an unexpected error is answered too
             _LOG.exception("request failed", request=type(request).__name__)
             kind = ErrorKind.INTERNAL
         raise KeyServiceError(kind)

@@ -39,7 +39,7 @@ class VerifyingKey:
     _ec: ec.EllipticCurvePublicKey
 
     def verify(self, signature: bytes, message: bytes, context: bytes = b"") -> None:
-        """Raise InvalidSignature unless both halves hold. Both are always looked at."""
+        """Raise InvalidSignature unless both halves hold. Both are always checked."""
         represented = _represent(message, context)
         holds = [
             _holds(self._m.verify, signature[:_M_SIGNATURE], represented, LABEL),
@@ -75,8 +75,10 @@ class SigningKey:
 class CompositeMlDsa:
     """The one parameter set."""
 
+    holds_interpreter_lock = False
+
     def generate(self) -> SigningKey:
-        """Make a new key pair; its halves are used nowhere else."""
+        """Generate a key pair; its halves are used nowhere else."""
         return SigningKey(MLDSA65PrivateKey.generate(), ec.generate_private_key(ec.SECP256R1()))
 
     def load_public(self, data: bytes) -> VerifyingKey:

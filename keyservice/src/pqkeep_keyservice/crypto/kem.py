@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Protocol
 
+from cryptography.hazmat.primitives.hashes import HashAlgorithm
+
 from pqkeep_keyservice.crypto import mlkem, xwing
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_protocol.algorithms import Algorithm
@@ -39,8 +41,13 @@ class DecapsulationKey(Protocol):
 class Kem(Protocol):
     """One mechanism, e.g. ML-KEM-768."""
 
+    @property
+    def hkdf_hash(self) -> HashAlgorithm:
+        """The hash function with which HKDF derives a data key from the shared secret."""
+        ...
+
     def generate(self) -> DecapsulationKey:
-        """Make a new key pair."""
+        """Generate a key pair."""
         ...
 
     def load_public(self, data: bytes) -> EncapsulationKey:

@@ -45,12 +45,13 @@ class SigningKey:
 class MlDsa:
     """One parameter set."""
 
+    holds_interpreter_lock = False
+
     _generate: Callable[[], Private]
     _from_seed: Callable[[memoryview], Private]
     _from_public: Callable[[bytes], Public]
 
     def generate(self) -> SigningKey:
-        """Make a new key pair."""
         return SigningKey(self._generate())
 
     def load_public(self, data: bytes) -> VerifyingKey:

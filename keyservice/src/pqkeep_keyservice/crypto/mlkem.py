@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.asymmetric import mlkem
+from cryptography.hazmat.primitives.hashes import SHA256, SHA384, HashAlgorithm
 
 from pqkeep_keyservice.crypto.secret import Secret
 
@@ -34,12 +35,12 @@ class DecapsulationKey:
 class MlKem:
     """One parameter set."""
 
+    hkdf_hash: HashAlgorithm
     _generate: Callable[[], Private]
     _from_seed: Callable[[memoryview], Private]
     _from_public: Callable[[bytes], Public]
 
     def generate(self) -> DecapsulationKey:
-        """Make a new key pair."""
         return DecapsulationKey(self._generate())
 
     def load_public(self, data: bytes) -> Public:
@@ -52,6 +53,7 @@ class MlKem:
 
 
 ML_KEM_768 = MlKem(
+    SHA256(),
     mlkem.MLKEM768PrivateKey.generate,
     mlkem.MLKEM768PrivateKey.from_seed_bytes,
     mlkem.MLKEM768PublicKey.from_public_bytes,
@@ -59,6 +61,7 @@ ML_KEM_768 = MlKem(
 """Encapsulation key 1184 bytes, ciphertext 1088, shared secret 32."""
 
 ML_KEM_1024 = MlKem(
+    SHA384(),  # CNSA 2.0 asks for it at Category 5
     mlkem.MLKEM1024PrivateKey.generate,
     mlkem.MLKEM1024PrivateKey.from_seed_bytes,
     mlkem.MLKEM1024PublicKey.from_public_bytes,

@@ -1,10 +1,11 @@
-"""Signature schemes: the interface, and the table of those that run in this process."""
+"""Signature schemes: the interface, and the table of all there are."""
 
 from collections.abc import Mapping
 from typing import Protocol
 
 from pqkeep_keyservice.crypto import composite, mldsa
 from pqkeep_keyservice.crypto.secret import Secret
+from pqkeep_keyservice.crypto.slhdsa import Implementation, SlhDsa
 from pqkeep_protocol.algorithms import Algorithm
 
 
@@ -35,8 +36,13 @@ class SigningKey(Protocol):
 class SignatureScheme(Protocol):
     """One scheme, e.g. ML-DSA-65."""
 
+    @property
+    def holds_interpreter_lock(self) -> bool:
+        """Whether it computes with the lock held, so that only another process can do it beside."""
+        ...
+
     def generate(self) -> SigningKey:
-        """Make a new key pair."""
+        """Generate a key pair."""
         ...
 
     def load_public(self, data: bytes) -> VerifyingKey:
@@ -48,9 +54,17 @@ class SignatureScheme(Protocol):
         ...
 
 
-SIGNATURE_SCHEMES: Mapping[Algorithm, SignatureScheme] = {
-    Algorithm.ML_DSA_65: mldsa.ML_DSA_65,
-    Algorithm.COMPOSITE_ML_DSA: composite.COMPOSITE_ML_DSA,
-    Algorithm.ML_DSA_87: mldsa.ML_DSA_87,
-}
-"""SLH-DSA is not among them: see slhdsa.SETS and live/slhdsa_process."""
+SignatureSchemes = Mapping[Algorithm, SignatureScheme]
+
+
+def signature_schemes(slh_dsa: Implementation) -> SignatureSchemes:
+    """Return the table of all schemes, with SLH-DSA by one of its implementations."""
+    return {
+        Algorithm.ML_DSA_65: mldsa.ML_DSA_65,
+        Algorithm.COMPOSITE_ML_DSA: composite.COMPOSITE_ML_DSA,
+        Algorithm.ML_DSA_87: mldsa.ML_DSA_87,
+        Algorithm.SLH_DSA_SHA2_128S: SlhDsa(slh_dsa, Algorithm.SLH_DSA_SHA2_128S),
+        Algorithm.SLH_DSA_SHA2_128F: SlhDsa(slh_dsa, Algorithm.SLH_DSA_SHA2_128F),
+        Algorithm.SLH_DSA_SHA2_192S: SlhDsa(slh_dsa, Algorithm.SLH_DSA_SHA2_192S),
+        Algorithm.SLH_DSA_SHA2_256S: SlhDsa(slh_dsa, Algorithm.SLH_DSA_SHA2_256S),
+    }

@@ -12,7 +12,7 @@ from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_size_t, c_uint,
 
 from cryptography.exceptions import InvalidSignature
 
-from pqkeep_keyservice.crypto.slhdsa import SETS
+from pqkeep_keyservice.crypto.slhdsa import PARAMETER_SETS
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.startup.settings import ConfigError
 
@@ -85,7 +85,7 @@ class OpenSsl:
         """Return a new private key (4n bytes)."""
         key = _made(self._crypto.EVP_PKEY_Q_keygen(None, None, algorithm.encode()))
         try:
-            size = c_size_t(SETS[algorithm].private_key)
+            size = c_size_t(PARAMETER_SETS[algorithm].private_key)
             raw = ctypes.create_string_buffer(size.value)
             _check(self._crypto.EVP_PKEY_get_raw_private_key(key, raw, byref(size)))
             return raw.raw
@@ -101,7 +101,7 @@ class OpenSsl:
         with self._context(algorithm, key) as (operation, scheme):
             start = self._crypto.EVP_PKEY_sign_message_init
             _check(start(operation, scheme, _with_context(context)))
-            size = c_size_t(SETS[algorithm].signature)
+            size = c_size_t(PARAMETER_SETS[algorithm].signature)
             signature = ctypes.create_string_buffer(size.value)
             sign = self._crypto.EVP_PKEY_sign
             _check(sign(operation, signature, byref(size), message, len(message)))

@@ -11,6 +11,7 @@ from hashlib import sha3_256, shake_256
 
 from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey, MLKEM768PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
 
 from pqkeep_keyservice.crypto.secret import Secret
 
@@ -71,8 +72,9 @@ class DecapsulationKey:
 class XWing:
     """The one parameter set."""
 
+    hkdf_hash = SHA256()
+
     def generate(self) -> DecapsulationKey:
-        """Make a new key pair."""
         return self.load_seed(Secret(os.urandom(SEED_SIZE)))
 
     def load_public(self, data: bytes) -> EncapsulationKey:

@@ -1,11 +1,11 @@
-"""Seeds at rest: AES-256-GCM under a key derived from the root key, bound to their place.
+"""Seeds at rest: AES-256-GCM under a key derived from the root key, bound to their row.
 
     sealed = 0x01 || root key id (1) || salt (16) || nonce (12) || ciphertext || tag (16)
 
 Root keys are numbered from 1. The newest seals, and each unseals what it sealed.
 
-The associated data names tenant, algorithm, version and public key: a sealed seed that was moved
-to another row does not open.
+The associated data is the header and the tenant, algorithm, version and public key: a sealed seed
+that was moved to another row cannot be unsealed.
 """
 
 import hmac
@@ -36,14 +36,14 @@ _NONCE = 12
 
 
 class DamagedKeyError(Exception):
-    """A stored key is not what was stored: its seed does not open, or its row is gone."""
+    """A stored key was changed: its seed cannot be unsealed, or its row is missing."""
 
 
 class Sealer:
     """Seals and unseals seeds. The only holder of the root keys."""
 
     def __init__(self, root_keys: Mapping[int, Secret]) -> None:
-        """Take root keys of 32 bytes by their ids, at least one."""
+        """Hold at least one root key (32 bytes), by id. Raises ConfigError on another size."""
         if any(len(root_key) != ROOT_KEY_SIZE for root_key in root_keys.values()):
             raise ConfigError(f"the root key must be {ROOT_KEY_SIZE} bytes long")
         self._root_keys = dict(root_keys)
@@ -51,29 +51,30 @@ class Sealer:
 
     @property
     def root_key_ids(self) -> frozenset[int]:
-        """Which root keys it has."""
         return frozenset(self._root_keys)
 
-    def seal(self, seed: Secret, place: bytes) -> SealedSeed:
-        """Encrypt a seed for one place (see ``place``)."""
+    def seal(self, seed: Secret, associated_data: bytes) -> SealedSeed:
+        """Encrypt a seed under the newest root key."""
         header = bytes((_FORMAT, self.newest))
         salt, nonce = os.urandom(_SALT), os.urandom(_NONCE)
-        box = self._aead(self.newest, salt).encrypt(nonce, seed.reveal(), header + place)
-        return SealedSeed(header + salt + nonce + box)
+        aead = self._aead(self.newest, salt)
+        ciphertext = aead.encrypt(nonce, seed.reveal(), header + associated_data)
+        return SealedSeed(header + salt + nonce + ciphertext)
 
-    def unseal(self, sealed: SealedSeed, place: bytes) -> Secret:
-        """Decrypt a seed at its place. Raises DamagedKeyError."""
+    def unseal(self, sealed: SealedSeed, associated_data: bytes) -> Secret:
+        """Decrypt a seed. Raises DamagedKeyError."""
         header, rest = sealed[:_HEADER], sealed[_HEADER:]
         if len(header) != _HEADER or header[0] != _FORMAT or header[1] not in self._root_keys:
             raise DamagedKeyError
-        salt, nonce, box = rest[:_SALT], rest[_SALT : _SALT + _NONCE], rest[_SALT + _NONCE :]
+        salt, nonce, ciphertext = rest[:_SALT], rest[_SALT : _SALT + _NONCE], rest[_SALT + _NONCE :]
+        aead = self._aead(header[1], salt)
         try:
-            return Secret(self._aead(header[1], salt).decrypt(nonce, box, header + place))
+            return Secret(aead.decrypt(nonce, ciphertext, header + associated_data))
         except (InvalidTag, ValueError):
             raise DamagedKeyError from None
 
     def check_value(self, root_key_id: int) -> bytes:
-        """Return 16 bytes that tell root keys apart and reveal nothing of them."""
+        """Return 16 bytes by which a root key is recognised, and which reveal nothing of it."""
         return self._derive(root_key_id, b"", b"pqkeep/check/v1")[:CHECK_VALUE_SIZE]
 
     def matches(self, root_key_id: int, check_value: bytes) -> bool:
@@ -93,8 +94,10 @@ def sealing_root_key_id(sealed: SealedSeed) -> int:
     return sealed[1]
 
 
-def place(tenant: TenantId, algorithm: Algorithm, version: KeyVersion, public_key: bytes) -> bytes:
-    """Return the associated data that ties a sealed seed to its row."""
+def associated_data(
+    tenant: TenantId, algorithm: Algorithm, version: KeyVersion, public_key: bytes
+) -> bytes:
+    """Return the associated data that binds a sealed seed to its row."""
     return b"".join(
         (
             b"pqkeep/sealed-key/v1",

@@ -1,4 +1,4 @@
-"""Keyrings in memory, so that a request does not ask the database what the last one asked."""
+"""Keyrings in memory, so that a request needs no query."""
 
 from cachetools import LRUCache
 
@@ -11,47 +11,45 @@ CAPACITY = 10_000
 
 
 class KeyringCache:
-    """The current keyrings. In one epoch this process is the only one that changes them."""
+    """The current keyrings. Within one epoch, this process is the only one that changes them."""
 
     def __init__(self, store: KeyStore) -> None:
-        """Start empty."""
         self._store = store
         self._epoch = store.epoch
-        self._known: LRUCache[tuple[TenantId, Algorithm], Keyring] = LRUCache(CAPACITY)
+        self._cached: LRUCache[tuple[TenantId, Algorithm], Keyring] = LRUCache(CAPACITY)
 
     @property
     def epoch(self) -> int:
-        """The epoch that is now; what was known in the one before it is forgotten."""
+        """The store's current epoch. A new one empties the cache."""
         if self._epoch != self._store.epoch:
             self._epoch = self._store.epoch
-            self._known.clear()
+            self._cached.clear()
         return self._epoch
 
     async def get(self, tenant: TenantId, algorithm: Algorithm) -> Keyring:
-        """Return the current keyring; an empty one where there are no keys.
+        """Return the current keyring, empty if there are no keys.
 
-        Raises DatabaseUnavailableError.
+        Raises DatabaseUnavailableError and DamagedKeyError.
         """
         epoch = self.epoch
-        known = self._known.get((tenant, algorithm))
-        if known is not None:
-            return known
-        loaded = await self._store.find_keyring(tenant, algorithm)
-        return self.put(loaded, epoch)
+        cached = self._cached.get((tenant, algorithm))
+        if cached is not None:
+            return cached
+        return self.update(await self._store.find_keyring(tenant, algorithm), epoch)
 
-    def put(self, keyring: Keyring, epoch: int) -> Keyring:
-        """Take note of a keyring, unless a newer one is known; return the newer of the two.
+    def update(self, keyring: Keyring, epoch: int) -> Keyring:
+        """Cache a keyring unless a newer revision is cached; return the newer of the two.
 
-        Nothing is kept of an epoch that is over.
+        A keyring of an epoch that is over is returned and not cached.
         """
         if epoch != self.epoch:
             return keyring
-        known = self._known.get((keyring.tenant, keyring.algorithm))
-        if known is not None and known.revision > keyring.revision:
-            return known
-        self._known[keyring.tenant, keyring.algorithm] = keyring
+        cached = self._cached.get((keyring.tenant, keyring.algorithm))
+        if cached is not None and cached.revision > keyring.revision:
+            return cached
+        self._cached[keyring.tenant, keyring.algorithm] = keyring
         return keyring
 
-    def forget(self, keyring: Keyring) -> None:
-        """Ask the database next time."""
-        self._known.pop((keyring.tenant, keyring.algorithm), None)
+    def invalidate(self, keyring: Keyring) -> None:
+        """Load the keyring from the store the next time."""
+        self._cached.pop((keyring.tenant, keyring.algorithm), None)

@@ -1,6 +1,6 @@
 """One change at a time for each keyring.
 
-Without it, all but one of the changes that are made at once would be made in vain, and made again.
+Without the locks, concurrent changes of one keyring would all but one be stale, and tried again.
 """
 
 import asyncio
@@ -14,33 +14,32 @@ from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
 
 MAX_WAITING = 96
-"""Well below what may be in flight on a connection: nothing else ever waits behind changes."""
+"""Well below MAX_IN_FLIGHT of a connection: other requests never wait behind changes."""
 MAX_WAITING_PER_TENANT = 64
 
 
 class KeyringLocks:
-    """Queues of changes."""
+    """A bounded queue of changes for each keyring."""
 
     def __init__(self) -> None:
-        """Start with nobody waiting."""
         self._locks: WeakValueDictionary[tuple[TenantId, Algorithm], asyncio.Lock] = (
             WeakValueDictionary()
         )
-        self._present: Counter[TenantId] = Counter()
+        self._changes: Counter[TenantId] = Counter()
 
     @asynccontextmanager
-    async def turn(
+    async def lock(
         self, tenant: TenantId, algorithm: Algorithm, deadline: float
     ) -> AsyncIterator[None]:
-        """Wait for the turn, and have it.
+        """Hold the keyring's lock.
 
-        Raises OVERLOADED where too many wait, and DEADLINE_EXCEEDED where the turn
-        does not come before the deadline (in the event loop's time).
+        Raises OVERLOADED if too many changes wait, and DEADLINE_EXCEEDED if the lock is not free
+        before the deadline (in the event loop's time).
         """
-        if self._present[tenant] >= MAX_WAITING_PER_TENANT or self._present.total() >= MAX_WAITING:
+        if self._changes[tenant] >= MAX_WAITING_PER_TENANT or self._changes.total() >= MAX_WAITING:
             raise KeyServiceError(ErrorKind.OVERLOADED)
         lock = self._locks.setdefault((tenant, algorithm), asyncio.Lock())
-        self._present[tenant] += 1
+        self._changes[tenant] += 1
         try:
             try:
                 async with asyncio.timeout_at(deadline):
@@ -52,6 +51,6 @@ class KeyringLocks:
             finally:
                 lock.release()
         finally:
-            self._present[tenant] -= 1
-            if not self._present[tenant]:
-                del self._present[tenant]
+            self._changes[tenant] -= 1
+            if not self._changes[tenant]:
+                del self._changes[tenant]

@@ -8,7 +8,7 @@ from pqkeep_protocol.messages import Decapsulate, Decapsulated, Encapsulate, Enc
 
 
 def encapsulate(request: Encapsulate, keyring: Keyring, material: KeyMaterial) -> OperationResult:
-    """Make a shared secret and its KEM ciphertext."""
+    """Return a fresh shared secret and its KEM ciphertext."""
     key = keyring.key_for(request.operation, request.version)
     shared_secret, kem_ciphertext = material.encapsulation_key(keyring.tenant, key).encapsulate()
     result = Encapsulated(kem_ciphertext=kem_ciphertext, shared_secret=shared_secret)
@@ -16,10 +16,10 @@ def encapsulate(request: Encapsulate, keyring: Keyring, material: KeyMaterial) -
 
 
 def decapsulate(request: Decapsulate, keyring: Keyring, material: KeyMaterial) -> OperationResult:
-    """Recover the shared secret.
+    """Return the shared secret.
 
     A damaged KEM ciphertext of the right size gives another secret, not an error: ML-KEM rejects
-    implicitly. Refused are a wrong size, and X-Wing's points of low order.
+    implicitly. Raises DECRYPTION_FAILED on a wrong size, and on X-Wing's points of low order.
     """
     key = keyring.key_for(request.operation, request.version)
     private = material.decapsulation_key(keyring.tenant, key)

@@ -11,14 +11,13 @@ from pqkeep_protocol.messages import Decrypt, Decrypted, Encrypt, Encrypted
 def encrypt(request: Encrypt, keyring: Keyring, material: KeyMaterial) -> OperationResult:
     """Encrypt data."""
     key = keyring.key_for(request.operation, request.version)
-    ciphertext = kem_dem.close(Purpose.ENCRYPT, request.plaintext, keyring, key, material)
-    return OperationResult(
-        Encrypted(ciphertext=ciphertext, version=key.info.version), key.info.version
-    )
+    ciphertext = kem_dem.encrypt(Purpose.ENCRYPT, request.plaintext, keyring, key, material)
+    version = key.info.version
+    return OperationResult(Encrypted(ciphertext=ciphertext, version=version), version)
 
 
 def decrypt(request: Decrypt, keyring: Keyring, material: KeyMaterial) -> OperationResult:
-    """Open what encrypt made with the same key version."""
+    """Decrypt what was encrypted with the same key version. Raises DECRYPTION_FAILED."""
     key = keyring.key_for(request.operation, request.version)
-    plaintext = kem_dem.open_(Purpose.ENCRYPT, request.ciphertext, keyring, key, material)
+    plaintext = kem_dem.decrypt(Purpose.ENCRYPT, request.ciphertext, keyring, key, material)
     return OperationResult(Decrypted(plaintext=plaintext), request.version)

@@ -1,15 +1,14 @@
-"""generate, rotate, retire, archive, and looking keys up."""
+"""generate, rotate, retire, archive, get and list keys."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from msgspec import structs
 
-from pqkeep_keyservice.crypto.slhdsa import SETS
 from pqkeep_keyservice.keys.changes import IdempotencyRecord, KeyringChange
 from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
+from pqkeep_keyservice.live.executors import Executor
 from pqkeep_keyservice.live.key_material import KeyMaterial
-from pqkeep_keyservice.live.resources import Resources
 from pqkeep_keyservice.operations.result import OperationResult
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion
@@ -31,23 +30,22 @@ PAGE = 500
 
 
 async def generate(
-    request: GenerateKey, keyring: Keyring, resources: Resources, deadline: float
+    request: GenerateKey, keyring: Keyring, executor: Executor, deadline: float
 ) -> OperationResult:
-    """Make a key where none is active."""
+    """Generate a key where none is active. Raises KEY_EXISTS."""
     keyring.require_no_active()
-    new = keyring.with_first(await _new_entry(keyring, resources, deadline))
+    new = keyring.with_first(await _new_entry(keyring, executor, deadline))
     key = new.require_active().info
-    return OperationResult(
-        Key(key=key), key.version, KeyringChange(keyring, new, request.quota, request.idempotency)
-    )
+    change = KeyringChange(keyring, new, request.quota, request.idempotency)
+    return OperationResult(Key(key=key), key.version, change)
 
 
 async def rotate(
-    request: RotateKey, keyring: Keyring, resources: Resources, deadline: float
+    request: RotateKey, keyring: Keyring, executor: Executor, deadline: float
 ) -> OperationResult:
-    """Put a new key in the active one's place."""
+    """Retire the active key and generate its successor. Raises KEY_NOT_FOUND."""
     old = keyring.require_active().info
-    new = keyring.with_rotated(await _new_entry(keyring, resources, deadline))
+    new = keyring.with_rotated(await _new_entry(keyring, executor, deadline))
     key = new.require_active().info
     change = KeyringChange(keyring, new, idempotency=request.idempotency)
     return OperationResult(Rotated(key=key, old_version=old.version), key.version, change)
@@ -59,7 +57,10 @@ def repeat(
     previous: IdempotencyRecord,
     material: KeyMaterial,
 ) -> OperationResult:
-    """Answer a change that was made before as it was answered then."""
+    """Return the result of the first request with the same Idempotency-Key.
+
+    Raises IDEMPOTENCY_KEY_REUSED if that was another request.
+    """
     if request.idempotency is None or request.idempotency.request != previous.request:
         raise KeyServiceError(ErrorKind.IDEMPOTENCY_KEY_REUSED)
     entry = keyring.entry(previous.version)
@@ -71,17 +72,17 @@ def repeat(
 
 
 def retire(request: RetireKey, keyring: Keyring, material: KeyMaterial) -> OperationResult:
-    """Allow no new use of a key version."""
+    """Retire a key version. Raises KEY_STATUS."""
     return _changed(keyring, keyring.with_retired(request.version), request, material)
 
 
 def archive(request: ArchiveKey, keyring: Keyring, material: KeyMaterial) -> OperationResult:
-    """Destroy the private half of a retired key version."""
+    """Destroy the private half of a retired key version. Raises KEY_STATUS."""
     return _changed(keyring, keyring.with_archived(request.version), request, material)
 
 
 def get(request: GetKey | GetActiveKey, keyring: Keyring, material: KeyMaterial) -> OperationResult:
-    """Look one version up, whatever its status, or the active one."""
+    """Return one version, whatever its status, or the active one. Raises KEY_NOT_FOUND."""
     if isinstance(request, GetActiveKey):
         entry = keyring.require_active()
     else:
@@ -91,7 +92,7 @@ def get(request: GetKey | GetActiveKey, keyring: Keyring, material: KeyMaterial)
 
 
 def list_(request: ListKeys, keyrings: Iterable[Keyring], material: KeyMaterial) -> OperationResult:
-    """List one page of keys, ordered by algorithm, then version."""
+    """Return one page of keys, ordered by algorithm, then version."""
     found = [
         (keyring, entry)
         for keyring in sorted(keyrings, key=lambda keyring: keyring.algorithm)
@@ -101,9 +102,8 @@ def list_(request: ListKeys, keyrings: Iterable[Keyring], material: KeyMaterial)
     page = found[request.skip : request.skip + PAGE]
     for keyring, entry in page:
         material.authenticate(keyring.tenant, entry)
-    return OperationResult(
-        Keys(keys=tuple(entry.info for _, entry in page), total=len(found)), None
-    )
+    keys = tuple(entry.info for _, entry in page)
+    return OperationResult(Keys(keys=keys, total=len(found)), None)
 
 
 def _changed(
@@ -114,12 +114,10 @@ def _changed(
     return OperationResult(Key(key=new.entry(request.version).info), request.version, change)
 
 
-async def _new_entry(keyring: Keyring, resources: Resources, deadline: float) -> KeyEntry:
-    name = keyring.tenant, keyring.algorithm, keyring.next_version
-    if keyring.algorithm in SETS:
-        public_key, sealed = await resources.slh_dsa.generate(*name, deadline)
-    else:
-        public_key, sealed = resources.material.generate(*name)
+async def _new_entry(keyring: Keyring, executor: Executor, deadline: float) -> KeyEntry:
+    public_key, sealed = await executor.generate(
+        keyring.tenant, keyring.algorithm, keyring.next_version, deadline
+    )
     info = KeyInfo(
         algorithm=keyring.algorithm,
         version=keyring.next_version,

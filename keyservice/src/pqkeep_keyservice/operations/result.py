@@ -1,4 +1,4 @@
-"""What an operation hands back to dispatch."""
+"""What an operation returns."""
 
 from msgspec import Struct
 
@@ -8,7 +8,7 @@ from pqkeep_protocol.messages import AnyResult
 
 
 class OperationResult(Struct, frozen=True):
-    """A result that may leave the key service once its record is durable."""
+    """A result that may leave the key service once its record and its change are durable."""
 
     result: AnyResult
     version: KeyVersion | None

@@ -9,15 +9,15 @@ from pqkeep_protocol.messages import Unwrap, Unwrapped, Wrap, Wrapped
 
 
 def wrap(request: Wrap, keyring: Keyring, material: KeyMaterial) -> OperationResult:
-    """Encrypt a symmetric key, and overwrite it."""
+    """Encrypt a symmetric key, and overwrite it with zeros."""
     key = keyring.key_for(request.operation, request.version)
-    wrapped_key = kem_dem.close(Purpose.WRAP, request.symmetric_key, keyring, key, material)
+    wrapped_key = kem_dem.encrypt(Purpose.WRAP, request.symmetric_key, keyring, key, material)
     request.symmetric_key[:] = bytes(len(request.symmetric_key))
     return OperationResult(Wrapped(wrapped_key=wrapped_key), key.info.version)
 
 
 def unwrap(request: Unwrap, keyring: Keyring, material: KeyMaterial) -> OperationResult:
-    """Open what wrap made with the same key version."""
+    """Decrypt what was wrapped with the same key version. Raises DECRYPTION_FAILED."""
     key = keyring.key_for(request.operation, request.version)
-    symmetric_key = kem_dem.open_(Purpose.WRAP, request.wrapped_key, keyring, key, material)
+    symmetric_key = kem_dem.decrypt(Purpose.WRAP, request.wrapped_key, keyring, key, material)
     return OperationResult(Unwrapped(symmetric_key=symmetric_key), request.version)

@@ -1,4 +1,4 @@
-"""decrypt and unwrap, telling a wrong algorithm from a damaged blob once opening it has failed."""
+"""decrypt and unwrap. If either fails, tells a wrong algorithm from a damaged ciphertext."""
 
 from collections.abc import Awaitable, Callable
 
@@ -14,19 +14,19 @@ from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Decrypt, Unwrap
 
-Load = Callable[[TenantId, Algorithm], Awaitable[Keyring]]
+FindKeyring = Callable[[TenantId, Algorithm], Awaitable[Keyring]]
 
 
-async def open_(
-    request: Decrypt | Unwrap, keyring: Keyring, load: Load, material: KeyMaterial
+async def decrypt_or_unwrap(
+    request: Decrypt | Unwrap, keyring: Keyring, find_keyring: FindKeyring, material: KeyMaterial
 ) -> OperationResult:
-    """Open a blob.
+    """Decrypt a ciphertext or unwrap a key.
 
     Raises DECRYPTION_FAILED; or ALGORITHM_MISMATCH, if the tenant's key of the same version of
-    another KEM opens it.
+    another KEM decrypts it.
     """
     try:
-        return _open(request, keyring, material)
+        return _decrypt_or_unwrap(request, keyring, material)
     except KeyServiceError as refusal:
         if refusal.kind is not ErrorKind.DECRYPTION_FAILED:
             raise
@@ -34,14 +34,16 @@ async def open_(
         if algorithm is not request.algorithm and request.operation in spec.operations:
             other = structs.replace(request, algorithm=algorithm)
             try:
-                _open(other, await load(request.tenant, algorithm), material)
+                _decrypt_or_unwrap(other, await find_keyring(request.tenant, algorithm), material)
             except (KeyServiceError, DamagedKeyError):
                 continue
             raise KeyServiceError(ErrorKind.ALGORITHM_MISMATCH)
     raise KeyServiceError(ErrorKind.DECRYPTION_FAILED)
 
 
-def _open(request: Decrypt | Unwrap, keyring: Keyring, material: KeyMaterial) -> OperationResult:
+def _decrypt_or_unwrap(
+    request: Decrypt | Unwrap, keyring: Keyring, material: KeyMaterial
+) -> OperationResult:
     if isinstance(request, Decrypt):
         return encryption.decrypt(request, keyring, material)
     return wrapping.unwrap(request, keyring, material)

@@ -1,0 +1,168 @@
+"""The executor of worker processes, and what runs in them.
+
+A worker gets the sealed private key and the message. It reads the root keys itself, once, so no
+private key crosses from one process to another.
+"""
+
+import multiprocessing
+import os
+import signal
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Literal
+
+from pqkeep_keyservice import hardening
+from pqkeep_keyservice.config import Config
+from pqkeep_keyservice.crypto import selftest
+from pqkeep_keyservice.crypto.signature import SignatureSchemes, signature_schemes
+from pqkeep_keyservice.crypto.slhdsa_openssl import OpenSsl
+from pqkeep_keyservice.crypto.slhdsa_pqcrypto import Pqcrypto
+from pqkeep_keyservice.keys.keyring import KeyEntry, SealedSeed
+from pqkeep_keyservice.keys.sealed_keys import generate_sealed_key, unseal_key
+from pqkeep_keyservice.keys.sealing import Sealer, read_sealer
+from pqkeep_keyservice.live.fair_queue import FairQueue
+from pqkeep_keyservice.live.key_material import KeyMaterial
+from pqkeep_keyservice.live.worker_process import WorkerProcess
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.keys import KeyVersion, TenantId
+
+LOW_PRIORITY = 10
+"""Signing yields the cores to everything else: see nice(2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """What a worker process is told when it starts, and with each function it runs."""
+
+    root_keys: tuple[tuple[int, Path], ...]
+    """Ids and files."""
+    slh_dsa: Literal["pqcrypto", "openssl"]
+    openssl_library: str | None
+
+
+def worker_settings(settings: Config) -> WorkerSettings:
+    """Return the part of the settings that worker processes need."""
+    root_keys = tuple(settings.root_key_files.items())
+    return WorkerSettings(root_keys, settings.slh_dsa, settings.openssl_library)
+
+
+@cache
+def schemes_of(settings: WorkerSettings) -> SignatureSchemes:
+    """Return the signature schemes, with SLH-DSA as it is set. Raises ConfigError."""
+    if settings.slh_dsa == "openssl":
+        return signature_schemes(OpenSsl(settings.openssl_library))
+    return signature_schemes(Pqcrypto())
+
+
+class WorkerProcesses:
+    """An Executor that signs with a worker a core, of which no tenant has more than all but one.
+
+    Verifying takes under a millisecond and has a worker of its own: it never waits for a signature.
+    """
+
+    def __init__(self, settings: WorkerSettings, material: KeyMaterial) -> None:
+        """Start nothing yet; processes start with the first work."""
+        self._settings = settings
+        self._material = material
+        count = max(2, os.cpu_count() or 1)
+        signers = [WorkerProcess(_initialise_signer, settings) for _ in range(count)]
+        self._signing = FairQueue(signers, per_tenant=count - 1)
+        self._verifying = FairQueue([WorkerProcess(_initialise_verifier, settings)], per_tenant=1)
+
+    def change_settings(self, settings: WorkerSettings) -> None:
+        """Have the workers read other root keys before their next work."""
+        self._settings = settings
+
+    async def generate(
+        self, tenant: TenantId, algorithm: Algorithm, version: KeyVersion, deadline: float
+    ) -> tuple[bytes, SealedSeed]:
+        return await self._signing.run(
+            tenant, deadline, _generate, self._settings, tenant, algorithm, version
+        )
+
+    async def sign(
+        self, tenant: TenantId, entry: KeyEntry, message: bytes, context: bytes, deadline: float
+    ) -> bytes:
+        return await self._signing.run(
+            tenant, deadline, _sign, self._settings, tenant, entry, message, context
+        )
+
+    async def verify(
+        self,
+        tenant: TenantId,
+        entry: KeyEntry,
+        message: bytes,
+        context: bytes,
+        signature: bytes,
+        deadline: float,
+    ) -> None:
+        self._material.authenticate(tenant, entry)
+        await self._verifying.run(
+            tenant,
+            deadline,
+            _verify,
+            self._settings,
+            entry.info.algorithm,
+            entry.info.public_key,
+            message,
+            context,
+            signature,
+        )
+
+    def close(self) -> None:
+        """Wait for what runs and end the processes."""
+        self._signing.close()
+        self._verifying.close()
+
+
+@lru_cache(maxsize=1)
+def _sealer(settings: WorkerSettings) -> Sealer:
+    return read_sealer(dict(settings.root_keys))
+
+
+def _initialise_signer(settings: WorkerSettings) -> None:
+    os.nice(LOW_PRIORITY)
+    _initialise(settings, signs=True)
+    _sealer(settings)
+
+
+def _initialise_verifier(settings: WorkerSettings) -> None:
+    _initialise(settings, signs=False)
+
+
+def _initialise(settings: WorkerSettings, *, signs: bool) -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None and parent.pid is not None:
+        hardening.die_with_parent(parent.pid)
+    hardening.harden()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    selftest.require_worker(schemes_of(settings), signs=signs)
+
+
+def _generate(
+    settings: WorkerSettings, tenant: TenantId, algorithm: Algorithm, version: KeyVersion
+) -> tuple[bytes, SealedSeed]:
+    scheme = schemes_of(settings)[algorithm]
+    return generate_sealed_key(_sealer(settings), scheme, tenant, algorithm, version)
+
+
+def _sign(
+    settings: WorkerSettings, tenant: TenantId, entry: KeyEntry, message: bytes, context: bytes
+) -> bytes:
+    scheme = schemes_of(settings)[entry.info.algorithm]
+    with unseal_key(_sealer(settings), tenant, entry) as seed:
+        private = scheme.load_seed(seed)
+    return private.sign(message, context)
+
+
+def _verify(
+    settings: WorkerSettings,
+    algorithm: Algorithm,
+    public_key: bytes,
+    message: bytes,
+    context: bytes,
+    signature: bytes,
+) -> None:
+    public = schemes_of(settings)[algorithm].load_public(public_key)
+    public.verify(signature, message, context)
