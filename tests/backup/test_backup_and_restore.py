@@ -132,11 +132,11 @@ def test_people_come_in_after_a_restore(
     with running(tmp_path, data=old, databases=here.databases) as installation:
         tenant_id = installation.new_tenant().tenant_id
         owner, viewer = (installation.person(tenant_id, role) for role in ("owner", "viewer"))
-        totp = TOTP(owner.post("/auth/mfa/enroll")["secret"])
+        fields = {"email": "grace@example.com", "role": "developer"}
+        invited = owner.post_proven(f"/tenants/{tenant_id}/invitations", fields, status=201)
+        totp = TOTP(owner.post_proven("/auth/mfa/enroll")["secret"])
         confirmed = {"totp_code": totp.at(int(time.time()) - 30)}
         codes = owner.post("/auth/mfa/confirm", confirmed)["recovery_codes"]
-        fields = {"email": "grace@example.com", "role": "developer"}
-        invited = owner.post(f"/tenants/{tenant_id}/invitations", fields, status=201)
         team, waiting = owner.get("/team/members"), owner.get("/team/invitations")
         refresh = {"Cookie": f"{REFRESH}={viewer.client.cookies[REFRESH]}"}
         status, said = command(

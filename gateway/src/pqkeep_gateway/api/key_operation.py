@@ -11,7 +11,6 @@ from msgspec import Struct
 
 from pqkeep_gateway.access.allowance import Allowances, AllowanceUsedUpError
 from pqkeep_gateway.access.callers import PERMISSION_OF
-from pqkeep_gateway.access.idempotency import idempotency_of
 from pqkeep_gateway.access.policy import Allowed, Policy
 from pqkeep_gateway.access.principals import TenantPrincipal
 from pqkeep_gateway.api.errors import KEY_FIELDS, codes_of_operation, denied_by, error_for
@@ -116,7 +115,7 @@ def endpoint(row: KeyOperation, access: KeyAccess) -> Endpoint:
             call=call,
             attribution=access.attribute(call, row.operation, algorithm),
             keys=access.keys,
-            idempotency=idempotency_of(call.idempotency_key),
+            idempotency=call.idempotency,
         )
         try:
             return await access.allowances.spend(

@@ -5,7 +5,7 @@ from typing import Annotated, cast
 from msgspec import Meta
 
 from pqkeep_gateway.access.callers import Permission, may
-from pqkeep_gateway.access.principals import OperatorPrincipal, SessionPrincipal, UserId
+from pqkeep_gateway.access.principals import UserId
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.api.errors import UNPROCESSABLE_FIELDS
 from pqkeep_gateway.api.people_fields import (
@@ -22,7 +22,6 @@ from pqkeep_gateway.api.tenants import TENANT, visible_tenant
 from pqkeep_gateway.http.cookies import Cookies
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, WithCookies
 from pqkeep_gateway.http.envelope import Data
-from pqkeep_gateway.http.errors import forbidden
 from pqkeep_gateway.http.field import Field, FieldError, Problem, uuid_field
 from pqkeep_gateway.http.text import Timestamp, timestamp
 from pqkeep_gateway.people.attempt_limits import TooManyAttemptsError
@@ -33,7 +32,6 @@ from pqkeep_gateway.people.invitations import (
     PendingInvitation,
 )
 from pqkeep_gateway.people.team import (
-    Administrator,
     LastOwnerError,
     Member,
     MemberNotFoundError,
@@ -248,7 +246,7 @@ class _Team:
         """
         tenant = await self._tenant_of(call)
         changed = await self._members.change_role(
-            tenant, call[_MEMBER], call[ROLE], _administrator(call), call.attribution
+            tenant, call[_MEMBER], call[ROLE], call.principal, call.attribution
         )
         return _member(changed)
 
@@ -258,7 +256,7 @@ class _Team:
         Everybody may leave but the last owner; owners decide about owners.
         """
         tenant, member = await self._tenant_of(call), call[_MEMBER]
-        await self._members.remove(tenant, member, _administrator(call), call.attribution)
+        await self._members.remove(tenant, member, call.principal, call.attribution)
         if call.principal.user == member:
             return WithCookies(_REMOVED, self._cookies.gone())
         return _REMOVED
@@ -297,7 +295,7 @@ class _Team:
         """
         tenant = await self._tenant_of(call)
         await self._invitations.withdraw(
-            tenant, call[_INVITATION], _administrator(call), call.attribution
+            tenant, call[_INVITATION], call.principal, call.attribution
         )
         return _REMOVED
 
@@ -309,15 +307,6 @@ class _Team:
         if named is None:
             raise FieldError(_TENANT.name, Problem.MISSING, "tenant_id is required")
         return (await self._tenants.get(named)).id
-
-
-def _administrator(call: ApiCall) -> Administrator:
-    """Return who decides. The access table lets no program through."""
-    match call.principal:
-        case SessionPrincipal() | OperatorPrincipal() as by:
-            return by
-        case _:
-            raise forbidden("programs have no say about people")
 
 
 def _member(member: Member) -> MemberData:

@@ -19,7 +19,7 @@ from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import ApiError, Code, forbidden
 from pqkeep_gateway.http.field import Field, FieldCodes
 from pqkeep_protocol.audit_events import AuditEvent, GatewayOperation
-from pqkeep_protocol.messages import Attribution, RedactedRepr
+from pqkeep_protocol.messages import Attribution, Idempotency, RedactedRepr
 
 T = TypeVar("T")
 
@@ -68,6 +68,11 @@ class ApiCall(RedactedRepr, Struct, frozen=True, kw_only=True):
     step_up_token: str = ""
     signed: SignedBody = NOT_SIGNED
     """Where the endpoint takes a signed body."""
+
+    @property
+    def idempotency(self) -> Idempotency | None:
+        """What is kept of the Idempotency-Key, if there is one."""
+        return None if self.idempotency_key is None else self.idempotency_key.idempotency
 
     def __getitem__(self, field: Field[T]) -> T:
         """Return a field's value. Raises FieldError."""

@@ -8,14 +8,14 @@ from uuid import UUID, uuid4
 
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
-from pqkeep_gateway.access.principals import UserId
+from pqkeep_gateway.access.principals import Principal, UserId
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, mailed_token, new_mail
 from pqkeep_gateway.people.attempt_limits import AttemptLimits
 from pqkeep_gateway.people.passwords import Passwords
 from pqkeep_gateway.people.sessions import Sessions, Tokens
-from pqkeep_gateway.people.team import Administrator, OwnersOnlyError
+from pqkeep_gateway.people.team import OwnersOnlyError
 from pqkeep_gateway.people.users import Account, EmailTakenError, User, UserStore
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
@@ -101,7 +101,7 @@ class InvitationStore(Protocol):
         ...
 
     async def remove(
-        self, tenant: TenantId, invitation: InvitationId, by: Administrator, audit_event: Event
+        self, tenant: TenantId, invitation: InvitationId, by: Principal, audit_event: Event
     ) -> None:
         """Remove an invitation, under the team's lock.
 
@@ -187,7 +187,7 @@ class Invitations:
         self,
         tenant: TenantId,
         invitation: InvitationId,
-        by: Administrator,
+        by: Principal,
         attribution: Attribution,
     ) -> None:
         """Make an invitation's token invalid.

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from pqkeep_gateway.access.callers import Permission, may
-from pqkeep_gateway.access.principals import OperatorPrincipal, SessionPrincipal, UserId
+from pqkeep_gateway.access.principals import Principal, UserId
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.people.users import User
@@ -19,9 +19,6 @@ from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution
-
-Administrator = SessionPrincipal | OperatorPrincipal
-"""Who can change a team; an API key cannot."""
 
 _ROLE_IS: Mapping[Role, AuditEvent] = {
     Role.OWNER: AuditEvent.ROLE_IS_OWNER,
@@ -71,7 +68,7 @@ class Team:
 
     roles: Mapping[UserId, Role]
 
-    def require_authority(self, by: Administrator, *roles: Role | None) -> None:
+    def require_authority(self, by: Principal, *roles: Role | None) -> None:
         """Raise unless a principal may decide about members with these roles, old and new.
 
         Raises NotPermittedError, OwnersOnlyError.
@@ -82,7 +79,7 @@ class Team:
         if Role.OWNER in roles and not may(caller, Permission.MANAGE_OWNERS):
             raise OwnersOnlyError
 
-    def require_change(self, by: Administrator, member: UserId, to: Role | None) -> None:
+    def require_change(self, by: Principal, member: UserId, to: Role | None) -> None:
         """Raise unless a member may be given a role, or removed (None). Everybody may leave.
 
         Raises what ``require_authority`` raises, MemberNotFoundError, LastOwnerError.
@@ -110,14 +107,14 @@ class TeamStore(Protocol):
         tenant: TenantId,
         member: UserId,
         role: Role,
-        by: Administrator,
+        by: Principal,
         audit_events: Sequence[Event],
     ) -> Member:
         """Change a member's role, under the team's lock. Raises what Team.require_change raises."""
         ...
 
     async def remove_member(
-        self, tenant: TenantId, member: UserId, by: Administrator, audit_events: Sequence[Event]
+        self, tenant: TenantId, member: UserId, by: Principal, audit_events: Sequence[Event]
     ) -> None:
         """Delete a user with everything of theirs, under the team's lock.
 
@@ -142,7 +139,7 @@ class TeamMembers:
         tenant: TenantId,
         member: UserId,
         role: Role,
-        by: Administrator,
+        by: Principal,
         attribution: Attribution,
     ) -> Member:
         """Change a member's role, from their next request on.
@@ -155,7 +152,7 @@ class TeamMembers:
         return changed
 
     async def remove(
-        self, tenant: TenantId, member: UserId, by: Administrator, attribution: Attribution
+        self, tenant: TenantId, member: UserId, by: Principal, attribution: Attribution
     ) -> None:
         """Remove a member, and end their sessions at once.
 

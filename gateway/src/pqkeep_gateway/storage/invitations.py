@@ -8,7 +8,7 @@ from uuid import uuid4
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pqkeep_gateway.access.principals import UserId
+from pqkeep_gateway.access.principals import Principal, UserId
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.mail.outgoing_mail import OutgoingMail
@@ -19,7 +19,7 @@ from pqkeep_gateway.people.invitations import (
     InvitationNotFoundError,
     PendingInvitation,
 )
-from pqkeep_gateway.people.team import Administrator, OwnersOnlyError
+from pqkeep_gateway.people.team import OwnersOnlyError
 from pqkeep_gateway.people.users import Account, EmailTakenError, User, email_key
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, time_of, transaction
@@ -117,7 +117,7 @@ class SqlInvitations:
             return tuple(_pending(row) for row in await connection.execute(query))
 
     async def remove(
-        self, tenant: TenantId, invitation: InvitationId, by: Administrator, audit_event: Event
+        self, tenant: TenantId, invitation: InvitationId, by: Principal, audit_event: Event
     ) -> None:
         """Remove an invitation.
 

@@ -6,9 +6,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from pqkeep_gateway.access.principals import UserId
+from pqkeep_gateway.access.principals import Principal, UserId
 from pqkeep_gateway.access.roles import Role
-from pqkeep_gateway.people.team import Administrator, Member, MemberStatus, Team
+from pqkeep_gateway.people.team import Member, MemberStatus, Team
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import time_of, transaction
 from pqkeep_gateway.storage.schema import SESSIONS, TABLES_OF_USER, TENANTS, USERS
@@ -37,7 +37,7 @@ class SqlTeam:
         tenant: TenantId,
         member: UserId,
         role: Role,
-        by: Administrator,
+        by: Principal,
         audit_events: Sequence[Event],
     ) -> Member:
         """Change a member's role. Raises what Team.require_change raises."""
@@ -50,7 +50,7 @@ class SqlTeam:
             return _member((await connection.execute(_MEMBERS.where(is_member))).one())
 
     async def remove_member(
-        self, tenant: TenantId, member: UserId, by: Administrator, audit_events: Sequence[Event]
+        self, tenant: TenantId, member: UserId, by: Principal, audit_events: Sequence[Event]
     ) -> None:
         """Delete a user with everything of theirs. Raises what Team.require_change raises."""
         async with transaction(self._engine) as connection:
