@@ -10,8 +10,15 @@ from pqkeep_gateway import config as gateway_config
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential, read_pepper
 from pqkeep_keyservice import config as key_service_config
 from pqkeep_keyservice.keys.sealing import read_root_key
-from pqkeep_server.dev import write_private
-from pqkeep_server.initialise import InitialiseError, Layout, Stores, initialise, stores_of
+from pqkeep_server.atomic_files import write_private_json
+from pqkeep_server.initialise import (
+    IN_FILES,
+    InitialiseError,
+    Layout,
+    Stores,
+    has_stores,
+    initialise,
+)
 
 OPERATOR = new_credential(CredentialKind.OPERATOR)
 
@@ -75,7 +82,7 @@ def test_nothing_is_written_over(layout: Layout) -> None:
     """A second time is refused, and every file is as it was."""
     initialise(layout, OPERATOR, signup="operator")
     before = {path: path.read_bytes() for path in layout.directory.rglob("*") if path.is_file()}
-    with pytest.raises(InitialiseError, match="is there already"):
+    with pytest.raises(InitialiseError, match="exists already"):
         initialise(layout, OPERATOR, signup="open")
     after = {path: path.read_bytes() for path in layout.directory.rglob("*") if path.is_file()}
     assert after == before
@@ -105,7 +112,7 @@ def test_keys_without_a_gateway_are_left_alone(layout: Layout) -> None:
 def test_a_private_file(tmp_path: Path) -> None:
     """write_private writes JSON of mode 0600 and leaves no draft behind."""
     path = tmp_path / "ready.json"
-    write_private(path, {"name": "Müller"})
+    write_private_json(path, {"name": "Müller"})
     assert json.loads(path.read_text()) == {"name": "Müller"}
     assert mode(path) == 0o600
     assert list(tmp_path.iterdir()) == [path]
@@ -116,8 +123,8 @@ def test_a_private_file_is_replaced_whole(tmp_path: Path) -> None:
     path = tmp_path / "ready.json"
     path.write_text("old")
     path.chmod(0o644)
-    (tmp_path / "ready.json.new").write_text("left over")
-    write_private(path, {"new": True})
+    (tmp_path / ".ready.json.x").write_text("left over")
+    write_private_json(path, {"new": True})
     assert json.loads(path.read_text()) == {"new": True}
     assert mode(path) == 0o600
 
@@ -128,7 +135,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     target.write_text("untouched")
     path = tmp_path / "ready.json"
     path.symlink_to(target)
-    write_private(path, {})
+    write_private_json(path, {})
     assert target.read_text() == "untouched"
     assert not path.is_symlink()
 
@@ -145,7 +152,8 @@ def test_an_installation_on_a_server(layout: Layout) -> None:
     key_service = key_service_config.read(layout.key_service_settings)
     assert key_service.database.location == stores.keys
     assert key_service.database_password_file is None
-    assert stores_of(layout) == stores
+    assert has_stores(layout, stores)
+    assert not has_stores(layout, IN_FILES)
 
 
 @pytest.mark.parametrize("name", ["accounts", "keys"])

@@ -63,6 +63,7 @@ def test_the_halves_are_not_mistaken(files: tuple[Path, Path]) -> None:
     recovery_key.create("X-Wing", *files)
     with pytest.raises(RecoveryKeyError, match="not the public half"):
         recovery_key.read_public(files[0])
+    files[1].chmod(0o400)
     with pytest.raises(RecoveryKeyError, match="not the private half"):
         recovery_key.read_private(files[1])
 

@@ -95,6 +95,10 @@ VIOLATIONS = {
         "gateway/src/pqkeep_gateway/tenancy/tenants.py",
         "import pqkeep_gateway.tenancy.api_keys",
     ),
+    "Backup layers": (
+        "server/src/pqkeep_server/backup/tables.py",
+        "import pqkeep_server.backup.databases",
+    ),
     "Server layers": (
         "server/src/pqkeep_server/supervise.py",
         "import pqkeep_server.dev",

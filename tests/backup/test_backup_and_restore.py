@@ -403,7 +403,7 @@ def test_no_backup_is_overwritten(
         *("backup", "--data", backup.data, "--recovery-key", recovery_key.public),
         *("--to", backup.file),
     )
-    assert (status, "is there already" in said) == (1, True), said
+    assert (status, "exists already" in said) == (1, True), said
     assert backup.file.read_bytes() == before
 
 

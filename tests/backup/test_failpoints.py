@@ -40,8 +40,8 @@ from pqkeep_protocol.messages import (
     RotateKey,
 )
 from pqkeep_server.backup.contents import End, read
+from pqkeep_server.backup.encrypted_file import Reader
 from pqkeep_server.backup.recovery_key import read_private
-from pqkeep_server.backup.sealed_file import Reader
 from pqkeep_server.initialise import Layout, initialise
 
 AskFile = Callable[..., list[tuple[Any, ...]]]

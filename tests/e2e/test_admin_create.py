@@ -115,7 +115,7 @@ def test_somebody_who_is_there_already(
     new_person(tenant, "viewer", email)
     status, said, errors = create(email.upper())
     assert (status, said) == (1, "")
-    assert errors == "pqkeepd: somebody has this e-mail address\n"
+    assert errors == "pqkeepd: there is an account with this e-mail address\n"
 
 
 @pytest.mark.parametrize(
@@ -124,8 +124,11 @@ def test_somebody_who_is_there_already(
         ({"tenant": str(uuid.UUID(int=1))}, "no such tenant"),
         ({"tenant": "a b\n"}, "the gateway does not answer"),
         ({"role": "king"}, "role must be one of"),
-        ({"email": "nobody"}, "email is no e-mail address"),
-        ({"operator-key-file": "/nowhere/key"}, "cannot read /nowhere/key"),
+        ({"email": "nobody"}, "email must be an e-mail address"),
+        (
+            {"operator-key-file": "/nowhere/key"},
+            "cannot use the operator's credential in /nowhere/key",
+        ),
         ({"port": "1"}, "the gateway does not answer"),
     ],
 )

@@ -24,14 +24,14 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="setpriv takes root's 
 PARTS = {
     ".": "cannot use the data directory",
     "lock": "cannot use the data directory",
-    "dev.json": "cannot read",
+    "dev.json": "cannot use the credentials",
     "gateway": "cannot read",
     "gateway/settings.toml": "cannot read",
     "gateway/pepper": "pepper: Permission denied",
     "gateway/accounts.sqlite3": "cannot open the database",
     "keyservice": "cannot read the settings file",
     "keyservice/settings.toml": "cannot read the settings file",
-    "keyservice/root.key": "cannot read the root key",
+    "keyservice/root.key": "cannot use the root key",
     "keyservice/keys.sqlite3": "cannot open the database",
 }
 
@@ -97,5 +97,5 @@ def test_what_can_be_read_again_is_good(
     stopped: Stopped, start: Callable[..., Installation]
 ) -> None:
     """After all of that the same data directory is served, and its keys open what they sealed."""
-    opened = start(stopped.data).demo().post("/kem/decrypt", stopped.decrypt)
+    opened = start(data=stopped.data).demo().post("/kem/decrypt", stopped.decrypt)
     assert opened["plaintext"] == "QUJD"

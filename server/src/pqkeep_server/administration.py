@@ -1,26 +1,31 @@
-"""The commands that look after an installation: recovery-key, backup, restore, root-key.
+"""The commands that administer an installation: recovery-key, backup, restore, root-key.
 
-Backup and restore import what opens databases when they run: nothing else that pqkeepd does needs
-it, and it takes longer to import than all the rest.
+Backup and restore import the database libraries only when they run: nothing else in pqkeepd needs
+them, and they take longer to import than all the rest.
 """
 
 import asyncio
 import os
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn
+from typing import Annotated, Literal
 
 import typer
 
 from pqkeep_server.backup import recovery_key
 from pqkeep_server.backup.recovery_key import RecoveryKeyError
+from pqkeep_server.exit_status import fail_on
 from pqkeep_server.initialise import Layout
 from pqkeep_server.progress import progress
 from pqkeep_server.root_key import RootKeyError
 from pqkeep_server.root_key import rotate as rotate_root_key
 
-recovery_keys = typer.Typer(help="Recovery keys, which open backups.", no_args_is_help=True)
-root_keys = typer.Typer(help="The root key, which seals every private key.", no_args_is_help=True)
+recovery_keys = typer.Typer(
+    help="Make recovery keys, which backups are encrypted to.", no_args_is_help=True
+)
+root_keys = typer.Typer(
+    help="Change the root key, which seals every private key.", no_args_is_help=True
+)
 
 Data = Annotated[Path, typer.Option(help="The data directory.", file_okay=False)]
 
@@ -28,17 +33,19 @@ Data = Annotated[Path, typer.Option(help="The data directory.", file_okay=False)
 @recovery_keys.command()
 def create(
     *,
-    private: Annotated[Path, typer.Option(help="Where the private half goes. It opens backups.")],
-    public: Annotated[Path, typer.Option(help="Where the public half goes. It makes them.")],
+    private: Annotated[
+        Path, typer.Option(help="The file to write the private half to. It opens backups.")
+    ],
+    public: Annotated[
+        Path, typer.Option(help="The file to write the public half to. It makes them.")
+    ],
     algorithm: Annotated[
         Literal["ML-KEM-1024", "X-Wing"], typer.Option(help="The KEM.")
     ] = "ML-KEM-1024",
 ) -> None:
-    """Make a recovery key. Do it on another machine, and keep the private half there."""
-    try:
+    """Make a recovery key. Do so on another machine, and keep the private half there."""
+    with fail_on(RecoveryKeyError):
         recovery_key.create(algorithm, private, public)
-    except RecoveryKeyError as error:
-        _fail(error)
     typer.echo(
         f"{private} opens every backup that is made with {public}.\n"
         "Keep it away from the machine that pqkeep runs on: only the public half belongs there."
@@ -49,25 +56,22 @@ def backup(
     *,
     data: Data,
     recovery_key: Annotated[Path, typer.Option(help="The public half of a recovery key.")],
-    to: Annotated[Path, typer.Option(help="The file to write. It must not be there yet.")],
+    to: Annotated[Path, typer.Option(help="The file to write. It must not exist yet.")],
 ) -> None:
-    """Back an installation up into one encrypted file, while it runs.
+    """Back up an installation to one encrypted file, while it runs.
 
-    Accounts, keys, audit log, settings and the gateway's pepper are in it. Root keys are not: keep
-    them, and the private half of the recovery key, each in a place of its own.
+    It holds accounts, keys, audit log, settings and the gateway's pepper. It does not hold the root
+    key: keep that, and the private half of the recovery key, each in a place of its own.
     """
     from pqkeep_server.backup.create import BackupError
     from pqkeep_server.backup.create import backup as make_backup
 
     os.umask(0o077)
-    try:
-        with progress("reading") as report:
-            work = make_backup(
-                Layout(data), recovery_key, to, version=version("pqkeep-server"), report=report
-            )
-            asyncio.run(work)
-    except (BackupError, RecoveryKeyError) as error:
-        _fail(error)
+    with fail_on(BackupError, RecoveryKeyError), progress("reading") as report:
+        work = make_backup(
+            Layout(data), recovery_key, to, version=version("pqkeep-server"), report=report
+        )
+        asyncio.run(work)
 
 
 def restore(
@@ -76,10 +80,13 @@ def restore(
     recovery_key: Annotated[Path, typer.Option(help="The private half of the recovery key.")],
     root_key: Annotated[
         list[Path],
-        typer.Option(help="The root key; again for each, if it was being changed just then."),
+        typer.Option(
+            help="The root key's file; again for each if it was being changed at the time."
+        ),
     ],
     data: Annotated[
-        Path, typer.Option(help="The new data directory: empty, or not there.", file_okay=False)
+        Path,
+        typer.Option(help="The new data directory: empty, or not existing yet.", file_okay=False),
     ],
     accounts_database: Annotated[
         str | None, typer.Option(metavar="URL", help="An empty PostgreSQL database for accounts.")
@@ -94,9 +101,9 @@ def restore(
         Path | None, typer.Option(help="Its password file, as libpq has it.")
     ] = None,
 ) -> None:
-    """Make an installation out of a backup, in a new data directory.
+    """Restore an installation from a backup, in a new data directory.
 
-    Nothing is overwritten, and nothing is left behind unless all of it could be restored.
+    Nothing is overwritten, and nothing is left behind unless everything could be restored.
     """
     from pqkeep_server.backup.databases import ACCOUNTS, KEYS
     from pqkeep_server.backup.restore import RestoreError, Target, on_server
@@ -107,15 +114,10 @@ def restore(
         (ACCOUNTS, accounts_database, accounts_password_file),
         (KEYS, keys_database, keys_password_file),
     )
-    try:
+    with fail_on(RestoreError, RecoveryKeyError), progress("reading") as report:
         servers = {kind: on_server(kind, url, passwords) for kind, url, passwords in named if url}
-        with progress("reading") as report:
-            work = restore_backup(
-                file, recovery_key, root_key, Target(data, servers), report=report
-            )
-            asyncio.run(work)
-    except (RestoreError, RecoveryKeyError) as error:
-        _fail(error)
+        target = Target(data, servers)
+        asyncio.run(restore_backup(file, recovery_key, root_key, target, report=report))
 
 
 @root_keys.command()
@@ -123,26 +125,18 @@ def rotate(
     *,
     data: Data,
     destroy_old: Annotated[
-        bool, typer.Option("--destroy-old", help="Overwrite and remove the old root key's file.")
+        bool, typer.Option("--destroy-old", help="Overwrite and delete the old root key's file.")
     ] = False,
 ) -> None:
     """Seal every private key under a new root key, while the service runs.
 
-    Whatever interrupts it: given again, it goes on.
+    If it is interrupted, run it again: it continues.
     """
     os.umask(0o077)
-    try:
-        with progress("making a root key") as report:
-            old = rotate_root_key(Layout(data), destroy_old=destroy_old, report=report)
-    except RootKeyError as error:
-        _fail(error)
+    with fail_on(RootKeyError), progress("making a root key") as report:
+        old = rotate_root_key(Layout(data), destroy_old=destroy_old, report=report)
     typer.echo(
-        "Every private key is sealed under the new root key. Make a copy of it, and a backup."
+        "Every private key is sealed under the new root key. Make a copy of it, and a new backup."
     )
     for path in old:
-        typer.echo(f"Destroy {path}, and its copies once no backup needs them any more.")
-
-
-def _fail(error: Exception) -> NoReturn:
-    typer.echo(f"pqkeepd: {error}", err=True)
-    raise typer.Exit(1) from None
+        typer.echo(f"Destroy {path}, and its copies once no backup needs them.")

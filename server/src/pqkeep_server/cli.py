@@ -12,14 +12,17 @@ from rich.console import Console
 from pqkeep_protocol.startup.logs import write_logs
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server import administration
-from pqkeep_server.dev import HOST, OWNER, Dev, DevError, Ready, data_directory, write_private
-from pqkeep_server.initialise import ACCOUNTS_FILE, KEYS_FILE, Stores
-from pqkeep_server.operator import (
+from pqkeep_server.atomic_files import write_private_json
+from pqkeep_server.dev import HOST, OWNER, Dev, Ready
+from pqkeep_server.dev_directory import DevError, data_directory
+from pqkeep_server.exit_status import fail_on
+from pqkeep_server.gateway_client import (
+    GatewayClient,
     GatewayError,
-    Operator,
-    acceptance,
+    accept_invitation_command,
     read_credential,
 )
+from pqkeep_server.initialise import ACCOUNTS_FILE, KEYS_FILE, Stores
 from pqkeep_server.selftest import run as run_selftest
 
 app = typer.Typer(
@@ -29,9 +32,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-
-admin = typer.Typer(help="Let people in.", no_args_is_help=True)
+admin = typer.Typer(help="Invite people.", no_args_is_help=True)
 app.add_typer(admin, name="admin")
 app.add_typer(administration.recovery_keys, name="recovery-key")
 app.command()(administration.backup)
@@ -53,8 +54,8 @@ def dev(
     data: Annotated[
         Path | None,
         typer.Option(
-            readable=False,  # what is wrong with it is said below
-            help="Data directory; without it a temporary one, removed at the end.",
+            readable=False,  # Dev checks it with a better message
+            help="Data directory; by default a temporary one, removed at the end.",
         ),
     ] = None,
     ready_file: Annotated[
@@ -76,41 +77,34 @@ def dev(
     ] = None,
     redis_url: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Keep rate windows in Redis or Valkey: redis://host:port"),
+        typer.Option(metavar="URL", help="Keep rate limits in Redis or Valkey: redis://host:port"),
     ] = None,
 ) -> None:
     """Run gateway and key service on this machine's loopback, with a demo tenant."""
     write_logs("pqkeepd")
-    try:
-        with data_directory(data) as directory:
-            stores = Stores(
-                accounts=accounts_database or ACCOUNTS_FILE,
-                keys=keys_database or KEYS_FILE,
-                redis_url=redis_url,
-            )
-            installation = Dev(directory, port, stores)
-            asyncio.run(_serve(installation, directory, ready_file, temporary=data is None))
-    except DevError as error:
-        typer.echo(f"pqkeepd: {error}", err=True)
-        raise typer.Exit(1) from None
+    stores = Stores(
+        accounts=accounts_database or ACCOUNTS_FILE,
+        keys=keys_database or KEYS_FILE,
+        redis_url=redis_url,
+    )
+    with fail_on(DevError), data_directory(data) as directory:
+        installation = Dev(directory, port, stores)
+        asyncio.run(_serve(installation, directory, ready_file, temporary=data is None))
 
 
 @app.command()
 def selftest(
     *,
     openssl: Annotated[
-        bool, typer.Option("--openssl", help="Test SLH-DSA of the system's OpenSSL >= 3.5.")
+        bool, typer.Option("--openssl", help="Test the SLH-DSA of the system's OpenSSL >= 3.5.")
     ] = False,
     openssl_library: Annotated[
         str, typer.Option(help="Another libcrypto than the system's, with --openssl.")
     ] = "",
 ) -> None:
     """Check every algorithm against its known answer, and print a table."""
-    try:
+    with fail_on(ConfigError):
         table, passed = run_selftest(openssl_library if openssl else None)
-    except ConfigError as error:
-        typer.echo(f"pqkeepd: {error}", err=True)
-        raise typer.Exit(1) from None
     Console().print(table)
     if not passed:
         typer.echo("pqkeepd: the cryptography of this installation must not be used", err=True)
@@ -120,38 +114,40 @@ def selftest(
 @admin.command("create")
 def create_person(
     *,
-    email: Annotated[str, typer.Option(help="Whom to invite.")],
+    email: Annotated[str, typer.Option(help="The person's e-mail address.")],
     tenant: Annotated[str, typer.Option(metavar="ID", help="The tenant they belong to.")],
     operator_key_file: Annotated[
         Path,
-        typer.Option(help="A file of mode 0400 with the operator's credential, and nothing else."),
+        typer.Option(help="A file of mode 0400 that holds the operator's credential only."),
     ],
     role: Annotated[str, typer.Option(help="owner, admin, developer or viewer.")] = "owner",
     port: Annotated[int, typer.Option(min=1, max=65535, help="The gateway's port here.")] = 8080,
     portal_url: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Where they reach the gateway, if not on this machine."),
+        typer.Option(
+            metavar="URL", help="The gateway's public address, if it is not on this machine."
+        ),
     ] = None,
 ) -> None:
-    """Invite somebody: print the command, good once and for a week, that chooses a password."""
-    try:
-        operator = Operator(HOST, port, read_credential(operator_key_file))
-        token = operator.invite(tenant, email, role)
-    except (ConfigError, GatewayError) as error:
-        typer.echo(f"pqkeepd: {error}", err=True)
-        raise typer.Exit(1) from None
-    typer.echo(acceptance(portal_url or f"http://{HOST}:{port}", token))
+    """Invite a person: print the command with which they choose a password.
+
+    It can be used once, within a week.
+    """
+    with fail_on(ConfigError, GatewayError):
+        gateway = GatewayClient(HOST, port, read_credential(operator_key_file))
+        token = gateway.invite(tenant, email, role)
+    typer.echo(accept_invitation_command(portal_url or f"http://{HOST}:{port}", token))
 
 
 async def _serve(
     installation: Dev, directory: Path, ready_file: Path | None, *, temporary: bool
 ) -> None:
     ready = await installation.start()
-    with suppress(BrokenPipeError):  # nobody reads, which is no reason to stop serving
+    with suppress(BrokenPipeError):  # serve on, even where nobody reads standard output
         _show(ready, directory, temporary=temporary)
     if ready_file is not None:
         try:
-            write_private(ready_file, asdict(ready))
+            write_private_json(ready_file, asdict(ready))
         except OSError as error:
             await installation.stop()
             raise DevError(f"cannot write {ready_file}: {error.strerror}") from None
@@ -189,7 +185,8 @@ def _show(ready: Ready, directory: Path, *, temporary: bool) -> None:
     if ready.owner_invitation:
         console.print(f"Become the demo tenant's owner, {OWNER}, with a password of your choice:")
         console.print()
-        console.print(f"  {acceptance(ready.base_url, ready.owner_invitation)}", markup=False)
+        command = accept_invitation_command(ready.base_url, ready.owner_invitation)
+        console.print(f"  {command}", markup=False)
         console.print()
     console.print("Paste into another terminal to encrypt and decrypt a first secret:")
     console.print()

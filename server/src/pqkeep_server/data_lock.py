@@ -1,4 +1,4 @@
-"""The lock of a data directory: one pqkeepd at a time runs on it or fills it."""
+"""The lock of a data directory: one pqkeepd at a time runs on it or restores into it."""
 
 import fcntl
 import os
@@ -11,7 +11,7 @@ LOCK_FILE = "lock"
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Hold a directory's lock. Raises BlockingIOError where somebody else does, and OSError."""
+    """Hold a directory's lock. Raises BlockingIOError where another process holds it, and OSError."""
     lock = os.open(directory / LOCK_FILE, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Says on standard error what a long command is doing, where somebody looks at a terminal."""
+"""Shows on a terminal what a long command is doing."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from rich.console import Console
 
 @contextmanager
 def progress(first: str) -> Iterator[Callable[[str], None]]:
-    """Yield what to tell. Nothing is written where standard error is no terminal."""
+    """Yield a function that shows a step. Nothing is shown where standard error is no terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda _: None

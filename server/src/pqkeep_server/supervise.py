@@ -1,8 +1,8 @@
 """Keeps processes running: started in order, restarted with back-off, stopped in reverse.
 
-When a process dies, its neighbour learns it from the socket between them, which the kernel closes
-at once: the gateway answers 503 until the key service is back; the key service drops the calls of
-a gateway that is gone. When the supervisor itself dies, the kernel sends the processes SIGTERM.
+When a process dies, the kernel closes the socket between the two, so the other notices at once: the
+gateway answers 503 until the key service is back, and the key service drops the calls of a gateway
+that is gone. When the supervisor itself dies, the kernel sends the processes SIGTERM.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _LOG = logger(__name__)
 FIRST_RETRY_SECONDS = 0.1
 LAST_RETRY_SECONDS = 5.0
 STEADY_SECONDS = 10.0
-"""A process that ran this long has started well: its next restart is quick again."""
+"""After a process ran this long, its next restart is quick again."""
 STOP_SECONDS = 15.0
 
 _PR_SET_PDEATHSIG = 1
@@ -31,16 +31,16 @@ FATAL = {
     os.EX_CONFIG: "it cannot start as it is set up; see its message above",
     os.EX_SOFTWARE: "its self-test failed",
 }
-"""Exit statuses after which a restart would change nothing."""
+"""Exit statuses after which a restart would not help; see sysexits.h."""
 
 
 class FatalExitError(Exception):
-    """A process cannot run, and another try would not help."""
+    """A process cannot run, and a restart would not help."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One process to keep running."""
+    """A Python module to keep running as a process."""
 
     name: str
     module: str
@@ -49,7 +49,7 @@ class Program:
 
 
 class Supervisor:
-    """Runs programs until told to stop."""
+    """Runs programs until it is stopped."""
 
     def __init__(self, programs: Sequence[Program]) -> None:
         """Start nothing yet."""
@@ -73,7 +73,7 @@ class Supervisor:
                 raise outcome
 
     def pids(self) -> dict[str, int]:
-        """Return the process ids of what runs now, by name."""
+        """Return the ids of the running processes, by program name."""
         return {program.name: process.pid for program, process in self._running.items()}
 
     async def _keep(self, program: Program) -> None:
@@ -121,7 +121,7 @@ class Supervisor:
 
 
 def _die_with(parent: int) -> Callable[[], None]:
-    """Return what asks the kernel for SIGTERM when the parent is gone; see prctl(2)."""
+    """Return a function that asks the kernel for SIGTERM when the parent dies; see prctl(2)."""
 
     def between_fork_and_exec() -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -114,9 +114,9 @@ def read_sealer(files: Mapping[int, Path]) -> Sealer:
     return Sealer({each: read_root_key(path) for each, path in files.items()})
 
 
-def read_root_key(path: Path) -> Secret:
-    """Read a root key from a secret file. Raises ConfigError."""
-    data = read_secret_file(path, "root key")
+def read_root_key(path: Path, *, also_owned_by: int | None = None) -> Secret:
+    """Read a root key from a secret file; see ``read_secret_file``. Raises ConfigError."""
+    data = read_secret_file(path, "root key", also_owned_by=also_owned_by)
     if len(data) != ROOT_KEY_SIZE:
         raise ConfigError(f"the root key {path} is not {ROOT_KEY_SIZE} bytes long")
     return Secret(data)

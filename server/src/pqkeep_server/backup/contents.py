@@ -1,6 +1,6 @@
-"""What is in a backup: a manifest, then the rows of every table, then how many there were.
+"""The messages in a backup: a manifest, then the rows of every table, then how many there were.
 
-Each is one msgpack message behind its length (4 bytes, big-endian).
+Each is msgpack, preceded by its length (4 bytes, big-endian).
 """
 
 from collections.abc import Iterator
@@ -9,18 +9,18 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from pqkeep_server.backup.sealed_file import Reader, SealedFileError, Writer
+from pqkeep_server.backup.encrypted_file import Reader, Writer, damaged
 
 _LENGTH = 4
 MAX_MESSAGE = 256 * 1024 * 1024
-"""Bytes. More than the rows of one message ever take."""
+"""Bytes; far more than the rows of one message take."""
 
 
 class Manifest(Struct, frozen=True, array_like=True, kw_only=True, tag="manifest"):
     """What a restore has to know before it begins."""
 
     revisions: dict[str, str]
-    """Each database's schema, as Alembic names it."""
+    """The Alembic revision of each database's schema."""
     root_keys: dict[int, bytes]
     """The check values of the root keys that private keys are sealed under, by id."""
     files: dict[str, bytes]
@@ -28,7 +28,7 @@ class Manifest(Struct, frozen=True, array_like=True, kw_only=True, tag="manifest
 
 
 class Rows(Struct, frozen=True, array_like=True, tag="rows"):
-    """Some rows of one table, in the order of its columns."""
+    """Some rows of one table."""
 
     database: str
     table: str
@@ -37,10 +37,10 @@ class Rows(Struct, frozen=True, array_like=True, tag="rows"):
 
 
 class End(Struct, frozen=True, array_like=True, kw_only=True, tag="end"):
-    """Says that nothing is missing."""
+    """The last message: nothing is missing."""
 
     counts: dict[str, dict[str, int]]
-    """Rows by database and table."""
+    """The number of rows by database and table."""
 
 
 Message = Manifest | Rows | End
@@ -56,15 +56,15 @@ def write(writer: Writer, message: Message) -> None:
 
 
 def read(reader: Reader) -> Iterator[Message]:
-    """Read a backup's messages up to its end. Raises SealedFileError."""
+    """Yield a backup's messages up to its end. Raises BackupFileError."""
     while True:
         size = int.from_bytes(reader.read(_LENGTH), "big")
         if size > MAX_MESSAGE:
-            raise SealedFileError("it is damaged")
+            raise damaged()
         try:
             message = _DECODER.decode(reader.read(size))
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            raise SealedFileError("it is damaged") from None
+            raise damaged() from None
         yield message
         if isinstance(message, End):
             reader.finish()

@@ -1,8 +1,8 @@
-"""Recovery keys: backups are encrypted to the public half, and the private half opens them.
+"""Recovery keys: backups are encrypted to the public half and decrypted with the private half.
 
-Both are text files of three lines: what the file is and for which KEM, the fingerprint of the
-pair (SHA-256 of the public key, in hexadecimal), and the key in base64. Of the private key that
-is the seed: 64 bytes for ML-KEM-1024, 32 for X-Wing.
+Both are text files of three lines: the type of file and the KEM, the fingerprint of the pair
+(SHA-256 of the public key, in hexadecimal), and the key in base64. A private key is stored as its
+seed: 64 bytes for ML-KEM-1024, 32 for X-Wing.
 """
 
 import base64
@@ -17,13 +17,15 @@ from typing import Literal
 from pqkeep_keyservice.crypto.kem import KEMS, DecapsulationKey, EncapsulationKey
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_protocol.algorithms import Algorithm
-from pqkeep_server.private_files import write_whole
+from pqkeep_protocol.startup.secret_files import read_secret_file
+from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_server.atomic_files import write_atomically
 
 KEM_NAMES: Mapping[str, Algorithm] = {
     "ML-KEM-1024": Algorithm.ML_KEM_1024,
     "X-Wing": Algorithm.X_WING,
 }
-"""What a recovery key can be for, by the name in its file."""
+"""The KEMs of recovery keys, by the name in their files."""
 _HEADING = "pqkeep recovery key v1, {half} half, {kem}"
 _LINES = 3
 
@@ -31,12 +33,12 @@ Half = Literal["public", "private"]
 
 
 class RecoveryKeyError(Exception):
-    """There is no such recovery key. The message is for the person who named it."""
+    """A recovery key cannot be made or read. The message is for the person who named its file."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublicHalf:
-    """What backups are encrypted to."""
+    """The key that backups are encrypted to."""
 
     kem: str
     fingerprint: bytes
@@ -45,7 +47,7 @@ class PublicHalf:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PrivateHalf:
-    """What opens them."""
+    """The key that decrypts backups."""
 
     kem: str
     fingerprint: bytes
@@ -53,22 +55,29 @@ class PrivateHalf:
 
 
 def create(kem: str, private_file: Path, public_file: Path) -> None:
-    """Make a pair. The private half gets mode 0400. Raises RecoveryKeyError."""
+    """Generate a pair and write both files, the private one with mode 0400.
+
+    Raises RecoveryKeyError.
+    """
     private = KEMS[KEM_NAMES[kem]].generate()
     public_key = private.public_bytes()
     fingerprint = sha256(public_key).digest()
     try:
         with private.seed() as seed:
             text = _text("private", kem, fingerprint, bytes(seed.reveal()))
-        write_whole(private_file, text, 0o400)
-        write_whole(public_file, _text("public", kem, fingerprint, public_key), 0o644)
+        write_atomically(private_file, text, 0o400)
+        write_atomically(public_file, _text("public", kem, fingerprint, public_key), 0o644)
     except OSError as error:
         raise RecoveryKeyError(f"cannot write the recovery key: {error}") from None
 
 
 def read_public(path: Path) -> PublicHalf:
-    """Read what backups are encrypted to. Raises RecoveryKeyError."""
-    kem, fingerprint, data = _read(path, "public")
+    """Read the public half. Raises RecoveryKeyError."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise RecoveryKeyError(f"cannot read the recovery key {path}: {error.strerror}") from None
+    kem, fingerprint, data = _parse(path, "public", content)
     try:
         key = KEMS[KEM_NAMES[kem]].load_public(data)
     except ValueError:
@@ -78,10 +87,12 @@ def read_public(path: Path) -> PublicHalf:
 
 
 def read_private(path: Path) -> PrivateHalf:
-    """Read what opens backups. Raises RecoveryKeyError."""
-    kem, fingerprint, data = _read(path, "private")
-    if path.stat().st_mode & 0o077:
-        raise RecoveryKeyError(f"{path} can be read by others; its mode must be 0400")
+    """Read the private half from a secret file. Raises RecoveryKeyError."""
+    try:
+        content = read_secret_file(path, "recovery key")
+    except ConfigError as error:
+        raise RecoveryKeyError(str(error)) from None
+    kem, fingerprint, data = _parse(path, "private", content)
     try:
         with Secret(data) as seed:
             key = KEMS[KEM_NAMES[kem]].load_seed(seed)
@@ -96,13 +107,9 @@ def _text(half: Half, kem: str, fingerprint: bytes, data: bytes) -> bytes:
     return f"{heading}\n{fingerprint.hex()}\n{base64.b64encode(data).decode()}\n".encode()
 
 
-def _read(path: Path, half: Half) -> tuple[str, bytes, bytes]:
-    try:
-        lines = path.read_text("ascii").splitlines()
-    except OSError as error:
-        raise RecoveryKeyError(f"cannot read the recovery key {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        lines = []
+def _parse(path: Path, half: Half, content: bytes) -> tuple[str, bytes, bytes]:
+    """Return KEM, fingerprint and key. Raises RecoveryKeyError."""
+    lines = content.decode("ascii", "replace").splitlines()
     headings = {_HEADING.format(half=half, kem=kem): kem for kem in KEM_NAMES}
     if len(lines) != _LINES or lines[0] not in headings:
         raise RecoveryKeyError(f"{path} is not the {half} half of a pqkeep recovery key")

@@ -1,7 +1,8 @@
-"""``pqkeepd restore``: an installation out of a backup and its root keys.
+"""``pqkeepd restore``: an installation from a backup and its root keys.
 
-Everything is made in a folder beside the new data directory, and in one transaction on each
-server: it comes to its place when the last segment of the backup has proved that all is there.
+Everything is made in a temporary folder beside the new data directory, and in one transaction on
+each server. Both take effect after the last segment of the backup has proved that nothing is
+missing.
 """
 
 import os
@@ -14,33 +15,28 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from pqkeep_keyservice.keys.sealing import Sealer, read_root_key
 from pqkeep_keyservice.ledger.checkpoints import check_log
-from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_protocol.startup.settings import POSTGRESQL, ConfigError, DatabaseAddress
+from pqkeep_server.atomic_files import sync
 from pqkeep_server.backup.contents import End, Manifest, Message, Rows, read
 from pqkeep_server.backup.databases import (
     ACCOUNTS,
     KEYS,
-    POSTGRESQL,
-    DatabaseError,
-    Kind,
-    Place,
-    Session,
-    count_on,
-    filling,
-    insert,
-    migrate,
-    tables,
+    Database,
+    DatabaseKind,
+    Run,
+    restoring,
 )
+from pqkeep_server.backup.encrypted_file import BackupFileError, Reader, damaged
 from pqkeep_server.backup.recovery_key import read_private
-from pqkeep_server.backup.sealed_file import Reader, SealedFileError
+from pqkeep_server.backup.restored_files import matching_root_keys, write_files
+from pqkeep_server.backup.tables import DatabaseError, create_empty_tables, finish, insert
 from pqkeep_server.data_lock import locked
 from pqkeep_server.initialise import Layout
-from pqkeep_server.private_files import sync, write_whole
-from pqkeep_server.settings_file import SettingsFileError, Value, changed, root_key_settings
+from pqkeep_server.settings_file import SettingsFileError
 
 Report = Callable[[str], None]
-"""Hears what is being done now."""
+"""Shows what is being done now."""
 
 
 class RestoreError(Exception):
@@ -49,19 +45,34 @@ class RestoreError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where an installation is to be restored to."""
+    """Where an installation is restored to."""
 
     data: Path
-    """A directory that is empty or not there yet."""
-    servers: Mapping[Kind, Place] = field(default_factory=dict)
-    """The databases that are to be on a PostgreSQL server, and not in files."""
+    """A directory that is empty or does not exist yet."""
+    servers: Mapping[DatabaseKind, Database] = field(default_factory=dict)
+    """The databases on a PostgreSQL server; the others become files."""
 
 
-def on_server(kind: Kind, url: str, password_file: Path | None) -> Place:
-    """Return where a database is on a PostgreSQL server. Raises RestoreError."""
-    if not url.startswith(POSTGRESQL):
+@dataclass(slots=True)
+class _Restored:
+    """A database in a transaction that fills it."""
+
+    database: Database
+    run: Run
+    tables: dict[str, sa.Table]
+    counts: dict[str, int]
+    """Rows so far, by table."""
+
+
+def on_server(kind: DatabaseKind, url: str, password_file: Path | None) -> Database:
+    """Return a database on a PostgreSQL server. Raises RestoreError."""
+    try:
+        address = DatabaseAddress(url)
+    except ValueError as error:
+        raise RestoreError(f"the {kind.name} database: {error}") from None
+    if not address.is_on_server:
         raise RestoreError(f"expected an address that begins with {POSTGRESQL}")
-    return Place(kind, url, None if password_file is None else str(password_file.absolute()))
+    return Database(kind, address, None if password_file is None else password_file.absolute())
 
 
 async def restore(
@@ -72,11 +83,11 @@ async def restore(
     try:
         with file.open("rb") as opened, _draft(target.data) as draft:
             messages = read(Reader(opened, key))
-            await _Restore(Layout(draft), root_keys, target.servers, report).run(messages)
+            await _restore(messages, root_keys, Layout(draft), target.servers, report)
             _sync_all(draft)
             draft.rename(target.data)
             sync(target.data.parent)
-    except SealedFileError as error:
+    except BackupFileError as error:
         raise RestoreError(f"cannot restore {file}: {error}") from None
     except (ConfigError, DatabaseError, SettingsFileError) as error:
         raise RestoreError(str(error)) from None
@@ -84,150 +95,56 @@ async def restore(
         raise RestoreError(f"cannot restore {file}: {error}") from None
 
 
-class _Restore:
-    def __init__(
-        self,
-        layout: Layout,
-        root_keys: Sequence[Path],
-        servers: Mapping[Kind, Place],
-        report: Report,
-    ) -> None:
-        self._layout = layout
-        self._root_keys = root_keys
-        self._servers = servers
-        self._report = report
-
-    async def run(self, messages: Iterator[Message]) -> None:
-        manifest = next(messages)
-        if not isinstance(manifest, Manifest):
-            raise SealedFileError("it is damaged")
-        root_keys = _matching(manifest.root_keys, self._root_keys)
-        self._write_files(manifest, root_keys)
-        async with AsyncExitStack() as stack:
-            filled: dict[str, dict[str, _Filled]] = {}
-            sessions: dict[str, Session] = {}
-            for kind in (ACCOUNTS, KEYS):
-                session = await stack.enter_async_context(filling(self._place(kind)))
-                sessions[kind.name] = session
-                made = await session.run(_make_tables, kind, manifest.revisions[kind.name])
-                filled[kind.name] = {table.name: _Filled(table) for table in made}
-            await self._fill(messages, sessions, filled)
-            for kind in (ACCOUNTS, KEYS):
-                self._report(f"{kind.name}: bringing the schema up to date")
-                await sessions[kind.name].run(_finish, kind)
-            await sessions[KEYS.name].run(check_log)
-
-    def _place(self, kind: Kind) -> Place:
-        in_file = Place(kind, str(self._layout.directory / kind.folder / kind.file))
-        return self._servers.get(kind, in_file)
-
-    async def _fill(
-        self,
-        messages: Iterator[Message],
-        sessions: Mapping[str, Session],
-        filled: Mapping[str, Mapping[str, "_Filled"]],
-    ) -> None:
+async def _restore(
+    messages: Iterator[Message],
+    root_keys: Sequence[Path],
+    layout: Layout,
+    servers: Mapping[DatabaseKind, Database],
+    report: Report,
+) -> None:
+    manifest = next(messages)
+    if not isinstance(manifest, Manifest):
+        raise damaged()
+    databases = [servers.get(kind) or _in_file(kind, layout) for kind in (ACCOUNTS, KEYS)]
+    write_files(layout, manifest, matching_root_keys(manifest.root_keys, root_keys), databases)
+    async with AsyncExitStack() as stack:
+        restored: dict[str, _Restored] = {}
+        for database in databases:
+            run = await stack.enter_async_context(restoring(database))
+            kind = database.kind
+            tables = await run(create_empty_tables, kind.migrations, manifest.revisions[kind.name])
+            restored[kind.name] = _Restored(database, run, tables, dict.fromkeys(tables, 0))
         for message in messages:
-            match message:
-                case Rows():
-                    table = filled.get(message.database, {}).get(message.table)
-                    if table is None:
-                        raise DatabaseError(f"there is no table {message.table} to restore to")
-                    session = sessions[message.database]
-                    await session.run(insert, table.table, message.columns, message.rows)
-                    table.count += len(message.rows)
-                    self._report(f"{message.database}: {message.table}, {table.count:,} rows")
-                case End():
-                    if message.counts != {
-                        name: {table: each.count for table, each in tables.items()}
-                        for name, tables in filled.items()
-                    }:
-                        raise SealedFileError("rows are missing in it")
-                case Manifest():
-                    raise SealedFileError("it is damaged")
-
-    def _write_files(self, manifest: Manifest, root_keys: Mapping[int, bytes]) -> None:
-        layout = self._layout
-        for folder in (layout.key_service, layout.gateway):
-            folder.mkdir(mode=0o700)
-        named = {each: f"root-{each}.key" if each > 1 else "root.key" for each in root_keys}
-        for each, data in root_keys.items():
-            write_whole(layout.key_service / named[each], data, 0o400)
-        settings: dict[Path, dict[str, Value | None]] = {
-            layout.gateway_settings: {
-                **self._database_settings(ACCOUNTS),
-                "pepper_file": layout.pepper.name,
-                "key_service_socket": "../keyservice/keyservice.sock",
-            },
-            layout.key_service_settings: {
-                **self._database_settings(KEYS),
-                **root_key_settings(named),
-                "socket": "keyservice.sock",
-            },
-        }
-        for path, new in settings.items():
-            text = self._file(manifest, path).decode()
-            write_whole(path, changed(text, new).encode(), 0o600)
-        write_whole(layout.pepper, self._file(manifest, layout.pepper), 0o400)
-        credentials = layout.development_credentials
-        if self._name(credentials) in manifest.files:
-            write_whole(credentials, self._file(manifest, credentials), 0o600)
-
-    def _database_settings(self, kind: Kind) -> dict[str, Value | None]:
-        if kind not in self._servers:
-            return {"database": kind.file, "database_password_file": None}
-        place = self._servers[kind]
-        return {"database": place.location, "database_password_file": place.password_file}
-
-    def _file(self, manifest: Manifest, path: Path) -> bytes:
-        try:
-            return manifest.files[self._name(path)]
-        except KeyError:
-            raise SealedFileError(f"{self._name(path)} is missing in it") from None
-
-    def _name(self, path: Path) -> str:
-        return str(path.relative_to(self._layout.directory))
+            await _apply(message, restored, report)
+        for name, each in restored.items():
+            report(f"{name}: bringing the schema up to date")
+            await each.run(finish, each.database.kind.migrations)
+        await restored[KEYS.name].run(check_log)
 
 
-@dataclass(slots=True)
-class _Filled:
-    table: sa.Table
-    count: int = 0
+async def _apply(message: Message, restored: Mapping[str, _Restored], report: Report) -> None:
+    match message:
+        case Rows(database, table, columns, rows):
+            into = restored.get(database)
+            if into is None or table not in into.tables:
+                raise DatabaseError(f"there is no table {table} to restore to")
+            await into.run(insert, into.tables[table], columns, rows)
+            into.counts[table] += len(rows)
+            report(f"{database}: {table}, {into.counts[table]:,} rows")
+        case End(counts=counts):
+            if counts != {name: each.counts for name, each in restored.items()}:
+                raise BackupFileError("rows are missing in it")
+        case Manifest():
+            raise damaged()
 
 
-def _matching(check_values: Mapping[int, bytes], files: Sequence[Path]) -> dict[int, bytes]:
-    """Return the root keys that a backup's private keys are sealed under, by id."""
-    given = [read_root_key(path) for path in files]
-    found = {}
-    for each, check_value in check_values.items():
-        match = [key for key in given if Sealer({each: key}).check_value(each) == check_value]
-        if not match:
-            raise ConfigError(
-                f"the private keys in the backup are sealed under root key {each}, "
-                "which is none of the files given with --root-key"
-            )
-        found[each] = bytes(match[0].reveal())
-    return found
-
-
-def _make_tables(connection: sa.Connection, kind: Kind, revision: str) -> list[sa.Table]:
-    """Make the tables as they were in the backup, and empty."""
-    migrate(connection, kind, revision)
-    made = tables(connection)
-    for table in reversed(made):
-        connection.execute(sa.delete(table))  # what migrations put in is in the backup too
-    return made
-
-
-def _finish(connection: sa.Connection, kind: Kind) -> None:
-    migrate(connection, kind, "head")
-    for table in tables(connection):
-        count_on(connection, table)
+def _in_file(kind: DatabaseKind, layout: Layout) -> Database:
+    return Database(kind, DatabaseAddress(kind.file, layout.directory / kind.folder))
 
 
 @contextmanager
 def _draft(data: Path) -> Iterator[Path]:
-    """Yield a new folder beside the data directory, locked; removed if it is still there then."""
+    """Yield a temporary folder beside the data directory, locked; deleted unless it is renamed."""
     if data.exists() and (not data.is_dir() or any(data.iterdir())):
         raise RestoreError(f"{data} is not empty")
     parent = data.absolute().parent

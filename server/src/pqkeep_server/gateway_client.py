@@ -1,4 +1,4 @@
-"""What the operator asks of a running gateway, over its HTTP API."""
+"""Requests of the operator to a running gateway, over its HTTP API."""
 
 import http.client
 import json
@@ -11,7 +11,7 @@ from pqkeep_protocol.startup.settings import ConfigError
 
 TIMEOUT_SECONDS = 15.0
 READY_SECONDS = 1.0
-PASSWORD = "CHOOSE ONE"  # noqa: S105 - too short to be taken as it stands
+PASSWORD = "CHOOSE ONE"  # noqa: S105 - too short to be accepted as it is
 
 
 class GatewayError(Exception):
@@ -27,12 +27,12 @@ def read_credential(path: Path) -> str:
     """Read the operator's credential from a secret file. Raises ConfigError."""
     text = read_secret_text(path, "operator's credential")
     if kind_of(text) is not CredentialKind.OPERATOR:
-        raise ConfigError(f"{path} holds something else than the operator's credential")
+        raise ConfigError(f"{path} does not hold the operator's credential")
     return text
 
 
-def acceptance(base_url: str, token: str) -> str:
-    """Return the command that accepts an invitation, but for the password."""
+def accept_invitation_command(base_url: str, token: str) -> str:
+    """Return the shell command that accepts an invitation; the password is left to choose."""
     body = json.dumps({"token": token, "password": PASSWORD}, separators=(",", ":"))
     return (
         f"curl -sS {base_url.rstrip('/')}/api/v1/auth/accept-invitation -c cookies.txt"
@@ -40,11 +40,11 @@ def acceptance(base_url: str, token: str) -> str:
     )
 
 
-class Operator:
-    """Talks to the gateway with the operator's credential."""
+class GatewayClient:
+    """Calls the gateway with the operator's credential."""
 
     def __init__(self, host: str, port: int, credential: str) -> None:
-        """Talk to one gateway, on loopback."""
+        """Connect to nothing yet."""
         self._host = host
         self._port = port
         self._credential = credential
@@ -52,26 +52,26 @@ class Operator:
     def is_ready(self) -> bool:
         """Return whether gateway and key service both answer."""
         try:
-            self._ask("GET", "/healthz", timeout=READY_SECONDS)
+            self._request("GET", "/healthz", timeout=READY_SECONDS)
         except GatewayError:
             return False
         return True
 
     def create_tenant(self, name: str, plan: str) -> str:
-        """Return a new tenant's id."""
-        return str(self._ask("POST", "/api/v1/tenants", {"name": name, "plan": plan})["id"])
+        """Create a tenant; return its id. Raises GatewayError."""
+        return str(self._request("POST", "/api/v1/tenants", {"name": name, "plan": plan})["id"])
 
     def create_api_key(self, tenant: str) -> str:
-        """Return a new API key of a tenant."""
-        return str(self._ask("POST", f"/api/v1/tenants/{tenant}/api-keys")["api_key"])
+        """Create and return a tenant's API key. Raises GatewayError."""
+        return str(self._request("POST", f"/api/v1/tenants/{tenant}/api-keys")["api_key"])
 
     def invite(self, tenant: str, email: str, role: str) -> str:
-        """Return the token of an invitation to a tenant."""
+        """Invite a person to a tenant; return the invitation's token. Raises GatewayError."""
         body = {"email": email, "role": role}
-        answer = self._ask("POST", f"/api/v1/tenants/{tenant}/invitations", body)
+        answer = self._request("POST", f"/api/v1/tenants/{tenant}/invitations", body)
         return str(answer["invitation_token"])
 
-    def _ask(
+    def _request(
         self, method: str, path: str, body: object = None, timeout: float = TIMEOUT_SECONDS
     ) -> Any:
         headers = {"X-API-Key": self._credential, "Content-Type": "application/json"}

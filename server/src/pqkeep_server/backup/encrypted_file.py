@@ -1,13 +1,12 @@
-"""A backup's form: a header, then segments under AES-256-GCM, as in the STREAM construction.
+"""The file format of a backup: a header, then segments encrypted by the STREAM construction.
 
     file    = "pqkeep backup 1", newline || length of header (4) || header || segment ...
     key     = HKDF-SHA-384(shared secret, info = length-prefixed "pqkeep/v1", "backup", KEM)
     segment = AES-256-GCM(key, nonce = number (11) || is last (1), 64 KiB or, the last, less)
 
-The header is msgpack and names the KEM, the recovery key and the time, and carries the KEM
-ciphertext. Everything before the segments is the associated data of each. So no segment can be
-changed, left out, moved or taken from another file, and nothing can be cut off or added: a file
-that was read to its end is the file that was written. (STREAM: Hoang, Reyhanitabar, Rogaway,
+The header is msgpack: KEM, recovery key, KEM ciphertext and time. Everything before the segments is
+the associated data of each. So no segment can be changed, left out, moved or taken from another
+file, and nothing can be cut off or added: a file that was read to its end is as it was written. (STREAM: Hoang, Reyhanitabar, Rogaway,
 Vizár, "Online Authenticated-Encryption and its Nonce-Reuse Misuse-Resistance", 2015.)
 """
 
@@ -33,12 +32,17 @@ _KEY = 32
 _NUMBER = 11
 
 
-class SealedFileError(Exception):
-    """The file is no backup, not for this recovery key, or not as it was written."""
+class BackupFileError(Exception):
+    """The file is not a backup, not for this recovery key, or not as it was written."""
+
+
+def damaged() -> BackupFileError:
+    """Return the error of a file that is not as it was written."""
+    return BackupFileError("it is damaged")
 
 
 class Header(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What can be known of a backup without the recovery key."""
+    """What a backup tells without the recovery key."""
 
     kem: str
     recovery_key: bytes
@@ -47,7 +51,7 @@ class Header(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     created_at_us: int
     """Microseconds since 1970."""
     version: str
-    """Of the pqkeep that made it."""
+    """The version of pqkeep that made it."""
 
 
 class Writer:
@@ -56,7 +60,7 @@ class Writer:
     def __init__(
         self, file: BinaryIO, recovery_key: PublicHalf, *, created_at_us: int, version: str
     ) -> None:
-        """Begin a backup in an empty file."""
+        """Write the header to an empty file."""
         secret, kem_ciphertext = recovery_key.key.encapsulate()
         header = msgspec.msgpack.encode(
             Header(
@@ -67,93 +71,93 @@ class Writer:
                 version=version,
             )
         )
-        self._bound = MAGIC + len(header).to_bytes(_LENGTH, "big") + header
+        self._associated_data = MAGIC + len(header).to_bytes(_LENGTH, "big") + header
         self._aead = _aead(secret, recovery_key.kem)
         self._file = file
         self._number = 0
         self._buffer = bytearray()
-        file.write(self._bound)
+        file.write(self._associated_data)
 
     def write(self, data: bytes) -> None:
         """Add to the plaintext."""
         self._buffer += data
         while len(self._buffer) > SEGMENT:  # the last segment is known only at the end
-            self._put(bytes(self._buffer[:SEGMENT]), is_last=False)
+            self._write_segment(bytes(self._buffer[:SEGMENT]), is_last=False)
             del self._buffer[:SEGMENT]
 
     def finish(self) -> None:
-        """Write the last segment. Without it the file does not open."""
-        self._put(bytes(self._buffer), is_last=True)
+        """Write the last segment. Without it the file cannot be decrypted to its end."""
+        self._write_segment(bytes(self._buffer), is_last=True)
         self._buffer.clear()
 
-    def _put(self, plaintext: bytes, *, is_last: bool) -> None:
+    def _write_segment(self, plaintext: bytes, *, is_last: bool) -> None:
         nonce = _nonce(self._number, is_last=is_last)
-        self._file.write(self._aead.encrypt(nonce, plaintext, self._bound))
+        self._file.write(self._aead.encrypt(nonce, plaintext, self._associated_data))
         self._number += 1
 
 
 class Reader:
-    """Decrypts a backup from its beginning to its end."""
+    """Decrypts a backup from its beginning to its end, and returns only authenticated bytes."""
 
     def __init__(self, file: BinaryIO, recovery_key: PrivateHalf) -> None:
-        """Read the header. Raises SealedFileError."""
+        """Read the header. Raises BackupFileError."""
         self._file = file
-        self._bound, self.header = _read_header(file)
+        self._associated_data, self.header = _read_header(file)
         if self.header.recovery_key != recovery_key.fingerprint:
-            raise SealedFileError(
+            raise BackupFileError(
                 "it was made for another recovery key, with the fingerprint "
                 + self.header.recovery_key.hex()
             )
         if self.header.kem != recovery_key.kem:
-            raise SealedFileError("it is damaged")
+            raise damaged()
         try:
             secret = recovery_key.key.decapsulate(self.header.kem_ciphertext)
         except ValueError:
-            raise SealedFileError("it is damaged") from None
+            raise damaged() from None
         self._aead = _aead(secret, recovery_key.kem)
         self._number = 0
         self._plaintext = bytearray()
         self._next = file.read(SEGMENT + _TAG)
-        self._is_over = False
+        self._is_at_end = False
 
     def read(self, size: int) -> bytes:
-        """Return so many bytes of plaintext. Raises SealedFileError where there are fewer."""
+        """Return ``size`` bytes of plaintext. Raises BackupFileError where there are fewer."""
         while len(self._plaintext) < size:
-            if self._is_over:
-                raise SealedFileError("it is damaged")
-            self._plaintext += self._segment()
+            if self._is_at_end:
+                raise damaged()
+            self._plaintext += self._read_segment()
         data = bytes(self._plaintext[:size])
         del self._plaintext[:size]
         return data
 
     def finish(self) -> None:
-        """Raise SealedFileError unless everything has been read."""
-        if self._plaintext or not self._is_over:
-            raise SealedFileError("it is damaged")
+        """Raise BackupFileError unless everything has been read."""
+        if self._plaintext or not self._is_at_end:
+            raise damaged()
 
-    def _segment(self) -> bytes:
-        sealed, self._next = self._next, self._file.read(SEGMENT + _TAG)
-        self._is_over = not self._next
-        nonce = _nonce(self._number, is_last=self._is_over)
+    def _read_segment(self) -> bytes:
+        segment, self._next = self._next, self._file.read(SEGMENT + _TAG)
+        self._is_at_end = not self._next
+        nonce = _nonce(self._number, is_last=self._is_at_end)
         self._number += 1
         try:
-            return self._aead.decrypt(nonce, sealed, self._bound)
+            return self._aead.decrypt(nonce, segment, self._associated_data)
         except (InvalidTag, ValueError):
-            raise SealedFileError("it is damaged") from None
+            raise damaged() from None
 
 
 def _read_header(file: BinaryIO) -> tuple[bytes, Header]:
     if file.read(len(MAGIC)) != MAGIC:
-        raise SealedFileError("it is not a backup that this version of pqkeep can read")
+        raise BackupFileError("it is not a backup that this version of pqkeep can read")
     length = file.read(_LENGTH)
     size = int.from_bytes(length, "big")
     header = file.read(min(size, _MAX_HEADER))
     try:
         if len(header) != size:
-            raise SealedFileError("it is damaged")
+            raise damaged()
         return MAGIC + length + header, msgspec.msgpack.decode(header, type=Header)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        raise SealedFileError("it is damaged") from None
+        raise damaged() from None
 
 
 def _aead(shared_secret: bytes, kem: str) -> AESGCM:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pqkeep_server.backup import recovery_key
+from pqkeep_server.backup.encrypted_file import MAGIC, SEGMENT, BackupFileError, Reader, Writer
 from pqkeep_server.backup.recovery_key import PrivateHalf, PublicHalf
-from pqkeep_server.backup.sealed_file import MAGIC, SEGMENT, Reader, SealedFileError, Writer
 
 SEALED = SEGMENT + 16
 SIZES = (0, 1, SEGMENT - 1, SEGMENT, SEGMENT + 1, 3 * SEGMENT, 3 * SEGMENT + 5)
@@ -86,7 +86,7 @@ def test_a_changed_file_is_refused(change: str, pair: tuple[PublicHalf, PrivateH
     head = data[: len(data) - len(body)]
     segments = [body[at : at + SEALED] for at in range(0, len(body), SEALED)]
     assert opened(private, head + b"".join(segments), size) == text(size)
-    with pytest.raises(SealedFileError):
+    with pytest.raises(BackupFileError):
         opened(private, CHANGES[change](head, segments), size)
 
 
@@ -95,7 +95,7 @@ def test_a_segment_of_another_backup_is_refused(pair: tuple[PublicHalf, PrivateH
     public, private = pair
     size = 2 * SEGMENT
     one, other = (sealed(public, text(size)) for _ in range(2))
-    with pytest.raises(SealedFileError):
+    with pytest.raises(BackupFileError):
         opened(private, one[:-SEALED] + other[-SEALED:], size)
 
 
@@ -106,7 +106,7 @@ def test_every_byte_counts(pair: tuple[PublicHalf, PrivateHalf]) -> None:
     for place in range(len(data)):
         damaged = bytearray(data)
         damaged[place] ^= 0x10
-        with pytest.raises(SealedFileError):
+        with pytest.raises(BackupFileError):
             opened(private, bytes(damaged), 4)
 
 
@@ -117,5 +117,5 @@ def test_another_recovery_key_is_named(
     public, private = pair
     recovery_key.create(public.kem, tmp_path / "private", tmp_path / "public")
     other = recovery_key.read_private(tmp_path / "private")
-    with pytest.raises(SealedFileError, match=private.fingerprint.hex()):
+    with pytest.raises(BackupFileError, match=private.fingerprint.hex()):
         opened(other, sealed(public, b"text"), 4)

@@ -1,4 +1,4 @@
-"""What the operator asks of a running key service, over its socket."""
+"""Requests of the operator to a running key service, over its socket."""
 
 import socket
 from pathlib import Path
@@ -24,8 +24,11 @@ class KeyServiceError(Exception):
     """The key service refused, or did not answer."""
 
 
-def take_up_root_keys(path: Path) -> RootKeys:
-    """Have the key service read its settings again. Raises KeyServiceError."""
+def reload_root_keys(path: Path) -> RootKeys:
+    """Have the key service read the root keys that its settings name now.
+
+    Raises KeyServiceError.
+    """
     call = Call(
         1,
         int(TIMEOUT_SECONDS * 1000),
@@ -44,9 +47,9 @@ def take_up_root_keys(path: Path) -> RootKeys:
         case Answer(result=RootKeys() as result):
             return result
         case Refusal():
-            raise KeyServiceError("the key service did not take the root keys up; its log says why")
+            raise KeyServiceError("the key service refused the root keys; its log says why")
         case _:
-            raise KeyServiceError("the key service answered nonsense")
+            raise KeyServiceError("the key service sent an unexpected answer")
 
 
 def _receive(connection: socket.socket) -> ToGateway:
@@ -54,4 +57,4 @@ def _receive(connection: socket.socket) -> ToGateway:
     while size := connection.recv_into(decoder.space()):
         for frame in decoder.filled(size):
             return frame
-    raise OSError("it hung up")
+    raise OSError("the connection was closed")

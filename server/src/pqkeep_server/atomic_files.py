@@ -1,0 +1,65 @@
+"""Writes files atomically: complete and durable under their name, or not there at all."""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextmanager
+def atomic_file(
+    path: Path, mode: int, *, replace: bool = False, owner_of: Path | None = None
+) -> Iterator[BinaryIO]:
+    """Yield a temporary file beside the path, and rename it to the path if the block succeeds.
+
+    It has mode 0600 until then. It is given to the owner of the file ``owner_of``. Raises OSError,
+    and FileExistsError, before anything is written, where the path must not be replaced.
+    """
+    if not replace and os.path.lexists(path):
+        raise FileExistsError(f"{path} exists already")
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            os.fchmod(descriptor, mode)
+            if owner_of is not None:
+                _give_to_owner(descriptor, owner_of.stat())
+            file.flush()
+            os.fsync(descriptor)
+        temporary.rename(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def write_atomically(
+    path: Path, data: bytes, mode: int, *, replace: bool = False, owner_of: Path | None = None
+) -> None:
+    """Write a file as ``atomic_file`` does. Raises OSError and FileExistsError."""
+    with atomic_file(path, mode, replace=replace, owner_of=owner_of) as file:
+        file.write(data)
+
+
+def write_private_json(path: Path, content: object) -> None:
+    """Write a JSON file of mode 0600, in place of an older one. Raises OSError."""
+    text = json.dumps(content, indent=2) + "\n"
+    write_atomically(path, text.encode(), 0o600, replace=True)
+
+
+def sync(path: Path) -> None:
+    """Make a file's content, or a folder's entries, durable. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _give_to_owner(descriptor: int, like: os.stat_result) -> None:
+    if (like.st_uid, like.st_gid) != (os.geteuid(), os.getegid()):
+        os.fchown(descriptor, like.st_uid, like.st_gid)

@@ -1,0 +1,90 @@
+"""The files of a restored data directory: settings, root keys and the pepper."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pqkeep_keyservice.keys.sealing import Sealer, read_root_key
+from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_server.atomic_files import write_atomically
+from pqkeep_server.backup.contents import Manifest
+from pqkeep_server.backup.databases import ACCOUNTS, KEYS, Database
+from pqkeep_server.backup.encrypted_file import BackupFileError
+from pqkeep_server.initialise import Layout
+from pqkeep_server.settings_file import Settings, edited, root_key_settings
+
+
+def matching_root_keys(
+    check_values: Mapping[int, bytes], files: Sequence[Path]
+) -> dict[int, bytes]:
+    """Return the root keys that a backup's private keys are sealed under, by id.
+
+    Raises ConfigError where a file cannot be read, or a root key is missing.
+    """
+    given = [read_root_key(path) for path in files]
+    found = {}
+    for each, check_value in check_values.items():
+        match = [key for key in given if Sealer({each: key}).check_value(each) == check_value]
+        if not match:
+            raise ConfigError(
+                f"the private keys in the backup are sealed under root key {each}, "
+                "which is none of the files given with --root-key"
+            )
+        found[each] = bytes(match[0].reveal())
+    return found
+
+
+def write_files(
+    layout: Layout,
+    manifest: Manifest,
+    root_keys: Mapping[int, bytes],
+    databases: Sequence[Database],
+) -> None:
+    """Write all files; the settings name these databases. Raises BackupFileError and OSError."""
+    for folder in (layout.key_service, layout.gateway):
+        folder.mkdir(mode=0o700)
+    names = {each: f"root-{each}.key" if each > 1 else "root.key" for each in root_keys}
+    for each, data in root_keys.items():
+        write_atomically(layout.key_service / names[each], data, 0o400)
+    for path, settings in _settings(layout, names, databases).items():
+        text = _file(layout, manifest, path).decode()
+        write_atomically(path, edited(text, settings).encode(), 0o600)
+    write_atomically(layout.pepper, _file(layout, manifest, layout.pepper), 0o400)
+    credentials = layout.development_credentials
+    if str(credentials.relative_to(layout.directory)) in manifest.files:
+        write_atomically(credentials, _file(layout, manifest, credentials), 0o600)
+
+
+def _settings(
+    layout: Layout, root_keys: Mapping[int, str], databases: Sequence[Database]
+) -> dict[Path, Settings]:
+    of_database = {each.kind: _database_settings(each) for each in databases}
+    return {
+        layout.gateway_settings: {
+            **of_database[ACCOUNTS],
+            "pepper_file": layout.pepper.name,
+            "key_service_socket": "../keyservice/keyservice.sock",
+        },
+        layout.key_service_settings: {
+            **of_database[KEYS],
+            **root_key_settings(root_keys),
+            "socket": "keyservice.sock",
+        },
+    }
+
+
+def _database_settings(database: Database) -> Settings:
+    if database.address.is_on_server:
+        file = database.password_file
+        return {
+            "database": database.address.location,
+            "database_password_file": None if file is None else str(file),
+        }
+    return {"database": database.kind.file, "database_password_file": None}
+
+
+def _file(layout: Layout, manifest: Manifest, path: Path) -> bytes:
+    name = str(path.relative_to(layout.directory))
+    try:
+        return manifest.files[name]
+    except KeyError:
+        raise BackupFileError(f"{name} is missing in it") from None

@@ -1,0 +1,113 @@
+"""The data directory of ``pqkeepd dev``, and the credentials that it keeps there.
+
+They are in dev.json with mode 0600, and work again when it is started again. No other mode of
+running keeps credentials.
+"""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from pqkeep_gateway.access.credentials import CredentialKind, new_credential
+from pqkeep_protocol.startup.secret_files import read_secret_file
+from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_server.atomic_files import write_private_json
+from pqkeep_server.data_lock import locked
+from pqkeep_server.initialise import (
+    IN_FILES,
+    InitialiseError,
+    Layout,
+    Stores,
+    has_stores,
+    initialise,
+)
+
+
+class DevError(Exception):
+    """It cannot run. The message is for the person who started it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DevelopmentCredentials:
+    """The operator's credential, and the demo tenant with its API key once they are made."""
+
+    operator_key: str = field(repr=False)
+    tenant_id: str = ""
+    api_key: str = field(default="", repr=False)
+
+
+@contextmanager
+def data_directory(chosen: Path | None) -> Iterator[Path]:
+    """Yield the data directory, locked; a temporary one, removed at the end, where none is chosen.
+
+    Raises DevError.
+    """
+    if chosen is None:
+        with tempfile.TemporaryDirectory(prefix="pqkeep-") as temporary:
+            yield Path(temporary)
+        return
+    with ExitStack() as stack:
+        try:
+            chosen.mkdir(mode=0o700, parents=True, exist_ok=True)
+            stack.enter_context(locked(chosen))
+        except BlockingIOError:
+            raise DevError(f"another pqkeepd uses the data directory {chosen}") from None
+        except OSError as error:
+            raise DevError(f"cannot use the data directory {chosen}: {error.strerror}") from None
+        yield chosen.resolve()
+
+
+def prepare(layout: Layout, stores: Stores) -> DevelopmentCredentials:
+    """Return the credentials in a data directory, which is made unless it is complete.
+
+    Raises DevError.
+    """
+    is_complete = _exists(layout.gateway_settings)
+    try:
+        credentials = _credentials(layout, must_exist=is_complete)
+        if not is_complete:
+            initialise(layout, credentials.operator_key, signup="open", stores=stores)
+        are_elsewhere = stores != IN_FILES and not has_stores(layout, stores)
+    except (ConfigError, InitialiseError) as error:
+        raise DevError(str(error)) from None
+    if are_elsewhere:
+        raise DevError(f"{layout.directory} has its databases elsewhere already")
+    return credentials
+
+
+def write_credentials(layout: Layout, credentials: DevelopmentCredentials) -> None:
+    """Keep credentials in a data directory. Raises OSError."""
+    write_private_json(layout.development_credentials, asdict(credentials))
+
+
+def _credentials(layout: Layout, *, must_exist: bool) -> DevelopmentCredentials:
+    try:
+        return _read_credentials(layout.development_credentials)
+    except ConfigError:
+        if must_exist:
+            raise
+    credentials = DevelopmentCredentials(new_credential(CredentialKind.OPERATOR))
+    write_credentials(layout, credentials)
+    return credentials
+
+
+def _read_credentials(file: Path) -> DevelopmentCredentials:
+    data = read_secret_file(file, "credentials")
+    try:
+        return DevelopmentCredentials(**json.loads(data))
+    except (TypeError, ValueError):
+        raise ConfigError(f"{file} does not hold the credentials of pqkeepd dev") from None
+
+
+def _exists(path: Path) -> bool:
+    """Return whether a file exists. Raises DevError where that cannot be known."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise DevError(f"cannot read {path}: {error.strerror}") from None
+    return True
