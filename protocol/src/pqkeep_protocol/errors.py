@@ -17,7 +17,7 @@ class ErrorKind(StrEnum):
     KEY_QUOTA_REACHED = "key-quota-reached"
     KEY_STATUS = "key-status"
     """The lifecycle has no such step from the key's status."""
-    IDEMPOTENCY_KEY_REUSED = "once-reused"
+    IDEMPOTENCY_KEY_REUSED = "idempotency-key-reused"
     """The Idempotency-Key belongs to another request."""
     RECORD_NOT_FOUND = "record-not-found"
     """The audit log has no such record, or is not that large."""
