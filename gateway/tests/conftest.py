@@ -10,23 +10,18 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import psycopg
 import pytest
-from gateway.tests.world import FakeAuditLog, World, add_tenant
+from gateway.tests.world import FakeAuditLog, World, add_tenant, new_tenant
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.credentials import PEPPER_SIZE, Pepper
-from pqkeep_gateway.access.entitlements import Entitlements, Tier
 from pqkeep_gateway.audit_events import AuditDelivery
 from pqkeep_gateway.storage.audit_outbox import SqlAuditOutbox
 from pqkeep_gateway.storage.database import open_database
-from pqkeep_gateway.tenancy.tenants import Tenant, TenantStatus
-from pqkeep_protocol.keys import TenantId
 
 if TYPE_CHECKING:
     from tests.fixtures.postgresql import PostgresServer
@@ -106,22 +101,6 @@ def audit_delivery(engine: AsyncEngine, log: FakeAuditLog) -> AuditDelivery:
 
 
 @pytest.fixture
-def new_tenant() -> Callable[..., Tenant]:
-    """Return tenants that are not stored."""
-
-    def make(name: str = "", tier: Tier = Tier.FREE) -> Tenant:
-        now = datetime(2026, 2, 28, 23, 59, 59, 999_999, tzinfo=UTC)
-        tenant = TenantId(uuid4())
-        return Tenant(
-            tenant, name or str(tenant), Entitlements(tier), TenantStatus.ACTIVE, now, now
-        )
-
-    return make
-
-
-@pytest.fixture
-async def world(
-    engine: AsyncEngine, pepper: Pepper, log: FakeAuditLog, new_tenant: Callable[..., Tenant]
-) -> World:
+async def world(engine: AsyncEngine, pepper: Pepper, log: FakeAuditLog) -> World:
     """Every store and service, and one tenant on free without people."""
     return World(engine, pepper, log, await add_tenant(engine, new_tenant()))

@@ -7,32 +7,22 @@ from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
+from gateway.tests.world import add_tenant, new_tenant
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.allowance import COUNTED, Allowances, AllowanceUsedUpError
 from pqkeep_gateway.access.entitlements import Entitlements, Subscription, Tier
 from pqkeep_gateway.access.principals import ApiKeyPrincipal
-from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.storage.schema import USAGE
-from pqkeep_gateway.storage.tenants import SqlTenants
 from pqkeep_gateway.storage.usage import SqlUsage
 from pqkeep_gateway.tenancy.tenants import Tenant
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.algorithms import Operation
-from pqkeep_protocol.audit import Event
-from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
-from pqkeep_protocol.messages import Attribution
 
 ALLOWANCE = 5
 PER_MONTH = {tier: ALLOWANCE if tier is Tier.FREE else None for tier in Tier}
-
-
-def news(tenant: Tenant) -> Event:
-    """Return the event of a tenant that is made."""
-    attribution = Attribution("request-1", "operator", "192.0.2.7")
-    return event(attribution, tenant.id, AuditEvent.CREATE_TENANT)
 
 
 NEW_YEAR_S_EVE = datetime(2026, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC).timestamp()
@@ -73,10 +63,10 @@ class Month:
 
 
 @pytest.fixture
-async def month(engine: AsyncEngine, new_tenant: Callable[..., Tenant]) -> Month:
+async def month(engine: AsyncEngine) -> Month:
     """January, and nothing spent."""
     tenant = new_tenant()
-    await SqlTenants(engine).add(tenant, news(tenant))
+    await add_tenant(engine, tenant)
     return Month(engine, tenant)
 
 
@@ -228,12 +218,10 @@ def test_ten_operations_count() -> None:
     }
 
 
-async def test_each_tenant_has_its_own(
-    engine: AsyncEngine, month: Month, new_tenant: Callable[..., Tenant]
-) -> None:
+async def test_each_tenant_has_its_own(engine: AsyncEngine, month: Month) -> None:
     """What one tenant spends is nobody else's."""
     other = new_tenant()
-    await SqlTenants(engine).add(other, news(other))
+    await add_tenant(engine, other)
     for _ in range(ALLOWANCE):
         await month.spend()
     assert await month.usage.take(other.id, "2027-01", 1)

@@ -39,7 +39,7 @@ def _line(invoice: Invoice | None) -> tuple[Tier, int, datetime, datetime]:
     return invoice.tier, invoice.amount_cents, invoice.period_start, invoice.period_end
 
 
-def test_a_month_ends_on_its_day_or_its_last() -> None:
+def test_periods_end_on_the_same_day_or_the_last() -> None:
     """From the 31st on periods end on the last day of short months, and on the 31st again."""
     ends = [NOW]
     for _ in range(13):
@@ -51,8 +51,8 @@ def test_a_month_ends_on_its_day_or_its_last() -> None:
     assert {each.time() for each in ends} == {NOW.time()}
 
 
-def test_the_first_period_is_billed_whole() -> None:
-    """A new contract runs from now for a month, and its line is the whole price."""
+def test_the_first_period_is_invoiced_in_full() -> None:
+    """A new contract runs for a month from now, and its invoice is the full price."""
     change = buy(None, TENANT, Tier.STARTER, PRICES, NOW)
     assert (change.old, change.operation) == (None, "subscribe-starter")
     assert (change.new.period_start, change.new.period_end) == (NOW, END)
@@ -69,18 +69,18 @@ def test_the_first_period_is_billed_whole() -> None:
         (4, Tier.GROWTH, 2000),
     ],
 )
-def test_a_dearer_tier_costs_the_difference(
+def test_a_more_expensive_tier_costs_the_difference(
     starter: Contract, left: int, tier: Tier, cents: int
 ) -> None:
-    """The line is the difference of the prices for what is left of the period, rounded down."""
+    """The invoice is the difference of prices for the rest of the period, rounded down."""
     now = END - (END - NOW) / left
     change = buy(starter, TENANT, tier, PRICES, now)
     assert _line(change.invoice) == (tier, cents, now, END)
     assert (change.new.id, change.new.tier, change.new.period_end) == (starter.id, tier, END)
 
 
-def test_a_cheaper_tier_gives_back(starter: Contract) -> None:
-    """Up and down again at the same moment costs nothing; the difference is given back."""
+def test_a_cheaper_tier_is_credited(starter: Contract) -> None:
+    """Up and down again at the same moment costs nothing; the difference is credited."""
     half = NOW + (END - NOW) / 2
     up = buy(starter, TENANT, Tier.PROFESSIONAL, PRICES, half)
     down = buy(up.new, TENANT, Tier.STARTER, PRICES, half)
@@ -88,20 +88,20 @@ def test_a_cheaper_tier_gives_back(starter: Contract) -> None:
     assert _line(down.invoice)[1] == -10000
 
 
-def test_what_was_paid_is_given_back(starter: Contract) -> None:
-    """What is given back depends on the price that was paid, not on a newer one."""
+def test_a_credit_depends_on_the_price_paid(starter: Contract) -> None:
+    """The credit is computed from the price that was paid, not from a newer one."""
     dearer = PRICES | {Tier.STARTER: 1_000_000, Tier.GROWTH: 0}
     change = buy(starter, TENANT, Tier.GROWTH, dearer, NOW)
     assert _line(change.invoice)[1] == -9900
 
 
 def test_the_same_tier_is_not_bought_twice(starter: Contract) -> None:
-    """The tier that runs already is refused."""
+    """Buying the tier of the running contract is refused."""
     with pytest.raises(AlreadySubscribedError):
         buy(starter, TENANT, Tier.STARTER, PRICES, NOW + SECOND)
 
 
-def test_what_was_cancelled_goes_on(starter: Contract) -> None:
+def test_a_cancellation_can_be_undone(starter: Contract) -> None:
     """Bought again before its end, a cancelled contract goes on, and nothing is billed."""
     cancelled = cancel(starter, NOW).new
     assert cancelled.cancel_at_period_end
@@ -112,7 +112,7 @@ def test_what_was_cancelled_goes_on(starter: Contract) -> None:
     assert changed.new.cancel_at_period_end is False
 
 
-def test_the_end_of_a_period_is_the_next_one_s_beginning(starter: Contract) -> None:
+def test_a_contract_is_renewed_at_the_end_of_its_period(starter: Contract) -> None:
     """A contract that was not cancelled is renewed from the end on, at today's price."""
     change = settle(starter, PRICES | {Tier.STARTER: 100}, END)
     third = datetime(2027, 3, 31, 12, tzinfo=UTC)
@@ -121,8 +121,8 @@ def test_the_end_of_a_period_is_the_next_one_s_beginning(starter: Contract) -> N
     assert change.new.price_cents == 100
 
 
-def test_periods_that_went_by_are_not_billed(starter: Contract) -> None:
-    """After a long silence the period that holds now is billed, and none before it."""
+def test_missed_periods_are_not_invoiced(starter: Contract) -> None:
+    """After an outage the current period is invoiced, and none before it."""
     now = datetime(2027, 6, 15, tzinfo=UTC)
     change = settle(starter, PRICES, now)
     start, end = datetime(2027, 5, 31, 12, tzinfo=UTC), datetime(2027, 6, 30, 12, tzinfo=UTC)
@@ -130,77 +130,75 @@ def test_periods_that_went_by_are_not_billed(starter: Contract) -> None:
 
 
 def test_a_cancelled_contract_ends(starter: Contract) -> None:
-    """After its period a cancelled contract has ended: nothing is billed, the standing is ended."""
+    """After its period a cancelled contract has ended: nothing is invoiced, and the subscription is ended."""
     change = settle(cancel(starter, NOW).new, PRICES, END)
     assert (change.new.status, change.invoice) == (ContractStatus.ENDED, None)
     assert change.new.subscription is Subscription.ENDED
 
 
 @pytest.fixture
-def said(starter: Contract) -> Contract:
-    """What is said of a contract that is billed elsewhere."""
+def reported(starter: Contract) -> Contract:
+    """An external provider's report of a contract."""
     return replace(starter, id=uuid4(), external_id="sub_1")
 
 
-def test_what_is_billed_elsewhere_is_not_changed_here(said: Contract) -> None:
-    """Neither bought nor cancelled."""
+def test_what_is_billed_elsewhere_is_not_changed_here(reported: Contract) -> None:
+    """An external provider's contract is neither changed nor cancelled here."""
     with pytest.raises(BilledElsewhereError):
-        buy(said, TENANT, Tier.GROWTH, PRICES, NOW)
+        buy(reported, TENANT, Tier.GROWTH, PRICES, NOW)
     with pytest.raises(BilledElsewhereError):
-        cancel(said, NOW)
+        cancel(reported, NOW)
 
 
-def test_news_are_believed(said: Contract) -> None:
-    """What is said later of a known contract is what it is, under its own identity."""
-    later = replace(said, id=uuid4(), as_of=NOW + SECOND, tier=Tier.GROWTH)
-    change = apply_notice(said, said, later)
+def test_reports_are_applied(reported: Contract) -> None:
+    """A later report of a known contract replaces it, under its own identifier."""
+    later = replace(reported, id=uuid4(), as_of=NOW + SECOND, tier=Tier.GROWTH)
+    change = apply_notice(reported, reported, later)
     assert change is not None
-    assert (change.new.id, change.new.tier) == (said.id, Tier.GROWTH)
-    assert (change.old, change.operation) == (said, "subscribe-growth")
+    assert (change.new.id, change.new.tier) == (reported.id, Tier.GROWTH)
+    assert (change.old, change.operation) == (reported, "subscribe-growth")
 
 
-def test_old_news_are_none(said: Contract) -> None:
-    """What was said before what is known changes nothing."""
-    earlier = replace(said, as_of=NOW - SECOND, status=ContractStatus.ENDED)
-    assert apply_notice(said, said, earlier) is None
+def test_older_reports_are_ignored(reported: Contract) -> None:
+    """A report older than the last one changes nothing."""
+    earlier = replace(reported, as_of=NOW - SECOND, status=ContractStatus.ENDED)
+    assert apply_notice(reported, reported, earlier) is None
 
 
-def test_nothing_leads_back_from_the_end(said: Contract) -> None:
-    """Whatever is said of a contract that has ended, it has ended."""
-    ended = replace(said, status=ContractStatus.ENDED)
-    assert apply_notice(ended, None, replace(said, as_of=NOW + 9 * SECOND)) is None
+def test_an_ended_contract_stays_ended(reported: Contract) -> None:
+    """No report restarts a contract that has ended."""
+    ended = replace(reported, status=ContractStatus.ENDED)
+    assert apply_notice(ended, None, replace(reported, as_of=NOW + 9 * SECOND)) is None
 
 
-def test_an_end_that_comes_first_is_kept(said: Contract) -> None:
-    """The end of a contract that nobody knew is kept, and nothing of the tenant's ends with it."""
-    running = replace(said, id=uuid4(), external_id="sub_2")
-    change = apply_notice(None, running, replace(said, status=ContractStatus.ENDED))
+def test_an_end_that_is_reported_first_is_stored(reported: Contract) -> None:
+    """The end of an unknown contract is stored, and ends nothing else of the tenant."""
+    running = replace(reported, id=uuid4(), external_id="sub_2")
+    change = apply_notice(None, running, replace(reported, status=ContractStatus.ENDED))
     assert change is not None
     assert change.old is None
 
 
-def test_another_tenant_s_contract_is_not_taken(said: Contract) -> None:
-    """What is said of a contract in another tenant's name changes nothing."""
-    foreign = replace(said, tenant=TenantId(uuid4()), as_of=NOW + SECOND)
-    assert apply_notice(said, None, foreign) is None
+def test_another_tenant_s_contract_is_not_changed(reported: Contract) -> None:
+    """A report of a known contract under another tenant changes nothing."""
+    foreign = replace(reported, tenant=TenantId(uuid4()), as_of=NOW + SECOND)
+    assert apply_notice(reported, None, foreign) is None
 
 
-def test_the_newer_of_two_runs(said: Contract) -> None:
-    """A contract that began later takes the place of the running one; an earlier one does not."""
-    newer = replace(said, id=uuid4(), external_id="sub_2", started_at=NOW + SECOND)
-    change = apply_notice(None, said, newer)
+def test_the_newer_of_two_runs(reported: Contract) -> None:
+    """A contract that began later replaces the running one; an earlier one does not."""
+    newer = replace(reported, id=uuid4(), external_id="sub_2", started_at=NOW + SECOND)
+    change = apply_notice(None, reported, newer)
     assert change is not None
-    assert (change.old, change.new) == (said, newer)
-    assert apply_notice(None, newer, said) is None
+    assert (change.old, change.new) == (reported, newer)
+    assert apply_notice(None, newer, reported) is None
 
 
-def test_what_is_billed_elsewhere_takes_the_place_of_what_was_billed_here(
-    starter: Contract, said: Contract
-) -> None:
-    """A running contract of our own gives way, whenever it began."""
-    change = apply_notice(None, replace(starter, started_at=NOW + SECOND), said)
+def test_an_external_contract_replaces_our_own(starter: Contract, reported: Contract) -> None:
+    """It replaces a running contract of our own, whenever that began."""
+    change = apply_notice(None, replace(starter, started_at=NOW + SECOND), reported)
     assert change is not None
-    assert change.new is said
+    assert change.new is reported
 
 
 @pytest.mark.parametrize(
@@ -214,11 +212,11 @@ def test_what_is_billed_elsewhere_takes_the_place_of_what_was_billed_here(
         ({}, {"period_end": END + SECOND}, "renew-subscription"),
     ],
 )
-def test_the_log_says_what_was_changed_elsewhere(
-    said: Contract, before: dict[str, object], after: dict[str, object], operation: str
+def test_external_changes_have_audit_events(
+    reported: Contract, before: dict[str, object], after: dict[str, object], operation: str
 ) -> None:
     """Each difference has its name in the audit log."""
-    known = replace(said, **before)  # type: ignore[arg-type] # fields of a contract
-    change = apply_notice(known, known, replace(said, **after))  # type: ignore[arg-type] # the same
+    known = replace(reported, **before)  # type: ignore[arg-type] # fields of a contract
+    change = apply_notice(known, known, replace(reported, **after))  # type: ignore[arg-type] # the same
     assert change is not None
     assert change.operation == operation

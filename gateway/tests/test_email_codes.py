@@ -34,8 +34,8 @@ async def test_a_code_is_used_once(world: World) -> None:
             await world.codes.answer(challenge, code, ATTRIBUTION)
 
 
-async def test_many_guesses_at_once_are_five(world: World) -> None:
-    """Of 32 guesses at once no more than five are looked at: the right one after them is too late."""
+async def test_five_guesses_are_checked(world: World) -> None:
+    """Of 32 guesses at once no more than five are checked: the correct code after them is refused."""
     await world.codes.choose(await world.person(), ATTRIBUTION, wanted=True)
     challenge = await world.challenge()
     code = await world.email_code(challenge)
@@ -46,8 +46,8 @@ async def test_many_guesses_at_once_are_five(world: World) -> None:
         await world.codes.answer(challenge, code, ATTRIBUTION)
 
 
-async def test_the_fifth_try_may_be_the_right_one(world: World) -> None:
-    """After four wrong codes the right one is good, typed with a space in it too."""
+async def test_the_fifth_attempt_may_succeed(world: World) -> None:
+    """After four wrong codes the correct one is accepted, also with a space in it."""
     await world.codes.choose(await world.person(), ATTRIBUTION, wanted=True)
     challenge = await world.challenge()
     code = await world.email_code(challenge)
@@ -57,8 +57,8 @@ async def test_the_fifth_try_may_be_the_right_one(world: World) -> None:
     await world.codes.answer(challenge, f"{code[:3]} {code[3:]}", ATTRIBUTION)
 
 
-async def test_a_code_ends_after_ten_minutes(world: World) -> None:
-    """A code is good for ten minutes, to the second, though its challenge was there before."""
+async def test_a_code_expires_after_ten_minutes(world: World) -> None:
+    """A code is accepted for ten minutes, although its challenge is older."""
     await world.codes.choose(await world.person(), ATTRIBUTION, wanted=True)
     life = email_codes.LIFETIME.total_seconds()
     for late, accepted in ((1, True), (0, False)):
@@ -70,8 +70,8 @@ async def test_a_code_ends_after_ten_minutes(world: World) -> None:
         assert await count_successes(attempts, InvalidChallengeError) == accepted
 
 
-async def test_a_challenge_that_is_over_gets_no_code(world: World) -> None:
-    """Five minutes after the password no code is sent any more, and no letter is written."""
+async def test_no_code_is_sent_for_an_expired_challenge(world: World) -> None:
+    """Five minutes after the password no code is sent any more, and no mail is stored."""
     await world.codes.choose(await world.person(), ATTRIBUTION, wanted=True)
     challenge = await world.challenge()
     await world.mail(MailKind.SECOND_FACTOR_ADDED)
@@ -82,8 +82,8 @@ async def test_a_challenge_that_is_over_gets_no_code(world: World) -> None:
     assert await world.mail_outbox.claim(10, now, now) == []
 
 
-async def test_whoever_chose_codes_needs_one_also_where_none_can_be_sent(world: World) -> None:
-    """Where mail was taken away, whoever chose codes is not let in by the password alone."""
+async def test_codes_stay_required_when_mail_is_disabled(world: World) -> None:
+    """Without a mail server, an account that chose codes does not sign in by password alone."""
     await world.codes.choose(await world.person(), ATTRIBUTION, wanted=True)
     without_mail = world.restarted(sends_mail=False)
     with pytest.raises(SecondFactorRequiredError):

@@ -3,9 +3,11 @@
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,12 @@ def _open_password(folder: Path) -> None:
     _set(folder, 'redis_password_file = "password"\nredis_url = "redis://127.0.0.1:1"')
 
 
+def _earlier_database(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / "accounts.sqlite3")) as database, database:
+        database.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
+        database.execute("INSERT INTO alembic_version VALUES ('0009')")
+
+
 def _stripe(folder: Path, **changes: str) -> None:
     """Set Stripe up, rightly but for what is changed."""
     for name in ("stripe-key", "stripe-webhook"):
@@ -87,6 +95,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
     "an unknown setting": (lambda at: _set(at, "colour = 1"), "colour"),
     "an unknown tier": (lambda at: _plans(at, "[gold]\napi_keys = 1\n"), "plans.toml"),
     "no requests": (lambda at: _plans(at, "[free]\nrequests_per_minute = 0\n"), "plans.toml"),
+    "a database of an earlier version": (_earlier_database, "made by another version of pqkeep"),
     "no plans": (lambda at: _set(at, 'plans_file = "missing.toml"'), "missing.toml"),
     "a policy without a name": (
         lambda at: _policies(at, "forbid (principal, action, resource);"),

@@ -183,7 +183,7 @@ def test_a_mail_server_that_cannot_be(tmp_path: Path, more: dict[str, str], prob
 
 
 def test_mail_needs_to_know_where_people_come_in(tmp_path: Path) -> None:
-    """A mail server without portal_url is refused: letters could not say where to go."""
+    """A mail server without portal_url is refused: mail would have no links."""
     path = write(tmp_path, GOOD)
     with path.open("a") as file:
         file.write('[smtp]\nhost = "smtp.example.org"\nsender = "a@example.org"\n')

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indire
 
 
 async def test_an_invitation_is_accepted_once(world: World) -> None:
-    """Of 32 acceptances of one invitation at once exactly one makes somebody."""
+    """Of 32 acceptances of one invitation at once exactly one creates a user."""
     invited = await world.invitations.invite(world.tenant.id, EMAIL, Role.VIEWER, ATTRIBUTION)
     attempts = [
         world.invitations.accept(invited.token, PASSWORD, ATTRIBUTION) for _ in range(CONCURRENCY)
@@ -31,7 +31,7 @@ async def test_an_invitation_is_accepted_once(world: World) -> None:
     assert await count_successes(attempts, InvalidInvitationTokenError) == 1
 
 
-async def test_an_invitation_ends_after_a_week(world: World) -> None:
+async def test_an_invitation_expires_after_a_week(world: World) -> None:
     """What was not accepted in a week cannot be."""
     invited = await world.invitations.invite(world.tenant.id, EMAIL, Role.VIEWER, ATTRIBUTION)
     world.now += 7 * 86_400
@@ -39,8 +39,8 @@ async def test_an_invitation_ends_after_a_week(world: World) -> None:
         await world.invitations.accept(invited.token, PASSWORD, ATTRIBUTION)
 
 
-async def test_an_invitation_that_is_withdrawn_lets_nobody_in(world: World) -> None:
-    """Of an acceptance and a withdrawal at once exactly one is done."""
+async def test_a_withdrawn_invitation_is_not_accepted(world: World) -> None:
+    """Of an acceptance and a withdrawal at once exactly one succeeds."""
     for number in range(ROUNDS):
         invited = await world.invitations.invite(
             world.tenant.id, f"{number}@example.com", Role.VIEWER, ATTRIBUTION

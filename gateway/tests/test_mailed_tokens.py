@@ -49,7 +49,7 @@ async def test_whether_somebody_is_known_is_no_more_work(world: World) -> None:
 
 
 async def test_no_token_is_in_the_database(world: World) -> None:
-    """No token or code that a letter hands over is in any row of any table, nor in any event."""
+    """No token or code of a mail is in any row of any table, nor in any event."""
     person = await world.person()
     await world.codes.choose(person, ATTRIBUTION, wanted=True)
     challenge = await world.challenge()
@@ -70,9 +70,9 @@ async def test_no_token_is_in_the_database(world: World) -> None:
             for table in METADATA.sorted_tables
             for row in await connection.execute(sa.select(table))
         ]
-    kept = "\n".join(rows) + repr(world.log.recorded)
+    stored = "\n".join(rows) + repr(world.log.recorded)
     assert len(rows) > 10
     tokens = [each for each in secrets if len(each) > 6]
-    assert not any(each in kept for each in tokens)
+    assert not any(each in stored for each in tokens)
     codes = [each for each in secrets if len(each) == 6]
-    assert not any(f"'{each}'" in kept for each in codes)
+    assert not any(f"'{each}'" in stored for each in codes)

@@ -1,4 +1,4 @@
-"""Letters say what they must, hand over what they must, and nothing gets into them from outside."""
+"""Mail says what it must, with its token, and no user input gets into its headers."""
 
 import re
 from dataclasses import replace
@@ -29,8 +29,8 @@ TOKENS = {
 SENT = [each for each in MailKind if each is not MailKind.DISCARDED]
 
 
-def written(kind: MailKind) -> OutgoingMail:
-    """Return a letter."""
+def new(kind: MailKind) -> OutgoingMail:
+    """Return a mail."""
     return new_mail(kind, TO, NOW, timedelta(hours=1), "grace@example.com")
 
 
@@ -42,9 +42,9 @@ def sent(each: OutgoingMail, pepper: Pepper) -> EmailMessage:
 
 
 @pytest.mark.parametrize("kind", SENT)
-def test_a_letter_is_short_plain_text_from_us(kind: MailKind, pepper: Pepper) -> None:
+def test_mail_is_short_plain_text_from_us(kind: MailKind, pepper: Pepper) -> None:
     """Each kind is ASCII text of under 1,000 characters that names the portal; no gap is left open."""
-    message = sent(written(kind), pepper)
+    message = sent(new(kind), pepper)
     text = message.get_content()
     assert message.get_content_type() == "text/plain"
     assert message.as_bytes().isascii()
@@ -63,7 +63,7 @@ def test_a_link_stays_in_one_piece(
     kind: MailKind, credential: CredentialKind, pepper: Pepper
 ) -> None:
     """The token stands behind the # of a link, on one line of what is sent."""
-    each = written(kind)
+    each = new(kind)
     (token,) = re.findall(
         r"^    https://[a-z./-]+#(\w+)\r$", sent(each, pepper).as_string(), re.MULTILINE
     )
@@ -72,14 +72,14 @@ def test_a_link_stays_in_one_piece(
 
 
 @pytest.mark.parametrize("kind", [each for each in SENT if each not in TOKENS])
-def test_other_letters_hand_no_token_over(kind: MailKind, pepper: Pepper) -> None:
+def test_other_mail_contains_no_token(kind: MailKind, pepper: Pepper) -> None:
     """No other kind has anything that looks like a token."""
-    assert not re.search(r"#|pq[a-z]_", sent(written(kind), pepper).as_string())
+    assert not re.search(r"#|pq[a-z]_", sent(new(kind), pepper).as_string())
 
 
-def test_a_token_depends_on_letter_and_pepper(pepper: Pepper) -> None:
-    """Another letter, another pepper or another purpose is another token; the same is the same."""
-    first, second = written(MailKind.INVITATION), written(MailKind.INVITATION)
+def test_a_token_depends_on_mail_and_pepper(pepper: Pepper) -> None:
+    """Another mail, another pepper or another purpose is another token; the same is the same."""
+    first, second = new(MailKind.INVITATION), new(MailKind.INVITATION)
     kind = CredentialKind.INVITATION
     tokens = {
         mailed_token(first, kind, pepper),
@@ -93,15 +93,15 @@ def test_a_token_depends_on_letter_and_pepper(pepper: Pepper) -> None:
 
 def test_codes_have_six_digits(pepper: Pepper) -> None:
     """Codes are six digits, with zeros in front where they belong, and seldom the same."""
-    codes = [mailed_code(written(MailKind.CODE), pepper) for _ in range(2000)]
+    codes = [mailed_code(new(MailKind.CODE), pepper) for _ in range(2000)]
     assert all(re.fullmatch(r"[0-9]{6}", each) for each in codes)
     assert any(each.startswith("0") for each in codes)
     assert len(set(codes)) > 1900
 
 
-def test_nobody_gets_no_letter(pepper: Pepper) -> None:
-    """What is written where nobody has the address is not sent."""
-    assert compose(written(MailKind.DISCARDED), pepper, "pqkeep@example.org", PORTAL) is None
+def test_discarded_mail_is_not_composed(pepper: Pepper) -> None:
+    """There is no message for an address that no account has."""
+    assert compose(new(MailKind.DISCARDED), pepper, "pqkeep@example.org", PORTAL) is None
 
 
 @pytest.mark.parametrize(
@@ -119,13 +119,13 @@ def test_nobody_gets_no_letter(pepper: Pepper) -> None:
     ],
 )
 def test_what_is_no_address_is_in_no_header(address: str, pepper: Pepper) -> None:
-    """An address with a line end, a second address or anything else in it becomes no letter."""
+    """An address with a line end, a second address or anything else in it becomes no message."""
     with pytest.raises(InvalidAddressError):
-        compose(replace(written(MailKind.CODE), to=address), pepper, "a@b", PORTAL)
+        compose(replace(new(MailKind.CODE), to=address), pepper, "a@b", PORTAL)
 
 
-def test_a_letter_shows_no_secret() -> None:
-    """Neither the address nor what the token comes from is in a letter's repr."""
-    each = written(MailKind.INVITATION)
+def test_the_repr_of_a_mail_shows_no_secret() -> None:
+    """Neither the address nor the salt is in a mail's repr."""
+    each = new(MailKind.INVITATION)
     assert "example.com" not in repr(each)
     assert repr(each.salt) not in repr(each)

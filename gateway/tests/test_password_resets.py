@@ -55,7 +55,7 @@ async def test_a_sign_in_with_the_old_password_comes_too_late(world: World) -> N
 
 
 async def test_a_reset_ends_after_half_an_hour(world: World) -> None:
-    """A letter's token is good for 30 minutes, to the second."""
+    """A mailed token is good for 30 minutes, to the second."""
     await world.join()
     life = password_resets.LIFETIME.total_seconds()
     assert life == 1800
@@ -69,7 +69,7 @@ async def test_a_reset_ends_after_half_an_hour(world: World) -> None:
 
 
 async def test_an_unknown_address_s_token_opens_nothing(world: World) -> None:
-    """What is kept where nobody has the address changes no password, even by its token."""
+    """The token of an address that no account has replaces no password."""
     await world.resets.begin(OTHER_EMAIL, ATTRIBUTION)
     mail = await world.mail(MailKind.DISCARDED)
     token = mailed_token(mail, CredentialKind.PASSWORD_RESET, world.pepper)

@@ -1,4 +1,4 @@
-"""Which passwords are taken, and how many are worked on at a time."""
+"""Which passwords are accepted, and how many are hashed at a time."""
 
 import asyncio
 from importlib.resources import files
@@ -34,8 +34,8 @@ GOOD = "the horse prefers oats"
         *("postquantum2026", "pqkeeppqkeep", "Cryptography!1", "dragonslayer123"),
     ],
 )
-def test_what_is_tried_first_is_refused(password: str) -> None:
-    """Patterns that everybody uses are common, in capitals, with marks and signs or not."""
+def test_common_passwords_are_refused(password: str) -> None:
+    """Common patterns are refused, in capitals, with punctuation and signs for letters or not."""
     assert is_common(password)
     with pytest.raises(InvalidPasswordError):
         require_valid(password)
@@ -52,14 +52,14 @@ def test_every_listed_password_is_refused() -> None:
 @pytest.mark.parametrize(
     "password", [GOOD, "x7!kQ2#mVp9z", "ein pferd frisst gern hafer", "密码不容易猜到的十二个字"]
 )
-def test_others_are_taken(password: str) -> None:
-    """What has no such pattern is taken, without rules of composition, in any script."""
+def test_others_are_accepted(password: str) -> None:
+    """What has no such pattern is accepted, without rules of composition, in any script."""
     require_valid(password)
 
 
 @pytest.mark.parametrize(("length", "fit"), [(11, False), (12, True), (1024, True), (1025, False)])
 def test_lengths(length: int, *, fit: bool) -> None:
-    """12 to 1024 characters are taken."""
+    """12 to 1024 characters are accepted."""
     password = (GOOD * 100)[:length] if length < len(GOOD) else _varied(length)
     if fit:
         require_valid(password)
@@ -75,38 +75,38 @@ def _varied(length: int) -> str:
 async def test_a_password_is_its_own_in_any_form(pepper: Pepper) -> None:
     """What was hashed verifies, composed or decomposed; nothing else does, and nothing of nobody."""
     passwords = Passwords(pepper, CHEAP)
-    kept = await passwords.hash("Überraschung am Morgen")
-    assert await passwords.verify(kept, "U\u0308berraschung am Morgen")
-    assert not await passwords.verify(kept, "Überraschung am Abend")
+    stored = await passwords.hash("Überraschung am Morgen")
+    assert await passwords.verify(stored, "U\u0308berraschung am Morgen")
+    assert not await passwords.verify(stored, "Überraschung am Abend")
     assert not await passwords.verify(None, "Überraschung am Morgen")
 
 
 async def test_another_pepper_is_another_hash(pepper: Pepper) -> None:
     """The hash alone does not tell the password: the pepper is needed too."""
-    kept = await Passwords(pepper, CHEAP).hash(GOOD)
-    assert not await Passwords(Pepper(bytes(32)), CHEAP).verify(kept, GOOD)
+    stored = await Passwords(pepper, CHEAP).hash(GOOD)
+    assert not await Passwords(Pepper(bytes(32)), CHEAP).verify(stored, GOOD)
 
 
-async def test_too_many_at_once_are_turned_away(pepper: Pepper) -> None:
+async def test_too_many_at_once_are_refused(pepper: Pepper) -> None:
     """As many as may wait are served; whoever comes on top is refused at once."""
     passwords = Passwords(pepper, CHEAP)
-    kept = await passwords.hash(GOOD)
-    tries = [passwords.verify(kept, GOOD) for _ in range(THREADS + MAX_WAITING + 3)]
-    outcomes = await asyncio.gather(*tries, return_exceptions=True)
+    stored = await passwords.hash(GOOD)
+    attempts = [passwords.verify(stored, GOOD) for _ in range(THREADS + MAX_WAITING + 3)]
+    outcomes = await asyncio.gather(*attempts, return_exceptions=True)
     assert outcomes.count(True) == THREADS + MAX_WAITING
     assert sum(isinstance(each, UnavailableError) for each in outcomes) == 3
 
 
-def test_what_is_known_of_the_system_is_argon2id() -> None:
-    """Unless told otherwise it is Argon2id with 64 MiB, three passes and four lanes."""
+def test_default_costs() -> None:
+    """By default hashes are Argon2id with 64 MiB, three passes and four lanes."""
     usual = hasher(PasswordCosts())
     costs = (usual.type.name, usual.memory_cost, usual.time_cost, usual.parallelism)
     assert costs == ("ID", 65536, 3, 4)
 
 
 @pytest.mark.parametrize("costs", [CHEAP, hasher(PasswordCosts())])
-async def test_nobody_is_compared_at_the_same_costs(pepper: Pepper, costs: PasswordHasher) -> None:
-    """What stands for nobody's hash has the costs of every other, and is no password's."""
+async def test_the_dummy_hash_has_the_same_costs(pepper: Pepper, costs: PasswordHasher) -> None:
+    """The hash that stands for no account has the costs of every other, and is no password's."""
     passwords = Passwords(pepper, costs)
     try:
         real = await passwords.hash(GOOD)

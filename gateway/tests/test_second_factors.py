@@ -47,7 +47,7 @@ async def test_a_code_of_another_time_is_refused(world: World, drift: int) -> No
 
 
 async def test_an_earlier_code_is_refused_after_a_later_one(world: World) -> None:
-    """Once a step was accepted, those before it are not, though nobody has used them."""
+    """Once a step was accepted, earlier ones are not, even if they were never used."""
     totp, _ = await world.enroll(await world.person())
     world.now += 300
     await world.sign_in.answer_challenge(
@@ -74,7 +74,7 @@ async def test_a_recovery_code_is_accepted_once(world: World) -> None:
     assert world.log.operations.count("use-recovery-code") == ROUNDS
 
 
-async def test_a_challenge_ends_after_five_minutes(world: World) -> None:
+async def test_a_challenge_expires_after_five_minutes(world: World) -> None:
     """A challenge is answered within 300 seconds, or not at all."""
     totp, _ = await world.enroll(await world.person())
     challenge = await world.challenge()
@@ -84,7 +84,7 @@ async def test_a_challenge_ends_after_five_minutes(world: World) -> None:
 
 
 async def test_no_secret_of_codes_is_in_the_database(world: World) -> None:
-    """What is kept of a second factor is a salt, which without the pepper makes no code."""
+    """A salt is stored of an authenticator, which makes no code without the pepper."""
     totp, codes = await world.enroll(await world.person())
     account = await world.account()
     assert account.totp_salt is not None

@@ -1,4 +1,4 @@
-"""What the accounts database does for sessions, on either kind: tokens are single-use and expire."""
+"""Sessions, on either database: tokens are single-use and expire."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indire
 
 
 async def test_a_refresh_token_is_exchanged_once(world: World) -> None:
-    """Of 32 exchanges of one token at once exactly one succeeds, and then all is over."""
+    """Of 32 exchanges of one token at once exactly one succeeds, and the session is ended."""
     await world.join()
     account = await world.account()
     for _ in range(ROUNDS):
@@ -31,7 +31,7 @@ async def test_a_refresh_token_is_exchanged_once(world: World) -> None:
     assert world.log.operations.count("refresh-token-reused") == ROUNDS
 
 
-async def test_tokens_end_when_they_should(world: World) -> None:
+async def test_tokens_expire(world: World) -> None:
     """An access token is accepted for 15 minutes, a refresh token for 7 days: not a moment more."""
     began = world.now
     tokens = await world.join()
@@ -46,8 +46,8 @@ async def test_tokens_end_when_they_should(world: World) -> None:
         await world.sessions.refresh(tokens.refresh, ATTRIBUTION)
 
 
-async def test_a_refreshed_access_token_has_its_own_time(world: World) -> None:
-    """A refresh opens the session for 15 minutes from then on, and what was before for no more."""
+async def test_a_refreshed_access_token_has_its_own_expiry(world: World) -> None:
+    """A refreshed access token is accepted for 15 minutes, and the earlier one no more."""
     old = await world.join()
     world.now += 10 * 60
     new = await world.sessions.refresh(old.refresh, ATTRIBUTION)
@@ -58,7 +58,7 @@ async def test_a_refreshed_access_token_has_its_own_time(world: World) -> None:
     assert await world.sessions.find(new.access) is None
 
 
-async def test_who_knew_the_old_password_comes_too_late(world: World) -> None:
+async def test_a_changed_password_stops_a_sign_in_that_has_begun(world: World) -> None:
     """A sign-in that began before a change of password begins no session after it."""
     tokens = await world.join()
     before = await world.account()

@@ -18,8 +18,8 @@ pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indire
 COSTLIER = PasswordHasher(2, 16, 1)
 
 
-async def test_failures_are_told_of_whoever_it_was(world: World) -> None:
-    """A failure at an address that somebody has, and at one nobody has, is an event each."""
+async def test_failures_are_recorded_for_any_address(world: World) -> None:
+    """A failed sign-in is recorded whether an account has the address or not."""
     await world.join()
     for email in (EMAIL, f"{uuid4()}@example.com"):
         with pytest.raises(WrongPasswordError):
@@ -27,8 +27,8 @@ async def test_failures_are_told_of_whoever_it_was(world: World) -> None:
     assert world.log.operations.count("sign-in-failed") == 2
 
 
-async def test_another_password_ends_every_session(world: World) -> None:
-    """After a change of password no token of before opens anything."""
+async def test_a_changed_password_ends_every_session(world: World) -> None:
+    """After a change of password no earlier token is accepted."""
     tokens = [await world.join()]
     tokens += [await world.sign_in.with_password(EMAIL, PASSWORD, ATTRIBUTION) for _ in range(3)]
     person = await world.sessions.find(tokens[0].access)
@@ -42,15 +42,15 @@ async def test_another_password_ends_every_session(world: World) -> None:
         await world.sign_in.with_password(EMAIL, PASSWORD, ATTRIBUTION)
 
 
-async def test_changed_accounts_are_written_to(world: World) -> None:
-    """A new password is told by a letter to the person it belongs to."""
+async def test_a_changed_password_is_reported_by_mail(world: World) -> None:
+    """A changed password is reported by mail to the account's address."""
     person = await world.person()
     await world.password_change.change(person, NEW_PASSWORD, ATTRIBUTION)
     assert (await world.mail(MailKind.PASSWORD_CHANGED)).to == EMAIL
 
 
-async def test_a_cheap_hash_is_renewed_at_the_next_sign_in(world: World) -> None:
-    """Where hashes cost more now, a right password is kept as a new one, and a wrong one is not."""
+async def test_an_outdated_hash_is_replaced_at_the_next_sign_in(world: World) -> None:
+    """Where new hashes cost more, a correct password is rehashed, and a wrong one is not."""
     costlier = world.restarted(hasher=COSTLIER)
     await world.join()
     before = await world.account()
@@ -65,8 +65,8 @@ async def test_a_cheap_hash_is_renewed_at_the_next_sign_in(world: World) -> None
     assert (await world.account()).password_hash == after
 
 
-async def test_who_is_challenged_has_a_new_hash_too(world: World) -> None:
-    """With a second factor the hash is renewed when the password was right, and the code follows."""
+async def test_a_challenged_account_is_rehashed_too(world: World) -> None:
+    """With a second factor the hash is replaced after the correct password, before the code."""
     costlier = world.restarted(hasher=COSTLIER)
     totp, _ = await world.enroll(await world.person())
     world.now += 300
@@ -78,16 +78,16 @@ async def test_who_is_challenged_has_a_new_hash_too(world: World) -> None:
     )
 
 
-async def test_whoever_comes_second_to_renew_a_hash_is_let_in(world: World) -> None:
-    """Whoever signs in while another sign-in renews the hash is let in nevertheless."""
+async def test_concurrent_sign_ins_rehash_once(world: World) -> None:
+    """A sign-in succeeds while another one replaces the hash."""
     costlier = world.restarted(hasher=COSTLIER)
     await world.join()
     attempts = [costlier.sign_in.with_password(EMAIL, PASSWORD, ATTRIBUTION) for _ in range(8)]
     assert len(await asyncio.gather(*attempts)) == 8
 
 
-async def test_no_renewal_brings_an_old_password_back(world: World) -> None:
-    """A hash that is another by now is left as it is."""
+async def test_no_rehash_restores_an_old_password(world: World) -> None:
+    """A hash that was replaced meanwhile is left as it is."""
     tokens = await world.join()
     before = await world.account()
     person = await world.sessions.find(tokens.access)

@@ -1,4 +1,4 @@
-"""Delivery to a real mail server: encrypted or not at all, and what becomes of refusals."""
+"""Delivery to a real mail server: encrypted or not at all; errors are temporary or permanent."""
 
 from __future__ import annotations
 
@@ -66,24 +66,24 @@ def mailer(server: MailServer, **settings: Any) -> SmtpMailer:
 
 
 async def send(mailer: SmtpMailer, pepper: Pepper) -> OutgoingMail:
-    """Send a letter with a code."""
-    written = new_mail(MailKind.CODE, TO, NOW, timedelta(minutes=10))
-    message = compose(written, pepper, mailer.sender, "https://keep.example.org")
+    """Send a mail with a code."""
+    mail = new_mail(MailKind.CODE, TO, NOW, timedelta(minutes=10))
+    message = compose(mail, pepper, mailer.sender, "https://keep.example.org")
     assert message is not None
-    await mailer.send(written, message)
-    return written
+    await mailer.send(mail, message)
+    return mail
 
 
-async def test_a_letter_arrives_encrypted(
+async def test_mail_is_delivered_encrypted(
     encrypted: MailServer, certificate: Certificate, password_file: Path, pepper: Pepper
 ) -> None:
     """By STARTTLS, which is the default, with the certificate believed and the password right."""
     user = {"user": "pqkeep", "password_file": password_file}
-    written = await send(mailer(encrypted, ca_file=str(certificate.path), **user), pepper)
+    mail = await send(mailer(encrypted, ca_file=str(certificate.path), **user), pepper)
     (message,) = encrypted.messages
     assert encrypted.recipients == [TO]
     assert (message["To"], message["From"]) == (TO, "pqkeep <pqkeep@example.org>")
-    assert mailed_code(written, pepper) in message.get_content()
+    assert mailed_code(mail, pepper) in message.get_content()
 
 
 async def test_encrypted_from_the_first_byte(
@@ -99,7 +99,7 @@ async def test_encrypted_from_the_first_byte(
 async def test_what_cannot_be_encrypted_is_not_sent(
     plain: MailServer, password_file: Path, pepper: Pepper
 ) -> None:
-    """A server that does not offer STARTTLS learns neither password nor recipient nor letter."""
+    """A server that does not offer STARTTLS learns neither password nor recipient nor text."""
     user = {"user": "pqkeep", "password_file": password_file}
     for security in ("starttls", "tls"):
         with pytest.raises(MailDeferredError):
@@ -121,7 +121,7 @@ async def test_nobody_else_s_certificate_is_believed(
 async def test_a_wrong_password_is_worth_another_try(
     encrypted: MailServer, certificate: Certificate, password_file: Path, pepper: Pepper
 ) -> None:
-    """Where the server does not know the password the letter waits: somebody can mend that."""
+    """Where the server does not know the password the mail is deferred: somebody can correct that."""
     encrypted.password = b"another"
     user = {"user": "pqkeep", "password_file": password_file}
     with pytest.raises(MailDeferredError, match="535"):
@@ -129,7 +129,7 @@ async def test_a_wrong_password_is_worth_another_try(
 
 
 async def test_without_encryption_on_this_machine(plain: MailServer, pepper: Pepper) -> None:
-    """With security = "none" a letter arrives too."""
+    """With security = "none" mail is delivered too."""
     await send(mailer(plain, security="none"), pepper)
     assert len(plain.messages) == 1
 
@@ -152,7 +152,7 @@ async def test_a_recipient_is_refused(
 
 
 async def test_a_server_that_is_away(mail_server: MailServer, pepper: Pepper) -> None:
-    """Where nobody listens the letter waits."""
+    """Where nobody listens the mail is deferred."""
     with pytest.raises(MailDeferredError):
         await send(mailer(mail_server, security="none"), pepper)
 
@@ -188,5 +188,5 @@ def test_certificates_that_are_not_there(mail_server: MailServer, tmp_path: Path
 
 def test_the_password_is_shown_nowhere(mail_server: MailServer, password_file: Path) -> None:
     """Neither the mailer's repr nor its settings' has the password."""
-    made = mailer(mail_server, user="pqkeep", password_file=password_file)
-    assert PASSWORD not in repr(made) + repr(vars(made)["_settings"])
+    configured = mailer(mail_server, user="pqkeep", password_file=password_file)
+    assert PASSWORD not in repr(configured) + repr(vars(configured)["_settings"])

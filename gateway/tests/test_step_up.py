@@ -51,7 +51,7 @@ async def test_a_step_up_token_acts_once(world: World) -> None:
         assert done == number + 1
 
 
-async def test_a_failure_uses_no_step_up_token_up(world: World) -> None:
+async def test_a_failure_without_effect_returns_the_token(world: World) -> None:
     """After an action that failed the token acts again, once."""
     person = await world.person()
     token = await world.step_up.issue(person, PASSWORD, ATTRIBUTION)
@@ -67,8 +67,8 @@ async def test_a_failure_uses_no_step_up_token_up(world: World) -> None:
     assert await world.step_up.spend(person, token, handler, had_no_effect) == "done"
 
 
-async def test_an_action_that_may_have_been_done_uses_a_step_up_token_up(world: World) -> None:
-    """Where nobody knows what became of an action, its token does not act a second time."""
+async def test_an_action_of_unknown_outcome_uses_the_token_up(world: World) -> None:
+    """If it is not known whether an action had an effect, its token is not accepted again."""
     person = await world.person()
     token = await world.step_up.issue(person, PASSWORD, ATTRIBUTION)
 
@@ -81,8 +81,8 @@ async def test_an_action_that_may_have_been_done_uses_a_step_up_token_up(world: 
         await world.step_up.spend(person, token, lose, had_no_effect)
 
 
-async def test_a_step_up_token_ends_after_300_seconds(world: World) -> None:
-    """A token acts until its 300 seconds are over, and not for anybody else."""
+async def test_a_step_up_token_expires(world: World) -> None:
+    """A token is accepted for 300 seconds, and only from its user."""
     person = await world.person()
     token, other_token = [
         await world.step_up.issue(person, PASSWORD, ATTRIBUTION) for _ in range(2)

@@ -1,4 +1,4 @@
-"""Changes of teams, on either database and all at once."""
+"""Concurrent changes of a team, on either database."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ POSSIBLE_OUTCOMES = (
 
 
 async def test_a_team_keeps_an_owner(world: World) -> None:
-    """Of many owners who remove or demote one another all at once, one is left at least."""
+    """Of owners who concurrently remove or demote one another, at least one is left."""
     for number in range(ROUNDS):
         owners = [await world.person(f"{number}-{each}@example.com") for each in range(4)]
         acts: list[Awaitable[object]] = []
@@ -59,8 +59,8 @@ async def test_a_team_keeps_an_owner(world: World) -> None:
                 )
 
 
-async def test_nothing_is_left_of_a_removed_person(world: World) -> None:
-    """Somebody of whom there is a row in every table that is about people leaves none in any."""
+async def test_a_removed_user_leaves_no_rows(world: World) -> None:
+    """A user with a row in every table that refers to users leaves none in any."""
     await world.join(email="grace@example.com")
     person = await world.person()
     await world.step_up.issue(person, PASSWORD, ATTRIBUTION)
@@ -70,13 +70,13 @@ async def test_nothing_is_left_of_a_removed_person(world: World) -> None:
     await world.challenge()
 
     async def rows() -> dict[str, int]:
-        kept = {}
+        counts = {}
         async with world.engine.connect() as connection:
             for table in (*TABLES_OF_USER, SPENT_REFRESH_TOKENS):
                 which = table.c.user_id == person.user if table in TABLES_OF_USER else sa.true()
                 count = sa.select(sa.func.count()).select_from(table).where(which)
-                kept[table.name] = (await connection.execute(count)).scalar_one()
-        return kept
+                counts[table.name] = (await connection.execute(count)).scalar_one()
+        return counts
 
     before = await rows()
     assert before.keys() >= _referring_to("users", "sessions")
@@ -97,8 +97,8 @@ def _referring_to(*names: str) -> set[str]:
     }
 
 
-async def test_nobody_comes_in_while_they_are_removed(world: World) -> None:
-    """Whatever somebody asks for while they are removed is done before or refused, and is gone."""
+async def test_a_removal_ends_concurrent_sign_ins(world: World) -> None:
+    """What a user asks for during their removal is done before it or refused, and leaves nothing."""
     await world.join(email="grace@example.com")
     for number in range(ROUNDS):
         email = f"{number}@example.com"

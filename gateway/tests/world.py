@@ -6,9 +6,9 @@ import asyncio
 import os
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from argon2 import PasswordHasher
@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.clock import date_of
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper
+from pqkeep_gateway.access.entitlements import Entitlements, Tier
 from pqkeep_gateway.access.principals import SessionPrincipal
 from pqkeep_gateway.access.rate_limit import Limit, MemoryRateLimiter
 from pqkeep_gateway.access.roles import Role
@@ -51,10 +52,11 @@ from pqkeep_gateway.storage.tenants import SqlTenants
 from pqkeep_gateway.storage.users import SqlUsers
 from pqkeep_gateway.tenancy import plans
 from pqkeep_gateway.tenancy.api_keys import ApiKeys
-from pqkeep_gateway.tenancy.tenants import Tenant, Tenants
+from pqkeep_gateway.tenancy.tenants import Tenant, Tenants, TenantStatus
 from pqkeep_protocol.audit import Event, Recorded, RecordEvents
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution, R_co, Request
 
 ATTRIBUTION = Attribution("request-1", "anonymous", "192.0.2.7")
@@ -265,6 +267,13 @@ class World:
 
     async def _announce_change(self) -> None:
         self.changes_announced += 1
+
+
+def new_tenant(name: str = "", tier: Tier = Tier.FREE) -> Tenant:
+    """Return a tenant that is not stored."""
+    now = datetime(2026, 2, 28, 23, 59, 59, 999_999, tzinfo=UTC)
+    tenant = TenantId(uuid4())
+    return Tenant(tenant, name or str(tenant), Entitlements(tier), TenantStatus.ACTIVE, now, now)
 
 
 async def add_tenant(engine: AsyncEngine, tenant: Tenant) -> Tenant:

@@ -1,4 +1,4 @@
-"""What the gateway does reaches the audit log once, whatever happens on the way."""
+"""Events of the gateway reach the audit log exactly once, whatever fails in between."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def api_keys(engine: AsyncEngine, audit_delivery: AuditDelivery, pepper: Pepper)
 
 @pytest.fixture
 def outbox(engine: AsyncEngine) -> SqlAuditOutbox:
-    """What waits."""
+    """Events that are not in the log yet."""
     return SqlAuditOutbox(engine)
 
 
@@ -84,8 +84,8 @@ async def test_an_action_is_in_the_log_before_its_answer(
 ) -> None:
     """Each administrative action is one event of its tenant's, by who asked; nothing is left over."""
     tenant = await tenants.create("one", Tier.FREE, ATTRIBUTION)
-    made = await api_keys.create(tenant, ATTRIBUTION)
-    rotated, _ = await api_keys.rotate(tenant.id, made.metadata.version, ATTRIBUTION)
+    new_key = await api_keys.create(tenant, ATTRIBUTION)
+    rotated, _ = await api_keys.rotate(tenant.id, new_key.metadata.version, ATTRIBUTION)
     await api_keys.revoke(tenant.id, rotated.metadata.version, ATTRIBUTION)
     assert [(e.operation, e.key_version) for e in log.recorded.values()] == [
         ("create-tenant", None),
@@ -168,7 +168,7 @@ async def test_without_the_log_an_action_waits_with_its_event(
     outbox: SqlAuditOutbox,
     audit_delivery: AuditDelivery,
 ) -> None:
-    """The log away: who asks hears UnavailableError, and the event comes later, exactly once."""
+    """The log away: who asks gets UnavailableError, and the event is delivered later, exactly once."""
     tenant = await tenants.create("one", Tier.STARTER, ATTRIBUTION)
     await api_keys.create(tenant, ATTRIBUTION)
     before = log.operations
@@ -229,7 +229,7 @@ def _refusal(number: int) -> Event:
 async def test_a_refusal_waits_only_where_it_must(
     log: FakeAuditLog, outbox: SqlAuditOutbox, audit_delivery: AuditDelivery
 ) -> None:
-    """A refusal goes to the log at once; with the log away it is kept, whole, and comes later."""
+    """A refusal goes to the log at once; with the log away it is stored, whole, and delivered later."""
     first, second = _refusal(1), _refusal(2)
     await audit_delivery.record(first)
     assert list(log.recorded.values()) == [first]
@@ -257,7 +257,7 @@ async def test_everything_that_waits_is_delivered_in_order(
     assert await waiting(outbox) == []
 
 
-async def test_two_couriers_at_once_record_once(
+async def test_concurrent_deliveries_record_once(
     engine: AsyncEngine, log: FakeAuditLog, outbox: SqlAuditOutbox
 ) -> None:
     """Gateways that deliver the same events at the same time do no harm."""
@@ -272,7 +272,7 @@ async def test_two_couriers_at_once_record_once(
 async def test_what_was_left_behind_is_delivered_by_itself(
     log: FakeAuditLog, outbox: SqlAuditOutbox, audit_delivery: AuditDelivery
 ) -> None:
-    """A courier that runs delivers when the log is back, without being asked."""
+    """The background task delivers when the log is available again."""
     await outbox.add(_refusal(1))
     log.is_unavailable = True
     running = asyncio.create_task(audit_delivery.run())

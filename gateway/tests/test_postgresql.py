@@ -1,9 +1,9 @@
-"""What a gateway does with a PostgreSQL server that is lost, hangs, or is not as it must be."""
+"""A PostgreSQL server that is lost, hangs, or is configured wrongly."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -11,18 +11,16 @@ from uuid import uuid4
 import psycopg
 import pytest
 import sqlalchemy as sa
+from gateway.tests.world import add_tenant, new_tenant
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.storage.api_keys import SqlApiKeys
 from pqkeep_gateway.storage.database import open_database, transaction
 from pqkeep_gateway.storage.postgresql import POOL_SIZE
 from pqkeep_gateway.storage.tenants import SqlTenants
 from pqkeep_gateway.tenancy.api_keys import ApiKeyDraft
-from pqkeep_gateway.tenancy.tenants import Tenant, TenantNotFoundError
+from pqkeep_gateway.tenancy.tenants import TenantNotFoundError
 from pqkeep_gateway.unavailable import UnavailableError
-from pqkeep_protocol.audit import Event
-from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution
 from pqkeep_protocol.startup.settings import ConfigError
@@ -41,27 +39,19 @@ PASSWORD = "correct-horse"  # noqa: S105 - of a server that is gone when the tes
 ATTRIBUTION = Attribution("request-1", "operator", "192.0.2.7")
 
 
-def news(tenant: Tenant) -> Event:
-    """Return the event of a tenant that is made."""
-    return event(ATTRIBUTION, tenant.id, AuditEvent.CREATE_TENANT)
-
-
 @pytest.fixture
 def name(location: Location) -> str:
     """The database's name on its server."""
     return location.name.rpartition("/")[2]
 
 
-async def test_connections_that_were_lost_are_made_again(
-    engine: AsyncEngine,
-    postgres_server: PostgresServer,
-    name: str,
-    new_tenant: Callable[..., Tenant],
+async def test_lost_connections_are_replaced(
+    engine: AsyncEngine, postgres_server: PostgresServer, name: str
 ) -> None:
-    """Where the server hung up on idle connections, nobody who asks hears of it."""
+    """If the server closed idle connections, no request fails."""
     tenants = SqlTenants(engine)
     tenant = new_tenant()
-    await tenants.add(tenant, news(tenant))
+    await add_tenant(engine, tenant)
     await asyncio.gather(*(tenants.get(tenant.id) for _ in range(POOL_SIZE)))
     await asyncio.to_thread(postgres_server.end_connections, name)
     found = await asyncio.gather(*(tenants.get(tenant.id) for _ in range(POOL_SIZE)))
@@ -71,7 +61,7 @@ async def test_connections_that_were_lost_are_made_again(
 async def test_a_connection_that_breaks_is_unavailable(
     engine: AsyncEngine, postgres_server: PostgresServer, name: str
 ) -> None:
-    """Who is in the middle of a transaction hears UnavailableError; the next one is answered."""
+    """A transaction whose connection breaks raises UnavailableError; the next one succeeds."""
 
     async def interrupted() -> None:
         async with transaction(engine) as connection:
@@ -88,7 +78,7 @@ async def test_a_connection_that_breaks_is_unavailable(
 async def test_a_server_that_hangs_is_unavailable(
     engine: AsyncEngine, postgres_server: PostgresServer, name: str
 ) -> None:
-    """More callers than connections to a hanging server are all told so in time; then it goes on."""
+    """With a hanging server more callers than connections all get UnavailableError in time."""
     tenants = SqlTenants(engine)
     nobody = TenantId(uuid4())
     with pytest.raises(TenantNotFoundError):
@@ -104,15 +94,15 @@ async def test_a_server_that_hangs_is_unavailable(
         await tenants.get(nobody)
 
 
-async def test_a_server_that_starts_again_is_found(
-    another_postgres_server: PostgresServer, location: Location, new_tenant: Callable[..., Tenant]
+async def test_a_restarted_server_is_used_again(
+    another_postgres_server: PostgresServer, location: Location
 ) -> None:
     """While the server is down accounts are unavailable; when it is back so is what was stored."""
     server = another_postgres_server
     engine = await open_database(server.url("pqkeep_gateway", "pqkeep_accounts"))
     tenants = SqlTenants(engine)
     tenant = new_tenant()
-    await tenants.add(tenant, news(tenant))
+    await add_tenant(engine, tenant)
     await asyncio.to_thread(server.stop)
     for _ in range(3):
         with pytest.raises(UnavailableError):
@@ -122,8 +112,8 @@ async def test_a_server_that_starts_again_is_found(
     await engine.dispose()
 
 
-async def test_gateways_that_start_at_once_migrate_once(location: Location) -> None:
-    """Six that find an empty database at the same time all open it, and it is migrated."""
+async def test_concurrent_gateways_migrate_once(location: Location) -> None:
+    """Six gateways that open an empty database concurrently all succeed."""
     engines = await asyncio.gather(*(open_database(location.name) for _ in range(6)))
     for engine in engines:
         assert await SqlTenants(engine).list() == ()
@@ -131,14 +121,11 @@ async def test_gateways_that_start_at_once_migrate_once(location: Location) -> N
 
 
 async def test_a_rotation_waits_for_a_revocation(
-    engine: AsyncEngine,
-    postgres_server: PostgresServer,
-    name: str,
-    new_tenant: Callable[..., Tenant],
+    engine: AsyncEngine, postgres_server: PostgresServer, name: str
 ) -> None:
     """A rotation that comes while the newest API key is being revoked replaces the next newest."""
     tenant = new_tenant()
-    await SqlTenants(engine).add(tenant, news(tenant))
+    await add_tenant(engine, tenant)
     store = SqlApiKeys(engine)
     drafts = [ApiKeyDraft(bytes([n]) * 32, "last", bytes(16), tenant.created_at) for n in range(3)]
     for draft in drafts[:2]:
@@ -161,16 +148,16 @@ async def test_a_rotation_waits_for_a_revocation(
     assert (await rotating).revoked == 1
 
 
-async def test_a_server_that_is_not_there_may_come(location: Location) -> None:
-    """Where nobody listens accounts are unavailable, which is no fault of the settings."""
+async def test_a_missing_server_is_unavailable(location: Location) -> None:
+    """If nobody listens the database is unavailable, which is no error of the settings."""
     with pytest.raises(UnavailableError):
         await open_database("postgresql://pqkeep_gateway@127.0.0.1:9/pqkeep_accounts")
 
 
-async def test_a_database_that_is_not_there_is_a_clear_error(
+async def test_a_missing_database_is_a_configuration_error(
     location: Location, postgres_server: PostgresServer
 ) -> None:
-    """A name that the server does not know is a fault of the settings."""
+    """A database or role that the server does not have is an error of the settings."""
     for role, name in (("pqkeep_gateway", "missing"), ("missing", "pqkeep_accounts")):
         with pytest.raises(ConfigError, match="missing"):
             await open_database(postgres_server.url(role, name))
@@ -187,7 +174,7 @@ def with_password(postgres_server: PostgresServer, name: str) -> Iterator[str]:
 
 @pytest.fixture
 def password_file(tmp_path: Path) -> Path:
-    """A file as libpq knows it, with the right password."""
+    """A file in libpq's format, with the correct password."""
     path = tmp_path / "passwords"
     path.write_text(f"*:*:*:with_password:{PASSWORD}\n")
     path.chmod(0o600)
@@ -197,7 +184,7 @@ def password_file(tmp_path: Path) -> Path:
 async def test_a_password_comes_from_its_file(
     with_password: str, password_file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the file the database opens, without it it does not, and the password is not said."""
+    """With the file the database opens, without it it does not, and the password is in no message."""
     engine = await open_database(with_password, password_file)
     assert PASSWORD not in repr(engine)
     await engine.dispose()

@@ -1,4 +1,4 @@
-"""What a SQLite file of accounts must be like, and what is asked of SQLite."""
+"""The accounts database in a SQLite file: what is refused, and how SQLite is configured."""
 
 import asyncio
 import threading
@@ -14,7 +14,7 @@ from pqkeep_protocol.startup.settings import ConfigError
 
 @pytest.fixture(autouse=True)
 async def _threads_end() -> AsyncIterator[None]:
-    """Keep the loop until aiosqlite's threads are gone: one that could not open reports to it."""
+    """Keep the event loop until aiosqlite's threads have ended: a failed one reports to it."""
     yield
     for thread in threading.enumerate():
         if thread.name.endswith("(_connection_worker_thread)"):
@@ -22,7 +22,7 @@ async def _threads_end() -> AsyncIterator[None]:
 
 
 async def test_a_commit_survives_a_power_cut(engine: AsyncEngine) -> None:
-    """Every connection writes ahead, waits for the disk and minds foreign keys."""
+    """Every connection uses WAL, synchronous = FULL and foreign keys."""
     async with engine.begin() as connection:
         for pragma, value in (("journal_mode", "wal"), ("synchronous", 2), ("foreign_keys", 1)):
             found = await connection.exec_driver_sql(f"PRAGMA {pragma}")
@@ -31,18 +31,18 @@ async def test_a_commit_survives_a_power_cut(engine: AsyncEngine) -> None:
 
 @pytest.fixture
 def no_database(database_path: Path) -> Path:
-    """A file of something else."""
+    """A file that is not a database."""
     database_path.write_bytes(b"no database" * 1000)
     return database_path
 
 
-async def test_what_is_no_database_is_refused(no_database: Path) -> None:
-    """A file that is no database is refused by name."""
+async def test_a_file_that_is_no_database_is_refused(no_database: Path) -> None:
+    """The refusal names the file."""
     with pytest.raises(ConfigError, match=str(no_database)):
         await open_database(str(no_database))
 
 
-async def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    """A path that cannot be opened is refused by name."""
+async def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
+    """The refusal names the path."""
     with pytest.raises(ConfigError, match="nowhere"):
         await open_database(str(tmp_path / "nowhere" / "accounts.sqlite3"))

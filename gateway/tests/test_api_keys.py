@@ -1,0 +1,207 @@
+"""API keys, on either database: versions, quotas and rotations are exact."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from gateway.tests.world import add_tenant, new_tenant
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from pqkeep_gateway.access.authentication import Found
+from pqkeep_gateway.access.entitlements import Entitlements, Tier
+from pqkeep_gateway.access.principals import ApiKeyPrincipal
+from pqkeep_gateway.storage.api_keys import SqlApiKeys
+from pqkeep_gateway.tenancy.api_keys import (
+    AlreadyRotatedError,
+    ApiKey,
+    ApiKeyDraft,
+    ApiKeyNotFoundError,
+    ApiKeyStatus,
+    QuotaReachedError,
+)
+from pqkeep_gateway.tenancy.tenants import Tenant
+from pqkeep_protocol.messages import Attribution
+
+if TYPE_CHECKING:
+    from gateway.tests.conftest import Location
+
+pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+
+NOW = datetime(2026, 3, 1, 12, 0, 0, 123_456, tzinfo=UTC)
+OVERLAP = timedelta(seconds=30)
+ATTRIBUTION = Attribution("request-1", "operator", "192.0.2.7")
+
+
+def _draft(number: int, created_at: datetime = NOW) -> ApiKeyDraft:
+    return ApiKeyDraft(
+        number.to_bytes(32, "big"), f"{number:04}", number.to_bytes(16, "big"), created_at
+    )
+
+
+async def _add(store: SqlApiKeys, tenant: Tenant, number: int, quota: int) -> ApiKey:
+    draft = _draft(number, tenant.created_at)
+    return (await store.add(tenant.id, draft, quota, ATTRIBUTION)).metadata
+
+
+async def test_versions_count_up_under_concurrency(engine: AsyncEngine) -> None:
+    """Twenty API keys that are added at once have the versions 1 to 20."""
+    tenant = new_tenant()
+    await add_tenant(engine, tenant)
+    store = SqlApiKeys(engine)
+    added = await asyncio.gather(*(_add(store, tenant, n, quota=20) for n in range(20)))
+    assert sorted(key.version for key in added) == list(range(1, 21))
+    assert all(key.status is ApiKeyStatus.ACTIVE for key in added)
+
+
+async def test_the_quota_is_exact_under_concurrency(engine: AsyncEngine) -> None:
+    """Of twenty that are added at once to a quota of five, five are added: versions 1 to 5."""
+    tenant = new_tenant()
+    await add_tenant(engine, tenant)
+    store = SqlApiKeys(engine)
+    outcomes = await asyncio.gather(
+        *(_add(store, tenant, n, quota=5) for n in range(20)), return_exceptions=True
+    )
+    added = [outcome for outcome in outcomes if isinstance(outcome, ApiKey)]
+    assert sorted(key.version for key in added) == [1, 2, 3, 4, 5]
+    assert sum(isinstance(outcome, QuotaReachedError) for outcome in outcomes) == 15
+
+
+async def test_each_tenant_counts_for_itself(engine: AsyncEngine) -> None:
+    """Another tenant's API keys change neither versions nor quota."""
+    first, second = new_tenant(), new_tenant()
+    store = SqlApiKeys(engine)
+    for tenant in (first, second):
+        await add_tenant(engine, tenant)
+    assert (await _add(store, first, 1, quota=1)).version == 1
+    assert (await _add(store, second, 2, quota=1)).version == 1
+
+
+async def test_a_revoked_key_counts_as_a_version_and_not_in_the_quota(engine: AsyncEngine) -> None:
+    """After a revocation there is room again; the version is never given out twice."""
+    tenant = new_tenant()
+    await add_tenant(engine, tenant)
+    store = SqlApiKeys(engine)
+    await _add(store, tenant, 1, quota=1)
+    await store.revoke(tenant.id, 1, NOW, ATTRIBUTION)
+    assert (await _add(store, tenant, 2, quota=1)).version == 2
+    assert await store.find((1).to_bytes(32, "big")) is None
+
+
+async def test_a_digest_leads_to_its_principal(engine: AsyncEngine, location: Location) -> None:
+    """A digest is its tenant's, with plan and status as they are now; an unknown one nobody's."""
+    tenant = new_tenant(tier=Tier.STARTER)
+    await add_tenant(engine, tenant)
+    store = SqlApiKeys(engine)
+    await _add(store, tenant, 7, quota=1)
+    digest = (7).to_bytes(32, "big")
+    expected = ApiKeyPrincipal(tenant.id, Entitlements(Tier.STARTER), 1, suspended=False)
+    assert await store.find(digest) == Found(expected)
+    assert await store.find(bytes(32)) is None
+    location.run("UPDATE tenants SET status = 'suspended'")
+    suspended = await store.find(digest)
+    assert suspended is not None
+    assert suspended.principal.suspended
+
+
+async def _rotate(
+    store: SqlApiKeys, tenant: Tenant, version: int | None, number: int
+) -> tuple[ApiKey, int | None]:
+    stored = await store.rotate(tenant.id, version, _draft(number), NOW + OVERLAP, ATTRIBUTION)
+    return stored.metadata, stored.revoked
+
+
+async def test_a_rotated_key_is_found_with_the_end_of_its_overlap(engine: AsyncEngine) -> None:
+    """Rotate revokes the old version now, and its digest leads to when its overlap ends."""
+    tenant = new_tenant()
+    await add_tenant(engine, tenant)
+    store = SqlApiKeys(engine)
+    old = await _add(store, tenant, 1, quota=1)
+    added, revoked = await _rotate(store, tenant, 1, 2)
+    assert (added, revoked) == (ApiKey(2, "0002", ApiKeyStatus.ACTIVE, NOW), 1)
+    listed = ApiKey(1, "0001", ApiKeyStatus.REVOKED, old.created_at, NOW)
+    assert await store.list(tenant.id) == (listed, added)
+    found = await store.find((1).to_bytes(32, "big"))
+    principal = ApiKeyPrincipal(
+        tenant.id, Entitlements(Tier.FREE), 1, suspended=False, is_rotated=True
+    )
+    assert found == Found(principal, (NOW + OVERLAP).timestamp())
+    assert await store.revoke(tenant.id, 1, NOW + OVERLAP, ATTRIBUTION) == listed
+    assert await store.find((1).to_bytes(32, "big")) is None
+
+
+@pytest.mark.parametrize("version", [1, 3, 99])
+async def test_only_an_active_version_is_rotated(engine: AsyncEngine, version: int) -> None:
+    """A version that was rotated, was revoked or never was is refused, and nothing is added."""
+    tenant = new_tenant()
+    await add_tenant(engine, tenant)
+    store = SqlApiKeys(engine)
+    await _add(store, tenant, 1, quota=1)
+    await _rotate(store, tenant, 1, 2)
+    await _add(store, tenant, 3, quota=2)
+    await store.revoke(tenant.id, 3, NOW, ATTRIBUTION)
+    before = await store.list(tenant.id)
+    with pytest.raises(AlreadyRotatedError):
+        await _rotate(store, tenant, version, 4)
+    assert await store.list(tenant.id) == before
+    assert await store.find((4).to_bytes(32, "big")) is None
+
+
+async def test_of_concurrent_rotations_of_one_version_one_succeeds(engine: AsyncEngine) -> None:
+    """Of sixteen rotations of one version at once, one succeeds: one key is active after it."""
+    tenant = new_tenant()
+    await add_tenant(engine, tenant)
+    store = SqlApiKeys(engine)
+    await _add(store, tenant, 0, quota=1)
+    outcomes = await asyncio.gather(
+        *(_rotate(store, tenant, 1, n) for n in range(1, 17)), return_exceptions=True
+    )
+    assert sum(isinstance(outcome, AlreadyRotatedError) for outcome in outcomes) == 15
+    statuses = [key.status for key in await store.list(tenant.id)]
+    assert statuses == [ApiKeyStatus.REVOKED, ApiKeyStatus.ACTIVE]
+
+
+async def test_concurrent_rotations_of_the_newest_keep_the_number(engine: AsyncEngine) -> None:
+    """Sixteen rotations at once that name no version replace one another: two stay active."""
+    tenant = new_tenant()
+    await add_tenant(engine, tenant)
+    store = SqlApiKeys(engine)
+    for number in (100, 101):
+        await _add(store, tenant, number, quota=2)
+    outcomes = await asyncio.gather(*(_rotate(store, tenant, None, n) for n in range(16)))
+    assert sorted(added.version for added, _ in outcomes) == list(range(3, 19))
+    assert sorted(revoked or 0 for _, revoked in outcomes) == list(range(2, 18))
+    listed = await store.list(tenant.id)
+    assert [key.version for key in listed if key.status is ApiKeyStatus.ACTIVE] == [1, 18]
+
+
+async def test_rotating_nothing_makes_a_key(engine: AsyncEngine) -> None:
+    """Where no key is active a rotation that names no version makes one and revokes none."""
+    tenant, other = new_tenant(), new_tenant()
+    store = SqlApiKeys(engine)
+    for each in (tenant, other):
+        await add_tenant(engine, each)
+    await _add(store, other, 9, quota=1)
+    assert await _rotate(store, tenant, None, 1) == (
+        ApiKey(1, "0001", ApiKeyStatus.ACTIVE, NOW),
+        None,
+    )
+    assert [key.status for key in await store.list(other.id)] == [ApiKeyStatus.ACTIVE]
+
+
+async def test_revoke_is_each_tenant_s_own(engine: AsyncEngine) -> None:
+    """A version is revoked of the tenant named only; one it never had is not found."""
+    tenant, other = new_tenant(), new_tenant()
+    store = SqlApiKeys(engine)
+    for number, each in enumerate((tenant, other)):
+        await add_tenant(engine, each)
+        await _add(store, each, number, quota=1)
+    first = await store.revoke(tenant.id, 1, NOW, ATTRIBUTION)
+    assert first.revoked_at == NOW
+    assert await store.revoke(tenant.id, 1, NOW + OVERLAP, ATTRIBUTION) == first
+    assert await store.find((1).to_bytes(32, "big"))
+    for each, version in ((tenant, 2), (other, 0), (new_tenant(), 1)):
+        with pytest.raises(ApiKeyNotFoundError):
+            await store.revoke(each.id, version, NOW, ATTRIBUTION)

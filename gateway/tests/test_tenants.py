@@ -1,0 +1,119 @@
+"""Tenants, on either database."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import product
+from uuid import uuid4
+
+import pytest
+from gateway.tests.world import World, add_tenant, new_tenant
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from pqkeep_gateway.access.entitlements import Entitlements, Subscription, Tier
+from pqkeep_gateway.storage.tenants import SqlTenants
+from pqkeep_gateway.tenancy.tenants import (
+    NameTakenError,
+    Tenant,
+    TenantChange,
+    TenantNotFoundError,
+    Tenants,
+    TenantStatus,
+)
+from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.messages import Attribution
+
+pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+
+NOW = datetime(2026, 3, 1, 12, 0, 0, 123_456, tzinfo=UTC)
+OVERLAP = timedelta(seconds=30)
+ATTRIBUTION = Attribution("request-1", "operator", "192.0.2.7")
+
+
+async def test_a_tenant_comes_back_as_it_was(engine: AsyncEngine) -> None:
+    """Every field of a tenant is stored, with all entitlements, its times to the microsecond."""
+    tenants = SqlTenants(engine)
+    for tier, subscription, granted in product(Tier, Subscription, (None, 1, 1_000_000)):
+        tenant = replace(new_tenant(), entitlements=Entitlements(tier, subscription, granted))
+        assert await add_tenant(engine, tenant) == tenant
+        assert await tenants.get(tenant.id) == tenant
+
+
+async def test_a_tenant_that_is_not_there(engine: AsyncEngine) -> None:
+    """An id that nobody has raises TenantNotFoundError."""
+    with pytest.raises(TenantNotFoundError):
+        await SqlTenants(engine).get(TenantId(uuid4()))
+
+
+async def test_a_name_is_taken_once(engine: AsyncEngine) -> None:
+    """Of twenty tenants of one name that are added at once, one is added."""
+    rivals = [new_tenant("one name") for _ in range(20)]
+    outcomes = await asyncio.gather(
+        *(add_tenant(engine, each) for each in rivals), return_exceptions=True
+    )
+    assert sum(isinstance(outcome, Tenant) for outcome in outcomes) == 1
+    assert sum(isinstance(outcome, NameTakenError) for outcome in outcomes) == 19
+
+
+async def test_tenants_are_listed_oldest_first(engine: AsyncEngine) -> None:
+    """Every tenant is listed, by the time it was created."""
+    tenants = SqlTenants(engine)
+    listed = [replace(new_tenant(), created_at=NOW - n * OVERLAP) for n in range(5)]
+    for tenant in listed:
+        await add_tenant(engine, tenant)
+    assert await tenants.list() == tuple(reversed(listed))
+
+
+async def test_a_change_of_no_tenant(engine: AsyncEngine) -> None:
+    """A tenant that is not there cannot be changed."""
+    with pytest.raises(TenantNotFoundError):
+        await SqlTenants(engine).save_change(
+            new_tenant().id, TenantChange(tier=Tier.STARTER), NOW, ()
+        )
+
+
+CHANGES = (
+    TenantChange(tier=Tier.GROWTH),
+    TenantChange(subscription=Subscription.ENDED),
+    TenantChange(status=TenantStatus.SUSPENDED),
+    TenantChange(requests_per_minute=7),
+)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)])
+async def test_a_change_undoes_no_other(world: World, order: tuple[int, ...]) -> None:
+    """Changes made one after another, in any order, all persist: each touches what it names."""
+    for number in order:
+        changed = await world.tenants.change(world.tenant.id, CHANGES[number], ATTRIBUTION)
+    assert await world.tenants.get(world.tenant.id) == changed
+    assert changed.entitlements == Entitlements(Tier.GROWTH, Subscription.ENDED, 7)
+    assert changed.status is TenantStatus.SUSPENDED
+
+
+async def test_a_tenant_s_own_rate_limit_can_be_taken_back(engine: AsyncEngine) -> None:
+    """Asking for the plan's rate limit removes the tenant's own, and nothing else does."""
+    tenant = new_tenant()
+    store = SqlTenants(engine)
+    await add_tenant(engine, tenant)
+    await store.save_change(tenant.id, TenantChange(requests_per_minute=7), NOW, ())
+    changed = await store.save_change(tenant.id, TenantChange(tier=Tier.STARTER), NOW, ())
+    assert changed.entitlements == Entitlements(Tier.STARTER, Subscription.ACTIVE, 7)
+    changed = await store.save_change(tenant.id, TenantChange(requests_per_minute="plan"), NOW, ())
+    assert changed.entitlements == Entitlements(Tier.STARTER)
+
+
+async def test_changes_are_announced_after_they_are_stored(world: World) -> None:
+    """When a change is announced it can be read already; without a change nothing is announced."""
+    tenant = world.tenant
+    seen: list[Tenant] = []
+
+    async def look() -> None:
+        seen.append(await world.tenants.get(world.tenant.id))
+
+    tenants = Tenants(SqlTenants(world.engine), look, world.audit_delivery)
+    await tenants.change(tenant.id, TenantChange(), ATTRIBUTION)
+    assert seen == []
+    changed = await tenants.change(tenant.id, TenantChange(tier=Tier.STARTER), ATTRIBUTION)
+    assert seen == [changed]
