@@ -11,6 +11,7 @@ import os
 import resource
 import signal
 import socket
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -19,7 +20,8 @@ import uvloop
 
 from pqkeep_gateway import config
 from pqkeep_gateway.config import Config
-from pqkeep_gateway.http.protocol import BoundedHttpProtocol
+from pqkeep_gateway.http.connections import Connections
+from pqkeep_gateway.http.protocol import LIMITS, BoundedHttpProtocol, ConnectionLimits
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_gateway.wiring import assemble
 from pqkeep_protocol.startup.logs import logger, write_logs
@@ -28,10 +30,12 @@ from pqkeep_protocol.startup.settings import ConfigError
 _LOG = logger(__name__)
 
 DRAIN_SECONDS = 10
-IDLE_SECONDS = 65
+OTHER_FILES = 256
+"""File descriptors for everything but connections: databases, the key service, mail."""
+ON_EVERY_ANSWER = [("X-Content-Type-Options", "nosniff")]
 
 
-def main() -> int:
+def main(limits: ConnectionLimits = LIMITS) -> int:
     """Run until SIGTERM or SIGINT."""
     write_logs("gateway")
     os.umask(0o077)
@@ -45,13 +49,27 @@ def main() -> int:
         write_logs("gateway", settings.log_format)
         listener = None if arguments.fd is None else socket.socket(fileno=arguments.fd)
         _require_fitting_cookies(settings, listener)
-        uvloop.run(serve(settings, listener))
+        _allow_files(limits.connections + OTHER_FILES)
+        uvloop.run(serve(settings, listener, limits))
     except ConfigError as error:
         _LOG.critical("cannot start", error=str(error))
         return os.EX_CONFIG
     except UnavailableError:  # which has been logged
         return os.EX_TEMPFAIL
     return os.EX_OK
+
+
+def _allow_files(count: int) -> None:
+    """Raise the limit of open files, if it is lower. Raises ConfigError."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < count:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+        except (OSError, ValueError):
+            raise ConfigError(
+                f"the process may have {hard} open files, and needs {count}: raise the hard limit"
+                " (ulimit -Hn, LimitNOFILE=)"
+            ) from None
 
 
 def _require_fitting_cookies(settings: Config, listener: socket.socket | None) -> None:
@@ -70,23 +88,27 @@ def _require_fitting_cookies(settings: Config, listener: socket.socket | None) -
         )
 
 
-async def serve(settings: Config, listener: socket.socket | None) -> None:
+async def serve(
+    settings: Config, listener: socket.socket | None, limits: ConnectionLimits = LIMITS
+) -> None:
     """Put the parts together and serve, on a socket that is there already or on one of our own."""
     host, port = (settings.host, settings.port) if listener is None else listener.getsockname()[:2]
     gateway = await assemble(settings, f"http://{host}:{port}")
+    connections = Connections(limits.connections, limits.per_address)
+    protocol = partial(BoundedHttpProtocol, limits=limits, counted=connections)
     server = uvicorn.Server(
         uvicorn.Config(
             gateway.app,
             host=settings.host,
             port=settings.port,
-            http=BoundedHttpProtocol,
+            http=protocol,  # type: ignore[arg-type]  # uvicorn calls it
             ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            timeout_keep_alive=IDLE_SECONDS,
+            headers=ON_EVERY_ANSWER,
             timeout_graceful_shutdown=DRAIN_SECONDS,
         )
     )

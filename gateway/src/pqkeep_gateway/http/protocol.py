@@ -1,145 +1,391 @@
 """uvicorn's HTTP protocol, bounded: requests in time, heads in size, connections in number.
 
-As shipped it collects a head of any size, waits for the rest of a request for ever, and answers
-what is no HTTP in plain text. The size of bodies is bounded in ``body``.
+As shipped it collects a head of any size, waits for the rest of a request and for a client that
+reads nothing for ever, and answers what is no HTTP in plain text. The size of bodies is bounded in
+``body``.
+
+One timer watches each connection from its beginning to its end. What it waits for, and how long,
+is the connection's phase.
 """
 
 import asyncio
 import uuid
-from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
+from uvicorn.server import ServerState
 
 from pqkeep_gateway.http import envelope
+from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.errors import ApiError, invalid, unavailable
+from pqkeep_gateway.http.transport import GatheringTransport
 
 MAX_HEAD = 32 * 1024
-REQUEST_SECONDS = 10.0
-"""How long a request may take to arrive, and a new connection to begin one."""
-MAX_CONNECTIONS = 4096
+MAX_HEADERS = 100
+MAX_PIPELINED = 16
+"""Requests that may wait for the answers to those before them."""
+MAX_TAIL = 8 * 1024 * 1024
+"""Bytes after a head, with all that chunks and trailers add to a body, read or thrown away."""
+NOT_HTTP = "the request is not HTTP"
+
+SINGLE = frozenset(
+    {
+        b"authorization",
+        b"content-length",
+        b"content-type",
+        b"expect",
+        b"host",
+        b"idempotency-key",
+        b"origin",
+        b"sec-fetch-site",
+        b"stripe-signature",
+        b"transfer-encoding",
+        b"x-api-key",
+        b"x-request-id",
+        b"x-step-up-token",
+    }
+)
+"""Headers that may be there once: a proxy and this service could read different ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """How many connections there may be, and how many seconds one may take for what."""
+
+    connections: int = 4096
+    per_address: int = 1024
+    """Of one IPv4 address, or of one /64 of IPv6."""
+    request_seconds: float = 10
+    """For a request to arrive, and for a new connection to begin one."""
+    idle_seconds: float = 65
+    """Until the next request begins."""
+    write_seconds: float = 20
+    """For the client to read what waits to be sent."""
+    close_seconds: float = 5
+    """For the client to close its side."""
+
+
+LIMITS = ConnectionLimits()
+
+
+class Phase(Enum):
+    """What a connection waits for."""
+
+    NEW = auto()
+    """Its first request."""
+    REQUEST = auto()
+    """The rest of a request."""
+    ANSWER = auto()
+    """The answer, which has deadlines of its own."""
+    IDLE = auto()
+    """The next request."""
+    WRITE = auto()
+    """The client, to read what has been answered."""
+    CLOSE = auto()
+    """The client, to close its side."""
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
     """One connection."""
 
-    _head_size = 0
-    _timer: asyncio.TimerHandle | None = None
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        limits: ConnectionLimits,
+        counted: Connections,
+    ) -> None:
+        """Take what uvicorn gives each connection, and what is the same for all of them."""
+        super().__init__(config, server_state, app_state, _loop)
+        self.was_used = False
+        self._limits = limits
+        self._counted = counted
+        self._seconds = {
+            Phase.NEW: limits.request_seconds,
+            Phase.REQUEST: limits.request_seconds,
+            Phase.ANSWER: limits.idle_seconds,
+            Phase.IDLE: limits.idle_seconds,
+            Phase.WRITE: limits.write_seconds,
+            Phase.CLOSE: limits.close_seconds,
+        }
+        self._address = ""
+        self._phase = Phase.NEW
+        self._deadline = 0.0
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = 0.0
+        self._is_receiving = False
+        self._has_head = False
+        self._offers_upgrade = False
+        self._segment = 0
+        self._head_size = 0
+        self._tail_size = 0
+        self._keeps_alive = False
+        self._is_draining = False
+        self._refusal: ApiError | None = None
+
+    # --- Events of the connection ---------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(GatheringTransport(transport, self.loop))
-        if len(self.connections) > MAX_CONNECTIONS:
+        self._gathering = GatheringTransport(transport, self.loop)
+        super().connection_made(self._gathering)
+        self._address = "" if self.client is None else self.client[0]
+        self._begin(Phase.NEW)
+        if not self._counted.add(self, self._address):
             self._hang_up(unavailable())
-        else:
-            self._timer = self.loop.call_later(REQUEST_SECONDS, self._give_up)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_waiting()
+        self._counted.remove(self, self._address)
+        if self._alarm is not None:
+            self._alarm.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self._is_head_whole():
-            if not self.cycle.more_body or self.cycle.response_complete:
-                if self._timer is not None:
-                    self._stop_waiting()
-                return
+        if self.transport.is_closing() or self._refusal is not None:
+            self._tail_size += len(data)
+            if self._tail_size > MAX_TAIL:
+                self.transport.abort()
+            return
+        self._measure(len(data))
+        try:
+            self._parse(data)
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            self._refuse(cause if isinstance(cause, ApiError) else invalid(NOT_HTTP))
+        except ApiError as error:
+            self._refuse(error)
+        self._watch()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._watch()
+
+    def shutdown(self) -> None:
+        self._is_draining = True
+        self._gathering.expects_more = False
+        super().shutdown()
+        self._watch()
+
+    def evict(self) -> None:
+        self.transport.abort()
+
+    # --- Events of the parser -------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._is_receiving = True
+        self._has_head = False
+        self._offers_upgrade = False
+        self._head_size, self._segment = self._segment, 0
+        self._tail_size = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._has_head:
+            return  # a trailer, which must not stand in for a header
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
+        if len(self.headers) > MAX_HEADERS:
+            raise invalid("the request has too many headers")
+
+    def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():
+            self._offers_upgrade = True
+            return
+        self._check_head()
+        super().on_headers_complete()
+        self._has_head = True
+        # An answer before the end of the body is the connection's last: what is left of the body
+        # would have to be read to come to the next request.
+        self._keeps_alive = self.cycle.keep_alive
+        self.cycle.keep_alive = False
+        self._gathering.expects_more = True
+
+    def on_message_complete(self) -> None:
+        if self._offers_upgrade:
+            return
+        super().on_message_complete()
+        self._is_receiving = False
+        self._gathering.expects_more = False
+        if not self.cycle.response_started and not self._is_draining:
+            self.cycle.keep_alive = self._keeps_alive
+
+    def on_response_complete(self) -> None:
+        self.server_state.total_requests += 1
+        self.was_used = True
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            if self.pipeline and (self._refusal is None or not self.pipeline[-1][0].more_body):
+                self._start_asgi_task(*self.pipeline.pop())
+            elif self._refusal is not None:
+                self._hang_up(self._refusal)
+        self._watch()
+
+    # --- What is received -----------------------------------------------------------------------
+
+    def _parse(self, data: bytes) -> None:
+        rest = data
+        while rest:
+            try:
+                self.parser.feed_data(rest)
+            except httptools.HttpParserUpgrade as upgrade:
+                rest = self._head_without_upgrade() + rest[upgrade.args[0] :]
+                self.parser = httptools.HttpRequestParser(self)  # the other one is at its end
+            else:
+                break
+        if self._is_in_head() and self._head_size > MAX_HEAD:
+            raise invalid("the request's head is too large")
+        if self._tail_size > MAX_TAIL:
+            raise invalid("the body is too large")
+
+    def _head_without_upgrade(self) -> bytes:
+        """Return the head of a request that offers another protocol, without the offer.
+
+        The parser takes what follows such a head for the other protocol: so it gets another head.
+        """
+        method = self.parser.get_method()
+        if method == b"CONNECT":
+            raise invalid("this is no proxy")
+        version = self.parser.get_http_version().encode()
+        headers = [each for each in self.headers if each[0] != b"upgrade"]
+        lines = b"".join(b"%s: %s\r\n" % each for each in headers)
+        return b"%s %s HTTP/%s\r\n%s\r\n" % (method, self.url, version, lines)
+
+    def _measure(self, size: int) -> None:
+        self._segment = 0
+        if self._is_in_head():
+            self._head_size += size
+        elif self._is_receiving:
+            self._tail_size += size
         else:
-            self._head_size += len(data)
-            if self._head_size > MAX_HEAD:
-                self._hang_up(invalid("the request's head is too large"))
-                return
-        if self._timer is None:
-            self._timer = self.loop.call_later(REQUEST_SECONDS, self._give_up)
+            self._segment = size
 
-    def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP: uvicorn's call."""
-        self._hang_up(invalid("the request is not HTTP"))
+    def _is_in_head(self) -> bool:
+        return self._is_receiving and not self._has_head
 
-    def _is_head_whole(self) -> bool:
-        # uvicorn makes a scope with a request's first byte and fills it in with its last header.
-        scope: dict[str, Any] | None = self.scope  # type: ignore[assignment]
-        return scope is not None and "path" in scope
+    def _check_head(self) -> None:
+        """Refuse what a proxy could understand in another way than this service."""
+        names = {name for name, _ in self.headers}
+        if len(names) < len(self.headers):
+            given = [name for name, _ in self.headers if name in SINGLE]
+            if len(set(given)) < len(given):
+                raise invalid("a header is there twice that may be there once")
+        if b"host" not in names and self.parser.get_http_version() != "1.0":
+            raise invalid("the Host header is missing")
+        if b"%" in self.url and b"%2f" in self.url.partition(b"?")[0].lower():
+            raise invalid("the path has an encoded slash")
+        if len(self.pipeline) >= MAX_PIPELINED:
+            raise invalid("too many requests wait for an answer")
+        # The head's own size is only known where its segments have nothing else in them.
+        if self._head_size == 0 or self._head_size > MAX_HEAD:
+            size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+            if size > MAX_HEAD:
+                raise invalid("the request's head is too large")
 
-    def _stop_waiting(self) -> None:
-        self._head_size = 0
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    # --- What ends a connection -----------------------------------------------------------------
 
-    def _give_up(self) -> None:
-        if self.scope is None:  # nothing was asked, so there is nothing to answer
-            self.transport.close()
-        else:
-            self._hang_up(invalid("the request did not arrive in time"))
+    def is_answering(self) -> bool:
+        """Return whether an answer is owed, or under way."""
+        cycle = self._latest
+        if self.pipeline:
+            return True
+        if cycle is None or cycle.response_complete:
+            return False
+        return cycle.response_started or not cycle.more_body
+
+    @property
+    def _latest(self) -> RequestResponseCycle | None:
+        """The request that came last, if there has been one."""
+        return self.cycle
+
+    def _watch(self) -> None:
+        """Begin the phase that the connection is in, if that is another one than before."""
+        phase = self._current_phase()
+        if phase is not self._phase:
+            self._begin(phase)
+
+    def _current_phase(self) -> Phase:
+        if self.transport.is_closing():
+            return Phase.CLOSE
+        if self.flow.write_paused:
+            return Phase.WRITE
+        if self.is_answering():
+            return Phase.ANSWER
+        if self._is_receiving:
+            return Phase.REQUEST
+        return Phase.NEW if self._latest is None else Phase.IDLE
+
+    def _begin(self, phase: Phase) -> None:
+        self._phase = phase
+        self._deadline = self.loop.time() + self._seconds[phase]
+        if self._alarm is None or self._deadline < self._alarm_at:
+            self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        """Wake up at the deadline, or later if an earlier alarm sees that it has moved."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at = self._deadline
+        self._alarm = self.loop.call_at(self._deadline, self._on_alarm)
+
+    def _on_alarm(self) -> None:
+        self._alarm = None
+        self._watch()
+        if self.loop.time() < self._deadline:
+            self._set_alarm()
+            return
+        match self._phase:
+            case Phase.NEW | Phase.IDLE:
+                self.transport.close()
+            case Phase.REQUEST:
+                self._hang_up(invalid("the request did not arrive in time"))
+            case Phase.WRITE | Phase.CLOSE:
+                self.transport.abort()
+            case Phase.ANSWER:
+                pass
+        self._begin(self._current_phase())
+
+    def _refuse(self, error: ApiError) -> None:
+        """Read nothing more; answer what was asked before, then this, and close."""
+        self._refusal = error
+        if not self.is_answering():
+            self._hang_up(error)
 
     def _hang_up(self, error: ApiError) -> None:
-        self._stop_waiting()
+        """Answer a request that no endpoint will see, and close."""
         if self.transport.is_closing():
             return
+        latest = self._latest
+        if latest is not None and not latest.response_complete:
+            latest.disconnected = True
+            latest.message_event.set()
+        self.pipeline.clear()
         request_id = str(uuid.uuid4())
         body = envelope.failure(error, request_id)
-        self.transport.write(
-            STATUS_LINE[error.code.status]
-            + b"content-type: application/json\r\ncontent-length: %d\r\n" % len(body)
-            + b"cache-control: no-store\r\nx-request-id: %s\r\n" % request_id.encode()
-            + b"connection: close\r\n\r\n"
-            + body
+        headers = (
+            *self.server_state.default_headers,
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+            (b"cache-control", b"no-store"),
+            (b"x-request-id", request_id.encode()),
+            (b"connection", b"close"),
         )
+        lines = b"".join(b"%s: %s\r\n" % header for header in headers)
+        self.transport.write(STATUS_LINE[error.code.status] + lines + b"\r\n" + body)
+        self._gathering.expects_more = error is self._refusal or self._is_receiving
         self.transport.close()
-
-
-class GatheringTransport(asyncio.Transport):
-    """Another transport, written to once a turn of the event loop.
-
-    uvicorn writes a response's head and its body one after the other, and the event loop sends at
-    once what it is given: two calls of the kernel, two packets, and a client woken for the head.
-    """
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        """Gather for a transport on a loop."""
-        super().__init__()
-        self._transport = transport
-        self._loop = loop
-        self._gathered: list[bytes | bytearray | memoryview] = []
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send some bytes at the end of this turn."""
-        if not self._gathered:
-            self._loop.call_soon(self._flush)
-        self._gathered.append(data)
-
-    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
-        """Send some bytes at the end of this turn."""
-        for data in list_of_data:
-            self.write(data)
-
-    def close(self) -> None:
-        """Send what is gathered, and close."""
-        self._flush()
-        self._transport.close()
-
-    def abort(self) -> None:
-        """Close at once."""
-        self._transport.abort()
-
-    def is_closing(self) -> bool:
-        """Return whether it is closed or about to be."""
-        return self._transport.is_closing()
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return what the transport knows."""
-        return self._transport.get_extra_info(name, default)
-
-    def pause_reading(self) -> None:
-        """Read no more for now."""
-        self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        """Read on."""
-        self._transport.resume_reading()
-
-    def _flush(self) -> None:
-        gathered, self._gathered = self._gathered, []
-        if gathered and not self._transport.is_closing():
-            self._transport.writelines(gathered)

@@ -1,0 +1,79 @@
+"""A connection's transport: it gathers writes, and closes without losing its last answer."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+
+class GatheringTransport(asyncio.Transport):
+    """Another transport, written to once a turn of the event loop.
+
+    uvicorn writes a response's head and its body one after the other, and the event loop sends at
+    once what it is given: two calls of the kernel, two packets, and a client woken for the head.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._transport = transport
+        self._loop = loop
+        self._gathered: list[bytes | bytearray | memoryview] = []
+        self._is_closing = False
+        self.is_lingering = False
+        """Whether it only waits for the client to close."""
+        self.expects_more = False
+        """Whether the client is sending something that will not be read."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send some bytes at the end of this turn."""
+        if not self._gathered:
+            self._loop.call_soon(self._flush)
+        self._gathered.append(data)
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        """Send some bytes at the end of this turn."""
+        for data in list_of_data:
+            self.write(data)
+
+    def close(self) -> None:
+        """Send what is gathered, and close.
+
+        While the client is still sending, only this side is closed: the kernel answers bytes for a
+        closed socket with a reset, which makes the client lose an answer that it has not read yet.
+        """
+        if self._is_closing:
+            return
+        self._flush()
+        self._is_closing = True
+        if self.expects_more and not self._transport.is_closing():
+            self.is_lingering = True
+            self._transport.write_eof()
+            self._transport.resume_reading()
+        else:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once, whatever has not been sent."""
+        self._is_closing = True
+        self._gathered.clear()
+        self._transport.abort()
+
+    def is_closing(self) -> bool:
+        """Return whether it is closed or about to be."""
+        return self._is_closing or self._transport.is_closing()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Return what the transport knows."""
+        return self._transport.get_extra_info(name, default)
+
+    def pause_reading(self) -> None:
+        """Read no more for now."""
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        self._transport.resume_reading()
+
+    def _flush(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        if gathered and not self.is_closing():
+            self._transport.writelines(gathered)

@@ -1,0 +1,203 @@
+"""A gateway without a key service, and clients that send and read byte by byte."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from tests.fixtures import processes
+from tests.fixtures.processes import HOST
+
+from pqkeep_gateway.access.credentials import CredentialKind, new_credential
+from pqkeep_server.initialise import Layout, initialise
+
+SECONDS = 30.0
+PROGRAM = """
+import sys
+from pqkeep_gateway.http.protocol import ConnectionLimits
+from pqkeep_gateway.process import main
+sys.exit(main(ConnectionLimits({limits})))
+"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer that was read whole."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def code(self) -> str:
+        """The error's code, or nothing."""
+        return self._error("error_code")
+
+    @property
+    def message(self) -> str:
+        """What it says to people, or nothing."""
+        return self._error("message")
+
+    def _error(self, member: str) -> str:
+        error: dict[str, Any] = json.loads(self.body).get("error", {})
+        return str(error.get(member, ""))
+
+
+class Client:
+    """One connection."""
+
+    def __init__(self, port: int, *, source: str = HOST, read_buffer: int = 0) -> None:
+        self.socket = socket.socket()
+        if read_buffer:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, read_buffer)
+        self.socket.settimeout(SECONDS)
+        self.socket.bind((source, 0))
+        self.socket.connect((HOST, port))
+        self._received = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def send(self, data: bytes) -> None:
+        """Send some bytes."""
+        self.socket.sendall(data)
+
+    def answer(self, *, to_head: bool = False) -> Answer:
+        """Read one answer, all of it."""
+        while b"\r\n\r\n" not in self._received:
+            self._receive()
+        head, _, rest = self._received.partition(b"\r\n\r\n")
+        first, *lines = head.decode("ascii").split("\r\n")
+        headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
+        assert len(headers) == len(lines), lines
+        size = 0 if to_head else int(headers["content-length"])
+        self._received = rest
+        while len(self._received) < size:
+            self._receive()
+        body, self._received = self._received[:size], self._received[size:]
+        return Answer(int(first.split()[1]), headers, body)
+
+    def ask(self, data: bytes) -> Answer:
+        """Send one request and read its answer."""
+        self.send(data)
+        return self.answer()
+
+    def closed_after(self) -> float:
+        """Read until the other side closes; return after how many seconds."""
+        began = time.monotonic()
+        try:
+            while self.socket.recv(65_536):
+                pass
+        except ConnectionResetError:
+            pass
+        return time.monotonic() - began
+
+    def is_open(self) -> bool:
+        """Return whether the other side has not closed yet, as far as is known here."""
+        self.socket.settimeout(0)
+        try:
+            return bool(self.socket.recv(1, socket.MSG_PEEK))
+        except BlockingIOError:
+            return True
+        except ConnectionResetError:
+            return False
+        finally:
+            self.socket.settimeout(SECONDS)
+
+    def _receive(self) -> None:
+        received = self.socket.recv(65_536)
+        assert received, self._received
+        self._received += received
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """A running gateway."""
+
+    port: int
+    pid: int
+    output: Path
+    operator_key: str
+
+    def client(self, *, source: str = HOST, read_buffer: int = 0) -> Client:
+        """Connect to it."""
+        return Client(self.port, source=source, read_buffer=read_buffer)
+
+    def connections(self) -> int:
+        """Return how many connections the process has."""
+        sockets = {
+            link.rpartition("[")[2].rstrip("]")
+            for link in _links(self.pid)
+            if link.startswith("socket:")
+        }
+        table = Path(f"/proc/{self.pid}/net/tcp").read_text().splitlines()[1:]
+        rows = [line.split() for line in table]
+        mine = f":{self.port:04X}"
+        return sum(row[1].endswith(mine) and row[3] != "0A" and row[9] in sockets for row in rows)
+
+
+def _links(pid: int) -> Iterator[str]:
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            yield str(link.readlink())
+        except FileNotFoundError:
+            continue
+
+
+@contextmanager
+def running_gateway(folder: Path, limits: str = "") -> Iterator[Gateway]:
+    """Run a gateway with limits of its connections: arguments of ConnectionLimits."""
+    layout = Layout(folder / "data")
+    operator_key = new_credential(CredentialKind.OPERATOR)
+    initialise(layout, operator_key, signup="operator")
+    with socket.create_server((HOST, 0), backlog=4096) as listener, ExitStack() as stack:
+        command: list[str | Path] = [
+            *(sys.executable, "-P", "-c", PROGRAM.format(limits=limits)),
+            *(layout.gateway_settings, "--fd", str(listener.fileno())),
+        ]
+        port = listener.getsockname()[1]
+        output = folder / "output"
+        process = stack.enter_context(
+            processes.running(command, output, pass_fds=[listener.fileno()])
+        )
+        listener.close()
+        with Client(port) as client:
+            client.ask(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        yield Gateway(port, process.pid, output, operator_key)
+
+
+@pytest.fixture(scope="session")
+def start_gateway(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[[str], Gateway]]:
+    """Start gateways with limits of their connections; they run to the end of the tests."""
+    with ExitStack() as stack:
+
+        def start(limits: str) -> Gateway:
+            folder = tmp_path_factory.mktemp("gateway")
+            return stack.enter_context(running_gateway(folder, limits))
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def gateway(start_gateway: Callable[[str], Gateway]) -> Gateway:
+    """A gateway with the limits that it is delivered with."""
+    return start_gateway("")
+
+
+@pytest.fixture(scope="session")
+def hasty(start_gateway: Callable[[str], Gateway]) -> Gateway:
+    """A gateway whose deadlines are short, each another one."""
+    return start_gateway("request_seconds=1, idle_seconds=2, write_seconds=1.5, close_seconds=0.5")

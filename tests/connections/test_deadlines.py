@@ -1,0 +1,172 @@
+"""Whatever a client does or leaves undone, its connection ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from tests.connections.conftest import Client, Gateway
+
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+LARGE = b"GET /api/v1/openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
+LOGIN = (
+    b"POST /api/v1/auth/login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    b"Content-Length: 100\r\n\r\n"
+)
+LATEST = 4.0
+"""Seconds: the longest of the short deadlines, the one for closing, and a slow machine."""
+
+
+def nothing(client: Client) -> None:
+    """Say nothing."""
+
+
+def half_a_head(client: Client) -> None:
+    """Stop in the head."""
+    client.send(HEALTH[:20])
+
+
+def no_body(client: Client) -> None:
+    """Stop before the body."""
+    client.send(LOGIN)
+
+
+def half_a_body(client: Client) -> None:
+    """Stop in the body."""
+    client.send(LOGIN + b'{"email":')
+
+
+def nothing_more(client: Client) -> None:
+    """Stop after an answer."""
+    assert client.ask(HEALTH).status == 503
+
+
+def line_end_after_an_answer(client: Client) -> None:
+    """Send an end of line after an answer."""
+    assert client.ask(HEALTH).status == 503
+    client.send(b"\r\n")
+
+
+def half_a_head_after_an_answer(client: Client) -> None:
+    """Stop in the head of the second request."""
+    assert client.ask(HEALTH).status == 503
+    client.send(HEALTH[:20])
+
+
+def half_a_head_with_a_request(client: Client) -> None:
+    """Stop in the head of the second request, whose beginning came with the first."""
+    client.send(HEALTH + HEALTH[:20])
+
+
+def body_after_its_refusal(client: Client) -> None:
+    """Begin to send a body that has been refused."""
+    assert client.ask(LOGIN.replace(b"auth/login", b"kem/encrypt")).status == 401
+    client.send(b'{"email":')
+
+
+def nothing_after_a_refusal(client: Client) -> None:
+    """Send no byte of a body that has been refused, and do not close."""
+    assert client.ask(LOGIN.replace(b"auth/login", b"kem/encrypt")).status == 401
+
+
+def nothing_after_an_error(client: Client) -> None:
+    """Do not close after what is no HTTP."""
+    assert client.ask(b"GARBAGE\r\n\r\n").status == 400
+
+
+def unread_pipeline(client: Client) -> None:
+    """Send requests without reading an answer, until no more are taken."""
+    client.socket.settimeout(0.5)
+    try:
+        while True:
+            client.send(LARGE)
+    except (TimeoutError, ConnectionError):
+        pass
+
+
+def unread_last_answer(client: Client) -> None:
+    """Read nothing of answers that fit into the buffers, and ask no more."""
+    client.send(4 * LARGE)
+
+
+def without_end(every: float, piece: bytes, begin: bytes = b"") -> Callable[[Client], None]:
+    """Send a piece again and again."""
+
+    def send(client: Client) -> None:
+        def drip() -> None:
+            try:
+                while True:
+                    time.sleep(every)
+                    client.socket.send(piece)
+            except OSError:
+                return
+
+        client.send(begin)
+        threading.Thread(target=drip, daemon=True).start()
+
+    send.__name__ = f"{piece!r} without end"
+    return send
+
+
+ENDINGS = [
+    nothing,
+    half_a_head,
+    no_body,
+    half_a_body,
+    nothing_more,
+    line_end_after_an_answer,
+    half_a_head_after_an_answer,
+    half_a_head_with_a_request,
+    body_after_its_refusal,
+    nothing_after_a_refusal,
+    nothing_after_an_error,
+    without_end(0.2, b"\r\n"),
+    without_end(0.2, b"X: y\r\n", HEALTH[:-2]),
+    without_end(0.2, b" ", LOGIN),
+    without_end(0.2, b"\r\n", HEALTH),
+]
+
+
+@pytest.mark.parametrize("do", ENDINGS, ids=lambda do: do.__name__)
+def test_a_client_that_does_no_more_is_hung_up_on(
+    hasty: Gateway, do: Callable[[Client], None]
+) -> None:
+    """Wherever a client stops, or goes on without end, its connection is closed in time."""
+    with hasty.client() as client:
+        do(client)
+        assert client.closed_after() < LATEST
+
+
+@pytest.mark.parametrize("do", [unread_pipeline, unread_last_answer])
+def test_a_client_that_reads_nothing_is_hung_up_on(
+    hasty: Gateway, do: Callable[[Client], None]
+) -> None:
+    """Answers that nobody reads end the connection, and do not stay in memory."""
+    before = hasty.connections()
+    with hasty.client(read_buffer=4096) as client:
+        do(client)
+        deadline = time.monotonic() + LATEST
+        while hasty.connections() > before:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_a_client_that_goes_on_is_served(hasty: Gateway) -> None:
+    """Requests in pieces, and pauses between them, each within its time, are answered."""
+    with hasty.client() as client:
+        for _ in range(5):
+            for piece in (HEALTH[:10], HEALTH[10:]):
+                client.send(piece)
+                time.sleep(0.4)
+            assert client.answer().status == 503
+
+
+def test_a_body_has_as_long_as_a_head(hasty: Gateway) -> None:
+    """The time for a request is for all of it, and what did not come in time is 400."""
+    with hasty.client() as client:
+        client.send(LOGIN)
+        answer = client.answer()
+        assert (answer.status, answer.code) == (400, "ERR_INVALID_001")
+        assert answer.headers["connection"] == "close"
