@@ -104,7 +104,7 @@ NO_ALGORITHM = [
     pytest.param(1, id="number"),
     pytest.param(["Kyber768"], id="array"),
     pytest.param({"Kyber768": 1}, id="object"),
-    pytest.param("x" * 100_000, id="100,000 characters"),
+    pytest.param("x" * 10_000, id="10,000 characters"),
 ]
 
 

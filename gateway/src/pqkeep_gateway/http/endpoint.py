@@ -24,6 +24,12 @@ from pqkeep_protocol.messages import Attribution, Idempotency, RedactedRepr
 T = TypeVar("T")
 
 BODY_METHODS = frozenset({"POST", "PUT", "PATCH"})
+MAX_TEXT_BODY = 16 * 1024
+"""Bytes of a body without binary fields."""
+MIN_BINARY_BODY = 256 * 1024
+"""Bytes of a body with binary fields, if these are small."""
+MAX_BODY = 4 * 1024 * 1024
+"""Bytes of any body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +152,18 @@ class Endpoint:
     def takes_body(self) -> bool:
         """Whether its fields are in a JSON body."""
         return self.method in BODY_METHODS
+
+    @property
+    def max_body(self) -> int:
+        """How many bytes a body may have: with binary fields, more than twice what fits into them.
+
+        So a value that is too large is refused as such by its operation.
+        """
+        binary = [each.schema for each in self.other_fields if each.is_base64]
+        if not binary:
+            return MAX_TEXT_BODY
+        sizes = [int(str(each.get("maxLength", 0))) for each in binary]
+        return min(MIN_BINARY_BODY + 2 * sum(sizes), MAX_BODY)
 
     @property
     def path_fields(self) -> tuple[Field[Any], ...]:

@@ -115,6 +115,11 @@ class Field(Generic[T]):
             message = invalid.message if is_missing_thing else f"{self.name} {invalid.message}"
             raise FieldError(self.name, invalid.problem, message) from None
 
+    @property
+    def is_base64(self) -> bool:
+        """Whether its values are binary."""
+        return self.schema.get("contentEncoding") == "base64"
+
     def optional(self) -> "Field[T | None]":
         """Return the field as one that may be left out."""
         return cast("Field[T | None]", replace(self, required=False))

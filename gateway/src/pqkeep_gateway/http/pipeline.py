@@ -67,7 +67,7 @@ class Pipeline:
         """Return who is asking. Raises what Admission raises."""
         credential = headers.get(b"x-api-key")
         if credential is not None:
-            return await self.admission.admit(credential.decode("latin-1"))
+            return await self.admission.admit(credential.strip(b" \t").decode("latin-1"))
         if Credential.NONE in GRANTS[endpoint.permission]:
             return AnonymousPrincipal()
         access_token = read_cookies(headers.get(b"cookie")).get(ACCESS, "")
@@ -162,15 +162,17 @@ class Resource:
     def __init__(self, endpoints: Mapping[str, Endpoint], pipeline: Pipeline) -> None:
         self._fields = {method: _Fields(row) for method, row in endpoints.items()}
         self._endpoints = endpoints
+        self._methods = ", ".join([*endpoints, "HEAD"] if "GET" in endpoints else endpoints)
         self._pipeline = pipeline
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, whatever happens, in the envelope."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
         request_id = request_id_of(headers)
-        endpoint = self._endpoints.get(scope["method"])
+        is_head = scope["method"] == "HEAD"
+        endpoint = self._endpoints.get("GET" if is_head else scope["method"])
         if endpoint is None:
-            await send_error(send, method_not_allowed(", ".join(self._endpoints)), request_id)
+            await send_error(send, method_not_allowed(self._methods), request_id)
             return
         source_address = scope["client"][0] if scope["client"] else ""
         attribution = Attribution(request_id, "", source_address)
@@ -201,7 +203,7 @@ class Resource:
                 signed=signed,
             )
             response = await pipeline.handle(endpoint, call)
-            await send_response(send, endpoint.status, response, request_id)
+            await send_response(send, endpoint.status, response, request_id, is_head=is_head)
         except ClientGoneError:
             return
         except Exception as raised:  # noqa: BLE001 - a fault is answered in the envelope too
@@ -217,13 +219,15 @@ class _Fields:
         self._path = endpoint.path_fields
         self._in_body = frozenset(each.name for each in others if endpoint.takes_body)
         self._in_query = {each.name: each for each in others if not endpoint.takes_body}
+        self._max_body = endpoint.max_body
         self._needs_body = bool(self._in_body) and not endpoint.body_optional
         self._known = ", ".join(each.name for each in others) or "none"
 
     async def read_body(self, headers: Headers, receive: Receive) -> Mapping[str, object]:
         """Return a body that has no unknown field. Raises ApiError, FieldError."""
-        content_type = headers.get(b"content-type")
-        body = await read_json_object(receive, content_type, required=self._needs_body)
+        body = await read_json_object(
+            receive, headers, at_most=self._max_body, required=self._needs_body
+        )
         if not body.keys() <= self._in_body:
             raise self._unknown(body.keys() - self._in_body)
         return body
@@ -264,7 +268,7 @@ def _key_version(values: Mapping[str, object]) -> int | None:
 
 async def _read_signed(header: str, headers: Headers, receive: Receive) -> SignedBody:
     signature = headers.get(header.lower().encode(), b"").decode("latin-1")
-    return SignedBody(await read_bytes(receive, MAX_SIGNED), signature)
+    return SignedBody(await read_bytes(receive, headers, at_most=MAX_SIGNED), signature)
 
 
 def _idempotency_key(

@@ -11,6 +11,8 @@ from pqkeep_gateway.http.endpoint import JsonLines, Response, WithCookies
 from pqkeep_gateway.http.errors import ApiError, not_found
 
 MAX_REQUEST_ID = 128
+CHALLENGE = ("WWW-Authenticate", 'ApiKey realm="pqkeep"')
+"""What RFC 9110 wants to be in every 401. No browser has a dialog for this scheme."""
 
 
 def request_id_of(headers: Mapping[bytes, bytes]) -> str:
@@ -20,11 +22,13 @@ def request_id_of(headers: Mapping[bytes, bytes]) -> str:
     return given if usable else str(uuid.uuid4())
 
 
-async def send_response(send: Send, status: int, response: Response, request_id: str) -> None:
-    """Send what a handler returned."""
+async def send_response(
+    send: Send, status: int, response: Response, request_id: str, *, is_head: bool = False
+) -> None:
+    """Send what a handler returned. uvicorn leaves the body of an answer to HEAD out."""
     match response:
         case JsonLines():
-            await _send_lines(send, response, request_id)
+            await _send_lines(send, response, request_id, is_head=is_head)
         case WithCookies(data=data, cookies=cookies):
             headers = [("set-cookie", cookie) for cookie in cookies]
             await _send(send, status, envelope.success(data, request_id), request_id, headers)
@@ -35,7 +39,10 @@ async def send_response(send: Send, status: int, response: Response, request_id:
 async def send_error(send: Send, error: ApiError, request_id: str) -> None:
     """Send an error in the envelope."""
     body = envelope.failure(error, request_id)
-    await _send(send, error.code.status, body, request_id, error.headers.items())
+    headers = [*error.headers.items()]
+    if error.code.status == HTTPStatus.UNAUTHORIZED:
+        headers.append(CHALLENGE)
+    await _send(send, error.code.status, body, request_id, headers)
 
 
 async def send_not_found(scope: Scope, receive: Receive, send: Send) -> None:
@@ -43,8 +50,8 @@ async def send_not_found(scope: Scope, receive: Receive, send: Send) -> None:
     await send_error(send, not_found("no such path"), request_id_of(dict(scope["headers"])))
 
 
-async def _send_lines(send: Send, lines: JsonLines, request_id: str) -> None:
-    """Send a file of lines as they are made.
+async def _send_lines(send: Send, lines: JsonLines, request_id: str, *, is_head: bool) -> None:
+    """Send a file of lines as they are made; for HEAD make none.
 
     If they cannot go on, the connection is cut: a file that is whole has its last line.
     """
@@ -58,6 +65,10 @@ async def _send_lines(send: Send, lines: JsonLines, request_id: str) -> None:
             (b"x-request-id", request_id.encode()),
         ],
     }
+    if is_head:
+        await send(start)
+        await send({"type": "http.response.body", "body": b""})
+        return
     async for chunk in lines.chunks:
         if start:
             await send(start)

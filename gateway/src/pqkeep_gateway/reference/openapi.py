@@ -11,9 +11,8 @@ from pqkeep_gateway.access.callers import CALLERS, GRANTS, Caller, Credential
 from pqkeep_gateway.access.idempotency import MAX_LENGTH as MAX_IDEMPOTENCY_KEY
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.api.errors import code_of, codes_of_fields
-from pqkeep_gateway.http.body import MAX_BODY
 from pqkeep_gateway.http.cookies import ACCESS
-from pqkeep_gateway.http.endpoint import Endpoint
+from pqkeep_gateway.http.endpoint import MAX_BODY, MAX_TEXT_BODY, MIN_BINARY_BODY, Endpoint
 from pqkeep_gateway.http.envelope import Failure, Fault
 from pqkeep_gateway.http.errors import Code
 from pqkeep_gateway.http.field import Field
@@ -32,7 +31,8 @@ OVERVIEW = (
     " UTC with milliseconds. A success has its fields under `data`, an error has its code under"
     " `error`; both say `request_id` and `timestamp`. A field that is null counts as left out; a"
     f" field or query parameter that an operation does not have is 400. A body has at most"
-    f" {MAX_BODY:,} bytes. A path that is not there is 404; a method that a path does not have is"
+    f" {MAX_TEXT_BODY:,} bytes, with binary fields at least"
+    f" {MIN_BINARY_BODY:,} and at most {MAX_BODY:,}. A path that is not there is 404; a method that a path does not have is"
     " 405, with `Allow`."
 )
 PARTS: Mapping[str, str] = {

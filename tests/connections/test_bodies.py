@@ -1,0 +1,115 @@
+"""A body costs no more than its endpoint has use for."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tests.connections.conftest import Client, Gateway
+
+KIB = 1024
+MIB = 1024 * KIB
+TEXT_ENDPOINTS = ["/auth/login", "/auth/mfa/verify", "/tenants", "/kms/keys/generate"]
+READ = b'{"unknown":1}'
+"""A body that is refused for its field, once it has been read."""
+
+
+def _post(path: str, body: bytes, *, credential: str = "", chunked: bool = False) -> bytes:
+    lines = [f"POST /api/v1{path} HTTP/1.1", "Host: x", "Content-Type: application/json"]
+    if credential:
+        lines.append(f"X-API-Key: {credential}")
+    if chunked:
+        lines.append("Transfer-Encoding: chunked")
+        body = b"".join(
+            b"%x\r\n%s\r\n" % (len(piece), piece)
+            for piece in (body[at : at + 50_000] for at in range(0, len(body), 50_000))
+        )
+        body += b"0\r\n\r\n"
+    else:
+        lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def _padded(body: bytes, size: int) -> bytes:
+    return body[:-1] + b" " * (size - len(body)) + body[-1:]
+
+
+def _memory(pid: int) -> int:
+    """Return the bytes of a process that are in memory at the most so far."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * KIB
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["with its length", "in chunks"])
+def test_a_body_of_text_has_16_kib(gateway: Gateway, *, chunked: bool) -> None:
+    """16 KiB of a body without binary fields are read, and not a byte more."""
+    with gateway.client() as client:
+        fits = client.ask(_post("/auth/login", _padded(READ, 16 * KIB), chunked=chunked))
+        assert "unknown field" in fits.message
+        over = client.ask(_post("/auth/login", _padded(READ, 16 * KIB + 1), chunked=chunked))
+        assert (over.status, over.code) == (400, "ERR_INVALID_001")
+        assert "too large" in over.message
+
+
+@pytest.mark.parametrize("path", TEXT_ENDPOINTS)
+def test_a_body_is_refused_by_its_length(gateway: Gateway, path: str) -> None:
+    """A body that says that it is too large is refused before any of it comes."""
+    head = _post(path, b"", credential=gateway.operator_key if path == "/tenants" else "")
+    with gateway.client() as client:
+        answer = client.ask(head.replace(b"Content-Length: 0", b"Content-Length: 16385"))
+        expected = 401 if path.startswith("/kms") else 400
+        assert (answer.status, answer.headers["connection"]) == (expected, "close")
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["with their length", "in chunks"])
+def test_many_large_bodies_at_once_take_no_memory(gateway: Gateway, *, chunked: bool) -> None:
+    """50 strangers who send 4 MiB each at once raise the memory by less than 50 MiB."""
+    body = b'{"email":[' + b"[]," * (4 * MIB // 3) + b"[]]}"
+    request = _post("/auth/login", body, chunked=chunked)
+
+    def send(client: Client) -> int:
+        with suppress(ConnectionError):
+            client.send(request)
+        return client.answer().status
+
+    before = _memory(gateway.pid)
+    clients = [gateway.client() for _ in range(50)]
+    with ThreadPoolExecutor(50) as pool:
+        assert set(pool.map(send, clients)) == {400}
+    for client in clients:
+        client.socket.close()
+    assert _memory(gateway.pid) - before < 50 * MIB
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        pytest.param(b'{"a":' + b"[" * 16 + b"]" * 16 + b"}", "nested", id="17 levels of arrays"),
+        pytest.param(b'{"a":' * 17 + b"1" + b"}" * 17, "nested", id="17 objects"),
+        pytest.param(b'{"a":' + b"[" * 8000 + b"]" * 8000 + b"}", "object", id="8,001 levels"),
+    ],
+)
+def test_nesting_is_bounded(gateway: Gateway, body: bytes, message: str) -> None:
+    """More than 16 levels are 400."""
+    with gateway.client() as client:
+        answer = client.ask(_post("/auth/login", body))
+        assert (answer.status, answer.code) == (400, "ERR_INVALID_001")
+        assert message in answer.message
+
+
+def test_16_levels_are_read(gateway: Gateway) -> None:
+    """As many as that are looked at, and no field takes them."""
+    body = b'{"unknown":' + b"[" * 15 + b"]" * 15 + b"}"
+    with gateway.client() as client:
+        answer = client.ask(_post("/auth/login", body))
+        assert "unknown field" in answer.message
+
+
+def test_brackets_in_text_are_no_levels(gateway: Gateway) -> None:
+    """A text of brackets is as good as another."""
+    body = b'{"unknown":"' + b"[{" * 100 + b'"}'
+    with gateway.client() as client:
+        assert "unknown field" in client.ask(_post("/auth/login", body)).message

@@ -1,0 +1,207 @@
+"""What a proxy could understand in another way is refused; what clients offer is declined."""
+
+from __future__ import annotations
+
+import pytest
+from tests.connections.conftest import Gateway
+
+HOST = b"Host: x\r\n"
+HEALTH = b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n"
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+H2C = (
+    b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
+    b"HTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n"
+)
+
+
+def _get(headers: bytes, path: bytes = b"/healthz") -> bytes:
+    return b"GET " + path + b" HTTP/1.1\r\n" + headers + b"\r\n"
+
+
+def _post(headers: bytes, body: bytes = b"") -> bytes:
+    return b"POST /api/v1/kem/encrypt HTTP/1.1\r\n" + HOST + headers + b"\r\n" + body
+
+
+REFUSED = [
+    pytest.param(_get(HOST + b"X-Long: " + 33_000 * b"x" + b"\r\n"), id="head of 33,000 bytes"),
+    pytest.param(_get(HOST, b"/" + 33_000 * b"x"), id="target of 33,000 bytes"),
+    pytest.param(_get(HOST + 200 * b"X: y\r\n"), id="200 headers"),
+    pytest.param(
+        HEALTH + _get(HOST + b"X: " + 33_000 * b"x" + b"\r\n"), id="second head too large"
+    ),
+    pytest.param(_get(b""), id="no Host"),
+    pytest.param(_get(HOST + b"Host: y\r\n"), id="two Hosts"),
+    pytest.param(_get(HOST + HOST), id="one Host twice"),
+    pytest.param(_get(HOST + b"X-API-Key: a\r\nX-API-Key: b\r\n"), id="two X-API-Keys"),
+    pytest.param(_get(HOST + b"x-api-key: a\r\nX-API-KEY: a\r\n"), id="one X-API-Key twice"),
+    pytest.param(_get(HOST + b"X-Request-ID: a\r\nX-Request-ID: b\r\n"), id="two X-Request-IDs"),
+    pytest.param(_get(HOST + 2 * b"Idempotency-Key: a\r\n"), id="Idempotency-Key twice"),
+    pytest.param(_post(2 * b"Content-Length: 2\r\n", b"{}"), id="Content-Length twice"),
+    pytest.param(_post(b"Content-Length: 2, 2\r\n", b"{}"), id="Content-Length of two"),
+    pytest.param(_post(b"Content-Length: +2\r\n", b"{}"), id="Content-Length with a sign"),
+    pytest.param(_post(2 * CHUNKED, b"2\r\n{}\r\n0\r\n\r\n"), id="Transfer-Encoding twice"),
+    pytest.param(
+        _post(b"Content-Length: 2\r\n" + CHUNKED, b"2\r\n{}\r\n0\r\n\r\n"),
+        id="Content-Length and Transfer-Encoding",
+    ),
+    pytest.param(_post(b"Transfer-Encoding: gzip\r\n", b"{}"), id="another Transfer-Encoding"),
+    pytest.param(_get(HOST, b"/api/v1%2fkms/keys"), id="%2f"),
+    pytest.param(_get(HOST, b"/api/v1%2Fkms/keys"), id="%2F"),
+    pytest.param(b"CONNECT x:443 HTTP/1.1\r\n" + HOST + b"\r\n", id="CONNECT"),
+    pytest.param(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", id="HTTP/2"),
+]
+
+
+@pytest.mark.parametrize("sent", REFUSED)
+def test_what_can_be_understood_in_two_ways_is_refused(gateway: Gateway, sent: bytes) -> None:
+    """400 ERR_INVALID_001 in the envelope with the usual headers, and the connection is closed."""
+    with gateway.client() as client:
+        client.send(sent)
+        if sent.startswith(HEALTH):
+            assert client.answer().status == 503
+        answer = client.answer()
+        assert (answer.status, answer.code) == (400, "ERR_INVALID_001")
+        assert answer.headers["connection"] == "close"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert client.socket.recv(1) == b""
+
+
+def test_a_large_body_beside_its_head_is_no_large_head(gateway: Gateway) -> None:
+    """40,000 bytes of a body that come with the head, or with the next head, are not counted."""
+    body = 40_000 * b" " + b"{}"
+    request = _post(b"Content-Length: %d\r\n" % len(body), body)
+    with gateway.client() as client:
+        client.send(request + HEALTH[:20])
+        assert client.answer().status == 401
+        client.send(HEALTH[20:])
+        assert client.answer().status == 503
+
+
+def test_a_slash_in_a_query_may_be_encoded(gateway: Gateway) -> None:
+    """%2f means nothing but itself behind the path."""
+    with gateway.client() as client:
+        assert client.ask(_get(HOST, b"/api/v1/kms/keys?algorithm=a%2fb")).status == 401
+
+
+def test_a_trailer_is_no_header(gateway: Gateway) -> None:
+    """A credential behind the body is not looked at."""
+    with gateway.client() as client:
+        request = b"POST /api/v1/tenants HTTP/1.1\r\n" + HOST + CHUNKED + b"\r\n"
+        trailer = b"X-API-Key: " + gateway.operator_key.encode() + b"\r\n"
+        answer = client.ask(request + b"2\r\n{}\r\n0\r\n" + trailer + b"\r\n")
+        assert answer.status == 401
+
+
+def test_trailers_are_bounded(gateway: Gateway) -> None:
+    """A trailer without end is cut off."""
+    with gateway.client() as client:
+        client.send(_post(b"X-API-Key: " + gateway.operator_key.encode() + b"\r\n" + CHUNKED))
+        client.send(b"2\r\n{}\r\n0\r\nX: ")
+        with pytest.raises(ConnectionError):
+            client.send(1000 * 65_536 * b"x")
+
+
+def test_pipelined_requests_are_answered_in_order(gateway: Gateway) -> None:
+    """Several at once are answered one after the other, and the connection goes on."""
+    other = b"GET /nowhere HTTP/1.1\r\n" + HOST + b"\r\n"
+    with gateway.client() as client:
+        for _ in range(3):
+            client.send(HEALTH + other + HEALTH)
+            assert [client.answer().status for _ in range(3)] == [503, 404, 503]
+
+
+def test_too_many_pipelined_requests_are_refused(gateway: Gateway) -> None:
+    """Those before are answered, then 400, and the connection is closed."""
+    with gateway.client() as client:
+        client.send(5_000 * HEALTH)
+        statuses = [client.answer().status for _ in range(18)]
+        assert statuses == [503] * 17 + [400]
+        assert client.socket.recv(1) == b""
+
+
+@pytest.mark.parametrize(
+    "offer", [H2C, b"Connection: upgrade\r\nUpgrade: websocket\r\n", b"Upgrade: h2c\r\n"]
+)
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_an_offer_to_upgrade_is_declined(gateway: Gateway, offer: bytes, pieces: int) -> None:
+    """The request is served as it is, with its body, and the connection goes on."""
+    credential = b"X-API-Key: " + gateway.operator_key.encode() + b"\r\n"
+    head = b"POST /api/v1/tenants HTTP/1.1\r\n" + HOST + credential + offer
+    body = b'{"name":""}'
+    request = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    half = len(request) - 5
+    with gateway.client() as client:
+        for _ in range(2):
+            if pieces == 1:
+                client.send(request + _get(HOST + offer) + HEALTH)
+            else:
+                client.send(request[:half])
+                client.send(request[half:] + _get(HOST + offer) + HEALTH)
+            answer = client.answer()
+            assert (answer.status, answer.code) == (400, "ERR_INVALID_001")
+            assert b'"field":"name"' in answer.body
+            assert client.answer().status == 503
+            assert client.answer().status == 503
+
+
+@pytest.mark.parametrize(
+    "path", [b"/healthz", b"/api/v1/tenants", b"/api/v1/kms/keys/1", b"/nowhere", b"/docs"]
+)
+def test_head_is_get_without_its_body(gateway: Gateway, path: bytes) -> None:
+    """Status and headers of GET, no body, and the connection goes on."""
+    credential = b"X-API-Key: " + gateway.operator_key.encode() + b"\r\n"
+    request = _get(HOST + credential + b"X-Request-ID: 1\r\n", path)
+    with gateway.client() as client:
+        for _ in range(2):
+            of_get = client.ask(request)
+            client.send(request.replace(b"GET", b"HEAD"))
+            of_head = client.answer(to_head=True)
+            assert (of_head.status, of_head.body) == (of_get.status, b"")
+            assert of_head.headers.keys() == of_get.headers.keys()
+            assert of_head.headers["content-length"] == of_get.headers["content-length"]
+
+
+def test_allow_names_head_where_get_is(gateway: Gateway) -> None:
+    """405 says that HEAD works, too."""
+    with gateway.client() as client:
+        answer = client.ask(b"PUT /api/v1/tenants HTTP/1.1\r\n" + HOST + b"\r\n")
+        assert answer.status == 405
+        assert set(answer.headers["allow"].split(", ")) == {"GET", "HEAD", "POST"}
+
+
+@pytest.mark.parametrize("path", [b"/healthz", b"/docs", b"/nowhere", b"/api/v1/openapi.json"])
+def test_every_answer_is_what_it_says(gateway: Gateway, path: bytes) -> None:
+    """X-Content-Type-Options: nosniff, once, whatever is answered."""
+    with gateway.client() as client:
+        assert client.ask(_get(HOST, path)).headers["x-content-type-options"] == "nosniff"
+
+
+def test_401_names_a_scheme(gateway: Gateway) -> None:
+    """401 has WWW-Authenticate, as RFC 9110 demands."""
+    with gateway.client() as client:
+        answer = client.ask(_get(HOST, b"/api/v1/kms/keys"))
+        assert (answer.status, answer.headers["www-authenticate"]) == (
+            401,
+            'ApiKey realm="pqkeep"',
+        )
+
+
+@pytest.mark.parametrize("around", [b"", b" ", b"\t", b" \t "])
+def test_space_around_a_credential_is_ignored(gateway: Gateway, around: bytes) -> None:
+    """X-API-Key is trimmed of spaces and tabs."""
+    credential = around + gateway.operator_key.encode() + around
+    with gateway.client() as client:
+        answer = client.ask(_get(HOST + b"X-API-Key:" + credential + b"\r\n", b"/api/v1/tenants"))
+        assert answer.status == 200
+
+
+def test_strangers_write_no_log(gateway: Gateway) -> None:
+    """Nothing is logged for a request that is refused before it has a credential."""
+    before = gateway.output.read_text()
+    for sent in (b"GARBAGE\r\n\r\n", _get(b""), _get(HOST + H2C), _post(b"", b""), HEALTH[:9]):
+        for _ in range(20):
+            with gateway.client() as client:
+                client.send(sent)
+                if sent not in HEALTH:
+                    client.answer()
+    assert gateway.output.read_text() == before
