@@ -103,18 +103,6 @@ class Client:
             pass
         return time.monotonic() - began
 
-    def is_open(self) -> bool:
-        """Return whether the other side has not closed yet, as far as is known here."""
-        self.socket.settimeout(0)
-        try:
-            return bool(self.socket.recv(1, socket.MSG_PEEK))
-        except BlockingIOError:
-            return True
-        except ConnectionResetError:
-            return False
-        finally:
-            self.socket.settimeout(SECONDS)
-
     def _receive(self) -> None:
         received = self.socket.recv(65_536)
         assert received, self._received

@@ -1,0 +1,160 @@
+"""However many connections strangers open, others are served."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from tests.connections.conftest import Client, Gateway
+from tests.fixtures.processes import HOST
+
+from pqkeep_gateway.access.credentials import CredentialKind, new_credential
+from pqkeep_gateway.http.connections import Connections, site_of
+from pqkeep_gateway.http.protocol import LIMITS
+from pqkeep_gateway.process import OTHER_FILES
+from pqkeep_server.initialise import Layout, initialise
+
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+STRANGERS = [f"127.0.0.{last}" for last in range(2, 8)]
+
+
+@pytest.fixture(scope="session")
+def small(start_gateway: Callable[[str], Gateway]) -> Gateway:
+    """A gateway for few connections, which nobody has to give up soon."""
+    return start_gateway("connections=40, per_address=10, request_seconds=30")
+
+
+def _many(stack: ExitStack, gateway: Gateway, count: int, source: str, send: bytes) -> list[Client]:
+    clients = [stack.enter_context(gateway.client(source=source)) for _ in range(count)]
+    for client in clients:
+        client.send(send)
+    return clients
+
+
+@pytest.mark.parametrize("sent", [b"", HEALTH[:9], HEALTH], ids=["nothing", "half", "idle"])
+@pytest.mark.parametrize("source", [HOST, STRANGERS[0]], ids=["own address", "another's"])
+def test_a_flood_shuts_nobody_out(small: Gateway, source: str, sent: bytes) -> None:
+    """Whoever opens too many connections loses the oldest; a new one is served, from anywhere."""
+    with ExitStack() as stack:
+        _many(stack, small, 30, source, sent)
+        with small.client() as client:
+            assert client.ask(HEALTH).status == 503
+            assert b"unavailable" in client.ask(HEALTH).body
+            assert small.connections() <= 20
+
+
+def test_a_flood_from_many_addresses_shuts_nobody_out(small: Gateway) -> None:
+    """Where all connections are taken, the address with the most of them loses one."""
+    with ExitStack() as stack:
+        for source in STRANGERS:
+            _many(stack, small, 10, source, b"")
+        for _ in range(5):
+            client = stack.enter_context(small.client())
+            assert client.ask(HEALTH).status == 503
+        assert small.connections() <= 41
+
+
+def test_a_connection_in_use_outlasts_a_flood(small: Gateway) -> None:
+    """A client that goes on asking keeps its connection, though its address opens many others."""
+    with ExitStack() as stack, small.client() as client:
+        for _ in range(10):
+            assert client.ask(HEALTH).status == 503
+            _many(stack, small, 4, HOST, b"")
+
+
+class Known:
+    """A connection as the count sees it."""
+
+    def __init__(self, *, was_used: bool = False, answering: bool = False) -> None:
+        self.was_used = was_used
+        self.answering = answering
+        self.evicted = False
+
+    def is_answering(self) -> bool:
+        """Return what was said."""
+        return self.answering
+
+    def evict(self) -> None:
+        """Remember it."""
+        self.evicted = True
+
+
+def test_a_connection_that_waits_for_its_answer_is_not_evicted() -> None:
+    """Where every connection is owed an answer, a new one is refused."""
+    connections = Connections(at_most=8, per_address=4)
+    busy = [Known(answering=True) for _ in range(4)]
+    assert all(connections.add(each, "192.0.2.1") for each in busy)
+    assert not connections.add(Known(), "192.0.2.1")
+    assert connections.add(Known(), "192.0.2.2")
+    connections.remove(busy[0], "192.0.2.1")
+    assert connections.add(Known(), "192.0.2.1")
+    assert not any(each.evicted for each in busy)
+
+
+def test_unused_connections_go_first() -> None:
+    """The oldest that has had no answer since it was looked at goes, then the oldest idle one."""
+    connections = Connections(at_most=8, per_address=3)
+    first, second, third = (Known(was_used=used) for used in (True, True, False))
+    for each in (first, second, third):
+        assert connections.add(each, "192.0.2.1")
+    assert connections.add(fourth := Known(was_used=True), "192.0.2.1")
+    assert [first.evicted, second.evicted, third.evicted] == [False, False, True]
+    assert connections.add(Known(), "192.0.2.1")
+    assert [first.evicted, second.evicted, fourth.evicted] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("address", "site"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
+        ("2001:db8:1:2::", "2001:db8:1:2::"),
+        ("fe80::1%eth0", "fe80::"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("", ""),
+    ],
+)
+def test_ipv6_counts_by_64(address: str, site: str) -> None:
+    """All addresses that one subscriber can choose from are one."""
+    assert site_of(address) == site
+
+
+def _start(folder: Path, soft: int, hard: int) -> subprocess.Popen[str]:
+    layout = Layout(folder / "data")
+    initialise(layout, new_credential(CredentialKind.OPERATOR), signup="operator")
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "pqkeep_gateway", layout.gateway_settings],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={"PATH": os.defpath},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard)),  # noqa: PLW1509
+        text=True,
+    )
+
+
+def test_too_few_open_files_are_refused(tmp_path: Path) -> None:
+    """A gateway that may not open enough files does not start: status 78, and one line says why."""
+    process = _start(tmp_path, 1024, LIMITS.connections)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == os.EX_CONFIG
+    assert output.count("\n") == 1
+    assert str(LIMITS.connections + OTHER_FILES) in output
+
+
+def test_the_limit_of_open_files_is_raised(tmp_path: Path) -> None:
+    """Where the process may raise its limit, it does, above the cap on connections."""
+    process = _start(tmp_path, 256, LIMITS.connections + OTHER_FILES)
+    assert process.stdout is not None
+    with process:
+        assert any("running on" in line for line in process.stdout)
+        soft, _ = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+        process.terminate()
+        process.stdout.read()
+    assert soft == LIMITS.connections + OTHER_FILES
