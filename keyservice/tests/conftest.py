@@ -108,7 +108,7 @@ def location(
     name = server.new_database(ROLE)
     url = server.url(ROLE, name)
     yield Location(
-        lambda: PostgresqlDatabase.open(url, patience=0),
+        lambda: PostgresqlDatabase.open(url, lock_seconds=0),
         _postgresql(url),
         url.replace("postgresql", "postgresql+psycopg", 1),
     )

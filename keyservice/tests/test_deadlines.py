@@ -113,7 +113,7 @@ async def test_a_turn_that_comes_too_late_makes_no_key(
     """A rotation whose time runs out while another one has its turn makes no key afterwards."""
     await ask(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), SECONDS)
     rotate = RotateKey(tenant=tenant, algorithm=KEM)
-    async with database._turn:  # the disk is busy, so the first one cannot end its turn
+    async with database._lock:  # the disk is busy, so the first one cannot end its turn
         first = asyncio.create_task(ask(rotate, SECONDS))
         late = asyncio.create_task(ask(rotate, 0.05))
         await asyncio.sleep(0.1)

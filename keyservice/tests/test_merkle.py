@@ -87,7 +87,7 @@ def test_hashes_are_separated() -> None:
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 7, 8, 255, 256, 257, 600])
 def test_the_root_is_the_definition_s(size: int) -> None:
     """A tree that grew leaf by leaf, and one that is put together, have the defined root."""
-    grown = Frontier().grown(LEAVES[:size])[0]
+    grown = Frontier().with_leaves(LEAVES[:size])[0]
     assert grown.size == size
     assert grown.root() == tree_hash(LEAVES[:size])
     assert frontier(size, subtree) == grown
@@ -96,8 +96,10 @@ def test_the_root_is_the_definition_s(size: int) -> None:
 @given(st.integers(0, 300), st.integers(0, 300))
 def test_growing_in_steps_changes_nothing(first: int, more: int) -> None:
     """However the leaves come, all at once or in two parts, the tree is the same."""
-    in_steps = Frontier().grown(LEAVES[:first])[0].grown(LEAVES[first : first + more])[0]
-    assert in_steps == Frontier().grown(LEAVES[: first + more])[0]
+    in_steps = (
+        Frontier().with_leaves(LEAVES[:first])[0].with_leaves(LEAVES[first : first + more])[0]
+    )
+    assert in_steps == Frontier().with_leaves(LEAVES[: first + more])[0]
 
 
 @given(st.integers(1, 600), st.data())
@@ -132,7 +134,7 @@ def test_nothing_is_consistent_with_everything() -> None:
 def test_every_eighth_level_is_handed_out() -> None:
     """A tree that grows hands out the hash of each complete subtree of 256 and of 65,536 leaves."""
     leaves = [leaf_hash(n.to_bytes(4, "big")) for n in range(65_600)]
-    tiles = Frontier().grown(leaves[:300])[1] + Frontier().grown(leaves)[1][1:]
+    tiles = Frontier().with_leaves(leaves[:300])[1] + Frontier().with_leaves(leaves)[1][1:]
     assert [(tile.level, tile.position) for tile in tiles] == [
         *((8, index) for index in range(256)),
         (16, 0),

@@ -68,7 +68,7 @@ class Log:
 
     def checkpoint(self, size: int) -> dict[str, Any]:
         """Sign the log of a size."""
-        root = Frontier().grown(self.leaves[:size])[0].root()
+        root = Frontier().with_leaves(self.leaves[:size])[0].root()
         return {
             "type": "checkpoint",
             "log_id": str(LOG_ID),

@@ -1,4 +1,4 @@
-"""What the process takes away from itself before it holds a key."""
+"""Privileges that the process gives up before it holds a key."""
 
 import ctypes
 import os
@@ -15,10 +15,10 @@ _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
 
 
 def harden() -> bool:
-    """Write no core dump, be no debugger's target, gain no privilege, swap no key out.
+    """Disable core dumps, debuggers and new privileges, and lock memory.
 
-    Returns whether memory is locked: only where the limit on that is infinite, because below it
-    later allocations would fail. Raises OSError where the kernel refuses the rest.
+    Returns whether memory is locked: only if its limit is infinite, because otherwise later
+    allocations could fail. Raises OSError if the kernel refuses anything else.
     """
     os.umask(0o077)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -31,7 +31,7 @@ def harden() -> bool:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent is gone; end now if it is gone already."""
+    """Have the kernel kill this process when its parent ends; exit now if it has ended already."""
     _check(_LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
     if os.getppid() != parent:
         os._exit(os.EX_TEMPFAIL)

@@ -18,7 +18,7 @@ class Kind(StrEnum):
 
 
 class Operation(StrEnum):
-    """Everything the key service can be asked to do, by the name the audit log uses."""
+    """Every operation of the key service, by its name in the audit log."""
 
     ENCRYPT = "encrypt"
     DECRYPT = "decrypt"
@@ -48,7 +48,7 @@ READING = frozenset(
         Operation.VERIFY_HASH,
     }
 )
-"""Operations on what a key once produced: allowed on every plan, and with retired keys."""
+"""Operations on what a key has produced: allowed on every plan, and with retired keys."""
 
 _KEM = frozenset(
     {Operation.ENCRYPT, Operation.DECRYPT, Operation.ENCAPSULATE, Operation.DECAPSULATE}
@@ -96,12 +96,12 @@ SYMMETRIC_KEY_SIZES = frozenset({16, 24, 32, 48, 64})
 """Bytes in a key that can be wrapped."""
 
 BOX_OVERHEAD = 28
-"""Bytes that AES-256-GCM adds to what it encrypts: nonce (12) and tag (16)."""
+"""Bytes that AES-256-GCM adds to a plaintext: nonce (12) and tag (16)."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmSpec:
-    """What anyone may know about an algorithm. Sizes are in bytes."""
+    """The public properties of an algorithm. Sizes are in bytes."""
 
     kind: Kind
     standard: str

@@ -1,7 +1,7 @@
 """Frames between the two processes: a 4-byte big-endian length, then one msgpack array.
 
-The decoder returns frames or raises ProtocolError, nothing else, whatever it is fed. A frame that
-announces more than MAX_FRAME bytes is refused before it is read. This file does no I/O.
+The decoder returns frames or raises ProtocolError and nothing else, for any input. A frame whose
+length is over MAX_FRAME is refused before its body is read. This file does no I/O.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,11 +26,11 @@ _READ_AHEAD = 256 * 1024
 
 
 class ProtocolError(Exception):
-    """The other side sent something that is no frame. The connection must be closed."""
+    """The peer sent an invalid frame. The connection must be closed."""
 
 
 class Call(Struct, frozen=True, array_like=True, tag="call"):
-    """Asks for one operation. Each call is answered by one Answer or one Refusal."""
+    """Requests one operation. Each call is answered by one Answer or one Refusal."""
 
     id: int
     timeout_ms: int
@@ -40,7 +40,7 @@ class Call(Struct, frozen=True, array_like=True, tag="call"):
 
 
 class Ping(Struct, frozen=True, array_like=True, tag="ping"):
-    """Asks whether anybody is there."""
+    """Checks that the peer is alive. Answered by a Pong."""
 
     id: int
 
@@ -53,14 +53,14 @@ class Answer(Struct, frozen=True, array_like=True, tag="answer"):
 
 
 class Refusal(Struct, frozen=True, array_like=True, tag="refusal"):
-    """There is no result, and why."""
+    """The reason why there is no result."""
 
     id: int
     kind: ErrorKind
 
 
 class Pong(Struct, frozen=True, array_like=True, tag="pong"):
-    """Somebody is there."""
+    """Answers a Ping."""
 
     id: int
 
@@ -69,7 +69,7 @@ RESULT_TYPE: Mapping[type[Struct], type[Result]] = {
     request: get_args(request.__orig_bases__[0])[0]
     for request in get_args(AnyRequest | AnyAuditRequest | ReloadRootKeys)
 }
-"""What each request names in its base class, for checking an answer against it."""
+"""The result type of each request, from its base class, for checking answers."""
 
 ToKeyService = Call | Ping
 ToGateway = Answer | Refusal | Pong
@@ -92,7 +92,7 @@ def encode(frame: ToKeyService | ToGateway) -> bytearray:
 
 
 class FrameDecoder(Generic[Frame]):
-    """Turns a stream of bytes into frames, in a buffer of its own that never grows."""
+    """Decodes a stream of bytes into frames, in a buffer of a fixed size."""
 
     def __init__(self, decoder: msgspec.msgpack.Decoder[Frame]) -> None:
         """Decode frames of one direction: TO_KEY_SERVICE or TO_GATEWAY."""
@@ -101,11 +101,11 @@ class FrameDecoder(Generic[Frame]):
         self._filled = 0
 
     def space(self) -> memoryview:
-        """Return where the next bytes go; never empty."""
+        """Return the free part of the buffer, for the next bytes; never empty."""
         return self._buffer[self._filled :]
 
     def filled(self, size: int) -> Iterator[Frame]:
-        """Take note of ``size`` new bytes in the space and yield the frames they complete."""
+        """Yield the frames that ``size`` new bytes in the space complete."""
         self._filled += size
         start = 0
         try:

@@ -78,7 +78,8 @@ class FramedConnection(asyncio.BufferedProtocol, Generic[Frame]):
     def _flush(self) -> None:
         outgoing, self._outgoing = self._outgoing, []
         if self._transport is not None and outgoing:
-            self._transport.writelines(outgoing)
+            # Not writelines: in asyncio of Python 3.12 and 3.13 it never pauses the protocol.
+            self._transport.write(outgoing[0] if len(outgoing) == 1 else b"".join(outgoing))
 
     def pause_writing(self) -> None:
         if self._transport is not None and not self._reads_while_blocked:

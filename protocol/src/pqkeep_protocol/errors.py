@@ -1,7 +1,7 @@
-"""The closed set of ways the key service says no.
+"""The closed set of reasons why the key service refuses a request.
 
-A kind says what the caller may do about it, never why the cryptography failed. HTTP statuses and
-``ERR_*`` codes are the gateway's business.
+A kind says what the caller can do about it, never why the cryptography failed. The gateway maps
+kinds to HTTP statuses and ``ERR_*`` codes.
 """
 
 from enum import StrEnum
@@ -24,7 +24,7 @@ class ErrorKind(StrEnum):
     UNSUPPORTED = "unsupported"
     """The algorithm has no such operation, or the gateway records no such event."""
     ALGORITHM_MISMATCH = "algorithm-mismatch"
-    """It does not open with this algorithm's key, and does with another's."""
+    """The ciphertext belongs to a key of another algorithm."""
     DECRYPTION_FAILED = "decryption-failed"
     VERIFICATION_FAILED = "verification-failed"
     OVERLOADED = "overloaded"
@@ -33,12 +33,12 @@ class ErrorKind(StrEnum):
     """Stopping, out of reach, or the audit log cannot be written."""
     DEADLINE_EXCEEDED = "deadline-exceeded"
     BAD_ANSWER = "bad-answer"
-    """The key service answered something that is no answer. Raised by its clients only."""
+    """The key service sent an invalid answer. Raised by its clients only."""
     INTERNAL = "internal"
 
 
 class KeyServiceError(Exception):
-    """A request that was refused; the same in the key service and in its clients."""
+    """A refused request. Raised by the key service and by its clients."""
 
     def __init__(self, kind: ErrorKind) -> None:
         """Carry the kind and nothing that the request held."""

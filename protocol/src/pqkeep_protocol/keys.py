@@ -1,4 +1,4 @@
-"""Keys as both processes see them: identity, state and public half, never more."""
+"""Identity, status and public half of a key: all that the gateway knows of it."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -14,17 +14,17 @@ TenantId = NewType("TenantId", UUID)
 KeyVersion = NewType("KeyVersion", int)
 
 INSTALLATION = TenantId(UUID(int=0))
-"""Owns what is no tenant's: the keys that sign checkpoints, and the operator's records."""
+"""The owner of what belongs to no tenant: checkpoint keys, and the operator's records."""
 
 MAX_KEY_VERSION = 2**31 - 1
-"""No version can be larger; a client that names one names a key that does not exist."""
+"""The largest version that can exist."""
 
 SomeVersion = Annotated[KeyVersion, Meta(ge=1, le=MAX_KEY_VERSION)]
-"""A version as the decoder lets it through."""
+"""A version as the decoder accepts it."""
 
 
 class KeyStatus(StrEnum):
-    """The life of a key version, in order. There is no way back."""
+    """The statuses of a key version, in order. None is ever returned to."""
 
     ACTIVE = "active"
     RETIRED = "retired"

@@ -15,7 +15,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Attribution(Struct, frozen=True, array_like=True):
-    """Who asked, as the audit log will say it."""
+    """Who sent a request, as the audit log records it."""
 
     request_id: Annotated[str, Meta(max_length=128)]
     principal: Annotated[str, Meta(max_length=128)]
@@ -30,7 +30,7 @@ class Attribution(Struct, frozen=True, array_like=True):
 
 
 class RedactedRepr:
-    """Shows its kind only: its fields can be secret."""
+    """A mixin whose repr is the type's name, because fields can be secret."""
 
     __slots__ = ()
 
@@ -74,13 +74,13 @@ class Encrypt(KeyRequest[Encrypted], frozen=True, kw_only=True, tag="encrypt"):
 
 
 class Decrypted(Result, frozen=True, kw_only=True, tag="decrypted"):
-    """What encrypt was given."""
+    """The plaintext that was encrypted."""
 
     plaintext: bytes
 
 
 class Decrypt(KeyRequest[Decrypted], frozen=True, kw_only=True, tag="decrypt"):
-    """Open what encrypt made. Errors: DECRYPTION_FAILED, ALGORITHM_MISMATCH."""
+    """Decrypt a ciphertext of encrypt. Errors: DECRYPTION_FAILED, ALGORITHM_MISMATCH."""
 
     operation: ClassVar = Operation.DECRYPT
     algorithm: Algorithm
@@ -96,7 +96,7 @@ class Encapsulated(Result, frozen=True, kw_only=True, tag="encapsulated"):
 
 
 class Encapsulate(KeyRequest[Encapsulated], frozen=True, kw_only=True, tag="encapsulate"):
-    """Make a shared secret for the holder of a key version."""
+    """Encapsulate a fresh shared secret to a key version."""
 
     operation: ClassVar = Operation.ENCAPSULATE
     algorithm: Algorithm
@@ -134,13 +134,13 @@ class Wrap(KeyRequest[Wrapped], frozen=True, kw_only=True, tag="wrap"):
 
 
 class Unwrapped(Result, frozen=True, kw_only=True, tag="unwrapped"):
-    """What wrap was given."""
+    """The symmetric key that was wrapped."""
 
     symmetric_key: bytes
 
 
 class Unwrap(KeyRequest[Unwrapped], frozen=True, kw_only=True, tag="unwrap"):
-    """Open what wrap made. Errors: DECRYPTION_FAILED, ALGORITHM_MISMATCH."""
+    """Decrypt a wrapped key. Errors: DECRYPTION_FAILED, ALGORITHM_MISMATCH."""
 
     operation: ClassVar = Operation.UNWRAP
     algorithm: Algorithm
@@ -165,11 +165,11 @@ class Sign(KeyRequest[Signed], frozen=True, kw_only=True, tag="sign"):
 
 
 class Verified(Result, frozen=True, kw_only=True, tag="verified"):
-    """The signature holds. One that does not is refused: VERIFICATION_FAILED."""
+    """The signature is valid. An invalid one is refused: VERIFICATION_FAILED."""
 
 
 class Verify(KeyRequest[Verified], frozen=True, kw_only=True, tag="verify"):
-    """Check a signature. Errors: VERIFICATION_FAILED."""
+    """Verify a signature. Errors: VERIFICATION_FAILED."""
 
     operation: ClassVar = Operation.VERIFY
     algorithm: Algorithm
@@ -189,7 +189,7 @@ class SignHash(KeyRequest[Signed], frozen=True, kw_only=True, tag="sign-hash"):
 
 
 class VerifyHash(KeyRequest[Verified], frozen=True, kw_only=True, tag="verify-hash"):
-    """Check a signature over a digest. Errors: VERIFICATION_FAILED."""
+    """Verify a signature over a digest. Errors: VERIFICATION_FAILED."""
 
     operation: ClassVar = Operation.VERIFY_HASH
     algorithm: Algorithm
@@ -220,16 +220,19 @@ class Rotated(Result, frozen=True, kw_only=True, tag="rotated"):
 
 
 class Idempotency(Struct, frozen=True, array_like=True):
-    """A client's Idempotency-Key: who asks again with it gets the first answer again, for a day."""
+    """A client's Idempotency-Key: for a day, a repeated request gets the first result again."""
 
     key: Annotated[bytes, Meta(min_length=32, max_length=32)]
-    """SHA-256 of the key the client chose, and of whose it is."""
+    """SHA-256 of the client's key and its owner."""
     request: Annotated[bytes, Meta(min_length=32, max_length=32)]
-    """SHA-256 of what was asked: the same key with another request is refused."""
+    """SHA-256 of the request: the same key with another request is refused."""
 
 
 class GenerateKey(KeyRequest[Key], frozen=True, kw_only=True, tag="generate-key"):
-    """Make a key where none is active. Errors: KEY_EXISTS, KEY_QUOTA_REACHED, ONCE_REUSED."""
+    """Generate a key where none is active.
+
+    Errors: KEY_EXISTS, KEY_QUOTA_REACHED, IDEMPOTENCY_KEY_REUSED.
+    """
 
     operation: ClassVar = Operation.GENERATE_KEY
     algorithm: Algorithm
@@ -239,7 +242,10 @@ class GenerateKey(KeyRequest[Key], frozen=True, kw_only=True, tag="generate-key"
 
 
 class RotateKey(KeyRequest[Rotated], frozen=True, kw_only=True, tag="rotate-key"):
-    """Retire the active key and put a new one in its place, in one step. Errors: ONCE_REUSED."""
+    """Retire the active key and generate its successor, in one step.
+
+    Errors: IDEMPOTENCY_KEY_REUSED.
+    """
 
     operation: ClassVar = Operation.ROTATE_KEY
     algorithm: Algorithm
@@ -247,7 +253,7 @@ class RotateKey(KeyRequest[Rotated], frozen=True, kw_only=True, tag="rotate-key"
 
 
 class RetireKey(KeyRequest[Key], frozen=True, kw_only=True, tag="retire-key"):
-    """Allow no new use of a key version. Errors: KEY_STATUS if it is archived."""
+    """Retire a key version. Errors: KEY_STATUS if it is archived."""
 
     operation: ClassVar = Operation.RETIRE_KEY
     algorithm: Algorithm
@@ -269,11 +275,11 @@ class ListKeys(KeyRequest[Keys], frozen=True, kw_only=True, tag="list-keys"):
     algorithm: Algorithm | None
     status: KeyStatus | None
     skip: Annotated[int, Meta(ge=0)] = 0
-    """How many keys came on the pages before."""
+    """How many keys the earlier pages had."""
 
 
 class GetKey(KeyRequest[Key], frozen=True, kw_only=True, tag="get-key"):
-    """Look one key version up, whatever its status."""
+    """Return one key version, whatever its status."""
 
     operation: ClassVar = Operation.GET_KEY
     algorithm: Algorithm
@@ -281,7 +287,7 @@ class GetKey(KeyRequest[Key], frozen=True, kw_only=True, tag="get-key"):
 
 
 class GetActiveKey(KeyRequest[Key], frozen=True, kw_only=True, tag="get-active-key"):
-    """Look the active key up."""
+    """Return the active key."""
 
     operation: ClassVar = Operation.GET_ACTIVE_KEY
     algorithm: Algorithm
@@ -322,8 +328,8 @@ AnyResult = (
 
 
 class KeyService(Protocol):
-    """The key service, seen from outside."""
+    """The key service as its clients see it."""
 
     async def execute(self, request: Request[R_co], attribution: Attribution, /) -> R_co:
-        """Carry out one request, or raise KeyServiceError."""
+        """Execute one request. Raises KeyServiceError."""
         ...

@@ -1,9 +1,9 @@
-"""What is signed when the caller brings a digest instead of a message.
+"""What is signed when the caller sends a digest instead of a message.
 
     signature = Sign(OID(hash function) || digest, context = "pqkeep/v1/sign-hash")
 
 It is an ordinary ("pure") signature for all seven algorithms. The OID binds the hash function, and
-the context keeps such a signature from ever passing for one over a message.
+the context makes sure that such a signature never verifies as one over a message.
 """
 
 from collections.abc import Mapping
@@ -21,5 +21,5 @@ OID: Mapping[HashAlgorithm, bytes] = {
 
 
 def represent(hash_algorithm: HashAlgorithm, digest: bytes) -> bytes:
-    """Return what is signed in a digest's place."""
+    """Return what is signed for a digest."""
     return OID[hash_algorithm] + digest

@@ -1,4 +1,4 @@
-"""Bytes that must not be printed, pickled, hashed or left behind."""
+"""Key material that cannot be printed, pickled or hashed, and is wiped after use."""
 
 from typing import NoReturn, Self
 
@@ -13,11 +13,11 @@ class Secret:
     __hash__ = None  # type: ignore[assignment]  # a hash would leak into dictionaries
 
     def __init__(self, data: bytes | bytearray) -> None:
-        """Take the data over: a bytearray is used as it is and wiped with the secret."""
+        """Own the data: a bytearray is used as it is, and wiped with the secret."""
         self._buffer = data if isinstance(data, bytearray) else bytearray(data)
 
     def reveal(self) -> memoryview:
-        """Return a read-only view of the bytes. Every call is a place to audit."""
+        """Return a read-only view of the bytes. Every call needs review."""
         return memoryview(self._buffer).toreadonly()
 
     def wipe(self) -> None:

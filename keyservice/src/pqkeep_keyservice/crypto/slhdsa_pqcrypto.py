@@ -1,4 +1,4 @@
-"""SLH-DSA from the pqcrypto package. Of that package, its SLH-DSA modules only."""
+"""SLH-DSA from the pqcrypto package, of which only the SLH-DSA modules are used."""
 
 from collections.abc import Mapping
 from types import ModuleType

@@ -92,7 +92,7 @@ def append_records(
         nonce = bytes(nonces[place * _NONCE : (place + 1) * _NONCE])
         rows.append(Row(size + place + 1, newest, tenant, number, now, nonce, *record[1:]))
     leaves = (leaf_hash(record_text(row, formats)) for row in rows)
-    new_frontier, tiles = log_state.frontier.grown(leaves)
+    new_frontier, tiles = log_state.frontier.with_leaves(leaves)
     if rows:  # with no rows the driver would take the INSERT for one without parameters
         connection.exec_driver_sql(insert, rows)
     if tiles:

@@ -5,10 +5,12 @@ import sqlalchemy as sa
 from pqkeep_keyservice.ledger.dialects import insert_or_update
 from pqkeep_keyservice.ledger.schema import AUDIT_LOG, AUDIT_RECORDS, KEY_USAGE
 from pqkeep_protocol.algorithms import LIFECYCLE, Algorithm, Operation
+from pqkeep_protocol.audit_events import Outcome
+from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.keys import KeyVersion, TenantId
 
 _IS_USE = (
-    AUDIT_RECORDS.c.outcome.in_(("success", "verification-failed")),
+    AUDIT_RECORDS.c.outcome.in_((Outcome.SUCCESS, ErrorKind.VERIFICATION_FAILED)),
     AUDIT_RECORDS.c.operation.in_(frozenset(Operation) - LIFECYCLE),
     AUDIT_RECORDS.c.key_version.is_not(None),
 )

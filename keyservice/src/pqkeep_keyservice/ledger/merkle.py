@@ -1,8 +1,7 @@
 """A Merkle tree over the audit log (RFC 9162, section 2.1), with SHA-256. All hashes have 32 bytes.
 
-Nothing here reads or writes: whoever asks for a proof hands over a function that knows the hashes
-of complete subtrees, ``subtree(level, index)``: the ``2 ** level`` leaves from
-``index << level`` on.
+No I/O: the caller provides a function that returns the hash of a complete subtree,
+``subtree(level, index)``, of the ``2 ** level`` leaves from ``index << level`` on.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,12 +15,12 @@ Subtree = Callable[[int, int], bytes]
 EMPTY_ROOT = sha256().digest()
 
 TILE_LEVELS = 8
-"""Every eighth level of the tree is kept: one hash for 256 below it. The rest is computed again
-when a proof asks for it."""
+"""Every eighth level of the tree is stored: one hash for 256 below it. The rest is computed when a
+proof needs it."""
 
 
 class Tile(NamedTuple):
-    """The hash of a complete subtree on a level that is kept."""
+    """The hash of a complete subtree on a stored level."""
 
     level: int
     position: int
@@ -40,13 +39,13 @@ def node_hash(left: bytes, right: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """As much of a tree as is needed to let it grow: its complete subtrees, the largest first."""
+    """The complete subtrees of a tree, the largest first: enough to append to it."""
 
     size: int = 0
     hashes: tuple[bytes, ...] = ()
 
-    def grown(self, leaves: Iterable[bytes]) -> tuple["Frontier", list[Tile]]:
-        """Return the tree with more leaves, given by their hashes, and its new tiles."""
+    def with_leaves(self, leaves: Iterable[bytes]) -> tuple["Frontier", list[Tile]]:
+        """Append leaves, given by their hashes; return the new tree, and its new tiles."""
         size, hashes = self.size, list(self.hashes)
         tiles: list[Tile] = []
         for leaf in leaves:
@@ -61,7 +60,7 @@ class Frontier:
 
     def root(self) -> bytes:
         """Return the hash of the whole tree."""
-        return _joined(self.hashes)
+        return _join(self.hashes)
 
 
 def frontier(size: int, subtree: Subtree) -> Frontier:
@@ -78,39 +77,41 @@ def fold(hashes: Sequence[bytes]) -> bytes:
 
 def range_hash(begin: int, end: int, subtree: Subtree) -> bytes:
     """Return the hash of the leaves from ``begin`` to before ``end``, as one subtree."""
-    return _joined(tuple(subtree(*each) for each in _complete(begin, end)))
+    return _join(tuple(subtree(*each) for each in _complete(begin, end)))
 
 
 def inclusion_proof(index: int, size: int, subtree: Subtree) -> list[bytes]:
-    """Return what leads from a leaf to the root of the first ``size`` (section 2.1.3.1)."""
-    return _path(index, 0, size, subtree)
+    """Return the proof that a leaf is in the tree of the first ``size`` (section 2.1.3.1)."""
+    return _inclusion_path(index, 0, size, subtree)
 
 
 def consistency_proof(first: int, second: int, subtree: Subtree) -> list[bytes]:
-    """Return what shows that a tree grew into another (section 2.1.4.1)."""
-    return [] if first == 0 else _grown_path(first, 0, second, subtree, whole=True)
+    """Return the proof that a tree is a prefix of another (section 2.1.4.1)."""
+    return [] if first == 0 else _consistency_path(first, 0, second, subtree, whole=True)
 
 
-def _path(index: int, begin: int, end: int, subtree: Subtree) -> list[bytes]:
+def _inclusion_path(index: int, begin: int, end: int, subtree: Subtree) -> list[bytes]:
     if end - begin == 1:
         return []
     middle = begin + _split(end - begin)
     if index < middle:
-        return [*_path(index, begin, middle, subtree), range_hash(middle, end, subtree)]
-    return [*_path(index, middle, end, subtree), range_hash(begin, middle, subtree)]
+        return [*_inclusion_path(index, begin, middle, subtree), range_hash(middle, end, subtree)]
+    return [*_inclusion_path(index, middle, end, subtree), range_hash(begin, middle, subtree)]
 
 
-def _grown_path(first: int, begin: int, end: int, subtree: Subtree, *, whole: bool) -> list[bytes]:
+def _consistency_path(
+    first: int, begin: int, end: int, subtree: Subtree, *, whole: bool
+) -> list[bytes]:
     if first == end:
         return [] if whole else [range_hash(begin, end, subtree)]
     middle = begin + _split(end - begin)
     if first <= middle:
         return [
-            *_grown_path(first, begin, middle, subtree, whole=whole),
+            *_consistency_path(first, begin, middle, subtree, whole=whole),
             range_hash(middle, end, subtree),
         ]
     return [
-        *_grown_path(first, middle, end, subtree, whole=False),
+        *_consistency_path(first, middle, end, subtree, whole=False),
         range_hash(begin, middle, subtree),
     ]
 
@@ -121,9 +122,9 @@ def _split(size: int) -> int:
 
 
 def _complete(begin: int, end: int) -> Iterable[tuple[int, int]]:
-    """Cut leaves into complete subtrees (level, index), the largest first.
+    """Split leaves into complete subtrees (level, index), the largest first.
 
-    ``begin`` must be where a subtree of that length can begin.
+    ``begin`` must be a multiple of the largest subtree's size.
     """
     while begin < end:
         level = (end - begin).bit_length() - 1
@@ -131,7 +132,7 @@ def _complete(begin: int, end: int) -> Iterable[tuple[int, int]]:
         begin += 1 << level
 
 
-def _joined(hashes: tuple[bytes, ...]) -> bytes:
+def _join(hashes: tuple[bytes, ...]) -> bytes:
     if not hashes:
         return EMPTY_ROOT
     return reduce(lambda right, left: node_hash(left, right), reversed(hashes))

@@ -1,1 +1,1 @@
-"""Keyrings and audit records at rest. No rules live here."""
+"""The database: keyrings, root keys and idempotency records, committed with audit records."""

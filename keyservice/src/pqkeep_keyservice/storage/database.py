@@ -1,4 +1,4 @@
-"""What the key store needs of a database, whichever it is: see sqlite.py and postgresql.py."""
+"""The interface of a database; sqlite.py and postgresql.py implement it."""
 
 from collections.abc import Callable
 from typing import Protocol, TypeVar, TypeVarTuple
@@ -10,42 +10,43 @@ Arguments = TypeVarTuple("Arguments")
 
 
 class DatabaseUnavailableError(Exception):
-    """The database does not answer now. What was asked of it is not done, as far as one knows."""
+    """The database does not answer now. Whether a write was committed is unknown."""
 
 
 class Database(Protocol):
-    """One transaction at a time, and durable when it is over.
+    """One transaction at a time, durable once it has ended.
 
-    Nobody else writes to it: keyrings are kept in memory.
+    This process is the only writer, because keyrings are cached in memory.
     """
 
     @property
     def dialect(self) -> sa.Dialect:
-        """What SQL is compiled for."""
+        """The dialect that SQL is compiled for."""
 
     @property
     def epoch(self) -> int:
-        """Counts how often the database was lost and found.
+        """The number of the connection that holds the database's lock.
 
-        Somebody else may have had it in between: what was read in an earlier epoch is out of date.
+        Another key service may have held it in between: what was read in an earlier epoch is
+        out of date.
         """
 
     @property
     def is_scrubbed(self) -> bool:
-        """Whether the last scrub could be done."""
+        """Whether the last scrub succeeded."""
 
     async def write(
         self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
     ) -> T:
         """Run a function in a transaction. What it wrote is durable on return.
 
-        Raises DatabaseUnavailableError. Whether anything was written is not known then.
+        Raises DatabaseUnavailableError: whether anything was written is unknown then.
         """
 
     async def read(
         self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
     ) -> T:
-        """Run a function that only reads, after every write that was asked for before.
+        """Run a function that only reads, after all earlier writes.
 
         Raises DatabaseUnavailableError.
         """
@@ -53,13 +54,14 @@ class Database(Protocol):
     async def query(
         self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
     ) -> T:
-        """Run a function that only reads, and may take its time, on what is durable.
+        """Run a slow function that only reads, on what is durable.
 
-        It has a connection of its own, and holds nobody up. Raises DatabaseUnavailableError.
+        It has a connection of its own, and no other transaction waits for it. Raises
+        DatabaseUnavailableError.
         """
 
     async def scrub(self) -> bool:
-        """Leave no copy of what was deleted, as far as this database can; return whether it did."""
+        """Remove copies of deleted data, as far as this database can; return whether it succeeded."""
 
     async def close(self) -> None:
-        """Wait for the last commit and let the database go."""
+        """Wait for the last commit, close the connections and release the lock."""

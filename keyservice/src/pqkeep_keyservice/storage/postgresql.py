@@ -1,9 +1,8 @@
 """The key service's database on a PostgreSQL server.
 
-One session does all the work. It holds an advisory lock for as long as it lives, so that nobody
-else writes. When it is lost, for whatever reason, nothing more is answered until there is a new
-one that holds the lock; and since another key service may have held it in between, that begins a
-new epoch.
+One session does all the work. It holds an advisory lock, so that no other key service writes. When
+the session is lost, for whatever reason, nothing is answered until a new one holds the lock. Another
+key service may have held it in between, so the new session starts a new epoch.
 """
 
 import asyncio
@@ -31,22 +30,22 @@ _LOG = logger(__name__)
 LOCK = 0x7071_6B65_6570_0001
 """The advisory lock of the key service: "pqkeep", 1."""
 LOCK_SECONDS = 15.0
-"""A server needs so long to notice that the machine which held the lock is gone; see SESSION."""
+"""How long a server needs to notice that the machine which held the lock is gone; see SESSION."""
 CONNECT_SECONDS = 3.0
 OPEN_SECONDS = 30.0
-"""The lock, the checks and the migrations, which may be many."""
+"""For the lock, the checks and the migrations."""
 ANSWER_SECONDS = 4.0
-"""For one transaction. Who asked is told within the gateway's ten seconds."""
+"""For one transaction. The gateway waits ten seconds for an answer."""
 QUERY_SECONDS = 8.0
 QUERIES = 2
-"""Queries at once: each has a connection, and the role has few (see deploy/postgresql.sql)."""
+"""Queries at once. Each has a connection, and the role has few (see deploy/postgresql.sql)."""
 SCRUB_SECONDS = 60.0
 FIRST_RETRY_SECONDS = 0.05
 LAST_RETRY_SECONDS = 1.0
 SESSION = {
     "application_name": "pqkeep key service",
-    "idle_in_transaction_session_timeout": "10s",  # a process that hangs does not keep the lock
-    "tcp_keepalives_idle": "5",  # nor does a machine that is gone
+    "idle_in_transaction_session_timeout": "10s",  # a process that hangs loses the lock
+    "tcp_keepalives_idle": "5",  # and so does a machine that is gone
     "tcp_keepalives_interval": "2",
     "tcp_keepalives_count": "3",
     "tcp_user_timeout": "10s",
@@ -57,7 +56,7 @@ _PERMANENT_ERRORS = (
     asyncpg.InsufficientPrivilegeError,
     asyncpg.ClientConfigurationError,
 )
-"""What a server says that will say the same tomorrow."""
+"""Errors that another try does not change."""
 _FAILURES = (sa.exc.SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
 
 
@@ -71,13 +70,13 @@ class _Session:
     driver: asyncpg.Connection
 
     async def close(self) -> None:
-        """End it, politely if the server answers."""
+        """Close the connection, in an orderly way if the server answers."""
         with suppress(*_FAILURES):
             async with asyncio.timeout(CONNECT_SECONDS):
                 await self.connection.close()
 
     async def abandon(self) -> None:
-        """End it, whatever the server says."""
+        """Close the connection without waiting for the server."""
         self.driver.terminate()
         with suppress(*_FAILURES):
             await self.connection.invalidate()
@@ -88,23 +87,23 @@ class PostgresqlDatabase:
     """A Database in which each batch is one transaction on one session."""
 
     def __init__(self, engine: AsyncEngine, name: str) -> None:
-        """Know where the database is, by a name without secrets. See ``open``."""
+        """Connect by an engine. The name is for messages and holds no secret. See ``open``."""
         self._engine = engine
         self._name = name
         self._session: _Session | None = None
-        self._turn = asyncio.Lock()
-        self._queries = asyncio.Semaphore(QUERIES)
+        self._lock = asyncio.Lock()
+        self._query_slots = asyncio.Semaphore(QUERIES)
         self._reopening: asyncio.Task[None] | None = None
         self._epoch = 0
         self.is_scrubbed = True
 
     @classmethod
     async def open(
-        cls, url: str, password_file: Path | None = None, patience: float = LOCK_SECONDS
+        cls, url: str, password_file: Path | None = None, lock_seconds: float = LOCK_SECONDS
     ) -> Self:
-        """Take the database for this process alone and migrate it.
+        """Lock the database for this process and migrate it.
 
-        The password, if there is one, is in a file as libpq knows it. Raises ConfigError, and
+        The password, if any, is in a file as libpq defines it. Raises ConfigError, and
         DatabaseUnavailableError where a later try may succeed.
         """
         if password_file is not None:
@@ -125,10 +124,10 @@ class PostgresqlDatabase:
             hide_parameters=True,
         )
         opened = cls(engine, url)
-        until = asyncio.get_running_loop().time() + patience
+        until = asyncio.get_running_loop().time() + lock_seconds
         while True:
             try:
-                await opened._begin_epoch()
+                await opened._open_session()
             except _InUseError:
                 if asyncio.get_running_loop().time() >= until:
                     raise
@@ -138,22 +137,18 @@ class PostgresqlDatabase:
 
     @property
     def dialect(self) -> sa.Dialect:
-        """What SQL is compiled for."""
         return self._engine.dialect
 
     @property
     def epoch(self) -> int:
-        """Counts the sessions there have been."""
+        """The number of the session."""
         return self._epoch
 
     async def write(
         self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
     ) -> T:
-        """Run a function in a transaction. What it wrote is durable on return.
-
-        Raises DatabaseUnavailableError, also where the outcome of a commit is unknown.
-        """
-        async with self._turn:
+        """See ``Database.write``."""
+        async with self._lock:
             session = self._session
             if session is None:
                 raise DatabaseUnavailableError
@@ -161,12 +156,12 @@ class PostgresqlDatabase:
                 async with asyncio.timeout(ANSWER_SECONDS), session.connection.begin():
                     return await session.connection.run_sync(function, *arguments)
             except sa.exc.IntegrityError:
-                raise  # the server has said no, and the session is as good as before
+                raise  # the server refused the statement, and the session is still usable
             except _FAILURES as error:
-                self._lose(session, _problem(error))
+                self._drop_session(session, _problem(error))
                 raise DatabaseUnavailableError from None
             except asyncio.CancelledError:
-                self._lose(session, "interrupted")
+                self._drop_session(session, "interrupted")
                 raise
 
     read = write
@@ -174,14 +169,13 @@ class PostgresqlDatabase:
     async def query(
         self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
     ) -> T:
-        """Run a function that only reads, and may take its time, on what is durable."""
         try:
             async with (
                 asyncio.timeout(QUERY_SECONDS),
-                self._queries,
+                self._query_slots,
                 self._engine.connect() as connection,
             ):
-                # All that the function reads is of one moment.
+                # The function reads one snapshot.
                 moment = await connection.execution_options(isolation_level="REPEATABLE READ")
                 return await moment.run_sync(function, *arguments)
         except _FAILURES as error:
@@ -189,9 +183,9 @@ class PostgresqlDatabase:
             raise DatabaseUnavailableError from None
 
     async def scrub(self) -> bool:
-        """Remove deleted rows from the table of keys.
+        """Vacuum the table of keys.
 
-        Not from the write-ahead log, replicas and backups, nor the bytes from a page's free space.
+        Copies stay in the write-ahead log, in replicas and backups, and in a page's free space.
         """
         self.is_scrubbed = False
         try:
@@ -205,8 +199,7 @@ class PostgresqlDatabase:
         return self.is_scrubbed
 
     async def close(self) -> None:
-        """Wait for the last commit and end the session."""
-        async with self._turn:
+        async with self._lock:
             last, self._session = self._session, None
         if self._reopening is not None:
             self._reopening.cancel()
@@ -217,29 +210,29 @@ class PostgresqlDatabase:
         self._session = None
         await self._engine.dispose()
 
-    async def _begin_epoch(self) -> None:
-        """Begin a session that holds the lock. Raises ConfigError and DatabaseUnavailableError."""
+    async def _open_session(self) -> None:
+        """Open a session that holds the lock. Raises ConfigError and DatabaseUnavailableError."""
         try:
             connection = await self._engine.connect()
         except _FAILURES as error:
-            raise self._refusal(error) from None
+            raise self._error(error) from None
         driver: asyncpg.Connection = (await connection.get_raw_connection()).driver_connection
         session = _Session(connection, driver)
         try:
             async with asyncio.timeout(OPEN_SECONDS), connection.begin():
-                await connection.run_sync(_take, self._name)
+                await connection.run_sync(_prepare, self._name)
         except (ConfigError, *_FAILURES) as error:
             await session.abandon()
-            raise self._refusal(error) from None
+            raise self._error(error) from None
         except BaseException:
             await session.abandon()
             raise
-        driver.add_termination_listener(lambda _: self._lose(session, "the server hung up"))
+        driver.add_termination_listener(lambda _: self._drop_session(session, "the server hung up"))
         self._session = session
         self._epoch += 1
-        self.is_scrubbed = False  # as far as we know
+        self.is_scrubbed = False  # unknown
 
-    def _refusal(self, error: Exception) -> ConfigError | DatabaseUnavailableError:
+    def _error(self, error: Exception) -> ConfigError | DatabaseUnavailableError:
         driver = getattr(error, "orig", None)
         cause = error if driver is None else driver.__cause__ or driver
         if isinstance(cause, ConfigError):
@@ -250,8 +243,8 @@ class PostgresqlDatabase:
             f"the database {self._name} is out of reach: {_problem(cause)}"
         )
 
-    def _lose(self, session: _Session, why: str) -> None:
-        """Give a session up, and begin to look for another."""
+    def _drop_session(self, session: _Session, why: str) -> None:
+        """Give a session up, and start to open another."""
         if self._session is not session:
             return
         self._session = None
@@ -259,17 +252,19 @@ class PostgresqlDatabase:
         self._reopening = asyncio.create_task(self._reopen(session))
 
     async def _reopen(self, lost: _Session) -> None:
-        lost.driver.terminate()  # who waits for it hears so
-        async with self._turn:
+        lost.driver.terminate()  # ends the transaction that waits for it
+        async with self._lock:
             await lost.abandon()
-        retry, said = FIRST_RETRY_SECONDS, ""
+        retry, last_error = FIRST_RETRY_SECONDS, ""
         while True:
             try:
-                await self._begin_epoch()
-            except Exception as error:  # noqa: BLE001 - whatever it was, another try may succeed
-                if str(error) != said:
-                    said = str(error)
-                    _LOG.error("the connection to the database will be tried again", error=said)
+                await self._open_session()
+            except Exception as error:  # noqa: BLE001 - another try may succeed, whatever failed
+                if str(error) != last_error:
+                    last_error = str(error)
+                    _LOG.error(
+                        "the connection to the database will be tried again", error=last_error
+                    )
             else:
                 _LOG.warning("connected to the database again")
                 return
@@ -277,7 +272,7 @@ class PostgresqlDatabase:
             retry = min(2 * retry, LAST_RETRY_SECONDS)
 
 
-def _take(connection: sa.Connection, name: str) -> None:
+def _prepare(connection: sa.Connection, name: str) -> None:
     """Check the server, take the lock, migrate. Raises ConfigError."""
     if connection.exec_driver_sql("SHOW fsync").scalar_one() != "on":
         raise ConfigError(

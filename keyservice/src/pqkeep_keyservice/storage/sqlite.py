@@ -24,13 +24,13 @@ PRAGMAS = (
     "PRAGMA synchronous = FULL",  # a commit that returned survives a power cut
     "PRAGMA foreign_keys = ON",
     "PRAGMA secure_delete = ON",  # a destroyed seed leaves no copy in free pages
-    "PRAGMA busy_timeout = 200",  # nobody else writes; see _lock
+    "PRAGMA busy_timeout = 200",  # no other process writes; see _lock_file
 )
 
 _TRANSIENT_ERRORS = frozenset(
     {
         sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_IOERR,  # what a limit on the file's size is, or a broken disk
+        sqlite3.SQLITE_IOERR,  # a limit on the file's size, or a broken disk
         sqlite3.SQLITE_READONLY,  # as a file system becomes after errors
         sqlite3.SQLITE_CANTOPEN,  # the files beside the database
         sqlite3.SQLITE_NOMEM,
@@ -38,27 +38,27 @@ _TRANSIENT_ERRORS = frozenset(
         sqlite3.SQLITE_LOCKED,
     }
 )
-"""Codes of what need not be so for ever."""
+"""Error codes of conditions that may pass."""
 _PRIMARY = 0xFF
-"""Where an extended code has the code it belongs to."""
+"""The bits of an extended error code that are its primary code."""
 
 
 class SqliteDatabase:
-    """A Database: one connection, used by one transaction at a time.
+    """A Database with one connection, used by one transaction at a time.
 
-    Statements run on the event loop: to SQLite they are memory work of microseconds, and in
-    another thread each would wait for the interpreter lock. What waits for the disk, the commit,
+    Statements run on the event loop: SQLite executes them in memory within microseconds, and in
+    another thread each would wait for the interpreter lock. The commit, which waits for the disk,
     has a thread of its own.
     """
 
     def __init__(self, path: str) -> None:
-        """Open the file, creating it if need be, and migrate it. Raises ConfigError."""
-        self._lock = _lock(path)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="commit")
-        self._turn = asyncio.Lock()
+        """Open the file, or create it, and migrate it. Raises ConfigError."""
+        self._file_lock = _lock_file(path)
+        self._commit_thread = ThreadPoolExecutor(1, thread_name_prefix="commit")
+        self._lock = asyncio.Lock()
         self.is_scrubbed = True
-        self._is_lost = False
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="query")
+        self._is_failing = False
+        self._query_thread = ThreadPoolExecutor(1, thread_name_prefix="query")
         self._engine = engine = sa.create_engine(
             sa.URL.create("sqlite", database=path),
             isolation_level="AUTOCOMMIT",  # transactions begin and end in this class
@@ -67,7 +67,7 @@ class SqliteDatabase:
         )
         sa.event.listen(engine, "connect", _on_connect)
         with ExitStack() as on_failure:
-            on_failure.callback(os.close, self._lock)
+            on_failure.callback(os.close, self._file_lock)
             on_failure.callback(engine.dispose)
             try:
                 self._connection = on_failure.enter_context(engine.connect())
@@ -83,7 +83,6 @@ class SqliteDatabase:
 
     @property
     def dialect(self) -> sa.Dialect:
-        """What SQL is compiled for."""
         return self._connection.dialect
 
     @property
@@ -94,37 +93,32 @@ class SqliteDatabase:
     async def write(
         self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
     ) -> T:
-        """Run a function in a transaction. What it wrote is durable on return.
-
-        Raises DatabaseUnavailableError: the disk is full, say. Nothing is written then.
-        """
+        """See ``Database.write``. Raises DatabaseUnavailableError, e.g. if the disk is full."""
         loop = asyncio.get_running_loop()
-        async with self._turn:
+        async with self._lock:
             try:
                 self._driver.execute("BEGIN IMMEDIATE")
                 result = function(self._connection, *arguments)
-                await loop.run_in_executor(self._thread, self._driver.execute, "COMMIT")
+                await loop.run_in_executor(self._commit_thread, self._driver.execute, "COMMIT")
             except (sqlite3.Error, sa.exc.DBAPIError) as error:
-                self._lose(error)
+                self._raise_if_transient(error)
                 raise
             finally:
                 self._roll_back()
-        self._find()
+        self._log_recovery()
         return result
 
     async def read(
         self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
     ) -> T:
-        """Run a function that only reads, after every write that was asked for before."""
-        async with self._turn:
+        async with self._lock:
             return function(self._connection, *arguments)
 
     async def query(
         self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
     ) -> T:
-        """Run a function that only reads, and may take its time, on what is durable."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._reader, self._query, function, arguments)
+        return await loop.run_in_executor(self._query_thread, self._query, function, arguments)
 
     def _query(
         self, function: Callable[[sa.Connection, *Arguments], T], arguments: tuple[*Arguments]
@@ -137,24 +131,26 @@ class SqliteDatabase:
                 connection.exec_driver_sql("ROLLBACK")
 
     async def close(self) -> None:
-        """Wait for the last commit and close the file."""
-        self._thread.shutdown()
-        self._reader.shutdown()
+        self._commit_thread.shutdown()
+        self._query_thread.shutdown()
         self._connection.close()
         self._engine.dispose()
-        os.close(self._lock)
+        os.close(self._file_lock)
 
     async def scrub(self) -> bool:
-        """Leave no copy of what was deleted in the write-ahead log.
+        """Empty the write-ahead log.
 
-        Return whether that could be done: not while somebody else reads the file, a backup say.
+        Return whether it could be emptied: not while another process, e.g. a backup, reads the
+        file.
         """
         loop = asyncio.get_running_loop()
-        async with self._turn:
-            self.is_scrubbed = await loop.run_in_executor(self._thread, self._empty_log)
+        async with self._lock:
+            self.is_scrubbed = await loop.run_in_executor(
+                self._commit_thread, self._empty_write_ahead_log
+            )
         return self.is_scrubbed
 
-    def _empty_log(self) -> bool:
+    def _empty_write_ahead_log(self) -> bool:
         try:
             busy, _, _ = self._driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         except sqlite3.OperationalError:
@@ -165,19 +161,19 @@ class SqliteDatabase:
         if self._driver.in_transaction:
             self._driver.execute("ROLLBACK")
 
-    def _lose(self, error: sqlite3.Error | sa.exc.DBAPIError) -> None:
-        """Say once that nothing can be written. Raises DatabaseUnavailableError if that may pass."""
+    def _raise_if_transient(self, error: sqlite3.Error | sa.exc.DBAPIError) -> None:
+        """Log, once, that nothing can be written. Raises DatabaseUnavailableError if that may pass."""
         cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
         if getattr(cause, "sqlite_errorcode", 0) & _PRIMARY not in _TRANSIENT_ERRORS:
             return
-        if not self._is_lost:
-            self._is_lost = True
+        if not self._is_failing:
+            self._is_failing = True
             _LOG.error("the database cannot be written", error=str(cause))
         raise DatabaseUnavailableError from None
 
-    def _find(self) -> None:
-        if self._is_lost:
-            self._is_lost = False
+    def _log_recovery(self) -> None:
+        if self._is_failing:
+            self._is_failing = False
             _LOG.warning("the database can be written again")
 
 
@@ -186,8 +182,8 @@ def _on_connect(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
         connection.execute(pragma)
 
 
-def _lock(path: str) -> int:
-    """Take the database for this process alone: keyrings are cached, and nobody else may write."""
+def _lock_file(path: str) -> int:
+    """Lock the file: keyrings are cached, so no other process may write to it."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
