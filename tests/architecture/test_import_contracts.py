@@ -71,6 +71,22 @@ VIOLATIONS = {
         "keyservice/src/pqkeep_keyservice/live/key_material.py",
         "import pqkeep_keyservice.live.worker_processes",
     ),
+    "Operation layers": (
+        "keyservice/src/pqkeep_keyservice/operations/wrapping.py",
+        "import pqkeep_keyservice.operations.encryption",
+    ),
+    "Audit layers": (
+        "keyservice/src/pqkeep_keyservice/audit/log.py",
+        "import pqkeep_keyservice.audit.service",
+    ),
+    "Key layers": (
+        "keyservice/src/pqkeep_keyservice/keys/keyring.py",
+        "import pqkeep_keyservice.keys.changes",
+    ),
+    "Cryptography layers": (
+        "keyservice/src/pqkeep_keyservice/crypto/mlkem.py",
+        "import pqkeep_keyservice.crypto.kem",
+    ),
     "Gateway layers": (
         "gateway/src/pqkeep_gateway/access/policy.py",
         "import pqkeep_gateway.tenancy.tenants",
