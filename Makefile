@@ -1,9 +1,9 @@
-# `make` lists what there is. Everything runs in .venv, which the first target that needs it makes.
+# `make` lists the targets. Everything runs in .venv, which is created when it is first needed.
 
 # An empty environment has no PATH, and Python needs one to find itself.
 export PATH := $(or $(PATH),/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin)
 
-# The tests start some hundreds of processes: they need not compile everything each time.
+# The tests start hundreds of processes, which should not compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= python3
@@ -14,7 +14,7 @@ METADATA := $(DISTRIBUTIONS:%=%/pyproject.toml)
 RACES := $(patsubst %,gateway/tests/test_%.py,sessions second_factors email_codes step_up invitations registration password_resets)
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: help run test lint format types bench fuzz campaign races failpoints lock passwords clean
+.PHONY: help run test lint format types bench fuzz crashes races failpoints lock passwords clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -34,7 +34,7 @@ types: .venv/dev ## check types
 	$(BIN)/mypy
 	$(BIN)/basedpyright
 
-format: .venv/dev ## put the code into its form
+format: .venv/dev ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -44,13 +44,13 @@ bench: .venv/dev ## measure requests/s, latency and CPU an operation
 fuzz: .venv/run .venv-fuzz/made ## send generated requests: make fuzz ARGS="--cases 20000 --seed 1"
 	.venv-fuzz/bin/python tests/fuzz/generated_requests.py $(ARGS)
 
-campaign: .venv/dev ## kill an installation under load, 50 times, and go through its books
+crashes: .venv/dev ## kill an installation under load, 50 times, and check its data
 	$(BIN)/python -m tests.crash_recovery $(ARGS)
 
-races: .venv/dev ## try each single-use token of people 32 times at once, again and again
+races: .venv/dev ## use each single-use token 32 times at once, repeatedly
 	PQKEEP_ROUNDS=200 $(BIN)/pytest $(RACES) --timeout 1200 -k once $(ARGS)
 
-failpoints: .venv/dev ## kill what changes keys, backs up and restores at each of its points
+failpoints: .venv/dev ## kill key changes, backups and restores at every step
 	PQKEEP_EVERY_POINT=1 $(BIN)/pytest tests/backup/test_failpoints.py --timeout 1800 $(ARGS)
 
 lock: .venv/dev ## lock dependencies with hashes
@@ -59,17 +59,17 @@ lock: .venv/dev ## lock dependencies with hashes
 passwords: .venv/dev ## write the list of common passwords again
 	requirements/common-passwords
 
-clean: ## remove what the other targets made
+clean: ## remove everything that the other targets create
 	rm -rf .venv .venv-fuzz .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 
 .venv/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "pqkeep needs Python 3.11 or later; name one with PYTHON=" >&2; exit 1; }
-	@echo "making .venv"
+	@echo "creating .venv"
 	@$(PYTHON) -m venv .venv
 
 .venv/run: .venv/bin/pip requirements/run.txt $(METADATA)
-	@echo "installing pqkeep and what it needs into .venv"
+	@echo "installing pqkeep and its dependencies into .venv"
 	@$(INSTALL) --require-hashes -r requirements/run.txt
 	@$(INSTALL) --no-deps --no-build-isolation $(DISTRIBUTIONS:%=--editable ./%)
 	@touch $@
@@ -80,7 +80,7 @@ clean: ## remove what the other targets made
 	@touch $@
 
 .venv-fuzz/made: requirements/fuzz.txt
-	@echo "making .venv-fuzz"
+	@echo "creating .venv-fuzz"
 	@$(PYTHON) -m venv .venv-fuzz
 	@.venv-fuzz/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/fuzz.txt
 	@touch $@

@@ -1,1 +1,1 @@
-"""How fast pqkeep is, against what it is built on. `make bench` runs it; see docs/performance.md."""
+"""Benchmarks of pqkeep and of the libraries it is built on; see docs/performance.md."""

@@ -1,4 +1,4 @@
-"""What an operation may cost, in microseconds of CPU. The architecture was chosen to hold these."""
+"""What an operation may cost, in microseconds of CPU; the architecture was chosen for these."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from benchmarks.load import Measurement
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """One row."""
+    """The CPU time that one part of an operation may take."""
 
     name: str
     microseconds: float
@@ -20,7 +20,7 @@ BUDGETS = (
     Budget("key service, record durable", 50.0, lambda measured: measured.cpu_back),
     Budget("whole operation", 110.0, lambda measured: measured.cpu),
 )
-"""They are for one ML-KEM-768 operation over HTTP, with its audit record durable."""
+"""For one ML-KEM-768 operation over HTTP, with a durable audit record."""
 
 UNDER_BUDGET = ("encapsulate", "decapsulate")
-"""The operations that the budgets are about."""
+"""The operations that the budgets apply to."""

@@ -1,4 +1,4 @@
-"""Runs the yardsticks: starts their processes and reads what they say."""
+"""Runs the baselines: starts their processes and reads their output."""
 
 import select
 import subprocess
@@ -8,35 +8,35 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.baselines.library import Loop
 from benchmarks.errors import BenchmarkError
 from benchmarks.load import Target
 from benchmarks.processes import output_of, python, running
-from benchmarks.yardsticks.library import Loop
 
 READY_SECONDS = 15.0
 
 
 def library_call(operation: str, seconds: float) -> Loop:
     """Measure the bare library call in a fresh process."""
-    command = python("benchmarks.yardsticks.library", operation, str(seconds))
+    command = python("benchmarks.baselines.library", operation, str(seconds))
     return msgspec.json.decode(output_of(command, seconds=seconds), type=Loop)
 
 
 def audit_log(directory: Path, seconds: float) -> Loop:
     """Measure the audit log alone, on a new database, in a fresh process."""
-    command = python("benchmarks.yardsticks.audit", str(directory / "audit.sqlite3"), str(seconds))
+    command = python("benchmarks.baselines.audit", str(directory / "audit.sqlite3"), str(seconds))
     return msgspec.json.decode(output_of(command, seconds=seconds), type=Loop)
 
 
 @contextmanager
-def harness(directory: Path) -> Iterator[Target]:
-    """Run the minimal harness for the length of a ``with`` block."""
-    socket, body = directory / "harness.sock", directory / "harness.json"
+def minimal_service(directory: Path) -> Iterator[Target]:
+    """Run the minimal service for the length of a ``with`` block."""
+    socket, body = directory / "minimal.sock", directory / "minimal.json"
     body.write_text('{"key_version": 1}')
     with ExitStack() as stack:
         started = []
         for side in ("back", "front"):
-            command = python("benchmarks.yardsticks.harness", side, str(socket))
+            command = python("benchmarks.baselines.minimal_service", side, str(socket))
             process = stack.enter_context(running(command, output=subprocess.PIPE))
             started.append((process.pid, _first_line(process)))
         (back, _), (front, port) = started
@@ -45,9 +45,9 @@ def harness(directory: Path) -> Iterator[Target]:
 
 def _first_line(process: subprocess.Popen[bytes]) -> str:
     if process.stdout is None:
-        raise BenchmarkError("a yardstick has no output to read")
+        raise BenchmarkError("a baseline has no output to read")
     readable, _, _ = select.select([process.stdout], [], [], READY_SECONDS)
     line = process.stdout.readline().decode().strip() if readable else ""
     if not line:
-        raise BenchmarkError("a yardstick did not start")
+        raise BenchmarkError("a baseline did not start")
     return line

@@ -10,7 +10,7 @@ _PARENT = 1
 _USER, _SYSTEM = 11, 12
 """Where proc(5) has these fields of /proc/PID/stat, counted after the name in parentheses."""
 _STOLEN = 4
-"""What the machine's host gave to others: its place in /proc/stat, after user, nice and system."""
+"""The place of steal time, used by other virtual machines, in /proc/stat after user, nice, system."""
 
 
 def nanoseconds(process_id: int) -> int:
@@ -55,10 +55,10 @@ def children(process_id: int) -> dict[int, str]:
             if int(_stat(int(entry.name))[_PARENT]) == process_id:
                 found[int(entry.name)] = (entry / "cmdline").read_bytes().decode(errors="replace")
         except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended in between
+            continue  # the process has ended
     return found
 
 
 def _stat(process_id: int) -> list[str]:
-    # The name may contain anything, blanks and parentheses too: what follows it is regular.
+    # The name may contain blanks and parentheses; the last parenthesis ends it.
     return (_PROC / str(process_id) / "stat").read_text().rpartition(")")[2].split()

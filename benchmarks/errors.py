@@ -1,5 +1,5 @@
-"""Why there is nothing to report."""
+"""The error of a benchmark that cannot report."""
 
 
 class BenchmarkError(Exception):
-    """A measurement is missing or worthless. The message is for the person who asked for it."""
+    """A measurement failed or would be misleading. The message is for the person who started it."""

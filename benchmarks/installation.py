@@ -1,4 +1,4 @@
-"""The real thing: ``pqkeepd dev`` on loopback, with two keys and the requests to load it with."""
+"""The installation to measure: ``pqkeepd dev`` on loopback, with two keys, and its requests."""
 
 import http.client
 import json
@@ -24,13 +24,13 @@ POLL_SECONDS = 0.05
 ANSWER_SECONDS = 15.0
 MESSAGE_SIZE = 1024
 RATE = 1_000_000
-"""Requests a minute that the measured tenant may make: more than it can."""
+"""The measured tenant's rate limit, in requests a minute: more than it can reach."""
 API = "/api/v1"
 
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """How an installation is started, and by which module its key service is known."""
+    """The command that starts an installation, and the module of its key service."""
 
     command: Sequence[str]
     key_service: str
@@ -38,7 +38,7 @@ class Launcher:
 
 PRODUCT = Launcher((str(Path(sys.executable).with_name("pqkeepd")),), "pqkeep_keyservice")
 UNAUDITED = Launcher(
-    (sys.executable, "-m", "benchmarks.yardsticks.unaudited"), "benchmarks.yardsticks.unaudited"
+    (sys.executable, "-m", "benchmarks.baselines.unaudited"), "benchmarks.baselines.unaudited"
 )
 
 
@@ -110,16 +110,16 @@ def _parts(supervisor: int, key_service: str) -> tuple[int, int]:
 
 
 def _requests(ready: dict[str, str]) -> dict[str, tuple[str, dict[str, object]]]:
-    """Return path and body for each operation, after one of each has been seen to work."""
+    """Return path and body for each operation, after each has succeeded once."""
 
-    def made(path: str, body: dict[str, object]) -> dict[str, Any]:
+    def post(path: str, body: dict[str, object]) -> dict[str, Any]:
         return ask("POST", ready["base_url"] + API + path, body, ready["api_key"])
 
     for algorithm in ("Kyber768", "Dilithium3"):
-        made("/kms/keys/generate", {"algorithm": algorithm})
+        post("/kms/keys/generate", {"algorithm": algorithm})
     message = b64encode(secrets.token_bytes(MESSAGE_SIZE)).decode()
-    encapsulated = made("/kem/encapsulate", {"key_version": 1})
-    signature = made("/signature/sign", {"message": message})["signature"]
+    encapsulated = post("/kem/encapsulate", {"key_version": 1})
+    signature = post("/signature/sign", {"message": message})["signature"]
     requests: dict[str, tuple[str, dict[str, object]]] = {
         "encapsulate": ("/kem/encapsulate", {"key_version": 1}),
         "decapsulate": (
@@ -133,7 +133,7 @@ def _requests(ready: dict[str, str]) -> dict[str, tuple[str, dict[str, object]]]
         ),
         "sign": ("/signature/sign", {"message": message}),
     }
-    answers = {operation: made(*request) for operation, request in requests.items()}
+    answers = {operation: post(*request) for operation, request in requests.items()}
     if answers["decapsulate"]["shared_secret"] != encapsulated["shared_secret"]:
         raise BenchmarkError("decapsulate did not recover the shared secret")
     if answers["verify"]["valid"] is not True:

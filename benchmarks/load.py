@@ -1,4 +1,4 @@
-"""Load over HTTP, from wrk: a fixed number of connections for a fixed time."""
+"""Load over HTTP from wrk: a fixed number of connections for a fixed time."""
 
 import os
 import shutil
@@ -25,27 +25,27 @@ class Target:
     body: Path
     api_key: str
     front: int
-    """Process id of the one that speaks HTTP."""
+    """Process id of the gateway, or of the minimal service's."""
     back: int
-    """Process id of the one that computes."""
+    """Process id of the key service, or of the minimal service's."""
 
 
 class Measurement(Struct, frozen=True):
-    """What one load showed. Times are in microseconds."""
+    """The result of one load. Times are in microseconds."""
 
     requests_per_second: float
     median: float
     percentile_99: float
     cpu_front: float
-    """CPU an operation, in the process that speaks HTTP."""
+    """CPU an operation in the front process."""
     cpu_back: float
-    """CPU an operation, in the process that computes."""
+    """CPU an operation in the back process."""
     others: float
-    """Cores that were busy with something else: the more, the less the rest means."""
+    """Cores that were busy with other work; the more, the less reliable the measurement."""
 
     @property
     def cpu(self) -> float:
-        """CPU an operation, in both."""
+        """CPU an operation in both processes."""
         return self.cpu_front + self.cpu_back
 
 
@@ -54,8 +54,8 @@ class _Summary(Struct, frozen=True):
     microseconds: int
     median: float
     percentile_99: float
-    refused: int
-    broken: int
+    failed: int
+    disconnected: int
 
 
 def require_wrk() -> str:
@@ -65,7 +65,7 @@ def require_wrk() -> str:
         output_of([apt, "install", "-y", "wrk"], seconds=INSTALL_SECONDS)
     wrk = shutil.which("wrk")
     if wrk is None:
-        raise BenchmarkError("wrk makes the load and is not installed: apt-get install wrk")
+        raise BenchmarkError("wrk generates the load and is not installed: apt-get install wrk")
     return wrk
 
 
@@ -88,20 +88,20 @@ def measure(wrk: str, target: Target, *, seconds: int, connections: int) -> Meas
         environment={"BENCHMARK_API_KEY": target.api_key},
     )
     used = [now - then for now, then in zip(_cpu_times(target), before, strict=True)]
-    seen = msgspec.json.decode(output.rstrip().rpartition("\n")[2], type=_Summary)
-    if seen.refused or seen.broken or not seen.requests:
+    summary = msgspec.json.decode(output.rstrip().rpartition("\n")[2], type=_Summary)
+    if summary.failed or summary.disconnected or not summary.requests:
         raise BenchmarkError(
-            f"{target.url}: of {seen.requests} requests {seen.refused} were not answered with 2xx, "
-            f"and {seen.broken} broke or timed out; the numbers would mean nothing"
+            f"{target.url}: of {summary.requests} requests {summary.failed} were not answered with 2xx, "
+            f"and {summary.disconnected} lost their connection or timed out"
         )
     front, back, load, machine = used
     return Measurement(
-        requests_per_second=seen.requests / (seen.microseconds / 1_000_000),
-        median=seen.median,
-        percentile_99=seen.percentile_99,
-        cpu_front=front / 1000 / seen.requests,
-        cpu_back=back / 1000 / seen.requests,
-        others=max(0.0, (machine - front - back - load) / 1000 / seen.microseconds),
+        requests_per_second=summary.requests / (summary.microseconds / 1_000_000),
+        median=summary.median,
+        percentile_99=summary.percentile_99,
+        cpu_front=front / 1000 / summary.requests,
+        cpu_back=back / 1000 / summary.requests,
+        others=max(0.0, (machine - front - back - load) / 1000 / summary.microseconds),
     )
 
 

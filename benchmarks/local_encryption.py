@@ -2,7 +2,7 @@
 
 Run as ``python -m benchmarks.local_encryption --size MEBIBYTES``. Each pass has a process of its
 own. To disk, both write a new file and wait until it is there; nowhere, both write to /dev/null.
-They take turns, and of each the best round counts.
+They alternate, and the best round of each counts.
 """
 
 import argparse
@@ -31,7 +31,7 @@ MEBIBYTE = 1024 * 1024
 SIZE = 256
 ROUNDS = 3
 SLOWEST = 20
-"""MiB/s: a pass that is slower is given up."""
+"""MiB/s: a slower pass is aborted."""
 SEGMENT = 256 * 1024
 TAG = 16
 NOWHERE = Path(os.devnull)
@@ -40,16 +40,16 @@ AEAD = AESGCM(bytes(32))
 
 
 class Pass(Struct, frozen=True):
-    """Once over the file."""
+    """One run over the file."""
 
     seconds: float
     cpu_seconds: float
     peak: int
-    """The process's memory at most, in bytes, its interpreter and libraries included."""
+    """The process's peak memory in bytes, with its interpreter and libraries."""
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """One direction, to one place."""
+    """pqkeep and the loop in one direction, to one destination."""
 
     name: str
     mebibytes: int
@@ -63,7 +63,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
     @property
     def ratio(self) -> float:
-        """The loop's speed is 1."""
+        """The speed as a multiple of the loop's."""
         return self.loop.seconds / self.pqkeep.seconds
 
 
@@ -72,8 +72,8 @@ def compare(
 ) -> tuple[Comparison, ...]:
     """Measure both directions, to disk and nowhere. Raises BenchmarkError.
 
-    There are never more than three such files: what does not fit into the machine's memory with the
-    others takes longer, for whoever comes first.
+    Three such files exist at most: more might not fit into the page cache, and slow down whichever
+    pass runs first.
     """
     with tempfile.TemporaryDirectory(prefix="pqkeep-bench-", dir=folder) as temporary:
         plaintext, ciphertext, looped, target = (
@@ -83,13 +83,13 @@ def compare(
             for _ in range(mebibytes):
                 file.write(os.urandom(MEBIBYTE))
         encrypted = tuple(
-            _in_turns("encrypt", plaintext, plaintext, to, rounds) for to in (target, NOWHERE)
+            _alternate("encrypt", plaintext, plaintext, to, rounds) for to in (target, NOWHERE)
         )
         _run("encrypt", plaintext, ciphertext)
         _run("loop-encrypt", plaintext, looped)
         plaintext.unlink()
         return encrypted + tuple(
-            _in_turns("decrypt", ciphertext, looped, to, rounds) for to in (target, NOWHERE)
+            _alternate("decrypt", ciphertext, looped, to, rounds) for to in (target, NOWHERE)
         )
 
 
@@ -117,26 +117,26 @@ def table(comparisons: tuple[Comparison, ...]) -> Table:
     return shown
 
 
-def _in_turns(
+def _alternate(
     direction: str, source: Path, loop_source: Path, target: Path, rounds: int
 ) -> Comparison:
-    ours: list[Pass] = []
-    theirs: list[Pass] = []
+    pqkeep: list[Pass] = []
+    loop: list[Pass] = []
     for _ in range(rounds):
-        ours.append(_run(direction, source, target))
-        theirs.append(_run(f"loop-{direction}", loop_source, target))
+        pqkeep.append(_run(direction, source, target))
+        loop.append(_run(f"loop-{direction}", loop_source, target))
     return Comparison(
         name=f"{direction} {'nowhere' if target == NOWHERE else 'to disk'}",
         mebibytes=loop_source.stat().st_size // MEBIBYTE,
-        pqkeep=min(ours, key=lambda each: each.seconds),
-        loop=min(theirs, key=lambda each: each.seconds),
+        pqkeep=min(pqkeep, key=lambda each: each.seconds),
+        loop=min(loop, key=lambda each: each.seconds),
     )
 
 
 def _run(name: str, source: Path, target: Path) -> Pass:
     if target != NOWHERE:
         target.unlink(missing_ok=True)
-    os.sync()  # what the pass before it left for the disk is not its own
+    os.sync()  # so that no pass writes what the one before it left in the page cache
     seconds = source.stat().st_size / MEBIBYTE / SLOWEST
     command = python("benchmarks.local_encryption", "--pass", name, str(source), str(target))
     return msgspec.json.decode(output_of(command, seconds=seconds), type=Pass)
@@ -190,7 +190,7 @@ def _measured(work: Callable[[Path, Path], None], source: Path, target: Path) ->
 
 
 def main() -> None:
-    """Compare, or be one of the passes."""
+    """Compare, or run one of the passes."""
     parser = argparse.ArgumentParser(description="Measure local encryption on this machine.")
     parser.add_argument("--size", type=int, default=SIZE, help=f"MiB of the file ({SIZE})")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"passes of each ({ROUNDS})")

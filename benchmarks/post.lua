@@ -1,4 +1,4 @@
--- wrk sends one and the same POST again and again; at the end it writes what it saw as JSON.
+-- Sends the same POST request repeatedly; at the end it writes a summary as JSON.
 -- The file with the body is the only argument; the API key is in the environment.
 
 function init(arguments)
@@ -14,7 +14,7 @@ function done(summary, latency, requests)
   local errors = summary.errors
   io.write(string.format(
     '\n{"requests": %d, "microseconds": %d, "median": %d, "percentile_99": %d, '
-      .. '"refused": %d, "broken": %d}\n',
+      .. '"failed": %d, "disconnected": %d}\n',
     summary.requests, summary.duration, latency:percentile(50), latency:percentile(99),
     errors.status, errors.connect + errors.read + errors.write + errors.timeout))
 end

@@ -1,4 +1,4 @@
-"""Starting programs and being sure that they end."""
+"""Starts programs, and ends them."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from benchmarks.errors import BenchmarkError
 ROOT = Path(__file__).resolve().parent.parent
 STOP_SECONDS = 25.0
 SPARE_SECONDS = 30.0
-"""How much longer than asked for a program may take before it is given up."""
+"""How much longer than expected a program may run before it is killed."""
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def running(
         stderr=errors,
         cwd=ROOT,
         env={**os.environ, **(environment or {})},
-        start_new_session=True,  # Ctrl-C reaches this process alone, which then ends the others
+        start_new_session=True,  # Ctrl-C reaches this process only, which then ends the others
     )
     try:
         yield process
@@ -50,7 +50,7 @@ def running(
 def output_of(
     command: Sequence[str], *, seconds: float, environment: Mapping[str, str] | None = None
 ) -> str:
-    """Return what a program prints that runs for about so long. Raises BenchmarkError."""
+    """Return the output of a program that runs for about ``seconds``. Raises BenchmarkError."""
     with running(
         command, output=subprocess.PIPE, errors=subprocess.STDOUT, environment=environment
     ) as process:

@@ -1,4 +1,4 @@
-"""What a run found out, and how it is shown."""
+"""The results of a run, and the tables that show them."""
 
 from statistics import median
 
@@ -7,14 +7,14 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.baselines.library import Loop
 from benchmarks.budget import BUDGETS, UNDER_BUDGET
 from benchmarks.load import Measurement
 from benchmarks.local_encryption import Comparison, table
-from benchmarks.yardsticks.library import Loop
 
 
 class Operation(Struct, frozen=True, kw_only=True):
-    """One operation, and what it is compared with."""
+    """One operation and its baselines."""
 
     name: str
     loaded: Measurement
@@ -22,8 +22,8 @@ class Operation(Struct, frozen=True, kw_only=True):
     alone: Measurement | None
     """With one connection."""
     library: Loop
-    harness: Measurement | None
-    """The minimal harness under the same load, where it has the operation."""
+    minimal: Measurement | None
+    """The minimal service under the same load, where it has the operation."""
 
     @property
     def to_library(self) -> float:
@@ -31,16 +31,16 @@ class Operation(Struct, frozen=True, kw_only=True):
         return self.loaded.cpu / self.library.cpu
 
     @property
-    def to_harness(self) -> float | None:
-        """How many times the minimal harness's CPU the whole operation takes."""
-        return None if self.harness is None else self.loaded.cpu / self.harness.cpu
+    def to_minimal(self) -> float | None:
+        """How many times the minimal service's CPU the whole operation takes."""
+        return None if self.minimal is None else self.loaded.cpu / self.minimal.cpu
 
 
 class Audited(Struct, frozen=True):
-    """One operation with durable records and without, measured in turns."""
+    """One operation with durable records and without, measured alternately."""
 
     durable: tuple[Measurement, ...]
-    forgotten: tuple[Measurement, ...]
+    unaudited: tuple[Measurement, ...]
 
     @property
     def with_records(self) -> float:
@@ -49,8 +49,8 @@ class Audited(Struct, frozen=True):
 
     @property
     def without_records(self) -> float:
-        """The same where no record is written."""
-        return median(each.cpu_back for each in self.forgotten)
+        """The key service's CPU an operation where no record is written."""
+        return median(each.cpu_back for each in self.unaudited)
 
 
 class Results(Struct, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ class Results(Struct, frozen=True, kw_only=True):
     seconds: int
     connections: int
     file_system: str
-    """Of the directory that the databases were in."""
+    """The type of file system that the databases were on."""
     cores: int
     operations: tuple[Operation, ...]
     audit: Loop | None
@@ -91,9 +91,7 @@ class Results(Struct, frozen=True, kw_only=True):
         console.print(table(self.local))
 
     def _speed(self) -> Table:
-        table = _table(
-            "Over HTTP: requests/s, latency in milliseconds, cores busy with something else"
-        )
+        table = _table("Over HTTP: requests/s, latency in milliseconds, cores busy with other work")
         for column in (
             "requests/s",
             "p50",
@@ -117,14 +115,14 @@ class Results(Struct, frozen=True, kw_only=True):
         return table
 
     def _cpu(self) -> Table:
-        table = _table("CPU microseconds an operation, and how many times the yardstick that is")
+        table = _table("CPU microseconds an operation, and its ratio to the baselines")
         for column in (
             "gateway",
             "key service",
             "whole",
             "library",
             "ratio",
-            "harness",
+            "minimal",
             "ratio",
         ):
             table.add_column(column, justify="right")
@@ -137,8 +135,8 @@ class Results(Struct, frozen=True, kw_only=True):
                 f"{loaded.cpu:.1f}",
                 f"{operation.library.cpu:.1f}",
                 f"{operation.to_library:.2f}",
-                "" if operation.harness is None else f"{operation.harness.cpu:.1f}",
-                "" if operation.to_harness is None else f"{operation.to_harness:.2f}",
+                "" if operation.minimal is None else f"{operation.minimal.cpu:.1f}",
+                "" if operation.to_minimal is None else f"{operation.to_minimal:.2f}",
             )
         return table
 

@@ -11,16 +11,16 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.baselines.library import CALLS
 from benchmarks.errors import BenchmarkError
 from benchmarks.suite import Plan, run
-from benchmarks.yardsticks.library import CALLS
 
 SECONDS = 4
 QUICK_SECONDS = 1
 LONGEST_SECONDS = 60
 CONNECTIONS = 32
 MOST_CONNECTIONS = 256
-"""What the key service takes at once on one connection; more would be refused with 503."""
+"""The key service's limit of concurrent requests on one connection; more get 503."""
 
 
 def main() -> int:
@@ -50,13 +50,15 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Measure pqkeep under load on this machine.")
-    parser.add_argument("--quick", action="store_true", help="1 s a step, no latency alone")
+    parser.add_argument(
+        "--quick", action="store_true", help="1 s a step, without the latency alone"
+    )
     parser.add_argument("--seconds", type=_seconds, help=f"length of a step (default {SECONDS})")
     parser.add_argument(
         "--connections",
         type=_connections,
         default=CONNECTIONS,
-        help=f"connections at once (default {CONNECTIONS})",
+        help=f"concurrent connections (default {CONNECTIONS})",
     )
     parser.add_argument(
         "--only", action="append", choices=tuple(CALLS), help="one operation; may be repeated"
@@ -84,7 +86,7 @@ def _within(text: str, most: int) -> int:
 
 
 def _end(_number: int, _frame: object) -> NoReturn:
-    """Leave by the same way as Ctrl-C, through every ``with`` block."""
+    """End as Ctrl-C does, through every ``with`` block."""
     raise KeyboardInterrupt
 
 

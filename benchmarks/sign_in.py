@@ -1,7 +1,7 @@
-"""Compares how long a refused sign-in takes where somebody has the address and where nobody has.
+"""Compares how long a refused sign-in takes for addresses with and without an account.
 
-``python benchmarks/sign_in.py``: about a minute. It reports and judges nothing: how far two medians
-may lie apart depends on the machine.
+``python benchmarks/sign_in.py`` takes about a minute. It reports and does not judge: how far two
+medians may differ depends on the machine.
 """
 
 import argparse
@@ -28,34 +28,34 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.errors import BenchmarkError
 from benchmarks.installation import ANSWER_SECONDS, API, ask, service
 
-PEOPLE = 14
+ADDRESSES = 14
 TRIES = 10
-"""Of each address: as many as are answered before it is 429; all together fewer than 300."""
-PASSWORD = "the horse prefers oats"  # noqa: S105 - everybody's here
+"""For each address: as many as the rate limit allows; fewer than 300 in all."""
+PASSWORD = "the horse prefers oats"  # noqa: S105 - of all test accounts
 WRONG = "the horse is tired of oats"
 
 
 @dataclass
 class Tries:
-    """What refused sign-ins of one kind took, in seconds, and what they were told."""
+    """The times of refused sign-ins of one kind, in seconds, and their distinct answers."""
 
     seconds: list[float] = field(default_factory=list)
-    told: set[str] = field(default_factory=set)
+    answers: set[str] = field(default_factory=set)
 
 
 def main() -> int:
     """Measure and report. Exit status 1: there is nothing to report."""
     argparse.ArgumentParser(description=__doc__.partition("\n")[0]).parse_args()
-    signal.signal(signal.SIGTERM, _end)  # what was started ends too
+    signal.signal(signal.SIGTERM, _end)  # through the with blocks, which end what was started
     known, unknown = Tries(), Tries()
     try:
         with tempfile.TemporaryDirectory() as directory, service(Path(directory)) as (_, ready):
-            people = [_join(ready) for _ in range(PEOPLE)]
-            strangers = [_address() for _ in range(PEOPLE)]
+            accounts = [_join(ready) for _ in range(ADDRESSES)]
+            others = [_address() for _ in range(ADDRESSES)]
             for _ in range(TRIES):
-                for person, stranger in zip(people, strangers, strict=True):
-                    _try(ready["base_url"], person, known)
-                    _try(ready["base_url"], stranger, unknown)
+                for account, other in zip(accounts, others, strict=True):
+                    _try(ready["base_url"], account, known)
+                    _try(ready["base_url"], other, unknown)
     except BenchmarkError as error:
         print(f"benchmark: {error}", file=sys.stderr)
         return 1
@@ -72,7 +72,7 @@ def _address() -> str:
 
 
 def _join(ready: dict[str, str]) -> str:
-    """Let somebody in; return their address."""
+    """Create an account; return its address."""
     email, url = _address(), ready["base_url"] + API
     invited = ask(
         "POST",
@@ -94,11 +94,11 @@ def _try(base_url: str, email: str, tries: Tries) -> None:
     if status != http.client.UNAUTHORIZED:
         raise BenchmarkError(f"a sign-in was answered with {status}: {answer}")
     tries.seconds.append(seconds)
-    tries.told.add(json.dumps(answer["error"]))
+    tries.answers.add(json.dumps(answer["error"]))
 
 
 def _post(url: str, path: str, fields: dict[str, str]) -> tuple[int, Any, float]:
-    """Return status, answer, and the seconds until it was there."""
+    """Return status, answer, and the seconds until it was received."""
     _, address, start, _, _ = urlsplit(url)
     connection = http.client.HTTPConnection(address, timeout=ANSWER_SECONDS)
     body = json.dumps(fields)
@@ -119,15 +119,19 @@ def _show(known: Tries, unknown: Tries) -> None:
     table = Table(box=SIMPLE_HEAD)
     for name in ("refused sign-in, ms", "tries", "p25", "median", "p75"):
         table.add_column(name, justify="left" if name.startswith("refused") else "right")
-    for name, tries in (("somebody's address", known), ("nobody's address", unknown)):
+    for name, tries in (("with an account", known), ("without", unknown)):
         low, _, high = quantiles(tries.seconds, n=4)
         shown = (f"{each * 1000:.2f}" for each in (low, median(tries.seconds), high))
         table.add_row(name, str(len(tries.seconds)), *shown)
     console = Console()
     console.print(table)
     difference = (median(known.seconds) - median(unknown.seconds)) * 1000
-    same = "the same" if known.told == unknown.told and len(known.told) == 1 else "NOT the same"
-    console.print(f"medians differ by {difference:+.2f} ms; what is told is {same}")
+    same = (
+        "the same"
+        if known.answers == unknown.answers and len(known.answers) == 1
+        else "NOT the same"
+    )
+    console.print(f"medians differ by {difference:+.2f} ms; the answer is {same}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The whole run: pqkeep under load, each operation next to what it is compared with."""
+"""The whole run: pqkeep under load, each operation beside its baselines."""
 
 import os
 import tempfile
@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import local_encryption
-from benchmarks.comparison import audit_log, harness, library_call
+from benchmarks.baselines.library import Loop
+from benchmarks.comparison import audit_log, library_call, minimal_service
 from benchmarks.errors import BenchmarkError
 from benchmarks.installation import UNAUDITED, installation
 from benchmarks.load import Measurement, Target, measure, require_wrk
 from benchmarks.results import Audited, Operation, Results
-from benchmarks.yardsticks.library import Loop
 
 WARM_UP_SECONDS = 1
 ALONE_SECONDS = 2
 MOUNTS = Path("/proc/mounts")
 IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 ROUNDS = 3
-IN_TURNS = "encapsulate"
-COMPARED_WITH_HARNESS = "encapsulate"
+ALTERNATED = "encapsulate"
+COMPARED_WITH_MINIMAL = "encapsulate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +36,22 @@ class Plan:
     """Where the databases go; None: where temporary files go."""
 
 
-def run(plan: Plan, tell: Callable[[str], None]) -> Results:
-    """Carry a plan out. What it started has ended on return, or on BenchmarkError."""
+def run(plan: Plan, report: Callable[[str], None]) -> Results:
+    """Carry out a plan. Raises BenchmarkError. All processes have ended then, or on return."""
     wrk = require_wrk()
     with tempfile.TemporaryDirectory(prefix="pqkeep-bench-", dir=plan.directory) as temporary:
         directory = Path(temporary)
         file_system = _file_system(directory)
-        tell("starting pqkeep and the harness")
-        with installation(directory) as targets, harness(directory) as minimal:
-            steps = _Steps(plan, wrk, targets, minimal, tell)
+        report("starting pqkeep and the minimal service")
+        with installation(directory) as targets, minimal_service(directory) as minimal:
+            steps = _Steps(plan, wrk, targets, minimal, report)
             operations = tuple(steps.operation(name) for name in plan.operations)
-            tell("the same without a durable audit log")
+            report("the same without a durable audit log")
             with installation(directory / "unaudited", UNAUDITED) as unaudited:
-                audited = steps.in_turns(targets[IN_TURNS], unaudited[IN_TURNS])
-        tell("audit log")
+                audited = steps.alternate(targets[ALTERNATED], unaudited[ALTERNATED])
+        report("audit log")
         audit = audit_log(directory, plan.seconds)
-        tell("local encryption")
+        report("local encryption")
         local = local_encryption.compare(directory)
     return Results(
         seconds=plan.seconds,
@@ -71,25 +71,25 @@ class _Steps:
     wrk: str
     targets: dict[str, Target]
     minimal: Target
-    """The harness. While the service is measured it has nothing to do, and the reverse."""
-    tell: Callable[[str], None]
+    """The minimal service. It is idle while pqkeep is measured, and the reverse."""
+    report: Callable[[str], None]
 
     def operation(self, name: str) -> Operation:
-        """Measure one operation, between the two halves of its library call's loop."""
-        self.tell(name)
+        """Measure one operation, between two halves of its library call's loop."""
+        self.report(name)
         target = self.targets[name]
         half = self.plan.seconds / 2
         first = library_call(name, half)
         loaded = self._loaded(target)
-        harness = self._loaded(self.minimal) if name == COMPARED_WITH_HARNESS else None
+        minimal = self._loaded(self.minimal) if name == COMPARED_WITH_MINIMAL else None
         alone = self._load(target, ALONE_SECONDS, connections=1) if self.plan.alone else None
         second = library_call(name, half)
         return Operation(
-            name=name, loaded=loaded, alone=alone, library=_mean(first, second), harness=harness
+            name=name, loaded=loaded, alone=alone, library=_mean(first, second), minimal=minimal
         )
 
-    def in_turns(self, one: Target, other: Target) -> Audited:
-        """Measure the same operation with and without durable records, again and again."""
+    def alternate(self, one: Target, other: Target) -> Audited:
+        """Measure an operation with and without durable records, alternately."""
         rounds = [(self._loaded(one), self._loaded(other)) for _ in range(ROUNDS)]
         return Audited(*(tuple(each) for each in zip(*rounds, strict=True)))
 

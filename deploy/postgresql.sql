@@ -1,5 +1,5 @@
--- What pqkeep needs of a PostgreSQL server, 15 or later: two databases, and for each a role that
--- owns it and cannot connect to the other. Run it as a superuser: psql -f postgresql.sql
+-- The two databases that pqkeep needs on a PostgreSQL server, 15 or later, each with a role that owns
+-- it and cannot connect to the other. Run as a superuser: psql -f postgresql.sql
 -- Give the roles passwords with \password, or none where pg_hba.conf says peer or cert.
 
 CREATE ROLE pqkeep_gateway LOGIN CONNECTION LIMIT 50;

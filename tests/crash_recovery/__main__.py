@@ -1,6 +1,6 @@
 """Kills a real installation under load, again and again, and then goes through its books.
 
-``python -m tests.crash_recovery --operations 100000 --kills 50``, or ``make campaign``. Exit status 1:
+``python -m tests.crash_recovery --operations 100000 --kills 50``, or ``make crashes``. Exit status 1:
 something is lost, twice, or not as the log says.
 """
 

@@ -1,4 +1,4 @@
-"""One small campaign for all tests; ``make campaign`` runs a large one."""
+"""One small campaign for all tests; ``make crashes`` runs a large one."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """The same installation without a durable audit log: the difference is what the log costs.
 
 Nothing in the product can switch the log off. This runs the product's own processes, but for an
-audit log that takes a record for durable at once, unless a change of keys goes with it.
+audit log that treats each record as durable at once, except those of changes of keys.
 
-Run as ``python -m benchmarks.yardsticks.unaudited dev …``, in place of ``pqkeepd dev …``; the key
-service that it starts is ``python -m benchmarks.yardsticks.unaudited SETTINGS``.
+Run as ``python -m benchmarks.baselines.unaudited dev …``, in place of ``pqkeepd dev …``; the key
+service that it starts is ``python -m benchmarks.baselines.unaudited SETTINGS``.
 """
 
 import sys
@@ -20,16 +20,16 @@ from pqkeep_server.dev import Dev
 from pqkeep_server.initialise import Stores
 from pqkeep_server.supervise import Supervisor
 
-MODULE = "benchmarks.yardsticks.unaudited"
+MODULE = "benchmarks.baselines.unaudited"
 
 
 class UnauditedLog(AuditLog):
-    """Forgets every record without a change."""
+    """Discards every record without a change of keys."""
 
     async def commit(
         self, record: NewRecord, change: Change | None = None, epoch: int | None = None
     ) -> CommitOutcome:
-        """Make a change durable, with its record; say of everything else that it is."""
+        """Commit a change with its record; report everything else as durable."""
         if change is None:
             return CommitOutcome.DURABLE
         return await super().commit(record, change, epoch)
@@ -50,7 +50,7 @@ class UnauditedDev(Dev):
 
 
 def main() -> int:
-    """Run the one or the other."""
+    """Run pqkeepd dev, or the key service that it starts."""
     if sys.argv[1] == "dev":
         cli.Dev = UnauditedDev  # type: ignore[attr-defined]
         cli.app()

@@ -1,6 +1,6 @@
-"""The bare library call in a loop: what an operation costs before anybody serves it.
+"""The bare library call in a loop: what an operation costs without a service.
 
-Run as ``python -m benchmarks.yardsticks.library OPERATION SECONDS``; prints JSON.
+Run as ``python -m benchmarks.baselines.library OPERATION SECONDS``; prints JSON.
 """
 
 import os
@@ -17,11 +17,11 @@ from msgspec import Struct
 
 MESSAGE_SIZE = 1024
 WARM_UP_SECONDS = 0.2
-CALLS_BETWEEN_LOOKS_AT_THE_CLOCK = 16
+CALLS_PER_CLOCK_READ = 16
 
 
 class Loop(Struct, frozen=True):
-    """What a loop showed. CPU is in microseconds an operation."""
+    """The result of a loop. CPU is in microseconds an operation."""
 
     operations_per_second: float
     cpu: float
@@ -79,7 +79,7 @@ CALLS: Mapping[str, Callable[[], Callable[[], object]]] = {
 
 
 def measure(call: Callable[[], object], seconds: float) -> Loop:
-    """Call again and again, for so long."""
+    """Call repeatedly for some seconds."""
     _repeat(call, WARM_UP_SECONDS)
     began, cpu_began = time.perf_counter(), time.process_time()
     count = _repeat(call, seconds)
@@ -91,9 +91,9 @@ def _repeat(call: Callable[[], object], seconds: float) -> int:
     count = 0
     deadline = time.perf_counter() + seconds
     while time.perf_counter() < deadline:
-        for _ in range(CALLS_BETWEEN_LOOKS_AT_THE_CLOCK):
+        for _ in range(CALLS_PER_CLOCK_READ):
             call()
-        count += CALLS_BETWEEN_LOOKS_AT_THE_CLOCK
+        count += CALLS_PER_CLOCK_READ
     return count
 
 

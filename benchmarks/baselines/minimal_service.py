@@ -1,10 +1,10 @@
-"""The least that serves encapsulations over HTTP from a second process.
+"""The minimal service: encapsulations over HTTP, computed by a second process.
 
 Two processes with the same libraries and the same frames as pqkeep, and nothing else: no access
-control, no keyring, no policy, no audit, no checks. What pqkeep costs beyond it is what it does.
+control, no keyring, no policy, no audit, no checks. The difference to pqkeep is what those cost.
 
-Run as ``python -m benchmarks.yardsticks.harness back SOCKET`` and then ``… front SOCKET``. Each
-prints one line when it serves; the front's is its port.
+Run as ``python -m benchmarks.baselines.minimal_service back SOCKET`` and then ``… front SOCKET``. Each
+prints one line when it serves; the front prints its port.
 """
 
 import asyncio
@@ -38,13 +38,13 @@ ATTRIBUTION = Attribution(str(TENANT), "api-key:1", "127.0.0.1", "benchmark")
 
 
 class Body(Struct, frozen=True):
-    """What the client sends."""
+    """The body of a request."""
 
     key_version: int
 
 
 async def serve_back(path: str) -> None:
-    """Encapsulate for whoever connects."""
+    """Encapsulate for every call."""
     key = mlkem.MLKEM768PrivateKey.generate().public_key()
 
     def connection() -> FramedConnection[ToKeyService]:
@@ -57,12 +57,12 @@ async def serve_back(path: str) -> None:
         return made
 
     await asyncio.get_running_loop().create_unix_server(connection, path)
-    _say("serving")
+    _print_line("serving")
     await _until_terminated()
 
 
 async def serve_front(path: str) -> None:
-    """Answer every POST with an encapsulation of the back's."""
+    """Answer every POST with an encapsulation from the back."""
     waiting: dict[int, asyncio.Future[ToGateway]] = {}
     ids = itertools.count(1)
     encoder = msgspec.json.Encoder()
@@ -106,7 +106,7 @@ async def serve_front(path: str) -> None:
     config = uvicorn.Config(
         app, http="httptools", ws="none", lifespan="off", log_config=None, access_log=False
     )
-    _say(str(listener.getsockname()[1]))
+    _print_line(str(listener.getsockname()[1]))
     await uvicorn.Server(config).serve([listener])
 
 
@@ -120,7 +120,7 @@ async def _until_terminated() -> None:
     await stop.wait()
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

@@ -1,6 +1,6 @@
 """The audit log alone: many callers, each waiting for its record to be durable.
 
-Run as ``python -m benchmarks.yardsticks.audit DATABASE SECONDS``; prints JSON.
+Run as ``python -m benchmarks.baselines.audit DATABASE SECONDS``; prints JSON.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import uuid
 import msgspec
 import uvloop
 
-from benchmarks.yardsticks.library import WARM_UP_SECONDS, Loop
+from benchmarks.baselines.library import WARM_UP_SECONDS, Loop
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.ledger.records import operation_record
 from pqkeep_keyservice.storage.sqlite import SqliteDatabase
@@ -25,7 +25,7 @@ CALLERS = 64
 
 
 async def measure(path: str, seconds: float) -> Loop:
-    """Commit records to a new database, for so long."""
+    """Commit records to a new database for some seconds."""
     database = SqliteDatabase(path)
     log = AuditLog(KeyStore(database))
     await _commit(log, WARM_UP_SECONDS)
