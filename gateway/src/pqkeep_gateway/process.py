@@ -1,7 +1,7 @@
-"""The gateway's process: put together, run, drained.
+"""The gateway's process: wired, run, drained.
 
-Exit status 78 (EX_CONFIG): it cannot start as it is set up. 75 (EX_TEMPFAIL): its database is out
-of reach; another try may succeed.
+Exit status 78 (EX_CONFIG): it cannot start as it is set up. 75 (EX_TEMPFAIL): its database is
+unavailable, and a later start may succeed.
 """
 
 import argparse
@@ -48,13 +48,13 @@ def main(limits: ConnectionLimits = LIMITS) -> int:
         settings = config.read(arguments.settings)
         write_logs("gateway", settings.log_format)
         listener = None if arguments.fd is None else socket.socket(fileno=arguments.fd)
-        _require_fitting_cookies(settings, listener)
+        _check_cookies(settings, listener)
         _allow_files(limits.connections + OTHER_FILES)
         uvloop.run(serve(settings, listener, limits))
     except ConfigError as error:
         _LOG.critical("cannot start", error=str(error))
         return os.EX_CONFIG
-    except UnavailableError:  # which has been logged
+    except UnavailableError:  # logged where it was raised
         return os.EX_TEMPFAIL
     return os.EX_OK
 
@@ -72,17 +72,17 @@ def _allow_files(count: int) -> None:
             ) from None
 
 
-def _require_fitting_cookies(settings: Config, listener: socket.socket | None) -> None:
-    """Send no cookies without TLS to another machine. Raises ConfigError."""
+def _check_cookies(settings: Config, listener: socket.socket | None) -> None:
+    """Raise ConfigError if cookies could be sent to another machine without TLS."""
     if settings.cookies != "loopback":
         return
     host = settings.host if listener is None else listener.getsockname()[0]
     try:
         addresses = [found[4][0] for found in socket.getaddrinfo(host, None)]
-        fits = all(ip_address(address).is_loopback for address in addresses)
+        is_loopback = all(ip_address(address).is_loopback for address in addresses)
     except (OSError, ValueError):
-        fits = False
-    if not fits:
+        is_loopback = False
+    if not is_loopback:
         raise ConfigError(
             f'cookies: "loopback" is for a gateway that listens on a loopback address, not {host}'
         )
@@ -91,7 +91,7 @@ def _require_fitting_cookies(settings: Config, listener: socket.socket | None) -
 async def serve(
     settings: Config, listener: socket.socket | None, limits: ConnectionLimits = LIMITS
 ) -> None:
-    """Put the parts together and serve, on a socket that is there already or on one of our own."""
+    """Serve until SIGTERM or SIGINT, on the given listening socket or on a new one."""
     host, port = (settings.host, settings.port) if listener is None else listener.getsockname()[:2]
     gateway = await assemble(settings, f"http://{host}:{port}")
     connections = Connections(limits.connections, limits.per_address)
@@ -113,7 +113,7 @@ async def serve(
         )
     )
     gc.collect()
-    gc.freeze()  # what is here now stays: collections need not look at it again
+    gc.freeze()  # what is here now stays: later collections need not examine it
     parts = (gateway.key_client, gateway.audit_delivery, gateway.billing, gateway.mail_delivery)
     tasks = [asyncio.create_task(part.run()) for part in parts]
 
@@ -121,11 +121,11 @@ async def serve(
         server.should_exit = True
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)  # uvicorn raises it once more when it has drained
+        signal.signal(number, stop)  # uvicorn raises the signal again when it has drained
     try:
         await server.serve(None if listener is None else [listener])
     finally:
         for task in tasks:
             task.cancel()
-        await asyncio.wait(tasks)  # before their database closes
+        await asyncio.wait(tasks)  # their writes end before the database closes
         await gateway.close()

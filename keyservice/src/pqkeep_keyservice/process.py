@@ -1,7 +1,7 @@
 """The key service's process: wired, run, drained.
 
 Exit status 78 (EX_CONFIG): it cannot start as it is set up. 70 (EX_SOFTWARE): a self-test failed.
-75 (EX_TEMPFAIL): its database is out of reach; another try may succeed.
+75 (EX_TEMPFAIL): its database is unavailable, and a later start may succeed.
 """
 
 import argparse
