@@ -37,7 +37,8 @@ def create(
         Path, typer.Option(help="The file to write the private half to. It opens backups.")
     ],
     public: Annotated[
-        Path, typer.Option(help="The file to write the public half to. It makes them.")
+        Path,
+        typer.Option(help="The file to write the public half to. Backups are encrypted to it."),
     ],
     algorithm: Annotated[
         Literal["ML-KEM-1024", "X-Wing"], typer.Option(help="The KEM.")
@@ -92,13 +93,13 @@ def restore(
         str | None, typer.Option(metavar="URL", help="An empty PostgreSQL database for accounts.")
     ] = None,
     accounts_password_file: Annotated[
-        Path | None, typer.Option(help="Its password file, as libpq has it.")
+        Path | None, typer.Option(help="Its password file, in libpq's format.")
     ] = None,
     keys_database: Annotated[
         str | None, typer.Option(metavar="URL", help="An empty PostgreSQL database for keys.")
     ] = None,
     keys_password_file: Annotated[
-        Path | None, typer.Option(help="Its password file, as libpq has it.")
+        Path | None, typer.Option(help="Its password file, in libpq's format.")
     ] = None,
 ) -> None:
     """Restore an installation from a backup, in a new data directory.
