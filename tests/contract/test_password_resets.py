@@ -151,7 +151,7 @@ def test_a_challenge_ends_with_the_password(
     assert refusal == (401, "ERR_AUTH_001", "challenge_token")
 
 
-def test_letters_are_counted(stranger: Caller) -> None:
+def test_mail_is_limited(stranger: Caller) -> None:
     """The sixth letter to one address within 15 minutes is 429, whether somebody has it or not."""
     fields = {"email": f"{uuid.uuid4()}@example.com"}
     answers = [stranger.ask("POST", "/auth/forgot-password", fields) for _ in range(6)]

@@ -134,7 +134,7 @@ class Run:
 
 
 def _contents(place: Path, since: float) -> Iterator[tuple[str, bytes]]:
-    """Yield every file that was written to since then, but letters: the person may read them."""
+    """Yield every file that was written to since then, but mail: the person may read it."""
     for path in [place] if place.is_file() else place.rglob("*"):
         if path.is_file() and path.suffix != ".eml" and path.stat().st_mtime >= since:
             yield str(path), path.read_bytes().rstrip(b"\0")

@@ -198,7 +198,7 @@ def test_no_secret_is_in_the_output(run: Run) -> None:
 def test_no_credential_is_in_another_file(run: Run) -> None:
     """Of all files only dev.json has credentials, and only root.key and pepper have secrets.
 
-    What letters hand over is in the letters, and nowhere else.
+    Tokens in mail are in the mail, and nowhere else.
     """
     for path in run.data.rglob("*"):
         if (

@@ -47,7 +47,7 @@ def invite(client: httpx2.Client, email: str) -> str:
 
 
 def waiting(gateway: MailingGateway) -> int:
-    """Return how many letters wait."""
+    """Return how much mail is not delivered."""
     path = gateway.layout.gateway / "accounts.sqlite3"
     with closing(sqlite3.connect(path)) as connection:
         (count,) = connection.execute("SELECT count(*) FROM outgoing_mail").fetchone()

@@ -101,7 +101,7 @@ class Gateway:
 async def assemble(config: Config, here: str) -> Gateway:
     """Open what the settings name and put the parts together. Raises ConfigError.
 
-    ``here`` is where it serves: letters name that, unless the settings say where people come in.
+    ``here`` is where it serves: mail links to it, unless portal_url is set.
     """
     mailer = _mailer(config)
     sends_mail = not isinstance(mailer, DisabledMailer)

@@ -1,7 +1,7 @@
 """Delivery by a mail server, over SMTP.
 
-The connection is encrypted before anything is said, and the server's certificate verified; without
-that only a server on this machine is spoken to. Only Python's own TLS is used for it.
+The connection is encrypted and the server's certificate verified before anything is sent; only a
+server on this machine is used without. The TLS is Python's own: the gateway has no cryptography.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ from pqkeep_gateway.mail.outgoing_mail import OutgoingMail
 from pqkeep_protocol.startup.secret_files import read_secret_text
 from pqkeep_protocol.startup.settings import ConfigError
 
-_FOR_GOOD = 500
-"""Answers from here on are not worth another try."""
+_PERMANENT = 500
+"""Reply codes from here on are permanent errors (RFC 5321, section 4.2.1)."""
 
 
 class SmtpMailer:
-    """A Mailer. Every message has a connection of its own."""
+    """A Mailer that opens a connection for each message."""
 
     def __init__(self, settings: Smtp) -> None:
         """Read the password and the certificates. Raises ConfigError."""
@@ -40,7 +40,7 @@ class SmtpMailer:
 
     @property
     def sender(self) -> str:
-        """Whose address the messages come from."""
+        """The address in From."""
         return self._settings.sender
 
     async def send(self, mail: OutgoingMail, message: EmailMessage) -> None:
@@ -75,11 +75,11 @@ class SmtpMailer:
 
 def _error_of(refusal: SMTPResponseException) -> MailDeferredError | MailRejectedError:
     problem = _problem(refusal)
-    return MailRejectedError(problem) if refusal.code >= _FOR_GOOD else MailDeferredError(problem)
+    return MailRejectedError(problem) if refusal.code >= _PERMANENT else MailDeferredError(problem)
 
 
 def _problem(error: Exception) -> str:
-    """Say what is wrong. What the server said may name somebody, and stays unsaid."""
+    """Describe an error without the server's text, which may contain an address."""
     code = f" {error.code}" if isinstance(error, SMTPResponseException) else ""
     return f"the mail server: {type(error).__name__}{code}"
 

@@ -135,17 +135,17 @@ class _Template:
 _LINK = """
     {here}/{page}#{token}
 
-It is good once, until {until}. A program sends what stands after the # to
+The link works once, until {until}. A program sends the token after the # to
 POST {here}/api/v1/auth/{endpoint}
 """
 _FOOTER = """
 --\x20
 pqkeep at {here}
-Nobody reads what is sent back to this address.
+Replies to this address are not read.
 """
 _WAS_IT_YOU = """
-If it was you, all is well. If not, somebody else can use your account: set a
-new password at once, and tell whoever administers your organization.
+If this was not you, somebody else has access to your account: set a new password
+at once, and tell the administrators of your organization.
 """
 _TEMPLATES: Mapping[MailKind, _Template] = {
     MailKind.INVITATION: _Template(
@@ -158,23 +158,24 @@ _TEMPLATES: Mapping[MailKind, _Template] = {
     ),
     MailKind.REGISTRATION: _Template(
         "Finish signing up for pqkeep",
-        "Somebody, you probably, wants to sign up for pqkeep at {here}\n"
-        "with this address. To go on, choose a password and a name for your organization:\n",
+        "Somebody, probably you, is signing up for pqkeep at {here}\n"
+        "with this address. If it was not you, ignore this message.\n"
+        "To continue, choose a password and a name for your organization:\n",
         CredentialKind.REGISTRATION,
         "registration",
         "confirm-registration",
     ),
     MailKind.ALREADY_REGISTERED: _Template(
-        "You have signed up for pqkeep already",
-        "Somebody, you probably, wants to sign up for pqkeep at {here}\n"
-        "with this address. It has an account already: sign in with it, or ask for a new\n"
-        "password if you have forgotten yours. If it was not you, there is nothing to do.\n",
+        "You already have an account on pqkeep",
+        "Somebody, probably you, tried to sign up for pqkeep at {here}\n"
+        "with this address. It has an account already: sign in, or reset your password\n"
+        "if you have forgotten it. If it was not you, ignore this message.\n",
     ),
     MailKind.PASSWORD_RESET: _Template(
-        "Choose a new password for pqkeep",
-        "Somebody, you probably, has forgotten the password of your account on pqkeep at\n"
-        "{here}. If it was not you, there is nothing to do.\n"
-        "To choose a new one:\n",
+        "Reset your password for pqkeep",
+        "Somebody, probably you, asked to reset the password of your account on pqkeep at\n"
+        "{here}. If it was not you, ignore this message.\n"
+        "To choose a new password:\n",
         CredentialKind.PASSWORD_RESET,
         "reset-password",
         "reset-password",
@@ -184,29 +185,28 @@ _TEMPLATES: Mapping[MailKind, _Template] = {
         "Your code for pqkeep",
         "To finish signing in to pqkeep at {here}, enter\n\n"
         "    {code}\n\n"
-        "It is good once, until {until}. Give it to nobody. If you are not\n"
+        "The code works once, until {until}. Do not share it. If you are not\n"
         "signing in, somebody knows your password: set a new one.\n",
     ),
     MailKind.PASSWORD_CHANGED: _Template(
         "Your password for pqkeep was changed",
-        "At {at} your account on pqkeep at {here}\n"
-        "got a new password, and everybody who was signed in with it was signed out.\n"
-        + _WAS_IT_YOU,
+        "At {at} the password of your account on pqkeep at {here}\n"
+        "was changed, and everybody who was signed in with it was signed out.\n" + _WAS_IT_YOU,
     ),
     MailKind.SECOND_FACTOR_ADDED: _Template(
-        "Your account on pqkeep has a second factor",
-        "At {at} your account on pqkeep at {here}\n"
-        "got a second factor: signing in takes a code from now on.\n" + _WAS_IT_YOU,
+        "A second factor was added to your account on pqkeep",
+        "At {at} a second factor was added to your account on pqkeep at\n"
+        "{here}: signing in takes a code from now on.\n" + _WAS_IT_YOU,
     ),
     MailKind.SECOND_FACTOR_REMOVED: _Template(
-        "Your account on pqkeep has no second factor any more",
-        "At {at} your account on pqkeep at {here}\n"
-        "lost its second factor: the password is enough to sign in.\n" + _WAS_IT_YOU,
+        "The second factor of your account on pqkeep was removed",
+        "At {at} the second factor of your account on pqkeep at\n"
+        "{here} was removed: the password is enough to sign in.\n" + _WAS_IT_YOU,
     ),
     MailKind.RECOVERY_CODE_USED: _Template(
-        "A recovery code of yours was used on pqkeep",
+        "A recovery code of your account on pqkeep was used",
         "At {at} a recovery code of your account on pqkeep at\n"
-        "{here} was used in the place of your authenticator app.\n" + _WAS_IT_YOU,
+        "{here} was used instead of your authenticator app.\n" + _WAS_IT_YOU,
     ),
 }
 
