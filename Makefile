@@ -8,7 +8,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= python3
 ARGS ?=
-BIN := .venv/bin
+VENV := .venv$(patsubst %,-%,$(filter-out python3,$(notdir $(PYTHON))))
+BIN := $(VENV)/bin
 DISTRIBUTIONS := protocol keyservice gateway server sdk
 METADATA := $(DISTRIBUTIONS:%=%/pyproject.toml)
 RACES := $(patsubst %,gateway/tests/test_%.py,sessions second_factors email_codes step_up invitations registration password_resets)
@@ -19,62 +20,62 @@ INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
 
-run: .venv/run ## start pqkeep on this machine: make run ARGS="--port 8080 --data DIR"
+run: $(VENV)/run ## start pqkeep on this machine: make run ARGS="--port 8080 --data DIR"
 	@exec $(BIN)/pqkeepd dev $(ARGS)
 
-test: .venv/dev ## run all tests
+test: $(VENV)/dev ## run all tests
 	$(BIN)/pytest -n 4 $(ARGS)
 
-lint: .venv/dev ## check style and the import contracts
+lint: $(VENV)/dev ## check style and the import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache
 
-types: .venv/dev ## check types
+types: $(VENV)/dev ## check types
 	$(BIN)/mypy
-	$(BIN)/basedpyright
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
-format: .venv/dev ## format the code
+format: $(VENV)/dev ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: .venv/dev ## measure requests/s, latency and CPU an operation
+bench: $(VENV)/dev ## measure requests/s, latency and CPU an operation
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
-fuzz: .venv/run .venv-fuzz/made ## send generated requests: make fuzz ARGS="--cases 20000 --seed 1"
-	.venv-fuzz/bin/python tests/fuzz/generated_requests.py $(ARGS)
+fuzz: $(VENV)/run .venv-fuzz/made ## send generated requests: make fuzz ARGS="--cases 20000 --seed 1"
+	.venv-fuzz/bin/python tests/fuzz/generated_requests.py --pqkeepd $(BIN)/pqkeepd $(ARGS)
 
-crashes: .venv/dev ## kill an installation under load, 50 times, and check its data
+crashes: $(VENV)/dev ## kill an installation under load, 50 times, and check its data
 	$(BIN)/python -m tests.crash_recovery $(ARGS)
 
-races: .venv/dev ## use each single-use token 32 times at once, repeatedly
+races: $(VENV)/dev ## use each single-use token 32 times at once, repeatedly
 	PQKEEP_ROUNDS=200 $(BIN)/pytest $(RACES) --timeout 1200 -k once $(ARGS)
 
-failpoints: .venv/dev ## kill key changes, backups and restores at every step
+failpoints: $(VENV)/dev ## kill key changes, backups and restores at every step
 	PQKEEP_EVERY_POINT=1 $(BIN)/pytest tests/backup/test_failpoints.py --timeout 1800 $(ARGS)
 
-lock: .venv/dev ## lock dependencies with hashes
-	requirements/lock
+lock: $(VENV)/dev ## lock dependencies with hashes
+	requirements/lock $(BIN)/uv
 
-passwords: .venv/dev ## write the list of common passwords again
+passwords: $(VENV)/dev ## write the list of common passwords again
 	requirements/common-passwords
 
 clean: ## remove everything that the other targets create
 	rm -rf .venv .venv-fuzz .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 
-.venv/bin/pip:
+$(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "pqkeep needs Python 3.11 or later; name one with PYTHON=" >&2; exit 1; }
 	@echo "creating .venv"
 	@$(PYTHON) -m venv .venv
 
-.venv/run: .venv/bin/pip requirements/run.txt $(METADATA)
+$(VENV)/run: .venv/bin/pip requirements/run.txt $(METADATA)
 	@echo "installing pqkeep and its dependencies into .venv"
 	@$(INSTALL) --require-hashes -r requirements/run.txt
 	@$(INSTALL) --no-deps --no-build-isolation $(DISTRIBUTIONS:%=--editable ./%)
 	@touch $@
 
-.venv/dev: .venv/run requirements/dev.txt
+$(VENV)/dev: $(VENV)/run requirements/dev.txt
 	@echo "installing the tools for tests and checks"
 	@$(INSTALL) --require-hashes -r requirements/dev.txt
 	@touch $@

@@ -174,9 +174,10 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=30.0, help="stop after so long")
+    parser.add_argument("--pqkeepd", default=".venv/bin/pqkeepd", help="the command to start")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        process = _start(Path(folder))
+        process = _start(arguments.pqkeepd, Path(folder))
         try:
             world = _prepare(_ready(process, Path(folder) / "ready.json"))
             found = _run(world, arguments.cases, arguments.seed, arguments.minutes * 60)
@@ -186,8 +187,8 @@ def main() -> int:
     return _report(found)
 
 
-def _start(folder: Path) -> subprocess.Popen[bytes]:
-    command = [".venv/bin/pqkeepd", "dev", "--port", "0", "--data", str(folder / "data")]
+def _start(pqkeepd: str, folder: Path) -> subprocess.Popen[bytes]:
+    command = [pqkeepd, "dev", "--port", "0", "--data", str(folder / "data")]
     command += ["--ready-file", str(folder / "ready.json")]
     with (folder / "output").open("wb") as output:
         return subprocess.Popen(
