@@ -61,16 +61,16 @@ passwords: $(VENV)/dev ## write the list of common passwords again
 	requirements/common-passwords
 
 clean: ## remove everything that the other targets create
-	rm -rf .venv .venv-fuzz .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .venv-* .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 
 $(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "pqkeep needs Python 3.11 or later; name one with PYTHON=" >&2; exit 1; }
-	@echo "creating .venv"
-	@$(PYTHON) -m venv .venv
+	@echo "creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
 
-$(VENV)/run: .venv/bin/pip requirements/run.txt $(METADATA)
-	@echo "installing pqkeep and its dependencies into .venv"
+$(VENV)/run: $(BIN)/pip requirements/run.txt $(METADATA)
+	@echo "installing pqkeep and its dependencies into $(VENV)"
 	@$(INSTALL) --require-hashes -r requirements/run.txt
 	@$(INSTALL) --no-deps --no-build-isolation $(DISTRIBUTIONS:%=--editable ./%)
 	@touch $@

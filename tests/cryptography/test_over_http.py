@@ -24,11 +24,10 @@ WRAPPING = [a for a in Algorithm if Operation.WRAP in ALGORITHMS[a].operations]
 SIGNATURES = [a for a in Algorithm if ALGORITHMS[a].kind is Kind.SIGNATURE]
 QUICK_SIGNATURES = (Algorithm.ML_DSA_65, Algorithm.COMPOSITE_ML_DSA, Algorithm.SLH_DSA_SHA2_128F)
 SIZES = (16, 24, 32, 48, 64)
+WRAPPED_SIZES = {ALGORITHMS[a].output_size + 12 + size + 16 for a in WRAPPING for size in SIZES}
 DATA = bytes(range(64))
 NONCE, TAG = 12, 16
 M_CIPHERTEXT = 1088
-SHORTEST = M_CIPHERTEXT + NONCE + 16 + TAG
-"""Bytes of the shortest wrapped key of any algorithm: what is shorter is too short for all."""
 LOW_ORDER = (
     bytes(32),
     b"\1" + bytes(31),
@@ -131,16 +130,22 @@ def test_a_damaged_ciphertext_has_one_code(algorithm: Algorithm, post: Post) -> 
 
 @pytest.mark.parametrize("algorithm", WRAPPING)
 def test_a_damaged_wrapped_key_has_one_code(algorithm: Algorithm, post: Post) -> None:
-    """Unwrap answers 400 ERR_KEM_012 to a damaged wrapped key, ERR_KEM_011 to one too short."""
+    """Unwrap answers 400 ERR_KEM_012 to a damaged wrapped key, ERR_KEM_011 to one too short.
+
+    One too short that has a size of the other algorithm's is a mismatch of algorithms.
+    """
     size = ALGORITHMS[algorithm].output_size
     made = _wrapped(post, algorithm)
     for blob in (*_damaged(made, size), made[:-1]):
         answer = _unwrap(post, algorithm, blob)
         assert _refusal(answer) == (400, "ERR_KEM_012", "wrapped_key")
-    for blob in (*_cut(made, size), made[: SHORTEST - 1], made[:SHORTEST]):
-        code = "ERR_KEM_011" if len(blob) < SHORTEST else "ERR_KEM_012"
+    shortest = size + NONCE + min(SIZES) + TAG
+    for blob in (*_cut(made, size), made[: shortest - 1]):
         answer = _unwrap(post, algorithm, blob)
-        assert _refusal(answer) == (400, code, "wrapped_key")
+        too_short = (400, "ERR_KEM_011", "wrapped_key")
+        assert _refusal(answer) == (MISMATCH if len(blob) in WRAPPED_SIZES else too_short)
+    answer = _unwrap(post, algorithm, made[:shortest])
+    assert _refusal(answer) == (400, "ERR_KEM_012", "wrapped_key")
 
 
 @pytest.mark.parametrize("algorithm", KEMS)
@@ -298,18 +303,20 @@ def test_the_short_paths_are_the_long_ones(algorithm: Algorithm, post: Post) -> 
         assert _refusal(wrong) == (400, "ERR_KEM_010", "symmetric_key")
 
 
+REST: dict[str, Body] = {
+    "sign-hash": {"key_version": 1},
+    "verify-hash": {"key_version": 1, "signature": ""},
+}
+"""What else a request says."""
+
+
 @pytest.mark.parametrize("operation", ["sign-hash", "verify-hash"])
 def test_digests_have_their_hashs_size(operation: str, post: Post) -> None:
     """Every size but the hash function's own, to 80 bytes, is 400 ERR_SIG_011."""
     for hash_algorithm in HashAlgorithm:
         for size in set(range(81)) - {DIGEST_SIZE[hash_algorithm]}:
-            body: Body = {
-                "hash": _text(bytes(size)),
-                "hash_algorithm": hash_algorithm,
-                "key_version": 1,
-                "signature": "",
-            }
-            answer = post("/signature/" + operation, body)
+            body: Body = {"hash": _text(bytes(size)), "hash_algorithm": hash_algorithm}
+            answer = post("/signature/" + operation, {**body, **REST[operation]})
             assert _refusal(answer) == (400, "ERR_SIG_011", "hash")
 
 
@@ -322,8 +329,8 @@ def test_digests_have_their_hashs_size(operation: str, post: Post) -> None:
 def test_other_hash_functions_are_refused(operation: str, name: object, post: Post) -> None:
     """A hash function that is none of the three, however it is written, is 400 ERR_SIG_010."""
     for size in DIGEST_SIZE.values():
-        body: Body = {"hash": _text(bytes(size)), "hash_algorithm": name, "key_version": 1}
-        answer = post("/signature/" + operation, {**body, "signature": ""})
+        body: Body = {"hash": _text(bytes(size)), "hash_algorithm": name}
+        answer = post("/signature/" + operation, {**body, **REST[operation]})
         assert _refusal(answer) == (400, "ERR_SIG_010", "hash_algorithm")
 
 

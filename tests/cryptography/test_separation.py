@@ -309,9 +309,17 @@ def test_an_algorithm_of_another_kind_is_unsupported(execute: Execute, tenant: T
     assert set(execute(wrong)) == {ErrorKind.UNSUPPORTED}
 
 
+@pytest.fixture(scope="module")
+def signatures(execute: Execute, tenant: TenantId) -> dict[Algorithm, bytes]:
+    """Sign one digest with each algorithm."""
+    requests = [_sign_hash(tenant, algorithm, HashAlgorithm.SHA_256) for algorithm in SIGNATURES]
+    made = [answer for answer in execute(requests) if isinstance(answer, Signed)]
+    return {a: answer.signature for a, answer in zip(SIGNATURES, made, strict=True)}
+
+
 @pytest.mark.parametrize("algorithm", SIGNATURES)
 def test_signatures_are_for_one_endpoint_and_one_hash(
-    algorithm: Algorithm, execute: Execute, tenant: TenantId
+    algorithm: Algorithm, signatures: dict[Algorithm, bytes], execute: Execute, tenant: TenantId
 ) -> None:
     """Signatures over messages and over digests never stand in for each other.
 
@@ -320,24 +328,21 @@ def test_signatures_are_for_one_endpoint_and_one_hash(
     digest = DIGEST[:32]
     used = HashAlgorithm.SHA_256
     messages = (digest, OID_SHA_256 + digest)
-    *signed, hashed = execute(
+    hashed = signatures[algorithm]
+    signed = execute(
         [
-            *(
-                Sign(tenant=tenant, algorithm=algorithm, version=ONE, message=message)
-                for message in messages
-            ),
-            _sign_hash(tenant, algorithm, used),
+            Sign(tenant=tenant, algorithm=algorithm, version=ONE, message=message)
+            for message in messages
         ]
     )
-    assert isinstance(hashed, Signed)
-    right: list[AnyRequest] = [_verify_hash(tenant, algorithm, used, hashed.signature)]
+    right: list[AnyRequest] = [_verify_hash(tenant, algorithm, used, hashed)]
     wrong: list[AnyRequest] = [
         Verify(
             tenant=tenant,
             algorithm=algorithm,
             version=ONE,
             message=message,
-            signature=hashed.signature,
+            signature=hashed,
         )
         for message in (*messages, CONTEXT + OID_SHA_256 + digest)
     ]
@@ -355,20 +360,12 @@ def test_signatures_are_for_one_endpoint_and_one_hash(
         )
         wrong.append(_verify_hash(tenant, algorithm, used, signature))
     wrong += [
-        _verify_hash(tenant, algorithm, other, hashed.signature)
+        _verify_hash(tenant, algorithm, other, hashed)
         for other in HashAlgorithm
         if other is not used
     ]
     assert set(execute(right)) == {Verified()}
     assert set(execute(wrong)) == {ErrorKind.VERIFICATION_FAILED}
-
-
-@pytest.fixture(scope="module")
-def signatures(execute: Execute, tenant: TenantId) -> dict[Algorithm, bytes]:
-    """Sign one digest with each algorithm."""
-    requests = [_sign_hash(tenant, algorithm, HashAlgorithm.SHA_256) for algorithm in SIGNATURES]
-    made = [answer for answer in execute(requests) if isinstance(answer, Signed)]
-    return {a: answer.signature for a, answer in zip(SIGNATURES, made, strict=True)}
 
 
 @pytest.mark.parametrize("algorithm", SIGNATURES)

@@ -1,8 +1,8 @@
 """SLH-DSA: two implementations of ours, an independent third, and recorded answers.
 
-The third is the package slh-dsa. It takes raw keys and contexts. Its deterministic signing is
-slow (seconds for the small sets), so with a context it signs once a set, for the recorded answer;
-without one, where it is fast enough.
+The third is the package slh-dsa. It takes raw keys and contexts. It signs slowly (seconds for the
+small sets): ``make test`` lets it sign with 128f, ``make exhaustive`` with every set. Our own
+signatures take up to a second each; tests that change nothing in them share them.
 """
 
 import os
@@ -16,6 +16,7 @@ import pytest
 from cryptography.exceptions import InvalidSignature
 from slhdsa import PublicKey, SecretKey
 from slhdsa.lowlevel import parameters
+from tests.sampling import IS_EXHAUSTIVE
 
 from pqkeep_keyservice.crypto import prehash
 from pqkeep_keyservice.crypto.slhdsa import PARAMETER_SETS, Implementation, sign_checked
@@ -32,22 +33,46 @@ INDEPENDENT = {
     Algorithm.SLH_DSA_SHA2_192S: parameters.sha2_192s,
     Algorithm.SLH_DSA_SHA2_256S: parameters.sha2_256s,
 }
-SIGNED_WITHOUT_CONTEXT = (Algorithm.SLH_DSA_SHA2_128F, Algorithm.SLH_DSA_SHA2_128S)
+FASTEST = Algorithm.SLH_DSA_SHA2_128F
+SIGNED_INDEPENDENTLY = tuple(PARAMETER_SETS) if IS_EXHAUSTIVE else (FASTEST,)
 OID_ENDS = {
     HashAlgorithm.SHA_256: b"\1",
     HashAlgorithm.SHA_384: b"\2",
     HashAlgorithm.SHA_512: b"\3",
 }
+PQCRYPTO: Implementation = Pqcrypto()
 MESSAGE = b"a message"
-CONTEXTS = (b"", bytes(range(255)))
+LONGEST_CONTEXT = bytes(range(255))
+DIGEST = bytes(range(64))
+
+Signed = Callable[[Implementation, Algorithm, bytes, bytes], tuple[bytes, bytes]]
 
 
-@pytest.fixture(params=["pqcrypto", "openssl"])
+@pytest.fixture(scope="module", params=["pqcrypto", "openssl"])
 def implementation(request: pytest.FixtureRequest) -> Implementation:
     """Return each implementation in turn; OpenSSL's where there is a library."""
     if request.param == "pqcrypto":
-        return Pqcrypto()
+        return PQCRYPTO
     return OpenSsl(request.getfixturevalue("openssl_library"))
+
+
+@pytest.fixture(scope="module")
+def signed() -> Signed:
+    """Return a new private key and its signature of a message with a context: once made, the same."""
+    keys: dict[tuple[Implementation, Algorithm], bytes] = {}
+    signatures: dict[tuple[bytes, bytes, bytes], bytes] = {}
+
+    def sign(
+        implementation: Implementation, algorithm: Algorithm, message: bytes, context: bytes
+    ) -> tuple[bytes, bytes]:
+        named = implementation, algorithm
+        key = keys[named] = keys.get(named) or implementation.generate(algorithm)
+        signed = key, message, context
+        if signed not in signatures:
+            signatures[signed] = sign_checked(implementation, algorithm, key, message, context)
+        return key, signatures[signed]
+
+    return sign
 
 
 def _public(private_key: bytes) -> bytes:
@@ -80,7 +105,7 @@ def test_recorded_signatures_hold(
     count_known_answers(algorithm, 1)
 
 
-@pytest.mark.parametrize("algorithm", PARAMETER_SETS)
+@pytest.mark.parametrize("algorithm", SIGNED_INDEPENDENTLY)
 def test_independent_deterministic_signatures_equal_the_recorded(
     algorithm: Algorithm, read_vectors: Vectors, count_known_answers: Count
 ) -> None:
@@ -91,51 +116,49 @@ def test_independent_deterministic_signatures_equal_the_recorded(
     count_known_answers(algorithm, 1)
 
 
-@pytest.mark.parametrize("algorithm", SIGNED_WITHOUT_CONTEXT)
+@pytest.mark.parametrize("algorithm", SIGNED_INDEPENDENTLY)
 def test_independent_signatures_hold_here(algorithm: Algorithm, count_known_answers: Count) -> None:
     """A randomized signature of an independent implementation, without context, holds here."""
-    implementation = Pqcrypto()
-    private_key = implementation.generate(algorithm)
+    private_key = PQCRYPTO.generate(algorithm)
     independent = SecretKey.from_digest(private_key, INDEPENDENT[algorithm])
     signature = independent.sign_pure(MESSAGE, randomize=True)
-    implementation.verify(algorithm, _public(private_key), MESSAGE, b"", signature)
+    PQCRYPTO.verify(algorithm, _public(private_key), MESSAGE, b"", signature)
     with pytest.raises(InvalidSignature):
-        implementation.verify(algorithm, _public(private_key), MESSAGE, b"x", signature)
+        PQCRYPTO.verify(algorithm, _public(private_key), MESSAGE, b"x", signature)
     count_known_answers(algorithm, 1)
 
 
 @pytest.mark.parametrize("algorithm", PARAMETER_SETS)
 def test_our_signatures_hold_in_an_independent_implementation(
-    algorithm: Algorithm, implementation: Implementation, count_known_answers: Count
+    algorithm: Algorithm,
+    implementation: Implementation,
+    signed: Signed,
+    count_known_answers: Count,
 ) -> None:
-    """Signatures of fresh keys, with each context, hold there; with another context they do not."""
-    private_key = implementation.generate(algorithm)
-    public = PublicKey.from_digest(_public(private_key), INDEPENDENT[algorithm])
-    for context in CONTEXTS:
-        signature = sign_checked(implementation, algorithm, private_key, MESSAGE, context)
+    """Signatures without a context and with the longest hold there, and no other message or context."""
+    contexts = {b"": (MESSAGE, b"another"), LONGEST_CONTEXT: (MESSAGE + b"\0", LONGEST_CONTEXT)}
+    for context, wrong in contexts.items():
+        private_key, signature = signed(implementation, algorithm, MESSAGE, context)
+        public = PublicKey.from_digest(_public(private_key), INDEPENDENT[algorithm])
         assert public.verify_pure(MESSAGE, signature, context)
-        assert not public.verify_pure(MESSAGE, signature, b"another")
-        assert not public.verify_pure(MESSAGE + b"\0", signature, context)
-    count_known_answers(algorithm, len(CONTEXTS))
+        assert not public.verify_pure(wrong[0], signature, wrong[1])
+    count_known_answers(algorithm, len(contexts))
 
 
 @pytest.mark.parametrize("algorithm", PARAMETER_SETS)
 def test_signatures_over_digests_hold_in_an_independent_implementation(
-    algorithm: Algorithm, count_known_answers: Count
+    algorithm: Algorithm, signed: Signed, count_known_answers: Count
 ) -> None:
     """What sign-hash signs is checked there from the documented layout.
 
     Each hash function with 128f, the fastest set; one of them with the others.
     """
-    implementation = Pqcrypto()
-    private_key = implementation.generate(algorithm)
-    public = PublicKey.from_digest(_public(private_key), INDEPENDENT[algorithm])
-    used = HashAlgorithm if algorithm is Algorithm.SLH_DSA_SHA2_128F else (HashAlgorithm.SHA_384,)
+    used = HashAlgorithm if algorithm is FASTEST else (HashAlgorithm.SHA_384,)
     for hash_algorithm in used:
-        digest = os.urandom(DIGEST_SIZE[hash_algorithm])
-        signature = implementation.sign(
-            algorithm, private_key, prehash.represent(hash_algorithm, digest), prehash.CONTEXT
-        )
+        digest = DIGEST[: DIGEST_SIZE[hash_algorithm]]
+        represented = prehash.represent(hash_algorithm, digest)
+        private_key, signature = signed(PQCRYPTO, algorithm, represented, prehash.CONTEXT)
+        public = PublicKey.from_digest(_public(private_key), INDEPENDENT[algorithm])
         oid = bytes.fromhex("06096086480165030402") + OID_ENDS[hash_algorithm]
         assert public.verify_pure(oid + digest, signature, b"pqkeep/v1/sign-hash")
         assert not public.verify_pure(oid + digest, signature)
@@ -145,7 +168,7 @@ def test_signatures_over_digests_hold_in_an_independent_implementation(
 @pytest.mark.parametrize("algorithm", PARAMETER_SETS)
 def test_both_implementations_agree(algorithm: Algorithm, openssl_library: str) -> None:
     """One implementation signs with the other's key, which verifies, both ways round."""
-    both: tuple[Implementation, Implementation] = (Pqcrypto(), OpenSsl(openssl_library))
+    both: tuple[Implementation, Implementation] = (PQCRYPTO, OpenSsl(openssl_library))
     for verifying, signing in permutations(both):
         generating = verifying
         private_key = generating.generate(algorithm)
@@ -158,24 +181,26 @@ def test_both_implementations_agree(algorithm: Algorithm, openssl_library: str) 
 
 
 @pytest.mark.parametrize("algorithm", PARAMETER_SETS)
-def test_wrong_input_is_refused(algorithm: Algorithm, implementation: Implementation) -> None:
+def test_wrong_input_is_refused(
+    algorithm: Algorithm, implementation: Implementation, signed: Signed
+) -> None:
     """Another message, context or key, and every wrong size, is an InvalidSignature or ValueError."""
-    private_key = implementation.generate(algorithm)
+    right = LONGEST_CONTEXT
+    private_key, signature = signed(implementation, algorithm, MESSAGE, right)
     public_key, stranger = _public(private_key), _public(implementation.generate(algorithm))
-    signature = implementation.sign(algorithm, private_key, MESSAGE, b"context")
     sizes = PARAMETER_SETS[algorithm]
     for key, message, context, given in (
-        (stranger, MESSAGE, b"context", signature),
-        (public_key, b"", b"context", signature),
-        (public_key, MESSAGE + b"\0", b"context", signature),
-        (public_key, b"context" + MESSAGE, b"", signature),
+        (stranger, MESSAGE, right, signature),
+        (public_key, b"", right, signature),
+        (public_key, MESSAGE + b"\0", right, signature),
+        (public_key, right + MESSAGE, b"", signature),
         (public_key, MESSAGE, b"", signature),
-        (public_key, MESSAGE, b"contex", signature),
-        (public_key, MESSAGE, b"context", b""),
-        (public_key, MESSAGE, b"context", signature[:1]),
-        (public_key, MESSAGE, b"context", signature[:-1]),
-        (public_key, MESSAGE, b"context", signature + b"\0"),
-        (public_key, MESSAGE, b"context", bytes(sizes.signature)),
+        (public_key, MESSAGE, right[:-1], signature),
+        (public_key, MESSAGE, right, b""),
+        (public_key, MESSAGE, right, signature[:1]),
+        (public_key, MESSAGE, right, signature[:-1]),
+        (public_key, MESSAGE, right, signature + b"\0"),
+        (public_key, MESSAGE, right, bytes(sizes.signature)),
     ):
         with pytest.raises(InvalidSignature):
             implementation.verify(algorithm, key, message, context, given)
@@ -198,30 +223,31 @@ def test_a_damaged_private_key_releases_no_signature(
 
 
 def _nodes(algorithm: Algorithm, context: bytes) -> list[int]:
-    """Return one position in each n-byte value of a signature, or every one where asked to.
+    """Return one position in each n-byte value of a signature, or every one.
 
     A signature is R, then FORS values and paths, then WOTS+ chains and paths, of n bytes each.
     """
     sizes = PARAMETER_SETS[algorithm]
     fast = algorithm is Algorithm.SLH_DSA_SHA2_128S and not context
-    if fast or "PROOF_EVERY_BYTE" in os.environ:
+    if fast or IS_EXHAUSTIVE:
         return list(range(sizes.signature))
     return [start + start // sizes.n % sizes.n for start in range(0, sizes.signature, sizes.n)]
 
 
 @pytest.mark.parametrize("algorithm", PARAMETER_SETS)
 @pytest.mark.parametrize("context", [b"", prehash.CONTEXT], ids=["sign", "sign-hash"])
-def test_a_signature_changed_anywhere_does_not_hold(algorithm: Algorithm, context: bytes) -> None:
+def test_a_signature_changed_anywhere_does_not_hold(
+    algorithm: Algorithm, context: bytes, signed: Signed
+) -> None:
     """A flipped bit in each value of a signature (each byte, for 128s) is noticed."""
-    implementation = Pqcrypto()
-    private_key = implementation.generate(algorithm)
-    message = prehash.represent(HashAlgorithm.SHA_256, bytes(32)) if context else MESSAGE
-    signature = sign_checked(implementation, algorithm, private_key, message, context)
+    digest = DIGEST[: DIGEST_SIZE[HashAlgorithm.SHA_384]]
+    message = prehash.represent(HashAlgorithm.SHA_384, digest) if context else MESSAGE
+    private_key, signature = signed(PQCRYPTO, algorithm, message, context)
     changed = bytearray(signature)
     positions = _nodes(algorithm, context)
     for position in positions:
         changed[position] ^= 1 << position % 8
         with pytest.raises(InvalidSignature):
-            implementation.verify(algorithm, _public(private_key), message, context, bytes(changed))
+            PQCRYPTO.verify(algorithm, _public(private_key), message, context, bytes(changed))
         changed[position] = signature[position]
     assert len(positions) * PARAMETER_SETS[algorithm].n >= PARAMETER_SETS[algorithm].signature

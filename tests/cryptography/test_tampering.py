@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from uuid import uuid4
 
 import pytest
+from tests.sampling import step
 
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, HashAlgorithm, Kind, Operation
 from pqkeep_protocol.errors import ErrorKind
@@ -78,23 +79,24 @@ def _wrapped(execute: Execute, tenant: TenantId, algorithm: Algorithm) -> bytes:
     return made.wrapped_key
 
 
-def _bit_flips(data: bytes, size: int | None = None) -> Iterator[bytes]:
-    """Yield copies of data with one bit flipped, each of the first ``size`` bytes' bits in turn."""
-    changed = bytearray(data)
-    for position in range(len(data) if size is None else size):
-        for bit in range(8):
-            changed[position] ^= 1 << bit
-            yield bytes(changed)
-            changed[position] = data[position]
+def _bit_flips(data: bytes, size: int) -> list[bytes]:
+    """Return copies of data with one bit of the first ``size`` bytes flipped: every 7th, or each."""
+    changes = []
+    for bit in range(0, 8 * size, step(7)):
+        changed = bytearray(data)
+        changed[bit // 8] ^= 1 << bit % 8
+        changes.append(bytes(changed))
+    return changes
 
 
-def _byte_changes(data: bytes) -> Iterator[bytes]:
-    """Yield copies of data with one bit of one byte flipped, each byte in turn."""
-    changed = bytearray(data)
+def _byte_changes(data: bytes) -> list[bytes]:
+    """Return copies of data with one bit of one byte flipped, each byte in turn."""
+    changes = []
     for position in range(len(data)):
+        changed = bytearray(data)
         changed[position] ^= 1 << position % 8
-        yield bytes(changed)
-        changed[position] = data[position]
+        changes.append(bytes(changed))
+    return changes
 
 
 def _borders(data: bytes, first: int) -> Iterator[bytes]:
@@ -140,11 +142,9 @@ def test_no_bit_of_a_kem_ciphertext_can_change_in_a_blob(
     execute([GenerateKey(tenant=lone, algorithm=algorithm, quota=None)])
     made = _encrypted(execute, lone, algorithm)
     size = ALGORITHMS[algorithm].output_size
-    requests = [
-        _opens(Operation.DECRYPT, lone, algorithm, changed) for changed in _bit_flips(made, size)
-    ]
-    answers = execute(requests)
-    assert answers.count(ErrorKind.DECRYPTION_FAILED) == len(answers) == 8 * size
+    changes = _bit_flips(made, size)
+    answers = execute([_opens(Operation.DECRYPT, lone, algorithm, each) for each in changes])
+    assert answers.count(ErrorKind.DECRYPTION_FAILED) == len(answers) == len(changes)
 
 
 @pytest.mark.parametrize("algorithm", KEMS)
@@ -155,9 +155,10 @@ def test_no_bit_of_a_kem_ciphertext_can_change_and_give_the_same_secret(
     request = Encapsulate(tenant=tenant, algorithm=algorithm, version=ONE)
     (made,) = execute([request])
     assert isinstance(made, Encapsulated)
+    changes = _bit_flips(made.kem_ciphertext, len(made.kem_ciphertext))
     requests: list[AnyRequest] = [
         Decapsulate(tenant=tenant, algorithm=algorithm, version=ONE, kem_ciphertext=ciphertext)
-        for ciphertext in (made.kem_ciphertext, *_bit_flips(made.kem_ciphertext))
+        for ciphertext in (made.kem_ciphertext, *changes)
     ]
     secrets: Counter[bytes] = Counter()
     for answer in execute(requests):
@@ -168,7 +169,7 @@ def test_no_bit_of_a_kem_ciphertext_can_change_and_give_the_same_secret(
             assert answer is ErrorKind.DECRYPTION_FAILED
     assert secrets[made.shared_secret] == 1
     assert max(secrets.values()) == 1
-    assert len(secrets) > 8 * ALGORITHMS[algorithm].output_size - 8
+    assert len(secrets) > len(changes) - 8
 
 
 def test_no_byte_of_a_blob_can_change(
@@ -280,16 +281,14 @@ def test_no_byte_of_a_signature_can_change(
     execute: Execute,
     tenant: TenantId,
 ) -> None:
-    """With any one byte of it changed, a signature is refused with VERIFICATION_FAILED.
+    """With one byte of it changed (every fifth, or any), a signature is VERIFICATION_FAILED.
 
     SLH-DSA's are changed in test_slhdsa.py, without a process in between.
     """
     signature = _signature(execute, operation, tenant, algorithm)
-    requests = [
-        _verifies(operation, tenant, algorithm, changed) for changed in _byte_changes(signature)
-    ]
-    answers = execute(requests)
-    assert answers.count(ErrorKind.VERIFICATION_FAILED) == len(answers) == len(signature)
+    changes = _byte_changes(signature)[:: step(5)]
+    answers = execute([_verifies(operation, tenant, algorithm, each) for each in changes])
+    assert answers.count(ErrorKind.VERIFICATION_FAILED) == len(answers) == len(changes)
 
 
 @pytest.mark.parametrize("operation", [Operation.SIGN, Operation.SIGN_HASH])
