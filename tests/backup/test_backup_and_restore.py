@@ -16,11 +16,12 @@ from typing import Any
 import psycopg
 import pytest
 from pyotp import TOTP
-from tests.backup.conftest import Command, RecoveryKey, Witness
+from tests.backup.conftest import QUICK, Command, Outputs, RecoveryKey
 from tests.fixtures.caller import Caller
-from tests.fixtures.installation import running
+from tests.fixtures.installation import Installation, running
 from tests.fixtures.postgresql import options_of
 
+from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_server.initialise import IN_FILES, Stores
 
 AskFile = Callable[..., list[tuple[Any, ...]]]
@@ -44,9 +45,9 @@ class Store:
     """Runs a query on the database of keys."""
 
 
-@pytest.fixture
-def stores(
-    request: pytest.FixtureRequest, tmp_path: Path, ask_file: AskFile
+@pytest.fixture(scope="module")
+def new_store(
+    request: pytest.FixtureRequest, ask_file: AskFile
 ) -> Iterator[Callable[[str, Path], Store]]:
     """Make a store of a kind, for the installation in a data directory."""
     with ExitStack() as stack:
@@ -71,105 +72,140 @@ def log_of(store: Store) -> dict[str, list[tuple[Any, ...]]]:
     return {table: store.keys(query) for table, query in LOG.items()}
 
 
-@pytest.mark.parametrize(
-    ("source", "target"),
-    [("sqlite", "sqlite"), ("sqlite", "postgresql"), ("postgresql", "sqlite")],
-)
-def test_restored_elsewhere(
-    source: str,
-    target: str,
-    stores: Callable[[str, Path], Store],
-    witness_of: Callable[[Caller], Witness],
-    command: Command,
-    recovery_key: RecoveryKey,
-    tmp_path: Path,
-) -> None:
-    """Ciphertexts and signatures of all ten algorithms, API keys and the audit log survive."""
-    old, new, file = tmp_path / "old", tmp_path / "new", tmp_path / "backup"
-    here, there = stores(source, old), stores(target, new)
-    with running(tmp_path, data=old, databases=here.databases) as installation:
-        tenant = installation.new_tenant()
-        witness = witness_of(tenant)
-        api_key, tenant_id = tenant.api_key, tenant.tenant_id
-        status, said = command(
-            *("backup", "--data", old, "--recovery-key", recovery_key.public, "--to", file)
-        )
-        assert status == 0, said
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    log = log_of(here)
+@dataclass(frozen=True)
+class Team:
+    """People of a tenant, what they are shown of it, and what they come in with."""
 
-    status, said = command(
-        *("restore", file, "--recovery-key", recovery_key.private, "--data", new),
-        *("--root-key", old / "keyservice" / "root.key", *options_of(there.databases)),
-    )
-    assert status == 0, said
-    restored = log_of(there)
-    assert restored["audit_records"]
-    for table, rows in restored.items():
-        if table != "audit_log":
-            assert rows == log[table][: len(rows)]
-    assert restored["audit_log"][0][0] == log["audit_log"][0][0]
-    shutil.rmtree(old)
+    members: dict[str, Any]
+    invitations: dict[str, Any]
+    totp: TOTP
+    recovery_code: str
+    refresh_token: str
+    """The viewer's."""
+    invitation_token: str
 
-    with running(tmp_path, data=new) as installation:
-        witness.testify(installation.caller(api_key, tenant_id))
-        assert installation.operator().get(f"/tenants/{tenant_id}")["id"] == tenant_id
-
-
-@pytest.mark.parametrize(("source", "target"), [("sqlite", "postgresql"), ("postgresql", "sqlite")])
-def test_people_come_in_after_a_restore(
-    source: str,
-    target: str,
-    stores: Callable[[str, Path], Store],
-    command: Command,
-    recovery_key: RecoveryKey,
-    password: str,
-    tmp_path: Path,
-) -> None:
-    """Password, TOTP and recovery codes are still right; a session, a role and an invitation last."""
-    old, new, file = tmp_path / "old", tmp_path / "new", tmp_path / "backup"
-    here, there = stores(source, old), stores(target, new)
-    with running(tmp_path, data=old, databases=here.databases) as installation:
-        tenant_id = installation.new_tenant().tenant_id
+    @classmethod
+    def of(cls, installation: Installation, tenant_id: str) -> Team:
+        """Make an owner with a second factor, a viewer, and an invitation that waits."""
         owner, viewer = (installation.person(tenant_id, role) for role in ("owner", "viewer"))
         fields = {"email": "grace@example.com", "role": "developer"}
         invited = owner.post_proven(f"/tenants/{tenant_id}/invitations", fields, status=201)
         totp = TOTP(owner.post_proven("/auth/mfa/enroll")["secret"])
         confirmed = {"totp_code": totp.at(int(time.time()) - 30)}
         codes = owner.post("/auth/mfa/confirm", confirmed)["recovery_codes"]
-        team, waiting = owner.get("/team/members"), owner.get("/team/invitations")
-        refresh = {"Cookie": f"{REFRESH}={viewer.client.cookies[REFRESH]}"}
+        return cls(
+            members=owner.get("/team/members"),
+            invitations=owner.get("/team/invitations"),
+            totp=totp,
+            recovery_code=codes[0],
+            refresh_token=viewer.client.cookies[REFRESH],
+            invitation_token=invited["invitation_token"],
+        )
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A running installation that was restored from a backup of another, and what that one had."""
+
+    installation: Installation
+    tenant_id: str
+    api_key: str
+    outputs: Outputs
+    team: Team
+    mode: int
+    """Of the backup's file."""
+    log_before: dict[str, list[tuple[Any, ...]]]
+    log: dict[str, list[tuple[Any, ...]]]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("sqlite", "sqlite", tuple(Algorithm)),
+        ("sqlite", "postgresql", QUICK),
+        ("postgresql", "sqlite", QUICK),
+    ],
+    ids=lambda row: f"{row[0]}-{row[1]}",
+)
+def restored(
+    request: pytest.FixtureRequest,
+    new_store: Callable[[str, Path], Store],
+    command: Command,
+    recovery_key: RecoveryKey,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Restored]:
+    """Back up an installation, restore it elsewhere, remove the first, and run the second."""
+    source, target, algorithms = request.param
+    folder = tmp_path_factory.mktemp("restored")
+    old, new, file = folder / "old", folder / "new", folder / "backup"
+    here, there = new_store(source, old), new_store(target, new)
+    with running(folder, data=old, databases=here.databases) as installation:
+        tenant = installation.new_tenant()
+        outputs = Outputs.of(tenant, algorithms)
+        team = Team.of(installation, tenant.tenant_id)
         status, said = command(
             *("backup", "--data", old, "--recovery-key", recovery_key.public, "--to", file)
         )
         assert status == 0, said
+    log_before = log_of(here)
     status, said = command(
         *("restore", file, "--recovery-key", recovery_key.private, "--data", new),
         *("--root-key", old / "keyservice" / "root.key", *options_of(there.databases)),
     )
     assert status == 0, said
+    log = log_of(there)
     shutil.rmtree(old)
+    mode = stat.S_IMODE(file.stat().st_mode)
+    with running(folder, data=new) as installation:
+        yield Restored(
+            installation, tenant.tenant_id, tenant.api_key, outputs, team, mode, log_before, log
+        )
 
-    with running(tmp_path, data=new) as installation:
-        named = {"tenant_id": tenant_id}
-        assert installation.operator().get("/team/members", **named) == team
-        assert installation.operator().get("/team/invitations", **named) == waiting
-        signed_in = {"email": team["members"][0]["email"], "password": password}
-        for proof in (
-            {"totp_code": totp.at(int(time.time()) + 30)},
-            {"recovery_code": codes[0]},
-        ):
-            person = installation.caller(None)
-            answer = person.ask("POST", "/auth/login", signed_in)
-            token = answer.json()["error"]["challenge_token"]
-            person.post("/auth/mfa/verify", {"challenge_token": token, **proof})
-            assert person.get("/auth/me")["role"] == "owner"
+
+def test_a_backup_is_its_owner_s(restored: Restored) -> None:
+    """Nobody else can read the file, or write to it."""
+    assert restored.mode == 0o600
+
+
+def test_keys_are_of_use_after_a_restore(restored: Restored) -> None:
+    """Ciphertexts and signatures of all ten algorithms, and API keys, are good elsewhere."""
+    installation, tenant_id = restored.installation, restored.tenant_id
+    restored.outputs.check(installation.caller(restored.api_key, tenant_id))
+    assert installation.operator().get(f"/tenants/{tenant_id}")["id"] == tenant_id
+
+
+def test_the_audit_log_is_restored(restored: Restored) -> None:
+    """Records, tiles, checkpoints and the log's id are those that there were."""
+    assert restored.log["audit_records"]
+    for table, rows in restored.log.items():
+        if table != "audit_log":
+            assert rows == restored.log_before[table][: len(rows)]
+    assert restored.log["audit_log"][0][0] == restored.log_before["audit_log"][0][0]
+
+
+def test_people_come_in_after_a_restore(restored: Restored, password: str) -> None:
+    """Password, TOTP and recovery codes are still right; a session, a role and an invitation last."""
+    installation, team = restored.installation, restored.team
+    named = {"tenant_id": restored.tenant_id}
+    assert installation.operator().get("/team/members", **named) == team.members
+    assert installation.operator().get("/team/invitations", **named) == team.invitations
+    signed_in = {"email": team.members["members"][0]["email"], "password": password}
+    for proof in (
+        {"totp_code": team.totp.at(int(time.time()) + 30)},
+        {"recovery_code": team.recovery_code},
+    ):
         person = installation.caller(None)
-        assert person.ask("POST", "/auth/refresh", headers=refresh).is_success
-        assert person.get("/auth/me")["role"] == "viewer"
-        accepted = {"token": invited["invitation_token"], "password": password}
-        joined = installation.caller(None).post("/auth/accept-invitation", accepted, status=201)
-        assert joined["role"] == "developer"
+        answer = person.ask("POST", "/auth/login", signed_in)
+        token = answer.json()["error"]["challenge_token"]
+        person.post("/auth/mfa/verify", {"challenge_token": token, **proof})
+        assert person.get("/auth/me")["role"] == "owner"
+    person = installation.caller(None)
+    refresh = {"Cookie": f"{REFRESH}={team.refresh_token}"}
+    assert person.ask("POST", "/auth/refresh", headers=refresh).is_success
+    assert person.get("/auth/me")["role"] == "viewer"
+    accepted = {"token": team.invitation_token, "password": password}
+    joined = installation.caller(None).post("/auth/accept-invitation", accepted, status=201)
+    assert joined["role"] == "developer"
 
 
 def work(caller: Caller, stop: threading.Event, done: list[tuple[str, int]]) -> None:
@@ -376,10 +412,10 @@ def test_a_restore_that_is_refused(
 
 
 def test_a_database_that_is_not_empty(
-    attempt: Attempt, command: Command, stores: Callable[[str, Path], Store]
+    attempt: Attempt, command: Command, new_store: Callable[[str, Path], Store]
 ) -> None:
     """A database on a server that has a table is not restored into, and the other stays empty."""
-    store = stores("postgresql", attempt.data)
+    store = new_store("postgresql", attempt.data)
     accounts, keys = store.databases.accounts, store.databases.keys
     with psycopg.connect(keys) as connection:
         connection.execute("CREATE TABLE precious (id integer)")

@@ -1,4 +1,7 @@
-"""kill -9 before every statement and every change of a file: nothing is ever there by halves."""
+"""kill -9 before every statement and every change of a file: nothing is ever there by halves.
+
+``make test`` kills at some of those points, ``make exhaustive`` at each.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,17 +24,17 @@ from uuid import UUID
 
 import pytest
 from tests.backup.conftest import Command, RecoveryKey
+from tests.fixtures.key_service import HungUpError, execute
+from tests.sampling import step
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_gateway.storage.database import open_database
 from pqkeep_protocol.administration import ReloadRootKeys, RootKeys
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import SignCheckpoint
-from pqkeep_protocol.codec import TO_GATEWAY, Answer, Call, FrameDecoder, encode
 from pqkeep_protocol.keys import INSTALLATION, KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
     ArchiveKey,
-    Attribution,
     Decrypt,
     Encrypt,
     GenerateKey,
@@ -52,8 +54,6 @@ KEM, SIGNATURE = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65
 TEXT = b"what was there before"
 MANY = 1_000
 """More points than anything here has."""
-STRIDE = 1 if "PQKEEP_EVERY_POINT" in os.environ else 3
-"""From one kill to the next, where a run has very many points: ``make failpoints`` is at each."""
 LAUNCHER = Path(__file__).parent / "failpoint.py"
 
 pytestmark = pytest.mark.timeout(300)
@@ -136,26 +136,9 @@ def services(tmp_path: Path) -> Iterator[Launcher]:
         yield opened
 
 
-class KilledError(Exception):
-    """The key service hung up before it answered."""
-
-
 def ask(layout: Layout, request: Any) -> Any:
-    """Return the key service's answer. Raises KilledError."""
-    call = Call(1, 20_000, Attribution("request", "user:1", "", ""), request)
-    decoder = FrameDecoder(TO_GATEWAY)
-    with closing(socket.socket(socket.AF_UNIX)) as connection:
-        connection.settimeout(SECONDS)
-        try:
-            connection.connect(str(layout.key_service / "keyservice.sock"))
-            connection.sendall(encode(call))
-            while size := connection.recv_into(decoder.space()):
-                for frame in decoder.filled(size):
-                    assert isinstance(frame, Answer), frame
-                    return frame.result
-        except ConnectionError:
-            pass
-    raise KilledError
+    """Return the key service's answer. Raises HungUpError."""
+    return execute(layout.key_service / "keyservice.sock", request)
 
 
 @dataclass
@@ -174,7 +157,7 @@ class Service:
         )
         deadline = time.monotonic() + SECONDS
         while True:
-            with suppress(KilledError, FileNotFoundError):
+            with suppress(HungUpError, FileNotFoundError):
                 ask(self.layout, ListKeys(tenant=TENANT, algorithm=None, status=None))
                 return
             assert time.monotonic() < deadline, self.launcher.output.read_text()
@@ -277,7 +260,7 @@ def test_a_change_of_a_key_is_whole(
         try:
             ask(layout, CHANGES[operation])
             is_answered = True
-        except KilledError:
+        except HungUpError:
             is_answered = False
         launcher.armed.unlink()
         service.stop()
@@ -326,7 +309,7 @@ def test_a_new_root_key_survives_every_kill(
     base: Base, launcher: Launcher, ask_file: AskFile, tmp_path: Path
 ) -> None:
     """Killed anywhere, the key service goes on at its next start, and each record is there once."""
-    for last in count(1, STRIDE):
+    for last in count(1, step(6)):
         layout = base.copy(tmp_path / "data")
         service = Service(launcher, layout)
         service.start(last)
@@ -338,7 +321,7 @@ def test_a_new_root_key_survives_every_kill(
         try:
             until_renewed(layout)
             is_killed = False
-        except KilledError:
+        except HungUpError:
             is_killed = True
         launcher.armed.unlink()
         if is_killed:
@@ -371,7 +354,7 @@ def test_the_command_survives_every_kill(
     base: Base, launcher: Launcher, services: Launcher, ask_file: AskFile, tmp_path: Path
 ) -> None:
     """Killed anywhere and given again, root-key rotate ends with one root key that opens all."""
-    for last in count(1, STRIDE):
+    for last in count(1, step(4)):
         layout = base.copy(tmp_path / "data")
         service = Service(services, layout)
         service.start()
@@ -425,14 +408,10 @@ def test_a_killed_backup_leaves_none(
     assert last > 2
 
 
-POINTS = pytest.mark.parametrize(("kinds", "step"), [("files", 1), ("all", 3 * STRIDE - 2)])
-"""Every change of a file; and of all points, which are many and alike, every seventh, or every one."""
-
-
-@POINTS
+@pytest.mark.parametrize(("kinds", "distance"), [("files", step(2)), ("all", step(20))])
 def test_a_killed_restore_leaves_none(
     kinds: str,
-    step: int,
+    distance: int,
     base: Base,
     launcher: Launcher,
     recovery_key: RecoveryKey,
@@ -449,7 +428,7 @@ def test_a_killed_restore_leaves_none(
     assert status == 0, said
     keys = "SELECT * FROM keys ORDER BY tenant_id, algorithm, version"
     wanted = ask_file(base.layout.key_service / "keys.sqlite3", keys)
-    for last in count(1, step):
+    for last in count(1, distance):
         status = launcher.run(
             *("pqkeepd", "restore", file, "--recovery-key", recovery_key.private),
             *("--root-key", base.layout.root_key, "--data", new),
@@ -464,4 +443,4 @@ def test_a_killed_restore_leaves_none(
             break
         assert status == -signal.SIGKILL, launcher.output.read_text()
         assert last < MANY
-    assert last > 2 * step
+    assert last > 2 * distance

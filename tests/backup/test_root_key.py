@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tests.backup.conftest import Command, RecoveryKey, Witness
+from tests.backup.conftest import QUICK, Command, Outputs, RecoveryKey
 from tests.fixtures.caller import Caller
 from tests.fixtures.installation import running
 
@@ -32,7 +32,6 @@ def work(caller: Caller, stop: threading.Event, made: list[dict[str, Any]]) -> N
 
 
 def test_a_new_root_key_under_load(
-    witness_of: Callable[[Caller], Witness],
     command: Command,
     ask_file: AskFile,
     tmp_path: Path,
@@ -42,7 +41,7 @@ def test_a_new_root_key_under_load(
     keys = data / "keyservice" / "keys.sqlite3"
     with running(tmp_path) as installation:
         tenant, worker = installation.new_tenant(), installation.new_tenant()
-        witness = witness_of(tenant)
+        outputs = Outputs.of(tenant, QUICK)
         for algorithm in ("Kyber768", "SLH-DSA-SHA2-128f"):
             worker.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
         made: list[dict[str, Any]] = []
@@ -55,7 +54,7 @@ def test_a_new_root_key_under_load(
         assert thread.is_alive()
         stop.set()
         thread.join()
-        witness.testify(tenant)
+        outputs.check(tenant)
     assert sorted(path.name for path in (data / "keyservice").glob("root*")) == ["root-2.key"]
     under = "SELECT DISTINCT hex(substr(sealed_seed, 2, 1)) FROM keys WHERE sealed_seed NOT NULL"
     assert ask_file(keys, under) == [("02",)]
@@ -63,7 +62,7 @@ def test_a_new_root_key_under_load(
     assert ask_file(keys, archived) == [(1, None)]
 
     with running(tmp_path) as installation:
-        witness.testify(installation.caller(tenant.api_key, tenant.tenant_id))
+        outputs.check(installation.caller(tenant.api_key, tenant.tenant_id))
         caller = installation.caller(worker.api_key, worker.tenant_id)
         for each in made[:3] + made[-3:]:
             sealed = each["sealed"]

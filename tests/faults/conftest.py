@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
+from uuid import uuid4
 
 import httpx2
 import pytest
@@ -159,12 +160,13 @@ def tenant_of_gateway(
         yield client, operator_key, fake
 
 
-@pytest.fixture(params=["open"])
+@pytest.fixture(scope="module")
 def gateway_alone(
-    request: pytest.FixtureRequest, tmp_path: Path
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[httpx2.Client, str]]:
-    """A gateway of this test only, before nobody who uses keys; the parameter says who signs up."""
-    with tenant_of_gateway(tmp_path, request.param) as (client, operator_key, _):
+    """A gateway before a fake key service; the parameter says who signs up."""
+    folder = tmp_path_factory.mktemp("gateway")
+    with tenant_of_gateway(folder, request.param) as (client, operator_key, _):
         yield client, operator_key
 
 
@@ -217,21 +219,24 @@ class SharedGateways:
     api_key: dict[str, str]
 
 
-@pytest.fixture
-def shared_gateways(redis_server: str, tmp_path: Path) -> Iterator[SharedGateways]:
-    """Two gateways of this test only, before one key service; the tenant is on free."""
-    layout = Layout(tmp_path)
+@pytest.fixture(scope="module")
+def two_gateways(
+    redis_server: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[httpx2.Client, httpx2.Client, dict[str, str]]]:
+    """Two gateways before one key service, and the operator's header."""
+    folder = tmp_path_factory.mktemp("gateways")
+    layout = Layout(folder)
     operator_key = new_credential(CredentialKind.OPERATOR)
     operator = {"X-API-Key": operator_key}
     initialise(layout, operator_key, signup="operator")
     with layout.gateway_settings.open("a") as settings:
         settings.write(f'redis_url = "redis://{redis_server}"\n')
     with ExitStack() as stack:
-        stack.enter_context(running_key_service(layout.key_service_settings, tmp_path / "keys"))
+        stack.enter_context(running_key_service(layout.key_service_settings, folder / "keys"))
         first, second = (
             stack.enter_context(
                 httpx2.Client(
-                    base_url=stack.enter_context(gateway_process(layout, tmp_path / name)),
+                    base_url=stack.enter_context(gateway_process(layout, folder / name)),
                     timeout=SECONDS,
                     trust_env=False,
                     verify=TLS,
@@ -241,11 +246,21 @@ def shared_gateways(redis_server: str, tmp_path: Path) -> Iterator[SharedGateway
         )
         for gateway in (first, second):
             until_healthy(gateway)
-        made = first.post("/api/v1/tenants", json={"name": "x"}, headers=operator)
-        tenant = made.json()["data"]["id"]
-        made = first.post(f"/api/v1/tenants/{tenant}/api-keys", headers=operator)
-        api_key = {"X-API-Key": made.json()["data"]["api_key"]}
-        yield SharedGateways(first, second, operator, tenant, api_key)
+        yield first, second, operator
+
+
+@pytest.fixture
+def shared_gateways(
+    two_gateways: tuple[httpx2.Client, httpx2.Client, dict[str, str]],
+) -> SharedGateways:
+    """The two gateways, and a new tenant, which is on free."""
+    first, second, operator = two_gateways
+    name = {"name": str(uuid4())}
+    made = first.post("/api/v1/tenants", json=name, headers=operator)
+    tenant = made.json()["data"]["id"]
+    made = first.post(f"/api/v1/tenants/{tenant}/api-keys", headers=operator)
+    api_key = {"X-API-Key": made.json()["data"]["api_key"]}
+    return SharedGateways(first, second, operator, tenant, api_key)
 
 
 @dataclass(frozen=True)
