@@ -2,10 +2,14 @@
 
 That long, people make them of one or two common passwords with digits before or behind, of a run of
 the keyboard, or of a repetition; in capitals or not, with punctuation, and with signs for letters.
-The common passwords are a published list: see requirements/common-passwords.
+The common passwords are a published list, of which a digest of each is kept: see
+requirements/common-passwords, which runs this file as a program.
 """
 
+import sys
+from collections.abc import Iterable
 from functools import cache
+from hashlib import sha256
 from importlib.resources import files
 
 CONTEXT_WORDS = frozenset(
@@ -49,6 +53,8 @@ SHORTEST = 8
 LONGEST = 64
 """No pair of entries with digits is longer."""
 SHORTEST_WORD = 3
+DIGEST_SIZE = 6
+"""Bytes kept of a word: of 20,000 words one in ten billion others is taken for one."""
 PAIR_ENDINGS = ("", "1", "123")
 
 _LETTERS = str.maketrans("@4301!5$7+", "aaeoiisstt")
@@ -85,7 +91,7 @@ def _is_composed(text: str) -> bool:
     """Return whether a text is one or two common passwords, with digits or without."""
     if not SHORTEST <= len(text) <= LONGEST:
         return False
-    words = _words()
+    words = common_words()
     for at in range(len(text) + 1):
         head, tail = text[:at], text[at:]
         half = head[: at // 2]
@@ -100,7 +106,7 @@ def _is_composed(text: str) -> bool:
 
 def _is_pair(text: str) -> bool:
     """Return whether a text is two common passwords, or two with "and" between them."""
-    words = _words()
+    words = common_words()
     return any(
         text[:at] in words and (text[at:] in words or text[at:].removeprefix("and") in words)
         for at in range(len(text))
@@ -119,7 +125,34 @@ def _with_letters(text: str) -> str:
     return stem.translate(_LETTERS) + text[len(stem) :]
 
 
+class Words:
+    """A set of words, by digests: SHA-256, cut to six bytes, one after the other."""
+
+    def __init__(self, digests: bytes, more: Iterable[str] = ()) -> None:
+        self._digests = frozenset(
+            digests[at : at + DIGEST_SIZE] for at in range(0, len(digests), DIGEST_SIZE)
+        ).union(map(digest, more))
+
+    def __contains__(self, word: str) -> bool:
+        return len(word) >= SHORTEST_WORD and digest(word) in self._digests
+
+    def __len__(self) -> int:
+        return len(self._digests)
+
+
+def digest(word: str) -> bytes:
+    """Return what is kept of a word (6 bytes)."""
+    return sha256(word.encode("utf-8", "surrogatepass")).digest()[:DIGEST_SIZE]
+
+
 @cache
-def _words() -> frozenset[str]:
-    listed = files(__package__).joinpath("common_passwords.txt").read_text("utf-8")
-    return CONTEXT_WORDS.union(each for each in listed.splitlines() if len(each) >= SHORTEST_WORD)
+def common_words() -> Words:
+    """Return the common passwords that others are made of."""
+    return Words(files(__package__).joinpath("common_passwords.bin").read_bytes(), CONTEXT_WORDS)
+
+
+if __name__ == "__main__":
+    lines = {line.strip() for line in sys.stdin}
+    sys.stdout.buffer.writelines(
+        sorted(digest(each) for each in lines if len(each) >= SHORTEST_WORD)
+    )
