@@ -15,7 +15,7 @@ METADATA := $(DISTRIBUTIONS:%=%/pyproject.toml)
 RACES := $(patsubst %,gateway/tests/test_%.py,sessions second_factors email_codes step_up invitations registration password_resets)
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: help run test lint format types bench fuzz crashes races failpoints lock passwords clean
+.PHONY: help run test lint format types bench fuzz crashes races failpoints soak lock passwords clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -53,6 +53,9 @@ races: $(VENV)/dev ## use each single-use token 32 times at once, repeatedly
 
 failpoints: $(VENV)/dev ## kill key changes, backups and restores at every step
 	PQKEEP_EVERY_POINT=1 $(BIN)/pytest tests/backup/test_failpoints.py --timeout 1800 $(ARGS)
+
+soak: $(VENV)/dev ## hold 4,100 hostile connections of each kind against a gateway: 8 minutes
+	$(BIN)/python -m tests.connections $(ARGS)
 
 lock: $(VENV)/dev ## lock dependencies with hashes
 	requirements/lock $(BIN)/uv

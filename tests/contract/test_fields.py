@@ -303,6 +303,21 @@ def test_one_over_the_limit(
     assert refusal == (400, code, field)
 
 
+@pytest.mark.parametrize(
+    ("path", "field", "code"),
+    [
+        ("/kem/encrypt", "plaintext", "ERR_KEM_001"),
+        ("/signature/sign", "message", "ERR_SIG_002"),
+    ],
+)
+def test_twice_the_limit_is_the_operation_s_error(
+    world: World, b64: Callable[[bytes], str], path: str, field: str, code: str
+) -> None:
+    """A plaintext or message of 2 MiB is refused by its operation, not as a body."""
+    refusal = world.caller.refusal(path, {field: b64(bytes(2 * MIB))})
+    assert refusal == (400, code, field)
+
+
 def test_the_largest_message_and_signature_are_checked(
     world: World, b64: Callable[[bytes], str]
 ) -> None:

@@ -11,8 +11,7 @@ is the connection's phase.
 import asyncio
 import uuid
 from dataclasses import dataclass
-from enum import Enum, auto
-from typing import Any
+from typing import Any, Literal
 
 import httptools
 from uvicorn.config import Config
@@ -34,6 +33,8 @@ MAX_PIPELINED = 16
 """Requests that may wait for the answers to those before them."""
 MAX_TAIL = 8 * 1024 * 1024
 """Bytes after a head, with all that chunks and trailers add to a body, read or thrown away."""
+HEAD_TOO_LARGE = "the request's head is too large"
+TOO_MANY_HEADERS = "the request has too many headers"
 NOT_HTTP = "the request is not HTTP"
 
 SINGLE = frozenset(
@@ -76,21 +77,10 @@ class ConnectionLimits:
 LIMITS = ConnectionLimits()
 
 
-class Phase(Enum):
-    """What a connection waits for."""
-
-    NEW = auto()
-    """Its first request."""
-    REQUEST = auto()
-    """The rest of a request."""
-    ANSWER = auto()
-    """The answer, which has deadlines of its own."""
-    IDLE = auto()
-    """The next request."""
-    WRITE = auto()
-    """The client, to read what has been answered."""
-    CLOSE = auto()
-    """The client, to close its side."""
+Phase = Literal["new", "request", "answer", "idle", "write", "close"]
+"""What a connection waits for: its first request; the rest of a request; the answer, which has
+deadlines of its own; the next request; the client, to read what has been answered; the client, to
+close its side."""
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -111,16 +101,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.was_used = False
         self._limits = limits
         self._counted = counted
-        self._seconds = {
-            Phase.NEW: limits.request_seconds,
-            Phase.REQUEST: limits.request_seconds,
-            Phase.ANSWER: limits.idle_seconds,
-            Phase.IDLE: limits.idle_seconds,
-            Phase.WRITE: limits.write_seconds,
-            Phase.CLOSE: limits.close_seconds,
+        self._seconds: dict[Phase, float] = {
+            "new": limits.request_seconds,
+            "request": limits.request_seconds,
+            "idle": limits.idle_seconds,
+            "write": limits.write_seconds,
+            "close": limits.close_seconds,
         }
         self._address = ""
-        self._phase = Phase.NEW
+        self._phase: Phase = "new"
         self._deadline = 0.0
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
@@ -140,7 +129,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._gathering = GatheringTransport(transport, self.loop)
         super().connection_made(self._gathering)
         self._address = "" if self.client is None else self.client[0]
-        self._begin(Phase.NEW)
+        self._begin("new")
         if not self._counted.add(self, self._address):
             self._hang_up(unavailable())
 
@@ -151,12 +140,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing() or self._refusal is not None:
+        if self._gathering.is_closed or self._refusal is not None:
             self._tail_size += len(data)
             if self._tail_size > MAX_TAIL:
                 self.transport.abort()
             return
-        self._measure(len(data))
+        if self._is_receiving:
+            self._measure(len(data))
+        else:
+            self._segment = len(data)
         try:
             self._parse(data)
         except httptools.HttpParserError as error:
@@ -193,16 +185,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._head_size, self._segment = self._segment, 0
         self._tail_size = 0
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._has_head:
-            return  # a trailer, which must not stand in for a header
-        name = name.lower()
-        if name == b"expect" and value.lower() == b"100-continue":
-            self.expect_100_continue = True
-        self.headers.append((name, value))
-        if len(self.headers) > MAX_HEADERS:
-            raise invalid("the request has too many headers")
-
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
             self._offers_upgrade = True
@@ -210,6 +192,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._check_head()
         super().on_headers_complete()
         self._has_head = True
+        self.headers = []  # what comes is trailers: they must not stand in for headers
         # An answer before the end of the body is the connection's last: what is left of the body
         # would have to be read to come to the next request.
         self._keeps_alive = self.cycle.keep_alive
@@ -228,7 +211,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self.server_state.total_requests += 1
         self.was_used = True
-        if not self.transport.is_closing():
+        if not self._gathering.is_closed:
             self.flow.resume_reading()
             if self.pipeline and (self._refusal is None or not self.pipeline[-1][0].more_body):
                 self._start_asgi_task(*self.pipeline.pop())
@@ -248,10 +231,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 self.parser = httptools.HttpRequestParser(self)  # the other one is at its end
             else:
                 break
-        if self._is_in_head() and self._head_size > MAX_HEAD:
-            raise invalid("the request's head is too large")
-        if self._tail_size > MAX_TAIL:
-            raise invalid("the body is too large")
+        if self._is_receiving:
+            self._check_size()
 
     def _head_without_upgrade(self) -> bytes:
         """Return the head of a request that offers another protocol, without the offer.
@@ -268,19 +249,25 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _measure(self, size: int) -> None:
         self._segment = 0
-        if self._is_in_head():
-            self._head_size += size
-        elif self._is_receiving:
+        if self._has_head:
             self._tail_size += size
         else:
-            self._segment = size
+            self._head_size += size
 
-    def _is_in_head(self) -> bool:
-        return self._is_receiving and not self._has_head
+    def _check_size(self) -> None:
+        """Refuse what has come of a request, if it is too much already."""
+        if self._has_head and self._tail_size > MAX_TAIL:
+            raise invalid("the body is too large")
+        if not self._has_head and self._head_size > MAX_HEAD:
+            raise invalid(HEAD_TOO_LARGE)
+        if len(self.headers) > MAX_HEADERS:
+            raise invalid(TOO_MANY_HEADERS)
 
     def _check_head(self) -> None:
         """Refuse what a proxy could understand in another way than this service."""
-        names = {name for name, _ in self.headers}
+        names = dict(self.headers)
+        if len(self.headers) > MAX_HEADERS:
+            raise invalid(TOO_MANY_HEADERS)
         if len(names) < len(self.headers):
             given = [name for name, _ in self.headers if name in SINGLE]
             if len(set(given)) < len(given):
@@ -295,7 +282,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._head_size == 0 or self._head_size > MAX_HEAD:
             size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
             if size > MAX_HEAD:
-                raise invalid("the request's head is too large")
+                raise invalid(HEAD_TOO_LARGE)
 
     # --- What ends a connection -----------------------------------------------------------------
 
@@ -320,18 +307,20 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._begin(phase)
 
     def _current_phase(self) -> Phase:
-        if self.transport.is_closing():
-            return Phase.CLOSE
+        if self._gathering.is_closed:
+            return "close"
         if self.flow.write_paused:
-            return Phase.WRITE
+            return "write"
         if self.is_answering():
-            return Phase.ANSWER
+            return "answer"
         if self._is_receiving:
-            return Phase.REQUEST
-        return Phase.NEW if self._latest is None else Phase.IDLE
+            return "request"
+        return "new" if self._latest is None else "idle"
 
     def _begin(self, phase: Phase) -> None:
         self._phase = phase
+        if phase == "answer":
+            return  # whatever alarm there is finds nothing to do
         self._deadline = self.loop.time() + self._seconds[phase]
         if self._alarm is None or self._deadline < self._alarm_at:
             self._set_alarm()
@@ -350,14 +339,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._set_alarm()
             return
         match self._phase:
-            case Phase.NEW | Phase.IDLE:
+            case "new" | "idle":
                 self.transport.close()
-            case Phase.REQUEST:
+            case "request":
                 self._hang_up(invalid("the request did not arrive in time"))
-            case Phase.WRITE | Phase.CLOSE:
+            case "write" | "close":
                 self.transport.abort()
-            case Phase.ANSWER:
-                pass
+            case "answer":
+                self._deadline = self.loop.time() + self._limits.idle_seconds
+                self._set_alarm()
+                return
         self._begin(self._current_phase())
 
     def _refuse(self, error: ApiError) -> None:
@@ -368,7 +359,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _hang_up(self, error: ApiError) -> None:
         """Answer a request that no endpoint will see, and close."""
-        if self.transport.is_closing():
+        if self._gathering.is_closed:
             return
         latest = self._latest
         if latest is not None and not latest.response_complete:

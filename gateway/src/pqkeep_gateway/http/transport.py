@@ -17,9 +17,8 @@ class GatheringTransport(asyncio.Transport):
         self._transport = transport
         self._loop = loop
         self._gathered: list[bytes | bytearray | memoryview] = []
-        self._is_closing = False
-        self.is_lingering = False
-        """Whether it only waits for the client to close."""
+        self.is_closed = False
+        """Whether it was closed from this side."""
         self.expects_more = False
         """Whether the client is sending something that will not be read."""
 
@@ -40,12 +39,11 @@ class GatheringTransport(asyncio.Transport):
         While the client is still sending, only this side is closed: the kernel answers bytes for a
         closed socket with a reset, which makes the client lose an answer that it has not read yet.
         """
-        if self._is_closing:
+        if self.is_closed:
             return
         self._flush()
-        self._is_closing = True
+        self.is_closed = True
         if self.expects_more and not self._transport.is_closing():
-            self.is_lingering = True
             self._transport.write_eof()
             self._transport.resume_reading()
         else:
@@ -53,13 +51,13 @@ class GatheringTransport(asyncio.Transport):
 
     def abort(self) -> None:
         """Close at once, whatever has not been sent."""
-        self._is_closing = True
+        self.is_closed = True
         self._gathered.clear()
         self._transport.abort()
 
     def is_closing(self) -> bool:
         """Return whether it is closed or about to be."""
-        return self._is_closing or self._transport.is_closing()
+        return self.is_closed or self._transport.is_closing()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Return what the transport knows."""

@@ -1,0 +1,91 @@
+"""Connections that hold on to a gateway, of each kind: they run in a process of their own."""
+
+from __future__ import annotations
+
+import resource
+import selectors
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from multiprocessing.synchronize import Event
+
+from tests.fixtures.processes import HOST
+
+SOURCES = [f"127.0.0.{last}" for last in range(2, 8)]
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+REFUSED = b"POST /api/v1/kem/encrypt HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
+LOGIN = REFUSED.replace(b"kem/encrypt", b"auth/login")
+LARGE = b"GET /api/v1/openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
+
+UNREAD = "answers that nobody reads"
+KINDS: Mapping[str, tuple[bytes, bytes, bytes]] = {
+    "nothing sent": (b"", b"", b""),
+    "half a head": (HEALTH[:20], b"", b""),
+    "a head without end": (HEALTH[:-2], b"", b"X: y\r\n"),
+    "no body": (LOGIN, b"", b""),
+    "a body without end": (LOGIN, b"", b" "),
+    "idle after an answer": (HEALTH, b"", b""),
+    "line ends after an answer": (HEALTH, b"\r\n", b"\r\n"),
+    "a body after 401": (REFUSED, b"x", b"x"),
+    UNREAD: (8 * LARGE, b"", b""),
+}
+"""What is sent at first, after the answer, and again and again."""
+SECONDS_BETWEEN = 5
+
+
+PER_SECOND = 500
+"""New connections, so that it is their number that counts."""
+
+
+def hold(port: int, kind: str, count: int, opened: Event, done: Event) -> None:
+    """Open connections of a kind, and behave like it until told that it is done."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    first, then, again = KINDS[kind]
+    connections = []
+    selector = selectors.DefaultSelector()
+    for number in range(count):
+        connection = _connect(port, SOURCES[number % len(SOURCES)], first, kind)
+        connections.append(connection)
+        if kind != UNREAD:
+            selector.register(connection, selectors.EVENT_READ, connection)
+        time.sleep(1 / PER_SECOND)
+    opened.set()
+    next_piece = time.monotonic()
+    while not done.is_set():
+        if again and time.monotonic() >= next_piece:
+            next_piece += SECONDS_BETWEEN
+            for connection in connections:
+                with suppress(OSError):
+                    connection.send(again)
+        for key, _ in selector.select(0.2):
+            if not _is_still_open(key.data, then):
+                selector.unregister(key.data)
+                key.data.close()
+        done.wait(0.01)
+
+
+def _connect(port: int, source: str, first: bytes, kind: str) -> socket.socket:
+    connection = socket.socket()
+    if kind == UNREAD:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.settimeout(10)
+    connection.bind((source, 0))
+    with suppress(OSError):
+        connection.connect((HOST, port))
+        connection.sendall(first)
+    connection.settimeout(0)
+    return connection
+
+
+def _is_still_open(connection: socket.socket, then: bytes) -> bool:
+    try:
+        received = connection.recv(65_536)
+        if received and then:
+            connection.send(then)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return bool(received)
