@@ -52,7 +52,7 @@ races: $(VENV)/dev ## use each single-use token 32 times at once, repeatedly
 	PQKEEP_ROUNDS=200 $(BIN)/pytest $(RACES) --timeout 1200 -k once $(ARGS)
 
 failpoints: $(VENV)/dev ## kill key changes, backups and restores at every step
-	PQKEEP_EVERY_POINT=1 $(BIN)/pytest tests/backup/test_failpoints.py --timeout 1800 $(ARGS)
+	PQKEEP_EXHAUSTIVE=1 $(BIN)/pytest tests/backup/test_failpoints.py --timeout 1800 $(ARGS)
 
 soak: $(VENV)/dev ## hold 4,100 hostile connections of each kind against a gateway: 8 minutes
 	$(BIN)/python -m tests.connections $(ARGS)

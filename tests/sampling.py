@@ -1,4 +1,4 @@
-"""How much ``make test`` tries of very many similar cases; ``make exhaustive`` tries every one."""
+"""How much ``make test`` tries of very many similar cases; with PQKEEP_EXHAUSTIVE set it tries every one."""
 
 from __future__ import annotations
 
