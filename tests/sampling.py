@@ -1,4 +1,4 @@
-"""How much ``make test`` tries of very many similar cases; with PQKEEP_EXHAUSTIVE set it tries every one."""
+"""How much ``make test`` tries of many similar cases; with PQKEEP_EXHAUSTIVE set it tries each."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """kill -9 before every statement and every change of a file: nothing is ever there by halves.
 
-``make test`` kills at some of those points, ``make exhaustive`` at each.
+``make test`` kills at some of those points, ``make failpoints`` at each.
 """
 
 from __future__ import annotations

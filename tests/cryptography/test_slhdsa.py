@@ -1,7 +1,7 @@
 """SLH-DSA: two implementations of ours, an independent third, and recorded answers.
 
 The third is the package slh-dsa. It takes raw keys and contexts. It signs slowly (seconds for the
-small sets): ``make test`` lets it sign with 128f, ``make exhaustive`` with every set. Our own
+small sets): ``make test`` lets it sign with 128f, with PQKEEP_EXHAUSTIVE set with every one. Our own
 signatures take up to a second each; tests that change nothing in them share them.
 """
 
