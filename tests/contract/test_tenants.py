@@ -87,7 +87,7 @@ def test_names_of_1_to_255_characters(
         pytest.param({"name": None}, id="null"),
         pytest.param({"name": ""}, id="empty"),
         pytest.param({"name": "x" * 256}, id="256 characters"),
-        pytest.param({"name": "x" * 1_000_000}, id="1,000,000 characters"),
+        pytest.param({"name": "x" * 10_000}, id="10,000 characters"),
         pytest.param({"name": 1}, id="number"),
         pytest.param({"name": True}, id="true"),
         pytest.param({"name": ["x"]}, id="array"),

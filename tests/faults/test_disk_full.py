@@ -145,7 +145,7 @@ def test_full_file_system(start: Callable[..., Installation], small_disk: Path) 
 
     Once there is room both go on by themselves.
     """
-    installation = start(small_disk / "data")
+    installation = start(data=small_disk / "data")
     seen = work_while_full(installation, ballast)
     _everything_is_right(installation, seen)
 

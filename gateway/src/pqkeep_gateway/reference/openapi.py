@@ -349,7 +349,7 @@ _SIGNED_BODY: Json = {
     "required": True,
     "content": {
         "application/json": {
-            "schema": {"type": "object"},
+            "schema": {"type": "object", "properties": {}},
             "examples": {"request": {"value": {}}},
         }
     },
