@@ -146,7 +146,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
         "stripe.return_url",
     ),
     "another kind of address": (
-        lambda at: _set(at, 'redis_url = "https://127.0.0.1:1"'),
+        lambda at: _set(at, 'redis_url = "memcached://127.0.0.1:1"'),
         "redis_url",
     ),
 }

@@ -256,7 +256,7 @@ async def test_a_wrong_password_is_unavailable_and_unseen(
         f"unix://pqkeep:{PASSWORD}@/run/redis.sock",
         f"redis://127.0.0.1:1?password={PASSWORD}",
         f"unix:///run/redis.sock?db=1&password={PASSWORD}",
-        f"https://127.0.0.1:1/{PASSWORD}",
+        f"memcached://127.0.0.1:1/{PASSWORD}",
         "127.0.0.1:1",
         "",
         "redis://127.0.0.1:port",

@@ -4,6 +4,7 @@ Each process declares its own Struct, with ``forbid_unknown_fields``. Fields of 
 ``DatabaseAddress`` are relative to the folder of the settings file.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 from urllib.parse import parse_qs, urlsplit
@@ -57,14 +58,15 @@ def read_settings(file: Path, form: type[S]) -> S:
     """Read a settings file. Raises ConfigError, which names the file and the setting."""
     folder = file.resolve().parent
 
+    made: dict[type, Callable[[str], Any]] = {
+        Path: lambda text: folder / text,
+        DatabaseAddress: lambda text: DatabaseAddress(text, folder),
+    }
+
     def convert(kind: type, value: object) -> Any:
         if not isinstance(value, str):
             raise TypeError(f"Expected `str`, got `{type(value).__name__}`")
-        if kind is Path:
-            return folder / value
-        if kind is DatabaseAddress:
-            return DatabaseAddress(value, folder)
-        raise NotImplementedError(kind)
+        return made[kind](value)
 
     try:
         return msgspec.toml.decode(file.read_bytes(), type=form, dec_hook=convert)
