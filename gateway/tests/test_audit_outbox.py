@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.credentials import Pepper
@@ -158,7 +160,7 @@ ACTIONS: dict[str, Action] = {
 
 
 @pytest.mark.parametrize(("name", "handler"), ACTIONS.items(), ids=ACTIONS.keys())
-async def test_without_the_log_an_action_waits_with_its_event(
+async def test_without_the_log_an_action_is_answered_as_done(
     *,
     name: str,
     handler: Action,
@@ -168,21 +170,71 @@ async def test_without_the_log_an_action_waits_with_its_event(
     outbox: SqlAuditOutbox,
     audit_delivery: AuditDelivery,
 ) -> None:
-    """The log away: who asks gets UnavailableError, and the event is delivered later, exactly once."""
+    """The log away: an action succeeds with its event in the outbox, which is delivered once."""
     tenant = await tenants.create("one", Tier.STARTER, ATTRIBUTION)
     await api_keys.create(tenant, ATTRIBUTION)
     before = log.operations
     log.is_unavailable = True
-    with pytest.raises(UnavailableError):
-        await handler(tenants, api_keys, tenant)
+    await handler(tenants, api_keys, tenant)
     assert await waiting(outbox) == [name]
     with pytest.raises(UnavailableError):
-        await audit_delivery.deliver()
+        await audit_delivery.empty()
     log.is_unavailable = False
-    await audit_delivery.deliver()
-    await audit_delivery.deliver()
+    await audit_delivery.empty()
+    await audit_delivery.empty()
     assert log.operations == [*before, name]
     assert await waiting(outbox) == []
+
+
+@pytest.mark.parametrize(("name", "handler"), ACTIONS.items(), ids=ACTIONS.keys())
+async def test_an_outbox_that_is_not_emptied_for_five_minutes_stops_actions(
+    *,
+    name: str,
+    handler: Action,
+    tenants: Tenants,
+    api_keys: ApiKeys,
+    log: FakeAuditLog,
+    outbox: SqlAuditOutbox,
+    audit_delivery: AuditDelivery,
+) -> None:
+    """With an event that waits for five minutes nothing is done; after its delivery it is."""
+    tenant = await tenants.create("one", Tier.STARTER, ATTRIBUTION)
+    await api_keys.create(tenant, ATTRIBUTION)
+    old = replace(_refusal(1), at_us=time.time_ns() // 1000 - 300_000_000)
+    await outbox.add(old)
+    log.is_unavailable = True
+    before = await _state(tenants, api_keys, tenant)
+    with pytest.raises(UnavailableError):
+        await handler(tenants, api_keys, tenant)
+    with pytest.raises(UnavailableError):
+        await audit_delivery.require_open()
+    with pytest.raises(UnavailableError):
+        await audit_delivery.record(_refusal(2))
+    assert await _state(tenants, api_keys, tenant) == before
+    assert await outbox.list_oldest(MAX_PAGE) == [old]
+    log.is_unavailable = False
+    await audit_delivery.empty()
+    await handler(tenants, api_keys, tenant)
+    assert log.operations[-1] == name
+
+
+async def test_an_event_that_waits_for_less_stops_nothing(
+    tenants: Tenants, log: FakeAuditLog, outbox: SqlAuditOutbox
+) -> None:
+    """An outbox with an event that is four minutes old takes more."""
+    await outbox.add(replace(_refusal(1), at_us=time.time_ns() // 1000 - 240_000_000))
+    log.is_unavailable = True
+    await tenants.create("one", Tier.FREE, ATTRIBUTION)
+    assert await waiting(outbox) == ["encrypt", "create-tenant"]
+
+
+async def test_an_answer_does_not_wait_for_a_log_that_hangs(
+    tenants: Tenants, log: FakeAuditLog, outbox: SqlAuditOutbox
+) -> None:
+    """While the log does not answer at all, an action is answered, and its event waits."""
+    log.answers = asyncio.Event()
+    await tenants.create("one", Tier.FREE, ATTRIBUTION)
+    assert await waiting(outbox) == ["create-tenant"]
 
 
 async def test_what_was_delivered_and_not_removed_is_recorded_once(
@@ -190,13 +242,16 @@ async def test_what_was_delivered_and_not_removed_is_recorded_once(
 ) -> None:
     """Where the log's answer is lost the event is brought again, as the same event."""
     log.loses_answers = True
-    with pytest.raises(UnavailableError):
-        await tenants.create("one", Tier.FREE, ATTRIBUTION)
+    await tenants.create("one", Tier.FREE, ATTRIBUTION)
     assert log.operations == await waiting(outbox) == ["create-tenant"]
     log.loses_answers = False
-    await audit_delivery.deliver()
+    await audit_delivery.empty()
     assert (log.operations, log.received) == (["create-tenant"], 2)
     assert await waiting(outbox) == []
+
+
+async def _state(tenants: Tenants, api_keys: ApiKeys, tenant: Tenant) -> object:
+    return await tenants.list(), await api_keys.list(tenant.id)
 
 
 async def test_an_action_that_is_not_done_has_no_event(
@@ -234,11 +289,10 @@ async def test_a_refusal_waits_only_where_it_must(
     await audit_delivery.record(first)
     assert list(log.recorded.values()) == [first]
     log.is_unavailable = True
-    with pytest.raises(UnavailableError):
-        await audit_delivery.record(second)
+    await audit_delivery.record(second)
     assert await outbox.list_oldest(MAX_PAGE) == [second]
     log.is_unavailable = False
-    await audit_delivery.deliver()
+    await audit_delivery.empty()
     assert list(log.recorded.values()) == [first, second]
     assert second.key_version == KeyVersion(2)
 
@@ -250,7 +304,7 @@ async def test_everything_that_waits_is_delivered_in_order(
     events = [_refusal(number) for number in range(1, MAX_PAGE + 21)]
     async with transaction(engine) as connection:
         await add_audit_event(connection, *events)
-    await audit_delivery.deliver()
+    await audit_delivery.empty()
     at = [each.at_us for each in log.recorded.values()]
     assert at == sorted(at)
     assert set(log.recorded) == {each.id for each in events}
@@ -264,7 +318,7 @@ async def test_concurrent_deliveries_record_once(
     events = [_refusal(number) for number in range(1, 31)]
     for each in events:
         await outbox.add(each)
-    await asyncio.gather(*(AuditDelivery(SqlAuditOutbox(engine), log).deliver() for _ in range(4)))
+    await asyncio.gather(*(AuditDelivery(SqlAuditOutbox(engine), log).empty() for _ in range(4)))
     assert len(log.recorded) == 30
     assert await waiting(outbox) == []
 

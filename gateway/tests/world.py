@@ -81,12 +81,16 @@ class FakeAuditLog:
     """Events received, repetitions among them."""
     is_unavailable: bool = False
     loses_answers: bool = False
+    answers: asyncio.Event | None = None
+    """Set when it answers, if it does not do so at once."""
 
     async def execute(self, request: Request[R_co], _: Attribution, /) -> R_co:
         """Record, and then answer."""
         assert isinstance(request, RecordEvents)
         if self.is_unavailable:
             raise KeyServiceError(ErrorKind.UNAVAILABLE)
+        if self.answers is not None:
+            await self.answers.wait()
         for each in request.events:
             self.received += 1
             self.recorded.setdefault(each.id, each)

@@ -2,14 +2,18 @@
 
 ``pqkeep_protocol.audit_events`` lists them all. An administrative action writes its events into an
 outbox in its own transaction; they are delivered at least once, and recorded exactly once. A
-refusal changes nothing, so it is sent directly, and stored in the outbox only if that fails. A
-request is answered after the log has its events, or with 503.
+refusal changes nothing, so it is sent directly, and stored in the outbox only if that fails.
+
+An answer waits for the log for a moment. What is done is answered as done, also if its events are
+only in the outbox yet. If the outbox has not been emptied for MAX_DELAY, it takes no more events, so
+that nothing more is done.
 """
 
 import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import timedelta
 from typing import Protocol
 from uuid import uuid4
 
@@ -23,6 +27,10 @@ from pqkeep_protocol.startup.logs import logger
 
 _LOG = logger(__name__)
 
+MAX_DELAY = timedelta(minutes=5)
+"""How long an event may wait before the outbox takes no more."""
+WAIT_SECONDS = 2.0
+"""How long an answer waits for the log."""
 RETRY_SECONDS = 1.0
 _ATTRIBUTION = Attribution("", "gateway", "", "")
 
@@ -60,7 +68,11 @@ class AuditOutbox(Protocol):
     """Events in the database that are not in the log yet. All methods raise UnavailableError."""
 
     async def add(self, event: Event) -> None:
-        """Store an event that belongs to no other transaction."""
+        """Store an event that belongs to no other transaction, unless one waits for MAX_DELAY."""
+        ...
+
+    async def require_open(self) -> None:
+        """Raise UnavailableError if an event waits for MAX_DELAY."""
         ...
 
     async def list_oldest(self, limit: int) -> Sequence[Event]:
@@ -78,35 +90,63 @@ class AuditDelivery:
     def __init__(self, outbox: AuditOutbox, keys: KeyService) -> None:
         self._outbox = outbox
         self._keys = keys
+        self._fails = False
 
     async def run(self) -> None:
         """Deliver stored events every RETRY_SECONDS, until cancelled."""
         while True:
             with suppress(UnavailableError):  # it has been logged
-                await self.deliver()
+                await self.empty()
             await asyncio.sleep(RETRY_SECONDS)
 
+    async def empty(self) -> None:
+        """Deliver all stored events, however long it takes. Raises UnavailableError."""
+        await self._empty(None)
+
     async def deliver(self) -> None:
-        """Deliver all stored events. Raises UnavailableError."""
-        while events := await self._outbox.list_oldest(MAX_PAGE):
-            await self._send(events)
-            await self._outbox.remove(events)
+        """Deliver stored events, after a change and before its answer.
+
+        What cannot be delivered within WAIT_SECONDS is delivered by ``run``.
+        """
+        with suppress(UnavailableError):
+            await self._empty(_moment())
 
     async def record(self, event: Event) -> None:
-        """Deliver an event of no transaction.
+        """Deliver an event of no transaction, or store it to be delivered later.
 
-        Raises UnavailableError, after storing the event to be delivered later.
+        Raises UnavailableError if neither succeeds.
         """
         try:
-            await self._send((event,))
+            await self._send((event,), _moment())
         except UnavailableError:
             await self._outbox.add(event)
-            raise
 
-    async def _send(self, events: Sequence[Event]) -> None:
+    async def require_open(self) -> None:
+        """Refuse what has effects outside the database, where a change would be refused.
+
+        Raises UnavailableError.
+        """
+        await self._outbox.require_open()
+
+    async def _empty(self, until: float | None) -> None:
+        while events := await self._outbox.list_oldest(MAX_PAGE):
+            await self._send(events, until)
+            await self._outbox.remove(events)
+
+    async def _send(self, events: Sequence[Event], until: float | None) -> None:
         request = RecordEvents(tenant=INSTALLATION, events=tuple(events))
         try:
-            await self._keys.execute(request, _ATTRIBUTION)
-        except KeyServiceError as error:
-            _LOG.warning("events could not be delivered to the audit log", error=str(error))
+            async with asyncio.timeout_at(until):
+                await self._keys.execute(request, _ATTRIBUTION)
+        except (KeyServiceError, TimeoutError) as error:
+            if not self._fails:
+                _LOG.warning("events cannot be delivered to the audit log", error=str(error))
+            self._fails = True
             raise UnavailableError from None
+        if self._fails:
+            _LOG.info("events are delivered to the audit log again")
+        self._fails = False
+
+
+def _moment() -> float:
+    return asyncio.get_running_loop().time() + WAIT_SECONDS
