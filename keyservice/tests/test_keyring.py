@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeVar
 from uuid import UUID
@@ -11,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring, SealedSeed
+from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring, SealedSeed, generation_of
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import MAX_KEY_VERSION, USABLE, KeyInfo, KeyStatus, KeyVersion, TenantId
@@ -167,6 +168,22 @@ def test_versions_that_do_not_exist_are_not_found(version: int) -> None:
     assert refusal.value.kind is ErrorKind.KEY_NOT_FOUND
 
 
+def test_versions_after_a_restore() -> None:
+    """New versions begin in the next range, also of a keyring that the backup did not have."""
+    restored = replace(ROTATED, generation=1)
+    after = rotate(rotate(restored))
+    assert [entry.info.version for entry in after.entries] == [1, 2, 1_000_001, 1_000_002]
+    assert after.entry(KeyVersion(1_000_002)) is after.active
+    assert after.version_before(KeyVersion(1_000_001)) == 2
+    assert statuses(archive(retire(after))) == [X, R, R, A]
+    assert generate(replace(EMPTY, generation=2)).require_active().info.version == 2_000_001
+    assert [generation_of(entry.info.version) for entry in after.entries] == [0, 0, 1, 1]
+    for lost in (3, 1_000_000, 1_000_003):
+        with pytest.raises(KeyServiceError) as refusal:
+            after.entry(KeyVersion(lost))
+        assert refusal.value.kind is ErrorKind.KEY_NOT_FOUND
+
+
 class Lifecycle(RuleBasedStateMachine):
     """Walk at random through the steps, and hold every promise a keyring makes after each."""
 
@@ -208,7 +225,7 @@ class Lifecycle(RuleBasedStateMachine):
 
     @invariant()
     def versions_are_consecutive(self) -> None:
-        """Versions count from 1, without gaps."""
+        """Versions count from 1, without gaps, where nothing was restored."""
         versions = [entry.info.version for entry in self.keyring.entries]
         assert versions == list(range(1, len(versions) + 1))
 

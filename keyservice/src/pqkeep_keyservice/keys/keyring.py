@@ -6,7 +6,7 @@ old one is still the current one.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NewType, NoReturn
 
 from msgspec import structs
@@ -17,6 +17,14 @@ from pqkeep_protocol.keys import USABLE, KeyInfo, KeyStatus, KeyVersion, TenantI
 
 SealedSeed = NewType("SealedSeed", bytes)
 """A private key encrypted under a root key; see sealing.py."""
+
+VERSIONS_PER_GENERATION = 1_000_000
+"""More versions than a keyring gets between two restores of an installation."""
+
+
+def generation_of(version: KeyVersion) -> int:
+    """Return how often the installation had been restored when a key version was made."""
+    return (version - 1) // VERSIONS_PER_GENERATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +38,21 @@ class KeyEntry:
 
 @dataclass(frozen=True, slots=True)
 class Keyring:
-    """All versions, oldest first: version ``n`` is ``entries[n - 1]``."""
+    """All versions, oldest first."""
 
     tenant: TenantId
     algorithm: Algorithm
     entries: tuple[KeyEntry, ...] = ()
     revision: int = 0
     """Counts the changes. Storage compares it before it swaps."""
+    generation: int = 0
+    """How often the installation was restored from a backup. Versions that were made after the
+    backup are lost then: so that none is given out twice, each generation has its own range."""
+    _by_version: Mapping[int, KeyEntry] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        by_version = {entry.info.version: entry for entry in self.entries}
+        object.__setattr__(self, "_by_version", by_version)
 
     @property
     def active(self) -> KeyEntry | None:
@@ -47,12 +63,17 @@ class Keyring:
     @property
     def next_version(self) -> KeyVersion:
         """The version of the next new key."""
-        return KeyVersion(len(self.entries) + 1)
+        newest = self.entries[-1].info.version if self.entries else 0
+        return KeyVersion(max(newest, self.generation * VERSIONS_PER_GENERATION) + 1)
 
     def entry(self, version: KeyVersion) -> KeyEntry:
         """Return a key version, whatever its status. Raises KEY_NOT_FOUND."""
-        exists = 1 <= version <= len(self.entries)
-        return self.entries[version - 1] if exists else _not_found()
+        return self._by_version.get(version) or _not_found()
+
+    def version_before(self, version: KeyVersion) -> KeyVersion:
+        """Return the version that one replaced. Raises KEY_NOT_FOUND."""
+        index = self.entries.index(self.entry(version))
+        return self.entries[index - 1].info.version if index else _not_found()
 
     def require_active(self) -> KeyEntry:
         """Return the active key. Raises KEY_NOT_FOUND."""
@@ -109,8 +130,10 @@ class Keyring:
         )
 
     def _with(self, entry: KeyEntry) -> "Keyring":
-        index = entry.info.version - 1
-        return self._next((*self.entries[:index], entry, *self.entries[index + 1 :]))
+        version = entry.info.version
+        return self._next(
+            tuple(entry if each.info.version == version else each for each in self.entries)
+        )
 
     def _next(self, entries: tuple[KeyEntry, ...]) -> "Keyring":
         return replace(self, entries=entries, revision=self.revision + 1)

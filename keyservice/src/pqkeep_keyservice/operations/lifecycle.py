@@ -11,7 +11,7 @@ from pqkeep_keyservice.live.executors import Executor
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.operations.result import OperationResult
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion
+from pqkeep_protocol.keys import KeyInfo, KeyStatus
 from pqkeep_protocol.messages import (
     ArchiveKey,
     GenerateKey,
@@ -68,7 +68,8 @@ def repeat(
     key = structs.replace(entry.info, status=KeyStatus.ACTIVE)
     if isinstance(request, GenerateKey):
         return OperationResult(Key(key=key), key.version)
-    return OperationResult(Rotated(key=key, old_version=KeyVersion(key.version - 1)), key.version)
+    old_version = keyring.version_before(key.version)
+    return OperationResult(Rotated(key=key, old_version=old_version), key.version)
 
 
 def retire(request: RetireKey, keyring: Keyring, material: KeyMaterial) -> OperationResult:

@@ -5,32 +5,44 @@ from datetime import UTC, datetime, timedelta
 import sqlalchemy as sa
 
 from pqkeep_keyservice.keys.changes import CommitOutcome, KeyringChange
-from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring, SealedSeed
+from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring, SealedSeed, generation_of
 from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.storage.idempotency import add_idempotency_record, find_idempotency_record
 from pqkeep_keyservice.storage.root_keys import is_under_dropped_root_key
 from pqkeep_keyservice.storage.schema import KEYRINGS, KEYS
 from pqkeep_protocol.algorithms import Algorithm
-from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
+from pqkeep_protocol.keys import INSTALLATION, KeyInfo, KeyStatus, KeyVersion, TenantId
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-def find_keyring(connection: sa.Connection, tenant: TenantId, algorithm: Algorithm) -> Keyring:
+def find_generation(connection: sa.Connection) -> int:
+    """Return how often the installation was restored: its newest checkpoint key tells.
+
+    A restore makes a new one, whose version is sealed with it.
+    """
+    is_checkpoint_key = _is_of(KEYS, INSTALLATION, Algorithm.ML_DSA_65)
+    newest = sa.select(sa.func.max(KEYS.c.version)).where(is_checkpoint_key)
+    return generation_of(connection.execute(newest).scalar() or KeyVersion(1))
+
+
+def find_keyring(
+    connection: sa.Connection, tenant: TenantId, algorithm: Algorithm, generation: int
+) -> Keyring:
     """Return a keyring, empty if there are no keys. Raises DamagedKeyError if rows are missing."""
     keyring = connection.execute(
         sa.select(KEYRINGS).where(_is_of(KEYRINGS, tenant, algorithm))
     ).one_or_none()
     if keyring is None:
-        return Keyring(tenant, algorithm)
+        return Keyring(tenant, algorithm, generation=generation)
     rows = connection.execute(
         sa.select(KEYS).where(_is_of(KEYS, tenant, algorithm)).order_by(KEYS.c.version)
     ).all()
-    if [row.version for row in rows] != list(range(1, keyring.versions + 1)):
+    if len(rows) != keyring.versions:
         raise DamagedKeyError
     entries = tuple(_entry(algorithm, row) for row in rows)
-    return Keyring(tenant, algorithm, entries, keyring.revision)
+    return Keyring(tenant, algorithm, entries, keyring.revision, generation)
 
 
 def replace_keyring(connection: sa.Connection, change: KeyringChange) -> CommitOutcome:

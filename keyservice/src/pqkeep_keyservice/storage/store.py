@@ -29,7 +29,7 @@ from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.ledger.tree import log_size
 from pqkeep_keyservice.storage.database import Database
 from pqkeep_keyservice.storage.idempotency import find_idempotency_record
-from pqkeep_keyservice.storage.keyrings import find_keyring, replace_keyring
+from pqkeep_keyservice.storage.keyrings import find_generation, find_keyring, replace_keyring
 from pqkeep_keyservice.storage.root_keys import (
     add_root_key,
     check_root_keys,
@@ -57,6 +57,8 @@ class KeyStore:
         """With its epoch. None while a commit is under way: what is durable is not known then."""
         self.size = 0
         """How many audit records are durable."""
+        self.generation = 0
+        """How often the installation was restored from a backup."""
 
     @property
     def epoch(self) -> int:
@@ -65,7 +67,7 @@ class KeyStore:
 
     async def check(self, sealer: Sealer) -> None:
         """Check root keys and audit log against what is stored of them. Raises ConfigError."""
-        self.size = await self._database.write(_check, sealer)
+        self.size, self.generation = await self._database.write(_check, sealer)
 
     async def list_root_key_check_values(self) -> dict[int, bytes]:
         """Return the check values of the root keys that seal stored seeds, by root key id."""
@@ -73,7 +75,7 @@ class KeyStore:
 
     async def find_keyring(self, tenant: TenantId, algorithm: Algorithm) -> Keyring:
         """Return the current keyring, empty if there are no keys."""
-        return await self._database.read(find_keyring, tenant, algorithm)
+        return await self._database.read(find_keyring, tenant, algorithm, self.generation)
 
     async def find_idempotency_record(
         self, tenant: TenantId, idempotency: Idempotency
@@ -146,10 +148,10 @@ class KeyStore:
         return outcomes, log_state, pending
 
 
-def _check(connection: sa.Connection, sealer: Sealer) -> int:
+def _check(connection: sa.Connection, sealer: Sealer) -> tuple[int, int]:
     check_root_keys(connection, sealer)
     check_log(connection)
-    return log_size(connection)
+    return log_size(connection), find_generation(connection)
 
 
 def _apply(connection: sa.Connection, change: Change) -> CommitOutcome:
