@@ -10,7 +10,7 @@ from pqkeep_gateway.access.authentication import Found
 from pqkeep_gateway.access.principals import ApiKeyPrincipal
 from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
-from pqkeep_gateway.storage.database import microseconds, time_of, transaction
+from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
 from pqkeep_gateway.storage.idempotency import add_idempotency_key, find_idempotency_key
 from pqkeep_gateway.storage.schema import API_KEYS, TENANTS
 from pqkeep_gateway.storage.tenants import ENTITLEMENTS, entitlements_of, lock_tenant
@@ -63,7 +63,7 @@ class SqlApiKeys:
     async def list(self, tenant: TenantId) -> tuple[ApiKey, ...]:
         """Return a tenant's API keys, by version."""
         query = sa.select(API_KEYS).where(_of(tenant)).order_by(API_KEYS.c.version)
-        async with transaction(self._engine) as connection:
+        async with read_transaction(self._engine) as connection:
             return tuple(_api_key(row) for row in await connection.execute(query))
 
     async def rotate(
@@ -130,7 +130,7 @@ class SqlApiKeys:
                 sa.or_(_IS_ACTIVE, API_KEYS.c.accepted_until_us.is_not(None)),
             )
         )
-        async with transaction(self._engine) as connection:
+        async with read_transaction(self._engine) as connection:
             row = (await connection.execute(query)).one_or_none()
         if row is None:
             return None

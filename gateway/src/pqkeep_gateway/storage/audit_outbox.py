@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from pqkeep_gateway.audit_events import MAX_DELAY
-from pqkeep_gateway.storage.database import transaction
+from pqkeep_gateway.storage.database import read_transaction, transaction
 from pqkeep_gateway.storage.schema import AUDIT_OUTBOX
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import Event
@@ -32,7 +32,7 @@ class SqlAuditOutbox:
 
     async def require_open(self) -> None:
         """Raise UnavailableError if an event waits for MAX_DELAY."""
-        async with transaction(self._engine) as connection:
+        async with read_transaction(self._engine) as connection:
             await _require_open(connection)
 
     async def list_oldest(self, limit: int) -> Sequence[Event]:
@@ -42,7 +42,7 @@ class SqlAuditOutbox:
             .order_by(AUDIT_OUTBOX.c.at_us, AUDIT_OUTBOX.c.id)
             .limit(limit)
         )
-        async with transaction(self._engine) as connection:
+        async with read_transaction(self._engine) as connection:
             found = (await connection.execute(query)).scalars()
             return [_DECODER.decode(event) for event in found]
 

@@ -11,7 +11,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from pqkeep_gateway.access.entitlements import Tier
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.contracts import IS_RUNNING, contract_of, save_contract
-from pqkeep_gateway.storage.database import add_unless_there, microseconds, time_of, transaction
+from pqkeep_gateway.storage.database import (
+    add_unless_there,
+    microseconds,
+    read_transaction,
+    time_of,
+    transaction,
+)
 from pqkeep_gateway.storage.idempotency import add_idempotency_key, find_idempotency_key
 from pqkeep_gateway.storage.schema import BILLING_NOTICES, CONTRACTS, INVOICES, TENANTS
 from pqkeep_gateway.tenancy.billing import (
@@ -60,7 +66,7 @@ class SqlBilling:
                 sa.or_(CONTRACTS.c.cancel_at_period_end, is_active),
             )
         )
-        async with transaction(self._engine) as connection:
+        async with read_transaction(self._engine) as connection:
             return [contract_of(row) for row in await connection.execute(query)]
 
     async def save_change(
@@ -105,7 +111,7 @@ class SqlBilling:
         """Return the result of an earlier request. Raises IdempotencyKeyReusedError."""
         if idempotency is None:
             return None
-        async with transaction(self._engine) as connection:
+        async with read_transaction(self._engine) as connection:
             row = await find_idempotency_key(connection, idempotency, now)
         return None if row is None else _DECODER.decode(row.result)
 
@@ -126,11 +132,11 @@ class SqlBilling:
             .where(INVOICES.c.tenant_id == tenant)
             .order_by(INVOICES.c.created_at_us.desc(), INVOICES.c.id)
         )
-        async with transaction(self._engine) as connection:
+        async with read_transaction(self._engine) as connection:
             return tuple(_invoice(row) for row in await connection.execute(query))
 
     async def _find(self, condition: sa.ColumnElement[bool]) -> Contract | None:
-        async with transaction(self._engine) as connection:
+        async with read_transaction(self._engine) as connection:
             query = sa.select(CONTRACTS).where(condition)
             row = (await connection.execute(query)).one_or_none()
         return None if row is None else contract_of(row)

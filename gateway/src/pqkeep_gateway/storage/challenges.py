@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from pqkeep_gateway.access.principals import UserId
 from pqkeep_gateway.mail.outgoing_mail import OutgoingMail
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
-from pqkeep_gateway.storage.database import microseconds, transaction
+from pqkeep_gateway.storage.database import microseconds, read_transaction, transaction
 from pqkeep_gateway.storage.outgoing_mail import add_mail
 from pqkeep_gateway.storage.schema import CHALLENGES
 from pqkeep_gateway.storage.users import lock_user
@@ -32,7 +32,7 @@ class SqlChallenges:
     async def find(self, digest: bytes, now: datetime) -> UserId | None:
         """Return whose pending challenge this is."""
         query = sa.select(CHALLENGES.c.user_id).where(_is_pending(digest, now))
-        async with transaction(self._engine) as connection:
+        async with read_transaction(self._engine) as connection:
             user = (await connection.execute(query)).scalar()
         return None if user is None else UserId(user)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from pqkeep_gateway.storage.postgresql import (
     postgresql_engine,
     wait_for_other_migrations,
 )
-from pqkeep_gateway.storage.sqlite import sqlite_engine
+from pqkeep_gateway.storage.sqlite import SQLITE_READ_ONLY, sqlite_engine
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import POSTGRESQL, ConfigError
@@ -27,6 +27,9 @@ _LOG = logger(__name__)
 
 TRANSACTION_SECONDS: Mapping[str, float | None] = {"postgresql": 4.0, "sqlite": None}
 """The time limit of a transaction, by dialect: a server may hang, a file does not."""
+
+READ_ONLY: Mapping[str, bool] = {"postgresql_readonly": True, SQLITE_READ_ONLY: True}
+"""The options of a connection whose transaction cannot write; a dialect ignores another's."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -59,18 +62,29 @@ async def open_database(location: str, password_file: Path | None = None) -> Asy
     return engine
 
 
-@asynccontextmanager
-async def transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-    """Begin a transaction, and commit it at the end. Raises UnavailableError.
+def transaction(engine: AsyncEngine) -> AbstractAsyncContextManager[AsyncConnection]:
+    """Begin a transaction that writes, and commit it at the end. Raises UnavailableError.
 
     A violated constraint raises sqlalchemy.exc.IntegrityError.
     """
+    return _transaction(engine, read_only=False)
+
+
+def read_transaction(engine: AsyncEngine) -> AbstractAsyncContextManager[AsyncConnection]:
+    """Begin a transaction that waits for no writer, and cannot write. Raises UnavailableError."""
+    return _transaction(engine, read_only=True)
+
+
+@asynccontextmanager
+async def _transaction(engine: AsyncEngine, *, read_only: bool) -> AsyncIterator[AsyncConnection]:
     try:
         async with (
             asyncio.timeout(TRANSACTION_SECONDS[engine.dialect.name]),
-            engine.begin() as connection,
+            engine.connect() as opened,
         ):
-            yield connection
+            connection = await opened.execution_options(**READ_ONLY) if read_only else opened
+            async with connection.begin():
+                yield connection
     except sa.exc.IntegrityError:
         raise
     except (sa.exc.DBAPIError, sa.exc.TimeoutError, OSError) as error:

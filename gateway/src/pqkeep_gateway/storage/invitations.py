@@ -22,7 +22,7 @@ from pqkeep_gateway.people.invitations import (
 from pqkeep_gateway.people.team import OwnersOnlyError
 from pqkeep_gateway.people.users import Account, EmailTakenError, User, email_key
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
-from pqkeep_gateway.storage.database import microseconds, time_of, transaction
+from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
 from pqkeep_gateway.storage.outgoing_mail import add_mail
 from pqkeep_gateway.storage.schema import INVITATIONS
 from pqkeep_gateway.storage.team import lock_team
@@ -78,7 +78,7 @@ class SqlInvitations:
     async def is_valid(self, digest: bytes, now: datetime) -> bool:
         """Return whether a token's digest belongs to a pending invitation."""
         query = sa.select(INVITATIONS.c.id).where(_is_pending(digest, now))
-        async with transaction(self._engine) as connection:
+        async with read_transaction(self._engine) as connection:
             return (await connection.execute(query)).one_or_none() is not None
 
     async def accept(
@@ -113,7 +113,7 @@ class SqlInvitations:
             )
             .order_by(INVITATIONS.c.expires_at_us, INVITATIONS.c.id)
         )
-        async with transaction(self._engine) as connection:
+        async with read_transaction(self._engine) as connection:
             return tuple(_pending(row) for row in await connection.execute(query))
 
     async def remove(

@@ -11,7 +11,7 @@ from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, new_mail
 from pqkeep_gateway.people.password_resets import InvalidPasswordResetTokenError
 from pqkeep_gateway.people.users import email_key
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
-from pqkeep_gateway.storage.database import microseconds, transaction
+from pqkeep_gateway.storage.database import microseconds, read_transaction, transaction
 from pqkeep_gateway.storage.outgoing_mail import add_mail
 from pqkeep_gateway.storage.schema import PASSWORD_RESETS, USERS
 from pqkeep_gateway.storage.users import save_password
@@ -42,7 +42,7 @@ class SqlPasswordResets:
     async def is_valid(self, digest: bytes, now: datetime) -> bool:
         """Return whether a token's digest belongs to a pending reset."""
         query = sa.select(PASSWORD_RESETS.c.digest).where(_is_pending(digest, now))
-        async with transaction(self._engine) as connection:
+        async with read_transaction(self._engine) as connection:
             return (await connection.execute(query)).one_or_none() is not None
 
     async def complete(

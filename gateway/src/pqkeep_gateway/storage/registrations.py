@@ -13,7 +13,7 @@ from pqkeep_gateway.mail.outgoing_mail import OutgoingMail
 from pqkeep_gateway.people.registration import InvalidRegistrationTokenError
 from pqkeep_gateway.people.users import Account, EmailTakenError, User, email_key
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
-from pqkeep_gateway.storage.database import microseconds, transaction
+from pqkeep_gateway.storage.database import microseconds, read_transaction, transaction
 from pqkeep_gateway.storage.outgoing_mail import add_mail
 from pqkeep_gateway.storage.schema import REGISTRATIONS, USERS
 from pqkeep_gateway.storage.tenants import add_tenant
@@ -48,7 +48,7 @@ class SqlRegistrations:
     async def is_valid(self, digest: bytes, now: datetime) -> bool:
         """Return whether a token's digest belongs to a pending registration."""
         query = sa.select(REGISTRATIONS.c.digest).where(_is_pending(digest, now))
-        async with transaction(self._engine) as connection:
+        async with read_transaction(self._engine) as connection:
             return (await connection.execute(query)).one_or_none() is not None
 
     async def complete(

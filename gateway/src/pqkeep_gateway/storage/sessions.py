@@ -19,7 +19,7 @@ from pqkeep_gateway.people.sessions import (
     TokenDigests,
 )
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
-from pqkeep_gateway.storage.database import microseconds, time_of, transaction
+from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
 from pqkeep_gateway.storage.schema import SESSIONS, SPENT_REFRESH_TOKENS, TENANTS, USERS
 from pqkeep_gateway.storage.tenants import MFA_REQUIREMENT, entitlements_of, requires_mfa
 from pqkeep_gateway.tenancy.tenants import TenantStatus
@@ -85,7 +85,7 @@ class SqlSessions:
                 SESSIONS.c.access_expires_at_us > microseconds(now),
             )
         )
-        async with transaction(self._engine) as connection:
+        async with read_transaction(self._engine) as connection:
             row = (await connection.execute(query)).one_or_none()
         if row is None:
             return None
@@ -139,7 +139,7 @@ class SqlSessions:
             .where(SESSIONS.c.user_id == user, is_valid)
             .order_by(SESSIONS.c.created_at_us.desc(), SESSIONS.c.id)
         )
-        async with transaction(self._engine) as connection:
+        async with read_transaction(self._engine) as connection:
             return tuple(_session(row) for row in await connection.execute(query))
 
     async def remove(self, user: UserId, session: SessionId, audit_events: Sequence[Event]) -> None:

@@ -15,6 +15,9 @@ PRAGMAS = (
     "PRAGMA busy_timeout = 5000",
 )
 
+SQLITE_READ_ONLY = "sqlite_readonly"
+"""The option of a connection whose transaction cannot write: named after PostgreSQL's."""
+
 
 def sqlite_engine(path: str) -> AsyncEngine:
     """Return an engine on a file, which is created if it does not exist. Raises ConfigError."""
@@ -43,4 +46,9 @@ def _on_connect(connection: Any, _: object) -> None:
 
 
 def _on_begin(connection: sa.Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
+    """Take the write lock at once, or never: a transaction that needs it later can fail."""
+    is_read_only = bool(connection.get_execution_options().get(SQLITE_READ_ONLY))
+    if connection.info.get(SQLITE_READ_ONLY, False) is not is_read_only:
+        connection.exec_driver_sql(f"PRAGMA query_only = {is_read_only:d}")
+        connection.info[SQLITE_READ_ONLY] = is_read_only
+    connection.exec_driver_sql("BEGIN" if is_read_only else "BEGIN IMMEDIATE")

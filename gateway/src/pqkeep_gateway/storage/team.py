@@ -10,7 +10,7 @@ from pqkeep_gateway.access.principals import Principal, UserId
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.people.team import Member, MemberStatus, Team
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
-from pqkeep_gateway.storage.database import time_of, transaction
+from pqkeep_gateway.storage.database import read_transaction, time_of, transaction
 from pqkeep_gateway.storage.schema import SESSIONS, TABLES_OF_USER, TENANTS, USERS
 from pqkeep_gateway.storage.sessions import end_sessions
 from pqkeep_gateway.storage.tenants import MFA_REQUIREMENT, requires_mfa
@@ -28,7 +28,7 @@ class SqlTeam:
     async def list_members(self, tenant: TenantId) -> tuple[Member, ...]:
         """Return every member, the first to join first."""
         query = _MEMBERS.where(USERS.c.tenant_id == tenant)
-        async with transaction(self._engine) as connection:
+        async with read_transaction(self._engine) as connection:
             rows = await connection.execute(query.order_by(USERS.c.created_at_us, USERS.c.id))
             return tuple(_member(row) for row in rows)
 

@@ -16,7 +16,7 @@ from pqkeep_gateway.access.entitlements import (
 )
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.contracts import end_contract
-from pqkeep_gateway.storage.database import microseconds, time_of, transaction
+from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
 from pqkeep_gateway.storage.idempotency import add_idempotency_key, find_idempotency_key
 from pqkeep_gateway.storage.schema import TENANTS
 from pqkeep_gateway.tenancy.tenants import (
@@ -66,7 +66,7 @@ class SqlTenants:
     async def get(self, tenant: TenantId) -> Tenant:
         """Return a tenant. Raises TenantNotFoundError."""
         query = sa.select(TENANTS).where(TENANTS.c.id == tenant)
-        async with transaction(self._engine) as connection:
+        async with read_transaction(self._engine) as connection:
             row = (await connection.execute(query)).one_or_none()
         if row is None:
             raise TenantNotFoundError
@@ -75,7 +75,7 @@ class SqlTenants:
     async def list(self) -> tuple[Tenant, ...]:
         """Return every tenant, oldest first."""
         query = sa.select(TENANTS).order_by(TENANTS.c.created_at_us, TENANTS.c.id)
-        async with transaction(self._engine) as connection:
+        async with read_transaction(self._engine) as connection:
             return tuple(_tenant(row) for row in await connection.execute(query))
 
     async def save_change(
@@ -121,7 +121,7 @@ class SqlTenants:
         """Return the tenant that was created with the same Idempotency-Key before."""
         if idempotency is None:
             return None
-        async with transaction(self._engine) as connection:
+        async with read_transaction(self._engine) as connection:
             earlier = await find_idempotency_key(connection, idempotency, tenant.created_at)
             if earlier is None:
                 return None

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pqkeep_gateway.storage.database import add_unless_there, transaction
+from pqkeep_gateway.storage.database import add_unless_there, read_transaction, transaction
 from pqkeep_gateway.storage.schema import USAGE
 from pqkeep_protocol.keys import TenantId
 
@@ -37,7 +37,7 @@ class SqlUsage:
         query = sa.select(USAGE.c.operations).where(
             USAGE.c.tenant_id == tenant, USAGE.c.month == month
         )
-        async with transaction(self._engine) as connection:
+        async with read_transaction(self._engine) as connection:
             return (await connection.execute(query)).scalar() or 0
 
 

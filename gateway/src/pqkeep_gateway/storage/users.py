@@ -10,7 +10,7 @@ from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.mail.outgoing_mail import OutgoingMail
 from pqkeep_gateway.people.users import Account, User, UserNotFoundError, email_key
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
-from pqkeep_gateway.storage.database import microseconds, time_of, transaction
+from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
 from pqkeep_gateway.storage.outgoing_mail import add_mail
 from pqkeep_gateway.storage.schema import CHALLENGES, PASSWORD_RESETS, SESSIONS, TENANTS, USERS
 from pqkeep_gateway.storage.sessions import end_sessions
@@ -72,7 +72,7 @@ class SqlUsers:
             .join(TENANTS, TENANTS.c.id == USERS.c.tenant_id)
             .where(condition)
         )
-        async with transaction(self._engine) as connection:
+        async with read_transaction(self._engine) as connection:
             row = (await connection.execute(query)).one_or_none()
         return None if row is None else _account(row)
 
