@@ -57,7 +57,7 @@ def new_event(tenant: TenantId, operation: str = "create-tenant") -> Event:
     """Return an event of the gateway's."""
     return Event(
         id=uuid4(),
-        at_us=1,
+        at_us=time.time_ns() // 1000,
         tenant=tenant,
         principal="operator",
         operation=operation,
@@ -276,7 +276,7 @@ async def test_an_event_is_recorded_once_over_a_restart(
         async with serving() as keys:
             await keys.execute(brought(event), attribution)
     assert sql("SELECT event_id, happened_at_us, tenant_id FROM audit_records") == [
-        (str(event.id), 1, str(tenant))
+        (str(event.id), event.at_us, str(tenant))
     ]
 
 

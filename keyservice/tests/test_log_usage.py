@@ -29,11 +29,12 @@ COUNT = f"""
 SELECT count(*), max(recorded_at_us) FROM audit_records
 WHERE tenant_id = ? AND algorithm = ? AND key_version = ?
 AND outcome IN ('success', 'verification-failed') AND operation IN ({USE})
+AND event_id IS NULL
 """  # noqa: S608
 
 
 def new_record(
-    tenant: TenantId, algorithm: Algorithm, version: int | None, **said: str
+    tenant: TenantId, algorithm: Algorithm, version: int | None, **said: str | int
 ) -> NewRecord:
     """Return a record of a use, unless something else is said."""
     use = NewRecord(tenant, "p", Operation.ENCRYPT, algorithm, version, "success", "r", "a", "y")
@@ -63,6 +64,7 @@ class Books:
                     new_record(tenant, algorithm, 1, outcome="decryption-failed"),
                     new_record(tenant, algorithm, 1, outcome="ERR_POLICY_001"),
                     new_record(tenant, algorithm, None),
+                    new_record(tenant, algorithm, 1, event_id=str(uuid4()), happened_at_us=1),
                 ]
                 await self.service.parts.store.commit([(each, None) for each in mixed])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import stat
 import time
 from collections.abc import AsyncIterator, Callable
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
 from pqkeep_keyservice.keys.changes import KeyringChange
 from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
@@ -26,10 +28,12 @@ from pqkeep_protocol.audit import (
     MAX_PAGE,
     AnyAuditRequest,
     Event,
+    EventRefusal,
     ListRecords,
     Recorded,
     RecordEvents,
     Records,
+    RefusedEvent,
     SignCheckpoint,
 )
 from pqkeep_protocol.audit_events import AuditEvent, KeyServiceEvent
@@ -163,11 +167,11 @@ async def test_the_socket_is_its_owners(server: Server, socket_path: Path) -> No
     assert stat.S_IMODE(await asyncio.to_thread(lambda: socket_path.stat().st_mode)) == 0o600
 
 
-def event(number: int, operation: str, outcome: str = "success") -> Event:
+def event(number: int, operation: str, outcome: str = "success", after_us: int = 0) -> Event:
     """Return an event that the gateway brings."""
     return Event(
         id=UUID(int=number),
-        at_us=1,
+        at_us=time.time_ns() // 1000 + after_us,
         tenant=TENANT,
         principal="operator",
         operation=operation,
@@ -196,14 +200,44 @@ def event(number: int, operation: str, outcome: str = "success") -> Event:
 async def test_an_event_that_is_not_the_gateways_is_refused(
     connect: Connect, operation: str, outcome: str
 ) -> None:
-    """One event that the gateway cannot record has all that came with it refused, and none kept."""
-    client = await connect()
-    good = event(1, AuditEvent.CREATE_TENANT)
-    mixed = RecordEvents(tenant=INSTALLATION, events=(good, event(2, operation, outcome)))
-    await client.send(call(1, mixed), call(2, ListRecords(tenant=INSTALLATION)))
-    refused, listed = sorted(await client.receive(2), key=lambda frame: frame.id)
-    assert refused == Refusal(1, ErrorKind.UNSUPPORTED)
-    assert listed == Answer(2, Records(lines=(), next=None))
+    """An event that the gateway cannot record is refused alone, by its id; its neighbours are kept."""
+    await require_refused_alone(
+        await connect(), event(2, operation, outcome), EventRefusal.NOT_AN_EVENT
+    )
+
+
+DAY = 24 * 3600 * 1_000_000
+
+
+@pytest.mark.parametrize(
+    "after_us", [-31 * DAY, 6 * 60 * 1_000_000, DAY], ids=["too old", "soon", "tomorrow"]
+)
+async def test_an_event_of_another_time_is_refused(connect: Connect, after_us: int) -> None:
+    """An event from far before the newest record, or from the future, is refused alone."""
+    late = event(2, AuditEvent.CREATE_TENANT, after_us=after_us)
+    await require_refused_alone(await connect(), late, EventRefusal.OUT_OF_TIME)
+
+
+@pytest.mark.parametrize("at_us", [0, 253_402_300_800_000_000, 2**63 - 1])
+async def test_no_time_poisons_what_is_recorded_with_it(connect: Connect, at_us: int) -> None:
+    """Times that no calendar has are refused like others, and nothing else fails by them."""
+    poison = structs.replace(event(2, AuditEvent.CREATE_TENANT), at_us=at_us)
+    await require_refused_alone(await connect(), poison, EventRefusal.OUT_OF_TIME)
+
+
+async def require_refused_alone(client: Client, bad: Event, reason: EventRefusal) -> None:
+    """Require that one event of three is refused, and the others are recorded."""
+    before, after = event(1, AuditEvent.CREATE_TENANT), event(3, AuditEvent.SIGN_UP)
+    brought = RecordEvents(tenant=INSTALLATION, events=(before, bad, after))
+    await client.send(call(1, brought))
+    refused = (RefusedEvent(bad.id, reason),)
+    assert await client.receive(1) == [Answer(1, Recorded(refused=refused))]
+    await client.send(call(2, ListRecords(tenant=INSTALLATION)))
+    (answer,) = await client.receive(1)
+    assert isinstance(answer, Answer)
+    assert isinstance(answer.result, Records)
+    recorded = [json.loads(line)["event_id"] for line in answer.result.lines]
+    assert recorded == [str(before.id), str(after.id)]
 
 
 async def test_what_the_gateway_can_record_is_recorded(connect: Connect) -> None:

@@ -137,7 +137,7 @@ class AuditDelivery:
         request = RecordEvents(tenant=INSTALLATION, events=tuple(events))
         try:
             async with asyncio.timeout_at(until):
-                await self._keys.execute(request, _ATTRIBUTION)
+                recorded = await self._keys.execute(request, _ATTRIBUTION)
         except (KeyServiceError, TimeoutError) as error:
             if not self._fails:
                 _LOG.warning("events cannot be delivered to the audit log", error=str(error))
@@ -146,6 +146,10 @@ class AuditDelivery:
         if self._fails:
             _LOG.info("events are delivered to the audit log again")
         self._fails = False
+        for event in recorded.refused:
+            _LOG.error(
+                "the audit log refuses an event", event_id=str(event.id), reason=event.reason
+            )
 
 
 def _moment() -> float:

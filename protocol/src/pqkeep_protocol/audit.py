@@ -3,6 +3,7 @@
 The tenant of a request is the one whose records are asked for; INSTALLATION is all of them.
 """
 
+from enum import StrEnum
 from typing import Annotated
 from uuid import UUID
 
@@ -37,14 +38,32 @@ class Event(Struct, frozen=True, array_like=True, kw_only=True):
     policy: Annotated[str, Meta(max_length=128)]
 
 
+class EventRefusal(StrEnum):
+    """Why an event is not recorded. It is final: the event is refused again however often it is sent."""
+
+    NOT_AN_EVENT = "not-an-event"
+    """The gateway records no such operation with such an outcome."""
+    OUT_OF_TIME = "out-of-time"
+    """``at_us`` is too far in the past or in the future."""
+
+
+class RefusedEvent(Struct, frozen=True, array_like=True):
+    """An event that is not recorded."""
+
+    id: UUID
+    reason: EventRefusal
+
+
 class Recorded(Result, frozen=True, kw_only=True, tag="recorded"):
-    """The events are in the log, durably."""
+    """The events are in the log, durably, except for the refused ones."""
+
+    refused: tuple[RefusedEvent, ...] = ()
 
 
 class RecordEvents(Request[Recorded], frozen=True, kw_only=True, tag="record-events"):
     """Record events of the gateway. The tenant is INSTALLATION; each event names its own.
 
-    Errors: UNSUPPORTED if one of them is no event of the gateway's; then none is recorded.
+    Errors: UNAVAILABLE; whether any was recorded is unknown then.
     """
 
     events: Annotated[tuple[Event, ...], Meta(max_length=MAX_PAGE)]

@@ -1,13 +1,15 @@
 """Answers requests about the audit log. Reading it leaves no record."""
 
 import asyncio
+import time
 from typing import assert_never
 
 from pqkeep_keyservice.audit.checkpoint_signer import ALGORITHMS, CheckpointSigner
 from pqkeep_keyservice.audit.log import AuditLog
+from pqkeep_keyservice.keys.changes import CommitOutcome
 from pqkeep_keyservice.ledger import checkpoints, search
 from pqkeep_keyservice.ledger.key_usage import find_key_usage
-from pqkeep_keyservice.ledger.records import event_record
+from pqkeep_keyservice.ledger.records import NewRecord, event_record
 from pqkeep_keyservice.ledger.tree import DamagedLogError
 from pqkeep_keyservice.live.keyring_cache import KeyringCache
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
@@ -19,6 +21,7 @@ from pqkeep_protocol.audit import (
     AuditKeys,
     Checkpoints,
     Consistency,
+    EventRefusal,
     GetUsage,
     ListAuditKeys,
     ListCheckpoints,
@@ -30,6 +33,7 @@ from pqkeep_protocol.audit import (
     Recorded,
     RecordEvents,
     Records,
+    RefusedEvent,
     SignCheckpoint,
     Usage,
 )
@@ -75,9 +79,7 @@ class AuditService:
     ) -> AnyAuditResult:
         match request:
             case RecordEvents():
-                events = [event_record(event) for event in request.events]
-                await asyncio.gather(*map(self._log.commit, events))
-                return Recorded()
+                return await self._record(request)
             case ListRecords():
                 page = await self._store.query(search.list_records, request)
                 return Records(lines=page.lines, next=page.next)
@@ -100,6 +102,21 @@ class AuditService:
                 return await self._usage(request)
             case _:
                 assert_never(request)
+
+    async def _record(self, request: RecordEvents) -> Recorded:
+        newest_us, now_us = self._store.recorded_at_us, time.time_ns() // 1000
+        records: list[NewRecord] = []
+        refused: list[RefusedEvent] = []
+        for event in request.events:
+            record = event_record(event, newest_us, now_us)
+            if isinstance(record, EventRefusal):
+                refused.append(RefusedEvent(event.id, record))
+            else:
+                records.append(record)
+        outcomes = await asyncio.gather(*map(self._log.commit, records))
+        if any(outcome is not CommitOutcome.DURABLE for outcome in outcomes):
+            raise KeyServiceError(ErrorKind.UNAVAILABLE)
+        return Recorded(refused=tuple(refused))
 
     async def _keys(self) -> AuditKeys:
         keyrings = [await self._keyrings.get(INSTALLATION, algorithm) for algorithm in ALGORITHMS]

@@ -13,7 +13,7 @@ from cachetools import LRUCache
 from pqkeep_keyservice.ledger.merkle import Frontier, frontier, leaf_hash
 from pqkeep_keyservice.ledger.records import FORMATS, Formats, NewRecord, Row, record_text
 from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, AUDIT_TILES
-from pqkeep_keyservice.ledger.tree import subtrees
+from pqkeep_keyservice.ledger.tree import newest_record, subtrees
 
 CACHED_TENANTS = 100_000
 _NONCE = 16
@@ -54,14 +54,9 @@ class LogState:
 
 def load_log_state(connection: sa.Connection, formats: Formats = FORMATS) -> LogState:
     """Return the state of the log in the database. Raises DamagedLogError."""
-    newest = connection.execute(
-        sa.select(AUDIT_RECORDS.c.id, AUDIT_RECORDS.c.recorded_at_us)
-        .order_by(AUDIT_RECORDS.c.id.desc())
-        .limit(1)
-    ).one_or_none()
-    if newest is None:
-        return LogState(Frontier(), 0)
-    return LogState(frontier(newest.id, subtrees(connection, formats)), newest.recorded_at_us)
+    size, recorded_at_us = newest_record(connection)
+    tree = frontier(size, subtrees(connection, formats)) if size else Frontier()
+    return LogState(tree, recorded_at_us)
 
 
 def insert_statement(dialect: sa.Dialect) -> str:

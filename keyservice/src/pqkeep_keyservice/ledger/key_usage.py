@@ -10,6 +10,7 @@ from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.keys import KeyVersion, TenantId
 
 _IS_USE = (
+    AUDIT_RECORDS.c.event_id.is_(None),  # what the gateway reports is no use of a key
     AUDIT_RECORDS.c.outcome.in_((Outcome.SUCCESS, ErrorKind.VERIFICATION_FAILED)),
     AUDIT_RECORDS.c.operation.in_(frozenset(Operation) - LIFECYCLE),
     AUDIT_RECORDS.c.key_version.is_not(None),

@@ -14,13 +14,19 @@ import msgspec
 import sqlalchemy as sa
 from msgspec import Struct
 
-from pqkeep_protocol.audit import Event
+from pqkeep_protocol.audit import Event, EventRefusal
 from pqkeep_protocol.audit_events import Outcome, RecordedOperation, gateway_operation
-from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.keys import KeyVersion, TenantId
 from pqkeep_protocol.messages import AnyRequest, Attribution
 
 _ENCODER = msgspec.json.Encoder()
+
+_SECOND_US = 1_000_000
+MAX_EVENT_AGE_US = 30 * 24 * 3600 * _SECOND_US
+"""How long before the newest record an event can have happened: it waits while the gateways are down."""
+MAX_EVENT_LEAD_US = 5 * 60 * _SECOND_US
+"""How far the gateways' clocks can be ahead."""
 
 
 class NewRecord(NamedTuple):
@@ -64,14 +70,19 @@ def operation_record(
     )
 
 
-def event_record(event: Event) -> NewRecord:
-    """Return the record of something the gateway did or refused.
+def event_record(event: Event, newest_us: int, now_us: int) -> NewRecord | EventRefusal:
+    """Return the record of something the gateway did or refused, or why there is none.
 
-    Raises UNSUPPORTED for what is not in the list of what it can do or refuse.
+    Times are those of the newest record (0 without one) and of now, in microseconds since 1970:
+    one of them may come from a clock that was wrong.
     """
     operation = gateway_operation(event.operation, event.outcome)
     if operation is None:
-        raise KeyServiceError(ErrorKind.UNSUPPORTED)
+        return EventRefusal.NOT_AN_EVENT
+    earliest = min(newest_us or now_us, now_us) - MAX_EVENT_AGE_US
+    latest = max(newest_us, now_us) + MAX_EVENT_LEAD_US
+    if not earliest <= event.at_us <= latest:
+        return EventRefusal.OUT_OF_TIME
     return NewRecord(
         tenant=event.tenant,
         principal=event.principal,

@@ -21,6 +21,13 @@ def log_size(connection: sa.Connection) -> int:
     return connection.execute(sa.select(sa.func.max(AUDIT_RECORDS.c.id))).scalar() or 0
 
 
+def newest_record(connection: sa.Connection) -> tuple[int, int]:
+    """Return the newest record's id and time (microseconds since 1970); 0 and 0 without one."""
+    query = sa.select(AUDIT_RECORDS.c.id, AUDIT_RECORDS.c.recorded_at_us)
+    newest = connection.execute(query.order_by(AUDIT_RECORDS.c.id.desc()).limit(1)).one_or_none()
+    return (0, 0) if newest is None else (newest.id, newest.recorded_at_us)
+
+
 def subtrees(connection: sa.Connection, formats: Formats = FORMATS) -> Subtree:
     """Return a function that computes the hash of any complete subtree.
 

@@ -26,7 +26,7 @@ from pqkeep_keyservice.ledger.append import (
 from pqkeep_keyservice.ledger.checkpoints import check_log, log_id
 from pqkeep_keyservice.ledger.merkle import Frontier
 from pqkeep_keyservice.ledger.records import NewRecord
-from pqkeep_keyservice.ledger.tree import log_size
+from pqkeep_keyservice.ledger.tree import newest_record
 from pqkeep_keyservice.storage.database import Database
 from pqkeep_keyservice.storage.idempotency import find_idempotency_record
 from pqkeep_keyservice.storage.keyrings import find_generation, find_keyring, replace_keyring
@@ -57,6 +57,8 @@ class KeyStore:
         """With its epoch. None while a commit is under way: what is durable is not known then."""
         self.size = 0
         """How many audit records are durable."""
+        self.recorded_at_us = 0
+        """The time of the newest of them, in microseconds since 1970."""
         self.generation = 0
         """How often the installation was restored from a backup."""
 
@@ -67,7 +69,9 @@ class KeyStore:
 
     async def check(self, sealer: Sealer) -> None:
         """Check root keys and audit log against what is stored of them. Raises ConfigError."""
-        self.size, self.generation = await self._database.write(_check, sealer)
+        (self.size, self.recorded_at_us), self.generation = await self._database.write(
+            _check, sealer
+        )
 
     async def list_root_key_check_values(self) -> dict[int, bytes]:
         """Return the check values of the root keys that seal stored seeds, by root key id."""
@@ -110,7 +114,7 @@ class KeyStore:
         outcomes, log_state, pending = await self._database.write(self._write, entries, epoch)
         log_state.advance(pending)
         self._log_state = epoch, log_state
-        self.size = log_state.frontier.size
+        self.size, self.recorded_at_us = log_state.frontier.size, log_state.recorded_at_us
         return outcomes
 
     async def scrub(self) -> bool:
@@ -148,10 +152,10 @@ class KeyStore:
         return outcomes, log_state, pending
 
 
-def _check(connection: sa.Connection, sealer: Sealer) -> tuple[int, int]:
+def _check(connection: sa.Connection, sealer: Sealer) -> tuple[tuple[int, int], int]:
     check_root_keys(connection, sealer)
     check_log(connection)
-    return log_size(connection), find_generation(connection)
+    return newest_record(connection), find_generation(connection)
 
 
 def _apply(connection: sa.Connection, change: Change) -> CommitOutcome:
