@@ -156,7 +156,7 @@ async def test_a_month_begins_at_midnight_in_utc(month: Month) -> None:
 
 
 async def test_what_fails_in_the_new_year_is_given_back_to_the_old(month: Month) -> None:
-    """An operation is given back to the month that it was taken from."""
+    """An operation is released in the month in which it was reserved."""
     month.now = NEW_YEAR_S_EVE
 
     async def fail_late() -> str:
@@ -224,35 +224,35 @@ async def test_each_tenant_has_its_own(engine: AsyncEngine, month: Month) -> Non
     await add_tenant(engine, other)
     for _ in range(ALLOWANCE):
         await month.spend()
-    assert await month.usage.take(other.id, "2027-01", 1)
-    assert not await month.usage.take(other.id, "2027-01", 1)
+    assert await month.usage.reserve(other.id, "2027-01", 1)
+    assert not await month.usage.reserve(other.id, "2027-01", 1)
     assert await month.rows() == {"2027-01": ALLOWANCE}
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 async def test_nothing_is_given_back_that_was_not_taken(month: Month) -> None:
     """The count never falls below nothing, so nobody gains operations."""
-    await month.usage.give_back(month.tenant, "2027-01")
+    await month.usage.release(month.tenant, "2027-01")
     assert await month.rows() == {}
-    await month.usage.take(month.tenant, "2027-01", 1)
+    await month.usage.reserve(month.tenant, "2027-01", 1)
     for _ in range(3):
-        await month.usage.give_back(month.tenant, "2027-01")
+        await month.usage.release(month.tenant, "2027-01")
     assert await month.rows() == {"2027-01": 0}
 
 
 class Unreachable:
-    """A Usage that is out of reach: from the start, or when something is given back."""
+    """A Usage that is out of reach: from the start, or when something is released."""
 
     def __init__(self, *, taking: bool) -> None:
         self._taking = taking
 
-    async def take(self, tenant: TenantId, month: str, allowance: int) -> bool:
+    async def reserve(self, tenant: TenantId, month: str, allowance: int) -> bool:
         """Count, if it can be reached."""
         if not self._taking:
             raise UnavailableError
         return True
 
-    async def give_back(self, tenant: TenantId, month: str) -> None:
+    async def release(self, tenant: TenantId, month: str) -> None:
         """Be out of reach."""
         raise UnavailableError
 
@@ -276,7 +276,7 @@ async def test_without_a_count_nothing_is_done() -> None:
 
 
 async def test_a_failure_is_told_as_it_was(caplog: pytest.LogCaptureFixture) -> None:
-    """Where it cannot be given back the caller hears why the work failed, and the log the rest."""
+    """Where it cannot be released the caller hears why the work failed, and the log the rest."""
     allowances = Allowances(Unreachable(taking=True), PER_MONTH, lambda: NEW_YEAR)
 
     async def fail() -> str:

@@ -16,7 +16,7 @@ _LOG = logger(__name__)
 T = TypeVar("T")
 
 COUNTED = frozenset(Operation) - LIFECYCLE
-"""Operations with keys. Looking after keys is free: nobody shall put a rotation off."""
+"""Operations with keys. Managing keys is free, so that nobody puts a rotation off."""
 
 
 class AllowanceUsedUpError(Exception):
@@ -26,11 +26,11 @@ class AllowanceUsedUpError(Exception):
 class Usage(Protocol):
     """How many operations each tenant has used in a month. All raise UnavailableError."""
 
-    async def take(self, tenant: TenantId, month: str, allowance: int) -> bool:
+    async def reserve(self, tenant: TenantId, month: str, allowance: int) -> bool:
         """Count one operation, in one step, unless the allowance is used up."""
         ...
 
-    async def give_back(self, tenant: TenantId, month: str) -> None:
+    async def release(self, tenant: TenantId, month: str) -> None:
         """Count one operation less: it did not succeed."""
         ...
 
@@ -54,21 +54,21 @@ class Allowances:
         operation: Operation,
         work: Callable[[], Awaitable[T]],
     ) -> T:
-        """Do a piece of work and count one operation, unless it fails. Raises SpentError.
+        """Do a piece of work and count one operation, unless it fails. Raises AllowanceUsedUpError.
 
-        It is taken before and given back after a failure, so that many at once never exceed the
+        It is reserved before and released after a failure, so that many at once never exceed the
         allowance. A gateway that is killed in between leaves one too many counted.
         """
         allowance = self._operations[principal.entitlements.effective_tier]
         if allowance is None or operation not in COUNTED:
             return await work()
         month = self._month()
-        if not await self._usage.take(principal.tenant, month, allowance):
+        if not await self._usage.reserve(principal.tenant, month, allowance):
             raise AllowanceUsedUpError
         try:
             return await work()
         except BaseException:
-            await self._give_back(principal.tenant, month)
+            await self._release(principal.tenant, month)
             raise
 
     async def used(self, principal: TenantPrincipal) -> tuple[int, int] | None:
@@ -81,8 +81,8 @@ class Allowances:
     def _month(self) -> str:
         return f"{date_of(self._clock()):%Y-%m}"
 
-    async def _give_back(self, tenant: TenantId, month: str) -> None:
+    async def _release(self, tenant: TenantId, month: str) -> None:
         try:
-            await self._usage.give_back(tenant, month)
+            await self._usage.release(tenant, month)
         except UnavailableError:
             _LOG.warning("a failed operation stays counted in the allowance", month=month)

@@ -12,7 +12,7 @@ from pqkeep_gateway.access.entitlements import Tier
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.contracts import IS_RUNNING, contract_of, save_contract
 from pqkeep_gateway.storage.database import (
-    add_unless_there,
+    insert_if_absent,
     microseconds,
     read_transaction,
     time_of,
@@ -145,7 +145,7 @@ class SqlBilling:
 async def _add_notice(connection: AsyncConnection, notice: str, now: datetime) -> None:
     """Store a notice's identifier, and remove expired ones. Raises DuplicateNoticeError."""
     row = {"id": notice, "received_at_us": microseconds(now)}
-    if not await add_unless_there(connection, BILLING_NOTICES, row):
+    if not await insert_if_absent(connection, BILLING_NOTICES, row):
         raise DuplicateNoticeError
     is_expired = BILLING_NOTICES.c.received_at_us <= microseconds(now - NOTICE_LIFETIME)
     await connection.execute(sa.delete(BILLING_NOTICES).where(is_expired))

@@ -92,7 +92,7 @@ async def _transaction(engine: AsyncEngine, *, read_only: bool) -> AsyncIterator
         raise UnavailableError from None
 
 
-async def add_unless_there(
+async def insert_if_absent(
     connection: AsyncConnection, table: sa.Table, row: Mapping[str, object]
 ) -> bool:
     """Insert a row unless it violates a unique constraint; return whether it was inserted."""

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pqkeep_gateway.storage.database import add_unless_there, read_transaction, transaction
+from pqkeep_gateway.storage.database import insert_if_absent, read_transaction, transaction
 from pqkeep_gateway.storage.schema import USAGE
 from pqkeep_protocol.keys import TenantId
 
@@ -15,22 +15,24 @@ class SqlUsage:
         """Use an open database."""
         self._engine = engine
 
-    async def take(self, tenant: TenantId, month: str, allowance: int) -> bool:
+    async def reserve(self, tenant: TenantId, month: str, allowance: int) -> bool:
         """Count one operation, in one conditional UPDATE, unless the allowance is used up."""
         row = {"tenant_id": tenant, "month": month, "operations": 0}
-        take = _of(tenant, month).where(USAGE.c.operations < allowance)
+        one_more = _of(tenant, month).where(USAGE.c.operations < allowance)
         async with transaction(self._engine) as connection:
-            taken = await connection.execute(take.values(operations=USAGE.c.operations + 1))
-            if taken.rowcount == 0:
-                await add_unless_there(connection, USAGE, row)
-                taken = await connection.execute(take.values(operations=USAGE.c.operations + 1))
-        return taken.rowcount == 1
+            counted = await connection.execute(one_more.values(operations=USAGE.c.operations + 1))
+            if counted.rowcount == 0:
+                await insert_if_absent(connection, USAGE, row)
+                counted = await connection.execute(
+                    one_more.values(operations=USAGE.c.operations + 1)
+                )
+        return counted.rowcount == 1
 
-    async def give_back(self, tenant: TenantId, month: str) -> None:
+    async def release(self, tenant: TenantId, month: str) -> None:
         """Count one operation less, after a failure."""
-        give_back = _of(tenant, month).where(USAGE.c.operations > 0)
+        release = _of(tenant, month).where(USAGE.c.operations > 0)
         async with transaction(self._engine) as connection:
-            await connection.execute(give_back.values(operations=USAGE.c.operations - 1))
+            await connection.execute(release.values(operations=USAGE.c.operations - 1))
 
     async def used(self, tenant: TenantId, month: str) -> int:
         """Return how many operations were counted."""
