@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from tests.work_units import WorkUnits
 from xdist.remote import Producer
@@ -15,6 +17,15 @@ pytest_plugins = [
     "tests.fixtures.postgresql",
     "tests.fixtures.redis",
 ]
+
+
+def pytest_configure() -> None:
+    """Let programs under test be interrupted, also where a shell runs the tests in the background.
+
+    A signal that is ignored stays ignored in the programs that a process starts.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> WorkUnits:
