@@ -6,12 +6,18 @@ import asyncio
 
 import pytest
 from gateway.tests.world import ATTRIBUTION, CONCURRENCY, EMAIL, ROUNDS, World, count_successes
+from pyotp import TOTP
 
 from pqkeep_gateway.access.clock import date_of
 from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.mail.outgoing_mail import MailKind, new_mail
 from pqkeep_gateway.people.challenges import InvalidChallengeError
-from pqkeep_gateway.people.second_factors import RECOVERY_CODES, WrongCodeError
+from pqkeep_gateway.people.second_factors import (
+    RECOVERY_CODES,
+    AlreadyEnrolledError,
+    NotEnrolledError,
+    WrongCodeError,
+)
 from pqkeep_gateway.people.sessions import Tokens
 from pqkeep_gateway.storage.second_factors import SqlSecondFactors
 from pqkeep_protocol.audit_events import AuditEvent
@@ -57,6 +63,19 @@ async def test_an_earlier_code_is_refused_after_a_later_one(world: World) -> Non
         await world.sign_in.answer_challenge(
             await world.challenge(), totp.at(int(world.now) - 30), ATTRIBUTION
         )
+
+
+async def test_the_authenticator_in_force_is_the_one_that_was_confirmed(world: World) -> None:
+    """Of a confirmation and a new enrollment at once one succeeds: no unproven secret is in force."""
+    for round_ in range(ROUNDS):
+        person = await world.person(f"{round_}@example.com")
+        totp = TOTP((await world.factors.enroll(person)).secret)
+        attempts = [
+            world.factors.confirm(person, totp.at(int(world.now)), ATTRIBUTION),
+            world.factors.enroll(person),
+        ]
+        refusals = (NotEnrolledError, WrongCodeError, AlreadyEnrolledError)
+        assert await count_successes(attempts, *refusals) == 1
 
 
 async def test_a_recovery_code_is_accepted_once(world: World) -> None:

@@ -62,11 +62,16 @@ class SecondFactorStore(Protocol):
         ...
 
     async def confirm(
-        self, user: UserId, recovery_codes: Sequence[bytes], mail: OutgoingMail, audit_event: Event
+        self,
+        user: UserId,
+        salt: bytes,
+        recovery_codes: Sequence[bytes],
+        mail: OutgoingMail,
+        audit_event: Event,
     ) -> bool:
-        """Put the authenticator into force, with digests of recovery codes.
+        """Put the authenticator with this salt into force, with digests of recovery codes.
 
-        Returns False if there is none to confirm.
+        Returns False if it is not the one that waits to be confirmed.
         """
         ...
 
@@ -128,7 +133,8 @@ class SecondFactors:
         Raises NotEnrolledError, WrongCodeError, TooManyAttemptsError.
         """
         account = await self._users.get(principal.user)
-        if account.totp_salt is None or account.has_mfa:
+        salt = account.totp_salt
+        if salt is None or account.has_mfa:
             raise NotEnrolledError
         async with self._attempts.step_up(principal.session):
             if not await self._accept_totp(account, code):
@@ -137,7 +143,7 @@ class SecondFactors:
         digests = [self._recovery_digest(principal.user, each) for each in codes]
         enabled = event(attribution, principal.tenant, AuditEvent.ENABLE_MFA)
         mail = self._new_mail(MailKind.SECOND_FACTOR_ADDED, account)
-        if not await self._store.confirm(principal.user, digests, mail, enabled):
+        if not await self._store.confirm(principal.user, salt, digests, mail, enabled):
             raise NotEnrolledError
         await self._audit_delivery.deliver()
         return codes

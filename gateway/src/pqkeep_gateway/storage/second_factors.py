@@ -33,11 +33,16 @@ class SqlSecondFactors:
                 raise AlreadyEnrolledError
 
     async def confirm(
-        self, user: UserId, recovery_codes: Sequence[bytes], mail: OutgoingMail, audit_event: Event
+        self,
+        user: UserId,
+        salt: bytes,
+        recovery_codes: Sequence[bytes],
+        mail: OutgoingMail,
+        audit_event: Event,
     ) -> bool:
-        """Put the authenticator into force; return False if there is none to confirm."""
+        """Put the authenticator with this salt into force; False if it is not to be confirmed."""
         is_enrolled = sa.and_(
-            USERS.c.id == user, USERS.c.has_mfa.is_(False), USERS.c.totp_salt.is_not(None)
+            USERS.c.id == user, USERS.c.has_mfa.is_(False), USERS.c.totp_salt == salt
         )
         confirm = sa.update(USERS).where(is_enrolled).values(has_mfa=True)
         rows = [{"digest": each, "user_id": user} for each in recovery_codes]
