@@ -61,7 +61,7 @@ lock: $(VENV)/dev ## lock dependencies with hashes
 	requirements/lock $(BIN)/uv
 
 passwords: $(VENV)/dev ## write the list of common passwords again
-	requirements/common-passwords
+	requirements/common-passwords $(BIN)
 
 clean: ## remove everything that the other targets create
 	rm -rf .venv .venv-* .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache

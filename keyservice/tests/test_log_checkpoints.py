@@ -115,7 +115,7 @@ def signer(service: InProcessService, attribution: Attribution) -> Signer:
 
 @asynccontextmanager
 async def running(service: InProcessService) -> AsyncIterator[None]:
-    """Let the notary run for as long as a block lasts."""
+    """Let the checkpoint signer run for as long as a block lasts."""
     task = asyncio.create_task(service.parts.checkpoint_signer.run())
     yield
     task.cancel()

@@ -231,7 +231,7 @@ def test_a_code_is_enough_where_a_second_factor_is_required(
 def test_codes_can_be_given_up(
     installation: Installation, person: Caller, stranger: Caller, email: str, password: str
 ) -> None:
-    """Without codes the password is enough again; either choice is told by a letter."""
+    """Without codes the password is enough again; either choice is told by an e-mail."""
     assert _choose(person, password, wanted=False)["email_codes"] is False
     stranger.post("/auth/login", {"email": email, "password": password})
     installation.mailbox.messages(email, "second-factor-added")
@@ -268,7 +268,7 @@ def test_what_happens_to_an_account_is_told(
     new_tenant: Callable[..., Caller],
     new_person: Callable[..., Caller],
 ) -> None:
-    """A new app, a used recovery code and an app that is given up are a letter each."""
+    """A new app, a used recovery code and an app that is given up are an e-mail each."""
     person = new_person(new_tenant().tenant_id)
     email = person.get("/auth/me")["email"]
     totp = TOTP(person.post_proven("/auth/mfa/enroll")["secret"])
@@ -279,7 +279,7 @@ def test_what_happens_to_an_account_is_told(
         installation.mailbox.messages(email, kind)
 
 
-def test_an_invitation_is_a_letter_too(
+def test_an_invitation_is_an_e_mail_too(
     installation: Installation,
     operator: Caller,
     new_tenant: Callable[..., Caller],
@@ -303,7 +303,7 @@ def test_an_invitation_is_a_letter_too(
 def test_invitations_are_counted(
     new_tenant: Callable[..., Caller], new_person: Callable[..., Caller], operator: Caller
 ) -> None:
-    """A person's sixth letter to one address within 15 minutes is 429; the operator's is not."""
+    """A person's sixth e-mail to one address within 15 minutes is 429; the operator's is not."""
     owner = new_person(new_tenant().tenant_id)
     path = f"/tenants/{owner.tenant_id}/invitations"
     body = {"email": f"flooded-{owner.tenant_id}@example.com", "role": "viewer"}

@@ -1,4 +1,4 @@
-"""Forgotten passwords over HTTP: another one by a letter, once, and nothing else by it."""
+"""Forgotten passwords over HTTP: another one by an e-mail, once, and nothing else by it."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def stranger(installation: Installation) -> Caller:
 
 @pytest.fixture
 def token(installation: Installation, stranger: Caller, email: str) -> str:
-    """What a letter to the owner hands over, who has forgotten the password."""
+    """What an e-mail to the owner hands over, who has forgotten the password."""
     stranger.post("/auth/forgot-password", {"email": email}, status=202)
     return installation.mailbox.token(email, "password-reset")
 
 
-def test_a_letter_leads_to_a_new_password(
+def test_an_e_mail_leads_to_a_new_password(
     *,
     installation: Installation,
     owner: Caller,
@@ -70,7 +70,7 @@ def test_a_letter_leads_to_a_new_password(
 def test_who_is_unknown_hears_the_same(
     installation: Installation, stranger: Caller, email: str
 ) -> None:
-    """An address that nobody has is answered like one that somebody has, and gets no letter."""
+    """An address that nobody has is answered like one that somebody has, and gets no e-mail."""
     unknown = f"{uuid.uuid4()}@example.com"
     answers = [
         stranger.ask("POST", "/auth/forgot-password", {"email": each}) for each in (unknown, email)
@@ -78,14 +78,14 @@ def test_who_is_unknown_hears_the_same(
     assert [each.status_code for each in answers] == [202, 202]
     assert answers[0].json()["data"] == answers[1].json()["data"] == {"accepted": True}
     installation.mailbox.messages(email, "password-reset")
-    time.sleep(1.5)  # the postman looks every second, and takes the oldest first
+    time.sleep(1.5)  # mail is delivered every second, and takes the oldest first
     assert installation.mailbox.messages_so_far(unknown) == []
 
 
 def test_an_address_in_capitals_is_the_same(
     installation: Installation, stranger: Caller, email: str
 ) -> None:
-    """Capitals do not matter, and the letter goes to the address as its owner wrote it."""
+    """Capitals do not matter, and the e-mail goes to the address as its owner wrote it."""
     stranger.post("/auth/forgot-password", {"email": email.upper()}, status=202)
     token = installation.mailbox.token(email, "password-reset")
     stranger.post("/auth/reset-password", {"token": token, "new_password": NEW})
@@ -123,10 +123,10 @@ def test_of_many_at_once_one_is_done(installation: Installation, token: str) -> 
     assert statuses == [200] + [401] * (RIVALS - 1)
 
 
-def test_a_changed_password_ends_the_letter(
+def test_a_changed_password_ends_the_e_mail(
     owner: Caller, stranger: Caller, token: str, password: str
 ) -> None:
-    """A letter of before the password was changed is of no more use."""
+    """An e-mail of before the password was changed is of no more use."""
     step_up = owner.post("/auth/step-up", {"password": password})["step_up_token"]
     headers = {"X-Step-Up-Token": step_up}
     answer = owner.ask("POST", "/auth/change-password", {"new_password": NEW}, headers=headers)
@@ -152,7 +152,7 @@ def test_a_challenge_ends_with_the_password(
 
 
 def test_mail_is_limited(stranger: Caller) -> None:
-    """The sixth letter to one address within 15 minutes is 429, whether somebody has it or not."""
+    """The sixth e-mail to one address within 15 minutes is 429, whether somebody has it or not."""
     fields = {"email": f"{uuid.uuid4()}@example.com"}
     answers = [stranger.ask("POST", "/auth/forgot-password", fields) for _ in range(6)]
     assert [each.status_code for each in answers] == [202] * 5 + [429]

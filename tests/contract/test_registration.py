@@ -1,4 +1,4 @@
-"""Signing up over HTTP: by a letter, and without telling anybody who has signed up before."""
+"""Signing up over HTTP: by an e-mail, and without telling anybody who has signed up before."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def stranger(installation: Installation) -> Caller:
 
 @pytest.fixture
 def token(installation: Installation, stranger: Caller) -> str:
-    """What a letter to an address hands over that has just signed up."""
+    """What an e-mail to an address hands over that has just signed up."""
     email = _email()
     stranger.post("/auth/register", {"email": email}, status=202)
     return installation.mailbox.token(email, "registration")
 
 
-def test_a_letter_leads_to_a_tenant(
+def test_an_e_mail_leads_to_a_tenant(
     installation: Installation, stranger: Caller, password: str
 ) -> None:
-    """By the letter's token somebody owns a free tenant of the name they choose, and is signed in."""
+    """By the e-mail's token somebody owns a free tenant of the name they choose, and is signed in."""
     email, name = _email(), str(uuid.uuid4())
     assert stranger.post("/auth/register", {"email": email}, status=202) == {"accepted": True}
     assert not stranger.client.cookies
@@ -56,7 +56,7 @@ def test_who_has_an_address_is_told_to_them_alone(
     new_tenant: Callable[..., Caller],
     new_person: Callable[..., Caller],
 ) -> None:
-    """An address that somebody has, in capitals or not, is answered like any; the letter differs."""
+    """An address that somebody has, in capitals or not, is answered like any; the e-mail differs."""
     taken = new_person(new_tenant().tenant_id).get("/auth/me")["email"]
     free = _email()
     answers = [
@@ -101,10 +101,10 @@ def test_of_many_at_once_one_registers(
     assert statuses == [201] + [401] * (RIVALS - 1)
 
 
-def test_a_second_letter_ends_the_first(
+def test_a_second_e_mail_ends_the_first(
     installation: Installation, stranger: Caller, password: str
 ) -> None:
-    """Whoever signs up twice finishes with the newer letter, and not with the older one."""
+    """Whoever signs up twice finishes with the newer e-mail, and not with the older one."""
     email = _email()
     tokens = []
     for count in (1, 2):

@@ -1,4 +1,4 @@
-"""Kills a real installation under load, again and again, and then goes through its books.
+"""Kills a real installation under load, again and again, and then checks its data.
 
 ``python -m tests.crash_recovery --operations 100000 --kills 50``, or ``make crashes``. Exit status 1:
 something is lost, twice, or not as the log says.
@@ -12,12 +12,12 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.crash_recovery.run import Plan, campaign
+from tests.crash_recovery.run import Plan, run
 from tests.fixtures.postgresql import new_databases, running_postgresql
 
 
 def main() -> int:
-    """Run one campaign and print what it found."""
+    """Do one run and print what it found."""
     usual = Plan()
     parser = argparse.ArgumentParser(prog="python -m tests.crash_recovery", description=__doc__)
     parser.add_argument("--operations", type=int, default=usual.operations)
@@ -33,9 +33,9 @@ def main() -> int:
         folder.mkdir(exist_ok=True)
         if arguments.postgresql:
             server = stack.enter_context(running_postgresql())
-            report = campaign(plan, folder, stack.enter_context(new_databases(server)))
+            report = run(plan, folder, stack.enter_context(new_databases(server)))
         else:
-            report = campaign(plan, folder)
+            report = run(plan, folder)
     sys.stdout.write(json.dumps(asdict(report), indent=2) + "\n")
     return 1 if any(report.findings.values()) else 0
 

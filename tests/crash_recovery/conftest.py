@@ -1,17 +1,17 @@
-"""One small campaign for all tests; ``make crashes`` runs a large one."""
+"""One small run for all tests; ``make crashes`` runs a large one."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from tests.crash_recovery.run import Plan, Report, campaign
+from tests.crash_recovery.run import Plan, Report, run
 
 PLAN = Plan(operations=3_000, kills=5, threads=8)
 
 
 @pytest.fixture(scope="session")
-def small_campaign(tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, Path]:
+def small_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, Path]:
     """What it found, and the folder with the data and the export that it leaves."""
-    folder = tmp_path_factory.mktemp("campaign")
-    return campaign(PLAN, folder), folder
+    folder = tmp_path_factory.mktemp("crashes")
+    return run(PLAN, folder), folder

@@ -1,4 +1,4 @@
-"""What has to be true of an installation's books, whatever was killed: each check names what is not.
+"""What has to be true of an installation's data, whatever was killed: each check names what is not.
 
 Written from the descriptions of the log alone: its own text of a record, its own tree.
 """
@@ -14,7 +14,7 @@ from typing import Any
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA65PublicKey
 from tests.crash_recovery.client import Promise
-from tests.crash_recovery.snapshot import Books
+from tests.crash_recovery.snapshot import Snapshot
 
 SIGNED_WITH = "Dilithium3"
 CONTEXT = b"pqkeep/v1/audit-checkpoint"
@@ -32,16 +32,16 @@ SHOWN = 5
 Findings = Iterator[str]
 
 
-def everything(books: Books, promises: Sequence[Promise]) -> dict[str, list[str]]:
+def everything(snapshot: Snapshot, promises: Sequence[Promise]) -> dict[str, list[str]]:
     """Return what is wrong, by check; every check is named, also where nothing is."""
-    found = {"promises": list(promises_are_kept(books, promises))}
-    return found | {name: list(check(books)) for name, check in CHECKS.items()}
+    found = {"promises": list(promises_are_kept(snapshot, promises))}
+    return found | {name: list(check(snapshot)) for name, check in CHECKS.items()}
 
 
-def promises_are_kept(books: Books, promises: Iterable[Promise]) -> Findings:
+def promises_are_kept(snapshot: Snapshot, promises: Iterable[Promise]) -> Findings:
     """Every answer has its one record, which says the same."""
     records = defaultdict(list)
-    for record in books.records:
+    for record in snapshot.records:
         records[record.request_id].append(record)
     for promise in promises:
         *earlier, answered = promise.request_ids
@@ -59,10 +59,10 @@ def promises_are_kept(books: Books, promises: Iterable[Promise]) -> Findings:
             yield f"{promise} is recorded for key version {record.key_version}"
 
 
-def nothing_is_recorded_twice(books: Books) -> Findings:
+def nothing_is_recorded_twice(snapshot: Snapshot) -> Findings:
     """No request and no event has two records."""
     for name in ("request_id", "event_id"):
-        counted = Counter(getattr(record, name) for record in books.records)
+        counted = Counter(getattr(record, name) for record in snapshot.records)
         yield from (
             f"{name} {value} has {count} records"
             for value, count in counted.items()
@@ -70,11 +70,11 @@ def nothing_is_recorded_twice(books: Books) -> Findings:
         )
 
 
-def numbers_have_no_gaps(books: Books) -> Findings:
+def numbers_have_no_gaps(snapshot: Snapshot) -> Findings:
     """Ids count from 1, and so does every tenant's number; times never run backwards."""
     last: Counter[str] = Counter()
     at = 0
-    for place, record in enumerate(books.records, 1):
+    for place, record in enumerate(snapshot.records, 1):
         if record.id != place:
             yield f"record {record.id} is in place {place}"
             return
@@ -86,17 +86,17 @@ def numbers_have_no_gaps(books: Books) -> Findings:
         at = record.recorded_at_us
 
 
-def keys_are_what_the_log_says(books: Books) -> Findings:
+def keys_are_what_the_log_says(snapshot: Snapshot) -> Findings:
     """Doing again what the log says gives the keys that there are, and their statuses."""
     rings: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for record in books.records:
+    for record in snapshot.records:
         if record.outcome != "success" or record.event_id is not None:
             continue
         problem = _do_again(rings[record.tenant_id, record.algorithm], record)
         if problem:
             yield f"record {record.id}: {problem}"
     there: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for key in books.keys:
+    for key in snapshot.keys:
         ring = there[str(key.tenant_id), key.algorithm]
         if key.version != len(ring) + 1:
             yield f"{key.algorithm} of {key.tenant_id} has no version {len(ring) + 1}"
@@ -106,7 +106,7 @@ def keys_are_what_the_log_says(books: Books) -> Findings:
     for name in rings.keys() | there.keys():
         if rings.get(name, []) != there.get(name, []):
             yield f"{name}: the log makes {rings.get(name)}, and there is {there.get(name)}"
-    counted = {(str(ring.tenant_id), ring.algorithm): ring.versions for ring in books.keyrings}
+    counted = {(str(ring.tenant_id), ring.algorithm): ring.versions for ring in snapshot.keyrings}
     if counted != {name: len(ring) for name, ring in there.items()}:
         yield "keyrings count other keys than there are"
 
@@ -133,21 +133,21 @@ def _do_again(ring: list[str], record: Any) -> str | None:
     return None
 
 
-def accounts_are_what_the_log_says(books: Books) -> Findings:
+def accounts_are_what_the_log_says(snapshot: Snapshot) -> Findings:
     """Every tenant and API key has its one event, and there is no event of another."""
     events: dict[str, Counter[tuple[str, int | None]]] = defaultdict(Counter)
-    for record in books.records:
+    for record in snapshot.records:
         if record.outcome == "success" and record.event_id is not None:
             events[record.operation][record.tenant_id, record.key_version] += 1
-    tenants = Counter((str(tenant.id), None) for tenant in books.tenants)
+    tenants = Counter((str(tenant.id), None) for tenant in snapshot.tenants)
     if events["create-tenant"] != tenants:
         yield f"tenants and their events differ: {_difference(events['create-tenant'], tenants)}"
-    made = Counter((str(key.tenant_id), key.version) for key in books.api_keys)
+    made = Counter((str(key.tenant_id), key.version) for key in snapshot.api_keys)
     told = events["create-api-key"] + events["rotate-api-key"]
     if told != made:
         yield f"API keys and their events differ: {_difference(told, made)}"
     unexplained: Counter[str] = Counter()
-    for key in books.api_keys:
+    for key in snapshot.api_keys:
         name = str(key.tenant_id), key.version
         if key.status == "revoked":
             unexplained[name[0]] += name not in events["revoke-api-key"]
@@ -156,34 +156,34 @@ def accounts_are_what_the_log_says(books: Books) -> Findings:
     rotations = Counter(tenant for tenant, _ in events["rotate-api-key"])
     if +unexplained != rotations:
         yield f"{+unexplained} API keys were replaced, and {rotations} rotations are in the log"
-    if books.outbox:
-        yield f"{len(books.outbox)} events still wait in the outbox"
+    if snapshot.outbox:
+        yield f"{len(snapshot.outbox)} events still wait in the outbox"
 
 
 def _difference(one: Counter[Any], other: Counter[Any]) -> list[Any]:
     return [*(one - other), *(other - one)][:SHOWN]
 
 
-def uses_are_counted(books: Books) -> Findings:
+def uses_are_counted(snapshot: Snapshot) -> Findings:
     """The count of each key's uses is that of the records that a checkpoint covers."""
-    covered = max((each.size for each in books.checkpoints), default=0)
+    covered = max((each.size for each in snapshot.checkpoints), default=0)
     uses = Counter(
         (record.tenant_id, record.algorithm, record.key_version)
-        for record in books.records[:covered]
+        for record in snapshot.records[:covered]
         if record.operation in USED
         and record.outcome in ("success", "verification-failed")
         and record.key_version is not None
     )
-    counted = {(row.tenant_id, row.algorithm, row.key_version): row.uses for row in books.usage}
+    counted = {(row.tenant_id, row.algorithm, row.key_version): row.uses for row in snapshot.usage}
     if uses != counted:
         yield f"uses are counted wrongly for {_difference(uses, Counter(counted))}"
 
 
-def the_tree_is_the_records(books: Books) -> Findings:
+def the_tree_is_the_records(snapshot: Snapshot) -> Findings:
     """Every tile and the root of every checkpoint is what the records make."""
-    tiles = {(tile.level, tile.position): tile.hash for tile in books.tiles}
-    roots = {each.size: each.root for each in books.checkpoints}
-    made, grown = tree(books, roots)
+    tiles = {(tile.level, tile.position): tile.hash for tile in snapshot.tiles}
+    roots = {each.size: each.root for each in snapshot.checkpoints}
+    made, grown = tree(snapshot, roots)
     yield from (f"there are no {size} records for a checkpoint" for size in roots.keys() - grown)
     yield from (
         f"the checkpoint of {size} has another root" for size in grown if grown[size] != roots[size]
@@ -193,14 +193,14 @@ def the_tree_is_the_records(books: Books) -> Findings:
 
 
 def tree(
-    books: Books, sizes: Iterable[int]
+    snapshot: Snapshot, sizes: Iterable[int]
 ) -> tuple[dict[tuple[int, int], bytes], dict[int, bytes]]:
     """Return the tiles that the records make, by level and position, and the roots at sizes."""
     wanted = set(sizes)
     stack: list[tuple[int, bytes]] = []
     tiles: dict[tuple[int, int], bytes] = {}
     roots: dict[int, bytes] = {}
-    for size, record in enumerate(books.records, 1):
+    for size, record in enumerate(snapshot.records, 1):
         level, top = 0, sha256(b"\0" + text(record)).digest()
         while stack and stack[-1][0] == level:
             level, top = level + 1, sha256(b"\1" + stack.pop()[1] + top).digest()
@@ -219,23 +219,23 @@ def _root(stack: Sequence[tuple[int, bytes]]) -> bytes:
     return top
 
 
-def checkpoints_are_signed(books: Books) -> Findings:
+def checkpoints_are_signed(snapshot: Snapshot) -> Findings:
     """Every checkpoint has a signature of the log's own key."""
     public = {
         key.version: MLDSA65PublicKey.from_public_bytes(key.public_key)
-        for key in books.keys
+        for key in snapshot.keys
         if key.algorithm == SIGNED_WITH and not any(key.tenant_id.bytes)
     }
-    for each in books.checkpoints:
+    for each in snapshot.checkpoints:
         if each.algorithm != SIGNED_WITH:
             continue
         try:
             public[each.key_version].verify(
-                each.signature, signed_text(books.log_id, each), CONTEXT
+                each.signature, signed_text(snapshot.log_id, each), CONTEXT
             )
         except InvalidSignature:
             yield f"the checkpoint of {each.size} has a bad signature"
-    if not any(each.algorithm == SIGNED_WITH for each in books.checkpoints):
+    if not any(each.algorithm == SIGNED_WITH for each in snapshot.checkpoints):
         yield "there is no checkpoint"
 
 
@@ -268,7 +268,7 @@ _AS_IT_IS = (
     *("algorithm", "event_id", "format", "id", "key_version", "number", "operation", "outcome"),
     *("policy", "principal", "request_id", "source_address", "tenant_id"),
 )
-CHECKS: Mapping[str, Callable[[Books], Findings]] = {
+CHECKS: Mapping[str, Callable[[Snapshot], Findings]] = {
     "nothing twice": nothing_is_recorded_twice,
     "no gaps": numbers_have_no_gaps,
     "keys": keys_are_what_the_log_says,
@@ -279,7 +279,7 @@ CHECKS: Mapping[str, Callable[[Books], Findings]] = {
 }
 
 
-def the_export_is_the_log(books: Books, exported: bytes) -> Findings:
+def the_export_is_the_log(snapshot: Snapshot, exported: bytes) -> Findings:
     """The export is every record up to its checkpoint, each with a proof that leads to the root."""
     lines = [json.loads(line) for line in exported.splitlines()]
     (checkpoint,) = (line for line in lines if line["type"] == "checkpoint")
@@ -289,7 +289,7 @@ def the_export_is_the_log(books: Books, exported: bytes) -> Findings:
         yield f"it has {len(records)} records, and the checkpoint {size}"
     if lines[-1] != {"type": "end", "records": size}:
         yield "it does not end with how many records it has"
-    for line, record in zip(records, books.records, strict=False):
+    for line, record in zip(records, snapshot.records, strict=False):
         if line["record"] != json.loads(text(record)):
             yield f"record {record.id} is another in the export"
         if _proven(line, size) != root:

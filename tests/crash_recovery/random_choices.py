@@ -1,4 +1,4 @@
-"""Choices that a seed decides, so that a campaign can be run again."""
+"""Choices that a seed decides, so that a run can be repeated."""
 
 from collections.abc import Iterator, Sequence
 from hashlib import shake_128
@@ -11,7 +11,7 @@ _BLOCK = 4096
 _WORD = 4
 
 
-class Dice:
+class SeededRandom:
     """Numbers from a seed."""
 
     def __init__(self, seed: str) -> None:
@@ -28,10 +28,8 @@ class Dice:
     def weighted(self, choices: Sequence[tuple[T, int]]) -> T:
         """Return one of several, each as often as its weight says."""
         sums = list(accumulate(weight for _, weight in choices))
-        thrown = self.below(sums[-1])
-        return next(
-            choice for (choice, _), sum_ in zip(choices, sums, strict=True) if thrown < sum_
-        )
+        drawn = self.below(sums[-1])
+        return next(choice for (choice, _), sum_ in zip(choices, sums, strict=True) if drawn < sum_)
 
 
 def _words(seed: str) -> Iterator[int]:

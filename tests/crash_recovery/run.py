@@ -1,4 +1,4 @@
-"""A campaign: a real installation is killed under load, again and again, and its books are read."""
+"""A run: a real installation is killed under load, again and again, and its data is checked."""
 
 import json
 import os
@@ -15,9 +15,9 @@ from pathlib import Path
 import httpx2
 from tests.crash_recovery import invariants
 from tests.crash_recovery.client import Caller, Ledger, client
-from tests.crash_recovery.random_choices import Dice
+from tests.crash_recovery.random_choices import SeededRandom
 from tests.crash_recovery.snapshot import read, urls_of
-from tests.crash_recovery.state import Scene, set_the_scene
+from tests.crash_recovery.state import State, create_state
 from tests.crash_recovery.workload import Worker
 from tests.fixtures.caller import API
 from tests.fixtures.installation import Installation, running
@@ -35,7 +35,7 @@ EXPORT_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How large a campaign is."""
+    """How large a run is."""
 
     operations: int = 100_000
     kills: int = 50
@@ -45,7 +45,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Report:
-    """What a campaign was, and what it found."""
+    """What a run was, and what it found."""
 
     seed: str
     database: str
@@ -59,23 +59,23 @@ class Report:
     findings: dict[str, list[str]]
 
 
-def campaign(plan: Plan, folder: Path, databases: Stores = IN_FILES) -> Report:
-    """Run an installation, load it, kill it, settle, stop it, and read its books."""
+def run(plan: Plan, folder: Path, databases: Stores = IN_FILES) -> Report:
+    """Run an installation, load it, kill it, settle, stop it, and check its data."""
     ledgers = [Ledger() for _ in range(plan.threads + 1)]
     began = time.monotonic()
     with running(folder, databases=databases) as installation:
         with client(installation.base_url, ledgers[-1]) as first:
-            scene = set_the_scene(first, installation.ready["operator_key"], plan.threads)
-        with at_work(installation, scene, ledgers, plan.seed):
+            state = create_state(first, installation.ready["operator_key"], plan.threads)
+        with at_work(installation, state, ledgers, plan.seed):
             kills = _kill(installation, ledgers, plan)
         seconds = time.monotonic() - began
-        exported = _settle(installation, scene.operator)
+        exported = _settle(installation, state.operator)
         (folder / EXPORT).write_bytes(exported)
-    books = read(*urls_of(databases, folder / "data"))
+    snapshot = read(*urls_of(databases, folder / "data"))
     promises = [promise for ledger in ledgers for promise in ledger.promises]
-    found = invariants.everything(books, promises)
+    found = invariants.everything(snapshot, promises)
     found["answers"] = [wrong for ledger in ledgers for wrong in ledger.wrong]
-    found["export"] = list(invariants.the_export_is_the_log(books, exported))
+    found["export"] = list(invariants.the_export_is_the_log(snapshot, exported))
     answers = sum((ledger.answers for ledger in ledgers), Counter[tuple[int, str]]())
     report = Report(
         seed=plan.seed,
@@ -85,8 +85,8 @@ def campaign(plan: Plan, folder: Path, databases: Stores = IN_FILES) -> Report:
         seconds=round(seconds, 1),
         answers={f"{status} {code}".strip(): n for (status, code), n in sorted(answers.items())},
         broken=sum(ledger.broken for ledger in ledgers),
-        records=len(books.records),
-        checkpoints=len(books.checkpoints),
+        records=len(snapshot.records),
+        checkpoints=len(snapshot.checkpoints),
         findings=found,
     )
     (folder / "report.json").write_text(json.dumps(asdict(report), indent=2))
@@ -95,17 +95,17 @@ def campaign(plan: Plan, folder: Path, databases: Stores = IN_FILES) -> Report:
 
 @contextmanager
 def at_work(
-    installation: Installation, scene: Scene, ledgers: Sequence[Ledger], seed: str
+    installation: Installation, state: State, ledgers: Sequence[Ledger], seed: str
 ) -> Iterator[None]:
     """Let a thread work for each tenant that is not always busy, until the block ends."""
     stop = threading.Event()
 
     def work(number: int, idle: Caller) -> None:
         with client(installation.base_url, ledgers[number]) as mine:
-            Worker(scene, mine, Dice(f"{seed} {number}"), idle).run(stop)
+            Worker(state, mine, SeededRandom(f"{seed} {number}"), idle).run(stop)
 
-    with ThreadPoolExecutor(len(scene.idle)) as pool:
-        threads = [pool.submit(work, number, idle) for number, idle in enumerate(scene.idle)]
+    with ThreadPoolExecutor(len(state.idle)) as pool:
+        threads = [pool.submit(work, number, idle) for number, idle in enumerate(state.idle)]
         try:
             yield
         finally:
@@ -116,13 +116,13 @@ def at_work(
 
 def _kill(installation: Installation, ledgers: Sequence[Ledger], plan: Plan) -> Counter[str]:
     """Kill one of the two after every so many operations; return when enough are done."""
-    dice = Dice(f"{plan.seed} kills")
+    random = SeededRandom(f"{plan.seed} kills")
     kills: Counter[str] = Counter()
     step = plan.operations // (plan.kills + 1)
     for turn in range(1, plan.kills + 1):
         _until(ledgers, turn * step)
-        time.sleep(dice.below(100) / 1000)
-        victim = dice.one_of(VICTIMS)
+        time.sleep(random.below(100) / 1000)
+        victim = random.one_of(VICTIMS)
         while (process := installation.children().get(victim)) is None:
             time.sleep(POLL_SECONDS)
         os.kill(process, signal.SIGKILL)

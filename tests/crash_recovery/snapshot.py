@@ -17,7 +17,7 @@ Rows = Sequence[sa.Row[Any]]
 
 
 @dataclass(frozen=True)
-class Books:
+class Snapshot:
     """All rows, in the order of their keys."""
 
     log_id: str
@@ -48,7 +48,7 @@ def sqlite_urls(data: Path) -> tuple[sa.URL, sa.URL]:
     )
 
 
-def read(accounts_url: sa.URL, keys_url: sa.URL) -> Books:
+def read(accounts_url: sa.URL, keys_url: sa.URL) -> Snapshot:
     """Read everything that the checks ask about."""
     ours = _all(
         keys_url,
@@ -57,7 +57,7 @@ def read(accounts_url: sa.URL, keys_url: sa.URL) -> Books:
     )
     theirs = _all(accounts_url, (accounts.TENANTS, accounts.API_KEYS, accounts.AUDIT_OUTBOX))
     log, records, tiles, checkpoints, keyrings, all_keys, usage = ours
-    return Books(log[0].log_id, records, tiles, checkpoints, keyrings, all_keys, usage, *theirs)
+    return Snapshot(log[0].log_id, records, tiles, checkpoints, keyrings, all_keys, usage, *theirs)
 
 
 def _all(url: sa.URL, *tables: Sequence[sa.Table]) -> list[Rows]:

@@ -1,4 +1,4 @@
-"""The tenants of a campaign, and what its threads have made with their keys."""
+"""The tenants of a run, and what its threads have made with their keys."""
 
 import uuid
 from collections import deque
@@ -28,7 +28,7 @@ class Made:
 
 
 @dataclass
-class Scene:
+class State:
     """Everybody there is. Threads share it: deques may be appended to by many at once."""
 
     operator: Caller
@@ -55,25 +55,25 @@ class Scene:
         return self.free
 
 
-def set_the_scene(client: Client, operator_key: str, threads: int) -> Scene:
+def create_state(client: Client, operator_key: str, threads: int) -> State:
     """Make the tenants and their first keys."""
-    scene = Scene(Caller(OPERATOR_TENANT, "operator", operator_key))
-    scene.busy = [_tenant(client, scene, "enterprise_plus") for _ in range(BUSY_TENANTS)]
-    scene.idle = [_tenant(client, scene, "enterprise_plus") for _ in range(threads)]
-    scene.free = _tenant(client, scene, "free")
-    for caller in scene.busy:
+    state = State(Caller(OPERATOR_TENANT, "operator", operator_key))
+    state.busy = [_tenant(client, state, "enterprise_plus") for _ in range(BUSY_TENANTS)]
+    state.idle = [_tenant(client, state, "enterprise_plus") for _ in range(threads)]
+    state.free = _tenant(client, state, "free")
+    for caller in state.busy:
         for algorithm in (*KEMS, *SIGNATURES):
-            _generate(client, scene, caller, algorithm)
-    _generate(client, scene, scene.busy[0], SLH_DSA)
+            _generate(client, state, caller, algorithm)
+    _generate(client, state, state.busy[0], SLH_DSA)
     for algorithm in ("Kyber768", "Dilithium3"):
-        _generate(client, scene, scene.free, algorithm)
-    return scene
+        _generate(client, state, state.free, algorithm)
+    return state
 
 
-def new_tenant(client: Client, scene: Scene, plan: str) -> str:
+def new_tenant(client: Client, state: State, plan: str) -> str:
     """Make a tenant; return its id."""
     body = {"name": f"tenant {uuid.uuid4()}", "plan": plan}
-    made = client.ask(scene.operator, "POST", "/tenants", body, idempotency=str(uuid.uuid4()))
+    made = client.ask(state.operator, "POST", "/tenants", body, idempotency=str(uuid.uuid4()))
     assert made is not None
     assert made.is_success, made
     tenant_id: str = made.data["id"]
@@ -81,10 +81,10 @@ def new_tenant(client: Client, scene: Scene, plan: str) -> str:
     return tenant_id
 
 
-def new_api_key(client: Client, scene: Scene, tenant_id: str) -> Caller:
+def new_api_key(client: Client, state: State, tenant_id: str) -> Caller:
     """Make one more API key of a tenant."""
     path = f"/tenants/{tenant_id}/api-keys"
-    made = client.ask(scene.operator, "POST", path, {}, idempotency=str(uuid.uuid4()))
+    made = client.ask(state.operator, "POST", path, {}, idempotency=str(uuid.uuid4()))
     assert made is not None
     assert made.is_success, made
     version = made.data["version"]
@@ -92,9 +92,9 @@ def new_api_key(client: Client, scene: Scene, tenant_id: str) -> Caller:
     return Caller(tenant_id, f"api-key:{version}", made.data["api_key"])
 
 
-def change_tenant(client: Client, scene: Scene, tenant_id: str, change: dict[str, Any]) -> bool:
+def change_tenant(client: Client, state: State, tenant_id: str, change: dict[str, Any]) -> bool:
     """Change a tenant, as the operator; return whether that was answered."""
-    changed = client.ask(scene.operator, "PATCH", f"/tenants/{tenant_id}", change)
+    changed = client.ask(state.operator, "PATCH", f"/tenants/{tenant_id}", change)
     if changed is None:
         return False
     assert changed.is_success, changed
@@ -107,17 +107,17 @@ def change_tenant(client: Client, scene: Scene, tenant_id: str, change: dict[str
     return True
 
 
-def _tenant(client: Client, scene: Scene, plan: str) -> Caller:
-    tenant_id = new_tenant(client, scene, plan)
-    assert change_tenant(client, scene, tenant_id, {"requests_per_minute": RATE})
-    return new_api_key(client, scene, tenant_id)
+def _tenant(client: Client, state: State, plan: str) -> Caller:
+    tenant_id = new_tenant(client, state, plan)
+    assert change_tenant(client, state, tenant_id, {"requests_per_minute": RATE})
+    return new_api_key(client, state, tenant_id)
 
 
-def _generate(client: Client, scene: Scene, caller: Caller, algorithm: str) -> None:
+def _generate(client: Client, state: State, caller: Caller, algorithm: str) -> None:
     body = {"algorithm": algorithm}
     made = client.ask(caller, "POST", "/kms/keys/generate", body, idempotency=str(uuid.uuid4()))
     assert made is not None
     assert made.is_success, made
     client.promised(made, caller, "generate-key", key_version=made.data["key_version"])
-    if caller in scene.busy:
-        scene.keys.append((caller, algorithm, made.data["key_version"]))
+    if caller in state.busy:
+        state.keys.append((caller, algorithm, made.data["key_version"]))

@@ -10,12 +10,12 @@ from tests.crash_recovery.run import Report
 
 
 @pytest.fixture
-def report(small_campaign: tuple[Report, Path]) -> Report:
-    """What a small campaign found."""
-    return small_campaign[0]
+def report(small_run: tuple[Report, Path]) -> Report:
+    """What a small run found."""
+    return small_run[0]
 
 
-def test_campaign_is_one(report: Report) -> None:
+def test_run_is_one(report: Report) -> None:
     """Both processes were killed, and far more requests were answered than lost."""
     assert sum(report.kills.values()) == PLAN.kills
     assert len(report.kills) == 2

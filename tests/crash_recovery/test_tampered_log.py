@@ -18,7 +18,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA65PrivateKey
 from tests.crash_recovery import invariants
 from tests.crash_recovery.run import EXPORT, Report
-from tests.crash_recovery.snapshot import Books, read, sqlite_urls
+from tests.crash_recovery.snapshot import Snapshot, read, sqlite_urls
 from tests.fixtures.key_service import running_key_service
 
 from pqkeep.audit import verify
@@ -108,8 +108,8 @@ def rehash(log: sqlite3.Connection) -> None:
     """Edit a record, and make tree and checkpoints fit it; they cannot be signed again."""
     _edit(log, OLD)
     log.commit()
-    books = _books(log)
-    tiles, roots = invariants.tree(books, [each.size for each in books.checkpoints])
+    snapshot = _snapshot(log)
+    tiles, roots = invariants.tree(snapshot, [each.size for each in snapshot.checkpoints])
     log.executemany(
         "UPDATE audit_tiles SET hash = ? WHERE level = ? AND position = ?",
         [(top, *name) for name, top in tiles.items()],
@@ -124,7 +124,7 @@ def replace_the_key(log: sqlite3.Connection) -> None:
     """Make everything fit an edited record, and sign it with a key put in the real one's place."""
     rehash(log)
     log.commit()
-    books = _books(log)
+    snapshot = _snapshot(log)
     forger = MLDSA65PrivateKey.generate()
     log.execute(
         "UPDATE keys SET public_key = ? WHERE tenant_id = ? AND algorithm = ?",
@@ -133,8 +133,11 @@ def replace_the_key(log: sqlite3.Connection) -> None:
     log.executemany(
         "UPDATE audit_checkpoints SET signature = ? WHERE size = ?",
         [
-            (forger.sign(invariants.signed_text(books.log_id, each), invariants.CONTEXT), each.size)
-            for each in books.checkpoints
+            (
+                forger.sign(invariants.signed_text(snapshot.log_id, each), invariants.CONTEXT),
+                each.size,
+            )
+            for each in snapshot.checkpoints
         ],
     )
 
@@ -148,7 +151,7 @@ def _size(log: sqlite3.Connection) -> int:
     return size
 
 
-def _books(log: sqlite3.Connection) -> Books:
+def _snapshot(log: sqlite3.Connection) -> Snapshot:
     file = Path(log.execute("PRAGMA database_list").fetchone()[2])
     return read(*sqlite_urls(file.parent.parent))
 
@@ -188,19 +191,19 @@ CASES = [
 
 
 @pytest.fixture
-def kept(small_campaign: tuple[Report, Path], tmp_path: Path) -> tuple[Path, Path]:
+def kept(small_run: tuple[Report, Path], tmp_path: Path) -> tuple[Path, Path]:
     """What somebody kept elsewhere: the log's keys, and a checkpoint."""
-    lines = (small_campaign[1] / EXPORT).read_bytes().splitlines(keepends=True)
+    lines = (small_run[1] / EXPORT).read_bytes().splitlines(keepends=True)
     files = tmp_path / "keys.jsonl", tmp_path / "checkpoint.jsonl"
     for file, kind in zip(files, (b'{"type":"key"', b'{"type":"checkpoint"'), strict=True):
         file.write_bytes(b"".join(line for line in lines if line.startswith(kind)))
     return files
 
 
-def _copy(small_campaign: tuple[Report, Path], folder: Path) -> Path:
-    """Copy the data that the campaign left."""
+def _copy(small_run: tuple[Report, Path], folder: Path) -> Path:
+    """Copy the data that the run left."""
     ignored = shutil.ignore_patterns("*.sock")
-    return shutil.copytree(small_campaign[1] / "data", folder / "d", ignore=ignored)
+    return shutil.copytree(small_run[1] / "data", folder / "d", ignore=ignored)
 
 
 @contextmanager
@@ -218,10 +221,10 @@ def key_service(data: Path) -> Iterator[str | None]:
 
 @pytest.fixture(scope="module")
 def served(
-    small_campaign: tuple[Report, Path], tmp_path_factory: pytest.TempPathFactory
+    small_run: tuple[Report, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Path]:
     """A copy of the data, while a key service serves it."""
-    data = _copy(small_campaign, tmp_path_factory.mktemp("served"))
+    data = _copy(small_run, tmp_path_factory.mktemp("served"))
     with key_service(data) as problem:
         assert problem is None
         yield data
@@ -272,7 +275,7 @@ def _ids(case: Case) -> str:
 @pytest.mark.parametrize("case", CASES, ids=_ids)
 async def test_what_the_verifier_says(
     case: Case,
-    small_campaign: tuple[Report, Path],
+    small_run: tuple[Report, Path],
     served: Path,
     kept: tuple[Path, Path],
     tmp_path: Path,
@@ -285,7 +288,7 @@ async def test_what_the_verifier_says(
         await asyncio.sleep(
             max(0.0, SOON_SECONDS - (datetime.now(UTC) - signed_at).total_seconds())
         )
-    with tampered(served, small_campaign[1] / "data", case.tamper):
+    with tampered(served, small_run[1] / "data", case.tamper):
         await export(served, exported)
     found = verify([exported, checkpoint], trusted_keys=keys).findings
     kind, record = case.named
@@ -303,10 +306,10 @@ async def test_what_the_verifier_says_of_the_original(
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.at_start], ids=_ids)
 def test_what_the_key_service_says(
-    case: Case, small_campaign: tuple[Report, Path], tmp_path: Path
+    case: Case, small_run: tuple[Report, Path], tmp_path: Path
 ) -> None:
     """It does not start on a log that is not the one it signed, and says what is wrong."""
-    data = _copy(small_campaign, tmp_path)
+    data = _copy(small_run, tmp_path)
     with closing(sqlite3.connect(_database(data))) as log, log:
         case.tamper(log)
     with key_service(data) as problem:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tests.crash_recovery.client import Answer, Caller, Client
-from tests.crash_recovery.random_choices import Dice
+from tests.crash_recovery.random_choices import SeededRandom
 from tests.crash_recovery.state import (
     KEMS,
     RATE,
@@ -16,7 +16,7 @@ from tests.crash_recovery.state import (
     SLH_DSA,
     WRAPPING,
     Made,
-    Scene,
+    State,
     change_tenant,
     new_api_key,
     new_tenant,
@@ -31,10 +31,10 @@ GONE = (400, 404)
 class Worker:
     """One thread of requests."""
 
-    def __init__(self, scene: Scene, client: Client, dice: Dice, idle: Caller) -> None:
-        self._scene = scene
+    def __init__(self, state: State, client: Client, random: SeededRandom, idle: Caller) -> None:
+        self._state = state
         self._client = client
-        self._dice = dice
+        self._random = random
         self._idle = idle
         self._kinds: Sequence[tuple[Callable[[], None], int]] = (
             (self._encrypt, 200),
@@ -69,7 +69,7 @@ class Worker:
     def run(self, stop: threading.Event) -> None:
         """Ask until told to stop."""
         while not stop.is_set():
-            self._dice.weighted(self._kinds)()
+            self._random.weighted(self._kinds)()
 
     def _ask(
         self,
@@ -114,7 +114,7 @@ class Worker:
         self._client.ledger.wrong.append(f"{operation}: {answer.status} {answer.code}")
 
     def _encrypt(self) -> None:
-        caller, algorithm = self._dice.one_of(self._scene.busy), self._dice.one_of(KEMS)
+        caller, algorithm = self._random.one_of(self._state.busy), self._random.one_of(KEMS)
         text = _random()
         body = {"algorithm": algorithm, "plaintext": text}
         if made := self._ask(caller, "encrypt", "/kem/encrypt", body, (404,)):
@@ -123,7 +123,7 @@ class Worker:
                 "ciphertext": made["ciphertext"],
                 "key_version": made["key_version"],
             }
-            self._scene.remember("decrypt", Made(caller, ask, {"plaintext": text}))
+            self._state.remember("decrypt", Made(caller, ask, {"plaintext": text}))
 
     def _encapsulate(self) -> None:
         known = self._some_key(KEMS)
@@ -134,7 +134,7 @@ class Worker:
         if made := self._ask(caller, "encapsulate", "/kem/encapsulate", body, (404,)):
             ask = {**body, "kem_ciphertext": made["kem_ciphertext"]}
             expected = {"shared_secret": made["shared_secret"]}
-            self._scene.remember("decapsulate", Made(caller, ask, expected))
+            self._state.remember("decapsulate", Made(caller, ask, expected))
 
     def _wrap(self) -> None:
         known = self._some_key(WRAPPING)
@@ -146,11 +146,11 @@ class Worker:
         with_key = {**body, "symmetric_key": key}
         if made := self._ask(caller, "wrap", "/kem/key/wrap", with_key, (404,)):
             ask = {**body, "wrapped_key": made["wrapped_key"]}
-            self._scene.remember("unwrap", Made(caller, ask, {"symmetric_key": key}))
+            self._state.remember("unwrap", Made(caller, ask, {"symmetric_key": key}))
 
     def _sign(self, algorithm: str | None = None) -> None:
-        caller = self._dice.one_of(self._scene.busy[: 1 if algorithm else None])
-        algorithm = algorithm or self._dice.one_of(SIGNATURES)
+        caller = self._random.one_of(self._state.busy[: 1 if algorithm else None])
+        algorithm = algorithm or self._random.one_of(SIGNATURES)
         body = {"algorithm": algorithm, "message": _random()}
         if made := self._ask(caller, "sign", "/signature/sign", body, (404,)):
             self._remember_signature("verify", caller, body, made)
@@ -159,7 +159,7 @@ class Worker:
         self._sign(SLH_DSA)
 
     def _sign_hash(self) -> None:
-        caller, algorithm = self._dice.one_of(self._scene.busy), self._dice.one_of(SIGNATURES)
+        caller, algorithm = self._random.one_of(self._state.busy), self._random.one_of(SIGNATURES)
         body = {"algorithm": algorithm, "hash_algorithm": "SHA-256", "hash": _random()}
         if made := self._ask(caller, "sign-hash", "/signature/sign-hash", body, (404,)):
             self._remember_signature("verify-hash", caller, body, made)
@@ -168,16 +168,16 @@ class Worker:
         self, operation: str, caller: Caller, signed: dict[str, str], made: dict[str, Any]
     ) -> None:
         ask = {**signed, "signature": made["signature"], "key_version": made["key_version"]}
-        self._scene.remember(operation, Made(caller, ask, {"valid": True}))
+        self._state.remember(operation, Made(caller, ask, {"valid": True}))
         other: dict[str, Any] = {name: _random() for name in ("message", "hash") if name in signed}
-        self._scene.remember(operation, Made(caller, {**ask, **other}, {"valid": False}))
+        self._state.remember(operation, Made(caller, {**ask, **other}, {"valid": False}))
 
     def _again(self, operation: str, path: str) -> None:
         """Undo or check what was made, and see that it is right."""
-        waiting = self._scene.made.get(operation)
+        waiting = self._state.made.get(operation)
         if not waiting:
             return
-        made = self._dice.one_of(tuple(waiting))
+        made = self._random.one_of(tuple(waiting))
         data = self._ask(made.caller, operation, path, made.body)
         if data is not None and data.items() < made.expected.items():
             self._client.ledger.wrong.append(f"{operation}: another result")
@@ -197,19 +197,19 @@ class Worker:
         self._client.promised(answer, caller, "get-key", key_version=version)
 
     def _list(self) -> None:
-        caller, algorithm = self._dice.one_of(self._scene.busy), self._dice.one_of(KEMS)
+        caller, algorithm = self._random.one_of(self._state.busy), self._random.one_of(KEMS)
         answer = self._client.ask(caller, "GET", f"/kms/keys?algorithm={algorithm}&status=active")
         if answer is not None and answer.is_success:
             self._client.promised(answer, caller, "list-keys")
 
     def _rotate(self) -> None:
-        caller = self._dice.one_of(self._scene.busy)
-        algorithm = self._dice.one_of((*KEMS, *SIGNATURES))
+        caller = self._random.one_of(self._state.busy)
+        algorithm = self._random.one_of((*KEMS, *SIGNATURES))
         body = {"algorithm": algorithm}
-        idempotency = str(uuid.uuid4()) if self._dice.below(2) else None
+        idempotency = str(uuid.uuid4()) if self._random.below(2) else None
         made = self._ask(caller, "rotate-key", "/kms/keys/rotate", body, GONE, idempotency)
         if made:
-            self._scene.keys.append((caller, algorithm, made["key_version"]))
+            self._state.keys.append((caller, algorithm, made["key_version"]))
 
     def _retire(self) -> None:
         known = self._some_key((*KEMS, *SIGNATURES))
@@ -220,39 +220,39 @@ class Worker:
 
     def _start_over(self) -> None:
         """Make a key where none is active, after a retirement."""
-        caller = self._dice.one_of(self._scene.busy)
-        algorithm = self._dice.one_of((*KEMS, *SIGNATURES))
+        caller = self._random.one_of(self._state.busy)
+        algorithm = self._random.one_of((*KEMS, *SIGNATURES))
         body = {"algorithm": algorithm}
-        idempotency = str(uuid.uuid4()) if self._dice.below(2) else None
+        idempotency = str(uuid.uuid4()) if self._random.below(2) else None
         made = self._ask(caller, "generate-key", "/kms/keys/generate", body, GONE, idempotency)
         if made:
-            self._scene.keys.append((caller, algorithm, made["key_version"]))
+            self._state.keys.append((caller, algorithm, made["key_version"]))
 
     def _make_tenant(self) -> None:
-        new_tenant(self._client, self._scene, "starter")
+        new_tenant(self._client, self._state, "starter")
 
     def _suspend_and_resume(self) -> None:
         tenant_id = self._idle.tenant_id
         suspend = {"status": "suspended"}
-        if not change_tenant(self._client, self._scene, tenant_id, suspend):
+        if not change_tenant(self._client, self._state, tenant_id, suspend):
             # Whether it was done is not known; the tenant is active again before it is used.
-            while not change_tenant(self._client, self._scene, tenant_id, {"status": "active"}):
+            while not change_tenant(self._client, self._state, tenant_id, {"status": "active"}):
                 pass
             return
         body = {"plaintext": _random()}
         self._refused(self._idle, "encrypt", "POST", "/kem/encrypt", body)
-        while not change_tenant(self._client, self._scene, tenant_id, {"status": "active"}):
+        while not change_tenant(self._client, self._state, tenant_id, {"status": "active"}):
             pass
 
     def _set_rate(self) -> None:
-        rate = RATE - self._dice.below(1000)
+        rate = RATE - self._random.below(1000)
         change = {"requests_per_minute": rate}
-        change_tenant(self._client, self._scene, self._idle.tenant_id, change)
+        change_tenant(self._client, self._state, self._idle.tenant_id, change)
 
     def _make_api_key(self) -> None:
-        if len(self._scene.api_keys) < KEPT_API_KEYS:
-            tenant_id = self._dice.one_of(self._scene.busy).tenant_id
-            self._scene.api_keys.append(new_api_key(self._client, self._scene, tenant_id))
+        if len(self._state.api_keys) < KEPT_API_KEYS:
+            tenant_id = self._random.one_of(self._state.busy).tenant_id
+            self._state.api_keys.append(new_api_key(self._client, self._state, tenant_id))
 
     def _rotate_api_key(self) -> None:
         taken = self._take_api_key()
@@ -269,7 +269,7 @@ class Worker:
         version = new["version"]
         self._client.promised(answer, taken, "rotate-api-key", key_version=version)
         made = Caller(taken.tenant_id, f"api-key:{version}", new["api_key"])
-        self._scene.api_keys.append(made)
+        self._state.api_keys.append(made)
 
     def _revoke_api_key(self) -> None:
         taken = self._take_api_key()
@@ -277,7 +277,7 @@ class Worker:
             return
         version = int(taken.principal.partition(":")[2])
         path = f"/tenants/{taken.tenant_id}/api-keys/{version}"
-        while (answer := self._client.ask(self._scene.operator, "DELETE", path)) is None:
+        while (answer := self._client.ask(self._state.operator, "DELETE", path)) is None:
             pass
         if not answer.is_success:
             self._wrong("revoke-api-key", answer)
@@ -287,34 +287,34 @@ class Worker:
 
     def _beyond_the_plan(self) -> None:
         body = {"algorithm": "ML-KEM-1024", "plaintext": _random()}
-        self._refused(self._scene.plan_bound, "encrypt", "POST", "/kem/encrypt", body)
+        self._refused(self._state.plan_bound, "encrypt", "POST", "/kem/encrypt", body)
 
     def _beyond_the_plan_too(self) -> None:
         body = {"algorithm": "X-Wing"}
-        self._refused(self._scene.plan_bound, "generate-key", "POST", "/kms/keys/generate", body)
+        self._refused(self._state.plan_bound, "generate-key", "POST", "/kms/keys/generate", body)
 
     def _not_a_tenant(self) -> None:
         body = {"plaintext": _random()}
-        self._refused(self._scene.operator, "encrypt", "POST", "/kem/encrypt", body)
+        self._refused(self._state.operator, "encrypt", "POST", "/kem/encrypt", body)
 
     def _not_the_operator(self) -> None:
-        caller = self._dice.one_of(self._scene.busy)
+        caller = self._random.one_of(self._state.busy)
         body = {"name": "mine", "plan": "free"}
         self._refused(caller, "create-tenant", "POST", "/tenants", body)
 
     def _archive(self) -> None:
-        caller = self._dice.one_of(self._scene.busy)
+        caller = self._random.one_of(self._state.busy)
         body = {"algorithm": "Kyber768", "key_version": 1}
         self._refused(caller, "archive-key", "POST", "/kms/keys/archive", body)
 
     def _some_key(self, algorithms: Sequence[str]) -> tuple[Caller, str, int] | None:
-        known = tuple(self._scene.keys)
-        found = self._dice.one_of(known[-REMEMBERED_KEYS:])
+        known = tuple(self._state.keys)
+        found = self._random.one_of(known[-REMEMBERED_KEYS:])
         return found if found[1] in algorithms else None
 
     def _take_api_key(self) -> Caller | None:
         try:
-            return self._scene.api_keys.popleft()
+            return self._state.api_keys.popleft()
         except IndexError:
             return None
 

@@ -115,7 +115,7 @@ def serve() -> Callable[[Path], AbstractContextManager[Execute]]:
 
 @pytest.fixture(scope="session")
 def execute(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Execute]:
-    """Serve like proof_serve, on one database for the whole session."""
+    """Serve as `serve` does, on one database for the whole session."""
     with _serve(tmp_path_factory.mktemp("in-process") / "keys.sqlite3") as execute:
         yield execute
 

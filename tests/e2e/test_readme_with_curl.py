@@ -140,7 +140,7 @@ def test_the_banner_lets_the_owner_in(start: Callable[..., Installation], tmp_pa
 def test_admin_create_lets_somebody_in(
     start: Callable[..., Installation], pqkeepd: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """What pqkeepd admin create prints lets somebody in, and they have a letter with the token too."""
+    """What pqkeepd admin create prints lets somebody in, and they have an e-mail with the token too."""
     installation = start()
     key_file = tmp_path / "operator.key"
     key_file.write_text(installation.ready["operator_key"])

@@ -132,7 +132,7 @@ def serve(installation: Installation) -> Run:
 
 
 def mailed(installation: Installation) -> dict[str, str]:
-    """Have every kind of letter written that hands something over; return what they do."""
+    """Have every kind of e-mail written that hands something over; return what they do."""
     stranger, to = installation.caller(None), "ada@example.com"
     person = installation.person(installation.ready["tenant_id"], email=to)
     found = {"an invitation's token": installation.mailbox.token(to, "invitation")}

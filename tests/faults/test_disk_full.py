@@ -17,7 +17,7 @@ from tests.crash_recovery import invariants
 from tests.crash_recovery.client import Ledger, Promise, client
 from tests.crash_recovery.run import OUTBOX_SECONDS, at_work
 from tests.crash_recovery.snapshot import read, sqlite_urls
-from tests.crash_recovery.state import set_the_scene
+from tests.crash_recovery.state import create_state
 from tests.fixtures.installation import Installation
 
 THREADS = 6
@@ -94,9 +94,9 @@ def work_while_full(installation: Installation, full: Full) -> Seen:
     """Ask for everything before, while and after a disk is full, until all is well again."""
     ledgers = [Ledger() for _ in range(THREADS + 1)]
     with client(installation.base_url, ledgers[-1]) as first:
-        scene = set_the_scene(first, installation.ready["operator_key"], THREADS)
+        state = create_state(first, installation.ready["operator_key"], THREADS)
     processes = installation.children()
-    with at_work(installation, scene, ledgers, "full"):
+    with at_work(installation, state, ledgers, "full"):
         time.sleep(BEFORE_SECONDS)
         with full(installation):
             time.sleep(FILLING_SECONDS)
@@ -134,8 +134,8 @@ def _everything_is_right(installation: Installation, seen: Seen) -> None:
     assert seen.while_full.keys() <= {200, 201, 400, 403, 404, 503}
     assert installation.children() == seen.processes  # nothing was started again
     installation.stop()
-    books = read(*sqlite_urls(installation.data))
-    found = invariants.everything(books, seen.promises)
+    snapshot = read(*sqlite_urls(installation.data))
+    found = invariants.everything(snapshot, seen.promises)
     assert not any(found.values()), found
     assert [wrong for ledger in seen.ledgers for wrong in ledger.wrong] == []
 

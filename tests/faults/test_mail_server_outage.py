@@ -63,14 +63,14 @@ def until_said(gateway: MailingGateway, text: str) -> None:
 
 
 def until_none_waits(gateway: MailingGateway) -> None:
-    """Wait until no letter waits."""
+    """Wait until no e-mail waits."""
     deadline = time.monotonic() + SECONDS
     while waiting(gateway):
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
-def test_a_letter_waits_for_the_server_and_outlives_the_gateway(
+def test_an_e_mail_waits_for_the_server_and_outlives_the_gateway(
     gateway: MailingGateway, mail_server: MailServer
 ) -> None:
     """Written while the mail server was away, it arrives after a restart, and its token is good."""
@@ -97,7 +97,7 @@ def test_a_letter_waits_for_the_server_and_outlives_the_gateway(
     assert "ada@example.com" not in said
 
 
-def test_a_letter_arrives_encrypted(
+def test_an_e_mail_arrives_encrypted(
     mail_server: MailServer,
     certificate: Certificate,
     new_mailing_gateway: Callable[[str], MailingGateway],
@@ -129,7 +129,7 @@ password_file = "secret"
 def test_who_is_refused_is_not_tried_for_ever(
     gateway: MailingGateway, mail_server: MailServer
 ) -> None:
-    """A recipient that the server refuses is tried once; the next letter arrives."""
+    """A recipient that the server refuses is tried once; the next e-mail arrives."""
     mail_server.answer = "550 5.1.1 unknown"
     mail_server.start()
     with gateway.running() as client:

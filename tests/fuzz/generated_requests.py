@@ -86,7 +86,7 @@ SPENDS = NEEDS_KEYS | {
 }
 """Operations that use their tenant up."""
 KEMS = {"Kyber768", "X-Wing", "ML-KEM-1024"}
-PLAIN = base64.b64encode(b"campaign").decode()
+PLAIN = base64.b64encode(b"plaintext").decode()
 DIGEST = base64.b64encode(bytes(32)).decode()
 READS = {
     "decrypt": ("ciphertext", "/kem/encrypt", {"plaintext": PLAIN}, {}),
@@ -138,7 +138,7 @@ class World:
 
     def new_tenant(self) -> Tenant:
         """Make a tenant that nothing slows down."""
-        named = {"name": f"campaign {uuid.uuid4()}", "plan": "enterprise_plus"}
+        named = {"name": f"fuzz {uuid.uuid4()}", "plan": "enterprise_plus"}
         path = f"/tenants/{self.call('POST', '/tenants', self.operator, named)['id']}"
         self.call("PATCH", path, self.operator, {"requests_per_minute": 1_000_000})
         api_key = self.call("POST", path + "/api-keys", self.operator)["api_key"]
@@ -167,7 +167,7 @@ WHO = ("own", "operator", "own", "nobody", "own", "own", "operator")
 
 
 def main() -> int:
-    """Run the campaign."""
+    """Send the requests."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--cases", type=int, default=20_000, help="in all; under 1,500 not everything succeeds"

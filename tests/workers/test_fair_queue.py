@@ -189,7 +189,7 @@ async def test_the_whole_queue_is_bounded() -> None:
 
 
 async def test_a_turn_that_comes_too_late_is_given_up() -> None:
-    """What waits past its deadline is DEADLINE_EXCEEDED, in time; the lane goes on."""
+    """What waits past its deadline is DEADLINE_EXCEEDED, in time; the queue goes on."""
     worker = Held()
     with closing(FairQueue([worker], per_tenant=1)) as queue:
         tenant = _tenant()
@@ -222,7 +222,7 @@ async def test_no_worker_is_lost_where_turn_and_deadline_come_together() -> None
 
 
 async def test_no_worker_is_lost_where_a_caller_gives_up() -> None:
-    """Cancelled while waiting or while running, a caller leaves the lane whole."""
+    """Cancelled while waiting or while running, a caller leaves the queue intact."""
     workers = [Held(), Held()]
     with closing(FairQueue(workers, per_tenant=1)) as queue:
         tenant = _tenant()

@@ -63,14 +63,14 @@ class Admission:
     ) -> None:
         """Take the tiers' rate limits; the operator has none."""
         self._authenticator = authenticator
-        self._windows = rate_limiter
+        self._rate_limiter = rate_limiter
         self._sessions = sessions
         self._limits = {tier: Limit(many, MINUTE) for tier, many in requests_per_minute.items()}
 
     async def admit(self, credential: str) -> ApiKeyPrincipal | OperatorPrincipal:
         """Return who is asking.
 
-        Raises UnknownCredentialError, SuspendedError, TooOftenError; UnavailableError where that
+        Raises UnknownCredentialError, SuspendedError, RateLimitedError; UnavailableError where that
         cannot be told.
         """
         while True:
@@ -104,7 +104,7 @@ class Admission:
 
     async def _enter(self, principal: TenantPrincipal, as_of: int | None = None) -> None:
         limit = self._limit_of(principal.entitlements)
-        wait = await self._windows.enter(str(principal.tenant), limit, as_of)
+        wait = await self._rate_limiter.enter(str(principal.tenant), limit, as_of)
         if wait is not None:
             raise RateLimitedError(limit, wait)
 

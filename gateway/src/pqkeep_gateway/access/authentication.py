@@ -55,7 +55,7 @@ class Authenticator:
     ) -> None:
         """Take the digest of the operator's credential (32 bytes)."""
         self._directory = directory
-        self._windows = rate_limiter
+        self._rate_limiter = rate_limiter
         self._pepper = pepper
         self._operator = operator
         self._clock = clock
@@ -86,7 +86,7 @@ class Authenticator:
         self._known.pop(self._pepper.digest(credential), None)
 
     async def _look_up(self, digest: bytes) -> tuple[Found, int] | None:
-        as_of = await self._windows.changes()  # before the database is asked, never after
+        as_of = await self._rate_limiter.changes()  # before the database is asked, never after
         found = await self._directory.find(digest)
         if found is None:
             return None

@@ -31,9 +31,9 @@ class ChangedError(Exception):
 
 
 class RateLimiter(Protocol):
-    """The windows of one installation, and the number of changes that gateways must hear of.
+    """Counts the events of subjects, and the changes that all gateways must notice.
 
-    All raise UnavailableError where the windows are out of reach.
+    All methods raise UnavailableError if the counts are unavailable.
     """
 
     async def enter(self, subject: str, limit: Limit, as_of: int | None = None) -> float | None:
@@ -57,12 +57,12 @@ class RateLimiter(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of what connects them."""
+        """Close the connections."""
         ...
 
 
 class MemoryRateLimiter:
-    """Windows of a single gateway. They begin empty when it starts."""
+    """The counts of a single gateway, in memory. They are empty when it starts."""
 
     def __init__(self, clock: Clock) -> None:
         """Measure time by a clock that does not jump."""
@@ -106,10 +106,10 @@ class MemoryRateLimiter:
         self._changes += 1
 
     async def close(self) -> None:
-        """Do nothing: they are in memory."""
+        """Do nothing: there are no connections."""
 
     def _sweep(self, now: float) -> None:
-        """Let go of windows that nothing is in any more, each time their number has doubled."""
+        """Remove empty windows each time the number of windows has doubled."""
         if len(self._windows) < self._sweep_at:
             return
         self._windows = {

@@ -124,7 +124,7 @@ class InvoicesData(Data, frozen=True, kw_only=True):
 
 
 class ReceivedData(Data, frozen=True, kw_only=True):
-    """It was heard, now or before."""
+    """The notice was received, now or earlier."""
 
     received: bool
 

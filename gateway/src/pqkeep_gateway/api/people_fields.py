@@ -76,7 +76,7 @@ class InvitationData(Data, frozen=True, kw_only=True):
 
 
 class AcceptedData(Data, frozen=True, kw_only=True):
-    """What was asked for is done, if it can be: a letter says the rest."""
+    """The request was accepted. An e-mail says what follows, whoever the address belongs to."""
 
     accepted: bool
 

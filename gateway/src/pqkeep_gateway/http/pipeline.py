@@ -1,6 +1,6 @@
 """What happens to every request, in order, exactly once.
 
-route -> credential -> suspension -> rate limit -> cross-site -> access table -> body -> fields
+route -> credential -> rate limit -> suspension -> cross-site -> access table -> body -> fields
 -> handler -> envelope
 """
 
