@@ -5,6 +5,7 @@ from dataclasses import replace
 from uuid import UUID
 
 import pytest
+from gateway.tests.world import HERE
 
 from pqkeep_gateway.access.admission import (
     Admission,
@@ -13,6 +14,7 @@ from pqkeep_gateway.access.admission import (
     UnknownCredentialError,
 )
 from pqkeep_gateway.access.authentication import Authenticator, Found
+from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, new_credential
 from pqkeep_gateway.access.entitlements import Entitlements, Subscription, Tier
 from pqkeep_gateway.access.principals import ApiKeyPrincipal, OperatorPrincipal, SessionPrincipal
@@ -28,7 +30,7 @@ PER_MINUTE = {tier: 2 + number for number, tier in enumerate(Tier)}
 class Nobody:
     """A directory without sessions."""
 
-    async def find(self, access_token: str) -> SessionPrincipal | None:
+    async def find(self, access_token: str, source_address: str) -> SessionPrincipal | None:
         return None
 
 
@@ -41,7 +43,12 @@ class Gate:
         self.known: dict[bytes, Found] = {}
         self.unreachable = False
         authenticator = Authenticator(
-            self, self.rate_limiter, pepper, pepper.digest(OPERATOR), lambda: self.now
+            self,
+            CredentialLookups(lambda: self.now),
+            self.rate_limiter,
+            pepper,
+            pepper.digest(OPERATOR),
+            lambda: self.now,
         )
         self.admission = Admission(authenticator, self.rate_limiter, PER_MINUTE, Nobody())
         self._pepper = pepper
@@ -75,7 +82,7 @@ class Gate:
         outcomes = []
         for _ in range(attempts):
             try:
-                await self.admission.admit(credential)
+                await self.admission.admit(credential, HERE)
                 outcomes.append(True)
             except RateLimitedError:
                 outcomes.append(False)
@@ -115,10 +122,10 @@ async def test_a_refusal_says_how_long_to_wait(gate: Gate) -> None:
     """The refusal carries the limit and the seconds until the first request leaves the window."""
     shown = gate.add(Entitlements(Tier.FREE))
     for gate.now in (1000.0, 1010.0):
-        await gate.admission.admit(shown)
+        await gate.admission.admit(shown, HERE)
     gate.now = 1015.0
     with pytest.raises(RateLimitedError) as raised:
-        await gate.admission.admit(shown)
+        await gate.admission.admit(shown, HERE)
     assert (raised.value.limit, raised.value.wait) == (Limit(2, 60), 45.0)
 
 
@@ -127,10 +134,10 @@ async def test_the_keys_of_a_tenant_share_its_limit(gate: Gate) -> None:
     first, second = (gate.add(Entitlements(Tier.GROWTH)) for _ in range(2))
     other = gate.add(Entitlements(Tier.GROWTH), tenant=2)
     for shown in (first, second, first, second):
-        await gate.admission.admit(shown)
+        await gate.admission.admit(shown, HERE)
     for shown in (first, second):
         with pytest.raises(RateLimitedError):
-            await gate.admission.admit(shown)
+            await gate.admission.admit(shown, HERE)
     assert await gate.admitted(other) == PER_MINUTE[Tier.GROWTH]
 
 
@@ -140,14 +147,14 @@ async def test_unknown_credentials_count_against_nobody(gate: Gate) -> None:
     for stranger in (new_credential(CredentialKind.API_KEY), shown[:-1], "", OPERATOR[:-1]):
         for _ in range(20):
             with pytest.raises(UnknownCredentialError):
-                await gate.admission.admit(stranger)
+                await gate.admission.admit(stranger, HERE)
     assert await gate.admitted(shown) == PER_MINUTE[Tier.FREE]
 
 
 async def test_the_operator_has_no_limit(gate: Gate) -> None:
     """The operator is admitted more often than any tier's limit allows."""
     for _ in range(2 * max(PER_MINUTE.values())):
-        assert await gate.admission.admit(OPERATOR) == OperatorPrincipal()
+        assert await gate.admission.admit(OPERATOR, HERE) == OperatorPrincipal()
 
 
 async def test_too_often_comes_before_suspended(gate: Gate) -> None:
@@ -155,10 +162,10 @@ async def test_too_often_comes_before_suspended(gate: Gate) -> None:
     shown = gate.add(Entitlements(Tier.FREE), suspended=True)
     for _ in range(PER_MINUTE[Tier.FREE]):
         with pytest.raises(SuspendedError):
-            await gate.admission.admit(shown)
+            await gate.admission.admit(shown, HERE)
     for _ in range(20):
         with pytest.raises(RateLimitedError):
-            await gate.admission.admit(shown)
+            await gate.admission.admit(shown, HERE)
 
 
 @pytest.mark.parametrize(
@@ -173,17 +180,17 @@ async def test_a_change_is_effective_with_the_next_request(
 ) -> None:
     """An API key that was just admitted is refused after a suspension, or with a lower limit."""
     shown = gate.add(Entitlements(Tier.FREE))
-    await gate.admission.admit(shown)
+    await gate.admission.admit(shown, HERE)
     await gate.change(shown, **change)
     with pytest.raises(outcome):
-        await gate.admission.admit(shown)
+        await gate.admission.admit(shown, HERE)
 
 
 async def test_a_change_back_is_effective_with_the_next_request(gate: Gate) -> None:
     """A suspended tenant is admitted after it is resumed, and a full one after it is granted more."""
     shown = gate.add(Entitlements(Tier.FREE), suspended=True)
     with pytest.raises(SuspendedError):
-        await gate.admission.admit(shown)
+        await gate.admission.admit(shown, HERE)
     await gate.change(shown, suspended=False)
     assert await gate.admitted(shown) == PER_MINUTE[Tier.FREE] - 1
     await gate.change(shown, entitlements=Entitlements(Tier.STARTER))
@@ -195,10 +202,10 @@ async def test_a_change_back_is_effective_with_the_next_request(gate: Gate) -> N
 async def test_a_revoked_key_is_nobody_with_the_next_request(gate: Gate) -> None:
     """After a revocation was announced the API key is unknown, and nothing was counted."""
     shown, other = (gate.add(Entitlements(Tier.FREE)) for _ in range(2))
-    await gate.admission.admit(shown)
+    await gate.admission.admit(shown, HERE)
     await gate.revoke(shown)
     with pytest.raises(UnknownCredentialError):
-        await gate.admission.admit(shown)
+        await gate.admission.admit(shown, HERE)
     assert await gate.admitted(other) == PER_MINUTE[Tier.FREE] - 1
 
 
@@ -208,10 +215,10 @@ async def test_a_revocation_is_heard_by_every_gateway(pepper: Pepper) -> None:
     there = Gate(pepper, here.rate_limiter)
     shown = here.add(Entitlements(Tier.STARTER))
     there.known = here.known
-    await there.admission.admit(shown)
+    await there.admission.admit(shown, HERE)
     await here.revoke(shown)
     with pytest.raises(UnknownCredentialError):
-        await there.admission.admit(shown)
+        await there.admission.admit(shown, HERE)
 
 
 async def test_looking_up_again_counts_once(gate: Gate) -> None:
@@ -219,28 +226,28 @@ async def test_looking_up_again_counts_once(gate: Gate) -> None:
     shown = gate.add(Entitlements(Tier.ENTERPRISE_PLUS))
     for _ in range(PER_MINUTE[Tier.ENTERPRISE_PLUS]):
         await gate.rate_limiter.announce_change()
-        await gate.admission.admit(shown)
+        await gate.admission.admit(shown, HERE)
     with pytest.raises(RateLimitedError):
-        await gate.admission.admit(shown)
+        await gate.admission.admit(shown, HERE)
 
 
 async def test_a_directory_out_of_reach_admits_nobody(gate: Gate) -> None:
     """Whoever is not remembered, as of now, is not admitted while the directory is away."""
     shown = gate.add(Entitlements(Tier.FREE))
-    known = await gate.admission.admit(shown)
+    known = await gate.admission.admit(shown, HERE)
     gate.unreachable = True
-    assert await gate.admission.admit(shown) == known
+    assert await gate.admission.admit(shown, HERE) == known
     await gate.rate_limiter.announce_change()
     for _ in range(5):
         with pytest.raises(UnavailableError):
-            await gate.admission.admit(shown)
+            await gate.admission.admit(shown, HERE)
 
 
 async def test_requests_at_once_are_counted_exactly(gate: Gate) -> None:
     """Of a hundred at once as many are admitted as the limit says."""
     shown = gate.add(Entitlements(Tier.FREE, requests_per_minute=30))
     outcomes = await asyncio.gather(
-        *(gate.admission.admit(shown) for _ in range(100)), return_exceptions=True
+        *(gate.admission.admit(shown, HERE) for _ in range(100)), return_exceptions=True
     )
     assert sum(isinstance(outcome, ApiKeyPrincipal) for outcome in outcomes) == 30
     assert sum(isinstance(outcome, RateLimitedError) for outcome in outcomes) == 70

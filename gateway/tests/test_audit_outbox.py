@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import Pepper
 from pqkeep_gateway.access.entitlements import Subscription, Tier
 from pqkeep_gateway.audit_events import AuditDelivery, event
@@ -63,6 +64,7 @@ def api_keys(engine: AsyncEngine, audit_delivery: AuditDelivery, pepper: Pepper)
         SqlApiKeys(engine),
         plans.read(),
         pepper,
+        CredentialLookups(lambda: CLOCK),
         _nobody_to_tell,
         audit_delivery,
         timedelta(seconds=30),

@@ -4,8 +4,10 @@ import asyncio
 from uuid import uuid4
 
 import pytest
+from gateway.tests.world import HERE
 
 from pqkeep_gateway.access.authentication import Authenticated, Authenticator, Found
+from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, new_credential
 from pqkeep_gateway.access.entitlements import Entitlements, Tier
 from pqkeep_gateway.access.principals import ApiKeyPrincipal, OperatorPrincipal
@@ -41,8 +43,14 @@ class Setting:
         self.directory = Directory()
         self.now = 1000.0
         self.rate_limiter = MemoryRateLimiter(lambda: self.now)
+        self.lookups = CredentialLookups(lambda: self.now)
         self.authenticator = Authenticator(
-            self.directory, self.rate_limiter, pepper, pepper.digest(OPERATOR), lambda: self.now
+            self.directory,
+            self.lookups,
+            self.rate_limiter,
+            pepper,
+            pepper.digest(OPERATOR),
+            lambda: self.now,
         )
         self.pepper = pepper
         self.tenant = TenantId(uuid4())
@@ -68,13 +76,13 @@ async def setting(pepper: Pepper) -> Setting:
 
 async def test_an_api_key_is_its_tenant(setting: Setting) -> None:
     """Who shows an API key is what the directory says of that key."""
-    found = await setting.authenticator.authenticate(setting.api_key)
+    found = await setting.authenticator.authenticate(setting.api_key, HERE)
     assert found == Authenticated(setting.principal, as_of=0)
 
 
 async def test_the_operator_needs_no_directory(setting: Setting) -> None:
     """The operator's credential is recognised by its digest alone."""
-    found = await setting.authenticator.authenticate(OPERATOR)
+    found = await setting.authenticator.authenticate(OPERATOR, HERE)
     assert found == OperatorPrincipal()
     assert setting.directory.asked == 0
 
@@ -89,70 +97,71 @@ async def test_nobody(setting: Setting) -> None:
         OPERATOR + "x",
         "é" * 53,
     ):
-        assert await setting.authenticator.authenticate(shown) is None
+        assert await setting.authenticator.authenticate(shown, HERE) is None
 
 
 async def test_an_operators_digest_is_no_api_key(setting: Setting) -> None:
     """A directory that knew the digest of an operator's credential would not be asked for it."""
     stranger = new_credential(CredentialKind.OPERATOR)
     setting.directory.known[setting.pepper.digest(stranger)] = Found(setting.principal)
-    assert await setting.authenticator.authenticate(stranger) is None
+    assert await setting.authenticator.authenticate(stranger, HERE) is None
 
 
 async def test_nonsense_does_not_reach_the_directory(setting: Setting) -> None:
     """What is no credential by its form costs no look-up."""
     for shown in ("", "x" * 53, setting.api_key[:-1] + "!", "pqk_" + "0" * 49):
-        assert await setting.authenticator.authenticate(shown) is None
+        assert await setting.authenticator.authenticate(shown, HERE) is None
     assert setting.directory.asked == 0
 
 
 async def test_the_directory_is_asked_once(setting: Setting) -> None:
     """An API key that is known is not looked up again."""
     for _ in range(3):
-        assert await setting.authenticator.authenticate(setting.api_key)
+        assert await setting.authenticator.authenticate(setting.api_key, HERE)
     assert setting.directory.asked == 1
 
 
-async def test_nobody_is_not_remembered(setting: Setting) -> None:
+async def test_a_new_api_key_is_known_at_once(setting: Setting) -> None:
     """An API key that is made a moment after it was first shown works at once."""
     shown = new_credential(CredentialKind.API_KEY)
-    assert await setting.authenticator.authenticate(shown) is None
+    assert await setting.authenticator.authenticate(shown, HERE) is None
     setting.directory.known[setting.pepper.digest(shown)] = Found(setting.principal)
-    assert await setting.authenticator.authenticate(shown)
+    setting.lookups.accept(setting.pepper.digest(shown))
+    assert await setting.authenticator.authenticate(shown, HERE)
 
 
 async def test_what_is_forgotten_is_looked_up_again(setting: Setting) -> None:
     """After forget, a revoked API key is nobody, at once."""
-    assert await setting.authenticator.authenticate(setting.api_key)
+    assert await setting.authenticator.authenticate(setting.api_key, HERE)
     setting.revoke(setting.api_key)
     setting.authenticator.forget(setting.api_key)
-    assert await setting.authenticator.authenticate(setting.api_key) is None
+    assert await setting.authenticator.authenticate(setting.api_key, HERE) is None
 
 
 async def test_forget_forgets_one_credential_only(setting: Setting) -> None:
     """Forgetting one API key costs no other one a look-up; of an unknown one it does nothing."""
     second = setting.add()
     for shown in (setting.api_key, second):
-        assert await setting.authenticator.authenticate(shown)
+        assert await setting.authenticator.authenticate(shown, HERE)
     for shown in (setting.api_key, new_credential(CredentialKind.API_KEY), OPERATOR, ""):
         setting.authenticator.forget(shown)
     assert setting.directory.asked == 2
-    assert await setting.authenticator.authenticate(second)
+    assert await setting.authenticator.authenticate(second, HERE)
     assert setting.directory.asked == 2
-    assert await setting.authenticator.authenticate(setting.api_key)
+    assert await setting.authenticator.authenticate(setting.api_key, HERE)
     assert setting.directory.asked == 3
 
 
 async def test_a_look_up_is_as_old_as_its_beginning(setting: Setting) -> None:
     """A look-up that a change overtakes carries the number from before the change."""
     setting.directory.go_on.clear()
-    looking = asyncio.create_task(setting.authenticator.authenticate(setting.api_key))
+    looking = asyncio.create_task(setting.authenticator.authenticate(setting.api_key, HERE))
     await setting.directory.started.wait()
     await setting.rate_limiter.announce_change()
     setting.directory.go_on.set()
     assert await looking == Authenticated(setting.principal, as_of=0)
     setting.authenticator.forget(setting.api_key)
-    found = await setting.authenticator.authenticate(setting.api_key)
+    found = await setting.authenticator.authenticate(setting.api_key, HERE)
     assert found == Authenticated(setting.principal, as_of=1)
 
 
@@ -162,23 +171,23 @@ async def test_an_overlap_ends_by_the_clock(setting: Setting) -> None:
     late = setting.add(accepted_until=1030.0)
     authenticate = setting.authenticator.authenticate
     for setting.now in (1000.0, 1029.999):
-        assert await authenticate(remembered)
+        assert await authenticate(remembered, HERE)
     assert setting.directory.asked == 1
     for setting.now in (1030.0, 1030.001, 9e9):
-        assert await authenticate(remembered) is None
-        assert await authenticate(late) is None
-        assert await authenticate(setting.api_key)
+        assert await authenticate(remembered, HERE) is None
+        assert await authenticate(late, HERE) is None
+        assert await authenticate(setting.api_key, HERE)
 
 
 async def test_an_overlap_of_nothing(setting: Setting) -> None:
     """Where a rotated API key has no overlap, the moment it was rotated is the end of it."""
     rotated = setting.add(accepted_until=setting.now)
-    assert await setting.authenticator.authenticate(rotated) is None
+    assert await setting.authenticator.authenticate(rotated, HERE) is None
 
 
 async def test_principals_show_no_secret(setting: Setting) -> None:
     """A principal's text, which logs and the audit log have, says who and nothing else."""
-    found = await setting.authenticator.authenticate(setting.api_key)
+    found = await setting.authenticator.authenticate(setting.api_key, HERE)
     assert isinstance(found, Authenticated)
     assert str(found.principal) == "api-key:1"
     assert setting.api_key not in repr(found)

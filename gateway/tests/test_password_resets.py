@@ -7,6 +7,7 @@ from gateway.tests.world import (
     ATTRIBUTION,
     CONCURRENCY,
     EMAIL,
+    HERE,
     NEW_PASSWORD,
     OTHER_EMAIL,
     PASSWORD,
@@ -36,7 +37,7 @@ async def test_a_password_is_reset_once(world: World) -> None:
         new = [f"{NEW_PASSWORD} {number} {each}" for each in range(CONCURRENCY)]
         attempts = [world.resets.complete(token, each, ATTRIBUTION) for each in new]
         assert await count_successes(attempts, InvalidPasswordResetTokenError) == 1
-        assert await world.sessions.find(before.access) is None
+        assert await world.sessions.find(before.access, HERE) is None
         with pytest.raises(InvalidRefreshTokenError):
             await world.sessions.refresh(before.refresh, ATTRIBUTION)
 

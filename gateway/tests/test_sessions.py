@@ -6,6 +6,7 @@ import pytest
 from gateway.tests.world import (
     ATTRIBUTION,
     CONCURRENCY,
+    HERE,
     MOMENT,
     PASSWORD,
     ROUNDS,
@@ -36,9 +37,9 @@ async def test_tokens_expire(world: World) -> None:
     began = world.now
     tokens = await world.join()
     world.now = began + 15 * 60 - MOMENT
-    assert await world.sessions.find(tokens.access)
+    assert await world.sessions.find(tokens.access, HERE)
     world.now = began + 15 * 60
-    assert await world.sessions.find(tokens.access) is None
+    assert await world.sessions.find(tokens.access, HERE) is None
     world.now = began = began + 7 * 86_400 - MOMENT
     tokens = await world.sessions.refresh(tokens.refresh, ATTRIBUTION)
     world.now = began + 7 * 86_400
@@ -51,18 +52,18 @@ async def test_a_refreshed_access_token_has_its_own_expiry(world: World) -> None
     old = await world.join()
     world.now += 10 * 60
     new = await world.sessions.refresh(old.refresh, ATTRIBUTION)
-    assert await world.sessions.find(old.access) is None
+    assert await world.sessions.find(old.access, HERE) is None
     world.now += 15 * 60 - MOMENT
-    assert await world.sessions.find(new.access)
+    assert await world.sessions.find(new.access, HERE)
     world.now += MOMENT
-    assert await world.sessions.find(new.access) is None
+    assert await world.sessions.find(new.access, HERE) is None
 
 
 async def test_a_changed_password_stops_a_sign_in_that_has_begun(world: World) -> None:
     """A sign-in that began before a change of password begins no session after it."""
     tokens = await world.join()
     before = await world.account()
-    person = await world.sessions.find(tokens.access)
+    person = await world.sessions.find(tokens.access, HERE)
     assert person is not None
     await world.password_change.change(person, PASSWORD + "!", ATTRIBUTION)
     with pytest.raises(AccountChangedError):

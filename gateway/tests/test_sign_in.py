@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 from argon2 import PasswordHasher
-from gateway.tests.world import ATTRIBUTION, EMAIL, NEW_PASSWORD, PASSWORD, World
+from gateway.tests.world import ATTRIBUTION, EMAIL, HERE, NEW_PASSWORD, PASSWORD, World
 
 from pqkeep_gateway.mail.outgoing_mail import MailKind
 from pqkeep_gateway.people.challenges import SecondFactorRequiredError
@@ -31,11 +31,11 @@ async def test_a_changed_password_ends_every_session(world: World) -> None:
     """After a change of password no earlier token is accepted."""
     tokens = [await world.join()]
     tokens += [await world.sign_in.with_password(EMAIL, PASSWORD, ATTRIBUTION) for _ in range(3)]
-    person = await world.sessions.find(tokens[0].access)
+    person = await world.sessions.find(tokens[0].access, HERE)
     assert person is not None
     await world.password_change.change(person, PASSWORD + "!", ATTRIBUTION)
     for each in tokens:
-        assert await world.sessions.find(each.access) is None
+        assert await world.sessions.find(each.access, HERE) is None
         with pytest.raises(InvalidRefreshTokenError):
             await world.sessions.refresh(each.refresh, ATTRIBUTION)
     with pytest.raises(WrongPasswordError):
@@ -90,7 +90,7 @@ async def test_no_rehash_restores_an_old_password(world: World) -> None:
     """A hash that was replaced meanwhile is left as it is."""
     tokens = await world.join()
     before = await world.account()
-    person = await world.sessions.find(tokens.access)
+    person = await world.sessions.find(tokens.access, HERE)
     assert person is not None
     await world.password_change.change(person, PASSWORD + "!", ATTRIBUTION)
     changed = await world.account()

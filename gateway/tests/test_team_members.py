@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 
 import pytest
 import sqlalchemy as sa
-from gateway.tests.world import ATTRIBUTION, PASSWORD, ROUNDS, World
+from gateway.tests.world import ATTRIBUTION, HERE, PASSWORD, ROUNDS, World
 
 from pqkeep_gateway.access.principals import OperatorPrincipal
 from pqkeep_gateway.access.roles import Role
@@ -116,6 +116,6 @@ async def test_a_removal_ends_concurrent_sign_ins(world: World) -> None:
         for each in outcomes:
             assert isinstance(each, POSSIBLE_OUTCOMES) or each is None, each
             if isinstance(each, Tokens):
-                assert await world.sessions.find(each.access) is None
+                assert await world.sessions.find(each.access, HERE) is None
                 with pytest.raises(InvalidRefreshTokenError):
                     await world.sessions.refresh(each.refresh, ATTRIBUTION)

@@ -16,6 +16,7 @@ from pyotp import TOTP
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.clock import date_of
+from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper
 from pqkeep_gateway.access.entitlements import Entitlements, Tier
 from pqkeep_gateway.access.principals import SessionPrincipal
@@ -59,7 +60,8 @@ from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution, R_co, Request
 
-ATTRIBUTION = Attribution("request-1", "anonymous", "192.0.2.7")
+HERE = "192.0.2.7"
+ATTRIBUTION = Attribution("request-1", "anonymous", HERE)
 EMAIL, OTHER_EMAIL = "ada@example.com", "grace@example.com"
 PASSWORD, NEW_PASSWORD = "the horse prefers oats", "the horse is tired of oats"
 CHEAP = PasswordHasher(1, 8, 1)
@@ -142,11 +144,13 @@ class World:
         self.audit_delivery = delivery = AuditDelivery(self.audit_outbox, log)
         self.mail_outbox = SqlMailOutbox(engine)
 
+        self.lookups = lookups = CredentialLookups(clock)
         self.tenants = Tenants(SqlTenants(engine), self._announce_change, delivery)
         self.api_keys = ApiKeys(
             SqlApiKeys(engine),
             plans.read(),
             pepper,
+            lookups,
             self._announce_change,
             delivery,
             timedelta(seconds=30),
@@ -155,7 +159,7 @@ class World:
         self.users = users = SqlUsers(engine)
         self.passwords = passwords = Passwords(pepper, hasher)
         attempts = AttemptLimits(Unlimited(clock), pepper)
-        self.sessions = sessions = Sessions(SqlSessions(engine), pepper, delivery, clock)
+        self.sessions = sessions = Sessions(SqlSessions(engine), lookups, pepper, delivery, clock)
         self.factors = SecondFactors(
             SqlSecondFactors(engine), users, attempts, pepper, delivery, clock
         )
@@ -222,7 +226,7 @@ class World:
 
     async def principal(self, tokens: Tokens) -> SessionPrincipal:
         """Return whose session it is."""
-        found = await self.sessions.find(tokens.access)
+        found = await self.sessions.find(tokens.access, HERE)
         assert found is not None
         return found
 

@@ -15,7 +15,8 @@ from tests.connections.conftest import Client, Gateway
 from tests.fixtures.processes import HOST
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
-from pqkeep_gateway.http.connections import Connections, site_of
+from pqkeep_gateway.access.source_address import network_of
+from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.protocol import LIMITS
 from pqkeep_gateway.process import OTHER_FILES
 from pqkeep_server.initialise import Layout, initialise
@@ -110,19 +111,19 @@ def test_unused_connections_go_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "site"),
+    ("address", "network"),
     [
         ("192.0.2.1", "192.0.2.1"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
-        ("2001:db8:1:2::", "2001:db8:1:2::"),
-        ("fe80::1%eth0", "fe80::"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
         ("::ffff:192.0.2.1", "192.0.2.1"),
         ("", ""),
     ],
 )
-def test_ipv6_counts_by_64(address: str, site: str) -> None:
+def test_ipv6_counts_by_64(address: str, network: str) -> None:
     """All addresses that one subscriber can choose from are one."""
-    assert site_of(address) == site
+    assert network_of(address) == network
 
 
 def _start(folder: Path, soft: int, hard: int) -> subprocess.Popen[str]:

@@ -13,6 +13,7 @@ from pqkeep_gateway.access.admission import Admission
 from pqkeep_gateway.access.allowance import Allowances
 from pqkeep_gateway.access.authentication import Authenticator
 from pqkeep_gateway.access.clock import Clock, steady_clock
+from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import read_pepper
 from pqkeep_gateway.access.entitlements import Tier
 from pqkeep_gateway.access.rate_limit import MemoryRateLimiter, RateLimiter
@@ -115,11 +116,13 @@ async def assemble(config: Config, here: str) -> Gateway:
 
     key_client = KeyClient(str(config.key_service_socket))
     sql_api_keys = SqlApiKeys(engine)
-    operator = bytes.fromhex(config.operator_digest)
-    authenticator = Authenticator(sql_api_keys, rate_limiter, pepper, operator, clock)
+    lookups = CredentialLookups(clock)
+    authenticator = Authenticator(
+        sql_api_keys, lookups, rate_limiter, pepper, bytes.fromhex(config.operator_digest), clock
+    )
     per_minute = {tier: each.requests_per_minute for tier, each in terms.items()}
     audit_delivery = AuditDelivery(SqlAuditOutbox(engine), key_client)
-    sessions = Sessions(SqlSessions(engine), pepper, audit_delivery, clock)
+    sessions = Sessions(SqlSessions(engine), lookups, pepper, audit_delivery, clock)
     admission = Admission(authenticator, rate_limiter, per_minute, sessions)
     per_month = {tier: plans.bound(each.operations_per_month) for tier, each in terms.items()}
     allowances = Allowances(SqlUsage(engine), per_month, clock)
@@ -128,7 +131,14 @@ async def assemble(config: Config, here: str) -> Gateway:
     all_tenants = Tenants(SqlTenants(engine), rate_limiter.announce_change, audit_delivery)
     overlap = timedelta(seconds=config.api_key_overlap_seconds)
     all_api_keys = ApiKeys(
-        sql_api_keys, terms, pepper, rate_limiter.announce_change, audit_delivery, overlap, clock
+        sql_api_keys,
+        terms,
+        pepper,
+        lookups,
+        rate_limiter.announce_change,
+        audit_delivery,
+        overlap,
+        clock,
     )
     users = SqlUsers(engine)
     passwords = Passwords(pepper, hasher(config.password_costs))

@@ -46,8 +46,11 @@ class RateLimitedError(Exception):
 class SessionDirectory(Protocol):
     """Where sessions are looked up."""
 
-    async def find(self, access_token: str) -> SessionPrincipal | None:
-        """Return whose session an access token opens. Raises UnavailableError."""
+    async def find(self, access_token: str, source_address: str) -> SessionPrincipal | None:
+        """Return whose session an access token opens.
+
+        Raises TooManyUnknownCredentialsError, UnavailableError.
+        """
         ...
 
 
@@ -67,14 +70,16 @@ class Admission:
         self._sessions = sessions
         self._limits = {tier: Limit(many, MINUTE) for tier, many in requests_per_minute.items()}
 
-    async def admit(self, credential: str) -> ApiKeyPrincipal | OperatorPrincipal:
+    async def admit(
+        self, credential: str, source_address: str
+    ) -> ApiKeyPrincipal | OperatorPrincipal:
         """Return who is asking.
 
-        Raises UnknownCredentialError, SuspendedError, RateLimitedError; UnavailableError where that
-        cannot be told.
+        Raises UnknownCredentialError, TooManyUnknownCredentialsError, SuspendedError,
+        RateLimitedError; UnavailableError where that cannot be told.
         """
         while True:
-            shown = await self._authenticator.authenticate(credential)
+            shown = await self._authenticator.authenticate(credential, source_address)
             if shown is None:
                 raise UnknownCredentialError
             if isinstance(shown, OperatorPrincipal):
@@ -86,9 +91,9 @@ class Admission:
                 continue
             return shown.principal
 
-    async def admit_session(self, access_token: str) -> SessionPrincipal:
+    async def admit_session(self, access_token: str, source_address: str) -> SessionPrincipal:
         """Return who is signed in. Raises what ``admit`` raises."""
-        principal = await self._sessions.find(access_token)
+        principal = await self._sessions.find(access_token, source_address)
         if principal is None:
             raise UnknownCredentialError
         await self._enter(principal)

@@ -7,6 +7,7 @@ from typing import Protocol
 from cachetools import LRUCache
 
 from pqkeep_gateway.access.clock import Clock
+from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
 from pqkeep_gateway.access.principals import ApiKeyPrincipal, OperatorPrincipal
 from pqkeep_gateway.access.rate_limit import RateLimiter
@@ -48,6 +49,7 @@ class Authenticator:
     def __init__(
         self,
         directory: ApiKeyDirectory,
+        lookups: CredentialLookups,
         rate_limiter: RateLimiter,
         pepper: Pepper,
         operator: bytes,
@@ -55,14 +57,20 @@ class Authenticator:
     ) -> None:
         """Take the digest of the operator's credential (32 bytes)."""
         self._directory = directory
+        self._lookups = lookups
         self._rate_limiter = rate_limiter
         self._pepper = pepper
         self._operator = operator
         self._clock = clock
         self._known: LRUCache[bytes, tuple[Found, int]] = LRUCache(CAPACITY)
 
-    async def authenticate(self, credential: str) -> Authenticated | OperatorPrincipal | None:
-        """Return who shows this credential; None for nobody we know."""
+    async def authenticate(
+        self, credential: str, source_address: str
+    ) -> Authenticated | OperatorPrincipal | None:
+        """Return who shows this credential; None for nobody we know.
+
+        Raises TooManyUnknownCredentialsError.
+        """
         digest = self._pepper.digest(credential)
         known: tuple[Found, int] | None = self._known.get(digest)
         if known is None:
@@ -71,7 +79,7 @@ class Authenticator:
                     is_theirs = hmac.compare_digest(digest, self._operator)
                     return OperatorPrincipal() if is_theirs else None
                 case CredentialKind.API_KEY:
-                    known = await self._look_up(digest)
+                    known = await self._lookups.find(digest, source_address, self._look_up)
                 case _:
                     return None
         if known is None:

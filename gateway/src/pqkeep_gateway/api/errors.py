@@ -14,6 +14,7 @@ from pqkeep_gateway.access.admission import (
     SuspendedError,
     UnknownCredentialError,
 )
+from pqkeep_gateway.access.credential_lookups import TooManyUnknownCredentialsError
 from pqkeep_gateway.access.entitlements import MfaNotInPlanError
 from pqkeep_gateway.access.idempotency import IdempotencyKeyReusedError
 from pqkeep_gateway.http.endpoint import Endpoint
@@ -373,6 +374,12 @@ _WITH_DETAILS: Mapping[type[Exception], tuple[Code, Callable[[Any, Endpoint], Ap
     TooManyAttemptsError: (
         Code.RATE_LIMIT_001,
         lambda error, _: too_many("too many attempts", error.limit, error.wait),
+    ),
+    TooManyUnknownCredentialsError: (
+        Code.RATE_LIMIT_001,
+        lambda error, _: too_many(
+            "too many unknown credentials from this address", error.limit, error.wait
+        ),
     ),
     UnavailableError: (Code.SERVICE_001, lambda error, _: unavailable()),
     IdempotencyKeyReusedError: (

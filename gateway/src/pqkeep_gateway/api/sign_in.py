@@ -5,6 +5,7 @@ from typing import cast
 from msgspec import structs
 
 from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.access.credential_lookups import TooManyUnknownCredentialsError
 from pqkeep_gateway.access.principals import SessionId, SessionPrincipal
 from pqkeep_gateway.api.errors import UNPROCESSABLE_FIELDS
 from pqkeep_gateway.api.people_fields import (
@@ -108,7 +109,7 @@ def endpoints(
             permission=Permission.PUBLIC,
             field_codes=UNPROCESSABLE_FIELDS,
             example=SIGNED_IN,
-            errors=(InvalidRefreshTokenError,),
+            errors=(InvalidRefreshTokenError, TooManyUnknownCredentialsError),
         ),
         Endpoint(
             method="POST",

@@ -5,12 +5,11 @@ many connections: a new one takes the place of one that is of no use. That is fo
 algorithm for pages of memory: the oldest goes, unless it has been used since it was looked at last.
 """
 
-from ipaddress import IPv6Address, ip_address
 from itertools import islice
 from typing import Protocol
 
-IPV6_SITE_BITS = 64
-"""Bits that one subscriber's IPv6 addresses have in common."""
+from pqkeep_gateway.access.source_address import network_of
+
 MAX_EXAMINED = 64
 """How many connections are looked at, at most, to find one that can go."""
 
@@ -37,29 +36,31 @@ class Connections:
         self._at_most = at_most
         self._per_address = per_address
         self._count = 0
-        self._by_site: dict[str, dict[Connection, None]] = {}  # each: the oldest first
+        self._by_network: dict[str, dict[Connection, None]] = {}  # each: the oldest first
 
     def add(self, connection: Connection, address: str) -> bool:
         """Count a new connection; return whether there is room for it."""
-        site = site_of(address)
-        if len(self._by_site.get(site, ())) >= self._per_address and not self._evict_one_of(site):
+        network = network_of(address)
+        if len(self._by_network.get(network, ())) >= self._per_address and not self._evict_one_of(
+            network
+        ):
             return False
         if self._count >= self._at_most:
-            fullest = max(self._by_site, key=lambda each: len(self._by_site[each]))
+            fullest = max(self._by_network, key=lambda each: len(self._by_network[each]))
             if not self._evict_one_of(fullest):
                 return False
-        self._by_site.setdefault(site, {})[connection] = None
+        self._by_network.setdefault(network, {})[connection] = None
         self._count += 1
         return True
 
     def remove(self, connection: Connection, address: str) -> None:
         """Count a connection no more, if it was counted."""
-        site = site_of(address)
-        if connection in self._by_site.get(site, ()):
-            self._forget(connection, site)
+        network = network_of(address)
+        if connection in self._by_network.get(network, ()):
+            self._forget(connection, network)
 
-    def _evict_one_of(self, site: str) -> bool:
-        candidates = self._by_site[site]
+    def _evict_one_of(self, network: str) -> bool:
+        candidates = self._by_network[network]
         oldest = None
         for connection in list(islice(candidates, MAX_EXAMINED)):
             if not connection.is_answering():
@@ -72,24 +73,12 @@ class Connections:
             candidates[connection] = None  # at the end
         if oldest is None:
             return False
-        self._forget(oldest, site)
+        self._forget(oldest, network)
         oldest.evict()
         return True
 
-    def _forget(self, connection: Connection, site: str) -> None:
-        del self._by_site[site][connection]
+    def _forget(self, connection: Connection, network: str) -> None:
+        del self._by_network[network][connection]
         self._count -= 1
-        if not self._by_site[site]:
-            del self._by_site[site]
-
-
-def site_of(address: str) -> str:
-    """Return what addresses have in common that one client can choose from: a /64 of IPv6."""
-    if ":" not in address:
-        return address
-    parsed = ip_address(address.partition("%")[0])
-    if not isinstance(parsed, IPv6Address):
-        return address
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    return str(IPv6Address(int(parsed) >> IPV6_SITE_BITS << IPV6_SITE_BITS))
+        if not self._by_network[network]:
+            del self._by_network[network]

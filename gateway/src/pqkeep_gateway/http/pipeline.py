@@ -63,15 +63,16 @@ class Pipeline:
     audit_delivery: AuditDelivery
     error_table: ErrorTable
 
-    async def admit(self, endpoint: Endpoint, headers: Headers) -> Principal:
+    async def admit(self, endpoint: Endpoint, headers: Headers, source_address: str) -> Principal:
         """Return who is asking. Raises what Admission raises."""
         credential = headers.get(b"x-api-key")
         if credential is not None:
-            return await self.admission.admit(credential.strip(b" \t").decode("latin-1"))
+            text = credential.strip(b" \t").decode("latin-1")
+            return await self.admission.admit(text, source_address)
         if Credential.NONE in GRANTS[endpoint.permission]:
             return AnonymousPrincipal()
         access_token = read_cookies(headers.get(b"cookie")).get(ACCESS, "")
-        return await self.admission.admit_session(access_token)
+        return await self.admission.admit_session(access_token, source_address)
 
     def authorize(self, endpoint: Endpoint, principal: Principal, headers: Headers) -> None:
         """Refuse what another site's page asks for, and what the access table does not grant."""
@@ -180,7 +181,7 @@ class Resource:
         principal: Principal | None = None
         values: Mapping[str, object] = {}
         try:
-            principal = await pipeline.admit(endpoint, headers)
+            principal = await pipeline.admit(endpoint, headers, source_address)
             attribution = Attribution(request_id, str(principal), source_address)
             pipeline.authorize(endpoint, principal, headers)
             if endpoint.anonymous_limit is not None:

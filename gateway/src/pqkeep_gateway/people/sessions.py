@@ -12,6 +12,7 @@ from typing import Protocol
 from uuid import uuid4
 
 from pqkeep_gateway.access.clock import Clock, date_of
+from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of, new_credential
 from pqkeep_gateway.access.principals import SessionId, SessionPrincipal, UserId
 from pqkeep_gateway.audit_events import AuditDelivery, event
@@ -112,9 +113,15 @@ class Sessions:
     """Begins, refreshes and ends sessions. Tokens are stored as digests under the pepper."""
 
     def __init__(
-        self, store: SessionStore, pepper: Pepper, audit_delivery: AuditDelivery, clock: Clock
+        self,
+        store: SessionStore,
+        lookups: CredentialLookups,
+        pepper: Pepper,
+        audit_delivery: AuditDelivery,
+        clock: Clock,
     ) -> None:
         self._store = store
+        self._lookups = lookups
         self._pepper = pepper
         self._audit_delivery = audit_delivery
         self._clock = clock
@@ -131,27 +138,48 @@ class Sessions:
         )
         signed_in = event(attribution.by(str(user)), user.tenant, AuditEvent.SIGN_IN)
         await self._store.add(session, digests, account.password_hash, (signed_in,))
+        self._accept(digests)
         await self._audit_delivery.deliver()
         return tokens
 
-    async def find(self, access_token: str) -> SessionPrincipal | None:
-        """Return the principal for an access token, as a SessionDirectory."""
+    async def find(self, access_token: str, source_address: str) -> SessionPrincipal | None:
+        """Return the principal for an access token, as a SessionDirectory.
+
+        Raises TooManyUnknownCredentialsError.
+        """
         if kind_of(access_token) is not CredentialKind.ACCESS:
             return None
         now = date_of(self._clock())
-        return await self._store.find(self._pepper.digest(access_token), now)
+        return await self._lookups.find(
+            self._pepper.digest(access_token),
+            source_address,
+            lambda digest: self._store.find(digest, now),
+        )
 
     async def refresh(self, refresh_token: str, attribution: Attribution) -> Tokens:
-        """Exchange a refresh token for a new pair. Raises InvalidRefreshTokenError."""
+        """Exchange a refresh token for a new pair.
+
+        Raises InvalidRefreshTokenError, TooManyUnknownCredentialsError.
+        """
         if kind_of(refresh_token) is not CredentialKind.REFRESH:
             raise InvalidRefreshTokenError
         now = date_of(self._clock())
         tokens, digests = self._new_tokens(now)
-        try:
-            await self._store.refresh(self._pepper.digest(refresh_token), digests, now, attribution)
-        except RefreshTokenReusedError:
-            await self._audit_delivery.deliver()
-            raise
+
+        async def exchange(spent: bytes) -> bool | None:
+            try:
+                await self._store.refresh(spent, digests, now, attribution)
+            except RefreshTokenReusedError:
+                await self._audit_delivery.deliver()
+                raise
+            except InvalidRefreshTokenError:
+                return None
+            return True
+
+        spent = self._pepper.digest(refresh_token)
+        if await self._lookups.find(spent, attribution.source_address, exchange) is None:
+            raise InvalidRefreshTokenError
+        self._accept(digests)
         return tokens
 
     async def list(self, user: UserId) -> tuple[Session, ...]:
@@ -169,6 +197,10 @@ class Sessions:
         ended = event(attribution, principal.tenant, operation)
         await self._store.remove(principal.user, session, (ended,))
         await self._audit_delivery.deliver()
+
+    def _accept(self, digests: TokenDigests) -> None:
+        for digest in (digests.access, digests.refresh):
+            self._lookups.accept(digest)
 
     def _new_tokens(self, now: datetime) -> tuple[Tokens, TokenDigests]:
         tokens = Tokens(

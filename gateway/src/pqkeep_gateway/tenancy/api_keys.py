@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from pqkeep_gateway.access.clock import Clock, date_of
+from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, new_credential
 from pqkeep_gateway.access.idempotency import IdempotencyKey, idempotency_of
 from pqkeep_gateway.audit_events import AuditDelivery
@@ -131,6 +132,7 @@ class ApiKeys:
         store: ApiKeyStore,
         plans: Plans,
         pepper: Pepper,
+        lookups: CredentialLookups,
         announce_change: Callable[[], Awaitable[None]],
         audit_delivery: AuditDelivery,
         overlap: timedelta,
@@ -143,6 +145,7 @@ class ApiKeys:
         self._store = store
         self._plans = plans
         self._pepper = pepper
+        self._lookups = lookups
         self._announce_change = announce_change
         self._audit_delivery = audit_delivery
         self._overlap = overlap
@@ -217,6 +220,7 @@ class ApiKeys:
     ) -> NewApiKey:
         if stored.salt != draft.salt:  # by an earlier request
             plaintext = self._plaintext(tenant, stored.salt, idempotency_key)
+        self._lookups.accept(self._pepper.digest(plaintext))
         return NewApiKey(stored.metadata, plaintext)
 
     def _plaintext(

@@ -1,0 +1,250 @@
+"""Unknown credentials cost the database little, and nobody who is known notices them."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Never
+
+import pytest
+from gateway.tests.world import ATTRIBUTION, HERE, OTHER_EMAIL, SettableClock, World
+
+from pqkeep_gateway.access.credential_lookups import (
+    UNKNOWN_CAPACITY,
+    UNKNOWN_CREDENTIALS,
+    UNKNOWN_SECONDS,
+    CredentialLookups,
+    TooManyUnknownCredentialsError,
+)
+from pqkeep_gateway.access.credentials import CredentialKind, new_credential
+from pqkeep_gateway.access.rate_limit import MINUTE, Limit
+from pqkeep_gateway.access.source_budget import CAPACITY, SourceBudget
+from pqkeep_gateway.people.sessions import InvalidRefreshTokenError
+from pqkeep_gateway.storage.api_keys import SqlApiKeys
+from pqkeep_gateway.unavailable import UnavailableError
+
+STRANGER, ELSEWHERE = "192.0.2.1", "198.51.100.1"
+
+
+class Directory:
+    """Credentials that are known, behind look-ups that are counted."""
+
+    def __init__(self) -> None:
+        self.clock = SettableClock()
+        self.lookups = CredentialLookups(self.clock)
+        self.known: set[bytes] = set()
+        self.asked = 0
+        self._numbers = count()
+
+    async def look_up(self, digest: bytes) -> str | None:
+        """Look up in what would be the database."""
+        self.asked += 1
+        return "found" if digest in self.known else None
+
+    async def find(self, digest: bytes, source_address: str = STRANGER) -> str | None:
+        """Look up if it is allowed."""
+        return await self.lookups.find(digest, source_address, self.look_up)
+
+    def digest(self, *, known: bool = False) -> bytes:
+        """Return another digest."""
+        digest = next(self._numbers).to_bytes(32, "big")
+        if known:
+            self.known.add(digest)
+        return digest
+
+    async def exhaust(self, source_address: str = STRANGER) -> None:
+        """Use an address's budget up."""
+        for _ in range(UNKNOWN_CREDENTIALS.events):
+            assert await self.find(self.digest(), source_address) is None
+
+
+@pytest.fixture
+def directory() -> Directory:
+    """A new one for each test."""
+    return Directory()
+
+
+@contextmanager
+def refused(directory: Directory) -> Iterator[None]:
+    """Expect a refusal that does not ask the database."""
+    asked = directory.asked
+    with pytest.raises(TooManyUnknownCredentialsError) as raised:
+        yield
+    assert directory.asked == asked
+    assert raised.value.limit == UNKNOWN_CREDENTIALS
+    assert 0 < raised.value.wait <= UNKNOWN_CREDENTIALS.seconds
+
+
+async def test_random_credentials_have_a_budget(directory: Directory) -> None:
+    """The database is asked for so many in a minute, and then in the next one again."""
+    await directory.exhaust()
+    for _ in range(1000):
+        with refused(directory):
+            await directory.find(directory.digest())
+    directory.clock.now += UNKNOWN_CREDENTIALS.seconds
+    await directory.exhaust()
+
+
+async def test_the_budget_is_of_one_address(directory: Directory) -> None:
+    """Another address has its own; a /64 of IPv6 is one address."""
+    await directory.exhaust("2001:db8:1:2::1")
+    for address in ("2001:db8:1:2::2", "2001:db8:1:2:ffff:ffff:ffff:ffff"):
+        with refused(directory):
+            await directory.find(directory.digest(), address)
+    for address in ("2001:db8:1:3::1", ELSEWHERE):
+        assert await directory.find(directory.digest(), address) is None
+
+
+async def test_many_at_once_are_bounded(directory: Directory) -> None:
+    """Look-ups that have not ended count, too."""
+    lookups = (directory.find(directory.digest()) for _ in range(1000))
+    outcomes = await asyncio.gather(*lookups, return_exceptions=True)
+    assert directory.asked == outcomes.count(None) == UNKNOWN_CREDENTIALS.events
+
+
+async def test_what_is_known_goes_on_working(directory: Directory) -> None:
+    """A credential that was accepted once is looked up though its address's budget is used up."""
+    known = directory.digest(known=True)
+    assert await directory.find(known, ELSEWHERE)
+    await directory.exhaust()
+    for _ in range(1000):
+        assert await directory.find(known)
+
+
+async def test_what_is_new_works_though_the_budget_is_used_up(directory: Directory) -> None:
+    """A credential that this gateway has made is known from the first time it is shown."""
+    await directory.exhaust()
+    new = directory.digest(known=True)
+    directory.lookups.accept(new)
+    assert await directory.find(new)
+
+
+async def test_known_credentials_cost_no_budget(directory: Directory) -> None:
+    """However many different credentials of one address are valid, it may show more."""
+    for _ in range(2 * UNKNOWN_CREDENTIALS.events):
+        assert await directory.find(directory.digest(known=True))
+    await directory.exhaust()
+
+
+async def test_what_has_ended_is_known_no_longer(directory: Directory) -> None:
+    """A revoked credential is asked for once, and then has its address's budget."""
+    ended = directory.digest(known=True)
+    assert await directory.find(ended)
+    directory.known.clear()
+    assert await directory.find(ended) is None
+    await directory.exhaust()
+    directory.clock.now += UNKNOWN_SECONDS
+    with refused(directory):
+        await directory.find(ended)
+
+
+async def test_one_unknown_credential_asks_once(directory: Directory) -> None:
+    """The same unknown credential costs one look-up in five seconds, and one of the budget."""
+    digest = directory.digest()
+    for _ in range(2 * UNKNOWN_CREDENTIALS.events):
+        assert await directory.find(digest) is None
+    assert directory.asked == 1
+    directory.clock.now += UNKNOWN_SECONDS
+    directory.known.add(digest)  # by another gateway
+    assert await directory.find(digest)
+
+
+async def test_a_new_credential_overrides_what_was_unknown(directory: Directory) -> None:
+    """A credential that was unknown a moment ago is accepted as soon as this gateway makes it."""
+    digest = directory.digest()
+    assert await directory.find(digest) is None
+    directory.known.add(digest)
+    directory.lookups.accept(digest)
+    assert await directory.find(digest)
+
+
+async def test_an_outage_costs_no_budget(directory: Directory) -> None:
+    """What could not be looked up is neither unknown nor counted."""
+
+    async def unavailable(_: bytes) -> Never:
+        raise UnavailableError
+
+    for _ in range(2 * UNKNOWN_CREDENTIALS.events):
+        with pytest.raises(UnavailableError):
+            await directory.lookups.find(directory.digest(), STRANGER, unavailable)
+    known = directory.digest(known=True)
+    with pytest.raises(UnavailableError):
+        await directory.lookups.find(known, STRANGER, unavailable)
+    assert await directory.find(known)
+    await directory.exhaust()
+
+
+async def test_memory_is_bounded(directory: Directory) -> None:
+    """A flood of credentials that are shown once each leaves no more than the capacity."""
+    for number in range(2 * UNKNOWN_CAPACITY):
+        await directory.find(directory.digest(), f"192.0.{number >> 8}.{number & 0xFF}")
+    assert len(directory.lookups._unknown) <= UNKNOWN_CAPACITY
+    assert not directory.lookups._accepted
+
+
+def test_a_source_budget_is_bounded_in_memory() -> None:
+    """However many addresses there are, so many are counted at most."""
+    budget = SourceBudget(Limit(1, MINUTE), lambda: 1000.0)
+    for number in range(CAPACITY + 10):
+        assert budget.spend(f"address {number}") is None
+    assert len(budget._counts) <= CAPACITY
+
+
+def test_a_source_budget_tells_the_wait() -> None:
+    """The wait ends with the period; after it as many events are allowed as before."""
+    now = [1000.0]
+    budget = SourceBudget(Limit(2, 10), lambda: now[0])
+    for _ in range(2):
+        now[0] += 3
+        assert budget.spend(STRANGER) is None
+    assert budget.spend(STRANGER) == 4.0
+    now[0] += 4.0
+    assert [budget.spend(STRANGER) is None for _ in range(3)] == [True, True, False]
+
+
+def test_what_is_given_back_can_be_spent() -> None:
+    """An event that is taken back makes room for one; taking back from nothing changes nothing."""
+    budget = SourceBudget(Limit(2, 10), lambda: 1000.0)
+    budget.give_back(STRANGER)
+    for _ in range(10):
+        assert budget.spend(STRANGER) is None
+        budget.give_back(STRANGER)
+    assert [budget.spend(STRANGER) is None for _ in range(3)] == [True, True, False]
+
+
+async def _exhaust(world: World) -> None:
+    for _ in range(UNKNOWN_CREDENTIALS.events):
+        token = new_credential(CredentialKind.ACCESS)
+        assert await world.sessions.find(token, HERE) is None
+
+
+async def test_a_session_works_though_its_address_s_budget_is_used_up(world: World) -> None:
+    """A session that began before or after works and can be refreshed; random tokens do not."""
+    before = await world.join()
+    assert await world.sessions.find(before.access, HERE)
+    await _exhaust(world)
+    refreshed = await world.sessions.refresh(before.refresh, ATTRIBUTION)
+    after = await world.join(email=OTHER_EMAIL)
+    for tokens in (refreshed, after):
+        assert await world.sessions.find(tokens.access, HERE)
+    with pytest.raises(TooManyUnknownCredentialsError):
+        await world.sessions.find(new_credential(CredentialKind.ACCESS), HERE)
+
+
+async def test_random_refresh_tokens_have_the_same_budget(world: World) -> None:
+    """A refresh token that nobody has is invalid until its address's budget is used up."""
+    for _ in range(UNKNOWN_CREDENTIALS.events):
+        with pytest.raises(InvalidRefreshTokenError):
+            await world.sessions.refresh(new_credential(CredentialKind.REFRESH), ATTRIBUTION)
+    with pytest.raises(TooManyUnknownCredentialsError):
+        await world.sessions.refresh(new_credential(CredentialKind.REFRESH), ATTRIBUTION)
+
+
+async def test_a_new_api_key_is_accepted(world: World) -> None:
+    """An API key that is created, rotated or given again is looked up whatever its address did."""
+    await _exhaust(world)
+    created = await world.api_keys.create(world.tenant, ATTRIBUTION)
+    rotated, _ = await world.api_keys.rotate(world.tenant.id, None, ATTRIBUTION)
+    for each in (created, rotated):
+        digest = world.pepper.digest(each.plaintext)
+        assert await world.lookups.find(digest, HERE, SqlApiKeys(world.engine).find)
