@@ -1,4 +1,8 @@
-"""What docs/api.md prints of access is the access table, and every endpoint is in its tables."""
+"""What docs/api.md prints of access is the access table, and every endpoint is in its tables.
+
+The document is the independent statement of who may do what: it is written by hand, and the
+isolation matrix and the tests of roles take what they expect from the table that is compared here.
+"""
 
 from __future__ import annotations
 
