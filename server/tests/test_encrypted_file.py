@@ -7,10 +7,20 @@ from pathlib import Path
 import pytest
 
 from pqkeep_server.backup import recovery_key
-from pqkeep_server.backup.encrypted_file import MAGIC, SEGMENT, BackupFileError, Reader, Writer
+from pqkeep_server.backup.encrypted_file import (
+    MAGIC,
+    SEGMENT,
+    BackupFileError,
+    Origin,
+    Reader,
+    Writer,
+)
 from pqkeep_server.backup.recovery_key import PrivateHalf, PublicHalf
 
 SEALED = SEGMENT + 16
+ORIGIN = Origin(
+    created_at_us=1, version="1", log_id="log", generation=0, records=0, root_keys={1: b""}
+)
 SIZES = (0, 1, SEGMENT - 1, SEGMENT, SEGMENT + 1, 3 * SEGMENT, 3 * SEGMENT + 5)
 
 
@@ -30,7 +40,7 @@ def pair(
 def sealed(public: PublicHalf, *parts: bytes) -> bytes:
     """Return a sealed file."""
     file = io.BytesIO()
-    writer = Writer(file, public, created_at_us=1, version="1")
+    writer = Writer(file, public, ORIGIN)
     for part in parts:
         writer.write(part)
     writer.finish()

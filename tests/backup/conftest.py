@@ -13,11 +13,14 @@ from typing import Any
 
 import pytest
 from tests.fixtures.caller import Caller
+from tests.fixtures.installation import running
 from tests.fixtures.processes import ENVIRONMENT, PQKEEPD
 
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 
 COMMAND_SECONDS = 100
+UNKNOWN = ("--newest", "0.0")
+"""Of a restore by somebody who knows of no newer backup."""
 TEXT = base64.b64encode(b"what was there before").decode()
 Command = Callable[..., tuple[int, str]]
 
@@ -59,6 +62,39 @@ def recovery_key(tmp_path_factory: pytest.TempPathFactory, command: Command) -> 
     )
     assert status == 0, said
     return key
+
+
+@dataclass(frozen=True)
+class Backup:
+    """A backup of an installation that is stopped."""
+
+    file: Path
+    data: Path
+    said: str
+    """What the command printed."""
+
+    @property
+    def root_key(self) -> Path:
+        """Its root key."""
+        return self.data / "keyservice" / "root.key"
+
+
+@pytest.fixture(scope="session")
+def backup(
+    tmp_path_factory: pytest.TempPathFactory,
+    command: Command,
+    recovery_key: RecoveryKey,
+) -> Backup:
+    """A small backup."""
+    folder = tmp_path_factory.mktemp("backup")
+    file, data = folder / "backup", folder / "data"
+    with running(folder, data=data) as installation:
+        installation.demo().post("/kms/keys/generate", {"algorithm": "X-Wing"}, status=201)
+    status, said = command(
+        *("backup", "--data", data, "--recovery-key", recovery_key.public, "--to", file),
+    )
+    assert status == 0, said
+    return Backup(file, data, said)
 
 
 QUICK = tuple(

@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 from pyotp import TOTP
-from tests.backup.conftest import QUICK, Command, Outputs, RecoveryKey
+from tests.backup.conftest import QUICK, UNKNOWN, Backup, Command, Outputs, RecoveryKey
 from tests.fixtures.caller import Caller
 from tests.fixtures.installation import Installation, running
 from tests.fixtures.postgresql import options_of
@@ -151,6 +151,7 @@ def restored(
     status, said = command(
         *("restore", file, "--recovery-key", recovery_key.private, "--data", new),
         *("--root-key", old / "keyservice" / "root.key", *options_of(there.databases)),
+        *(*UNKNOWN, "--keep", "mailbox"),
     )
     assert status == 0, said
     log = log_of(there)
@@ -248,7 +249,7 @@ def test_a_consistent_moment(
     assert len(done) > len(acknowledged)  # they went on
     status, said = command(
         *("restore", file, "--recovery-key", recovery_key.private, "--data", new),
-        *("--root-key", old / "keyservice" / "root.key"),
+        *("--root-key", old / "keyservice" / "root.key", *UNKNOWN),
     )
     assert status == 0, said
 
@@ -275,38 +276,6 @@ def test_a_consistent_moment(
     assert ask_file(keys, "SELECT count(*) FROM keys") == [(changes,)]
 
 
-@dataclass(frozen=True)
-class Backup:
-    """A backup of an installation that is stopped."""
-
-    file: Path
-    data: Path
-
-    @property
-    def root_key(self) -> Path:
-        """Its root key."""
-        return self.data / "keyservice" / "root.key"
-
-
-@pytest.fixture(scope="module")
-def backup(
-    tmp_path_factory: pytest.TempPathFactory,
-    command: Command,
-    recovery_key: RecoveryKey,
-) -> Backup:
-    """A small backup."""
-    folder = tmp_path_factory.mktemp("backup")
-    made = Backup(folder / "backup", folder / "data")
-    with running(folder, data=made.data) as installation:
-        installation.demo().post("/kms/keys/generate", {"algorithm": "X-Wing"}, status=201)
-    status, said = command(
-        *("backup", "--data", made.data, "--recovery-key", recovery_key.public),
-        *("--to", made.file),
-    )
-    assert status == 0, said
-    return made
-
-
 class Attempt:
     """A restore that must fail: its arguments, and what is in the folder it restores to."""
 
@@ -317,7 +286,7 @@ class Attempt:
         self.recovery_key = recovery_key.private
         self.root_key = backup.root_key
         self.backup = backup
-        self.options: tuple[str, ...] = ()
+        self.options = UNKNOWN
 
 
 @pytest.fixture
@@ -404,7 +373,7 @@ def test_a_restore_that_is_refused(
     before = sorted(attempt.folder.rglob("*"))
     status, said = command(
         *("restore", attempt.file, "--recovery-key", attempt.recovery_key),
-        *("--root-key", attempt.root_key, "--data", attempt.data),
+        *("--root-key", attempt.root_key, "--data", attempt.data, *attempt.options),
     )
     assert (status, message in said) == (1, True), said
     assert "Traceback" not in said
@@ -422,6 +391,7 @@ def test_a_database_that_is_not_empty(
     status, said = command(
         *("restore", attempt.file, "--recovery-key", attempt.recovery_key),
         *("--root-key", attempt.root_key, "--data", attempt.data, *options_of(store.databases)),
+        *attempt.options,
     )
     assert (status, "is not empty" in said) == (1, True), said
     assert not attempt.data.exists()

@@ -41,9 +41,8 @@ from pqkeep_protocol.messages import (
     ListKeys,
     RotateKey,
 )
-from pqkeep_server.backup.contents import End, read
-from pqkeep_server.backup.encrypted_file import Reader
-from pqkeep_server.backup.recovery_key import read_private
+from pqkeep_server.backup.authentication import authenticate
+from pqkeep_server.backup.contents import End
 from pqkeep_server.initialise import Layout, initialise
 
 AskFile = Callable[..., list[tuple[Any, ...]]]
@@ -377,10 +376,9 @@ def test_the_command_survives_every_kill(
     assert [path.name for path in layout.key_service.glob("*.key")] == ["root-2.key"]
 
 
-def is_whole(file: Path, recovery_key: RecoveryKey) -> bool:
-    """Return whether a backup can be read to its end."""
-    with file.open("rb") as opened:
-        *_, last = read(Reader(opened, read_private(recovery_key.private)))
+def is_whole(file: Path, recovery_key: RecoveryKey, root_key: Path) -> bool:
+    """Return whether a backup can be read to its end, and is authentic."""
+    *_, last = authenticate(file, recovery_key.private, [root_key]).messages()
     return isinstance(last, End)
 
 
@@ -399,7 +397,7 @@ def test_a_killed_backup_leaves_none(
             last=last,
         )
         if to.exists():
-            assert is_whole(to, recovery_key)
+            assert is_whole(to, recovery_key, base.layout.root_key)
             to.unlink()
         if status == 0:
             break
@@ -431,7 +429,7 @@ def test_a_killed_restore_leaves_none(
     for last in count(1, distance):
         status = launcher.run(
             *("pqkeepd", "restore", file, "--recovery-key", recovery_key.private),
-            *("--root-key", base.layout.root_key, "--data", new),
+            *("--root-key", base.layout.root_key, "--data", new, "--newest", "0.0"),
             kinds=kinds,
             last=last,
         )

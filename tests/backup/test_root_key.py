@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tests.backup.conftest import QUICK, Command, Outputs, RecoveryKey
+from tests.backup.conftest import QUICK, UNKNOWN, Command, Outputs, RecoveryKey
 from tests.fixtures.caller import Caller
 from tests.fixtures.installation import running
 
@@ -137,7 +137,7 @@ def test_a_damaged_key_keeps_its_root_key(
             *("backup", "--data", data, "--recovery-key", recovery_key.public, "--to", file)
         )
         assert status == 0, said
-    restore = ("restore", file, "--recovery-key", recovery_key.private, "--data", new)
+    restore = ("restore", file, "--recovery-key", recovery_key.private, "--data", new, *UNKNOWN)
     one, two = (("--root-key", folder / name) for name in ("root.key", "root-2.key"))
     for given, missing in ((one, "root key 2"), (two, "root key 1")):
         status, said = command(*restore, *given)

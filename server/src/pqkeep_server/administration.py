@@ -6,19 +6,24 @@ them, and they take longer to import than all the rest.
 
 import asyncio
 import os
+import sys
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.backup import recovery_key
+from pqkeep_server.backup.number import BackupNumber
 from pqkeep_server.backup.recovery_key import RecoveryKeyError
 from pqkeep_server.exit_status import fail_on
 from pqkeep_server.initialise import Layout
 from pqkeep_server.progress import progress
 from pqkeep_server.root_key import RootKeyError
 from pqkeep_server.root_key import rotate as rotate_root_key
+from pqkeep_server.settings_file import SettingsFileError
 
 recovery_keys = typer.Typer(
     help="Make recovery keys, which backups are encrypted to.", no_args_is_help=True
@@ -64,6 +69,7 @@ def backup(
     It holds accounts, keys, audit log, settings and the gateway's pepper. It does not hold the root
     key: keep that, and the private half of the recovery key, each in a place of its own.
     """
+    from pqkeep_server.backup.announcement import describe
     from pqkeep_server.backup.create import BackupError
     from pqkeep_server.backup.create import backup as make_backup
 
@@ -72,10 +78,11 @@ def backup(
         work = make_backup(
             Layout(data), recovery_key, to, version=version("pqkeep-server"), report=report
         )
-        asyncio.run(work)
+        origin = asyncio.run(work)
+    typer.echo(f"{describe(origin)}\nKeep its number: a restore asks for the newest that you know.")
 
 
-def restore(
+def restore(  # noqa: PLR0913 - as many options as a restore decides
     file: Annotated[Path, typer.Argument(help="The backup.")],
     *,
     recovery_key: Annotated[Path, typer.Option(help="The private half of the recovery key.")],
@@ -101,24 +108,72 @@ def restore(
     keys_password_file: Annotated[
         Path | None, typer.Option(help="Its password file, in libpq's format.")
     ] = None,
+    newest: Annotated[
+        BackupNumber | None,
+        typer.Option(
+            metavar="NUMBER",
+            parser=BackupNumber.parse,
+            help="The newest backup that you know of, as pqkeepd backup printed it; 0.0 if none.",
+        ),
+    ] = None,
+    older: Annotated[
+        bool, typer.Option("--older", help="Restore it although there is a newer one.")
+    ] = False,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SETTING",
+            help="A setting of the backup to keep that says where the installation is or whom it"
+            " talks to, such as port or smtp; again for each. The others are left out; on a"
+            " terminal you are asked.",
+        ),
+    ] = None,
 ) -> None:
     """Restore an installation from a backup, in a new data directory.
 
     Nothing is overwritten, and nothing is left behind unless everything could be restored.
     """
+    from pqkeep_server.backup.announcement import OldBackupError, describe, require_newest
+    from pqkeep_server.backup.authentication import authenticate
     from pqkeep_server.backup.databases import ACCOUNTS, KEYS
+    from pqkeep_server.backup.encrypted_file import BackupFileError
     from pqkeep_server.backup.restore import RestoreError, Target, on_server
     from pqkeep_server.backup.restore import restore as restore_backup
+    from pqkeep_server.backup.restored_files import settings_to_choose
 
     os.umask(0o077)
     named = (
         (ACCOUNTS, accounts_database, accounts_password_file),
         (KEYS, keys_database, keys_password_file),
     )
-    with fail_on(RestoreError, RecoveryKeyError), progress("reading") as report:
+    errors = (BackupFileError, ConfigError, OldBackupError, RecoveryKeyError, RestoreError)
+    with fail_on(*errors, SettingsFileError):
         servers = {kind: on_server(kind, url, passwords) for kind, url, passwords in named if url}
-        target = Target(data, servers)
-        asyncio.run(restore_backup(file, recovery_key, root_key, target, report=report))
+        with progress("checking the backup") as report:
+            backup = authenticate(file, recovery_key, root_key)
+        typer.echo(describe(backup.origin))
+        if newest is None and not older and sys.stdin.isatty():
+            older = typer.confirm("Restore it, as the newest one that there is?", abort=True)
+        if not older:
+            require_newest(backup.origin, newest)
+        kept = _settings_to_keep(settings_to_choose(backup.manifest), keep)
+        with progress("reading") as report:
+            target = Target(data, servers)
+            asyncio.run(restore_backup(backup, target, keep=kept, report=report))
+
+
+def _settings_to_keep(settings: Mapping[str, str], keep: list[str] | None) -> set[str]:
+    """Return which settings of a backup are kept: those that were named, or are agreed to."""
+    if keep is None and sys.stdin.isatty():
+        return {
+            name for name, value in settings.items() if typer.confirm(f"Keep {name} = {value}?")
+        }
+    kept = set(keep or ())
+    if unknown := sorted(kept - settings.keys()):
+        raise SettingsFileError(f"the backup has no setting {unknown[0]} to keep")
+    if left_out := [f"  {name} = {value}" for name, value in settings.items() if name not in kept]:
+        typer.echo("\n".join(("settings of the backup that are left out:", *left_out)))
+    return kept
 
 
 @root_keys.command()

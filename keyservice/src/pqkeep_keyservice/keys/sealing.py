@@ -81,6 +81,14 @@ class Sealer:
         """Return whether a check value is that root key's."""
         return hmac.compare_digest(self.check_value(root_key_id), check_value)
 
+    def backup_tag(self, root_key_id: int, digest: bytes) -> bytes:
+        """Return the tag (32 bytes) of a backup with this digest: HMAC-SHA-256 under a derived key.
+
+        Only who holds the root key can make it.
+        """
+        key = self._derive(root_key_id, b"", b"pqkeep/backup/v1")
+        return hmac.digest(key, digest, "sha256")
+
     def _aead(self, root_key_id: int, salt: bytes) -> AESGCM:
         return AESGCM(self._derive(root_key_id, salt, b"pqkeep/seal/v1"))
 

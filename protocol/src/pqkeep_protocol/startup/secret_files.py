@@ -30,7 +30,7 @@ def read_secret_file(path: Path, what: str, *, also_owned_by: int | None = None)
     The owner must be this process's user, root or ``also_owned_by``, a user id. Raises ConfigError:
     the message says ``what`` the file should hold, and repeats none of it.
     """
-    with _open_checked(path, what, also_owned_by) as file:
+    with open_secret_file(path, what, also_owned_by=also_owned_by) as file:
         data = file.read(MAX_SIZE + 1)
     if len(data) > MAX_SIZE:
         raise _refusal(path, what, f"it is longer than {MAX_SIZE} bytes")
@@ -53,12 +53,15 @@ def read_secret_text(path: Path, what: str) -> str:
 
 def check_secret_file(path: Path, what: str) -> None:
     """Check a file that a library will read by its path. Raises ConfigError."""
-    with _open_checked(path, what, None):
+    with open_secret_file(path, what):
         pass
 
 
 @contextmanager
-def _open_checked(path: Path, what: str, also_owned_by: int | None) -> Iterator[BinaryIO]:
+def open_secret_file(
+    path: Path, what: str, *, also_owned_by: int | None = None
+) -> Iterator[BinaryIO]:
+    """Open a file of any size, checked as ``read_secret_file`` does. Raises ConfigError."""
     try:
         with open(path, "rb", opener=_open) as file:
             _check(path, what, os.fstat(file.fileno()), {os.geteuid(), 0, also_owned_by})

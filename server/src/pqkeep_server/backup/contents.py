@@ -1,15 +1,19 @@
-"""The messages in a backup: a manifest, then the rows of every table, then how many there were.
+"""The messages in a backup: a manifest, the rows of every table, how many there were, and a tag.
 
-Each is msgpack, preceded by its length (4 bytes, big-endian).
+Each is msgpack, preceded by its length (4 bytes, big-endian). The tag is HMAC-SHA-256 of SHA-256 of
+the header and all messages before it, under a key that is derived from the newest root key: without
+the root key nobody can write a backup that is restored.
 """
 
+import hmac
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from pqkeep_server.backup.encrypted_file import Reader, Writer, damaged
+from pqkeep_keyservice.keys.sealing import Sealer
+from pqkeep_server.backup.encrypted_file import BackupFileError, Reader, Writer, damaged
 
 _LENGTH = 4
 MAX_MESSAGE = 256 * 1024 * 1024
@@ -21,8 +25,6 @@ class Manifest(Struct, frozen=True, array_like=True, kw_only=True, tag="manifest
 
     revisions: dict[str, str]
     """The Alembic revision of each database's schema."""
-    root_keys: dict[int, bytes]
-    """The check values of the root keys that private keys are sealed under, by id."""
     files: dict[str, bytes]
     """The settings and the gateway's pepper, by their paths in the data directory."""
 
@@ -37,17 +39,25 @@ class Rows(Struct, frozen=True, array_like=True, tag="rows"):
 
 
 class End(Struct, frozen=True, array_like=True, kw_only=True, tag="end"):
-    """The last message: nothing is missing."""
+    """After all rows: nothing is missing."""
 
     counts: dict[str, dict[str, int]]
     """The number of rows by database and table."""
 
 
+class Tag(Struct, frozen=True, array_like=True, tag="tag"):
+    """The last message: who wrote the backup held the root key."""
+
+    tag: bytes
+
+
 Message = Manifest | Rows | End
-_DECODER: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message, strict=False)
+_DECODER: msgspec.msgpack.Decoder[Message | Tag] = msgspec.msgpack.Decoder(
+    Message | Tag, strict=False
+)
 
 
-def write(writer: Writer, message: Message) -> None:
+def write(writer: Writer, message: Message | Tag) -> None:
     """Add a message to a backup."""
     data = msgspec.msgpack.encode(message)
     if len(data) > MAX_MESSAGE:
@@ -55,17 +65,36 @@ def write(writer: Writer, message: Message) -> None:
     writer.write(len(data).to_bytes(_LENGTH, "big") + data)
 
 
-def read(reader: Reader) -> Iterator[Message]:
-    """Yield a backup's messages up to its end. Raises BackupFileError."""
-    while True:
-        size = int.from_bytes(reader.read(_LENGTH), "big")
-        if size > MAX_MESSAGE:
+def finish(writer: Writer, counts: dict[str, dict[str, int]], sealer: Sealer) -> None:
+    """Write the end of a backup, and its tag by a sealer that has the newest root key."""
+    write(writer, End(counts=counts))
+    root_key = writer.origin.newest_root_key
+    write(writer, Tag(sealer.backup_tag(root_key, writer.digest.digest())))
+    writer.finish()
+
+
+def read(reader: Reader, sealer: Sealer) -> Iterator[Message]:
+    """Yield a backup's messages, the last of them only if its tag holds. Raises BackupFileError.
+
+    The sealer has the backup's root keys.
+    """
+    while not isinstance(message := _read(reader), End):
+        if isinstance(message, Tag):
             raise damaged()
-        try:
-            message = _DECODER.decode(reader.read(size))
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            raise damaged() from None
         yield message
-        if isinstance(message, End):
-            reader.finish()
-            return
+    tag = sealer.backup_tag(reader.header.origin.newest_root_key, reader.digest.digest())
+    found = _read(reader)
+    reader.finish()
+    if not isinstance(found, Tag) or not hmac.compare_digest(found.tag, tag):
+        raise BackupFileError("it is forged: it was not made with the root key")
+    yield message
+
+
+def _read(reader: Reader) -> Message | Tag:
+    size = int.from_bytes(reader.read(_LENGTH), "big")
+    if size > MAX_MESSAGE:
+        raise damaged()
+    try:
+        return _DECODER.decode(reader.read(size))
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise damaged() from None

@@ -10,18 +10,24 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import BinaryIO
 
 import sqlalchemy as sa
 
 from pqkeep_gateway import config as gateway_config
 from pqkeep_keyservice import config as key_service_config
+from pqkeep_keyservice.keys.sealing import Sealer, read_root_key
+from pqkeep_keyservice.ledger.checkpoints import log_id
+from pqkeep_keyservice.ledger.tree import log_size
+from pqkeep_keyservice.storage.keyrings import find_generation
+from pqkeep_keyservice.storage.root_keys import list_check_values, require_root_keys
 from pqkeep_protocol.startup.secret_files import read_secret_file
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.atomic_files import atomic_file
-from pqkeep_server.backup.contents import End, Manifest, Rows, write
+from pqkeep_server.backup.contents import Manifest, Rows, finish, write
 from pqkeep_server.backup.databases import ACCOUNTS, KEYS, Database, Run, snapshot
-from pqkeep_server.backup.encrypted_file import Writer
-from pqkeep_server.backup.recovery_key import read_public
+from pqkeep_server.backup.encrypted_file import Origin, Writer
+from pqkeep_server.backup.recovery_key import PublicHalf, read_public
 from pqkeep_server.backup.tables import DatabaseError, revision, rows, tables
 from pqkeep_server.initialise import Layout
 
@@ -35,25 +41,29 @@ class BackupError(Exception):
 
 async def backup(
     layout: Layout, recovery_key: Path, to: Path, *, version: str, report: Report
-) -> None:
-    """Back up a data directory, whether it is in use or not.
+) -> Origin:
+    """Back up a data directory, whether it is in use or not; return what the backup is of.
 
     Raises BackupError and RecoveryKeyError, and leaves no file then.
     """
     key = read_public(recovery_key)
     try:
         with atomic_file(to, 0o600) as file:
-            writer = Writer(file, key, created_at_us=time.time_ns() // 1000, version=version)
-            await _write(layout, writer, report)
+            return await _write(layout, file, key, version, report)
     except (ConfigError, DatabaseError) as error:
         raise BackupError(str(error)) from None
     except OSError as error:
         raise BackupError(f"cannot make the backup {to}: {error}") from None
 
 
-async def _write(layout: Layout, writer: Writer, report: Report) -> None:
+async def _write(
+    layout: Layout, file: BinaryIO, key: PublicHalf, version: str, report: Report
+) -> Origin:
     gateway = gateway_config.read(layout.gateway_settings)
     key_service = key_service_config.read(layout.key_service_settings)
+    owner = layout.gateway.stat().st_uid  # root may back up what belongs to the services' user
+    root_keys = key_service.root_key_files.items()
+    sealer = Sealer({each: read_root_key(path, also_owned_by=owner) for each, path in root_keys})
     databases = (
         Database(ACCOUNTS, gateway.database, gateway.database_password_file),
         Database(KEYS, key_service.database, key_service.database_password_file),
@@ -62,16 +72,20 @@ async def _write(layout: Layout, writer: Writer, report: Report) -> None:
         snapshots = {
             each.kind.name: await stack.enter_async_context(snapshot(each)) for each in databases
         }
-        write(writer, await _manifest(layout, gateway.pepper_file, snapshots))
+        origin = await snapshots[KEYS.name](_origin, version)
+        require_root_keys(sealer, origin.root_keys)
+        writer = Writer(file, key, origin)
+        write(writer, await _manifest(layout, gateway.pepper_file, owner, snapshots))
         counts = {
             name: await run(_write_rows, name, writer, report) for name, run in snapshots.items()
         }
-    write(writer, End(counts=counts))
-    writer.finish()
+    finish(writer, counts, sealer)
+    return origin
 
 
-async def _manifest(layout: Layout, pepper: Path, snapshots: dict[str, Run]) -> Manifest:
-    owner = layout.gateway.stat().st_uid  # root may back up what belongs to the services' user
+async def _manifest(
+    layout: Layout, pepper: Path, owner: int, snapshots: dict[str, Run]
+) -> Manifest:
     files = {
         layout.gateway_settings: layout.gateway_settings.read_bytes(),
         layout.key_service_settings: layout.key_service_settings.read_bytes(),
@@ -81,15 +95,19 @@ async def _manifest(layout: Layout, pepper: Path, snapshots: dict[str, Run]) -> 
         files[credentials] = read_secret_file(credentials, "credentials", also_owned_by=owner)
     return Manifest(
         revisions={name: await run(revision) for name, run in snapshots.items()},
-        root_keys=await snapshots[KEYS.name](_root_keys),
         files={str(path.relative_to(layout.directory)): data for path, data in files.items()},
     )
 
 
-def _root_keys(connection: sa.Connection) -> dict[int, bytes]:
-    table = sa.Table("root_keys", sa.MetaData(), autoload_with=connection)
-    found = connection.execute(sa.select(table.c.id, table.c.check_value))
-    return {row.id: row.check_value for row in found}
+def _origin(connection: sa.Connection, version: str) -> Origin:
+    return Origin(
+        created_at_us=time.time_ns() // 1000,
+        version=version,
+        log_id=str(log_id(connection)),
+        generation=find_generation(connection),
+        records=log_size(connection),
+        root_keys=list_check_values(connection),
+    )
 
 
 def _write_rows(

@@ -1,28 +1,32 @@
 """The file format of a backup: a header, then segments encrypted by the STREAM construction.
 
-    file    = "pqkeep backup 1", newline || length of header (4) || header || segment ...
+    file    = "pqkeep backup 2", newline || length of header (4) || header || segment ...
     key     = HKDF-SHA-384(shared secret, info = length-prefixed "pqkeep/v1", "backup", KEM)
     segment = AES-256-GCM(key, nonce = number (11) || is last (1), 64 KiB or, the last, less)
 
-The header is msgpack: KEM, recovery key, KEM ciphertext and time. Everything before the segments is
-the associated data of each. So no segment can be changed, left out, moved or taken from another
-file, and nothing can be cut off or added: a file that was read to its end is as it was written. (STREAM: Hoang, Reyhanitabar, Rogaway,
-Vizár, "Online Authenticated-Encryption and its Nonce-Reuse Misuse-Resistance", 2015.)
+The header is msgpack: KEM, recovery key, KEM ciphertext and what the backup is of. Everything before
+the segments is the associated data of each. So no segment can be changed, left out, moved or taken
+from another file, and nothing can be cut off or added: a file that was read to its end is as it was
+written. It does not show who wrote it, because the recovery key is public; the tag in contents.py
+does. (STREAM: Hoang, Reyhanitabar, Rogaway, Vizár, "Online Authenticated-Encryption and its
+Nonce-Reuse Misuse-Resistance", 2015.)
 """
 
-from typing import BinaryIO
+from hashlib import sha256
+from typing import Annotated, BinaryIO
 
 import msgspec
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from pqkeep_keyservice.crypto.binding import length_prefixed
+from pqkeep_server.backup.number import BackupNumber
 from pqkeep_server.backup.recovery_key import PrivateHalf, PublicHalf
 
-MAGIC = b"pqkeep backup 1\n"
+MAGIC = b"pqkeep backup 2\n"
 SEGMENT = 64 * 1024
 """Bytes of plaintext in every segment but the last."""
 _TAG = 16
@@ -41,6 +45,32 @@ def damaged() -> BackupFileError:
     return BackupFileError("it is damaged")
 
 
+class Origin(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a backup is of."""
+
+    created_at_us: Annotated[int, Meta(ge=0, le=253_402_300_799_999_999)]
+    """Microseconds since 1970, before the year 10000."""
+    version: str
+    """The version of pqkeep that made it."""
+    log_id: str
+    """The id of the installation's audit log."""
+    generation: Annotated[int, Meta(ge=0)]
+    records: Annotated[int, Meta(ge=0)]
+    """The parts of the backup's number."""
+    root_keys: Annotated[dict[int, bytes], Meta(min_length=1)]
+    """The check values of the root keys that private keys are sealed under, by id."""
+
+    @property
+    def number(self) -> BackupNumber:
+        """The backup's number."""
+        return BackupNumber(self.generation, self.records)
+
+    @property
+    def newest_root_key(self) -> int:
+        """The id of the root key that the backup's tag is made with."""
+        return max(self.root_keys)
+
+
 class Header(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a backup tells without the recovery key."""
 
@@ -48,18 +78,13 @@ class Header(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     recovery_key: bytes
     """The fingerprint of the recovery key."""
     kem_ciphertext: bytes
-    created_at_us: int
-    """Microseconds since 1970."""
-    version: str
-    """The version of pqkeep that made it."""
+    origin: Origin
 
 
 class Writer:
     """Encrypts what is written to it."""
 
-    def __init__(
-        self, file: BinaryIO, recovery_key: PublicHalf, *, created_at_us: int, version: str
-    ) -> None:
+    def __init__(self, file: BinaryIO, recovery_key: PublicHalf, origin: Origin) -> None:
         """Write the header to an empty file."""
         secret, kem_ciphertext = recovery_key.key.encapsulate()
         header = msgspec.msgpack.encode(
@@ -67,8 +92,7 @@ class Writer:
                 kem=recovery_key.kem,
                 recovery_key=recovery_key.fingerprint,
                 kem_ciphertext=kem_ciphertext,
-                created_at_us=created_at_us,
-                version=version,
+                origin=origin,
             )
         )
         self._associated_data = MAGIC + len(header).to_bytes(_LENGTH, "big") + header
@@ -76,10 +100,14 @@ class Writer:
         self._file = file
         self._number = 0
         self._buffer = bytearray()
+        self.origin = origin
+        self.digest = sha256(self._associated_data)
+        """Of the header and the plaintext so far."""
         file.write(self._associated_data)
 
     def write(self, data: bytes) -> None:
         """Add to the plaintext."""
+        self.digest.update(data)
         self._buffer += data
         while len(self._buffer) > SEGMENT:  # the last segment is known only at the end
             self._write_segment(bytes(self._buffer[:SEGMENT]), is_last=False)
@@ -103,6 +131,8 @@ class Reader:
         """Read the header. Raises BackupFileError."""
         self._file = file
         self._associated_data, self.header = _read_header(file)
+        self.digest = sha256(self._associated_data)
+        """Of the header and the plaintext that has been read."""
         if self.header.recovery_key != recovery_key.fingerprint:
             raise BackupFileError(
                 "it was made for another recovery key, with the fingerprint "
@@ -128,6 +158,7 @@ class Reader:
             self._plaintext += self._read_segment()
         data = bytes(self._plaintext[:size])
         del self._plaintext[:size]
+        self.digest.update(data)
         return data
 
     def finish(self) -> None:

@@ -1,4 +1,4 @@
-"""``pqkeepd restore``: an installation from a backup and its root keys.
+"""``pqkeepd restore``: an installation from an authentic backup.
 
 Everything is made in a temporary folder beside the new data directory, and in one transaction on
 each server. Both take effect after the last segment of the backup has proved that nothing is
@@ -8,17 +8,20 @@ missing.
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import sqlalchemy as sa
 
+from pqkeep_gateway import config as gateway_config
+from pqkeep_keyservice import config as key_service_config
 from pqkeep_keyservice.ledger.checkpoints import check_log
 from pqkeep_protocol.startup.settings import POSTGRESQL, ConfigError, DatabaseAddress
 from pqkeep_server.atomic_files import sync
-from pqkeep_server.backup.contents import End, Manifest, Message, Rows, read
+from pqkeep_server.backup.authentication import AuthenticBackup
+from pqkeep_server.backup.contents import End, Manifest, Message, Rows
 from pqkeep_server.backup.databases import (
     ACCOUNTS,
     KEYS,
@@ -27,9 +30,8 @@ from pqkeep_server.backup.databases import (
     Run,
     restoring,
 )
-from pqkeep_server.backup.encrypted_file import BackupFileError, Reader, damaged
-from pqkeep_server.backup.recovery_key import read_private
-from pqkeep_server.backup.restored_files import matching_root_keys, write_files
+from pqkeep_server.backup.encrypted_file import BackupFileError, damaged
+from pqkeep_server.backup.restored_files import write_files
 from pqkeep_server.backup.tables import DatabaseError, create_empty_tables, finish, insert
 from pqkeep_server.data_lock import locked
 from pqkeep_server.initialise import Layout
@@ -76,45 +78,43 @@ def on_server(kind: DatabaseKind, url: str, password_file: Path | None) -> Datab
 
 
 async def restore(
-    file: Path, recovery_key: Path, root_keys: Sequence[Path], target: Target, *, report: Report
+    backup: AuthenticBackup, target: Target, *, keep: Collection[str], report: Report
 ) -> None:
-    """Restore a backup. Raises RestoreError and RecoveryKeyError, and leaves nothing then."""
-    key = read_private(recovery_key)
+    """Restore a backup, with the settings to be kept. Raises RestoreError, and leaves nothing then."""
     try:
-        with file.open("rb") as opened, _draft(target.data) as draft:
-            messages = read(Reader(opened, key))
-            await _restore(messages, root_keys, Layout(draft), target.servers, report)
+        with _draft(target.data) as draft:
+            await _restore(backup, Layout(draft), target.servers, keep, report)
             _sync_all(draft)
             draft.rename(target.data)
             sync(target.data.parent)
     except BackupFileError as error:
-        raise RestoreError(f"cannot restore {file}: {error}") from None
+        raise RestoreError(f"cannot restore {backup.file}: {error}") from None
     except (ConfigError, DatabaseError, SettingsFileError) as error:
         raise RestoreError(str(error)) from None
     except OSError as error:
-        raise RestoreError(f"cannot restore {file}: {error}") from None
+        raise RestoreError(f"cannot restore {backup.file}: {error}") from None
 
 
 async def _restore(
-    messages: Iterator[Message],
-    root_keys: Sequence[Path],
+    backup: AuthenticBackup,
     layout: Layout,
     servers: Mapping[DatabaseKind, Database],
+    keep: Collection[str],
     report: Report,
 ) -> None:
-    manifest = next(messages)
-    if not isinstance(manifest, Manifest):
-        raise damaged()
     databases = [servers.get(kind) or _in_file(kind, layout) for kind in (ACCOUNTS, KEYS)]
-    write_files(layout, manifest, matching_root_keys(manifest.root_keys, root_keys), databases)
+    write_files(layout, backup.manifest, backup.root_keys, databases, keep)
+    gateway_config.read(layout.gateway_settings)
+    key_service_config.read(layout.key_service_settings)
+    revisions = backup.manifest.revisions
     async with AsyncExitStack() as stack:
         restored: dict[str, _Restored] = {}
         for database in databases:
             run = await stack.enter_async_context(restoring(database))
             kind = database.kind
-            tables = await run(create_empty_tables, kind.migrations, manifest.revisions[kind.name])
+            tables = await run(create_empty_tables, kind.migrations, revisions[kind.name])
             restored[kind.name] = _Restored(database, run, tables, dict.fromkeys(tables, 0))
-        for message in messages:
+        for message in backup.messages():
             await _apply(message, restored, report)
         for name, each in restored.items():
             report(f"{name}: bringing the schema up to date")

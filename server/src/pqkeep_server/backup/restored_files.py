@@ -1,53 +1,50 @@
 """The files of a restored data directory: settings, root keys and the pepper."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from pqkeep_keyservice.keys.sealing import Sealer, read_root_key
-from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_keyservice.keys.sealing import read_root_key
 from pqkeep_server.atomic_files import write_atomically
 from pqkeep_server.backup.contents import Manifest
 from pqkeep_server.backup.databases import ACCOUNTS, KEYS, Database
 from pqkeep_server.backup.encrypted_file import BackupFileError
+from pqkeep_server.backup.restored_settings import choices, restored
 from pqkeep_server.initialise import Layout
-from pqkeep_server.settings_file import Settings, edited, root_key_settings
+from pqkeep_server.settings_file import Settings, root_key_settings
 
 
-def matching_root_keys(
-    check_values: Mapping[int, bytes], files: Sequence[Path]
-) -> dict[int, bytes]:
-    """Return the root keys that a backup's private keys are sealed under, by id.
+def settings_to_choose(manifest: Manifest) -> Mapping[str, str]:
+    """Return the settings of a backup that say where it is and whom it talks to, as shown.
 
-    Raises ConfigError where a file cannot be read, or a root key is missing.
+    Raises BackupFileError and SettingsFileError.
     """
-    given = [read_root_key(path) for path in files]
-    found = {}
-    for each, check_value in check_values.items():
-        match = [key for key in given if Sealer({each: key}).check_value(each) == check_value]
-        if not match:
-            raise ConfigError(
-                f"the private keys in the backup are sealed under root key {each}, "
-                "which is none of the files given with --root-key"
-            )
-        found[each] = bytes(match[0].reveal())
+    layout = Layout(Path())
+    found: dict[str, str] = {}
+    for path in (layout.gateway_settings, layout.key_service_settings):
+        found |= choices(_file(layout, manifest, path).decode())
     return found
 
 
 def write_files(
     layout: Layout,
     manifest: Manifest,
-    root_keys: Mapping[int, bytes],
+    root_keys: Mapping[int, Path],
     databases: Sequence[Database],
+    keep: Collection[str],
 ) -> None:
-    """Write all files; the settings name these databases. Raises BackupFileError and OSError."""
+    """Write all files. The settings name these databases, and have what is to be kept.
+
+    Raises BackupFileError, SettingsFileError and OSError.
+    """
     for folder in (layout.key_service, layout.gateway):
         folder.mkdir(mode=0o700)
     names = {each: f"root-{each}.key" if each > 1 else "root.key" for each in root_keys}
-    for each, data in root_keys.items():
-        write_atomically(layout.key_service / names[each], data, 0o400)
+    for each, file in root_keys.items():
+        root_key = bytes(read_root_key(file).reveal())
+        write_atomically(layout.key_service / names[each], root_key, 0o400)
     for path, settings in _settings(layout, names, databases).items():
         text = _file(layout, manifest, path).decode()
-        write_atomically(path, edited(text, settings).encode(), 0o600)
+        write_atomically(path, restored(text, keep, settings).encode(), 0o600)
     write_atomically(layout.pepper, _file(layout, manifest, layout.pepper), 0o400)
     credentials = layout.development_credentials
     if str(credentials.relative_to(layout.directory)) in manifest.files:

@@ -1,0 +1,79 @@
+"""Reads a backup to its end, and checks its tag, before anything is done with what it says."""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pqkeep_keyservice.keys.sealing import Sealer, read_root_key, read_sealer
+from pqkeep_protocol.startup.secret_files import open_secret_file
+from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_server.backup.contents import Manifest, Message, read
+from pqkeep_server.backup.encrypted_file import BackupFileError, Header, Origin, Reader, damaged
+from pqkeep_server.backup.recovery_key import PrivateHalf, read_private
+
+
+@dataclass(frozen=True, slots=True)
+class AuthenticBackup:
+    """A backup that is complete, and was made with the root key."""
+
+    file: Path
+    header: Header
+    manifest: Manifest = field(repr=False)
+    recovery_key: PrivateHalf = field(repr=False)
+    root_keys: Mapping[int, Path]
+    """The files of the root keys that its private keys are sealed under, by id."""
+    sealer: Sealer = field(repr=False)
+    """A sealer with these root keys."""
+
+    @property
+    def origin(self) -> Origin:
+        """What it is a backup of."""
+        return self.header.origin
+
+    def messages(self) -> Iterator[Message]:
+        """Yield the messages after the manifest, from the file. Raises BackupFileError."""
+        with open_secret_file(self.file, "backup") as opened:
+            reader = Reader(opened, self.recovery_key)
+            if reader.header != self.header:
+                raise BackupFileError("it has been replaced")
+            messages = read(reader, self.sealer)
+            next(messages)
+            yield from messages
+
+
+def authenticate(file: Path, recovery_key: Path, root_keys: Sequence[Path]) -> AuthenticBackup:
+    """Read a backup to its end, and check its tag.
+
+    Raises BackupFileError, RecoveryKeyError, and ConfigError for a file with other access rights
+    than a secret file has, and for a root key that is missing.
+    """
+    key = read_private(recovery_key)
+    try:
+        with open_secret_file(file, "backup") as opened:
+            reader = Reader(opened, key)
+            files = _matching_files(reader.header.origin, root_keys)
+            sealer = read_sealer(files)
+            messages = read(reader, sealer)
+            manifest = next(messages)
+            deque(messages, maxlen=0)
+        if not isinstance(manifest, Manifest):
+            raise damaged()
+    except BackupFileError as error:
+        raise BackupFileError(f"cannot restore {file}: {error}") from None
+    return AuthenticBackup(file, reader.header, manifest, key, files, sealer)
+
+
+def _matching_files(origin: Origin, files: Sequence[Path]) -> dict[int, Path]:
+    given = {path: read_root_key(path) for path in files}
+    found = {}
+    for each, check_value in origin.root_keys.items():
+        for path, root_key in given.items():
+            if Sealer({each: root_key}).matches(each, check_value):
+                found[each] = path
+        if each not in found:
+            raise ConfigError(
+                f"the private keys in the backup are sealed under root key {each}, which is none of "
+                "the files given with --root-key: one is missing, or it is another installation's"
+            )
+    return found

@@ -1,0 +1,65 @@
+"""Which settings of a backup the installation has that is restored from it.
+
+What a restore decides itself (where databases and secrets are) and what would load code is never
+taken. What only says how the service behaves is kept. Everything else says where the installation
+is, or whom it talks to: ports, mail, payment, rate limits, files. The person who restores it names
+what to keep, because a copy must not send mail or take payments by accident.
+"""
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+
+import msgspec
+
+from pqkeep_server.settings_file import Settings, SettingsFileError, edited
+
+SET = frozenset(
+    {
+        *("socket", "key_service_socket", "database", "database_password_file"),
+        *("pepper_file", "root_key_file", "root_keys"),
+    }
+)
+"""Settings that the restore writes."""
+KEPT = frozenset(
+    {
+        *("operator_digest", "signup", "password_costs", "api_key_overlap_seconds", "cookies"),
+        *("slh_dsa", "log_format"),
+    }
+)
+"""Settings that are kept without being asked for."""
+NEVER = frozenset({"openssl_library"})
+"""Settings by which code is loaded."""
+
+
+def choices(text: str) -> Mapping[str, str]:
+    """Return the settings that can be kept or left out, each as it would be shown.
+
+    Raises SettingsFileError.
+    """
+    return {
+        name: json.dumps(value, default=str)
+        for name, value in _read(text).items()
+        if name not in SET | KEPT | NEVER
+    }
+
+
+def restored(text: str, keep: Collection[str], settings: Settings) -> str:
+    """Return a settings file with what is kept, and with settings of the restore.
+
+    Raises SettingsFileError.
+    """
+    left_out = dict.fromkeys(_left_out(text, keep))
+    return edited(text, {**left_out, **settings})
+
+
+def _left_out(text: str, keep: Collection[str]) -> Iterator[str]:
+    for name in _read(text):
+        if name in NEVER or name not in SET | KEPT | set(keep):
+            yield name
+
+
+def _read(text: str) -> dict[str, object]:
+    try:
+        return msgspec.toml.decode(text, type=dict[str, object])
+    except msgspec.MsgspecError as error:
+        raise SettingsFileError(f"cannot read the settings: {error}") from None
