@@ -28,6 +28,7 @@ from pqkeep_protocol.messages import (
     GenerateKey,
     RetireKey,
     RotateKey,
+    Wrap,
 )
 from pqkeep_protocol.startup.logs import logger
 
@@ -74,6 +75,9 @@ class Transactions:
         except Exception:  # noqa: BLE001 - an unexpected error is answered and recorded too
             _LOG.exception("operation failed", operation=request.operation)
             kind = ErrorKind.INTERNAL
+        finally:
+            if isinstance(request, Wrap):  # not sooner: the operation may be run again
+                request.symmetric_key[:] = bytes(len(request.symmetric_key))
         version = getattr(request, "version", None)
         record = operation_record(request, attribution, version, kind)
         if await self._log.commit(record, epoch=epoch) is not CommitOutcome.DURABLE:

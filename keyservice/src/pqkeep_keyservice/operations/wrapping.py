@@ -9,10 +9,9 @@ from pqkeep_protocol.messages import Unwrap, Unwrapped, Wrap, Wrapped
 
 
 def wrap(request: Wrap, keyring: Keyring, material: KeyMaterial) -> OperationResult:
-    """Encrypt a symmetric key, and overwrite it with zeros."""
+    """Encrypt a symmetric key."""
     key = keyring.key_for(request.operation, request.version)
     wrapped_key = kem_dem.encrypt(Purpose.WRAP, request.symmetric_key, keyring, key, material)
-    request.symmetric_key[:] = bytes(len(request.symmetric_key))
     return OperationResult(Wrapped(wrapped_key=wrapped_key), key.info.version)
 
 
