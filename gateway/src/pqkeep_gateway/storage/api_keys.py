@@ -13,7 +13,8 @@ from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
 from pqkeep_gateway.storage.idempotency import add_idempotency_key, find_idempotency_key
 from pqkeep_gateway.storage.schema import API_KEYS, TENANTS
-from pqkeep_gateway.storage.tenants import ENTITLEMENTS, entitlements_of, lock_tenant
+from pqkeep_gateway.storage.tenant_lock import lock_tenant
+from pqkeep_gateway.storage.tenants import ENTITLEMENTS, entitlements_of
 from pqkeep_gateway.tenancy.api_keys import (
     AlreadyRotatedError,
     ApiKey,

@@ -10,7 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from pqkeep_gateway.access.entitlements import Tier
 from pqkeep_gateway.storage.database import microseconds, time_of
-from pqkeep_gateway.storage.schema import CONTRACTS, TENANTS
+from pqkeep_gateway.storage.schema import CONTRACTS
+from pqkeep_gateway.storage.tenant_lock import lock_tenant
 from pqkeep_gateway.tenancy.billing import ContractChangedError
 from pqkeep_gateway.tenancy.contracts import Contract, ContractStatus
 from pqkeep_protocol.keys import TenantId
@@ -23,7 +24,7 @@ async def save_contract(connection: AsyncConnection, old: Contract | None, new: 
 
     If another contract began meanwhile, the insert raises sqlalchemy.exc.IntegrityError.
     """
-    await _lock_tenant(connection, new.tenant)
+    await lock_tenant(connection, new.tenant)
     if old is not None and old.id == new.id:
         await _update(connection, old, _row(new))
         return
@@ -34,16 +35,11 @@ async def save_contract(connection: AsyncConnection, old: Contract | None, new: 
 
 async def end_contract(connection: AsyncConnection, tenant: TenantId) -> None:
     """End a tenant's running contract, if there is one."""
-    await _lock_tenant(connection, tenant)
+    await lock_tenant(connection, tenant)
     end = sa.update(CONTRACTS).where(CONTRACTS.c.tenant_id == tenant, IS_RUNNING)
     await connection.execute(
         end.values(status=ContractStatus.ENDED, revision=CONTRACTS.c.revision + 1)
     )
-
-
-async def _lock_tenant(connection: AsyncConnection, tenant: TenantId) -> None:
-    query = sa.select(TENANTS.c.id).where(TENANTS.c.id == tenant)
-    await connection.execute(query.with_for_update(key_share=True))
 
 
 def contract_of(row: sa.Row[Any]) -> Contract:

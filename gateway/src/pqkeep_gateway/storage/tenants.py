@@ -150,12 +150,6 @@ async def add_tenant(connection: AsyncConnection, tenant: Tenant) -> None:
     await connection.execute(sa.insert(TENANTS), row)
 
 
-async def lock_tenant(connection: AsyncConnection, tenant: TenantId) -> None:
-    """Let one transaction at a time change what belongs to a tenant."""
-    query = sa.select(TENANTS.c.id).where(TENANTS.c.id == tenant).with_for_update()
-    await connection.execute(query)
-
-
 def entitlements_of(row: Any) -> Entitlements:
     """Return the entitlements in a row with the columns ENTITLEMENTS."""
     return Entitlements(Tier(row.tier), Subscription(row.subscription), row.requests_per_minute)
