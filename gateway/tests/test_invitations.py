@@ -9,6 +9,7 @@ from gateway.tests.world import (
     ATTRIBUTION,
     CONCURRENCY,
     EMAIL,
+    OTHER_EMAIL,
     PASSWORD,
     ROUNDS,
     World,
@@ -18,13 +19,14 @@ from gateway.tests.world import (
 from pqkeep_gateway.access.principals import OperatorPrincipal
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.people.invitations import InvalidInvitationTokenError, InvitationNotFoundError
+from pqkeep_gateway.people.team import NotPermittedError, OwnersOnlyError
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 
 
 async def test_an_invitation_is_accepted_once(world: World) -> None:
     """Of 32 acceptances of one invitation at once exactly one creates a user."""
-    invited = await world.invitations.invite(world.tenant.id, EMAIL, Role.VIEWER, ATTRIBUTION)
+    invited = await world.invite(EMAIL, Role.VIEWER)
     attempts = [
         world.invitations.accept(invited.token, PASSWORD, ATTRIBUTION) for _ in range(CONCURRENCY)
     ]
@@ -33,7 +35,7 @@ async def test_an_invitation_is_accepted_once(world: World) -> None:
 
 async def test_an_invitation_expires_after_a_week(world: World) -> None:
     """What was not accepted in a week cannot be."""
-    invited = await world.invitations.invite(world.tenant.id, EMAIL, Role.VIEWER, ATTRIBUTION)
+    invited = await world.invite(EMAIL, Role.VIEWER)
     world.now += 7 * 86_400
     with pytest.raises(InvalidInvitationTokenError):
         await world.invitations.accept(invited.token, PASSWORD, ATTRIBUTION)
@@ -42,9 +44,7 @@ async def test_an_invitation_expires_after_a_week(world: World) -> None:
 async def test_a_withdrawn_invitation_is_not_accepted(world: World) -> None:
     """Of an acceptance and a withdrawal at once exactly one succeeds."""
     for number in range(ROUNDS):
-        invited = await world.invitations.invite(
-            world.tenant.id, f"{number}@example.com", Role.VIEWER, ATTRIBUTION
-        )
+        invited = await world.invite(f"{number}@example.com", Role.VIEWER)
         accepted, withdrawn = await asyncio.gather(
             world.invitations.accept(invited.token, PASSWORD, ATTRIBUTION),
             world.invitations.withdraw(
@@ -58,3 +58,43 @@ async def test_a_withdrawn_invitation_is_not_accepted(world: World) -> None:
             assert isinstance(withdrawn, InvitationNotFoundError)
             assert not isinstance(accepted, BaseException)
         assert await world.invitations.list(world.tenant.id) == ()
+
+
+async def test_an_address_has_one_invitation_to_a_tenant(world: World) -> None:
+    """Of 32 invitations of one address at once one is pending, and the tokens of others are void."""
+    by = await world.person()
+    for number in range(ROUNDS // 10):
+        email = f"{number}@example.com"
+        attempts = [world.invite(email, Role.VIEWER, by) for _ in range(CONCURRENCY)]
+        invited = await asyncio.gather(*attempts)
+        (pending,) = await world.invitations.list(world.tenant.id)
+        assert pending.id in [each.id for each in invited]
+        accepted = [world.invitations.accept(each.token, PASSWORD, ATTRIBUTION) for each in invited]
+        assert await count_successes(accepted, InvalidInvitationTokenError) == 1
+
+
+async def test_only_owners_replace_an_invitation_of_an_owner(world: World) -> None:
+    """Of an owner's and an administrator's invitation of one address at once the owner's stays."""
+    owner = await world.person()
+    admin = await world.principal(await world.join(Role.ADMIN, OTHER_EMAIL))
+    for number in range(ROUNDS):
+        email = f"{number}@example.com"
+        attempts = [
+            world.invite(email, Role.OWNER, owner),
+            world.invite(email, Role.VIEWER, admin),
+        ]
+        assert await count_successes(attempts, OwnersOnlyError) >= 1
+        pending = [
+            each for each in await world.invitations.list(world.tenant.id) if each.email == email
+        ]
+        assert [each.role for each in pending] == [Role.OWNER]
+
+
+async def test_an_inviter_needs_authority_when_the_invitation_is_stored(world: World) -> None:
+    """Whoever was demoted or removed after their request was admitted invites nobody."""
+    owner = await world.person()
+    admin = await world.principal(await world.join(Role.ADMIN, OTHER_EMAIL))
+    await world.members.change_role(world.tenant.id, admin.user, Role.DEVELOPER, owner, ATTRIBUTION)
+    with pytest.raises(NotPermittedError):
+        await world.invite("somebody@example.com", Role.VIEWER, admin)
+    assert await world.invitations.list(world.tenant.id) == ()

@@ -58,7 +58,7 @@ async def test_no_token_is_in_the_database(world: World) -> None:
     outbox = world.mail_outbox
     await world.resets.begin(EMAIL, ATTRIBUTION)
     await world.registration.begin(OTHER_EMAIL, ATTRIBUTION)
-    invited = await world.invitations.invite(world.tenant.id, OTHER_EMAIL, Role.VIEWER, ATTRIBUTION)
+    invited = await world.invite(OTHER_EMAIL, Role.VIEWER)
     await world.codes.send(challenge, ATTRIBUTION)
     for each in await outbox.claim(100, now, now):
         secrets += [mailed_token(each, kind, world.pepper) for kind in CredentialKind]

@@ -19,7 +19,7 @@ from pqkeep_gateway.access.clock import date_of
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper
 from pqkeep_gateway.access.entitlements import Entitlements, Tier
-from pqkeep_gateway.access.principals import SessionPrincipal
+from pqkeep_gateway.access.principals import OperatorPrincipal, Principal, SessionPrincipal
 from pqkeep_gateway.access.rate_limit import Limit, MemoryRateLimiter
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.audit_events import AuditDelivery, event
@@ -27,7 +27,7 @@ from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, mailed_cod
 from pqkeep_gateway.people.attempt_limits import AttemptLimits
 from pqkeep_gateway.people.challenges import Challenges, SecondFactorRequiredError
 from pqkeep_gateway.people.email_codes import EmailCodes
-from pqkeep_gateway.people.invitations import Invitations
+from pqkeep_gateway.people.invitations import Invitation, Invitations
 from pqkeep_gateway.people.password_change import PasswordChange
 from pqkeep_gateway.people.password_resets import PasswordResets
 from pqkeep_gateway.people.passwords import Passwords
@@ -64,6 +64,7 @@ HERE = "192.0.2.7"
 ATTRIBUTION = Attribution("request-1", "anonymous", HERE)
 EMAIL, OTHER_EMAIL = "ada@example.com", "grace@example.com"
 PASSWORD, NEW_PASSWORD = "the horse prefers oats", "the horse is tired of oats"
+OPERATOR = OperatorPrincipal()
 CHEAP = PasswordHasher(1, 8, 1)
 
 CONCURRENCY = 32
@@ -216,9 +217,13 @@ class World:
 
     async def join(self, role: Role = Role.OWNER, email: str = EMAIL) -> Tokens:
         """Invite somebody, who accepts."""
-        invited = await self.invitations.invite(self.tenant.id, email, role, ATTRIBUTION)
+        invited = await self.invite(email, role)
         _, tokens = await self.invitations.accept(invited.token, PASSWORD, ATTRIBUTION)
         return tokens
+
+    async def invite(self, email: str, role: Role, by: Principal = OPERATOR) -> Invitation:
+        """Invite somebody to the tenant."""
+        return await self.invitations.invite(self.tenant.id, email, role, by, ATTRIBUTION)
 
     async def person(self, email: str = EMAIL) -> SessionPrincipal:
         """Let somebody join and return their session."""

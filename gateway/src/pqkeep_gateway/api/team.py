@@ -4,7 +4,7 @@ from typing import Annotated, cast
 
 from msgspec import Meta
 
-from pqkeep_gateway.access.callers import Permission, may
+from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.access.principals import UserId
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.api.errors import UNPROCESSABLE_FIELDS
@@ -199,6 +199,7 @@ def endpoints(
             status=201,
             errors=(
                 TenantNotFoundError,
+                NotPermittedError,
                 OwnersOnlyError,
                 EmailTakenError,
                 TooManyAttemptsError,
@@ -275,10 +276,8 @@ class _Team:
         who alone invite somebody again who was to be one.
         """
         tenant = await visible_tenant(call, self._tenants)
-        decides_about_owners = may(call.principal.caller, Permission.MANAGE_OWNERS)
-        decides = frozenset(Role) - (frozenset() if decides_about_owners else {Role.OWNER})
         invited = await self._invitations.invite(
-            tenant.id, call[EMAIL], call[ROLE], call.attribution, call.principal.user, decides
+            tenant.id, call[EMAIL], call[ROLE], call.principal, call.attribution
         )
         return InvitationData(
             id=str(invited.id),

@@ -1,6 +1,6 @@
 """Invitations: how somebody becomes a member of a tenant's team."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NewType, Protocol
@@ -8,14 +8,13 @@ from uuid import UUID, uuid4
 
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
-from pqkeep_gateway.access.principals import Principal, UserId
+from pqkeep_gateway.access.principals import Principal
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, mailed_token, new_mail
 from pqkeep_gateway.people.attempt_limits import AttemptLimits
 from pqkeep_gateway.people.passwords import Passwords
 from pqkeep_gateway.people.sessions import Sessions, Tokens
-from pqkeep_gateway.people.team import OwnersOnlyError
 from pqkeep_gateway.people.users import Account, EmailTakenError, User, UserStore
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
@@ -74,12 +73,13 @@ class InvitationStore(Protocol):
         invitation: Invitation,
         digest: bytes,
         mail: OutgoingMail,
+        by: Principal,
         audit_event: Event,
-        grantable: Collection[Role],
     ) -> None:
         """Store an invitation with its mail, replacing an earlier one to the same address.
 
-        Raises OwnersOnlyError if the earlier one is pending and for a role not in ``grantable``.
+        Under the locks of the tenant and its team, so that an address has one invitation. Raises
+        what Team.require_authority raises, for the role and for that of a pending earlier one.
         """
         ...
 
@@ -138,29 +138,25 @@ class Invitations:
         tenant: TenantId,
         email: str,
         role: Role,
+        by: Principal,
         attribution: Attribution,
-        inviter: UserId | None = None,
-        grantable: Collection[Role] = frozenset(Role),
     ) -> Invitation:
         """Invite somebody to a role; an earlier invitation to the same address ends.
 
-        ``inviter``: None for the operator. ``grantable``: the roles that the inviter may grant.
-        Raises OwnersOnlyError, EmailTakenError, TooManyAttemptsError.
+        Raises what Team.require_authority raises, EmailTakenError, TooManyAttemptsError.
         """
-        if role not in grantable:
-            raise OwnersOnlyError
-        if inviter is not None:
+        if by.user is not None:
             await self._attempts.count_invitation(email, tenant)
         if await self._users.find_by_email(email) is not None:
             raise EmailTakenError
         now = date_of(self._clock())
-        name = OPERATOR if inviter is None else (await self._users.get(inviter)).user.email
+        name = OPERATOR if by.user is None else (await self._users.get(by.user)).user.email
         mail = new_mail(MailKind.INVITATION, email, now, LIFETIME, name)
         token = mailed_token(mail, CredentialKind.INVITATION, self._pepper)
         identifier = InvitationId(uuid4())
         invitation = Invitation(identifier, tenant, email, role, mail.expires_at, token)
         invited = event(attribution, tenant, _INVITE[role])
-        await self._store.add(invitation, self._pepper.digest(token), mail, invited, grantable)
+        await self._store.add(invitation, self._pepper.digest(token), mail, by, invited)
         await self._audit_delivery.deliver()
         return invitation
 

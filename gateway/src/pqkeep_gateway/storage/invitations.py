@@ -1,6 +1,5 @@
 """Invitations in SQL."""
 
-from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 from uuid import uuid4
@@ -19,13 +18,13 @@ from pqkeep_gateway.people.invitations import (
     InvitationNotFoundError,
     PendingInvitation,
 )
-from pqkeep_gateway.people.team import OwnersOnlyError
 from pqkeep_gateway.people.users import Account, EmailTakenError, User, email_key
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
 from pqkeep_gateway.storage.outgoing_mail import add_mail
 from pqkeep_gateway.storage.schema import INVITATIONS
 from pqkeep_gateway.storage.team import lock_team
+from pqkeep_gateway.storage.tenant_lock import lock_tenant
 from pqkeep_gateway.storage.users import add_user
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
@@ -44,12 +43,12 @@ class SqlInvitations:
         invitation: Invitation,
         digest: bytes,
         mail: OutgoingMail,
+        by: Principal,
         audit_event: Event,
-        grantable: Collection[Role],
     ) -> None:
         """Store an invitation with its mail, replacing an earlier one to the same address.
 
-        Raises OwnersOnlyError if the earlier one is pending and for a role not in ``grantable``.
+        Raises what Team.require_authority raises.
         """
         key = email_key(invitation.email)
         row = {
@@ -68,9 +67,11 @@ class SqlInvitations:
         )
         now = microseconds(mail.created_at)
         async with transaction(self._engine) as connection:
+            await lock_tenant(connection, invitation.tenant)
+            team = await lock_team(connection, invitation.tenant)
             replaced = (await connection.execute(replace)).all()
-            if any(each.expires_at_us > now and each.role not in grantable for each in replaced):
-                raise OwnersOnlyError
+            pending = (Role(each.role) for each in replaced if each.expires_at_us > now)
+            team.require_authority(by, invitation.role, *pending)
             await connection.execute(sa.insert(INVITATIONS), row)
             await add_mail(connection, mail)
             await add_audit_event(connection, audit_event)

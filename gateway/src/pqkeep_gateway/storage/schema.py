@@ -131,10 +131,11 @@ INVITATIONS = Table(
     Column("digest", LargeBinary(32), primary_key=True),
     Column("tenant_id", Uuid, ForeignKey("tenants.id"), nullable=False),
     Column("email", String(254), nullable=False),
-    Column("email_key", String(254), nullable=False, index=True),
+    Column("email_key", String(254), nullable=False),
     Column("role", String(16), nullable=False),
     Column("expires_at_us", BigInteger, nullable=False),
     Column("id", Uuid, nullable=False, unique=True, index=True),
+    Index("ix_invitations_address", "tenant_id", "email_key", unique=True),
 )
 
 RECOVERY_CODES = Table(

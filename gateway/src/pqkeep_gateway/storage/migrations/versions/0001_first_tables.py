@@ -98,10 +98,11 @@ def _create_people_tables() -> None:
         sa.Column("digest", sa.LargeBinary(32), primary_key=True),
         sa.Column("tenant_id", sa.Uuid, sa.ForeignKey("tenants.id"), nullable=False),
         sa.Column("email", sa.String(254), nullable=False),
-        sa.Column("email_key", sa.String(254), nullable=False, index=True),
+        sa.Column("email_key", sa.String(254), nullable=False),
         sa.Column("role", sa.String(16), nullable=False),
         sa.Column("expires_at_us", sa.BigInteger, nullable=False),
         sa.Column("id", sa.Uuid, nullable=False, unique=True, index=True),
+        sa.Index("ix_invitations_address", "tenant_id", "email_key", unique=True),
     )
     op.create_table(
         "recovery_codes",
