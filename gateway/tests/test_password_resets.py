@@ -42,6 +42,18 @@ async def test_a_password_is_reset_once(world: World) -> None:
             await world.sessions.refresh(before.refresh, ATTRIBUTION)
 
 
+async def test_a_reset_does_not_deadlock_with_a_change(world: World) -> None:
+    """Of a reset and a change of one password at once neither makes the other fail."""
+    for number in range(ROUNDS):
+        email = f"{number}@example.com"
+        person, token = await world.person(email), await world.reset_token(email)
+        attempts = [
+            world.resets.complete(token, NEW_PASSWORD, ATTRIBUTION),
+            world.password_change.change(person, NEW_PASSWORD, ATTRIBUTION),
+        ]
+        assert await count_successes(attempts, InvalidPasswordResetTokenError) >= 1
+
+
 async def test_a_sign_in_with_the_old_password_comes_too_late(world: World) -> None:
     """What began with the old password before a reset begins no session after it."""
     await world.codes.choose(await world.person(), ATTRIBUTION, wanted=True)

@@ -50,18 +50,16 @@ class SqlPasswordResets:
     ) -> None:
         """Use a token up, store the password and end every session.
 
-        Raises InvalidPasswordResetTokenError.
+        The user is locked before the reset, as where a password is changed. Raises
+        InvalidPasswordResetTokenError.
         """
-        use_up = (
-            sa.delete(PASSWORD_RESETS)
-            .where(_is_pending(digest, now))
-            .returning(PASSWORD_RESETS.c.email_key)
-        )
+        is_pending = _is_pending(digest, now)
+        key = sa.select(PASSWORD_RESETS.c.email_key).where(is_pending).scalar_subquery()
+        lock = sa.select(USERS).where(USERS.c.email_key == key).with_for_update()
+        use_up = sa.delete(PASSWORD_RESETS).where(is_pending)
         async with transaction(self._engine) as connection:
-            key = (await connection.execute(use_up)).scalar()
-            query = sa.select(USERS).where(USERS.c.email_key == key).with_for_update()
-            user = (await connection.execute(query)).one_or_none()
-            if user is None:
+            user = (await connection.execute(lock)).one_or_none()
+            if user is None or (await connection.execute(use_up)).rowcount == 0:
                 raise InvalidPasswordResetTokenError
             await save_password(connection, UserId(user.id), user.email, password_hash)
             await add_mail(connection, new_mail(MailKind.PASSWORD_CHANGED, user.email, now))
