@@ -12,7 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pqkeep_gateway.access.clock import Clock
-from pqkeep_gateway.access.rate_limit import ChangedError, Limit, MemoryRateLimiter, RateLimiter
+from pqkeep_gateway.access.rate_limit import (
+    MAX_WINDOWS,
+    ChangedError,
+    Limit,
+    MemoryRateLimiter,
+    RateLimiter,
+)
 from pqkeep_gateway.storage.redis_rate_limiter import RedisRateLimiter
 
 LIMIT = Limit(5, 60)
@@ -254,13 +260,60 @@ async def test_in_memory_the_edge_belongs_to_the_next_window(wait: float) -> Non
 
 
 async def test_windows_in_memory_let_go_of_who_is_idle() -> None:
-    """However many subjects come and go, those whose window is empty take no memory for long."""
+    """However many subjects come and go, those whose window is over take no memory for long."""
     now = [1000.0]
     rate_limiter = MemoryRateLimiter(lambda: now[0])
+    most = 0
     for number in range(20_000):
         now[0] += 0.5  # so 120 subjects are in their window at any moment
         await rate_limiter.enter(f"subject {number}", LIMIT)
-    assert len(rate_limiter._windows) <= 1024 + 120
+        most = max(most, len(rate_limiter._windows))
+    assert most <= 2 * 120
+
+
+async def test_windows_in_memory_are_examined_in_turn() -> None:
+    """Some windows that are long and not over keep none of those that are from being removed."""
+    now = [1000.0]
+    rate_limiter = MemoryRateLimiter(lambda: now[0])
+    for number in range(10):
+        await rate_limiter.enter(f"slow {number}", Limit(1, 3600))
+    for number in range(1000):
+        now[0] += 2
+        await rate_limiter.enter(f"subject {number}", Limit(1, 1))
+    assert len(rate_limiter._windows) <= 20
+
+
+async def test_windows_in_memory_last_as_long_as_their_newest_event() -> None:
+    """A window whose first event has left it is kept for those that have not."""
+    now = [1000.0]
+    rate_limiter = MemoryRateLimiter(lambda: now[0])
+    limit = Limit(2, 60)
+    for now[0] in (1000.0, 1050.0, 1060.0):
+        assert await rate_limiter.enter("busy", limit) is None
+    now[0] = 1115.0
+    for number in range(5000):
+        await rate_limiter.enter(f"subject {number}", LIMIT)
+    assert await rate_limiter.enter("busy", limit) is None
+    assert await rate_limiter.enter("busy", limit) == 5.0
+
+
+async def test_windows_in_memory_are_bounded_within_one_window() -> None:
+    """However many subjects come once, all at one moment, there are no more windows than allowed."""
+    rate_limiter = MemoryRateLimiter(lambda: 1000.0)
+    for number in range(MAX_WINDOWS + 10_000):
+        await rate_limiter.enter(str(number), LIMIT)
+    assert len(rate_limiter._windows) == MAX_WINDOWS
+
+
+async def test_a_flood_of_subjects_makes_no_used_up_limit_forgotten() -> None:
+    """Whoever has used its limit up is refused still after ten times as many subjects as fit."""
+    rate_limiter = MemoryRateLimiter(lambda: 1000.0, at_most=100)
+    setting = Setting(rate_limiter)
+    await setting.admitted("busy")
+    for number in range(1000):
+        await rate_limiter.enter(f"subject {number}", LIMIT)
+    assert await rate_limiter.enter("busy", LIMIT) == 60.0
+    assert len(rate_limiter._windows) == 100
 
 
 async def test_windows_in_memory_keep_who_is_not_idle() -> None:

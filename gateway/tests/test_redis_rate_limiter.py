@@ -140,7 +140,7 @@ async def test_a_window_takes_no_more_room_than_its_limit(
         for _ in range(60):
             await rate_limiter.enter("a", limit)
     assert server.llen("pqkeep:window:a") == 50
-    assert 0 < server.ttl("pqkeep:window:a") <= 7 * 86_400
+    assert 60 < server.ttl("pqkeep:window:a") <= 60 + 3600
     assert server.keys() == ["pqkeep:window:a"]
 
 

@@ -4,14 +4,20 @@ Every window of so many seconds, wherever it begins, holds at most so many event
 were refused do not count.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 from pqkeep_gateway.access.clock import Clock
 
 MINUTE = 60
 HOUR = 3600
+
+MAX_WINDOWS = 65_536
+"""Subjects that a gateway's memory has a window of: about 70 MB, if each has one event."""
+EXAMINED = 4
+"""Windows that are examined for each new one: more than one, so that empty ones do not add up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +68,19 @@ class RateLimiter(Protocol):
 
 
 class MemoryRateLimiter:
-    """The counts of a single gateway, in memory. They are empty when it starts."""
+    """The counts of a single gateway, in memory. They are empty when it starts.
 
-    def __init__(self, clock: Clock) -> None:
+    With each new window some others are examined, in turn, and removed if they are over. If there
+    are too many in spite of that, the one with the fewest events of those is removed: a flood of
+    subjects that come once makes no subject's many events forgotten.
+    """
+
+    def __init__(self, clock: Clock, *, at_most: int = MAX_WINDOWS) -> None:
         """Measure time by a clock that does not jump."""
         self._clock = clock
-        self._windows: dict[str, tuple[deque[float], int]] = {}
+        self._at_most = at_most
+        self._windows: OrderedDict[str, tuple[deque[float], int]] = OrderedDict()
         self._changes = 0
-        self._sweep_at = 1024
 
     async def enter(self, subject: str, limit: Limit, as_of: int | None = None) -> float | None:
         """Count one event of a subject, if it may happen; otherwise return how long to wait."""
@@ -78,7 +89,7 @@ class MemoryRateLimiter:
         now = self._clock()
         known = self._windows.get(subject)
         if known is None:
-            self._sweep(now)
+            self._make_room(now)
             known = self._windows[subject] = (deque(), limit.seconds)
         times, _ = known
         begin = now - limit.seconds
@@ -108,13 +119,14 @@ class MemoryRateLimiter:
     async def close(self) -> None:
         """Do nothing: there are no connections."""
 
-    def _sweep(self, now: float) -> None:
-        """Remove empty windows each time the number of windows has doubled."""
-        if len(self._windows) < self._sweep_at:
-            return
-        self._windows = {
-            subject: (times, seconds)
-            for subject, (times, seconds) in self._windows.items()
-            if times[-1] > now - seconds
-        }
-        self._sweep_at = max(1024, 2 * len(self._windows))
+    def _make_room(self, now: float) -> None:
+        """Remove those of the windows whose turn it is that are over, or one if there are too many."""
+        examined = list(islice(self._windows.items(), EXAMINED))
+        for subject, (times, seconds) in examined:
+            if times[-1] <= now - seconds:
+                del self._windows[subject]
+            else:
+                self._windows.move_to_end(subject)
+        if len(self._windows) >= self._at_most:
+            fewest, _ = min(examined, key=lambda each: len(each[1][0]))
+            del self._windows[fewest]

@@ -19,8 +19,8 @@ _LOG = logger(__name__)
 
 TIMEOUT_SECONDS = 2.0
 MAX_CONNECTIONS = 64
-EXPIRE_SECONDS = 7 * 86_400
-"""When an idle window expires: the server's clock may be set forward by as much."""
+MARGIN_SECONDS = 3600
+"""How long an idle window outlives its length: the server's clock may be set forward by as much."""
 
 CACHE_SECONDS = 30
 """How long gateways may cache what they looked up, if an announcement of a change is lost."""
@@ -130,7 +130,7 @@ class RedisRateLimiter:
                 limit.events,
                 limit.seconds * _MICROSECONDS,
                 int(now * _MICROSECONDS),
-                EXPIRE_SECONDS,
+                limit.seconds + MARGIN_SECONDS,
             ],
         )
         return answer
