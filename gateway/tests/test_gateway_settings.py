@@ -74,6 +74,8 @@ def test_what_has_no_default_is_required(tmp_path: Path, name: str) -> None:
         ("port", "-1"),
         ("port", '"8080"'),
         ("signup", '"everyone"'),
+        ("trusted_proxies", '["10.0.0.1/8"]'),
+        ("trusted_proxies", '["proxy.example.org"]'),
         ("api_key_overlap_seconds", "-1"),
         ("api_key_overlap_seconds", "86401"),
         ("api_key_overlap_seconds", "0.5"),

@@ -16,6 +16,7 @@ from tests.fixtures.processes import HOST
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_gateway.access.source_address import network_of
+from pqkeep_gateway.access.trusted_proxies import TrustedProxies
 from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.protocol import LIMITS
 from pqkeep_gateway.process import OTHER_FILES
@@ -108,6 +109,15 @@ def test_unused_connections_go_first() -> None:
     assert [first.evicted, second.evicted, third.evicted] == [False, False, True]
     assert connections.add(Known(), "192.0.2.1")
     assert [first.evicted, second.evicted, fourth.evicted] == [True, False, False]
+
+
+def test_a_trusted_proxy_is_not_one_address() -> None:
+    """A proxy may have as many connections as there are, with others beside it."""
+    connections = Connections(at_most=8, per_address=2, proxies=TrustedProxies(["192.0.2.1/32"]))
+    proxied = [Known(answering=True) for _ in range(7)]
+    assert all(connections.add(each, "192.0.2.1") for each in proxied)
+    assert connections.add(Known(answering=True), "192.0.2.2")
+    assert not connections.add(Known(), "192.0.2.1")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ of the operator's credential is kept.
 """
 
 from collections.abc import Mapping
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -118,6 +118,10 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """That server's password: a secret file."""
     stripe: StripeSettings | None = None
     """The Stripe account; without one invoice lines are recorded and no payment is collected."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Networks of reverse proxies, in CIDR notation, that say in Forwarded or X-Forwarded-For who
+    asked them. A request's source address is theirs to tell, and their connections are not limited
+    by address."""
     host: str = "127.0.0.1"
     """The address to listen on."""
     port: Annotated[int, Meta(ge=0, le=65535)] = 8080
@@ -127,6 +131,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Raise ValueError for settings that contradict each other."""
+        for each in self.trusted_proxies:
+            _check_network(each)
         if self.smtp is not None and self.mailbox is not None:
             raise ValueError("mailbox: mail is sent by the mail server (smtp) already")
         if self.smtp is not None and self.portal_url is None:
@@ -138,6 +144,14 @@ def read(path: Path) -> Config:
     config = read_settings(path, Config)
     # The kernel limits a socket's path to 107 bytes: "../" would count.
     return structs.replace(config, key_service_socket=config.key_service_socket.resolve())
+
+
+def _check_network(text: str) -> None:
+    """Raise ValueError for what is no network, or has bits beyond its prefix."""
+    try:
+        ip_network(text)
+    except ValueError:
+        raise ValueError("trusted_proxies: not networks in CIDR notation") from None
 
 
 def _is_loopback(host: str) -> bool:

@@ -19,6 +19,7 @@ import uvicorn
 import uvloop
 
 from pqkeep_gateway import config
+from pqkeep_gateway.access.trusted_proxies import TrustedProxies
 from pqkeep_gateway.config import Config
 from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.protocol import LIMITS, BoundedHttpProtocol, ConnectionLimits
@@ -94,7 +95,8 @@ async def serve(
     """Serve until SIGTERM or SIGINT, on the given listening socket or on a new one."""
     host, port = (settings.host, settings.port) if listener is None else listener.getsockname()[:2]
     gateway = await assemble(settings, f"http://{host}:{port}")
-    connections = Connections(limits.connections, limits.per_address)
+    proxies = TrustedProxies(settings.trusted_proxies)
+    connections = Connections(limits.connections, limits.per_address, proxies)
     protocol = partial(BoundedHttpProtocol, limits=limits, counted=connections)
     server = uvicorn.Server(
         uvicorn.Config(

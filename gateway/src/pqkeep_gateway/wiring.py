@@ -17,6 +17,7 @@ from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import read_pepper
 from pqkeep_gateway.access.entitlements import Tier
 from pqkeep_gateway.access.rate_limit import MemoryRateLimiter, RateLimiter
+from pqkeep_gateway.access.trusted_proxies import TrustedProxies
 from pqkeep_gateway.api import (
     api_keys,
     audit,
@@ -217,7 +218,15 @@ async def assemble(config: Config, here: str) -> Gateway:
         await rate_limiter.close()
         await engine.dispose()
 
-    pipeline = Pipeline(admission, rate_limiter, cookies, step_up, audit_delivery, answer_to)
+    pipeline = Pipeline(
+        admission,
+        rate_limiter,
+        cookies,
+        step_up,
+        audit_delivery,
+        answer_to,
+        TrustedProxies(config.trusted_proxies),
+    )
     app = create_app(api, outside, documents(api, outside), pipeline)
     return Gateway(app, key_client, audit_delivery, built_in, mail_delivery, close)
 

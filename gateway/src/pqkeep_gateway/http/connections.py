@@ -1,10 +1,12 @@
 """Which connections there are, and which has to go when there are too many.
 
-Behind a proxy every client has the proxy's address, so nobody is refused because an address has
-many connections: a new one takes the place of one that is of no use. That is found as in the clock
+Behind a proxy or a translator of addresses many clients have one address, so nobody is refused
+because an address has many connections: a new one takes the place of one that is of no use. A
+trusted proxy's address has no limit of its own. What is of no use is found as in the clock
 algorithm for pages of memory: the oldest goes, unless it has been used since it was looked at last.
 """
 
+from collections.abc import Container
 from itertools import islice
 from typing import Protocol
 
@@ -32,8 +34,10 @@ class Connection(Protocol):
 class Connections:
     """All connections of one listener, by the client's address."""
 
-    def __init__(self, at_most: int, per_address: int) -> None:
+    def __init__(self, at_most: int, per_address: int, proxies: Container[str] = ()) -> None:
+        """Take the addresses that have no limit of their own."""
         self._at_most = at_most
+        self._proxies = proxies
         self._per_address = per_address
         self._count = 0
         self._by_network: dict[str, dict[Connection, None]] = {}  # each: the oldest first
@@ -41,9 +45,8 @@ class Connections:
     def add(self, connection: Connection, address: str) -> bool:
         """Count a new connection; return whether there is room for it."""
         network = network_of(address)
-        if len(self._by_network.get(network, ())) >= self._per_address and not self._evict_one_of(
-            network
-        ):
+        is_full = len(self._by_network.get(network, ())) >= self._per_address
+        if is_full and address not in self._proxies and not self._evict_one_of(network):
             return False
         if self._count >= self._at_most:
             fullest = max(self._by_network, key=lambda each: len(self._by_network[each]))

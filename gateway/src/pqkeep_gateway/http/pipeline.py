@@ -18,6 +18,7 @@ from pqkeep_gateway.access.idempotency import MAX_LENGTH, IdempotencyKey, idempo
 from pqkeep_gateway.access.principals import AnonymousPrincipal, Principal
 from pqkeep_gateway.access.rate_limit import RateLimiter
 from pqkeep_gateway.access.source_address import network_of
+from pqkeep_gateway.access.trusted_proxies import TrustedProxies
 from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.http.body import ClientGoneError, read_bytes, read_json_object
 from pqkeep_gateway.http.cookies import ACCESS, Cookies, read_cookies
@@ -62,6 +63,7 @@ class Pipeline:
     step_up: StepUp
     audit_delivery: AuditDelivery
     error_table: ErrorTable
+    trusted_proxies: TrustedProxies
 
     async def admit(self, endpoint: Endpoint, headers: Headers, source_address: str) -> Principal:
         """Return who is asking. Raises what Admission raises."""
@@ -175,9 +177,10 @@ class Resource:
         if endpoint is None:
             await send_error(send, method_not_allowed(self._methods), request_id)
             return
-        source_address = scope["client"][0] if scope["client"] else ""
-        attribution = Attribution(request_id, "", source_address)
         pipeline = self._pipeline
+        peer = scope["client"][0] if scope["client"] else ""
+        source_address = pipeline.trusted_proxies.client_of(peer, scope["headers"])
+        attribution = Attribution(request_id, "", source_address)
         principal: Principal | None = None
         values: Mapping[str, object] = {}
         try:
@@ -198,7 +201,9 @@ class Resource:
                 principal=principal,
                 attribution=attribution,
                 values=values,
-                idempotency_key=_idempotency_key(endpoint, scope, headers, principal, body),
+                idempotency_key=_idempotency_key(
+                    endpoint, scope, headers, principal, source_address, body
+                ),
                 cookies=read_cookies(headers[b"cookie"]) if b"cookie" in headers else {},
                 step_up_token=headers.get(b"x-step-up-token", b"").decode("latin-1"),
                 signed=signed,
@@ -277,12 +282,12 @@ def _idempotency_key(
     scope: Scope,
     headers: Headers,
     principal: Principal,
+    source_address: str,
     body: Mapping[str, object],
 ) -> IdempotencyKey | None:
     text = headers.get(b"idempotency-key") if endpoint.idempotent else None
     if text is None:
         return None
-    source_address = scope["client"][0] if scope["client"] else ""
     try:
         return idempotency_key(
             text.decode("latin-1"), principal, source_address, scope["method"], scope["path"], body

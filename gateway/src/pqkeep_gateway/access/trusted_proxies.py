@@ -1,0 +1,113 @@
+"""The client's address where requests come through reverse proxies that the operator trusts.
+
+A proxy adds the address that it was asked from to ``X-Forwarded-For`` or to ``Forwarded``
+(RFC 7239) at the right; what is further left can be the client's invention. So the client is the
+right-most address that is no trusted proxy's. Where that cannot be told, the address is the peer's
+own: a proxy's address for many clients limits too much, and an invented one would limit nothing.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+
+FORWARDED = b"forwarded"
+X_FORWARDED_FOR = b"x-forwarded-for"
+
+_NODE = re.compile(
+    r"\[(?P<v6>[0-9A-Fa-f:.]+)\](?::\d{1,5})?|(?P<v4>[0-9.]+)(?::\d{1,5})?|(?P<bare>[0-9A-Fa-f:.]+)"
+)
+"""An address, with a port or without one. IPv6 is in brackets, but not in every X-Forwarded-For."""
+_PAIR = re.compile(r'[ \t]*([A-Za-z]+)=(?:"([^"\\]*)"|([^",; \t]+))[ \t]*([,;]|\Z)')
+"""One parameter of Forwarded, and what separates it from the next one."""
+
+Network = IPv4Network | IPv6Network
+
+
+class TrustedProxies:
+    """Networks whose addresses are believed to say who asked them."""
+
+    def __init__(self, networks: Iterable[str]) -> None:
+        """Take networks in CIDR notation. Raises ValueError."""
+        self._networks = tuple(ip_network(each) for each in networks)
+        self._is_trusted = lru_cache(1024)(self._is_in_a_network)
+
+    def __contains__(self, address: object) -> bool:
+        return bool(self._networks) and self._is_trusted(str(address))
+
+    def client_of(self, peer: str, headers: Sequence[tuple[bytes, bytes]]) -> str:
+        """Return the source address of a request: the peer's, unless that is a trusted proxy."""
+        if peer not in self:
+            return peer
+        address = peer
+        for node in reversed(_forwarding_nodes(headers)):
+            forwarded_for = _address(node)
+            if forwarded_for is None:
+                return peer
+            address = forwarded_for
+            if address not in self:
+                break
+        return address
+
+    def _is_in_a_network(self, text: str) -> bool:
+        try:
+            address = ip_address(text)
+        except ValueError:  # of a Unix socket
+            return False
+        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        return any(address in each for each in self._networks)
+
+
+def _forwarding_nodes(headers: Sequence[tuple[bytes, bytes]]) -> Sequence[str]:
+    """Return what the headers name, the nearest last; nothing if they are not unambiguous.
+
+    A header may be there several times. Both headers together are ambiguous: a proxy adds to one
+    of them, and lets a client's own through as the other.
+    """
+    found = {
+        name: ",".join(value.decode("latin-1") for each, value in headers if each == name)
+        for name in (FORWARDED, X_FORWARDED_FOR)
+        if any(each == name for each, _ in headers)
+    }
+    if len(found) != 1:
+        return ()
+    if X_FORWARDED_FOR in found:
+        return [each.strip(" \t") for each in found[X_FORWARDED_FOR].split(",")]
+    return _nodes_of_forwarded(found[FORWARDED])
+
+
+def _nodes_of_forwarded(text: str) -> Sequence[str]:
+    """Return the "for" of each element, "" where an element has none; nothing if it is malformed."""
+    nodes: list[str] = []
+    node = ""
+    position = 0
+    separator = ","
+    while separator:
+        pair = _PAIR.match(text, position)
+        if pair is None:
+            return ()
+        name, quoted, token, separator = pair.groups()
+        if name.lower() == "for":
+            if node:
+                return ()
+            node = token or quoted
+        if separator != ";":
+            nodes.append(node)
+            node = ""
+        position = pair.end()
+    return nodes
+
+
+def _address(node: str) -> str | None:
+    """Return a node's address in canonical form; None for a name, or for what is no address."""
+    match = _NODE.fullmatch(node)
+    if match is None:
+        return None
+    try:
+        address = ip_address(match["v6"] or match["v4"] or match["bare"])
+    except ValueError:
+        return None
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(address)
