@@ -1,4 +1,4 @@
-"""A new root key, taken up while the service runs."""
+"""A new root key, from the settings that are read again while the service runs."""
 
 from __future__ import annotations
 
@@ -13,22 +13,31 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pqkeep_keyservice.audit.log import AuditLog
+from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.crypto.signature import SignatureSchemes
-from pqkeep_keyservice.keys.changes import CommitOutcome, KeyringChange
+from pqkeep_keyservice.keys.changes import (
+    Change,
+    CommitOutcome,
+    KeyringChange,
+    RootKeyAdded,
+    RootKeysDropped,
+)
 from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
 from pqkeep_keyservice.keys.sealing import Sealer, read_root_key, sealing_root_key_id
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.root_keys import RootKeyRotation
+from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.administration import ReloadRootKeys, RootKeys
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION, KeyInfo, KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import Attribution, Decrypt, Encrypt, GenerateKey, KeyService
+from pqkeep_protocol.startup.settings import ConfigError
 
 if TYPE_CHECKING:
-    from keyservice.tests.conftest import InProcessService
+    from keyservice.tests.conftest import InProcessService, Serving, Sql
 
 KEM = Algorithm.ML_KEM_768
 RELOAD = ReloadRootKeys(tenant=INSTALLATION)
@@ -171,3 +180,53 @@ def slow_entry(material: KeyMaterial, tenant: TenantId) -> Keyring:
     public_key, sealed = material.generate(tenant, KEM, KeyVersion(1))
     info = KeyInfo(KEM, KeyVersion(1), KeyStatus.ACTIVE, public_key, datetime.now(UTC))
     return Keyring(tenant, KEM).with_first(KeyEntry(info, sealed))
+
+
+async def test_only_older_root_keys_are_dropped(serving: Serving) -> None:
+    """What a rotation drops is older than its root key: not one that was added meanwhile, nor all."""
+    async with serving() as service:
+        store = service.parts.store
+
+        async def outcome(change: Change) -> CommitOutcome:
+            record = NewRecord(INSTALLATION, "p", Operation.GET_KEY, None, None, "s", "r", "", "")
+            return await service.parts.log.commit(record, change)
+
+        for root_key_id in (2, 3):
+            added = RootKeyAdded(root_key_id, bytes(16))
+            assert await outcome(added) is CommitOutcome.DURABLE
+        assert await outcome(RootKeysDropped(2)) is CommitOutcome.DURABLE
+        assert set(await store.list_root_key_check_values()) == {2, 3}
+        for newest in (2, 4):
+            assert await outcome(RootKeysDropped(newest)) is CommitOutcome.STALE
+        assert set(await store.list_root_key_check_values()) == {2, 3}
+
+
+async def test_keys_without_a_root_key_are_refused(
+    serving: Serving, sql: Sql, tenant: TenantId, attribution: Attribution
+) -> None:
+    """With its root keys' rows deleted, a database with keys is not opened as if it were new."""
+    async with serving() as service:
+        await service.execute(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), attribution)
+    sql("DELETE FROM root_keys")
+    with pytest.raises(ConfigError, match="does not say which root keys"):
+        async with serving():
+            pass
+    assert sql("SELECT * FROM root_keys") == []
+
+
+async def test_a_root_key_that_is_not_stored_is_not_used(
+    service: InProcessService, root_key: Path, settings: Path
+) -> None:
+    """Of two root keys that are added under one id at once, the second is refused."""
+    parts = service.parts
+
+    def rotation() -> RootKeyRotation:
+        sealer = Sealer({1: read_root_key(root_key), 2: Secret(os.urandom(32))})
+        others = (parts.store, parts.log, parts.keyrings, parts.material, parts.workers)
+        return RootKeyRotation(settings, sealer, *others)
+
+    first, second = await asyncio.gather(
+        rotation().start(), rotation().start(), return_exceptions=True
+    )
+    assert first is None
+    assert isinstance(second, DatabaseUnavailableError)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -50,6 +51,8 @@ TENANT = TenantId(UUID(int=1))
 KEM, SIGNATURE = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65
 SECONDS = 60.0
 NOBODY = 65534
+FILE_SIZE = 1024 * 1024
+"""Bytes to which a file may grow: more than a small database has, less than one that is filled."""
 
 
 def call(number: int, request: AnyRequest) -> Call:
@@ -506,6 +509,32 @@ def test_a_mistake_in_the_setup_is_refused(mistake: str, installation: Installat
     make(installation)
     assert expected in refused(installation)
     assert not installation.socket.exists()
+
+
+def test_a_root_key_that_cannot_be_stored_is_worth_another_try(installation: Installation) -> None:
+    """Where the disk has no room for a new root key's row: status 75, one message, and no traceback."""
+    process = installation.serve()
+    process.terminate()
+    process.wait(SECONDS)
+    with closing(sqlite3.connect(installation.folder / "keys.sqlite3")) as connection, connection:
+        connection.execute("CREATE TABLE room (bytes BLOB)")
+        connection.execute(
+            "CREATE TRIGGER fill AFTER INSERT ON root_keys "
+            "BEGIN INSERT INTO room VALUES (zeroblob(1048576)); END"
+        )
+    (installation.folder / "root-2.key").write_bytes(os.urandom(32))
+    (installation.folder / "root-2.key").chmod(0o400)
+    installation.settings.write_text(
+        'socket = "socket"\ndatabase = "keys.sqlite3"\n'
+        'root_keys = {1 = "root.key", 2 = "root-2.key"}\n'
+    )
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_SIZE, limit[1]))
+    try:
+        said = refused(installation, os.EX_TEMPFAIL)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert "the newest root key cannot be stored" in said
 
 
 def test_a_server_out_of_reach_is_worth_another_try(installation: Installation) -> None:

@@ -89,7 +89,7 @@ class RootKeyRotation:
         return RootKeys(in_use=in_use, remaining=remaining, damaged=damaged)
 
     async def start(self) -> None:
-        """Save the newest root key before it seals anything. Raises KeyServiceError."""
+        """Save the newest root key before it seals anything. Raises DatabaseUnavailableError."""
         if self._sealer.newest not in await self._store.list_root_key_check_values():
             await self._add_newest(self._sealer)
 
@@ -124,7 +124,13 @@ class RootKeyRotation:
 
     async def _add_newest(self, sealer: Sealer) -> None:
         added = RootKeyAdded(sealer.newest, sealer.check_value(sealer.newest))
-        await self._log.commit(_record(OPERATOR, sealer.newest, None, Outcome.BEGUN), added)
+        record = _record(OPERATOR, sealer.newest, None, Outcome.BEGUN)
+        try:
+            outcome = await self._log.commit(record, added)
+        except KeyServiceError:
+            outcome = None
+        if outcome is not CommitOutcome.DURABLE:
+            raise DatabaseUnavailableError("the newest root key cannot be stored")
         _LOG.info("new keys are sealed under another root key", root_key=sealer.newest)
 
     async def _reseal_all(self) -> bool:

@@ -37,7 +37,7 @@ class RootKeyAdded:
 
 @dataclass(frozen=True, slots=True)
 class RootKeysDropped:
-    """All root keys but the newest are removed. Stale while a seed is sealed under one of them."""
+    """The root keys before the newest are removed. Stale while a seed is sealed under another."""
 
     newest: int
 

@@ -30,9 +30,11 @@ def require_root_keys(sealer: Sealer, check_values: Mapping[int, bytes]) -> None
 
 
 def check_root_keys(connection: sa.Connection, sealer: Sealer) -> None:
-    """Check the root keys; in a new database, add the newest. Raises ConfigError."""
+    """Check the root keys; in a database without keys, add the newest. Raises ConfigError."""
     check_values = list_check_values(connection)
     if not check_values:
+        if connection.execute(sa.select(sa.exists(KEYS.select()))).scalar():
+            raise ConfigError("this database does not say which root keys its keys are sealed with")
         newest = sealer.newest
         add_root_key(connection, RootKeyAdded(newest, sealer.check_value(newest)))
     require_root_keys(sealer, check_values)
@@ -48,10 +50,15 @@ def add_root_key(connection: sa.Connection, change: RootKeyAdded) -> CommitOutco
 
 
 def drop_root_keys(connection: sa.Connection, change: RootKeysDropped) -> CommitOutcome:
-    """Delete all but the newest root key. STALE if there are none, or seeds sealed under them."""
+    """Delete the root keys before the newest.
+
+    STALE if there are none, if that one is not stored, or if a seed is sealed under another.
+    """
+    if change.newest not in list_check_values(connection):
+        return CommitOutcome.STALE
     if list_keyrings_to_reseal(connection, change.newest, None, 1):
         return CommitOutcome.STALE
-    dropped = connection.execute(sa.delete(ROOT_KEYS).where(ROOT_KEYS.c.id != change.newest))
+    dropped = connection.execute(sa.delete(ROOT_KEYS).where(ROOT_KEYS.c.id < change.newest))
     return CommitOutcome.DURABLE if dropped.rowcount else CommitOutcome.STALE
 
 
