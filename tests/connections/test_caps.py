@@ -15,7 +15,9 @@ from tests.connections.conftest import Client, Gateway
 from tests.fixtures.processes import HOST
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
+from pqkeep_gateway.access.rate_limit import Limit
 from pqkeep_gateway.access.source_address import network_of
+from pqkeep_gateway.access.source_budget import SourceBudget
 from pqkeep_gateway.access.trusted_proxies import TrustedProxies
 from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.protocol import LIMITS
@@ -23,6 +25,8 @@ from pqkeep_gateway.process import OTHER_FILES
 from pqkeep_server.initialise import Layout, initialise
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+ARRIVALS = SourceBudget(Limit(1000, 1), lambda: 1000.0)
+"""Enough new connections for everybody."""
 STRANGERS = [f"127.0.0.{last}" for last in range(2, 8)]
 
 
@@ -89,7 +93,7 @@ class Known:
 
 def test_a_connection_that_waits_for_its_answer_is_not_evicted() -> None:
     """Where every connection is owed an answer, a new one is refused."""
-    connections = Connections(at_most=8, per_address=4)
+    connections = Connections(8, 4, ARRIVALS)
     busy = [Known(answering=True) for _ in range(4)]
     assert all(connections.add(each, "192.0.2.1") for each in busy)
     assert not connections.add(Known(), "192.0.2.1")
@@ -101,7 +105,7 @@ def test_a_connection_that_waits_for_its_answer_is_not_evicted() -> None:
 
 def test_unused_connections_go_first() -> None:
     """The oldest that has had no answer since it was looked at goes, then the oldest idle one."""
-    connections = Connections(at_most=8, per_address=3)
+    connections = Connections(8, 3, ARRIVALS)
     first, second, third = (Known(was_used=used) for used in (True, True, False))
     for each in (first, second, third):
         assert connections.add(each, "192.0.2.1")
@@ -113,11 +117,42 @@ def test_unused_connections_go_first() -> None:
 
 def test_a_trusted_proxy_is_not_one_address() -> None:
     """A proxy may have as many connections as there are, with others beside it."""
-    connections = Connections(at_most=8, per_address=2, proxies=TrustedProxies(["192.0.2.1/32"]))
+    connections = Connections(8, 2, ARRIVALS, TrustedProxies(["192.0.2.1/32"]))
     proxied = [Known(answering=True) for _ in range(7)]
     assert all(connections.add(each, "192.0.2.1") for each in proxied)
     assert connections.add(Known(answering=True), "192.0.2.2")
     assert not connections.add(Known(), "192.0.2.1")
+
+
+def test_new_connections_of_an_address_are_limited() -> None:
+    """So many may come in a second from one address or /64; a trusted proxy and others may, too."""
+    now = [1000.0]
+    arrivals = SourceBudget(Limit(2, 1), lambda: now[0])
+    connections = Connections(8, 8, arrivals, TrustedProxies(["192.0.2.1/32"]))
+    for address in ("192.0.2.2", "2001:db8:1:2::1", "2001:db8:1:3::1"):
+        assert [connections.may_arrive(address) for _ in range(3)] == [True, True, False]
+    assert not connections.may_arrive("2001:db8:1:2::2")
+    assert all(connections.may_arrive("192.0.2.1") for _ in range(100))
+    now[0] += 1
+    assert connections.may_arrive("192.0.2.2")
+
+
+def test_a_flood_of_new_connections_is_cut_off(start_gateway: Callable[[str], Gateway]) -> None:
+    """Connections beyond the limit are closed without an answer; another address is served."""
+    gateway = start_gateway("new_per_second=1")
+    answered = [_is_answered(gateway, STRANGERS[0]) for _ in range(50)]
+    assert True in answered
+    assert False in answered
+    assert _is_answered(gateway, STRANGERS[1])
+
+
+def _is_answered(gateway: Gateway, source: str) -> bool:
+    try:
+        with gateway.client(source=source) as client:
+            client.send(HEALTH)
+            return b"503" in client.socket.recv(4096)
+    except ConnectionError:
+        return False
 
 
 @pytest.mark.parametrize(

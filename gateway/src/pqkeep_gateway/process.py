@@ -11,6 +11,7 @@ import os
 import resource
 import signal
 import socket
+import time
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -19,6 +20,8 @@ import uvicorn
 import uvloop
 
 from pqkeep_gateway import config
+from pqkeep_gateway.access.rate_limit import Limit
+from pqkeep_gateway.access.source_budget import SourceBudget
 from pqkeep_gateway.access.trusted_proxies import TrustedProxies
 from pqkeep_gateway.config import Config
 from pqkeep_gateway.http.connections import Connections
@@ -96,7 +99,8 @@ async def serve(
     host, port = (settings.host, settings.port) if listener is None else listener.getsockname()[:2]
     gateway = await assemble(settings, f"http://{host}:{port}")
     proxies = TrustedProxies(settings.trusted_proxies)
-    connections = Connections(limits.connections, limits.per_address, proxies)
+    arrivals = SourceBudget(Limit(limits.new_per_second, 1), time.monotonic)
+    connections = Connections(limits.connections, limits.per_address, arrivals, proxies)
     protocol = partial(BoundedHttpProtocol, limits=limits, counted=connections)
     server = uvicorn.Server(
         uvicorn.Config(

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Protocol
 
 from pqkeep_gateway.access.source_address import network_of
+from pqkeep_gateway.access.source_budget import SourceBudget
 
 MAX_EXAMINED = 64
 """How many connections are looked at, at most, to find one that can go."""
@@ -34,13 +35,24 @@ class Connection(Protocol):
 class Connections:
     """All connections of one listener, by the client's address."""
 
-    def __init__(self, at_most: int, per_address: int, proxies: Container[str] = ()) -> None:
-        """Take the addresses that have no limit of their own."""
+    def __init__(
+        self,
+        at_most: int,
+        per_address: int,
+        arrivals: SourceBudget,
+        proxies: Container[str] = (),
+    ) -> None:
+        """Take the budget of new connections, and the addresses that have no limit of their own."""
         self._at_most = at_most
+        self._arrivals = arrivals
         self._proxies = proxies
         self._per_address = per_address
         self._count = 0
         self._by_network: dict[str, dict[Connection, None]] = {}  # each: the oldest first
+
+    def may_arrive(self, address: str) -> bool:
+        """Return whether an address may open a connection now."""
+        return address in self._proxies or self._arrivals.spend(address) is None
 
     def add(self, connection: Connection, address: str) -> bool:
         """Count a new connection; return whether there is room for it."""

@@ -64,6 +64,8 @@ class ConnectionLimits:
     connections: int = 4096
     per_address: int = 1024
     """Of one IPv4 address, or of one /64 of IPv6."""
+    new_per_second: int = 500
+    """New ones of one address: more are closed before anything is read."""
     request_seconds: float = 10
     """For a request to arrive, and for a new connection to begin one."""
     idle_seconds: float = 65
@@ -109,6 +111,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             "close": limits.close_seconds,
         }
         self._address = ""
+        self._has_arrived = False
         self._phase: Phase = "new"
         self._deadline = 0.0
         self._alarm: asyncio.TimerHandle | None = None
@@ -126,14 +129,21 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     # --- Events of the connection ---------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        peer = transport.get_extra_info("peername")
+        self._address = peer[0] if isinstance(peer, tuple) else ""
+        if not self._counted.may_arrive(self._address):
+            transport.abort()
+            return
+        self._has_arrived = True
         self._gathering = GatheringTransport(transport, self.loop)
         super().connection_made(self._gathering)
-        self._address = "" if self.client is None else self.client[0]
         self._begin("new")
         if not self._counted.add(self, self._address):
             self._hang_up(unavailable())
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if not self._has_arrived:
+            return
         self._counted.remove(self, self._address)
         if self._alarm is not None:
             self._alarm.cancel()
