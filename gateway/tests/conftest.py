@@ -22,6 +22,7 @@ from pqkeep_gateway.access.credentials import PEPPER_SIZE, Pepper
 from pqkeep_gateway.audit_events import AuditDelivery
 from pqkeep_gateway.storage.audit_outbox import SqlAuditOutbox
 from pqkeep_gateway.storage.database import open_database
+from pqkeep_gateway.storage.postgresql import TimeLimits
 
 if TYPE_CHECKING:
     from tests.fixtures.postgresql import PostgresServer
@@ -81,9 +82,15 @@ def location(
 
 
 @pytest.fixture
-async def engine(location: Location) -> AsyncIterator[AsyncEngine]:
+def time_limits() -> TimeLimits:
+    """Limits that a busy machine does not exceed, with many more callers than connections."""
+    return TimeLimits(connect=60, wait=60, statement=60, transaction=120)
+
+
+@pytest.fixture
+async def engine(location: Location, time_limits: TimeLimits) -> AsyncIterator[AsyncEngine]:
     """An open accounts database, migrated."""
-    opened = await open_database(location.name)
+    opened = await open_database(location.name, limits=time_limits)
     yield opened
     await opened.dispose()
 

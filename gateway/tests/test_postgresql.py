@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.storage.api_keys import SqlApiKeys
 from pqkeep_gateway.storage.database import open_database, transaction
-from pqkeep_gateway.storage.postgresql import POOL_SIZE
+from pqkeep_gateway.storage.postgresql import LIMITS, POOL_SIZE, TimeLimits
 from pqkeep_gateway.storage.tenants import SqlTenants
 from pqkeep_gateway.tenancy.api_keys import ApiKeyDraft
 from pqkeep_gateway.tenancy.tenants import TenantNotFoundError
@@ -37,6 +37,12 @@ PASSWORD = "correct-horse"  # noqa: S105 - of a server that is gone when the tes
 
 
 ATTRIBUTION = Attribution("request-1", "operator", "192.0.2.7")
+
+
+@pytest.fixture
+def time_limits() -> TimeLimits:
+    """The limits of the service."""
+    return LIMITS
 
 
 @pytest.fixture

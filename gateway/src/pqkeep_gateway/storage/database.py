@@ -14,6 +14,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from pqkeep_gateway.storage.postgresql import (
+    LIMITS,
+    TRANSACTION_SECONDS,
+    TimeLimits,
     is_permanent,
     postgresql_engine,
     wait_for_other_migrations,
@@ -25,9 +28,6 @@ from pqkeep_protocol.startup.settings import POSTGRESQL, ConfigError
 
 _LOG = logger(__name__)
 
-TRANSACTION_SECONDS: Mapping[str, float | None] = {"postgresql": 4.0, "sqlite": None}
-"""The time limit of a transaction, by dialect: a server may hang, a file does not."""
-
 READ_ONLY: Mapping[str, bool] = {"postgresql_readonly": True, SQLITE_READ_ONLY: True}
 """The options of a connection whose transaction cannot write; a dialect ignores another's."""
 
@@ -35,14 +35,19 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-async def open_database(location: str, password_file: Path | None = None) -> AsyncEngine:
+async def open_database(
+    location: str, password_file: Path | None = None, limits: TimeLimits = LIMITS
+) -> AsyncEngine:
     """Open a file, creating it if it does not exist, or connect to a server; create the schema.
 
-    Raises ConfigError, and UnavailableError if another attempt may succeed. A database with the
-    schema of another version is refused and left as it is.
+    ``limits`` are those of a server: a file does not hang. A database with the schema of another
+    version is refused and left as it is. Raises ConfigError, and UnavailableError if another
+    attempt may succeed.
     """
     on_server = location.startswith(POSTGRESQL)
-    engine = postgresql_engine(location, password_file) if on_server else sqlite_engine(location)
+    engine = (
+        postgresql_engine(location, password_file, limits) if on_server else sqlite_engine(location)
+    )
     try:
         async with engine.begin() as connection:
             await connection.run_sync(_migrate)
@@ -79,7 +84,7 @@ def read_transaction(engine: AsyncEngine) -> AbstractAsyncContextManager[AsyncCo
 async def _transaction(engine: AsyncEngine, *, read_only: bool) -> AsyncIterator[AsyncConnection]:
     try:
         async with (
-            asyncio.timeout(TRANSACTION_SECONDS[engine.dialect.name]),
+            asyncio.timeout(engine.sync_engine.get_execution_options().get(TRANSACTION_SECONDS)),
             engine.connect() as opened,
         ):
             connection = await opened.execution_options(**READ_ONLY) if read_only else opened

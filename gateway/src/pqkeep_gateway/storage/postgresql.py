@@ -4,6 +4,7 @@ Transactions are READ COMMITTED. What must not change between two statements is 
 first, or protected by a unique constraint.
 """
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,22 +15,36 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from pqkeep_protocol.startup.secret_files import check_secret_file
 
-CONNECT_SECONDS = 2.0
-WAIT_SECONDS = 2.0
-"""For a free connection of the pool."""
+TRANSACTION_SECONDS = "pqkeep_transaction_seconds"
+"""The option of an engine that limits the time of its transactions."""
 POOL_SIZE = 10
 MIGRATION_LOCK = 0x7071_6B65_6570_0002
 """The advisory lock of migrations: "pqkeep", 2."""
 SESSION = {
     "application_name": "pqkeep gateway",
-    "statement_timeout": "3s",
-    "lock_timeout": "3s",
     "idle_in_transaction_session_timeout": "10s",
     "tcp_keepalives_idle": "5",
     "tcp_keepalives_interval": "2",
     "tcp_keepalives_count": "3",
     "tcp_user_timeout": "10s",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLimits:
+    """How long each step may take, in seconds: a server may hang."""
+
+    connect: float = 2.0
+    wait: float = 2.0
+    """For a free connection of the pool."""
+    statement: float = 3.0
+    """Also for a lock."""
+    transaction: float = 4.0
+    """With the wait for a connection."""
+
+
+LIMITS = TimeLimits()
+
 _PERMANENT = (
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.InvalidCatalogNameError,
@@ -38,19 +53,22 @@ _PERMANENT = (
 )
 
 
-def postgresql_engine(url: str, password_file: Path | None) -> AsyncEngine:
+def postgresql_engine(
+    url: str, password_file: Path | None, limits: TimeLimits = LIMITS
+) -> AsyncEngine:
     """Return an engine that connects when it is first used. Raises ConfigError.
 
     ``password_file``: in libpq's format.
     """
     if password_file is not None:
         check_secret_file(password_file, "PostgreSQL password")
+    statement = f"{limits.statement}s"
     connect = partial(
         asyncpg.connect,
         url,
         passfile=password_file,
-        timeout=CONNECT_SECONDS,
-        server_settings=SESSION,
+        timeout=limits.connect,
+        server_settings=SESSION | {"statement_timeout": statement, "lock_timeout": statement},
         target_session_attrs="read-write",
     )
     engine = create_async_engine(
@@ -59,7 +77,8 @@ def postgresql_engine(url: str, password_file: Path | None) -> AsyncEngine:
         isolation_level="READ COMMITTED",
         pool_size=POOL_SIZE,
         max_overflow=0,
-        pool_timeout=WAIT_SECONDS,
+        pool_timeout=limits.wait,
+        execution_options={TRANSACTION_SECONDS: limits.transaction},
         hide_parameters=True,
     )
     sa.event.listen(engine.sync_engine, "checkout", _on_checkout)
