@@ -39,7 +39,7 @@ async def test_a_password_is_reset_once(world: World) -> None:
         assert await count_successes(attempts, InvalidPasswordResetTokenError) == 1
         assert await world.sessions.find(before.access, HERE) is None
         with pytest.raises(InvalidRefreshTokenError):
-            await world.sessions.refresh(before.refresh, ATTRIBUTION)
+            await world.sessions.refresh(before.refresh, b"", ATTRIBUTION)
 
 
 async def test_a_reset_does_not_deadlock_with_a_change(world: World) -> None:

@@ -89,7 +89,7 @@ async def test_a_recovery_code_is_accepted_once(world: World) -> None:
             assert await count_successes(attempts, WrongCodeError) == 1
         mail = new_mail(MailKind.SECOND_FACTOR_REMOVED, EMAIL, date_of(world.now))
         disabled = event(ATTRIBUTION, world.tenant.id, AuditEvent.DISABLE_MFA)
-        await SqlSecondFactors(world.engine).remove(person.user, mail, disabled)
+        await SqlSecondFactors(world.engine).remove(person, mail, disabled)
     assert world.log.operations.count("use-recovery-code") == ROUNDS
 
 

@@ -2,34 +2,163 @@
 
 from __future__ import annotations
 
+import asyncio
+from datetime import timedelta
+
 import pytest
 from gateway.tests.world import (
     ATTRIBUTION,
     CONCURRENCY,
     HERE,
     MOMENT,
+    OTHER_EMAIL,
     PASSWORD,
     ROUNDS,
     World,
     count_successes,
 )
+from msgspec.structs import replace
 
-from pqkeep_gateway.people.sessions import AccountChangedError, InvalidRefreshTokenError
+from pqkeep_gateway.access.credential_lookups import CredentialLookups
+from pqkeep_gateway.people.sessions import (
+    AccountChangedError,
+    InvalidRefreshTokenError,
+    Sessions,
+)
+from pqkeep_gateway.storage.sessions import SqlSessions
+
+BROWSER = b"browser"
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 
 
 async def test_a_refresh_token_is_exchanged_once(world: World) -> None:
-    """Of 32 exchanges of one token at once exactly one succeeds, and the session is ended."""
+    """Of 32 exchanges of one token at once by as many clients one succeeds; the session is ended."""
     await world.join()
     account = await world.account()
     for _ in range(ROUNDS):
         tokens = await world.sessions.begin(account, ATTRIBUTION)
-        attempts = [world.sessions.refresh(tokens.refresh, ATTRIBUTION) for _ in range(CONCURRENCY)]
+        attempts = [
+            world.sessions.refresh(tokens.refresh, b"client %d" % number, ATTRIBUTION)
+            for number in range(CONCURRENCY)
+        ]
         assert await count_successes(attempts, InvalidRefreshTokenError) == 1
         with pytest.raises(InvalidRefreshTokenError):
-            await world.sessions.refresh(tokens.refresh, ATTRIBUTION)
+            await world.sessions.refresh(tokens.refresh, BROWSER, ATTRIBUTION)
     assert world.log.operations.count("refresh-token-reused") == ROUNDS
+
+
+async def test_tabs_that_refresh_at_once_get_the_same_tokens(world: World) -> None:
+    """32 exchanges of one token at once by one client have one answer, whose tokens are in force."""
+    await world.join()
+    account = await world.account()
+    for _ in range(ROUNDS):
+        tokens = await world.sessions.begin(account, ATTRIBUTION)
+        answers = await asyncio.gather(
+            *(
+                world.sessions.refresh(tokens.refresh, BROWSER, ATTRIBUTION)
+                for _ in range(CONCURRENCY)
+            )
+        )
+        (new,) = set(answers)
+        assert new != tokens
+        assert await world.sessions.find(tokens.access, HERE) is None
+        assert await world.sessions.find(new.access, HERE)
+        assert await world.sessions.refresh(new.refresh, BROWSER, ATTRIBUTION) != new
+    assert "refresh-token-reused" not in world.log.operations
+
+
+@pytest.mark.parametrize(
+    ("seconds", "user_agent", "address", "is_same"),
+    [
+        (10 - MOMENT, b"browser", "2001:db8:0:1::2", True),
+        (10, b"browser", "2001:db8:0:1::1", False),
+        (0, b"another", "2001:db8:0:1::1", False),
+        (0, b"browser", "2001:db8:0:2::1", False),
+    ],
+    ids=["the same network", "too late", "another user agent", "another network"],
+)
+async def test_only_the_same_client_gets_its_answer_again(
+    *, world: World, seconds: float, user_agent: bytes, address: str, is_same: bool
+) -> None:
+    """A token that was exchanged ends the session, but for the same client within ten seconds."""
+    old = await world.join()
+    at = replace(ATTRIBUTION, source_address="2001:db8:0:1::1")
+    new = await world.sessions.refresh(old.refresh, BROWSER, at)
+    world.now += seconds
+    at = replace(at, source_address=address)
+    if is_same:
+        assert await world.sessions.refresh(old.refresh, user_agent, at) == new
+        assert await world.sessions.find(new.access, HERE)
+        return
+    with pytest.raises(InvalidRefreshTokenError):
+        await world.sessions.refresh(old.refresh, user_agent, at)
+    assert await world.sessions.find(new.access, HERE) is None
+    assert world.log.operations[-1] == "refresh-token-reused"
+
+
+async def test_only_the_latest_exchange_is_answered_again(world: World) -> None:
+    """A token whose successor was exchanged too ends the session, also within ten seconds."""
+    first = await world.join()
+    second = await world.sessions.refresh(first.refresh, BROWSER, ATTRIBUTION)
+    third = await world.sessions.refresh(second.refresh, BROWSER, ATTRIBUTION)
+    with pytest.raises(InvalidRefreshTokenError):
+        await world.sessions.refresh(first.refresh, BROWSER, ATTRIBUTION)
+    assert await world.sessions.find(third.access, HERE) is None
+
+
+async def test_a_session_ends_after_thirty_days(world: World) -> None:
+    """However often a session is refreshed, no token of it is accepted after 30 days."""
+    began, tokens = world.now, await world.join()
+    for _ in range(4):
+        world.now += 7 * 86_400 - MOMENT
+        tokens = await world.sessions.refresh(tokens.refresh, BROWSER, ATTRIBUTION)
+    world.now = began + 30 * 86_400 - 60
+    tokens = await world.sessions.refresh(tokens.refresh, BROWSER, ATTRIBUTION)
+    world.now = began + 30 * 86_400 - MOMENT
+    assert await world.sessions.find(tokens.access, HERE)
+    world.now = began + 30 * 86_400
+    assert await world.sessions.find(tokens.access, HERE) is None
+    with pytest.raises(InvalidRefreshTokenError):
+        await world.sessions.refresh(tokens.refresh, BROWSER, ATTRIBUTION)
+
+
+async def test_a_shorter_lifetime_holds_for_sessions_that_have_begun(world: World) -> None:
+    """After the setting was lowered, a session that is older is refreshed no more."""
+    tokens = await world.join()
+    world.now += 2 * 86_400
+    shorter = Sessions(
+        SqlSessions(world.engine),
+        CredentialLookups(world.clock),
+        world.pepper,
+        world.audit_delivery,
+        world.clock,
+        timedelta(days=1),
+    )
+    with pytest.raises(InvalidRefreshTokenError):
+        await shorter.refresh(tokens.refresh, BROWSER, ATTRIBUTION)
+
+
+@pytest.mark.parametrize("change", ["enroll", "disable", "email codes"])
+async def test_a_change_of_second_factors_ends_other_sessions(world: World, change: str) -> None:
+    """Enrolling or removing a second factor ends the account's other sessions, and no others."""
+    person = await world.person()
+    codes = (await world.enroll(person))[1] if change == "disable" else ()
+    others = [await world.sessions.begin(await world.account(), ATTRIBUTION) for _ in range(2)]
+    neighbour = await world.join(email=OTHER_EMAIL)
+    match change:
+        case "enroll":
+            await world.enroll(person)
+        case "disable":
+            await world.factors.disable(person, codes[0], ATTRIBUTION)
+        case _:
+            await world.codes.choose(person, ATTRIBUTION, wanted=True)
+    assert [each.id for each in await world.sessions.list(person.user)] == [person.session]
+    for each in others:
+        assert await world.sessions.find(each.access, HERE) is None
+        with pytest.raises(InvalidRefreshTokenError):
+            await world.sessions.refresh(each.refresh, BROWSER, ATTRIBUTION)
+    assert await world.sessions.find(neighbour.access, HERE)
 
 
 async def test_tokens_expire(world: World) -> None:
@@ -41,17 +170,17 @@ async def test_tokens_expire(world: World) -> None:
     world.now = began + 15 * 60
     assert await world.sessions.find(tokens.access, HERE) is None
     world.now = began = began + 7 * 86_400 - MOMENT
-    tokens = await world.sessions.refresh(tokens.refresh, ATTRIBUTION)
+    tokens = await world.sessions.refresh(tokens.refresh, BROWSER, ATTRIBUTION)
     world.now = began + 7 * 86_400
     with pytest.raises(InvalidRefreshTokenError):
-        await world.sessions.refresh(tokens.refresh, ATTRIBUTION)
+        await world.sessions.refresh(tokens.refresh, BROWSER, ATTRIBUTION)
 
 
 async def test_a_refreshed_access_token_has_its_own_expiry(world: World) -> None:
     """A refreshed access token is accepted for 15 minutes, and the earlier one no more."""
     old = await world.join()
     world.now += 10 * 60
-    new = await world.sessions.refresh(old.refresh, ATTRIBUTION)
+    new = await world.sessions.refresh(old.refresh, BROWSER, ATTRIBUTION)
     assert await world.sessions.find(old.access, HERE) is None
     world.now += 15 * 60 - MOMENT
     assert await world.sessions.find(new.access, HERE)

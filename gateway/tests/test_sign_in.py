@@ -37,7 +37,7 @@ async def test_a_changed_password_ends_every_session(world: World) -> None:
     for each in tokens:
         assert await world.sessions.find(each.access, HERE) is None
         with pytest.raises(InvalidRefreshTokenError):
-            await world.sessions.refresh(each.refresh, ATTRIBUTION)
+            await world.sessions.refresh(each.refresh, b"", ATTRIBUTION)
     with pytest.raises(WrongPasswordError):
         await world.sign_in.with_password(EMAIL, PASSWORD, ATTRIBUTION)
 

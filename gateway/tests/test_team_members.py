@@ -66,7 +66,7 @@ async def test_a_removed_user_leaves_no_rows(world: World) -> None:
     await world.step_up.issue(person, PASSWORD, ATTRIBUTION)
     await world.enroll(person)
     tokens = await world.sessions.begin(await world.account(), ATTRIBUTION)
-    await world.sessions.refresh(tokens.refresh, ATTRIBUTION)
+    await world.sessions.refresh(tokens.refresh, b"", ATTRIBUTION)
     await world.challenge()
 
     async def rows() -> dict[str, int]:
@@ -118,4 +118,4 @@ async def test_a_removal_ends_concurrent_sign_ins(world: World) -> None:
             if isinstance(each, Tokens):
                 assert await world.sessions.find(each.access, HERE) is None
                 with pytest.raises(InvalidRefreshTokenError):
-                    await world.sessions.refresh(each.refresh, ATTRIBUTION)
+                    await world.sessions.refresh(each.refresh, b"", ATTRIBUTION)

@@ -160,7 +160,9 @@ class World:
         self.users = users = SqlUsers(engine)
         self.passwords = passwords = Passwords(pepper, hasher)
         attempts = AttemptLimits(Unlimited(clock), pepper)
-        self.sessions = sessions = Sessions(SqlSessions(engine), lookups, pepper, delivery, clock)
+        self.sessions = sessions = Sessions(
+            SqlSessions(engine), lookups, pepper, delivery, clock, timedelta(days=30)
+        )
         self.factors = SecondFactors(
             SqlSecondFactors(engine), users, attempts, pepper, delivery, clock
         )

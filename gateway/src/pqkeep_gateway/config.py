@@ -103,6 +103,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     cookies: Literal["secure", "loopback"] = "secure"
     """Whether browsers send cookies over TLS only. "loopback" is for development: the gateway then
     refuses to listen on any other address."""
+    session_lifetime_days: Annotated[int, Meta(ge=1, le=365)] = 30
+    """After how many days a person has to sign in again, however often the session was refreshed."""
     password_costs: PasswordCosts = PasswordCosts()
     """When they change, each password is hashed again at its next sign-in."""
     api_key_overlap_seconds: Annotated[int, Meta(ge=0, le=86_400)] = 30

@@ -123,14 +123,14 @@ async def assemble(config: Config, here: str) -> Gateway:
     )
     per_minute = {tier: each.requests_per_minute for tier, each in terms.items()}
     audit_delivery = AuditDelivery(SqlAuditOutbox(engine), key_client)
-    sessions = Sessions(SqlSessions(engine), lookups, pepper, audit_delivery, clock)
+    lifetime = timedelta(days=config.session_lifetime_days)
+    sessions = Sessions(SqlSessions(engine), lookups, pepper, audit_delivery, clock, lifetime)
     admission = Admission(authenticator, rate_limiter, per_minute, sessions)
     per_month = {tier: plans.bound(each.operations_per_month) for tier, each in terms.items()}
     allowances = Allowances(SqlUsage(engine), per_month, clock)
     access = KeyAccess(policy, allowances, key_client)
 
     all_tenants = Tenants(SqlTenants(engine), rate_limiter.announce_change, audit_delivery)
-    overlap = timedelta(seconds=config.api_key_overlap_seconds)
     all_api_keys = ApiKeys(
         sql_api_keys,
         terms,
@@ -138,7 +138,7 @@ async def assemble(config: Config, here: str) -> Gateway:
         lookups,
         rate_limiter.announce_change,
         audit_delivery,
-        overlap,
+        timedelta(seconds=config.api_key_overlap_seconds),
         clock,
     )
     users = SqlUsers(engine)

@@ -224,9 +224,12 @@ class _SignIn:
     async def refresh(self, call: ApiCall) -> WithCookies:
         """Exchange the refresh token, which is in its cookie, for new tokens: once.
 
-        A token that comes a second time has been copied, and ends the session.
+        Within ten seconds the same client gets the same answer again. Otherwise a token that comes
+        a second time has been copied, and ends the session.
         """
-        tokens = await self._sessions.refresh(call.cookies.get(REFRESH, ""), call.attribution)
+        tokens = await self._sessions.refresh(
+            call.cookies.get(REFRESH, ""), call.user_agent, call.attribution
+        )
         return WithCookies(SIGNED_IN, self._cookies.of(tokens))
 
     async def logout(self, call: ApiCall) -> WithCookies:

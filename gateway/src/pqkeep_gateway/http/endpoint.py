@@ -71,6 +71,8 @@ class ApiCall(RedactedRepr, Struct, frozen=True, kw_only=True):
     """JSON values of the path, and of the body or the query, by field."""
     idempotency_key: IdempotencyKey | None = None
     cookies: Mapping[str, str] = {}
+    user_agent: bytes = b""
+    """Of a request with cookies."""
     step_up_token: str = ""
     signed: SignedBody = NOT_SIGNED
     """Where the endpoint takes a signed body."""

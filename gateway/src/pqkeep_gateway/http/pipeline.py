@@ -115,7 +115,11 @@ class Pipeline:
             return answer is not None and answer.code.status < HTTPStatus.INTERNAL_SERVER_ERROR
 
         return await self.step_up.spend(
-            call.person, call.step_up_token, lambda: endpoint.handler(call), did_nothing
+            call.person,
+            call.step_up_token,
+            lambda: endpoint.handler(call),
+            did_nothing,
+            call.idempotency,
         )
 
     async def error_for(
@@ -197,6 +201,7 @@ class Resource:
             elif endpoint.takes_body:
                 body = await fields.read_body(headers, receive)
             values = fields.values(scope, body)
+            has_cookies = b"cookie" in headers
             call = ApiCall(
                 principal=principal,
                 attribution=attribution,
@@ -204,7 +209,8 @@ class Resource:
                 idempotency_key=_idempotency_key(
                     endpoint, scope, headers, principal, source_address, body
                 ),
-                cookies=read_cookies(headers[b"cookie"]) if b"cookie" in headers else {},
+                cookies=read_cookies(headers[b"cookie"]) if has_cookies else {},
+                user_agent=headers.get(b"user-agent", b"") if has_cookies else b"",
                 step_up_token=headers.get(b"x-step-up-token", b"").decode("latin-1"),
                 signed=signed,
             )

@@ -95,13 +95,16 @@ class EmailCodes:
     async def choose(
         self, principal: SessionPrincipal, attribution: Attribution, *, wanted: bool
     ) -> None:
-        """Turn codes at each sign-in on or off. Without effect while there is an authenticator."""
+        """Turn codes at each sign-in on or off, and end the user's other sessions.
+
+        Codes are without effect while there is an authenticator.
+        """
         account = await self._users.get(principal.user)
         kind = MailKind.SECOND_FACTOR_ADDED if wanted else MailKind.SECOND_FACTOR_REMOVED
         mail = new_mail(kind, account.user.email, date_of(self._clock()))
         operation = AuditEvent.ENABLE_EMAIL_CODES if wanted else AuditEvent.DISABLE_EMAIL_CODES
         chosen = event(attribution, principal.tenant, operation)
-        await self._users.save_email_codes(principal.user, mail, chosen, wanted=wanted)
+        await self._users.save_email_codes(principal, mail, chosen, wanted=wanted)
         await self._audit_delivery.deliver()
 
     def _digest(self, challenge: bytes, code: str) -> bytes:

@@ -63,20 +63,24 @@ class SecondFactorStore(Protocol):
 
     async def confirm(
         self,
-        user: UserId,
+        principal: SessionPrincipal,
         salt: bytes,
         recovery_codes: Sequence[bytes],
         mail: OutgoingMail,
         audit_event: Event,
     ) -> bool:
-        """Put the authenticator with this salt into force, with digests of recovery codes.
+        """Put the authenticator with this salt into force, with recovery codes' digests.
+
+        Ends other sessions of the user.
 
         Returns False if it is not the one that waits to be confirmed.
         """
         ...
 
-    async def remove(self, user: UserId, mail: OutgoingMail, audit_event: Event) -> None:
-        """Remove the authenticator and its recovery codes."""
+    async def remove(
+        self, principal: SessionPrincipal, mail: OutgoingMail, audit_event: Event
+    ) -> None:
+        """Remove the authenticator and its recovery codes; end other sessions."""
         ...
 
     async def save_totp_step(self, user: UserId, salt: bytes, step: int) -> bool:
@@ -128,7 +132,9 @@ class SecondFactors:
     async def confirm(
         self, principal: SessionPrincipal, code: str, attribution: Attribution
     ) -> tuple[str, ...]:
-        """Put an authenticator into force; return its recovery codes, stored as digests only.
+        """Put an authenticator into force, and end the user's other sessions.
+
+        Returns its recovery codes, stored as digests only.
 
         Raises NotEnrolledError, WrongCodeError, TooManyAttemptsError.
         """
@@ -143,7 +149,7 @@ class SecondFactors:
         digests = [self._recovery_digest(principal.user, each) for each in codes]
         enabled = event(attribution, principal.tenant, AuditEvent.ENABLE_MFA)
         mail = self._new_mail(MailKind.SECOND_FACTOR_ADDED, account)
-        if not await self._store.confirm(principal.user, salt, digests, mail, enabled):
+        if not await self._store.confirm(principal, salt, digests, mail, enabled):
             raise NotEnrolledError
         await self._audit_delivery.deliver()
         return codes
@@ -151,13 +157,16 @@ class SecondFactors:
     async def disable(
         self, principal: SessionPrincipal, code: str, attribution: Attribution
     ) -> None:
-        """Remove an authenticator. Raises NotEnrolledError, WrongCodeError, TooManyAttemptsError."""
+        """Remove an authenticator, and end the user's other sessions.
+
+        Raises NotEnrolledError, WrongCodeError, TooManyAttemptsError.
+        """
         account = await self._users.get(principal.user)
         async with self._attempts.step_up(principal.session):
             await self.check(account, code, attribution)
         mail = self._new_mail(MailKind.SECOND_FACTOR_REMOVED, account)
         disabled = event(attribution, principal.tenant, AuditEvent.DISABLE_MFA)
-        await self._store.remove(principal.user, mail, disabled)
+        await self._store.remove(principal, mail, disabled)
         await self._audit_delivery.deliver()
 
     async def check(self, account: Account, code: str, attribution: Attribution) -> None:

@@ -2,9 +2,14 @@
 
 Two opaque tokens belong to a session. The access token authenticates requests for 15 minutes; the
 refresh token is exchanged once for a new pair. A refresh token that is used a second time has been
-copied, and ends its session for everybody (RFC 9700, section 4.14.2).
+copied, and ends its session for everybody (RFC 9700, section 4.14.2), unless it is the same client
+again within GRACE: two tabs of one browser, or a repetition of a request whose answer was lost.
+They get the same pair, which is derived from the token that was exchanged, the pepper and a salt:
+there is never a second pair in force. However often it is refreshed, a session ends after its
+lifetime.
 """
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -15,6 +20,7 @@ from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of, new_credential
 from pqkeep_gateway.access.principals import SessionId, SessionPrincipal, UserId
+from pqkeep_gateway.access.source_address import network_of
 from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.people.users import Account
 from pqkeep_protocol.audit import Event
@@ -23,6 +29,9 @@ from pqkeep_protocol.messages import Attribution
 
 ACCESS_LIFETIME = timedelta(minutes=15)
 REFRESH_LIFETIME = timedelta(days=7)
+GRACE = timedelta(seconds=10)
+"""How long a client that exchanged a refresh token may do so again, for the same answer."""
+_SALT_SIZE = 16
 
 
 class SessionNotFoundError(Exception):
@@ -60,6 +69,19 @@ class TokenDigests:
 
 
 @dataclass(frozen=True, slots=True)
+class Exchange:
+    """A refresh token that a client exchanges for two tokens derived from it and a salt."""
+
+    spent: bytes = field(repr=False)
+    client: bytes = field(repr=False)
+    """32 bytes: a digest of the client's network and user agent."""
+    salt: bytes = field(repr=False)
+    """16 bytes."""
+    digests: TokenDigests
+    attribution: Attribution
+
+
+@dataclass(frozen=True, slots=True)
 class Session:
     """What a person sees of one of their sessions."""
 
@@ -91,12 +113,12 @@ class SessionStore(Protocol):
         """Return the principal for an access token's digest."""
         ...
 
-    async def refresh(
-        self, spent: bytes, digests: TokenDigests, now: datetime, attribution: Attribution
-    ) -> None:
+    async def refresh(self, exchange: Exchange, now: datetime, lifetime: timedelta) -> bytes:
         """Replace both tokens of the session with this refresh token, in one conditional UPDATE.
 
-        Raises InvalidRefreshTokenError; RefreshTokenReusedError after ending the session.
+        Returns the salt of the exchange that is in force: this one, or the latest, if the same
+        client exchanged the same token within GRACE. No token is valid beyond the session's
+        lifetime. Raises InvalidRefreshTokenError; RefreshTokenReusedError after ending the session.
         """
         ...
 
@@ -119,12 +141,15 @@ class Sessions:
         pepper: Pepper,
         audit_delivery: AuditDelivery,
         clock: Clock,
+        lifetime: timedelta,
     ) -> None:
+        """Take when a session ends, however often it is refreshed."""
         self._store = store
         self._lookups = lookups
         self._pepper = pepper
         self._audit_delivery = audit_delivery
         self._clock = clock
+        self._lifetime = lifetime
 
     async def begin(
         self, account: Account, attribution: Attribution, *, used_second_factor: bool = False
@@ -132,11 +157,14 @@ class Sessions:
         """Begin a session of an authenticated user. Raises AccountChangedError."""
         user = account.user
         now = date_of(self._clock())
-        tokens, digests = self._new_tokens(now)
+        tokens = Tokens(
+            new_credential(CredentialKind.ACCESS), new_credential(CredentialKind.REFRESH)
+        )
         session = Session(
             SessionId(uuid4()), user.id, now, now, attribution.source_address, used_second_factor
         )
         signed_in = event(attribution.by(str(user)), user.tenant, AuditEvent.SIGN_IN)
+        digests = self._digests(tokens, now)
         await self._store.add(session, digests, account.password_hash, (signed_in,))
         self._accept(digests)
         await self._audit_delivery.deliver()
@@ -156,29 +184,37 @@ class Sessions:
             lambda digest: self._store.find(digest, now),
         )
 
-    async def refresh(self, refresh_token: str, attribution: Attribution) -> Tokens:
+    async def refresh(
+        self, refresh_token: str, user_agent: bytes, attribution: Attribution
+    ) -> Tokens:
         """Exchange a refresh token for a new pair.
 
         Raises InvalidRefreshTokenError, TooManyUnknownCredentialsError.
         """
         if kind_of(refresh_token) is not CredentialKind.REFRESH:
             raise InvalidRefreshTokenError
-        now = date_of(self._clock())
-        tokens, digests = self._new_tokens(now)
+        now, salt = date_of(self._clock()), secrets.token_bytes(_SALT_SIZE)
+        network = network_of(attribution.source_address).encode()
+        client = self._pepper.derive("pqkeep/v1/client", network, user_agent)
+        tokens = self._successors(refresh_token, salt)
+        digests = self._digests(tokens, now)
 
-        async def exchange(spent: bytes) -> bool | None:
+        async def exchange(spent: bytes) -> bytes | None:
+            proposed = Exchange(spent, client, salt, digests, attribution)
             try:
-                await self._store.refresh(spent, digests, now, attribution)
+                return await self._store.refresh(proposed, now, self._lifetime)
             except RefreshTokenReusedError:
                 await self._audit_delivery.deliver()
                 raise
             except InvalidRefreshTokenError:
                 return None
-            return True
 
         spent = self._pepper.digest(refresh_token)
-        if await self._lookups.find(spent, attribution.source_address, exchange) is None:
+        in_force = await self._lookups.find(spent, attribution.source_address, exchange)
+        if in_force is None:
             raise InvalidRefreshTokenError
+        if in_force != salt:
+            return self._successors(refresh_token, in_force)
         self._accept(digests)
         return tokens
 
@@ -202,15 +238,23 @@ class Sessions:
         for digest in (digests.access, digests.refresh):
             self._lookups.accept(digest)
 
-    def _new_tokens(self, now: datetime) -> tuple[Tokens, TokenDigests]:
-        tokens = Tokens(
-            new_credential(CredentialKind.ACCESS),
-            new_credential(CredentialKind.REFRESH),
+    def _successors(self, refresh_token: str, salt: bytes) -> Tokens:
+        """Return the tokens that take the place of a refresh token's pair."""
+        access, refresh = (
+            new_credential(
+                kind,
+                self._pepper.derive(
+                    "pqkeep/v1/session-token", kind.encode(), refresh_token.encode(), salt
+                ),
+            )
+            for kind in (CredentialKind.ACCESS, CredentialKind.REFRESH)
         )
-        digests = TokenDigests(
+        return Tokens(access, refresh)
+
+    def _digests(self, tokens: Tokens, now: datetime) -> TokenDigests:
+        return TokenDigests(
             self._pepper.digest(tokens.access),
-            now + ACCESS_LIFETIME,
+            now + min(ACCESS_LIFETIME, self._lifetime),
             self._pepper.digest(tokens.refresh),
-            now + REFRESH_LIFETIME,
+            now + min(REFRESH_LIFETIME, self._lifetime),
         )
-        return tokens, digests

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from pqkeep_gateway.access.principals import UserId
+from pqkeep_gateway.access.principals import SessionPrincipal, UserId
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.mail.outgoing_mail import OutgoingMail
 from pqkeep_protocol.audit import Event
@@ -73,9 +73,9 @@ class UserStore(Protocol):
         ...
 
     async def save_email_codes(
-        self, user: UserId, mail: OutgoingMail, audit_event: Event, *, wanted: bool
+        self, principal: SessionPrincipal, mail: OutgoingMail, audit_event: Event, *, wanted: bool
     ) -> None:
-        """Store whether the user is sent a code at each sign-in."""
+        """Store whether the user is sent a code at each sign-in; end their other sessions."""
         ...
 
 

@@ -2,21 +2,19 @@
 
 import time
 from collections.abc import Sequence
-from datetime import timedelta
 
 import msgspec
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from pqkeep_gateway.audit_events import MAX_DELAY
-from pqkeep_gateway.storage.database import read_transaction, transaction
+from pqkeep_gateway.storage.database import MICROSECOND, read_transaction, transaction
 from pqkeep_gateway.storage.schema import AUDIT_OUTBOX
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import Event
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Event)
-_MICROSECOND = timedelta(microseconds=1)
 
 
 class SqlAuditOutbox:
@@ -69,5 +67,5 @@ async def add_audit_event(connection: AsyncConnection, *events: Event) -> None:
 
 async def _require_open(connection: AsyncConnection) -> None:
     oldest = (await connection.execute(sa.select(sa.func.min(AUDIT_OUTBOX.c.at_us)))).scalar()
-    if oldest is not None and time.time_ns() // 1000 - oldest >= MAX_DELAY // _MICROSECOND:
+    if oldest is not None and time.time_ns() // 1000 - oldest >= MAX_DELAY // MICROSECOND:
         raise UnavailableError

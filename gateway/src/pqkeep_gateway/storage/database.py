@@ -32,7 +32,7 @@ READ_ONLY: Mapping[str, bool] = {"postgresql_readonly": True, SQLITE_READ_ONLY: 
 """The options of a connection whose transaction cannot write; a dialect ignores another's."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
+MICROSECOND = timedelta(microseconds=1)
 
 
 async def open_database(
@@ -108,12 +108,12 @@ async def insert_if_absent(
 
 def microseconds(when: datetime) -> int:
     """Return a time as it is stored: microseconds since 1970, UTC."""
-    return (when - _EPOCH) // _MICROSECOND
+    return (when - _EPOCH) // MICROSECOND
 
 
 def time_of(stored: int) -> datetime:
     """Return a stored time, in UTC."""
-    return _EPOCH + stored * _MICROSECOND
+    return _EPOCH + stored * MICROSECOND
 
 
 def _problem(error: BaseException) -> str:

@@ -114,7 +114,12 @@ SESSIONS = Table(
     Column("refreshed_at_us", BigInteger, nullable=False),
     Column("source_address", String(64), nullable=False),
     Column("used_second_factor", Boolean, nullable=False, default=False),
+    Column("exchanged_digest", LargeBinary(32), nullable=True, index=True),
+    Column("exchange_client", LargeBinary(32), nullable=True),
+    Column("exchange_salt", LargeBinary(16), nullable=True),
 )
+"""``exchanged_digest``: the refresh token that was exchanged last, for tokens that are derived from
+it and ``exchange_salt``, by the client with the digest ``exchange_client``."""
 
 SPENT_REFRESH_TOKENS = Table(
     "spent_refresh_tokens",
@@ -163,7 +168,10 @@ STEP_UP_TOKENS = Table(
     Column("user_id", Uuid, ForeignKey("users.id"), nullable=False, index=True),
     Column("expires_at_us", BigInteger, nullable=False),
     Column("is_reserved", Boolean, nullable=False),
+    Column("used_by_key", LargeBinary(32), nullable=True),
+    Column("used_by_request", LargeBinary(32), nullable=True),
 )
+"""``used_by_…``: the Idempotency-Key of the request that used it up, from which it is accepted again."""
 
 CONTRACTS = Table(
     "contracts",

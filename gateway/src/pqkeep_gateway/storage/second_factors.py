@@ -5,13 +5,14 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from pqkeep_gateway.access.principals import UserId
+from pqkeep_gateway.access.principals import SessionPrincipal, UserId
 from pqkeep_gateway.mail.outgoing_mail import OutgoingMail
 from pqkeep_gateway.people.second_factors import AlreadyEnrolledError
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import transaction
 from pqkeep_gateway.storage.outgoing_mail import add_mail
 from pqkeep_gateway.storage.schema import RECOVERY_CODES, USERS
+from pqkeep_gateway.storage.sessions import end_other_sessions
 from pqkeep_protocol.audit import Event
 
 
@@ -34,13 +35,14 @@ class SqlSecondFactors:
 
     async def confirm(
         self,
-        user: UserId,
+        principal: SessionPrincipal,
         salt: bytes,
         recovery_codes: Sequence[bytes],
         mail: OutgoingMail,
         audit_event: Event,
     ) -> bool:
         """Put the authenticator with this salt into force; False if it is not to be confirmed."""
+        user = principal.user
         is_enrolled = sa.and_(
             USERS.c.id == user, USERS.c.has_mfa.is_(False), USERS.c.totp_salt == salt
         )
@@ -50,12 +52,16 @@ class SqlSecondFactors:
             if (await connection.execute(confirm)).rowcount == 0:
                 return False
             await connection.execute(sa.insert(RECOVERY_CODES), rows)
+            await end_other_sessions(connection, user, principal.session)
             await add_mail(connection, mail)
             await add_audit_event(connection, audit_event)
         return True
 
-    async def remove(self, user: UserId, mail: OutgoingMail, audit_event: Event) -> None:
+    async def remove(
+        self, principal: SessionPrincipal, mail: OutgoingMail, audit_event: Event
+    ) -> None:
         """Remove the authenticator and its recovery codes."""
+        user = principal.user
         disable = (
             sa.update(USERS)
             .where(USERS.c.id == user)
@@ -65,6 +71,7 @@ class SqlSecondFactors:
         async with transaction(self._engine) as connection:
             await connection.execute(disable)
             await connection.execute(delete)
+            await end_other_sessions(connection, user, principal.session)
             await add_mail(connection, mail)
             await add_audit_event(connection, audit_event)
 

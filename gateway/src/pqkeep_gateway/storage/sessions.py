@@ -1,7 +1,7 @@
 """Sessions in SQL."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -11,7 +11,9 @@ from pqkeep_gateway.access.principals import SessionId, SessionPrincipal, UserId
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.people.sessions import (
+    GRACE,
     AccountChangedError,
+    Exchange,
     InvalidRefreshTokenError,
     RefreshTokenReusedError,
     Session,
@@ -19,14 +21,19 @@ from pqkeep_gateway.people.sessions import (
     TokenDigests,
 )
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
-from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
+from pqkeep_gateway.storage.database import (
+    MICROSECOND,
+    microseconds,
+    read_transaction,
+    time_of,
+    transaction,
+)
 from pqkeep_gateway.storage.schema import SESSIONS, SPENT_REFRESH_TOKENS, TENANTS, USERS
 from pqkeep_gateway.storage.tenants import MFA_REQUIREMENT, entitlements_of, requires_mfa
 from pqkeep_gateway.tenancy.tenants import TenantStatus
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
-from pqkeep_protocol.messages import Attribution
 
 
 class SqlSessions:
@@ -56,7 +63,8 @@ class SqlSessions:
             "refreshed_at_us": microseconds(session.refreshed_at),
             "source_address": session.source_address,
             "used_second_factor": session.used_second_factor,
-            **_token_columns(digests),
+            **_digest_columns(digests),
+            **_expiry_columns(digests),
         }
         async with transaction(self._engine) as connection:
             if (await connection.execute(sign_in)).rowcount == 0:
@@ -99,36 +107,51 @@ class SqlSessions:
             must_enroll=requires_mfa(row) and not row.has_mfa and not row.used_second_factor,
         )
 
-    async def refresh(
-        self, spent: bytes, digests: TokenDigests, now: datetime, attribution: Attribution
-    ) -> None:
+    async def refresh(self, exchange: Exchange, now: datetime, lifetime: timedelta) -> bytes:
         """Replace both tokens of the session with this refresh token.
 
-        Raises InvalidRefreshTokenError; RefreshTokenReusedError after ending the session.
+        Returns the salt of the exchange in force. Raises InvalidRefreshTokenError;
+        RefreshTokenReusedError after ending the session.
         """
-        now_us = microseconds(now)
-        exchange = (
+        now_us, digests = microseconds(now), exchange.digests
+        ends_at_us = SESSIONS.c.created_at_us + lifetime // MICROSECOND
+        expiries = {
+            name: sa.case((ends_at_us < at_us, ends_at_us), else_=sa.literal(at_us, sa.BigInteger))
+            for name, at_us in _expiry_columns(digests).items()
+        }
+        values = {
+            **_digest_columns(digests),
+            **expiries,
+            "refreshed_at_us": now_us,
+            "exchanged_digest": exchange.spent,
+            "exchange_client": exchange.client,
+            "exchange_salt": exchange.salt,
+        }
+        replace = (
             sa.update(SESSIONS)
-            .where(SESSIONS.c.refresh_digest == spent, SESSIONS.c.refresh_expires_at_us > now_us)
-            .values(refreshed_at_us=now_us, **_token_columns(digests))
+            .where(
+                SESSIONS.c.refresh_digest == exchange.spent,
+                SESSIONS.c.refresh_expires_at_us > now_us,
+                ends_at_us > now_us,
+            )
+            .values(values)
             .returning(SESSIONS.c.id)
         )
+        repeated = sa.select(SESSIONS.c.exchange_salt).where(
+            SESSIONS.c.exchanged_digest == exchange.spent,
+            SESSIONS.c.exchange_client == exchange.client,
+            SESSIONS.c.refreshed_at_us > microseconds(now - GRACE),
+            ends_at_us > now_us,
+        )
         async with transaction(self._engine) as connection:
-            session = (await connection.execute(exchange)).scalar()
+            session = (await connection.execute(replace)).scalar()
             if session is not None:
-                row = {
-                    "digest": spent,
-                    "session_id": session,
-                    "expires_at_us": microseconds(digests.refresh_expires_at),
-                }
-                is_expired = sa.and_(
-                    SPENT_REFRESH_TOKENS.c.session_id == session,
-                    SPENT_REFRESH_TOKENS.c.expires_at_us <= now_us,
-                )
-                await connection.execute(sa.delete(SPENT_REFRESH_TOKENS).where(is_expired))
-                await connection.execute(sa.insert(SPENT_REFRESH_TOKENS), row)
-                return
-            was_reused = await _end_session_of_spent(connection, spent, attribution)
+                await _save_spent(connection, session, exchange, now_us)
+                return exchange.salt
+            salt: bytes | None = (await connection.execute(repeated)).scalar()
+            if salt is not None:
+                return salt
+            was_reused = await _end_session_of_spent(connection, exchange)
         raise RefreshTokenReusedError if was_reused else InvalidRefreshTokenError
 
     async def list(self, user: UserId, now: datetime) -> tuple[Session, ...]:
@@ -162,21 +185,41 @@ async def end_sessions(connection: AsyncConnection, condition: sa.ColumnElement[
     return bool(ids)
 
 
-async def _end_session_of_spent(
-    connection: AsyncConnection, spent: bytes, attribution: Attribution
-) -> bool:
+async def end_other_sessions(connection: AsyncConnection, user: UserId, session: SessionId) -> None:
+    """End every session of a user but one."""
+    await end_sessions(connection, sa.and_(SESSIONS.c.user_id == user, SESSIONS.c.id != session))
+
+
+async def _save_spent(
+    connection: AsyncConnection, session: SessionId, exchange: Exchange, now_us: int
+) -> None:
+    """Store a refresh token that was exchanged, and remove what has expired."""
+    row = {
+        "digest": exchange.spent,
+        "session_id": session,
+        "expires_at_us": microseconds(exchange.digests.refresh_expires_at),
+    }
+    is_expired = sa.and_(
+        SPENT_REFRESH_TOKENS.c.session_id == session,
+        SPENT_REFRESH_TOKENS.c.expires_at_us <= now_us,
+    )
+    await connection.execute(sa.delete(SPENT_REFRESH_TOKENS).where(is_expired))
+    await connection.execute(sa.insert(SPENT_REFRESH_TOKENS), row)
+
+
+async def _end_session_of_spent(connection: AsyncConnection, exchange: Exchange) -> bool:
     """End the session that a spent refresh token belonged to; return whether there was one."""
     query = (
         sa.select(SESSIONS.c.id, USERS.c.id.label("user_id"), USERS.c.tenant_id)
         .join(SPENT_REFRESH_TOKENS, SPENT_REFRESH_TOKENS.c.session_id == SESSIONS.c.id)
         .join(USERS, USERS.c.id == SESSIONS.c.user_id)
-        .where(SPENT_REFRESH_TOKENS.c.digest == spent)
+        .where(SPENT_REFRESH_TOKENS.c.digest == exchange.spent)
     )
     row = (await connection.execute(query)).one_or_none()
     if row is None or not await end_sessions(connection, SESSIONS.c.id == row.id):
         return False
     reused = event(
-        attribution.by(f"user:{row.user_id}"),
+        exchange.attribution.by(f"user:{row.user_id}"),
         TenantId(row.tenant_id),
         AuditEvent.REFRESH_TOKEN_REUSED,
         outcome="ERR_AUTH_001",
@@ -185,11 +228,13 @@ async def _end_session_of_spent(
     return True
 
 
-def _token_columns(digests: TokenDigests) -> dict[str, object]:
+def _digest_columns(digests: TokenDigests) -> dict[str, bytes]:
+    return {"access_digest": digests.access, "refresh_digest": digests.refresh}
+
+
+def _expiry_columns(digests: TokenDigests) -> dict[str, int]:
     return {
-        "access_digest": digests.access,
         "access_expires_at_us": microseconds(digests.access_expires_at),
-        "refresh_digest": digests.refresh,
         "refresh_expires_at_us": microseconds(digests.refresh_expires_at),
     }
 

@@ -5,7 +5,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from pqkeep_gateway.access.principals import UserId
+from pqkeep_gateway.access.principals import SessionPrincipal, UserId
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.mail.outgoing_mail import OutgoingMail
 from pqkeep_gateway.people.users import Account, User, UserNotFoundError, email_key
@@ -13,7 +13,7 @@ from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
 from pqkeep_gateway.storage.outgoing_mail import add_mail
 from pqkeep_gateway.storage.schema import CHALLENGES, PASSWORD_RESETS, SESSIONS, TENANTS, USERS
-from pqkeep_gateway.storage.sessions import end_sessions
+from pqkeep_gateway.storage.sessions import end_other_sessions, end_sessions
 from pqkeep_gateway.storage.tenants import MFA_REQUIREMENT, requires_mfa
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.keys import TenantId
@@ -57,12 +57,14 @@ class SqlUsers:
             await add_audit_event(connection, audit_event)
 
     async def save_email_codes(
-        self, user: UserId, mail: OutgoingMail, audit_event: Event, *, wanted: bool
+        self, principal: SessionPrincipal, mail: OutgoingMail, audit_event: Event, *, wanted: bool
     ) -> None:
-        """Store whether the user is sent a code at each sign-in."""
+        """Store whether the user is sent a code at each sign-in; end their other sessions."""
+        user = principal.user
         update = sa.update(USERS).where(USERS.c.id == user).values(email_codes=wanted)
         async with transaction(self._engine) as connection:
             await connection.execute(update)
+            await end_other_sessions(connection, user, principal.session)
             await add_mail(connection, mail)
             await add_audit_event(connection, audit_event)
 

@@ -86,6 +86,9 @@ def _create_people_tables() -> None:
         sa.Column("refreshed_at_us", sa.BigInteger, nullable=False),
         sa.Column("source_address", sa.String(64), nullable=False),
         sa.Column("used_second_factor", sa.Boolean, nullable=False),
+        sa.Column("exchanged_digest", sa.LargeBinary(32), nullable=True, index=True),
+        sa.Column("exchange_client", sa.LargeBinary(32), nullable=True),
+        sa.Column("exchange_salt", sa.LargeBinary(16), nullable=True),
     )
     op.create_table(
         "spent_refresh_tokens",
@@ -123,6 +126,8 @@ def _create_people_tables() -> None:
         sa.Column("user_id", sa.Uuid, sa.ForeignKey("users.id"), nullable=False, index=True),
         sa.Column("expires_at_us", sa.BigInteger, nullable=False),
         sa.Column("is_reserved", sa.Boolean, nullable=False),
+        sa.Column("used_by_key", sa.LargeBinary(32), nullable=True),
+        sa.Column("used_by_request", sa.LargeBinary(32), nullable=True),
     )
     op.create_table(
         "registrations",
