@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from uuid import uuid4
 
@@ -17,10 +18,12 @@ from gateway.tests.world import (
     count_successes,
 )
 
+from pqkeep_gateway.access.idempotency import IdempotencyKeyReusedError
 from pqkeep_gateway.access.principals import UserId
 from pqkeep_gateway.people.second_factors import WrongCodeError
 from pqkeep_gateway.people.step_up import StepUpRequiredError
 from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.messages import Idempotency
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 
@@ -79,6 +82,78 @@ async def test_an_action_of_unknown_outcome_uses_the_token_up(world: World) -> N
         await world.step_up.spend(person, token, lose, had_no_effect)
     with pytest.raises(StepUpRequiredError):
         await world.step_up.spend(person, token, lose, had_no_effect)
+
+
+def _request(key: bytes, request: bytes) -> Idempotency:
+    return Idempotency(key * 32, request * 32)
+
+
+@pytest.mark.parametrize("outcome", ["done", "unknown"])
+async def test_a_repeated_request_is_accepted_with_its_used_token(
+    world: World, outcome: str
+) -> None:
+    """A token that a request with an Idempotency-Key used up is accepted from that request only."""
+    person = await world.person()
+    token = await world.step_up.issue(person, PASSWORD, ATTRIBUTION)
+    first, calls = _request(b"a", b"1"), 0
+
+    async def handler() -> int:
+        nonlocal calls
+        calls += 1
+        if calls == 1 and outcome == "unknown":
+            raise UnavailableError
+        return calls
+
+    async def spend(idempotency: Idempotency | None) -> int:
+        return await world.step_up.spend(person, token, handler, had_no_effect, idempotency)
+
+    with suppress(UnavailableError):
+        await spend(first)
+    assert [await spend(first), await spend(first)] == [2, 3]
+    for other in (None, _request(b"b", b"1"), _request(b"b", b"2")):
+        with pytest.raises(StepUpRequiredError):
+            await spend(other)
+    with pytest.raises(IdempotencyKeyReusedError):
+        await spend(_request(b"a", b"2"))
+    stranger = replace(person, user=UserId(uuid4()))
+    with pytest.raises(StepUpRequiredError):
+        await world.step_up.spend(stranger, token, handler, had_no_effect, first)
+    world.now += 300
+    with pytest.raises(StepUpRequiredError):
+        await spend(first)
+    assert calls == 3
+
+
+async def test_a_repetition_that_fails_does_not_return_the_token(world: World) -> None:
+    """A used token stays used up, also if the repeated request fails without effect."""
+    person = await world.person()
+    token = await world.step_up.issue(person, PASSWORD, ATTRIBUTION)
+
+    async def handler() -> None:
+        """Do nothing."""
+
+    async def fail() -> None:
+        raise WrongCodeError
+
+    request = _request(b"a", b"1")
+    await world.step_up.spend(person, token, handler, had_no_effect, request)
+    with pytest.raises(WrongCodeError):
+        await world.step_up.spend(person, token, fail, had_no_effect, request)
+    with pytest.raises(StepUpRequiredError):
+        await world.step_up.spend(person, token, handler, had_no_effect)
+
+
+async def test_a_repetition_waits_for_the_first_request(world: World) -> None:
+    """While a request acts, its repetition with the same token is refused."""
+    person = await world.person()
+    token = await world.step_up.issue(person, PASSWORD, ATTRIBUTION)
+    request = _request(b"a", b"1")
+
+    async def handler() -> None:
+        with pytest.raises(StepUpRequiredError):
+            await world.step_up.spend(person, token, handler, had_no_effect, request)
+
+    await world.step_up.spend(person, token, handler, had_no_effect, request)
 
 
 async def test_a_step_up_token_expires(world: World) -> None:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx2
 import pytest
 from pyotp import TOTP
-from tests.fixtures.caller import Caller
+from tests.fixtures.caller import PASSWORD, Caller
 from tests.fixtures.installation import Installation
 
 Refused = Callable[[httpx2.Response], tuple[int, str, str | None]]
@@ -225,6 +225,25 @@ def test_only_a_success_uses_the_token_up(owner: Caller, password: str, refused:
     owner.post("/kms/keys/generate", body, status=201)
     assert owner.ask("POST", "/kms/keys/rotate", body, headers=headers).status_code == 201
     assert refused(owner.ask("POST", "/kms/keys/rotate", body, headers=headers)) == STEP_UP
+
+
+@pytest.mark.parametrize("change", ["api key", "rotation"])
+def test_a_lost_answer_can_be_asked_for_again(owner: Caller, refused: Refused, change: str) -> None:
+    """With the same Idempotency-Key and step-up token a request gets its first answer again."""
+    owner.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
+    keys = f"/tenants/{owner.tenant_id}/api-keys"
+    path, body = {
+        "api key": (keys, {}),
+        "rotation": ("/kms/keys/rotate", {"algorithm": "Kyber768"}),
+    }[change]
+    headers = _stepped_up(owner, PASSWORD) | {"Idempotency-Key": "first"}
+    first, again = [owner.ask("POST", path, body, headers=headers) for _ in range(2)]
+    assert (first.status_code, again.json()["data"]) == (201, first.json()["data"])
+    other = owner.ask("POST", f"{keys}/rotate", {}, headers=headers)
+    assert refused(other) == (409, "ERR_CONFLICT_001", "Idempotency-Key")
+    for key in ({"Idempotency-Key": "second"}, {}):
+        token = {"X-Step-Up-Token": headers["X-Step-Up-Token"]}
+        assert refused(owner.ask("POST", path, body, headers=token | key)) == STEP_UP
 
 
 def test_a_token_is_its_owner_s(

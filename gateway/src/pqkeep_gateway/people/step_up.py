@@ -3,9 +3,13 @@
 A token is reserved before the action and released if the action certainly had no effect, so that of
 many concurrent requests only one acts. An action that succeeds, or whose outcome is unknown, uses
 the token up. If the gateway stops in between, the token stays reserved and is of no more use.
+
+A token that was used up by a request with an Idempotency-Key is accepted from that request again,
+so that whoever got no answer can ask for the first one.
 """
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
@@ -17,9 +21,10 @@ from pqkeep_gateway.people.attempt_limits import AttemptLimits
 from pqkeep_gateway.people.passwords import Passwords
 from pqkeep_gateway.people.second_factors import SecondFactors, WrongCodeError
 from pqkeep_gateway.people.users import UserStore
+from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
-from pqkeep_protocol.messages import Attribution
+from pqkeep_protocol.messages import Attribution, Idempotency
 
 T = TypeVar("T")
 
@@ -43,12 +48,21 @@ class StepUpStore(Protocol):
         """Reserve a user's token, in one conditional UPDATE; return whether it was free."""
         ...
 
+    async def was_used_by(
+        self, user: UserId, digest: bytes, idempotency: Idempotency, now: datetime
+    ) -> bool:
+        """Return whether a user's token was used up by a request, and has not expired.
+
+        Raises IdempotencyKeyReusedError if it was another request with the same Idempotency-Key.
+        """
+        ...
+
     async def release(self, digest: bytes) -> None:
         """Undo a reservation."""
         ...
 
-    async def remove(self, digest: bytes) -> None:
-        """Remove a token."""
+    async def use_up(self, digest: bytes, idempotency: Idempotency | None) -> None:
+        """Remove a token, or keep it for repetitions of the request until it expires."""
         ...
 
 
@@ -107,20 +121,30 @@ class StepUp:
         token: str,
         action: Callable[[], Awaitable[T]],
         had_no_effect: Callable[[Exception], bool],
+        idempotency: Idempotency | None = None,
     ) -> T:
         """Act, and use a token up unless the action failed without effect.
 
-        Raises StepUpRequiredError.
+        An action with an Idempotency-Key acts once and then gives its first result again. Raises
+        StepUpRequiredError, IdempotencyKeyReusedError.
         """
-        digest, now = self._pepper.digest(token), date_of(self._clock())
-        is_token = kind_of(token) is CredentialKind.STEP_UP
-        if not (is_token and await self._store.reserve(principal.user, digest, now)):
+        if kind_of(token) is not CredentialKind.STEP_UP:
             raise StepUpRequiredError
+        user, digest, now = principal.user, self._pepper.digest(token), date_of(self._clock())
+        if not await self._store.reserve(user, digest, now):
+            if idempotency is None or not await self._store.was_used_by(
+                user, digest, idempotency, now
+            ):
+                raise StepUpRequiredError
+            return await action()
         try:
             result = await action()
         except Exception as error:
             if had_no_effect(error):
                 await self._store.release(digest)
+            else:
+                with suppress(UnavailableError):  # then it stays reserved
+                    await self._store.use_up(digest, idempotency)
             raise
-        await self._store.remove(digest)
+        await self._store.use_up(digest, idempotency)
         return result

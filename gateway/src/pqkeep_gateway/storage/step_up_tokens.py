@@ -5,12 +5,14 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from pqkeep_gateway.access.idempotency import IdempotencyKeyReusedError
 from pqkeep_gateway.access.principals import UserId
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, transaction
 from pqkeep_gateway.storage.schema import STEP_UP_TOKENS
 from pqkeep_gateway.storage.users import lock_user
 from pqkeep_protocol.audit import Event
+from pqkeep_protocol.messages import Idempotency
 
 
 class SqlStepUpTokens:
@@ -59,8 +61,34 @@ class SqlStepUpTokens:
         async with transaction(self._engine) as connection:
             await connection.execute(release.values(is_reserved=False))
 
-    async def remove(self, digest: bytes) -> None:
-        """Remove a token."""
-        delete = sa.delete(STEP_UP_TOKENS).where(STEP_UP_TOKENS.c.digest == digest)
+    async def use_up(self, digest: bytes, idempotency: Idempotency | None) -> None:
+        """Remove a token, or keep it for repetitions of the request until it expires."""
+        is_token = STEP_UP_TOKENS.c.digest == digest
+        statement: sa.Update | sa.Delete = sa.delete(STEP_UP_TOKENS).where(is_token)
+        if idempotency is not None:
+            statement = (
+                sa.update(STEP_UP_TOKENS)
+                .where(is_token)
+                .values(used_by_key=idempotency.key, used_by_request=idempotency.request)
+            )
         async with transaction(self._engine) as connection:
-            await connection.execute(delete)
+            await connection.execute(statement)
+
+    async def was_used_by(
+        self, user: UserId, digest: bytes, idempotency: Idempotency, now: datetime
+    ) -> bool:
+        """Return whether a user's token was used up by a request, and has not expired.
+
+        Raises IdempotencyKeyReusedError if it was another request with the same Idempotency-Key.
+        """
+        query = sa.select(STEP_UP_TOKENS.c.used_by_request).where(
+            STEP_UP_TOKENS.c.digest == digest,
+            STEP_UP_TOKENS.c.user_id == user,
+            STEP_UP_TOKENS.c.expires_at_us > microseconds(now),
+            STEP_UP_TOKENS.c.used_by_key == idempotency.key,
+        )
+        async with transaction(self._engine) as connection:
+            request = (await connection.execute(query)).scalar()
+        if request not in (None, idempotency.request):
+            raise IdempotencyKeyReusedError
+        return request is not None

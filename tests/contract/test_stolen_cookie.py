@@ -1,0 +1,118 @@
+"""What somebody can do who has stolen an owner's access cookie, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import httpx2
+import pytest
+from pyotp import TOTP
+from tests.contract.rows import api_rows
+from tests.fixtures.caller import API, TLS, Caller, read_envelope
+
+from pqkeep_gateway.access.callers import Permission, may
+from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.http.cookies import ACCESS
+from pqkeep_gateway.http.endpoint import Endpoint
+
+ROWS = api_rows()
+STEP_UP = (401, "ERR_MFA_013")
+DENIED = (403, "ERR_FORBIDDEN_001")
+NEEDS_NO_SESSION = frozenset({Permission.PUBLIC, Permission.SIGN_UP})
+ALLOWED: Mapping[str, str] = {
+    "generate_key": "adds a key, which gives nobody access",
+    "retire_key": "what the key protects can still be read",
+    "confirm_mfa": "needs a code of the app whose enrollment needed a step-up",
+    "disable_mfa": "needs a code of the factor that it removes",
+    "step_up": "needs the proof itself",
+    "withdraw_invitation": "gives nobody access, and can be made again",
+    "end_session": "leaves less access than before",
+    "logout": "leaves less access than before",
+}
+"""Changes for which a session is enough, each with the reason. Using keys is what a session is for."""
+
+
+def _is_sensitive(row: Endpoint) -> bool:
+    """Return whether a row needs more than an owner's cookie, unless it says why not."""
+    is_change = row.method != "GET" and row.permission is not Permission.USE_KEYS
+    is_for_owners = may(Role.OWNER, row.permission) and row.permission not in NEEDS_NO_SESSION
+    return is_change and is_for_owners and row.name not in ALLOWED
+
+
+SENSITIVE = tuple(row for row in ROWS if _is_sensitive(row))
+
+
+@pytest.fixture
+def owner(new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]) -> Caller:
+    """An owner with a retired and an active key, an API key and an invitation."""
+    person = new_person(new_tenant().tenant_id)
+    for path in ("generate", "rotate"):
+        person.post_proven(f"/kms/keys/{path}", {"algorithm": "Kyber768"}, status=201)
+    return person
+
+
+def _state(owner: Caller) -> object:
+    """Return what stolen access could have changed for longer than it lasts."""
+    return [
+        owner.get(path)
+        for path in (
+            "/auth/me",
+            "/auth/sessions",
+            "/kms/keys",
+            "/team/members",
+            "/team/invitations",
+            "/billing/subscription",
+            f"/tenants/{owner.tenant_id}",
+            f"/tenants/{owner.tenant_id}/api-keys",
+        )
+    ]
+
+
+def _attack(owner: Caller, row: Endpoint, **headers: str) -> tuple[int, str]:
+    """Send a valid request for a row with the owner's access cookie; return the refusal."""
+    me = owner.get("/auth/me")
+    values: dict[str, Any] = {each.name: each.example for each in row.fields}
+    values |= {"tenant_id": owner.tenant_id, "id": me["id"], "version": 1, "key_version": 1}
+    body = {each.name: values[each.name] for each in row.other_fields if each.name != "tenant_id"}
+    answer = httpx2.request(
+        row.method,
+        f"{owner.client.base_url}{API}{row.path.format(**values)}",
+        json=body if row.takes_body else None,
+        headers={"Cookie": f"{ACCESS}={owner.client.cookies[ACCESS]}", **headers},
+        trust_env=False,
+        verify=TLS,
+    )
+    return answer.status_code, read_envelope(answer)["error"]["error_code"]
+
+
+def test_every_change_has_its_place() -> None:
+    """Every change an owner can make needs a step-up, or is listed with the reason why not."""
+    assert [row.name for row in SENSITIVE if not row.needs_step_up] == []
+    assert ALLOWED.keys() <= {row.name for row in ROWS if not row.needs_step_up}
+    assert [row.name for row in ROWS if row.needs_step_up and not _is_sensitive(row)] == []
+
+
+def test_a_stolen_cookie_changes_nothing(owner: Caller) -> None:
+    """With only an access cookie every sensitive request is refused, and everything is as before."""
+    before = _state(owner)
+    got = {row.name: _attack(owner, row) for row in SENSITIVE}
+    assert got == dict.fromkeys(got, STEP_UP)
+    assert _state(owner) == before
+
+
+def test_a_stolen_cookie_cannot_prove_anything(owner: Caller) -> None:
+    """Nor does a code of an app that the thief tries to enroll, or a token of their own making."""
+    enroll = next(row for row in ROWS if row.name == "enroll_mfa")
+    assert _attack(owner, enroll) == STEP_UP
+    assert _attack(owner, enroll, **{"X-Step-Up-Token": "pqu_" + "0" * 49}) == STEP_UP
+    code = {"totp_code": "123456"}
+    assert owner.refusal("/auth/mfa/confirm", code)[:2] == (409, "ERR_CONFLICT_001")
+    assert owner.refusal("/auth/mfa/disable", code)[:2] == (409, "ERR_CONFLICT_001")
+    assert owner.refusal("/auth/step-up", code)[2] == "password"
+
+
+def test_an_app_steps_up_only_when_it_is_in_force(owner: Caller) -> None:
+    """An app whose enrollment is not confirmed proves nothing: the factor before it does."""
+    app = TOTP(owner.post_proven("/auth/mfa/enroll")["secret"])
+    assert owner.refusal("/auth/step-up", {"totp_code": app.now()})[2] == "password"
