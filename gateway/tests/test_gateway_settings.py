@@ -127,7 +127,7 @@ SMTP = {"host": '"smtp.example.org"', "sender": '"pqkeep@example.org"'}
 
 def write_smtp(folder: Path, settings: dict[str, str], **others: str) -> Path:
     """Write a settings file with a mail server."""
-    path = write(folder, {**GOOD, "portal_url": '"https://keep.example.org"', **others})
+    path = write(folder, {**GOOD, "public_url": '"https://keep.example.org"', **others})
     with path.open("a") as file:
         file.write("[smtp]\n")
         file.writelines(f"{name} = {value}\n" for name, value in settings.items())
@@ -185,11 +185,11 @@ def test_a_mail_server_that_cannot_be(tmp_path: Path, more: dict[str, str], prob
 
 
 def test_mail_needs_to_know_where_people_come_in(tmp_path: Path) -> None:
-    """A mail server without portal_url is refused: mail would have no links."""
+    """A mail server without public_url is refused: mail would have no links."""
     path = write(tmp_path, GOOD)
     with path.open("a") as file:
         file.write('[smtp]\nhost = "smtp.example.org"\nsender = "a@example.org"\n')
-    with pytest.raises(ConfigError, match="portal_url"):
+    with pytest.raises(ConfigError, match="public_url"):
         config.read(path)
 
 

@@ -50,7 +50,7 @@ def create(installation: Installation, key_file: Path, tenant: str) -> Create:
             "tenant": tenant,
             "operator-key-file": key_file,
             "port": str(urlsplit(installation.base_url).port),
-            "portal-url": PORTAL,
+            "public-url": PORTAL,
             **options,
         }
         ended = subprocess.run(

@@ -294,7 +294,7 @@ def new_mailing_gateway(tmp_path: Path) -> Callable[[str], MailingGateway]:
         operator_key = new_credential(CredentialKind.OPERATOR)
         initialise(layout, operator_key, signup="operator")
         with layout.gateway_settings.open("a") as file:
-            file.write(f'portal_url = "{PORTAL}"\n{settings}')
+            file.write(f'public_url = "{PORTAL}"\n{settings}')
         return MailingGateway(layout, {"X-API-Key": operator_key}, tmp_path / "output")
 
     return make

@@ -93,9 +93,9 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """HMAC-SHA-256 of the operator's credential under the pepper, in hexadecimal."""
     signup: Literal["operator", "open"] = "operator"
     """Who may create tenants: the operator only, or anyone (rate-limited by address)."""
-    portal_url: str | None = None
-    """The portal's public address, https://…; needed to send mail, and where a proxy changes the
-    Host header."""
+    public_url: ADDRESS | None = None
+    """The address at which browsers reach the gateway, https://…; needed to send mail, which links
+    to it, and where a proxy changes the Host header."""
     smtp: Smtp | None = None
     """The mail server; without one no mail is sent, and operations that need mail are refused."""
     mailbox: Path | None = None
@@ -137,8 +137,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             _check_network(each)
         if self.smtp is not None and self.mailbox is not None:
             raise ValueError("mailbox: mail is sent by the mail server (smtp) already")
-        if self.smtp is not None and self.portal_url is None:
-            raise ValueError("smtp: messages link to the portal_url, which is missing")
+        if self.smtp is not None and self.public_url is None:
+            raise ValueError("smtp: messages link to the public_url, which is missing")
 
 
 def read(path: Path) -> Config:

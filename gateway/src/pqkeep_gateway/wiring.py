@@ -103,7 +103,7 @@ class Gateway:
 async def assemble(config: Config, here: str) -> Gateway:
     """Open what the settings name and put the parts together. Raises ConfigError.
 
-    ``here`` is where it serves: mail links to it, unless portal_url is set.
+    ``here`` is where it serves: mail links to it, unless public_url is set.
     """
     mailer = _mailer(config)
     sends_mail = not isinstance(mailer, DisabledMailer)
@@ -176,9 +176,9 @@ async def assemble(config: Config, here: str) -> Gateway:
         SqlPasswordResets(engine), users, passwords, attempts, pepper, audit_delivery, clock
     )
     mail_delivery = MailDelivery(
-        SqlMailOutbox(engine), mailer, pepper, config.portal_url or here, clock
+        SqlMailOutbox(engine), mailer, pepper, config.public_url or here, clock
     )
-    cookies = Cookies(config.cookies == "secure", config.portal_url)
+    cookies = Cookies(config.cookies == "secure", config.public_url)
     open_signup = config.signup == "open"
     api = (
         *(key_operation.endpoint(row, access) for row in kem.OPERATIONS),

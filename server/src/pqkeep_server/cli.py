@@ -122,7 +122,7 @@ def create_person(
     ],
     role: Annotated[str, typer.Option(help="owner, admin, developer or viewer.")] = "owner",
     port: Annotated[int, typer.Option(min=1, max=65535, help="The gateway's port here.")] = 8080,
-    portal_url: Annotated[
+    public_url: Annotated[
         str | None,
         typer.Option(
             metavar="URL", help="The gateway's public address, if it is not on this machine."
@@ -136,7 +136,7 @@ def create_person(
     with fail_on(ConfigError, GatewayError):
         gateway = GatewayClient(HOST, port, read_credential(operator_key_file))
         token = gateway.invite(tenant, email, role)
-    typer.echo(accept_invitation_command(portal_url or f"http://{HOST}:{port}", token))
+    typer.echo(accept_invitation_command(public_url or f"http://{HOST}:{port}", token))
 
 
 async def _serve(

@@ -21,8 +21,8 @@ class Cookies:
     """Writes the cookies, as the installation is set up."""
 
     secure: bool = True
-    portal_url: str | None = None
-    """An origin that is ours beside the one that the request names as its host."""
+    public_url: str | None = None
+    """Where browsers reach the gateway, if a proxy does not pass their Host header on."""
 
     def of(self, tokens: Tokens) -> tuple[str, ...]:
         """Return the headers' values that hand tokens out."""
@@ -51,8 +51,8 @@ class Cookies:
         if origin is None:
             return False
         hosts = {headers.get(b"host", b"").decode("latin-1").lower()}
-        if self.portal_url is not None:
-            hosts.add(_host(self.portal_url))
+        if self.public_url is not None:
+            hosts.add(_host(self.public_url))
         return _host(origin.decode("latin-1")) not in hosts
 
     def _cookie(self, name: str, value: str, path: str, seconds: int) -> str:

@@ -80,13 +80,13 @@ class MailDelivery:
     """Delivers what is due."""
 
     def __init__(
-        self, outbox: MailOutbox, mailer: Mailer, pepper: Pepper, portal_url: str, clock: Clock
+        self, outbox: MailOutbox, mailer: Mailer, pepper: Pepper, public_url: str, clock: Clock
     ) -> None:
         """Take the portal's address, for links."""
         self._outbox = outbox
         self._mailer = mailer
         self._pepper = pepper
-        self._portal_url = portal_url
+        self._public_url = public_url
         self._clock = clock
 
     async def run(self) -> None:
@@ -121,7 +121,7 @@ class MailDelivery:
             entry.error("mail not delivered", error="it expired")
             return True
         try:
-            message = compose(mail, self._pepper, self._mailer.sender, self._portal_url)
+            message = compose(mail, self._pepper, self._mailer.sender, self._public_url)
             if message is not None:
                 await self._mailer.send(mail, message)
         except MailDeferredError as problem:

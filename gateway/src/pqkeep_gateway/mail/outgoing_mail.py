@@ -85,7 +85,7 @@ def mailed_code(mail: OutgoingMail, pepper: Pepper) -> str:
 
 
 def compose(
-    mail: OutgoingMail, pepper: Pepper, sender: str, portal_url: str
+    mail: OutgoingMail, pepper: Pepper, sender: str, public_url: str
 ) -> EmailMessage | None:
     """Return the message to send; None for mail that is discarded.
 
@@ -106,7 +106,7 @@ def compose(
     message["Auto-Submitted"] = "auto-generated"  # RFC 3834: nobody's answering machine answers
     message.set_content(
         text.format(
-            here=portal_url.rstrip("/"),
+            here=public_url.rstrip("/"),
             inviter=mail.inviter,
             at=_time(mail.created_at),
             until=_time(mail.expires_at),

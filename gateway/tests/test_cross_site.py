@@ -1,0 +1,33 @@
+"""Which pages may make a browser send a change with its cookies."""
+
+import pytest
+
+from pqkeep_gateway.http.cookies import Cookies
+
+BEHIND_A_PROXY = Cookies(public_url="https://keep.example.org")
+
+
+@pytest.mark.parametrize(
+    ("origin", "is_cross_site"),
+    [
+        (b"https://keep.example.org", False),
+        (b"https://KEEP.example.org:443", False),
+        (b"http://10.0.0.7:8080", False),
+        (b"https://portal.example.org", True),
+        (b"https://keep.example.org.example.net", True),
+        (b"https://keep.example.org:8443", True),
+        (b"null", True),
+        (b"https://[", True),
+    ],
+)
+def test_pages_of_the_public_address_are_ours(origin: bytes, is_cross_site: bool) -> None:  # noqa: FBT001
+    """Behind a proxy that changes Host, pages of public_url and of the host are ours; no others."""
+    headers = {b"origin": origin, b"host": b"10.0.0.7:8080"}
+    assert BEHIND_A_PROXY.is_cross_site("POST", headers) is is_cross_site
+
+
+@pytest.mark.parametrize("site", [b"same-site", b"cross-site"])
+def test_the_browser_s_word_counts_more(site: bytes) -> None:
+    """What a browser calls another site's page is refused, whatever its Origin says."""
+    headers = {b"origin": b"https://keep.example.org", b"sec-fetch-site": site}
+    assert BEHIND_A_PROXY.is_cross_site("POST", headers)
