@@ -10,7 +10,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import msgspec
 import pytest
+import sqlalchemy as sa
 from msgspec.structs import replace
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -21,6 +23,7 @@ from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.storage.api_keys import SqlApiKeys
 from pqkeep_gateway.storage.audit_outbox import SqlAuditOutbox, add_audit_event
 from pqkeep_gateway.storage.database import transaction
+from pqkeep_gateway.storage.schema import AUDIT_OUTBOX
 from pqkeep_gateway.storage.tenants import SqlTenants
 from pqkeep_gateway.tenancy import plans
 from pqkeep_gateway.tenancy.api_keys import ApiKeys, QuotaReachedError
@@ -250,6 +253,48 @@ async def test_what_was_delivered_and_not_removed_is_recorded_once(
     await audit_delivery.empty()
     assert (log.operations, log.received) == (["create-tenant"], 2)
     assert await waiting(outbox) == []
+
+
+async def test_a_refused_event_holds_no_other_up(
+    tenants: Tenants, log: FakeAuditLog, outbox: SqlAuditOutbox, audit_delivery: AuditDelivery
+) -> None:
+    """An event that the log refuses is kept with the reason, and not sent again; others arrive."""
+    long_ago = time.time_ns() // 1000 - 300_000_000
+    log.refuses, log.is_unavailable = "encrypt", True
+    await tenants.create("one", Tier.FREE, ATTRIBUTION)
+    await outbox.add(replace(_refusal(1), at_us=long_ago))
+    log.is_unavailable = False
+    await audit_delivery.empty()
+    await tenants.create("two", Tier.FREE, ATTRIBUTION)
+    await audit_delivery.record(_refusal(2))
+    await audit_delivery.empty()
+    assert log.operations == ["create-tenant", "create-tenant"]
+    assert log.received == 4
+    assert await waiting(outbox) == []
+    assert await outbox.count_refused() == 2
+
+
+@pytest.mark.parametrize("damage", ["cut", "out of bounds"])
+async def test_an_unreadable_event_holds_no_other_up(
+    *,
+    damage: str,
+    engine: AsyncEngine,
+    tenants: Tenants,
+    log: FakeAuditLog,
+    outbox: SqlAuditOutbox,
+    audit_delivery: AuditDelivery,
+) -> None:
+    """An event that violates the protocol's bounds is kept, and never sent; others arrive."""
+    encoded = msgspec.msgpack.encode(replace(_refusal(1), policy="p" * 129))
+    if damage == "cut":
+        encoded = encoded[:-1]
+    row = {"id": str(uuid4()), "at_us": 1, "event": encoded}
+    async with transaction(engine) as connection:
+        await connection.execute(sa.insert(AUDIT_OUTBOX), row)
+    await audit_delivery.empty()
+    await tenants.create("one", Tier.FREE, ATTRIBUTION)
+    assert log.operations == ["create-tenant"]
+    assert (log.received, await outbox.count_refused()) == (1, 1)
 
 
 async def _state(tenants: Tenants, api_keys: ApiKeys, tenant: Tenant) -> object:

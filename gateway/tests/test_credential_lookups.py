@@ -223,7 +223,7 @@ async def test_a_session_works_though_its_address_s_budget_is_used_up(world: Wor
     before = await world.join()
     assert await world.sessions.find(before.access, HERE)
     await _exhaust(world)
-    refreshed = await world.sessions.refresh(before.refresh, ATTRIBUTION)
+    refreshed = await world.sessions.refresh(before.refresh, b"", ATTRIBUTION)
     after = await world.join(email=OTHER_EMAIL)
     for tokens in (refreshed, after):
         assert await world.sessions.find(tokens.access, HERE)
@@ -235,9 +235,9 @@ async def test_random_refresh_tokens_have_the_same_budget(world: World) -> None:
     """A refresh token that nobody has is invalid until its address's budget is used up."""
     for _ in range(UNKNOWN_CREDENTIALS.events):
         with pytest.raises(InvalidRefreshTokenError):
-            await world.sessions.refresh(new_credential(CredentialKind.REFRESH), ATTRIBUTION)
+            await world.sessions.refresh(new_credential(CredentialKind.REFRESH), b"", ATTRIBUTION)
     with pytest.raises(TooManyUnknownCredentialsError):
-        await world.sessions.refresh(new_credential(CredentialKind.REFRESH), ATTRIBUTION)
+        await world.sessions.refresh(new_credential(CredentialKind.REFRESH), b"", ATTRIBUTION)
 
 
 async def test_a_new_api_key_is_accepted(world: World) -> None:

@@ -54,7 +54,7 @@ from pqkeep_gateway.storage.users import SqlUsers
 from pqkeep_gateway.tenancy import plans
 from pqkeep_gateway.tenancy.api_keys import ApiKeys
 from pqkeep_gateway.tenancy.tenants import Tenant, Tenants, TenantStatus
-from pqkeep_protocol.audit import Event, Recorded, RecordEvents
+from pqkeep_protocol.audit import Event, EventRefusal, Recorded, RecordEvents, RefusedEvent
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
@@ -84,6 +84,8 @@ class FakeAuditLog:
     """Events received, repetitions among them."""
     is_unavailable: bool = False
     loses_answers: bool = False
+    refuses: str = ""
+    """The operation whose events it refuses."""
     answers: asyncio.Event | None = None
     """Set when it answers, if it does not do so at once."""
 
@@ -94,12 +96,16 @@ class FakeAuditLog:
             raise KeyServiceError(ErrorKind.UNAVAILABLE)
         if self.answers is not None:
             await self.answers.wait()
+        refused = []
         for each in request.events:
             self.received += 1
-            self.recorded.setdefault(each.id, each)
+            if each.operation == self.refuses:
+                refused.append(RefusedEvent(each.id, EventRefusal.NOT_AN_EVENT))
+            else:
+                self.recorded.setdefault(each.id, each)
         if self.loses_answers:
             raise KeyServiceError(ErrorKind.UNAVAILABLE)
-        return cast(R_co, Recorded())
+        return cast(R_co, Recorded(refused=tuple(refused)))
 
     @property
     def operations(self) -> list[str]:

@@ -7,15 +7,18 @@ refusal changes nothing, so it is sent directly, and stored in the outbox only i
 An answer waits for the log for a moment. What is done is answered as done, also if its events are
 only in the outbox yet. If the outbox has not been emptied for MAX_DELAY, it takes no more events, so
 that nothing more is done.
+
+An event that the log refuses for good, or that cannot be read, stays in the outbox with the reason:
+it is not sent again, and holds no other up.
 """
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Protocol
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import MAX_PAGE, Event, RecordEvents
@@ -67,8 +70,11 @@ def event(
 class AuditOutbox(Protocol):
     """Events in the database that are not in the log yet. All methods raise UnavailableError."""
 
-    async def add(self, event: Event) -> None:
-        """Store an event that belongs to no other transaction, unless one waits for MAX_DELAY."""
+    async def add(self, event: Event, refusal: str | None = None) -> None:
+        """Store an event that belongs to no other transaction, unless one waits for MAX_DELAY.
+
+        ``refusal``: why the log has refused it.
+        """
         ...
 
     async def require_open(self) -> None:
@@ -76,11 +82,15 @@ class AuditOutbox(Protocol):
         ...
 
     async def list_oldest(self, limit: int) -> Sequence[Event]:
-        """Return the oldest events."""
+        """Return the oldest events that the log has not refused, but none that cannot be read."""
         ...
 
-    async def remove(self, events: Sequence[Event]) -> None:
-        """Remove events that are in the log."""
+    async def settle(self, delivered: Sequence[Event], refusals: Mapping[UUID, str]) -> None:
+        """Remove events that were delivered, except those that the log refused."""
+        ...
+
+    async def count_refused(self) -> int:
+        """Return how many events the log has refused, or cannot be read."""
         ...
 
 
@@ -94,8 +104,11 @@ class AuditDelivery:
 
     async def run(self) -> None:
         """Deliver stored events every RETRY_SECONDS, until cancelled."""
+        with suppress(UnavailableError):  # it has been logged
+            if refused := await self._outbox.count_refused():
+                _LOG.error("the outbox keeps events that the audit log refused", events=refused)
         while True:
-            with suppress(UnavailableError):  # it has been logged
+            with suppress(UnavailableError):
                 await self.empty()
             await asyncio.sleep(RETRY_SECONDS)
 
@@ -117,9 +130,12 @@ class AuditDelivery:
         Raises UnavailableError if neither succeeds.
         """
         try:
-            await self._send((event,), _moment())
+            refusals = await self._send((event,), _moment())
         except UnavailableError:
             await self._outbox.add(event)
+        else:
+            if refusals:
+                await self._outbox.add(event, refusals[event.id])
 
     async def require_open(self) -> None:
         """Refuse what has effects outside the database, where a change would be refused.
@@ -130,10 +146,10 @@ class AuditDelivery:
 
     async def _empty(self, until: float | None) -> None:
         while events := await self._outbox.list_oldest(MAX_PAGE):
-            await self._send(events, until)
-            await self._outbox.remove(events)
+            await self._outbox.settle(events, await self._send(events, until))
 
-    async def _send(self, events: Sequence[Event], until: float | None) -> None:
+    async def _send(self, events: Sequence[Event], until: float | None) -> Mapping[UUID, str]:
+        """Send events; return those that the log refuses, and why."""
         request = RecordEvents(tenant=INSTALLATION, events=tuple(events))
         try:
             async with asyncio.timeout_at(until):
@@ -148,8 +164,11 @@ class AuditDelivery:
         self._fails = False
         for event in recorded.refused:
             _LOG.error(
-                "the audit log refuses an event", event_id=str(event.id), reason=event.reason
+                "the audit log refuses an event, which is kept in the outbox",
+                event_id=str(event.id),
+                reason=event.reason.value,
             )
+        return {event.id: event.reason.value for event in recorded.refused}
 
 
 def _moment() -> float:

@@ -1,7 +1,8 @@
 """Events that are not in the audit log yet, in SQL."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from uuid import UUID
 
 import msgspec
 import sqlalchemy as sa
@@ -12,9 +13,15 @@ from pqkeep_gateway.storage.database import MICROSECOND, read_transaction, trans
 from pqkeep_gateway.storage.schema import AUDIT_OUTBOX
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import Event
+from pqkeep_protocol.startup.logs import logger
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Event)
+_LOG = logger(__name__)
+_WAITS = AUDIT_OUTBOX.c.refusal.is_(None)
+
+UNREADABLE = "unreadable"
+"""The reason for which an event is kept that does not decode, or violates a bound."""
 
 
 class SqlAuditOutbox:
@@ -23,10 +30,12 @@ class SqlAuditOutbox:
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
-    async def add(self, event: Event) -> None:
+    async def add(self, event: Event, refusal: str | None = None) -> None:
         """Store an event that belongs to no other transaction, unless one waits for MAX_DELAY."""
         async with transaction(self._engine) as connection:
             await add_audit_event(connection, event)
+            if refusal is not None:
+                await _save_refusal(connection, str(event.id), refusal)
 
     async def require_open(self) -> None:
         """Raise UnavailableError if an event waits for MAX_DELAY."""
@@ -34,21 +43,38 @@ class SqlAuditOutbox:
             await _require_open(connection)
 
     async def list_oldest(self, limit: int) -> Sequence[Event]:
-        """Return the oldest events."""
+        """Return the oldest events that wait; save as refused what cannot be read."""
         query = (
-            sa.select(AUDIT_OUTBOX.c.event)
+            sa.select(AUDIT_OUTBOX.c.id, AUDIT_OUTBOX.c.event)
+            .where(_WAITS)
             .order_by(AUDIT_OUTBOX.c.at_us, AUDIT_OUTBOX.c.id)
             .limit(limit)
         )
         async with read_transaction(self._engine) as connection:
-            found = (await connection.execute(query)).scalars()
-            return [_DECODER.decode(event) for event in found]
+            rows = (await connection.execute(query)).all()
+        events = []
+        for row in rows:
+            try:
+                events.append(_DECODER.decode(row.event))
+            except msgspec.MsgspecError:
+                _LOG.error("an event in the outbox cannot be read, and is kept", event_id=row.id)
+                async with transaction(self._engine) as connection:
+                    await _save_refusal(connection, row.id, UNREADABLE)
+        return events
 
-    async def remove(self, events: Sequence[Event]) -> None:
-        """Remove events that are in the log."""
-        ids = [str(event.id) for event in events]
+    async def settle(self, delivered: Sequence[Event], refusals: Mapping[UUID, str]) -> None:
+        """Remove events that were delivered, except those that the log refused."""
+        ids = [str(event.id) for event in delivered if event.id not in refusals]
         async with transaction(self._engine) as connection:
             await connection.execute(sa.delete(AUDIT_OUTBOX).where(AUDIT_OUTBOX.c.id.in_(ids)))
+            for refused, reason in refusals.items():
+                await _save_refusal(connection, str(refused), reason)
+
+    async def count_refused(self) -> int:
+        """Return how many events the log has refused, or cannot be read."""
+        query = sa.select(sa.func.count()).where(AUDIT_OUTBOX.c.refusal.is_not(None))
+        async with read_transaction(self._engine) as connection:
+            return (await connection.execute(query)).scalar_one()
 
 
 async def add_audit_event(connection: AsyncConnection, *events: Event) -> None:
@@ -66,6 +92,12 @@ async def add_audit_event(connection: AsyncConnection, *events: Event) -> None:
 
 
 async def _require_open(connection: AsyncConnection) -> None:
-    oldest = (await connection.execute(sa.select(sa.func.min(AUDIT_OUTBOX.c.at_us)))).scalar()
+    query = sa.select(sa.func.min(AUDIT_OUTBOX.c.at_us)).where(_WAITS)
+    oldest = (await connection.execute(query)).scalar()
     if oldest is not None and time.time_ns() // 1000 - oldest >= MAX_DELAY // MICROSECOND:
         raise UnavailableError
+
+
+async def _save_refusal(connection: AsyncConnection, event: str, reason: str) -> None:
+    update = sa.update(AUDIT_OUTBOX).where(AUDIT_OUTBOX.c.id == event).values(refusal=reason)
+    await connection.execute(update)

@@ -80,8 +80,12 @@ AUDIT_OUTBOX = Table(
     Column("id", String(36), primary_key=True),
     Column("at_us", BigInteger, nullable=False, index=True),
     Column("event", LargeBinary, nullable=False),
+    Column("refusal", String(32), nullable=True),
 )
-"""Events not yet in the audit log, as msgpack; see pqkeep_protocol.audit.Event."""
+"""Events not yet in the audit log, as msgpack; see pqkeep_protocol.audit.Event.
+
+``refusal``: why the log refused one for good; it is kept, and not sent again.
+"""
 
 USERS = Table(
     "users",

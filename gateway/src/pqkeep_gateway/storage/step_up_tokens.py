@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from pqkeep_gateway.access.idempotency import IdempotencyKeyReusedError
 from pqkeep_gateway.access.principals import UserId
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
-from pqkeep_gateway.storage.database import microseconds, transaction
+from pqkeep_gateway.storage.database import microseconds, read_transaction, transaction
 from pqkeep_gateway.storage.schema import STEP_UP_TOKENS
 from pqkeep_gateway.storage.users import lock_user
 from pqkeep_protocol.audit import Event
@@ -87,7 +87,7 @@ class SqlStepUpTokens:
             STEP_UP_TOKENS.c.expires_at_us > microseconds(now),
             STEP_UP_TOKENS.c.used_by_key == idempotency.key,
         )
-        async with transaction(self._engine) as connection:
+        async with read_transaction(self._engine) as connection:
             request = (await connection.execute(query)).scalar()
         if request not in (None, idempotency.request):
             raise IdempotencyKeyReusedError

@@ -194,6 +194,7 @@ def _create_outboxes() -> None:
         sa.Column("id", sa.String(36), primary_key=True),
         sa.Column("at_us", sa.BigInteger, nullable=False, index=True),
         sa.Column("event", sa.LargeBinary, nullable=False),
+        sa.Column("refusal", sa.String(32), nullable=True),
     )
     op.create_table(
         "outgoing_mail",
