@@ -154,7 +154,7 @@ def test_a_backup_that_others_may_read(
 SETTINGS = """
 port = 9099
 redis_url = "redis://127.0.0.1:9/0"
-portal_url = "https://keep.example.org"
+public_url = "https://keep.example.org"
 [smtp]
 host = "smtp.example.org"
 sender = "keep@example.org"
@@ -181,12 +181,12 @@ def test_settings_are_not_restored_silently(
     asked = (*restore_of(file, new, backup, recovery_key), *UNKNOWN)
     status, said = command(*asked, "--keep", "openssl_library")
     assert (status, "no setting openssl_library to keep" in said) == (1, True), said
-    status, said = command(*asked, "--keep", "portal_url", "--keep", "port")
+    status, said = command(*asked, "--keep", "public_url", "--keep", "port")
     assert status == 0, said
     for left_out in ("redis_url", "smtp"):
         assert f"  {left_out} = " in said
     settings = gateway_config.read(new / "gateway" / "settings.toml")
-    assert (settings.port, settings.portal_url) == (9099, "https://keep.example.org")
+    assert (settings.port, settings.public_url) == (9099, "https://keep.example.org")
     assert (settings.redis_url, settings.smtp, settings.cookies) == (None, None, "loopback")
     assert key_service_config.read(new / "keyservice" / "settings.toml").openssl_library is None
 
