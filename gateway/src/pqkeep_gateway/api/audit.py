@@ -4,7 +4,7 @@ An API key sees its own tenant's records, the operator everybody's. Reading leav
 """
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from enum import StrEnum
 from typing import Any, TypeVar, cast
 
@@ -270,7 +270,7 @@ class _Audit:
         checkpoint = await self._newest()
         signing = shown_keys(await self._ask(ListAuditKeys(tenant=INSTALLATION)))
 
-        async def chunks() -> AsyncIterator[bytes]:
+        async def chunks() -> AsyncGenerator[bytes, None]:
             yield _head(_tenant_of(call), checkpoint, signing, began_us)
             after, count = 0, 0
             while True:

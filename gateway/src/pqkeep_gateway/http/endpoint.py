@@ -1,6 +1,6 @@
 """The row that describes an endpoint, and the request as its handler sees it."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -37,7 +37,7 @@ class JsonLines:
     """A response that is a file of JSON lines, made while it is sent."""
 
     name: str
-    chunks: AsyncIterator[bytes]
+    chunks: AsyncGenerator[bytes, None]
 
 
 @dataclass(frozen=True, slots=True)

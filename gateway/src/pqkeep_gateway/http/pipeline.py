@@ -215,7 +215,9 @@ class Resource:
                 signed=signed,
             )
             response = await pipeline.handle(endpoint, call)
-            await send_response(send, endpoint.status, response, request_id, is_head=is_head)
+            await send_response(
+                receive, send, endpoint.status, response, request_id, is_head=is_head
+            )
         except ClientGoneError:
             return
         except Exception as raised:  # noqa: BLE001 - a fault is answered in the envelope too

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import httptools
+from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
@@ -116,6 +117,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._deadline = 0.0
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
+        self._executed: RequestResponseCycle | None = None
+        self._is_lost = False
         self._is_receiving = False
         self._has_head = False
         self._offers_upgrade = False
@@ -144,9 +147,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._has_arrived:
             return
+        self._is_lost = True
+        self.pipeline.clear()
         self._counted.remove(self, self._address)
         if self._alarm is not None:
             self._alarm.cancel()
+        if self._executed is not None:  # uvicorn tells the latest request only
+            self._executed.disconnected = True
+            self._executed.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -221,6 +229,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self.server_state.total_requests += 1
         self.was_used = True
+        if self._is_lost:
+            return
         if not self._gathering.is_closed:
             self.flow.resume_reading()
             if self.pipeline and (self._refusal is None or not self.pipeline[-1][0].more_body):
@@ -228,6 +238,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             elif self._refusal is not None:
                 self._hang_up(self._refusal)
         self._watch()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._executed = cycle
+        super()._start_asgi_task(cycle, app)
 
     # --- What is received -----------------------------------------------------------------------
 

@@ -1,7 +1,9 @@
 """Sending responses over ASGI."""
 
+import asyncio
 import uuid
 from collections.abc import Iterable, Mapping
+from contextlib import aclosing
 from http import HTTPStatus
 
 from starlette.types import Receive, Scope, Send
@@ -23,12 +25,18 @@ def request_id_of(headers: Mapping[bytes, bytes]) -> str:
 
 
 async def send_response(
-    send: Send, status: int, response: Response, request_id: str, *, is_head: bool = False
+    receive: Receive,
+    send: Send,
+    status: int,
+    response: Response,
+    request_id: str,
+    *,
+    is_head: bool = False,
 ) -> None:
     """Send what a handler returned. uvicorn leaves the body of an answer to HEAD out."""
     match response:
         case JsonLines():
-            await _send_lines(send, response, request_id, is_head=is_head)
+            await _send_lines(receive, send, response, request_id, is_head=is_head)
         case WithCookies(data=data, cookies=cookies):
             headers = [("set-cookie", cookie) for cookie in cookies]
             await _send(send, status, envelope.success(data, request_id), request_id, headers)
@@ -50,8 +58,10 @@ async def send_not_found(scope: Scope, receive: Receive, send: Send) -> None:
     await send_error(send, not_found("no such path"), request_id_of(dict(scope["headers"])))
 
 
-async def _send_lines(send: Send, lines: JsonLines, request_id: str, *, is_head: bool) -> None:
-    """Send a file of lines as they are made; for HEAD make none.
+async def _send_lines(
+    receive: Receive, send: Send, lines: JsonLines, request_id: str, *, is_head: bool
+) -> None:
+    """Send a file of lines as they are made, until the client has gone; for HEAD make none.
 
     If they cannot go on, the connection is cut: a file that is whole has its last line.
     """
@@ -65,16 +75,30 @@ async def _send_lines(send: Send, lines: JsonLines, request_id: str, *, is_head:
             (b"x-request-id", request_id.encode()),
         ],
     }
+    end = {"type": "http.response.body", "body": b""}
     if is_head:
         await send(start)
-        await send({"type": "http.response.body", "body": b""})
+        await send(end)
         return
-    async for chunk in lines.chunks:
-        if start:
-            await send(start)
-            start = {}
-        await send({"type": "http.response.body", "body": chunk, "more_body": True})
-    await send({"type": "http.response.body", "body": b""})
+    async with aclosing(lines.chunks) as chunks:
+        chunk = await anext(chunks)  # what goes wrong here is answered in the envelope
+        await send(start)
+        gone = asyncio.create_task(_until_gone(receive))
+        try:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            async for chunk in chunks:
+                if gone.done():
+                    return
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await send(end)
+        finally:
+            gone.cancel()
+
+
+async def _until_gone(receive: Receive) -> None:
+    """Return when the client has gone: what is sent to it then is thrown away without a word."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _send(
