@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -30,16 +31,16 @@ from pqkeep_keyservice.root_keys import RootKeyRotation
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.administration import ReloadRootKeys, RootKeys
-from pqkeep_protocol.algorithms import Algorithm, Operation
+from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION, KeyInfo, KeyStatus, KeyVersion, TenantId
-from pqkeep_protocol.messages import Attribution, Decrypt, Encrypt, GenerateKey, KeyService
+from pqkeep_protocol.messages import Attribution, Decrypt, Encrypt, GenerateKey, KeyService, Sign
 from pqkeep_protocol.startup.settings import ConfigError
 
 if TYPE_CHECKING:
     from keyservice.tests.conftest import InProcessService, Serving, Sql
 
-KEM = Algorithm.ML_KEM_768
+KEM, SLH_DSA = Algorithm.ML_KEM_768, Algorithm.SLH_DSA_SHA2_128F
 RELOAD = ReloadRootKeys(tenant=INSTALLATION)
 RENEWED = RootKeys(in_use=(2,), remaining=0, damaged=0)
 SECONDS = 60.0
@@ -230,3 +231,63 @@ async def test_a_root_key_that_is_not_stored_is_not_used(
     )
     assert first is None
     assert isinstance(second, DatabaseUnavailableError)
+
+
+async def test_a_worker_that_starts_later_reads_the_new_root_key(
+    *,
+    service: InProcessService,
+    settings: Path,
+    root_key: Path,
+    new_root_key: Path,
+    tenant: TenantId,
+    attribution: Attribution,
+) -> None:
+    """With the old root key's file destroyed, a worker process that replaces another signs."""
+    rotation = service.parts.root_keys
+    await rotation.start()
+    await service.execute(GenerateKey(tenant=tenant, algorithm=SLH_DSA, quota=None), attribution)
+    name(settings, _1=root_key, _2=new_root_key)
+    await renew(rotation)
+    name(settings, _2=new_root_key)
+    assert await rotation.reload(RELOAD) == RENEWED
+    await asyncio.to_thread(root_key.unlink)
+    for worker in multiprocessing.active_children():
+        worker.kill()
+        worker.join()
+    sign = Sign(tenant=tenant, algorithm=SLH_DSA, version=None, message=b"text")
+    signed = await service.execute(sign, attribution)
+    assert len(signed.signature) == ALGORITHMS[SLH_DSA].output_size
+
+
+async def test_a_root_key_whose_file_was_moved(
+    *,
+    service: InProcessService,
+    settings: Path,
+    root_key: Path,
+    tenant: TenantId,
+    attribution: Attribution,
+) -> None:
+    """The same root key at another path is read from there by worker processes."""
+    await service.parts.root_keys.start()
+    moved = await asyncio.to_thread(root_key.rename, root_key.with_name("moved.key"))
+    name(settings, _1=moved)
+    await service.parts.root_keys.reload(RELOAD)
+    await service.execute(GenerateKey(tenant=tenant, algorithm=SLH_DSA, quota=None), attribution)
+
+
+async def test_nothing_but_root_keys_is_read_again(
+    *,
+    service: InProcessService,
+    settings: Path,
+    root_key: Path,
+    new_root_key: Path,
+    tenant: TenantId,
+    attribution: Attribution,
+) -> None:
+    """Another implementation of SLH-DSA in the settings waits for the next start and its self-test."""
+    await service.parts.root_keys.start()
+    name(settings, _1=root_key, _2=new_root_key)
+    with settings.open("a") as file:
+        file.write('slh_dsa = "openssl"\nopenssl_library = "libmissing.so"\n')
+    await service.parts.root_keys.reload(RELOAD)
+    await service.execute(GenerateKey(tenant=tenant, algorithm=SLH_DSA, quota=None), attribution)

@@ -8,6 +8,7 @@ progress is in the database, so that a process that was killed continues.
 """
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 
 from pqkeep_keyservice import config
@@ -22,7 +23,7 @@ from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer, read_sealer,
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.live.keyring_cache import KeyringCache
-from pqkeep_keyservice.live.worker_processes import WorkerProcesses, WorkerSettings, worker_settings
+from pqkeep_keyservice.live.worker_processes import WorkerProcesses
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.root_keys import (
     count_keys_to_reseal,
@@ -77,7 +78,7 @@ class RootKeyRotation:
             settings = config.read(self._settings_file)
             sealer = read_sealer(settings.root_key_files)
             async with self._lock:
-                await self._use(sealer, worker_settings(settings))
+                await self._use(sealer, settings.root_key_files)
             in_use = tuple(sorted(await self._store.list_root_key_check_values()))
             remaining = await self._store.query(count_keys_to_reseal, self._sealer.newest)
         except ConfigError as error:
@@ -110,16 +111,16 @@ class RootKeyRotation:
                 await asyncio.sleep(RETRY_SECONDS)
                 self._wake.set()
 
-    async def _use(self, sealer: Sealer, settings: WorkerSettings) -> None:
+    async def _use(self, sealer: Sealer, files: Mapping[int, Path]) -> None:
         check_values = await self._store.list_root_key_check_values()
         require_root_keys(sealer, check_values)
-        if sealer.root_key_ids == self._sealer.root_key_ids:
-            return
         if sealer.newest not in check_values:
             await self._add_newest(sealer)
+        self._workers.change_root_keys(files)
+        if sealer.root_key_ids == self._sealer.root_key_ids:
+            return
         self._sealer = sealer
         self._material.change_sealer(sealer)
-        self._workers.change_settings(settings)
         self._wake.set()
 
     async def _add_newest(self, sealer: Sealer) -> None:

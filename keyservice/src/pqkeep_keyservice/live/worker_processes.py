@@ -1,13 +1,14 @@
 """The executor of worker processes, and what runs in them.
 
-A worker gets the sealed private key and the message. It reads the root keys itself, once, so no
-private key crosses from one process to another.
+A worker gets the sealed private key, the message and the root keys' files. It reads these itself,
+when it has not read them yet, so no private key crosses from one process to another.
 """
 
 import multiprocessing
 import os
 import signal
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Literal
@@ -70,9 +71,9 @@ class WorkerProcesses:
         self._signing = FairQueue(signers, per_tenant=count - 1)
         self._verifying = FairQueue([WorkerProcess(_initialise_verifier, settings)], per_tenant=1)
 
-    def change_settings(self, settings: WorkerSettings) -> None:
+    def change_root_keys(self, files: Mapping[int, Path]) -> None:
         """Have the workers read other root keys before their next work."""
-        self._settings = settings
+        self._settings = replace(self._settings, root_keys=tuple(files.items()))
 
     async def generate(
         self, tenant: TenantId, algorithm: Algorithm, version: KeyVersion, deadline: float
@@ -124,7 +125,6 @@ def _sealer(settings: WorkerSettings) -> Sealer:
 def _initialise_signer(settings: WorkerSettings) -> None:
     os.nice(LOW_PRIORITY)
     _initialise(settings, signs=True)
-    _sealer(settings)
 
 
 def _initialise_verifier(settings: WorkerSettings) -> None:
