@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import pytest
 
-from pqkeep_keyservice.live.fair_queue import MAX_WAITING_PER_TENANT
+from pqkeep_keyservice.live.worker_pool import MAX_WAITING
 from pqkeep_protocol.administration import RootKeys
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
 from pqkeep_protocol.audit import AnyAuditResult
@@ -374,7 +374,7 @@ async def test_a_tenants_queue_is_bounded_and_each_wait_too(service: Service) ->
     too_many = 5
     asked = [
         asyncio.create_task(service.ask(_sign(busy, QUEUED), seconds))
-        for _ in range(1 + MAX_WAITING_PER_TENANT + too_many)
+        for _ in range(1 + MAX_WAITING + too_many)
     ]
     await asyncio.sleep(0.1)
     request = Encapsulate(tenant=busy, algorithm=Algorithm.ML_KEM_768, version=ONE)
@@ -396,7 +396,7 @@ async def test_waiting_signatures_do_not_use_up_the_connection(service: Service)
     asked = [
         asyncio.create_task(service.ask(_sign(tenant, QUICK), seconds=2.0))
         for tenant in busy
-        for _ in range(1 + MAX_WAITING_PER_TENANT)
+        for _ in range(1 + MAX_WAITING)
     ]
     await asyncio.sleep(0)
     request = Encapsulate(tenant=other, algorithm=Algorithm.ML_KEM_768, version=ONE)

@@ -22,8 +22,8 @@ from pqkeep_keyservice.crypto.slhdsa_pqcrypto import Pqcrypto
 from pqkeep_keyservice.keys.keyring import KeyEntry, SealedSeed
 from pqkeep_keyservice.keys.sealed_keys import generate_sealed_key, unseal_key
 from pqkeep_keyservice.keys.sealing import Sealer, read_sealer
-from pqkeep_keyservice.live.fair_queue import FairQueue
 from pqkeep_keyservice.live.key_material import KeyMaterial
+from pqkeep_keyservice.live.worker_pool import WorkerPool
 from pqkeep_keyservice.live.worker_process import WorkerProcess
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyVersion, TenantId
@@ -68,8 +68,8 @@ class WorkerProcesses:
         self._material = material
         count = max(2, os.cpu_count() or 1)
         signers = [WorkerProcess(_initialise_signer, settings) for _ in range(count)]
-        self._signing = FairQueue(signers, per_tenant=count - 1)
-        self._verifying = FairQueue([WorkerProcess(_initialise_verifier, settings)], per_tenant=1)
+        self._signing = WorkerPool(signers, per_tenant=count - 1)
+        self._verifying = WorkerPool([WorkerProcess(_initialise_verifier, settings)], per_tenant=1)
 
     def change_root_keys(self, files: Mapping[int, Path]) -> None:
         """Have the workers read other root keys before their next work."""

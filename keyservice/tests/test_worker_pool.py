@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from pqkeep_keyservice.live.fair_queue import FairQueue
+from pqkeep_keyservice.live.worker_pool import WorkerPool
 from pqkeep_keyservice.live.worker_process import WorkerProcess
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
@@ -31,7 +31,7 @@ async def test_a_turn_that_comes_too_late_is_passed_on() -> None:
     """A worker that is freed in the moment a waiter gives up goes to the next one."""
     now = asyncio.get_running_loop().time
     worker = Inline()
-    queue = FairQueue([cast(WorkerProcess, worker)], per_tenant=1)
+    queue = WorkerPool([cast(WorkerProcess, worker)], per_tenant=1)
     holder = asyncio.create_task(queue.run(TENANT, now() + 60, int))
     await asyncio.sleep(0.01)
     waiter = asyncio.create_task(queue.run(TENANT, now() + 0.05, int))
@@ -49,7 +49,7 @@ async def test_a_waiter_that_gives_up_leaves_the_queue() -> None:
     """Whoever waits past the deadline is refused, and the next caller gets the worker."""
     now = asyncio.get_running_loop().time
     worker = Inline()
-    queue = FairQueue([cast(WorkerProcess, worker)], per_tenant=1)
+    queue = WorkerPool([cast(WorkerProcess, worker)], per_tenant=1)
     holder = asyncio.create_task(queue.run(TENANT, now() + 60, int))
     await asyncio.sleep(0.01)
     with pytest.raises(KeyServiceError) as refused:

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from pqkeep_keyservice.live.fair_queue import MAX_WAITING, MAX_WAITING_PER_TENANT, FairQueue
+from pqkeep_keyservice.live.worker_pool import MAX_WAITING, WorkerPool
 from pqkeep_keyservice.live.worker_process import WorkerProcess
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
@@ -96,7 +96,7 @@ async def test_a_worker_that_cannot_start_is_unavailable() -> None:
 async def test_a_tenant_with_much_work_does_not_hold_another_up() -> None:
     """With one tenant's 20 pieces queued, another's one piece is done after at most a few."""
     with closing(
-        FairQueue([WorkerProcess(time.sleep, 0) for _ in range(WORKERS)], per_tenant=1)
+        WorkerPool([WorkerProcess(time.sleep, 0) for _ in range(WORKERS)], per_tenant=1)
     ) as queue:
         busy, other = _tenant(), _tenant()
         started = (queue.run(each, _soon(), time.sleep, 0.2) for each in (busy, other))
@@ -118,7 +118,7 @@ async def test_a_tenant_with_much_work_does_not_hold_another_up() -> None:
 async def test_tenants_take_turns() -> None:
     """After the piece that runs already, each tenant is served once before any is again."""
     worker = Held()
-    with closing(FairQueue([worker], per_tenant=1)) as queue:
+    with closing(WorkerPool([worker], per_tenant=1)) as queue:
         tenants = [_tenant() for _ in range(3)]
         order: list[int] = []
 
@@ -138,35 +138,33 @@ async def test_tenants_take_turns() -> None:
 async def test_no_tenant_has_more_than_its_share_running() -> None:
     """Of three workers a tenant alone gets two; the third is free for another at once."""
     workers = [Held() for _ in range(3)]
-    with closing(FairQueue(workers, per_tenant=2)) as queue:
+    with closing(WorkerPool(workers, per_tenant=2)) as queue:
         busy, other = _tenant(), _tenant()
         work = [asyncio.create_task(queue.run(busy, _soon(), int)) for _ in range(5)]
         await asyncio.sleep(0)
         late = asyncio.create_task(queue.run(other, _soon(), int))
         await asyncio.sleep(0)
-        assert sum(worker in queue._free for worker in workers) == 0
+        assert sum(worker in queue._queue._free for worker in workers) == 0
         workers[0].release.set()
         await asyncio.wait_for(late, SECONDS)
         for worker in workers:
             worker.release.set()
         assert await asyncio.gather(*work) == [0] * 5
-        assert sum(worker in queue._free for worker in workers) == 3
+        assert sum(worker in queue._queue._free for worker in workers) == 3
 
 
 async def test_a_tenants_queue_is_bounded() -> None:
-    """One piece more than may wait is OVERLOADED at once; other tenants are still let in."""
+    """One piece more than may wait is OVERLOADED at once; another tenant's takes a place of theirs."""
     worker = Held()
-    with closing(FairQueue([worker], per_tenant=1)) as queue:
+    with closing(WorkerPool([worker], per_tenant=1)) as queue:
         busy, other = _tenant(), _tenant()
-        work = [
-            asyncio.create_task(queue.run(busy, _soon(), int))
-            for _ in range(1 + MAX_WAITING_PER_TENANT)
-        ]
+        work = [asyncio.create_task(queue.run(busy, _soon(), int)) for _ in range(1 + MAX_WAITING)]
         await asyncio.sleep(0)
         with pytest.raises(KeyServiceError) as refusal:
             await queue.run(busy, _soon(), int)
         assert refusal.value.kind is ErrorKind.OVERLOADED
         late = asyncio.create_task(queue.run(other, _soon(), int))
+        assert await _kind(work.pop()) is ErrorKind.OVERLOADED
         worker.release.set()
         assert await late == 0
         assert await asyncio.gather(*work) == [0] * len(work)
@@ -176,7 +174,7 @@ async def test_a_tenants_queue_is_bounded() -> None:
 async def test_the_whole_queue_is_bounded() -> None:
     """When as much waits as may wait, every tenant's next piece is OVERLOADED; later it is not."""
     worker = Held()
-    with closing(FairQueue([worker], per_tenant=1)) as queue:
+    with closing(WorkerPool([worker], per_tenant=1)) as queue:
         tenants = [_tenant() for _ in range(MAX_WAITING + 1)]
         work = [asyncio.create_task(queue.run(tenant, _soon(), int)) for tenant in tenants]
         await asyncio.sleep(0)
@@ -191,7 +189,7 @@ async def test_the_whole_queue_is_bounded() -> None:
 async def test_a_turn_that_comes_too_late_is_given_up() -> None:
     """What waits past its deadline is DEADLINE_EXCEEDED, in time; the queue goes on."""
     worker = Held()
-    with closing(FairQueue([worker], per_tenant=1)) as queue:
+    with closing(WorkerPool([worker], per_tenant=1)) as queue:
         tenant = _tenant()
         running = asyncio.create_task(queue.run(tenant, _soon(), int))
         await asyncio.sleep(0)
@@ -207,7 +205,7 @@ async def test_a_turn_that_comes_too_late_is_given_up() -> None:
 async def test_no_worker_is_lost_where_turn_and_deadline_come_together() -> None:
     """A turn that comes in the moment of its deadline is used or handed on, never lost."""
     worker = Held()
-    with closing(FairQueue([worker], per_tenant=1)) as queue:
+    with closing(WorkerPool([worker], per_tenant=1)) as queue:
         tenant = _tenant()
         running = asyncio.create_task(queue.run(tenant, _soon(), int))
         late = asyncio.create_task(queue.run(tenant, _soon(0.2), int))
@@ -218,13 +216,13 @@ async def test_no_worker_is_lost_where_turn_and_deadline_come_together() -> None
         assert await _kind(late) in (None, ErrorKind.DEADLINE_EXCEEDED)
         async with asyncio.timeout(SECONDS):
             assert await queue.run(tenant, _soon(1.0), int) == 0
-        assert not queue._running[tenant]
+        assert not queue._queue._held[tenant]
 
 
 async def test_no_worker_is_lost_where_a_caller_gives_up() -> None:
     """Cancelled while waiting or while running, a caller leaves the queue intact."""
     workers = [Held(), Held()]
-    with closing(FairQueue(workers, per_tenant=1)) as queue:
+    with closing(WorkerPool(workers, per_tenant=1)) as queue:
         tenant = _tenant()
         work = [asyncio.create_task(queue.run(tenant, _soon(), int)) for _ in range(3)]
         await asyncio.sleep(0)
@@ -235,13 +233,13 @@ async def test_no_worker_is_lost_where_a_caller_gives_up() -> None:
             worker.release.set()
         assert await work[2] == 0
         assert await queue.run(tenant, _soon(1.0), int) == 0
-        assert len(queue._free) == len(workers)
+        assert len(queue._queue._free) == len(workers)
 
 
 async def test_no_worker_is_lost_where_a_caller_gives_up_at_its_turn() -> None:
     """A caller that is cancelled in the very moment its turn comes hands the worker on."""
     worker = Held()
-    with closing(FairQueue([worker], per_tenant=1)) as queue:
+    with closing(WorkerPool([worker], per_tenant=1)) as queue:
         first, second = _tenant(), _tenant()
         running = asyncio.create_task(queue.run(first, _soon(), int))
         waiting = asyncio.create_task(queue.run(second, _soon(), int))

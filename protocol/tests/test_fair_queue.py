@@ -1,0 +1,170 @@
+"""No subject keeps others from the slots, nor out of the queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pqkeep_protocol.fair_queue import FairQueue, QueueFullError, QueueTimeoutError
+
+MAX_WAITING = 6
+Queue = FairQueue[str, int]
+
+
+class Visit:
+    """One attempt at a slot, kept until it is told to leave."""
+
+    def __init__(self, queue: Queue, subject: str) -> None:
+        self.subject = subject
+        self.is_served = False
+        self._leaves = asyncio.Event()
+        self.task = asyncio.create_task(self._run(queue))
+
+    async def _run(self, queue: Queue) -> None:
+        slot = await queue.acquire(self.subject)
+        self.is_served = True
+        try:
+            await self._leaves.wait()
+        finally:
+            queue.release(self.subject, slot)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the queue was full."""
+        is_over = self.task.done() and not self.task.cancelled()
+        return is_over and isinstance(self.task.exception(), QueueFullError)
+
+    async def leave(self) -> None:
+        """Give the slot back."""
+        self._leaves.set()
+        await self.task
+        await settle()
+
+
+async def settle() -> None:
+    """Let every task go on until it has to wait."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def arrive(queue: Queue, subjects: Sequence[str]) -> list[Visit]:
+    """Let visitors arrive in this order."""
+    visits = [Visit(queue, subject) for subject in subjects]
+    await settle()
+    return visits
+
+
+def waiting(visits: Sequence[Visit]) -> list[str]:
+    """Return whose visits still wait."""
+    return [each.subject for each in visits if not each.task.done() and not each.is_served]
+
+
+async def end(visits: Sequence[Visit]) -> None:
+    """Give up all that wait or are served."""
+    for each in visits:
+        each.task.cancel()
+    await asyncio.gather(*(each.task for each in visits), return_exceptions=True)
+
+
+async def test_a_subject_that_fills_the_queue_keeps_nobody_out() -> None:
+    """With every place taken by two subjects, a third is let in, and one of theirs is refused."""
+    queue = Queue([1, 2], per_subject=1, max_waiting=MAX_WAITING)
+    visits = await arrive(queue, ["a"] * 7 + ["b"] * 4)
+    assert waiting(visits).count("a") == waiting(visits).count("b") == 3
+    (third,) = await arrive(queue, ["c"])
+    assert not third.is_refused
+    assert len(waiting([*visits, third])) == MAX_WAITING
+    await end([*visits, third])
+
+
+async def test_a_third_subject_gets_the_next_slot_but_one() -> None:
+    """Behind two subjects with long queues, a third waits for at most two others."""
+    queue = Queue([1, 2], per_subject=1, max_waiting=100)
+    visits = await arrive(queue, ["a", "b"] * 20 + ["c"])
+    served_before = 0
+    while not visits[-1].is_served:
+        current = next(each for each in visits if each.is_served and not each.task.done())
+        await current.leave()
+        served_before += 1
+    assert served_before <= 3
+    await end(visits)
+
+
+async def test_a_subject_alone_leaves_a_slot_free() -> None:
+    """A subject with a long queue holds no more than its share of the slots."""
+    queue = Queue([1, 2, 3], per_subject=2, max_waiting=MAX_WAITING)
+    busy = await arrive(queue, ["a"] * 5)
+    assert [each.is_served for each in busy] == [True, True, False, False, False]
+    (other,) = await arrive(queue, ["b"])
+    assert other.is_served
+    await end([*busy, other])
+
+
+async def test_among_equals_the_newcomer_is_refused() -> None:
+    """If everybody has one waiting, nobody loses it to somebody new."""
+    queue = Queue([1], per_subject=1, max_waiting=MAX_WAITING)
+    visits = await arrive(queue, ["held", *"abcdefg"])
+    assert [each.subject for each in visits if each.is_refused] == ["g"]
+    await end(visits)
+
+
+async def test_a_deadline_ends_the_wait() -> None:
+    """Who waits past the deadline is refused and leaves the queue; the slot is not lost."""
+    queue = Queue([1], per_subject=1, max_waiting=MAX_WAITING)
+    (holder,) = await arrive(queue, ["a"])
+    for _ in range(2 * MAX_WAITING):
+        with pytest.raises(QueueTimeoutError):
+            await queue.acquire("a", asyncio.get_running_loop().time())
+    await holder.leave()
+    assert await queue.acquire("b") == 1
+
+
+ARRIVES = st.sampled_from("abcd").map(lambda subject: ("arrives", subject))
+LEAVES = st.integers(0, 9).map(lambda number: ("leaves", str(number)))
+GIVES_UP = st.integers(0, 9).map(lambda number: ("gives up", str(number)))
+
+
+@given(st.lists(ARRIVES | LEAVES | GIVES_UP, max_size=60), st.integers(1, 3), st.integers(1, 2))
+def test_every_history_is_fair(steps: list[tuple[str, str]], slots: int, share: int) -> None:
+    """Whatever happens, the bounds hold, no slot idles while one may have it, and none is lost.
+
+    Whoever is refused has, of all subjects, the most that wait.
+    """
+
+    async def run() -> None:
+        queue = Queue(range(slots), per_subject=share, max_waiting=MAX_WAITING)
+        visits: list[Visit] = []
+        for what, which in steps:
+            refused_before = [each for each in visits if each.is_refused]
+            if what == "arrives":
+                visits += await arrive(queue, [which])
+            else:
+                is_leaving = what == "leaves"
+                present = [
+                    each for each in visits if not each.task.done() and each.is_served is is_leaving
+                ]
+                if present:
+                    visit = present[int(which) % len(present)]
+                    await (visit.leave() if is_leaving else end([visit]))
+                    await settle()
+            left = waiting(visits)
+            held = [each.subject for each in visits if each.is_served and not each.task.done()]
+            assert len(left) <= MAX_WAITING
+            assert all(held.count(subject) <= share for subject in held)
+            if len(held) < slots:
+                assert all(held.count(subject) == share for subject in left)
+            for each in visits:
+                if each.is_refused and each not in refused_before:
+                    longest = max(left.count(subject) for subject in "abcd")
+                    assert left.count(each.subject) + 1 >= longest
+        await end(visits)
+        await settle()
+        now = asyncio.get_running_loop().time()
+        free = {await queue.acquire(str(number), now + 60) for number in range(slots)}
+        assert free == set(range(slots))
+
+    asyncio.run(run())
