@@ -20,6 +20,7 @@ from pqkeep_gateway.unavailable import UnavailableError
 
 CHEAP = PasswordHasher(1, 8, 1)
 GOOD = "the horse prefers oats"
+HERE = "192.0.2.7"
 
 
 @pytest.mark.parametrize(
@@ -75,26 +76,57 @@ def _varied(length: int) -> str:
 async def test_a_password_is_its_own_in_any_form(pepper: Pepper) -> None:
     """What was hashed verifies, composed or decomposed; nothing else does, and nothing of nobody."""
     passwords = Passwords(pepper, CHEAP)
-    stored = await passwords.hash("Überraschung am Morgen")
-    assert await passwords.verify(stored, "U\u0308berraschung am Morgen")
-    assert not await passwords.verify(stored, "Überraschung am Abend")
-    assert not await passwords.verify(None, "Überraschung am Morgen")
+    stored = await passwords.hash("Überraschung am Morgen", HERE)
+    assert await passwords.verify(stored, "U\u0308berraschung am Morgen", HERE)
+    assert not await passwords.verify(stored, "Überraschung am Abend", HERE)
+    assert not await passwords.verify(None, "Überraschung am Morgen", HERE)
 
 
 async def test_another_pepper_is_another_hash(pepper: Pepper) -> None:
     """The hash alone does not tell the password: the pepper is needed too."""
-    stored = await Passwords(pepper, CHEAP).hash(GOOD)
-    assert not await Passwords(Pepper(bytes(32)), CHEAP).verify(stored, GOOD)
+    stored = await Passwords(pepper, CHEAP).hash(GOOD, HERE)
+    assert not await Passwords(Pepper(bytes(32)), CHEAP).verify(stored, GOOD, HERE)
 
 
 async def test_too_many_at_once_are_refused(pepper: Pepper) -> None:
     """As many as may wait are served; whoever comes on top is refused at once."""
     passwords = Passwords(pepper, CHEAP)
-    stored = await passwords.hash(GOOD)
-    attempts = [passwords.verify(stored, GOOD) for _ in range(THREADS + MAX_WAITING + 3)]
+    stored = await passwords.hash(GOOD, HERE)
+    attempts = [passwords.verify(stored, GOOD, HERE) for _ in range(MAX_WAITING + 4)]
     outcomes = await asyncio.gather(*attempts, return_exceptions=True)
-    assert outcomes.count(True) == THREADS + MAX_WAITING
-    assert sum(isinstance(each, UnavailableError) for each in outcomes) == 3
+    assert outcomes.count(True) == THREADS - 1 + MAX_WAITING
+    assert sum(isinstance(each, UnavailableError) for each in outcomes) == 4 - (THREADS - 1)
+
+
+@pytest.mark.parametrize(
+    "strangers",
+    [["198.51.100.1", "198.51.100.2"], [f"2001:db8:{site}::{{}}" for site in (1, 2)]],
+    ids=["two addresses", "two /64 of IPv6"],
+)
+async def test_strangers_keep_nobody_from_a_password(pepper: Pepper, strangers: list[str]) -> None:
+    """Behind two strangers who fill the queue, a third address is served, and soon."""
+    passwords = Passwords(pepper, CHEAP)
+    stored = await passwords.hash(GOOD, HERE)
+    done: list[str] = []
+
+    async def verify(source_address: str) -> None:
+        try:
+            await passwords.verify(stored, GOOD, source_address)
+        finally:
+            done.append(source_address)
+
+    flood = [
+        asyncio.create_task(verify(stranger.format(number)))
+        for number in range(1, MAX_WAITING)
+        for stranger in strangers
+    ]
+    await asyncio.sleep(0)
+    refused_at_once = len(done)
+    assert refused_at_once > 0
+    await verify(HERE)
+    assert done.count(HERE) == 1
+    await asyncio.gather(*flood, return_exceptions=True)
+    assert done.index(HERE) - refused_at_once <= 2 * THREADS + 1
 
 
 def test_default_costs() -> None:
@@ -109,9 +141,9 @@ async def test_the_dummy_hash_has_the_same_costs(pepper: Pepper, costs: Password
     """The hash that stands for no account has the costs of every other, and is no password's."""
     passwords = Passwords(pepper, costs)
     try:
-        real = await passwords.hash(GOOD)
+        real = await passwords.hash(GOOD, HERE)
         assert len(passwords._dummy_hash) == len(real)
         assert not passwords.is_outdated(passwords._dummy_hash)
-        assert not await passwords.verify(passwords._dummy_hash, GOOD)
+        assert not await passwords.verify(passwords._dummy_hash, GOOD, HERE)
     finally:
         passwords.close()

@@ -171,7 +171,7 @@ class Invitations:
         is_token = kind_of(token) is CredentialKind.INVITATION
         if not (is_token and await self._store.is_valid(digest, now)):
             raise InvalidInvitationTokenError
-        password_hash = await self._passwords.hash(password)
+        password_hash = await self._passwords.hash(password, attribution.source_address)
         account = await self._store.accept(digest, password_hash, now, attribution)
         return account.user, await self._sessions.begin(account, attribution)
 

@@ -29,7 +29,7 @@ class PasswordChange:
         self, principal: SessionPrincipal, password: str, attribution: Attribution
     ) -> None:
         """Replace a password and end every session of its user. Raises InvalidPasswordError."""
-        password_hash = await self._passwords.hash(password)
+        password_hash = await self._passwords.hash(password, attribution.source_address)
         email = (await self._users.get(principal.user)).user.email
         mail = new_mail(MailKind.PASSWORD_CHANGED, email, date_of(self._clock()))
         changed = event(attribution, principal.tenant, AuditEvent.CHANGE_PASSWORD)

@@ -90,6 +90,6 @@ class PasswordResets:
         is_token = kind_of(token) is CredentialKind.PASSWORD_RESET
         if not (is_token and await self._store.is_valid(digest, now)):
             raise InvalidPasswordResetTokenError
-        password_hash = await self._passwords.hash(password)
+        password_hash = await self._passwords.hash(password, attribution.source_address)
         await self._store.complete(digest, password_hash, now, attribution)
         await self._audit_delivery.deliver()

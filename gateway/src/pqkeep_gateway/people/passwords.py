@@ -16,9 +16,11 @@ from argon2 import PasswordHasher
 from argon2.exceptions import VerifyMismatchError
 
 from pqkeep_gateway.access.credentials import Pepper
+from pqkeep_gateway.access.source_address import network_of
 from pqkeep_gateway.config import PasswordCosts
 from pqkeep_gateway.people.common_passwords import is_common
 from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.fair_queue import FairQueue, QueueFullError
 
 T = TypeVar("T")
 
@@ -27,8 +29,9 @@ MAX_LENGTH = 1024
 """Characters, before normalisation. There are no rules of composition (NIST SP 800-63B)."""
 
 THREADS = 2
-MAX_WAITING = 32
-"""Hashes that may wait for a thread; the next one raises UnavailableError at once."""
+"""One address has all but one of them at most."""
+MAX_WAITING = 64
+"""Hashes that may wait for a thread, of all addresses together; see FairQueue."""
 
 _PURPOSE = "pqkeep/v1/password"
 
@@ -38,35 +41,42 @@ class InvalidPasswordError(Exception):
 
 
 class Passwords:
-    """Hashes and verifies passwords, in threads of its own."""
+    """Hashes and verifies passwords, in threads of its own, in turns by source address.
+
+    If too much waits, the last of the address with the most raises UnavailableError.
+    """
 
     def __init__(self, pepper: Pepper, hasher: PasswordHasher) -> None:
         """Take a hasher with the costs of new hashes."""
         self._pepper = pepper
         self._hasher = hasher
         self._threads = ThreadPoolExecutor(THREADS, "password")
-        self._pending = 0
+        self._queue = FairQueue[str, None](
+            [None] * THREADS, per_subject=THREADS - 1, max_waiting=MAX_WAITING
+        )
         self._dummy_hash = _dummy_hash(self._hasher)
 
-    async def hash(self, password: str) -> str:
+    async def hash(self, password: str, source_address: str) -> str:
         """Return the hash of a new password. Raises InvalidPasswordError, UnavailableError."""
         require_valid(password)
-        return await self.rehash(password)
+        return await self.rehash(password, source_address)
 
-    async def rehash(self, password: str) -> str:
+    async def rehash(self, password: str, source_address: str) -> str:
         """Return a hash of an existing password. Raises UnavailableError."""
-        return await self._in_thread(lambda: self._hasher.hash(self._digest(password)))
+        return await self._in_thread(
+            source_address, lambda: self._hasher.hash(self._digest(password))
+        )
 
     def is_outdated(self, password_hash: str) -> bool:
         """Return whether a hash has other costs than new ones have."""
         return self._hasher.check_needs_rehash(password_hash)
 
-    async def verify(self, password_hash: str | None, password: str) -> bool:
+    async def verify(self, password_hash: str | None, password: str, source_address: str) -> bool:
         """Return whether a password matches. Raises UnavailableError.
 
         None, where there is no account, is never a match and takes as long.
         """
-        return await self._in_thread(lambda: self._verify(password_hash, password))
+        return await self._in_thread(source_address, lambda: self._verify(password_hash, password))
 
     def close(self) -> None:
         """Cancel what waits for a thread."""
@@ -83,14 +93,16 @@ class Passwords:
         text = _normalised(password).encode("utf-8", "surrogatepass")
         return self._pepper.derive(_PURPOSE, text)
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        if self._pending >= THREADS + MAX_WAITING:
-            raise UnavailableError
-        self._pending += 1
+    async def _in_thread(self, source_address: str, work: Callable[[], T]) -> T:
+        network = network_of(source_address)
+        try:
+            thread = await self._queue.acquire(network)
+        except QueueFullError:
+            raise UnavailableError from None
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         finally:
-            self._pending -= 1
+            self._queue.release(network, thread)
 
 
 def hasher(costs: PasswordCosts) -> PasswordHasher:

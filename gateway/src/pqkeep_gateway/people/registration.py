@@ -96,7 +96,7 @@ class Registration:
         is_token = kind_of(token) is CredentialKind.REGISTRATION
         if not (is_token and await self._store.is_valid(digest, now)):
             raise InvalidRegistrationTokenError
-        password_hash = await self._passwords.hash(password)
+        password_hash = await self._passwords.hash(password, attribution.source_address)
         tenant = new_tenant(name)
         account = await self._store.complete(digest, tenant, password_hash, now, attribution)
         return account.user, await self._sessions.begin(account, attribution)

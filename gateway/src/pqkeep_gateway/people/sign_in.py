@@ -48,11 +48,13 @@ class SignIn:
         async with self._attempts.password(email, attribution.source_address):
             account = await self._users.find_by_email(email)
             password_hash = None if account is None else account.password_hash
-            is_correct = await self._passwords.verify(password_hash, password)
+            is_correct = await self._passwords.verify(
+                password_hash, password, attribution.source_address
+            )
             if account is None or not is_correct:
                 await self._record_failure(account, attribution)
                 raise WrongPasswordError
-        account = await self._with_current_hash(account, password)
+        account = await self._with_current_hash(account, password, attribution.source_address)
         factor = self._challenges.required_factor(account)
         if factor is not None:
             raise await self._challenges.issue(account, factor)
@@ -75,18 +77,22 @@ class SignIn:
         except (NotEnrolledError, AccountChangedError):
             raise InvalidChallengeError from None
 
-    async def _with_current_hash(self, account: Account, password: str) -> Account:
+    async def _with_current_hash(
+        self, account: Account, password: str, source_address: str
+    ) -> Account:
         """Rehash a correct password if the hash has outdated costs.
 
         Raises WrongPasswordError if the password was changed meanwhile.
         """
         if not self._passwords.is_outdated(account.password_hash):
             return account
-        renewed = replace(account, password_hash=await self._passwords.rehash(password))
+        renewed = replace(
+            account, password_hash=await self._passwords.rehash(password, source_address)
+        )
         if await self._users.save_rehashed_password(account, renewed.password_hash):
             return renewed
         current = await self._users.get(account.user.id)
-        if not await self._passwords.verify(current.password_hash, password):
+        if not await self._passwords.verify(current.password_hash, password, source_address):
             raise WrongPasswordError
         return current
 

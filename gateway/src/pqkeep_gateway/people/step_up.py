@@ -102,7 +102,9 @@ class StepUp:
         async with self._attempts.step_up(principal.session):
             if account.has_mfa:
                 await self._factors.check(account, proof, attribution)
-            elif not await self._passwords.verify(account.password_hash, proof):
+            elif not await self._passwords.verify(
+                account.password_hash, proof, attribution.source_address
+            ):
                 failed = event(
                     attribution, principal.tenant, AuditEvent.STEP_UP_FAILED, outcome="ERR_MFA_001"
                 )
