@@ -9,6 +9,7 @@ import pytest
 from msgspec import Struct, structs
 
 from pqkeep_protocol.algorithms import Algorithm, HashAlgorithm
+from pqkeep_protocol.audit import Event, RecordEvents
 from pqkeep_protocol.codec import (
     TO_GATEWAY,
     TO_KEY_SERVICE,
@@ -18,7 +19,14 @@ from pqkeep_protocol.codec import (
     ProtocolError,
     encode,
 )
-from pqkeep_protocol.keys import MAX_KEY_VERSION, KeyInfo, KeyStatus, KeyVersion, TenantId
+from pqkeep_protocol.keys import (
+    INSTALLATION,
+    MAX_KEY_VERSION,
+    KeyInfo,
+    KeyStatus,
+    KeyVersion,
+    TenantId,
+)
 from pqkeep_protocol.messages import (
     AnyRequest,
     AnyResult,
@@ -34,6 +42,19 @@ from pqkeep_protocol.messages import (
 Feed = Callable[[FrameDecoder[Any], bytes | bytearray], list[Any]]
 TENANT = TenantId(UUID(int=1))
 SOMEBODY = Attribution("r", "p", "a", "y")
+EVENT = Event(
+    id=UUID(int=2),
+    at_us=0,
+    tenant=TENANT,
+    principal="p",
+    operation="o",
+    algorithm="a",
+    key_version=None,
+    outcome="o",
+    request_id="r",
+    source_address="a",
+    policy="y",
+)
 VALUES: dict[str, Any] = {
     "tenant": TENANT,
     "algorithm": Algorithm.ML_KEM_768,
@@ -129,6 +150,27 @@ def test_who_asked_is_said_in_so_many_letters(
 def test_every_text_of_an_attribution_is_bounded() -> None:
     """No text that goes into the audit log is left out above."""
     assert set(LENGTHS) == set(Attribution.__struct_fields__)
+
+
+@pytest.mark.parametrize("character", ["\0", "\n", "\x1b", "\x7f", "\x85", "\x9f"])
+def test_no_text_that_is_recorded_has_a_control_character(character: str, feed: Feed) -> None:
+    """A control character anywhere in an attribution or an event is no frame; other characters are."""
+    get = GetKey(tenant=TENANT, algorithm=Algorithm.ML_KEM_768, version=KeyVersion(1))
+    texts = [field.name for field in structs.fields(Event) if "max_length" in str(field.type)]
+    assert set(LENGTHS) < set(texts)
+    for text, expected in {
+        "\u00a0 ~\ue000\U0010ffff": True,
+        character: False,
+        f"a{character}": False,
+        f"{character}a": False,
+    }.items():
+        for field in LENGTHS:
+            by = structs.replace(SOMEBODY, **{field: text})
+            assert passes(feed, Call(1, 1, by, get)) == expected
+        for field in texts:
+            event = structs.replace(EVENT, **{field: text})
+            request = RecordEvents(tenant=INSTALLATION, events=(event,))
+            assert passes(feed, Call(1, 1, SOMEBODY, request)) == expected
 
 
 @pytest.mark.parametrize(("skip", "expected"), [(0, True), (500, True), (-1, False)])

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import SomeVersion, TenantId
-from pqkeep_protocol.messages import Request, Result
+from pqkeep_protocol.messages import PRINTABLE, Request, Result
 
 MAX_PAGE = 500
 """Records, checkpoints or events in one message: with their proofs they fit into a frame."""
@@ -28,14 +28,14 @@ class Event(Struct, frozen=True, array_like=True, kw_only=True):
     at_us: Natural
     """When it happened, in microseconds since 1970."""
     tenant: TenantId
-    principal: Annotated[str, Meta(max_length=128)]
-    operation: Annotated[str, Meta(min_length=1, max_length=32)]
-    algorithm: Annotated[str, Meta(max_length=32)] | None
+    principal: Annotated[str, Meta(max_length=128, pattern=PRINTABLE)]
+    operation: Annotated[str, Meta(min_length=1, max_length=32, pattern=PRINTABLE)]
+    algorithm: Annotated[str, Meta(max_length=32, pattern=PRINTABLE)] | None
     key_version: SomeVersion | None
-    outcome: Annotated[str, Meta(min_length=1, max_length=32)]
-    request_id: Annotated[str, Meta(max_length=128)]
-    source_address: Annotated[str, Meta(max_length=64)]
-    policy: Annotated[str, Meta(max_length=128)]
+    outcome: Annotated[str, Meta(min_length=1, max_length=32, pattern=PRINTABLE)]
+    request_id: Annotated[str, Meta(max_length=128, pattern=PRINTABLE)]
+    source_address: Annotated[str, Meta(max_length=64, pattern=PRINTABLE)]
+    policy: Annotated[str, Meta(max_length=128, pattern=PRINTABLE)]
 
 
 class EventRefusal(StrEnum):

@@ -13,15 +13,18 @@ from pqkeep_protocol.keys import KeyInfo, KeyStatus, SomeVersion, TenantId
 
 R_co = TypeVar("R_co", covariant=True)
 
+PRINTABLE = r"\A[ -~\xa0-\U0010ffff]*\Z"
+"""The pattern of a text that is recorded: without control characters. PostgreSQL does not store NUL."""
+
 
 class Attribution(Struct, frozen=True, array_like=True):
     """Who sent a request, as the audit log records it."""
 
-    request_id: Annotated[str, Meta(max_length=128)]
-    principal: Annotated[str, Meta(max_length=128)]
+    request_id: Annotated[str, Meta(max_length=128, pattern=PRINTABLE)]
+    principal: Annotated[str, Meta(max_length=128, pattern=PRINTABLE)]
     """Kind and identity, e.g. ``api-key:3``."""
-    source_address: Annotated[str, Meta(max_length=64)]
-    policy: Annotated[str, Meta(max_length=128)] = ""
+    source_address: Annotated[str, Meta(max_length=64, pattern=PRINTABLE)]
+    policy: Annotated[str, Meta(max_length=128, pattern=PRINTABLE)] = ""
     """The policy that allowed the request."""
 
     def by(self, principal: str) -> "Attribution":

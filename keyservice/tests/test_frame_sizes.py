@@ -1,0 +1,56 @@
+"""The largest answers about the audit log fit into a frame."""
+
+from uuid import UUID
+
+import pytest
+
+from pqkeep_keyservice.ledger.records import Row, record_text
+from pqkeep_protocol.audit import MAX_PAGE, AnyAuditResult, Proof, Proofs, Records
+from pqkeep_protocol.codec import Answer, encode
+from pqkeep_protocol.keys import MAX_KEY_VERSION
+
+LARGEST = 2**63 - 1
+LAST_US = 253_402_300_799_999_999  # of the year 9999
+LEVELS = 32
+"""Of a tree of four billion records."""
+
+
+def text(letters: int) -> str:
+    """Return the longest text of so many characters, in bytes."""
+    return "\U0010ffff" * letters
+
+
+LINE = record_text(
+    Row(
+        id=LARGEST,
+        format=1,
+        tenant_id=str(UUID(int=0)),
+        number=LARGEST,
+        recorded_at_us=LAST_US,
+        nonce=bytes(16),
+        principal=text(128),
+        operation=text(32),
+        algorithm=text(32),
+        key_version=MAX_KEY_VERSION,
+        outcome=text(32),
+        request_id=text(128),
+        source_address=text(64),
+        policy=text(128),
+        event_id=str(UUID(int=0)),
+        happened_at_us=LAST_US,
+    )
+)
+"""A record with the longest texts that an event or an attribution can have."""
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        Records(lines=(LINE,) * MAX_PAGE, next=LARGEST),
+        Proofs(proofs=(Proof(LINE, (bytes(32),) * LEVELS),) * MAX_PAGE),
+    ],
+    ids=["records", "proofs"],
+)
+def test_a_page_of_the_longest_records_fits_into_a_frame(page: AnyAuditResult) -> None:
+    """The most records that one answer has can be sent, with their proofs, however long they are."""
+    assert encode(Answer(2**64 - 1, page))
