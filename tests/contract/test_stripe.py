@@ -25,6 +25,7 @@ from stripe import WebhookSignature
 from tests.fixtures.caller import Caller
 from tests.fixtures.installation import Installation, running
 
+from pqkeep_gateway.http.signed_bodies import UNVERIFIED
 from pqkeep_server.initialise import IN_FILES
 
 Refused = Callable[[httpx2.Response], tuple[int, str, str | None]]
@@ -383,9 +384,16 @@ def test_a_signature_that_is_too_old(shop: Shop, tenant: Caller, refused: Refuse
     assert _shown(tenant) == STARTER
 
 
+def test_valid_webhooks_are_not_limited(shop: Shop, tenant: Caller) -> None:
+    """One address may send more webhooks in a minute, if they are signed, than without."""
+    event = _event(CREATED, _subscription(tenant))
+    for _ in range(UNVERIFIED.events + 10):
+        shop.apply_notice(event)
+
+
 def test_an_oversized_webhook(shop: Shop, tenant: Caller, refused: Refused) -> None:
-    """More than 512 KiB is refused, whatever its signature."""
-    event = _event(CREATED, _subscription(tenant)) | {"more": "x" * 524_288}
+    """More than 128 KiB is refused, whatever its signature."""
+    event = _event(CREATED, _subscription(tenant)) | {"more": "x" * 131_072}
     assert refused(shop.tell(event)) == (400, "ERR_INVALID_001", None)
     assert _shown(tenant) == FREE
 

@@ -17,6 +17,7 @@ from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import read_pepper
 from pqkeep_gateway.access.entitlements import Tier
 from pqkeep_gateway.access.rate_limit import MemoryRateLimiter, RateLimiter
+from pqkeep_gateway.access.source_budget import SourceBudget
 from pqkeep_gateway.access.trusted_proxies import TrustedProxies
 from pqkeep_gateway.api import (
     api_keys,
@@ -44,6 +45,7 @@ from pqkeep_gateway.http.app import create_app
 from pqkeep_gateway.http.cookies import Cookies
 from pqkeep_gateway.http.endpoint import Endpoint
 from pqkeep_gateway.http.pipeline import Pipeline
+from pqkeep_gateway.http.signed_bodies import UNVERIFIED, SignedBodies
 from pqkeep_gateway.key_client import KeyClient
 from pqkeep_gateway.mail.mail_delivery import MailDelivery, Mailer
 from pqkeep_gateway.payments.stripe_billing import StripeBilling
@@ -226,6 +228,7 @@ async def assemble(config: Config, here: str) -> Gateway:
         audit_delivery,
         answer_to,
         TrustedProxies(config.trusted_proxies),
+        SignedBodies(SourceBudget(UNVERIFIED, clock)),
     )
     app = create_app(api, outside, documents(api, outside), pipeline)
     return Gateway(app, key_client, audit_delivery, built_in, mail_delivery, close)

@@ -20,9 +20,9 @@ from pqkeep_gateway.access.rate_limit import RateLimiter
 from pqkeep_gateway.access.source_address import network_of
 from pqkeep_gateway.access.trusted_proxies import TrustedProxies
 from pqkeep_gateway.audit_events import AuditDelivery, event
-from pqkeep_gateway.http.body import ClientGoneError, read_bytes, read_json_object
+from pqkeep_gateway.http.body import ClientGoneError, read_json_object
 from pqkeep_gateway.http.cookies import ACCESS, Cookies, read_cookies
-from pqkeep_gateway.http.endpoint import NOT_SIGNED, ApiCall, Endpoint, Response, SignedBody
+from pqkeep_gateway.http.endpoint import NOT_SIGNED, ApiCall, Endpoint, Response
 from pqkeep_gateway.http.errors import (
     ApiError,
     enrollment_required,
@@ -35,6 +35,7 @@ from pqkeep_gateway.http.errors import (
 )
 from pqkeep_gateway.http.field import Field, FieldError, Problem
 from pqkeep_gateway.http.responses import request_id_of, send_error, send_response
+from pqkeep_gateway.http.signed_bodies import SignedBodies
 from pqkeep_gateway.people.step_up import StepUp
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.keys import INSTALLATION, MAX_KEY_VERSION
@@ -43,8 +44,6 @@ from pqkeep_protocol.startup.logs import logger
 
 _LOG = logger(__name__)
 
-MAX_SIGNED = 512 * 1024
-"""Bytes of a body with a signature."""
 MAX_NAME_SHOWN = 64
 """Characters of an unknown field's name that an error shows."""
 
@@ -64,6 +63,7 @@ class Pipeline:
     audit_delivery: AuditDelivery
     error_table: ErrorTable
     trusted_proxies: TrustedProxies
+    signed_bodies: SignedBodies
 
     async def admit(self, endpoint: Endpoint, headers: Headers, source_address: str) -> Principal:
         """Return who is asking. Raises what Admission raises."""
@@ -197,7 +197,9 @@ class Resource:
             signed = NOT_SIGNED
             body: Mapping[str, object] = {}
             if endpoint.signature_header:
-                signed = await _read_signed(endpoint.signature_header, headers, receive)
+                signed = await pipeline.signed_bodies.read(
+                    endpoint.signature_header, headers, receive, source_address
+                )
             elif endpoint.takes_body:
                 body = await fields.read_body(headers, receive)
             values = fields.values(scope, body)
@@ -215,6 +217,8 @@ class Resource:
                 signed=signed,
             )
             response = await pipeline.handle(endpoint, call)
+            if endpoint.signature_header:
+                pipeline.signed_bodies.accept(source_address)
             await send_response(
                 receive, send, endpoint.status, response, request_id, is_head=is_head
             )
@@ -278,11 +282,6 @@ def _key_version(values: Mapping[str, object]) -> int | None:
     """Return the key version that a request names, if it can be one."""
     named = values.get("key_version")
     return named if type(named) is int and 0 < named <= MAX_KEY_VERSION else None
-
-
-async def _read_signed(header: str, headers: Headers, receive: Receive) -> SignedBody:
-    signature = headers.get(header.lower().encode(), b"").decode("latin-1")
-    return SignedBody(await read_bytes(receive, headers, at_most=MAX_SIGNED), signature)
 
 
 def _idempotency_key(
