@@ -90,10 +90,16 @@ class Log:
         steps = list(map(b64, path))
         return {"type": "consistency", "first": first, "second": second, "path": steps}
 
-    def checkpoint(self, size: int, algorithm: str = ML_DSA, root: bytes | None = None) -> Line:
-        """Sign the log of a size, or another root."""
+    def checkpoint(
+        self,
+        size: int,
+        algorithm: str = ML_DSA,
+        root: bytes | None = None,
+        at: str | None = None,
+    ) -> Line:
+        """Sign the log of a size, or another root, at a time."""
         root = self.root(size) if root is None else root
-        at = f"2026-11-20T12:00:00.{size:06}Z"
+        at = f"2026-11-20T12:00:00.{size:06}Z" if at is None else at
         lines = (CONTEXT.decode(), self.log_id, str(size), b64(root), at)
         text = "".join(f"{line}\n" for line in lines).encode()
         return {

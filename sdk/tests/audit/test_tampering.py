@@ -507,6 +507,7 @@ MALFORMED: list[tuple[str, Callable[[str], str]]] = [
         lambda text: '{"type":"record","record":{},"proof":[' + "1," * 999 + "1]}",
     ),
     ("another time", lambda text: text.replace("000000Z", "000Z")),
+    ("no time", lambda text: text.replace("-20T", "-31T")),
 ]
 
 
@@ -535,6 +536,27 @@ def test_malformed_heads(log: Log, save: Save, keys: Path, line: int, bad: objec
         lines[line][name] = bad
         report = verify([save("export.jsonl", lines)], keys)
         assert not report.is_verified, name
+
+
+@pytest.mark.parametrize("line", [0, 2], ids=["header", "checkpoint"])
+@pytest.mark.parametrize(
+    "time", ["2026-99-99T00:00:00.000000Z", "2026-11-20T23:59:60.000000Z", "0000-01-01T00:00:00Z"]
+)
+def test_times_that_are_none(log: Log, check: Callable[..., Found], line: int, time: str) -> None:
+    """A time that no calendar or clock has is malformed, also where another is compared with it."""
+    lines = log.export(size=10)
+    lines[line]["exported_at" if line == 0 else "at"] = time
+    assert ("malformed", line + 1, None) in check(lines, [log.checkpoint(21)])
+
+
+def test_a_checkpoint_of_the_last_moment(log: Log, save: Save, keys: Path) -> None:
+    """A checkpoint that was signed at the last moment of the calendar is newer than an export."""
+    kept = [log.checkpoint(21, at="9999-12-31T23:59:59.999999Z")]
+    paths = [save("export.jsonl", log.export(size=10)), save("kept.jsonl", kept)]
+    report = verify(paths, keys)
+    assert report.is_verified
+    (note,) = report.notes
+    assert "is newer than the export" in note
 
 
 def test_two_exports_in_one_file(log: Log, check: Callable[..., Found]) -> None:

@@ -107,7 +107,7 @@ def _unconnected(
     if tree.size > head.size:
         at = min(signed.checkpoint.at for signed in evidence.trees[tree])
         exported_at = _exported_at(evidence, result)
-        if datetime.fromisoformat(exported_at) > datetime.fromisoformat(at) + ONE_MOMENT:
+        if datetime.fromisoformat(exported_at) - datetime.fromisoformat(at) > ONE_MOMENT:
             message = (
                 f"the log had {tree.size} records at {at}; the export of {exported_at} knows of "
                 f"{head.size}"

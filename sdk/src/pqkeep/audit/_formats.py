@@ -7,6 +7,7 @@ format that a service has ever written never changes: a further name is a furthe
 
 import re
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any
 
 Format = Mapping[str, Callable[[Any], bool]]
@@ -15,7 +16,21 @@ Formats = Mapping[int, Format]
 MOST = 2**63 - 1
 """The largest integer in a record or a statement."""
 
-matches_time = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", re.ASCII).fullmatch
+
+def time_matcher(fraction: str) -> Callable[[str], bool]:
+    """Return what tells whether a text is a time, in UTC and with such a fraction of a second."""
+    has_form = re.compile(rf"\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d{fraction}Z", re.ASCII).fullmatch
+
+    def matches(text: str) -> bool:
+        try:
+            return has_form(text) is not None and bool(datetime.fromisoformat(text))
+        except ValueError:
+            return False
+
+    return matches
+
+
+matches_time = time_matcher(r"\.\d{6}")
 matches_uuid = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
 _matches_nonce = re.compile(r"[0-9a-f]{32}").fullmatch
 
@@ -34,7 +49,7 @@ def _is_uuid(value: Any) -> bool:
 
 
 def _is_time(value: Any) -> bool:
-    return type(value) is str and matches_time(value) is not None
+    return type(value) is str and matches_time(value)
 
 
 def _is_nonce(value: Any) -> bool:

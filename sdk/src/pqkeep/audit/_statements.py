@@ -5,13 +5,12 @@ elsewhere may have more.
 """
 
 import binascii
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from pqkeep.audit._formats import FORMATS, MOST, Formats, matches_time, matches_uuid
+from pqkeep.audit._formats import FORMATS, MOST, Formats, matches_time, matches_uuid, time_matcher
 from pqkeep.audit._json import MalformedError, canonical
 from pqkeep.audit._merkle import HASH_SIZE, leaf_hash
 
@@ -22,7 +21,7 @@ LONGEST_PATH = 2 * 63
 KEY_SIZES: Mapping[str, int] = {"Dilithium3": 1952, "SLH-DSA-SHA2-128s": 32}
 """The algorithms that sign checkpoints, and the bytes of their public keys."""
 
-_matches_export_time = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{6})?Z", re.ASCII).fullmatch
+_matches_export_time = time_matcher(r"(\.\d{6})?")
 
 
 @dataclass(frozen=True, slots=True)
