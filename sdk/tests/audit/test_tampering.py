@@ -342,9 +342,23 @@ def test_an_edited_consistency_proof(log: Log, check: Callable[..., Found], firs
         assert check(lines, kept) == [("not-connected", 1, None), ("bad-consistency", 2, None)]
 
 
-def test_a_kept_proof_without_its_checkpoints(log: Log, check: Callable[..., Found]) -> None:
-    """A consistency proof that was kept, and goes with nothing that was given, does no harm."""
-    assert check(log.export(), [log.consistency(5, 19)]) == []
+def test_a_kept_proof_without_its_checkpoints(log: Log, save: Save, keys: Path) -> None:
+    """A note says of a kept proof that goes with nothing that was given: it was not verified."""
+    proof = save("proof.jsonl", [log.consistency(5, 19)])
+    report = verify([save("export.jsonl", log.export()), proof], keys)
+    assert report.is_verified
+    (note,) = report.notes
+    assert note.startswith(f"{proof}:1: ")
+    assert note.endswith("which was not verified")
+
+
+@pytest.mark.parametrize("kind", ["keys", "proof", "both"])
+def test_nothing_that_is_verified(log: Log, save: Save, keys: Path, kind: str) -> None:
+    """Files without an export and a checkpoint show nothing, and are not reported as verified."""
+    lines = {"keys": [log.signer.key()], "proof": [log.consistency(5, 9)]}
+    lines["both"] = [*lines["keys"], *lines["proof"]]
+    report = verify([save("kept.jsonl", lines[kind])], keys)
+    assert [each.kind for each in report.findings] == ["nothing"]
 
 
 def test_a_proof_without_its_checkpoints(log: Log, check: Callable[..., Found]) -> None:

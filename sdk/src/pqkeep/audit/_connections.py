@@ -54,24 +54,28 @@ def connect(
         place = evidence.trees[tree][0].place
         message = f"the log in {file} was another when it had {tree.size} records"
         findings.add(Kind.NOT_CONTINUED, message, place)
-    _follow_proofs(evidence, connections, findings)
+    notes = _follow_proofs(evidence, connections, findings)
     heads = [(head, result) for head, result in exports if head is not None]
     if not heads:
-        return ("there is no export: only signatures and proofs of consistency were verified",)
+        notes.append("there is no export: only signatures and proofs of consistency were verified")
+        return tuple(notes)
     head, result = max(heads, key=lambda each: each[0].size)
     unconnected = sorted(
         tree
         for tree in evidence.trees
         if tree not in refuted and not connections.are_joined(tree, head)
     )
-    return tuple(
+    notes.extend(
         note
         for tree in unconnected
         if (note := _unconnected(evidence, tree, head, result, findings))
     )
+    return tuple(notes)
 
 
-def _follow_proofs(evidence: Evidence, connections: Connections, findings: Findings) -> None:
+def _follow_proofs(evidence: Evidence, connections: Connections, findings: Findings) -> list[str]:
+    """Join the trees that proofs connect; return notes on the proofs that were not verified."""
+    notes = []
     exported = {place.order for place, _ in evidence.headers}
     for place, proof in evidence.consistencies:
         pairs = [
@@ -90,9 +94,13 @@ def _follow_proofs(evidence: Evidence, connections: Connections, findings: Findi
         if pairs and not grown:
             message = f"the proof does not show that the log grew {sizes}"
             findings.add(Kind.BAD_CONSISTENCY, message, place)
-        elif not pairs and place.order in exported:
+        elif not pairs:
             message = f"no checkpoints with good signatures go with the proof {sizes}"
-            findings.add(Kind.BAD_CONSISTENCY, message, place)
+            if place.order in exported:
+                findings.add(Kind.BAD_CONSISTENCY, message, place)
+            else:
+                notes.append(f"{place}: {message}, which was not verified")
+    return notes
 
 
 def _unconnected(

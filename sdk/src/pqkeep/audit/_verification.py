@@ -52,8 +52,9 @@ def verify_formats(
         evidence = collect_evidence(located, trusted, findings)
         exports = list(_verify_exports(evidence, sources, findings))
         notes = connect(evidence, exports, findings)
-    if not located and not findings.count:
-        findings.add(Kind.NOTHING, "there is nothing to verify", sources[0].place(0))
+    if not (exports or evidence.trees or findings.count):
+        message = "there is nothing to verify: no export, and no checkpoint"
+        findings.add(Kind.NOTHING, message, sources[0].place(0))
     return Report(
         log_id=evidence.log_id,
         portions=tuple(result.portion for _, result in exports),
