@@ -11,7 +11,7 @@ import pytest
 
 from pqkeep.audit import Report, verify
 from pqkeep.audit._formats import FORMAT_1, FORMATS, Formats
-from pqkeep.audit._json import canonical
+from pqkeep.audit._json import MalformedError, canonical
 from pqkeep.audit._statements import Entry, read_line
 from pqkeep.audit._verification import verify_formats
 
@@ -86,7 +86,7 @@ def test_the_first_records_are_what_they_were(log: Log, mixed: Log, save: Save, 
 def test_a_format_that_is_not_known(
     mixed: Log, log: Log, save: Save, keys: Path, tenant: int | None
 ) -> None:
-    """Each record of an unknown format is a finding that says so, and nothing else is claimed."""
+    """Each record of an unknown format is in the log, and a finding that says it is not known."""
     whose = None if tenant is None else log.records[tenant]["tenant_id"]
     report = verify([save("export.jsonl", mixed.export(tenant=whose))], keys)
     later = [
@@ -98,7 +98,7 @@ def test_a_format_that_is_not_known(
     assert not report.is_verified
     assert report.findings[0].message == (
         f"record {later[0]} has format 2, which this version does not know:"
-        " upgrade pqkeep to verify it"
+        " upgrade pqkeep to verify what it says"
     )
 
 
@@ -109,11 +109,41 @@ def test_a_format_that_is_not_known_hides_nothing(log: Log, save: Save, keys: Pa
     lines[12]["record"]["outcome"] = "edited"
     del lines[15]
     assert found(verify([save("export.jsonl", lines)], keys)) == [
-        ("unknown-format", 7),
+        ("edited", 7),
         ("edited", 10),
         ("missing", 13),
         ("wrong-count", None),
     ]
+
+
+@pytest.mark.parametrize("tenant", [None, 2], ids=["whole", "tenant"])
+def test_an_edited_record_of_an_unknown_format(
+    mixed: Log, save: Save, keys: Path, tenant: int | None
+) -> None:
+    """A record of an unknown format whose proof does not hold was edited, whatever was."""
+    whose = None if tenant is None else mixed.records[tenant]["tenant_id"]
+    lines = mixed.export(size=12, tenant=whose)
+    lines[-2]["record"]["region"] = "us"
+    others = [("unknown-format", 11)] if whose is None else []
+    report = verify([save("export.jsonl", lines)], keys)
+    assert found(report) == [*others, ("edited", 12)]
+
+
+def test_an_unknown_format_hides_no_other_history(mixed: Log, save: Save, keys: Path) -> None:
+    """A whole export with records of an unknown format is compared with every kept checkpoint."""
+    paths = [save("export.jsonl", mixed.export()), save("kept.jsonl", [mixed.checkpoint(15)])]
+    report = verify(paths, keys)
+    assert {kind for kind, _ in found(report)} == {"unknown-format"}
+    assert report.notes == ()
+
+
+def test_a_value_that_is_nested_too_deeply() -> None:
+    """A value of an unknown format that is too deep for its text is malformed."""
+    value: object = []
+    for _ in range(100_000):
+        value = [value]
+    with pytest.raises(MalformedError):
+        canonical(value)
 
 
 def test_a_field_of_the_later_format_is_hashed(mixed: Log, save: Save, keys: Path) -> None:
@@ -137,6 +167,8 @@ def test_a_field_of_the_later_format_is_hashed(mixed: Log, save: Save, keys: Pat
         (15, {"format": None}),
         (15, {"format": 99, "id": None}),
         (15, {"format": 99, "number": "x"}),
+        (15, {"format": 99, "tenant_id": None}),
+        (15, {"format": 99, "recorded_at": "yesterday"}),
     ],
 )
 def test_a_record_has_the_names_of_its_format(

@@ -15,7 +15,7 @@ from pqkeep.audit._files import Line
 from pqkeep.audit._findings import MOST, Findings, Place
 from pqkeep.audit._gaps import Gap, Gaps
 from pqkeep.audit._merkle import GrowingTree, proven_root
-from pqkeep.audit._statements import End, Entry, Header, Statement, UnknownEntry
+from pqkeep.audit._statements import End, Entry, Header, Statement
 from pqkeep.audit.report import Kind, Portion
 
 
@@ -116,9 +116,6 @@ class _ExportVerification:
         if isinstance(statement, Entry):
             self._count += 1
             self._add_record(place, statement)
-        elif isinstance(statement, UnknownEntry):
-            self._count += 1
-            self._add_unknown(place, statement)
         else:
             self._add_other(place, statement)
 
@@ -178,22 +175,18 @@ class _ExportVerification:
             message = f"record {entry.id} is another tenant's, {entry.tenant_id}"
             self._findings.add(Kind.ANOTHER_TENANT, message, place, entry.id)
             return
+        if not entry.is_known:
+            message = (
+                f"record {entry.id} has format {entry.format}, which this version does not know:"
+                " upgrade pqkeep to verify what it says"
+            )
+            self._findings.add(Kind.UNKNOWN_FORMAT, message, place, entry.id)
         self._times = (self._times[0] if self._times else entry.recorded_at, entry.recorded_at)
         self._is_complete = self._is_complete and position == self._next
         self._check_place(position, place, entry)
         if self._is_whole and self._is_complete:
             self._count_number(place, entry)
             self._compare_trees()
-
-    def _add_unknown(self, place: Place, entry: UnknownEntry) -> None:
-        """Report a record that can only be checked for its place."""
-        self._is_complete = False
-        message = (
-            f"record {entry.id} has format {entry.format}, which this version does not know:"
-            " upgrade pqkeep to verify it"
-        )
-        self._findings.add(Kind.UNKNOWN_FORMAT, message, place, entry.id)
-        self._check_place(entry.id if self._is_whole else entry.number, place, entry)
 
     def _add_failure(self, failure: _Failure) -> None:
         self._is_complete = False
@@ -202,7 +195,7 @@ class _ExportVerification:
         else:
             self._unlisted += 1
 
-    def _check_place(self, position: int, place: Place, entry: Entry | UnknownEntry) -> None:
+    def _check_place(self, position: int, place: Place, entry: Entry) -> None:
         """Report a record that is out of order or repeated."""
         is_later = entry.id > self._last_id
         self._last_id = max(self._last_id, entry.id)

@@ -17,7 +17,6 @@ from pqkeep.audit._statements import (
     Entry,
     Header,
     Statement,
-    UnknownEntry,
     read_line,
     read_saved,
 )
@@ -101,7 +100,7 @@ def _export_statements(source: Source, findings: Findings) -> Iterator[Located]:
         except MalformedError as error:
             _refuse(findings, error, place)
         else:
-            if not isinstance(statement, Entry | UnknownEntry):
+            if not isinstance(statement, Entry):
                 yield Located(place, statement)
 
 
@@ -112,7 +111,7 @@ def _saved_statements(source: Source, findings: Findings) -> Iterator[Located]:
         place = source.place(line)
         try:
             for statement in read_saved(parse(_whole(text)), source.formats):
-                if isinstance(statement, Header | Entry | UnknownEntry | End):
+                if isinstance(statement, Header | Entry | End):
                     message = "the file has a part of an export, but not its first line"
                     findings.add(Kind.MALFORMED, message, place)
                     return

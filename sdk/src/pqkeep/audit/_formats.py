@@ -79,5 +79,10 @@ FORMAT_1: Format = {
     "tenant_id": _is_uuid,
 }
 
+OF_EVERY_FORMAT: Format = {
+    name: FORMAT_1[name] for name in ("format", "id", "number", "recorded_at", "tenant_id")
+}
+"""What a record of an unknown format has too."""
+
 FORMATS: Formats = {1: FORMAT_1}
 """What this version can verify."""

@@ -36,12 +36,14 @@ def parse(text: bytes) -> object:
 def canonical(value: object) -> bytes:
     """Return the text of a value by RFC 8785, for ASCII names and integers.
 
-    Raises MalformedError for text that UTF-8 cannot hold.
+    Raises MalformedError for text that UTF-8 cannot hold, and for a value that is nested too deeply.
     """
     try:
         return _ENCODER.encode(value).encode()
     except UnicodeEncodeError:
         raise MalformedError("it holds half a surrogate pair") from None
+    except RecursionError:
+        raise MalformedError("it is nested too deeply") from None
 
 
 def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

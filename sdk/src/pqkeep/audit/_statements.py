@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from pqkeep.audit._formats import FORMATS, MOST, Formats, matches_time, matches_uuid, time_matcher
+from pqkeep.audit._formats import (
+    FORMATS,
+    MOST,
+    OF_EVERY_FORMAT,
+    Formats,
+    matches_time,
+    matches_uuid,
+    time_matcher,
+)
 from pqkeep.audit._json import MalformedError, canonical
 from pqkeep.audit._merkle import HASH_SIZE, leaf_hash
 
@@ -78,8 +86,11 @@ class Consistency:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A record and its inclusion proof."""
+    """A record and its inclusion proof: of a record of any format, what all formats have."""
 
+    format: int
+    is_known: bool
+    """Whether the format is known, and the record's values are what they must be."""
     id: int
     number: int
     tenant_id: str
@@ -89,22 +100,13 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class UnknownEntry:
-    """A record of an unknown format, whose leaf cannot be computed."""
-
-    id: int
-    number: int
-    format: int
-
-
-@dataclass(frozen=True, slots=True)
 class End:
     """The last line of an export."""
 
     records: int
 
 
-Statement = Header | Key | Checkpoint | Consistency | Entry | UnknownEntry | End
+Statement = Header | Key | Checkpoint | Consistency | Entry | End
 
 
 def read_line(value: object, formats: Formats = FORMATS) -> Statement:
@@ -314,19 +316,19 @@ def _end(fields: _Fields) -> End:
     return End(fields.only("type", "records").natural("records"))
 
 
-def _entry(fields: _Fields, formats: Formats) -> Entry | UnknownEntry:
+def _entry(fields: _Fields, formats: Formats) -> Entry:
     record = fields.only("type", "record", "proof").value("record")
     if type(record) is not dict:
         raise _wrong("record")
-    known = _Fields(record, is_exact=False)
-    number = known.natural("format", 1)
-    if number not in formats:
-        return UnknownEntry(known.natural("id", 1), known.natural("number", 1), number)
-    check_names(record, formats[number], is_exact=True)
-    for name, is_right in formats[number].items():
+    number = _Fields(record, is_exact=False).natural("format", 1)
+    names = formats.get(number)
+    check_names(record, names or OF_EVERY_FORMAT, is_exact=names is not None)
+    for name, is_right in (names or OF_EVERY_FORMAT).items():
         if not is_right(record[name]):
             raise _wrong(name)
     return Entry(
+        format=number,
+        is_known=names is not None,
         id=record["id"],
         number=record["number"],
         tenant_id=record["tenant_id"],
