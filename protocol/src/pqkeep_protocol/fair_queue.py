@@ -62,7 +62,7 @@ class FairQueue(Generic[Subject, Slot]):
         for subject in tuple(self._waiting):
             queue = self._waiting[subject]
             while queue and queue[0].done():
-                queue.popleft()
+                del queue[0]
             if queue and self._free and self._held[subject] < self._per_subject:
                 self._held[subject] += 1
                 queue.popleft().set_result(self._free.pop())

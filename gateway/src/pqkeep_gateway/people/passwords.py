@@ -51,8 +51,8 @@ class Passwords:
         self._pepper = pepper
         self._hasher = hasher
         self._threads = ThreadPoolExecutor(THREADS, "password")
-        self._queue = FairQueue[str, None](
-            [None] * THREADS, per_subject=THREADS - 1, max_waiting=MAX_WAITING
+        self._queue = FairQueue[str, int](
+            range(THREADS), per_subject=THREADS - 1, max_waiting=MAX_WAITING
         )
         self._dummy_hash = _dummy_hash(self._hasher)
 
