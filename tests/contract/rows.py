@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from pqkeep_gateway.access.entitlements import Tier
+from pqkeep_gateway.access.entitlements import Plan, Tier
 from pqkeep_gateway.api import (
     api_keys,
     audit,
@@ -34,7 +34,7 @@ def api_rows(*, open_signup: bool = True) -> tuple[Endpoint, ...]:
         *(key_operation.endpoint(row, nothing) for row in kem.OPERATIONS),
         *(key_operation.endpoint(row, nothing) for row in signature.OPERATIONS),
         *keys.endpoints(nothing, terms),
-        *tenants.endpoints(nothing, open_signup=open_signup),
+        *tenants.endpoints(nothing, open_signup=open_signup, default_plan=Plan.FREE),
         *api_keys.endpoints(nothing, nothing),
         *audit.endpoints(nothing),
         *sign_in.endpoints(
@@ -45,6 +45,6 @@ def api_rows(*, open_signup: bool = True) -> tuple[Endpoint, ...]:
         *second_factors.endpoints(
             nothing, nothing, nothing, nothing, nothing, nothing, sends_mail=True
         ),
-        *team.endpoints(nothing, nothing, nothing, nothing),
+        *team.endpoints(nothing, nothing, nothing, nothing, sends_mail=True),
         *billing.endpoints(terms, provider, nothing, nothing),
     )

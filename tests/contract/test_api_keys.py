@@ -148,6 +148,28 @@ def test_rotate_takes_no_body(new_tenant: Callable[..., Caller]) -> None:
     assert refusal.refusal(path, {"overlap": 1}) == (400, "ERR_INVALID_001", "overlap")
 
 
+@pytest.mark.parametrize("wanted", [-1, 31, 86_401, "0", 0.5, True])
+def test_an_overlap_is_at_most_the_installation_s(
+    new_tenant: Callable[..., Caller], wanted: object
+) -> None:
+    """An overlap that is longer than the setting, or is no number, is 400."""
+    tenant = new_tenant("free")
+    refusal = tenant.refusal(_path(tenant, "/rotate"), {"overlap_seconds": wanted})
+    assert refusal == (400, "ERR_INVALID_001", "overlap_seconds")
+
+
+def test_a_rotation_may_end_the_old_key_at_once(
+    installation: Installation, new_tenant: Callable[..., Caller], refused: Refused
+) -> None:
+    """With overlap_seconds 0 the old key is 401 with the next request; with 30 it goes on."""
+    for overlap, status in ((0, 401), (30, 200)):
+        old = new_tenant("free")
+        made = old.post(_path(old, "/rotate"), {"overlap_seconds": overlap})
+        assert old.ask("GET", "/kms/keys").status_code == status
+        new = installation.caller(made["new_key"]["api_key"], old.tenant_id)
+        assert new.ask("GET", "/kms/keys").status_code == 200
+
+
 def test_a_key_in_its_overlap_rotates_nothing(
     rotated: tuple[Caller, Caller], refused: Refused
 ) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import httpx2
 import psycopg
 import pytest
-from tests.fixtures.caller import Caller
+from tests.fixtures.caller import Caller, refusal_of
 from tests.fixtures.installation import Installation
 
 Refused = Callable[[httpx2.Response], tuple[int, str, str | None]]
@@ -100,6 +100,17 @@ def _until(happened: Callable[[], bool]) -> None:
     while not happened():
         assert time.monotonic() < deadline
         time.sleep(0.25)
+
+
+def test_nothing_is_sold_unless_the_operator_allows_it(start: Callable[..., Installation]) -> None:
+    """Without a payment provider and without self_service, no plan can be bought."""
+    installation = start(settings={"self_service": False})
+    owner = installation.person(installation.new_tenant("free").tenant_id)
+    plans = owner.get("/billing/plans")["plans"]
+    assert not any(each["self_service"] for each in plans)
+    answer = owner.ask_proven("POST", "/billing/subscriptions/checkout", {"tier": "starter"})
+    assert refusal_of(answer)[:2] == (403, "ERR_FORBIDDEN_001")
+    assert owner.get("/billing/subscription")["tier"] == "free"
 
 
 def test_anyone_may_see_the_plans(anonymous: Caller, tenant: Caller) -> None:

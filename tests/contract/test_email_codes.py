@@ -287,15 +287,14 @@ def test_an_invitation_is_an_e_mail_too(
     stranger: Caller,
     password: str,
 ) -> None:
-    """Who is invited gets the token that the inviter is shown, and reads who that is."""
+    """Who is invited gets the token, and reads who invites them."""
     owner = new_person(new_tenant().tenant_id)
     email = f"invited-{owner.tenant_id}@example.com"
     path = f"/tenants/{owner.tenant_id}/invitations"
-    made = owner.post_proven(path, {"email": email, "role": "viewer"}, status=201)
+    owner.post_proven(path, {"email": email, "role": "viewer"}, status=201)
     (mail,) = installation.mailbox.messages(email, "invitation")
     assert mail.get_content().startswith(owner.get("/auth/me")["email"])
     token = installation.mailbox.token(email, "invitation")
-    assert token == made["invitation_token"]
     fields = {"token": token, "password": password}
     stranger.post("/auth/accept-invitation", fields, status=201)
 

@@ -127,11 +127,22 @@ def test_a_copied_refresh_token_ends_the_session(
     owner: Caller, stranger: Caller, refused: Refused
 ) -> None:
     """A refresh token that was exchanged already is refused, and the session is over for both."""
-    copied = {"Cookie": f"{REFRESH}={owner.client.cookies[REFRESH]}"}
+    copied = {"Cookie": f"{REFRESH}={owner.client.cookies[REFRESH]}", "User-Agent": "thief"}
     owner.post("/auth/refresh")
     assert refused(stranger.ask("POST", "/auth/refresh", headers=copied)) == UNAUTHORIZED
     assert refused(owner.ask("GET", "/auth/me")) == UNAUTHORIZED
     assert refused(owner.ask("POST", "/auth/refresh")) == UNAUTHORIZED
+
+
+def test_two_tabs_refresh_at_once(owner: Caller, stranger: Caller) -> None:
+    """The same client that sends a refresh token twice gets the same cookies, which are accepted."""
+    sent = {"Cookie": f"{REFRESH}={owner.client.cookies[REFRESH]}"}
+    owner.post("/auth/refresh")
+    assert stranger.ask("POST", "/auth/refresh", headers=sent).status_code == 200
+    for name in (ACCESS, REFRESH):
+        assert stranger.client.cookies[name] == owner.client.cookies[name]
+    owner.post("/auth/refresh")
+    owner.get("/auth/me")
 
 
 def test_signing_out_ends_the_session(owner: Caller, refused: Refused) -> None:

@@ -311,8 +311,8 @@ def test_invitations_wait_and_are_withdrawn(
     fields = {"email": f"{uuid.uuid4()}@example.com", "role": "viewer"}
     made = owner.post_proven(path, fields, status=201)
     listed = owner.ask("GET", "/team/invitations")
-    assert made["invitation_token"] not in listed.text
-    token = made.pop("invitation_token")
+    token = installation.mailbox.token(made["email"], "invitation")
+    assert token not in listed.text
     assert listed.json()["data"] == {"invitations": [made], "total": 1}
     answer = owner.ask("DELETE", f"/team/invitations/{made['id']}")
     assert answer.json()["data"] == {"removed": True}
@@ -322,6 +322,44 @@ def test_invitations_wait_and_are_withdrawn(
     accepted = {"token": token, "password": password}
     refusal = installation.caller(None).refusal("/auth/accept-invitation", accepted)
     assert refusal == (401, "ERR_AUTH_001", "token")
+
+
+def test_the_token_of_an_invitation_is_in_the_mail_only(
+    owner: Caller, operator: Caller, installation: Installation
+) -> None:
+    """Where mail is configured the answer to a person has no token; that to the operator has."""
+    path = f"/tenants/{owner.tenant_id}/invitations"
+    fields = {"email": f"{uuid.uuid4()}@example.com", "role": "viewer"}
+    answer = owner.ask_proven("POST", path, fields)
+    token = installation.mailbox.token(fields["email"], "invitation")
+    assert answer.json()["data"].keys() == {"id", "email", "role", "expires_at"}
+    assert token not in answer.text
+    made = operator.post(path, fields, status=201)
+    again = installation.mailbox.token(fields["email"], "invitation", count=2)
+    assert made["invitation_token"] == again
+
+
+def test_an_invitation_does_not_tell_who_has_an_account(
+    owner: Caller,
+    new_tenant: Callable[..., Caller],
+    new_person: Callable[..., Caller],
+    installation: Installation,
+    password: str,
+) -> None:
+    """Another tenant's person is invited like a stranger; their acceptance is 409, and costs nothing."""
+    known = new_person(new_tenant().tenant_id).get("/auth/me")["email"]
+    path = f"/tenants/{owner.tenant_id}/invitations"
+    fields = {"email": known, "role": "viewer"}
+    stranger = {**fields, "email": f"{uuid.uuid4()}@example.com"}
+    answers = [owner.ask_proven("POST", path, each) for each in (fields, stranger)]
+    assert [each.status_code for each in answers] == [201, 201]
+    assert answers[0].json()["data"].keys() == answers[1].json()["data"].keys()
+    token = installation.mailbox.token(known, "invitation", count=2)
+    accepted = {"token": token, "password": password}
+    refusal = installation.caller(None).refusal("/auth/accept-invitation", accepted)
+    assert refusal == (409, "ERR_CONFLICT_001", "token")
+    own = owner.ask_proven("POST", path, {**fields, "email": owner.get("/auth/me")["email"]})
+    assert own.status_code == 409
 
 
 def test_admins_withdraw_no_owner_s_invitation(
@@ -349,9 +387,10 @@ def test_admins_replace_no_owner_s_invitation(
     assert (answer.status_code, answer.json()["error"]["error_code"]) == FORBIDDEN[:2]
     (waiting,) = owner.get("/team/invitations")["invitations"]
     assert (waiting["id"], waiting["role"]) == (made["id"], "owner")
-    made = owner.post_proven(path, {"email": email, "role": "viewer"}, status=201)
-    made = admin.post_proven(path, {"email": email, "role": "developer"}, status=201)
-    accepted = {"token": made["invitation_token"], "password": password}
+    owner.post_proven(path, {"email": email, "role": "viewer"}, status=201)
+    admin.post_proven(path, {"email": email, "role": "developer"}, status=201)
+    token = installation.mailbox.token(email, "invitation", count=3)
+    accepted = {"token": token, "password": password}
     joined = installation.caller(None).post("/auth/accept-invitation", accepted, status=201)
     assert joined["role"] == "developer"
 

@@ -53,6 +53,20 @@ def test_development_mode_signs_anyone_up(anonymous: Caller, name: str) -> None:
     assert made.keys() == TENANT_FIELDS
 
 
+def test_who_signs_up_gets_free(anonymous: Caller, name: str) -> None:
+    """Without a credential the plan is free; another one is 403, and no tenant is made."""
+    assert anonymous.refusal("/tenants", {"name": name, "plan": "starter"}) == FORBIDDEN
+    assert anonymous.post("/tenants", {"name": name, "plan": "free"}, status=201)["plan"] == "free"
+
+
+def test_the_default_plan_is_a_setting(start: Callable[..., Installation]) -> None:
+    """The operator's tenants get the plan of the settings; sign-ups get free all the same."""
+    installation = start(settings={"default_plan": "professional", "signup": "open"})
+    operator, anonymous = installation.operator(), installation.caller(None)
+    assert operator.post("/tenants", {"name": "one"}, status=201)["plan"] == "professional"
+    assert anonymous.post("/tenants", {"name": "two"}, status=201)["plan"] == "free"
+
+
 def test_an_api_key_creates_no_tenants(demo: Caller, name: str) -> None:
     """An API key acts for its own tenant only: 403, whatever the body says."""
     assert demo.refusal("/tenants", {"name": name}) == FORBIDDEN

@@ -120,7 +120,8 @@ class Walk:
         self.refused("/auth/step-up", {"totp_code": codes[0]})
         old = self.caller.client.cookies[COOKIES[1]]
         self.post("/auth/refresh")
-        self.refused("/auth/refresh", None, Cookie=f"{COOKIES[1]}={old}")
+        copied = {"Cookie": f"{COOKIES[1]}={old}", "User-Agent": "another"}
+        self.refused("/auth/refresh", None, **copied)
 
 
 @dataclass

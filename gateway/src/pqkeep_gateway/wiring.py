@@ -169,7 +169,14 @@ async def assemble(config: Config, here: str) -> Gateway:
         clock,
     )
     sales, built_in = _sales(
-        account, terms, engine, allowances, rate_limiter.announce_change, audit_delivery, clock
+        account,
+        terms,
+        engine,
+        allowances,
+        rate_limiter.announce_change,
+        audit_delivery,
+        clock,
+        self_service=config.self_service,
     )
     signing_up = Registration(
         SqlRegistrations(engine), users, sessions, passwords, attempts, pepper, clock
@@ -186,7 +193,7 @@ async def assemble(config: Config, here: str) -> Gateway:
         *(key_operation.endpoint(row, access) for row in kem.OPERATIONS),
         *(key_operation.endpoint(row, access) for row in signature.OPERATIONS),
         *keys.endpoints(access, terms),
-        *tenants.endpoints(all_tenants, open_signup=open_signup),
+        *tenants.endpoints(all_tenants, open_signup=open_signup, default_plan=config.default_plan),
         *api_keys.endpoints(all_tenants, all_api_keys),
         *audit.endpoints(key_client),
         *sign_in.endpoints(
@@ -207,7 +214,11 @@ async def assemble(config: Config, here: str) -> Gateway:
             signing_in, factors, codes, step_up, all_tenants, cookies, sends_mail=sends_mail
         ),
         *team.endpoints(
-            TeamMembers(SqlTeam(engine), audit_delivery), invitations, all_tenants, cookies
+            TeamMembers(SqlTeam(engine), audit_delivery),
+            invitations,
+            all_tenants,
+            cookies,
+            sends_mail=sends_mail,
         ),
         *sales,
     )
@@ -258,11 +269,17 @@ def _sales(
     announce_change: Callable[[], Awaitable[None]],
     audit_delivery: AuditDelivery,
     clock: Clock,
+    *,
+    self_service: bool,
 ) -> tuple[tuple[Endpoint, ...], BuiltInBilling]:
     """Return the endpoints of billing, and what ends and renews, whoever takes the money."""
     store = SqlBilling(engine)
     prices = {tier: 100 * each.monthly_price_usd for tier, each in terms.items()}
-    sold = frozenset(tier for tier, each in terms.items() if each.self_service) - {Tier.FREE}
+    sold = frozenset(
+        tier
+        for tier, each in terms.items()
+        if self_service and each.self_service and tier is not Tier.FREE
+    )
     built_in = BuiltInBilling(store, prices, sold, announce_change, audit_delivery, clock)
     if account is None:
         return billing.endpoints(terms, built_in, store, allowances), built_in

@@ -24,6 +24,7 @@ KEYS_FILE = "keys.sqlite3"
 DEVELOPMENT: Settings = {
     "password_costs": {"memory_kib": 19 * 1024, "passes": 2, "lanes": 1},
     "cookies": "loopback",
+    "self_service": True,
     "mailbox": "../mailbox",
 }
 """Gateway settings of an installation for development: with the lowest password costs allowed."""

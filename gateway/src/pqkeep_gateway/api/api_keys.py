@@ -1,6 +1,6 @@
 """/api/v1/tenants/{tenant_id}/api-keys: made, listed, rotated, revoked."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 from msgspec import Meta, structs
@@ -27,6 +27,8 @@ from pqkeep_protocol.keys import TenantId
 MAX_VERSION = 10**9 - 1
 """No tenant has an API key of a larger version."""
 MAX_KEY_ID = 32
+MAX_OVERLAP = 86_400
+"""Seconds; an installation may allow less."""
 
 Last4 = Annotated[str, Meta(min_length=4, max_length=4, description="The last characters of it.")]
 ApiKeyVersion = Annotated[int, Meta(ge=1, description="Counted from 1 for each tenant.")]
@@ -83,6 +85,13 @@ _KEY_ID = text_field(
     "1",
     at_most=MAX_KEY_ID,
 ).optional()
+_OVERLAP = integer_field(
+    "overlap_seconds",
+    "How long the old API key is still accepted, if not as long as the service allows.",
+    0,
+    at_least=0,
+    at_most=MAX_OVERLAP,
+).optional()
 _NEW = NewApiKeyData(
     api_key="pqk_" + "0" * 43 + "3aXb2c",
     key_last4="Xb2c",
@@ -134,7 +143,7 @@ def endpoints(tenants: Tenants, api_keys: ApiKeys) -> tuple[Endpoint, ...]:
             name="rotate_api_key",
             handler=handlers.rotate,
             permission=Permission.ROTATE_API_KEYS,
-            fields=(TENANT, _KEY_ID),
+            fields=(TENANT, _KEY_ID, _OVERLAP),
             field_codes=BAD_REQUEST_FIELDS,
             example=RotatedApiKey(new_key=structs.replace(_NEW, version=2), revoked_version=1),
             idempotent=True,
@@ -187,7 +196,7 @@ class _ApiKeys:
         tenant = await visible_tenant(call, self._tenants)
         version = await self._replaced(call, tenant.id)
         created, revoked = await self._api_keys.rotate(
-            tenant.id, version, call.attribution, call.idempotency_key
+            tenant.id, version, call.attribution, call.idempotency_key, self._overlap(call)
         )
         return RotatedApiKey(new_key=_new_api_key(created), revoked_version=revoked)
 
@@ -195,6 +204,17 @@ class _ApiKeys:
         """Accept an API key no longer, from now on. It may be done again."""
         tenant = await visible_tenant(call, self._tenants)
         return _api_key(await self._api_keys.revoke(tenant.id, call[_VERSION], call.attribution))
+
+    def _overlap(self, call: ApiCall) -> timedelta | None:
+        """Return the overlap that a caller wants, at most the installation's. Raises FieldError."""
+        wanted, longest = call[_OVERLAP], self._api_keys.overlap // timedelta(seconds=1)
+        if wanted is None:
+            return None
+        if wanted > longest:
+            raise FieldError(
+                _OVERLAP.name, Problem.MALFORMED, f"overlap_seconds must be at most {longest}"
+            )
+        return timedelta(seconds=wanted)
 
     async def _replaced(self, call: ApiCall, tenant: TenantId) -> int | None:
         """Return the version that a caller wants replaced; None: the newest active one."""

@@ -38,6 +38,7 @@ from pqkeep_gateway.tenancy.plans import Plans, PlanTerms, bound
 from pqkeep_protocol.algorithms import Algorithm
 
 _SIGNATURE = "Stripe-Signature"
+_NOTHING_SOLD = "nothing is sold here; the operator sets plans"
 ANY_NUMBER = "null: any number."
 Cents = Annotated[int, Meta(description="In hundredths of the currency.")]
 Currency = Annotated[str, Meta(description="Three small letters.")]
@@ -215,6 +216,7 @@ def endpoints(
             permission=Permission.MANAGE_BILLING,
             idempotent=True,
             needs_step_up=True,
+            disabled="" if provider.sold else _NOTHING_SOLD,
             fields=(handlers.tier,),
             field_codes=UNPROCESSABLE_FIELDS,
             example=_BOUGHT,
@@ -268,7 +270,7 @@ class _Billing:
         self._store = store
         self._allowances = allowances
         self._plans = PlansData(plans=tuple(_plans(plans, provider.sold)), total=len(plans))
-        sold = tuple(each for each in Tier if each in provider.sold)
+        sold = tuple(each for each in Tier if each in provider.sold) or tuple(Tier)
         self.tier = choice_field(
             "tier", "One that is sold: see GET /billing/plans.", sold, Tier.STARTER
         )

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.http.envelope import Data
@@ -66,10 +66,13 @@ class SessionsData(Data, frozen=True, kw_only=True):
 
 
 class InvitationData(Data, frozen=True, kw_only=True):
-    """An invitation. Its token is shown this once."""
+    """An invitation. Its token is in the message to the address, where the service sends any."""
 
     id: Identifier
-    invitation_token: str
+    invitation_token: Annotated[
+        str | UnsetType,
+        Meta(description="Shown once: to the operator, and where no e-mail is sent."),
+    ] = UNSET
     email: Email
     role: Role
     expires_at: Timestamp

@@ -2,7 +2,7 @@
 
 from typing import Annotated, cast
 
-from msgspec import Meta
+from msgspec import UNSET, Meta
 
 from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.access.principals import UserId
@@ -123,10 +123,15 @@ _REMOVED = RemovedData(removed=True)
 
 
 def endpoints(
-    members: TeamMembers, invitations: Invitations, tenants: Tenants, cookies: Cookies
+    members: TeamMembers,
+    invitations: Invitations,
+    tenants: Tenants,
+    cookies: Cookies,
+    *,
+    sends_mail: bool,
 ) -> tuple[Endpoint, ...]:
     """Return the endpoints of teams and invitations."""
-    handlers = _Team(members, invitations, tenants, cookies)
+    handlers = _Team(members, invitations, tenants, cookies, sends_mail=sends_mail)
     return (
         Endpoint(
             method="GET",
@@ -228,8 +233,15 @@ class _Team:
     """The handlers."""
 
     def __init__(
-        self, members: TeamMembers, invitations: Invitations, tenants: Tenants, cookies: Cookies
+        self,
+        members: TeamMembers,
+        invitations: Invitations,
+        tenants: Tenants,
+        cookies: Cookies,
+        *,
+        sends_mail: bool,
     ) -> None:
+        self._sends_mail = sends_mail
         self._members = members
         self._invitations = invitations
         self._tenants = tenants
@@ -269,19 +281,20 @@ class _Team:
         return PendingInvitationsData(invitations=shown, total=len(shown))
 
     async def invite(self, call: ApiCall) -> InvitationData:
-        """Invite somebody by an e-mail address. The token is shown this once; pass it on.
+        """Invite somebody by an e-mail address, to which a token is sent. It is good for a week.
 
-        They get it by e-mail too, where the service sends any. It is good for a week. An earlier
-        invitation to the same address is over. Owners are invited by owners and by the operator,
-        who alone invite somebody again who was to be one.
+        Where the service sends no e-mail the token is in the answer: pass it on. The operator gets
+        it in any case. An earlier invitation to the same address is over. Owners are invited by
+        owners and by the operator, who alone invite somebody again who was to be one.
         """
         tenant = await visible_tenant(call, self._tenants)
         invited = await self._invitations.invite(
             tenant.id, call[EMAIL], call[ROLE], call.principal, call.attribution
         )
+        is_by_mail_only = self._sends_mail and call.principal.user is not None
         return InvitationData(
             id=str(invited.id),
-            invitation_token=invited.token,
+            invitation_token=UNSET if is_by_mail_only else invited.token,
             email=invited.email,
             role=invited.role,
             expires_at=timestamp(invited.expires_at),

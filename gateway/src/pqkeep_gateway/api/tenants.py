@@ -1,16 +1,18 @@
 """/api/v1/tenants: the organisations that own keys."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Literal, cast
 
 from msgspec import UNSET, Meta, UnsetType, structs
 
-from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.access.callers import Credential, Permission
 from pqkeep_gateway.access.entitlements import Plan, Subscription, Tier
 from pqkeep_gateway.access.rate_limit import SIGN_UPS
 from pqkeep_gateway.api.errors import BAD_REQUEST_FIELDS, UNPROCESSABLE_FIELDS
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
+from pqkeep_gateway.http.errors import forbidden
 from pqkeep_gateway.http.field import (
     Field,
     FieldError,
@@ -79,7 +81,9 @@ NAME = text_field(
     is_valid=str.isprintable,
     must=f"must be 1 to {MAX_NAME} printable characters",
 )
-_PLAN = choice_field("plan", "The plan.", tuple(Plan), Plan.STARTER).or_default(Plan.FREE)
+_PLAN = choice_field(
+    "plan", "The plan. Callers without a credential get free.", tuple(Plan), Plan.STARTER
+).optional()
 _NEW_PLAN = choice_field("plan", "The new plan.", tuple(Plan), Plan.STARTER).optional()
 _NEW_TIER = choice_field(
     "tier", "The new commercial tier, instead of a plan.", tuple(Tier), Tier.STARTER
@@ -129,9 +133,13 @@ _EXAMPLE = TenantData(
 )
 
 
-def endpoints(tenants: Tenants, *, open_signup: bool) -> tuple[Endpoint, ...]:
-    """Return the endpoints of tenant administration."""
-    handlers = _Tenants(tenants)
+def endpoints(tenants: Tenants, *, open_signup: bool, default_plan: Plan) -> tuple[Endpoint, ...]:
+    """Return the endpoints of tenant administration.
+
+    The default plan is that of tenants that the operator creates without naming one.
+    """
+    handlers = _Tenants(tenants, default_plan)
+    plan = replace(_PLAN, schema={**_PLAN.schema, "default": default_plan})
     return (
         Endpoint(
             method="POST",
@@ -140,7 +148,7 @@ def endpoints(tenants: Tenants, *, open_signup: bool) -> tuple[Endpoint, ...]:
             handler=handlers.create,
             permission=Permission.SIGN_UP if open_signup else Permission.CREATE_TENANTS,
             anonymous_limit=SIGN_UPS,
-            fields=(NAME, _PLAN),
+            fields=(NAME, plan),
             field_codes=BAD_REQUEST_FIELDS,
             example=_EXAMPLE,
             status=201,
@@ -190,12 +198,20 @@ def endpoints(tenants: Tenants, *, open_signup: bool) -> tuple[Endpoint, ...]:
 class _Tenants:
     """The handlers."""
 
-    def __init__(self, tenants: Tenants) -> None:
+    def __init__(self, tenants: Tenants, default_plan: Plan) -> None:
         self._tenants = tenants
+        self._default_plan = default_plan
 
     async def create(self, call: ApiCall) -> TenantData:
-        """Create a tenant. It has no API key yet."""
-        tier = Tier(call[_PLAN])
+        """Create a tenant. It has no API key yet.
+
+        Whoever has no credential gets the plan free, and is refused another.
+        """
+        is_sign_up = call.principal.caller is Credential.NONE
+        plan = call[_PLAN] or (Plan.FREE if is_sign_up else self._default_plan)
+        if is_sign_up and plan is not Plan.FREE:
+            raise forbidden("a sign-up gets the plan free; the operator sets another one")
+        tier = Tier(plan)
         created = await self._tenants.create(
             call[NAME], tier, call.attribution, call.idempotency_key
         )

@@ -147,7 +147,8 @@ class Invitations:
         """
         if by.user is not None:
             await self._attempts.count_invitation(email, tenant)
-        if await self._users.find_by_email(email) is not None:
+        account = await self._users.find_by_email(email)
+        if account is not None and (by.user is None or account.user.tenant == tenant):
             raise EmailTakenError
         now = date_of(self._clock())
         name = OPERATOR if by.user is None else (await self._users.get(by.user)).user.email

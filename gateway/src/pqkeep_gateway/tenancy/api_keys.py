@@ -148,7 +148,7 @@ class ApiKeys:
         self._lookups = lookups
         self._announce_change = announce_change
         self._audit_delivery = audit_delivery
-        self._overlap = overlap
+        self.overlap = overlap
         self._clock = clock
 
     async def create(
@@ -175,13 +175,14 @@ class ApiKeys:
         version: int | None,
         attribution: Attribution,
         idempotency_key: IdempotencyKey | None = None,
+        overlap: timedelta | None = None,
     ) -> tuple[NewApiKey, int | None]:
         """Replace a version (None: the newest active) by a new API key.
 
-        Returns it, and the version it replaced. Raises AlreadyRotatedError, IdempotencyKeyReusedError.
+        The old one is accepted for the overlap (None: the installation's). Returns the new one, and the version it replaced. Raises AlreadyRotatedError, IdempotencyKeyReusedError.
         """
         plaintext, draft = self._draft(tenant, idempotency_key)
-        until = draft.created_at + self._overlap
+        until = draft.created_at + (self.overlap if overlap is None else overlap)
         idempotency = idempotency_of(idempotency_key)
         try:
             stored = await self._store.rotate(

@@ -23,7 +23,7 @@ SET = frozenset(
 KEPT = frozenset(
     {
         *("operator_digest", "signup", "password_costs", "api_key_overlap_seconds", "cookies"),
-        *("session_lifetime_days", "slh_dsa", "log_format"),
+        *("session_lifetime_days", "default_plan", "self_service", "slh_dsa", "log_format"),
     }
 )
 """Settings that are kept without being asked for."""
