@@ -22,7 +22,7 @@ from pqkeep_gateway.access.credentials import PEPPER_SIZE, Pepper
 from pqkeep_gateway.audit_events import AuditDelivery
 from pqkeep_gateway.storage.audit_outbox import SqlAuditOutbox
 from pqkeep_gateway.storage.database import open_database
-from pqkeep_gateway.storage.postgresql import TimeLimits
+from pqkeep_gateway.storage.time_limits import TimeLimits
 
 if TYPE_CHECKING:
     from tests.fixtures.postgresql import PostgresServer

@@ -16,8 +16,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.storage.api_keys import SqlApiKeys
 from pqkeep_gateway.storage.database import open_database, transaction
-from pqkeep_gateway.storage.postgresql import LIMITS, POOL_SIZE, TimeLimits
+from pqkeep_gateway.storage.postgresql import POOL_SIZE
 from pqkeep_gateway.storage.tenants import SqlTenants
+from pqkeep_gateway.storage.time_limits import LIMITS, TimeLimits
 from pqkeep_gateway.tenancy.api_keys import ApiKeyDraft
 from pqkeep_gateway.tenancy.tenants import TenantNotFoundError
 from pqkeep_gateway.unavailable import UnavailableError

@@ -165,7 +165,9 @@ def test_imports_are_not_forbidden_too_late() -> None:
             ("cryptography", "pqcrypto", "typer", "rich", "pqkeep.audit", "pqkeep.cli"),
         ),
         ("pqkeep_server.cli", ("sqlalchemy", "alembic", "asyncpg", "starlette")),
-        ("pqkeep_gateway.wiring", ("redis",)),
+        ("pqkeep_gateway.wiring", ("redis", "alembic", "asyncpg")),
+        ("pqkeep_keyservice.wiring", ("alembic", "asyncpg", "sqlalchemy.dialects.postgresql")),
+        ("pqkeep_keyservice.process", ("alembic", "asyncpg", "sqlalchemy.dialects.postgresql")),
     ],
 )
 def test_what_few_need_is_not_loaded(module: str, heavy: tuple[str, ...]) -> None:

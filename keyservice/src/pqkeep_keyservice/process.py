@@ -21,7 +21,6 @@ from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.live.worker_processes import schemes_of, worker_settings
 from pqkeep_keyservice.server import Server
 from pqkeep_keyservice.storage.database import Database, DatabaseUnavailableError
-from pqkeep_keyservice.storage.postgresql import PostgresqlDatabase
 from pqkeep_keyservice.storage.sqlite import SqliteDatabase
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.wiring import wire
@@ -100,6 +99,8 @@ async def open_database(settings: Config) -> Database:
     """Open the database. Raises ConfigError and DatabaseUnavailableError."""
     location = settings.database.location
     if settings.database.is_on_server:
+        from pqkeep_keyservice.storage.postgresql import PostgresqlDatabase  # noqa: PLC0415 - slow
+
         return await PostgresqlDatabase.open(location, settings.database_password_file)
     return SqliteDatabase(location)
 

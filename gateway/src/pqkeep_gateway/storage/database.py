@@ -7,21 +7,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config as AlembicConfig
-from alembic.util import CommandError
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from pqkeep_gateway.storage.postgresql import (
-    LIMITS,
-    TRANSACTION_SECONDS,
-    TimeLimits,
-    is_permanent,
-    postgresql_engine,
-    wait_for_other_migrations,
-)
+from pqkeep_gateway.storage.migration import migrate
 from pqkeep_gateway.storage.sqlite import SQLITE_READ_ONLY, sqlite_engine
+from pqkeep_gateway.storage.time_limits import LIMITS, TRANSACTION_SECONDS, TimeLimits
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import POSTGRESQL, ConfigError
@@ -45,22 +35,17 @@ async def open_database(
     attempt may succeed.
     """
     on_server = location.startswith(POSTGRESQL)
-    engine = (
-        postgresql_engine(location, password_file, limits) if on_server else sqlite_engine(location)
-    )
+    engine = _server(location, password_file, limits) if on_server else sqlite_engine(location)
     try:
         async with engine.begin() as connection:
-            await connection.run_sync(_migrate)
-    except CommandError:
+            await connection.run_sync(migrate, location)
+    except ConfigError:
         await engine.dispose()
-        problem = (
-            "was made by another version of pqkeep, and cannot be used or upgraded by this one"
-        )
-        raise ConfigError(f"the database {location} {problem}") from None
+        raise
     except (sa.exc.SQLAlchemyError, OSError) as error:
         await engine.dispose()
         problem = f"cannot open the database {location}: {_problem(error)}"
-        if on_server and not is_permanent(error):
+        if on_server and not _is_permanent(error):
             _LOG.error("the accounts database is unavailable", error=problem)
             raise UnavailableError from None
         raise ConfigError(problem) from None
@@ -101,9 +86,12 @@ async def insert_if_absent(
     connection: AsyncConnection, table: sa.Table, row: Mapping[str, object]
 ) -> bool:
     """Insert a row unless it violates a unique constraint; return whether it was inserted."""
-    kind = {"sqlite": sqlite, "postgresql": postgresql}[connection.dialect.name]
-    insert = kind.insert(table).on_conflict_do_nothing().values(row)
-    return (await connection.execute(insert)).rowcount == 1
+    if connection.dialect.name == "postgresql":
+        from sqlalchemy.dialects.postgresql import insert  # noqa: PLC0415 - slow
+    else:
+        from sqlalchemy.dialects.sqlite import insert  # type: ignore[assignment] # noqa: PLC0415
+    statement = insert(table).on_conflict_do_nothing().values(row)
+    return (await connection.execute(statement)).rowcount == 1
 
 
 def microseconds(when: datetime) -> int:
@@ -122,10 +110,13 @@ def _problem(error: BaseException) -> str:
     return str(getattr(error, "orig", None) or error) or type(error).__name__
 
 
-def _migrate(connection: sa.Connection) -> None:
-    if connection.dialect.name == "postgresql":
-        wait_for_other_migrations(connection)
-    config = AlembicConfig()
-    config.set_main_option("script_location", "pqkeep_gateway.storage:migrations")
-    config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+def _server(url: str, password_file: Path | None, limits: TimeLimits) -> AsyncEngine:
+    from pqkeep_gateway.storage.postgresql import postgresql_engine  # noqa: PLC0415 - slow
+
+    return postgresql_engine(url, password_file, limits)
+
+
+def _is_permanent(error: BaseException) -> bool:
+    from pqkeep_gateway.storage.postgresql import is_permanent  # noqa: PLC0415 - slow
+
+    return is_permanent(error)

@@ -4,7 +4,6 @@ Transactions are READ COMMITTED. What must not change between two statements is 
 first, or protected by a unique constraint.
 """
 
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,10 @@ import asyncpg
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from pqkeep_gateway.storage.time_limits import LIMITS, TRANSACTION_SECONDS, TimeLimits
 from pqkeep_protocol.startup.secret_files import check_secret_file
 
-TRANSACTION_SECONDS = "pqkeep_transaction_seconds"
-"""The option of an engine that limits the time of its transactions."""
 POOL_SIZE = 10
-MIGRATION_LOCK = 0x7071_6B65_6570_0002
-"""The advisory lock of migrations: "pqkeep", 2."""
 SESSION = {
     "application_name": "pqkeep gateway",
     "idle_in_transaction_session_timeout": "10s",
@@ -29,21 +25,6 @@ SESSION = {
     "tcp_user_timeout": "10s",
 }
 
-
-@dataclass(frozen=True, slots=True)
-class TimeLimits:
-    """How long each step may take, in seconds: a server may hang."""
-
-    connect: float = 2.0
-    wait: float = 2.0
-    """For a free connection of the pool."""
-    statement: float = 3.0
-    """Also for a lock."""
-    transaction: float = 4.0
-    """With the wait for a connection."""
-
-
-LIMITS = TimeLimits()
 
 _PERMANENT = (
     asyncpg.InvalidAuthorizationSpecificationError,
@@ -83,13 +64,6 @@ def postgresql_engine(
     )
     sa.event.listen(engine.sync_engine, "checkout", _on_checkout)
     return engine
-
-
-def wait_for_other_migrations(connection: sa.Connection) -> None:
-    """Hold the lock of migrations until the transaction ends."""
-    for setting in ("statement_timeout", "lock_timeout"):
-        connection.exec_driver_sql(f"SET LOCAL {setting} = '60s'")
-    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
 
 
 def is_permanent(error: BaseException) -> bool:

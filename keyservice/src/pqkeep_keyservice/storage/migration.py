@@ -1,12 +1,11 @@
 """Creates the tables of a new database, and refuses a database of another schema."""
 
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config as AlembicConfig
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 
 from pqkeep_protocol.startup.settings import ConfigError
+
+NEWEST = "keys_0001"
+"""The revision of the schema that this version of pqkeep uses."""
 
 
 def migrate(connection: sa.Connection, name: str) -> None:
@@ -15,15 +14,32 @@ def migrate(connection: sa.Connection, name: str) -> None:
     A revision that is not among the migrations belongs to another version of pqkeep, older or
     newer, or to another program: such a database is left as it is.
     """
-    config = AlembicConfig()
+    if _revision(connection) != NEWEST:
+        _migrate(connection, name)
+
+
+def _revision(connection: sa.Connection) -> str | None:
+    if not sa.inspect(connection).has_table("alembic_version"):
+        return None
+    revision: str | None = connection.exec_driver_sql(
+        "SELECT version_num FROM alembic_version"
+    ).scalar()
+    return revision
+
+
+def _migrate(connection: sa.Connection, name: str) -> None:
+    from alembic import command  # noqa: PLC0415 - slow, and most starts find the newest schema
+    from alembic.config import Config  # noqa: PLC0415
+    from alembic.util import CommandError  # noqa: PLC0415
+
+    config = Config()
     config.set_main_option("script_location", "pqkeep_keyservice.storage:migrations")
     config.attributes["connection"] = connection
-    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    for revision in MigrationContext.configure(connection).get_current_heads():
-        if revision not in known:
-            raise ConfigError(
-                f"the database {name} has the schema revision {revision}, which this version of "
-                "pqkeep does not know: it was created by another version. Nothing was changed. "
-                "Use the version that created it, or a new database"
-            )
-    command.upgrade(config, "head")
+    try:
+        command.upgrade(config, NEWEST)
+    except CommandError:
+        raise ConfigError(
+            f"the database {name} has the schema revision {_revision(connection)}, which this "
+            "version of pqkeep does not know: it was created by another version. Nothing was "
+            "changed. Use the version that created it, or a new database"
+        ) from None
