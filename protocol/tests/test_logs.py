@@ -10,7 +10,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pqkeep_protocol.startup.logs import logger
+from pqkeep_protocol.startup.logs import (
+    MAX_EVENTS,
+    MAX_LINES,
+    PERIOD_SECONDS,
+    RepetitionFilter,
+    logger,
+)
 
 PROGRAM = """
 import logging
@@ -98,3 +104,77 @@ def test_events_reach_the_standard_library(caplog: pytest.LogCaptureFixture) -> 
     (record,) = caplog.records
     assert (record.name, record.levelno) == ("pqkeep_example", logging.WARNING)
     assert record.msg == {"event": "not delivered", "mail": "m", "error": "no route"}
+
+
+REPEATING_PROGRAM = """
+import logging
+from pqkeep_protocol.startup.logs import logger, write_logs
+
+write_logs("example", "json")
+_LOG = logger("pqkeep_example")
+for number in range(10_000):
+    _LOG.error("the server is unreachable", number=number)
+    logging.getLogger("library").warning("request %d is bad", number)
+_LOG.error("the server is reachable")
+"""
+
+
+def test_one_event_cannot_fill_the_log() -> None:
+    """Of ten thousand lines of one event, ours or a library's, few are written; others all are.
+
+    The program can run into a second period.
+    """
+    ended = subprocess.run(
+        [sys.executable, "-I", "-c", REPEATING_PROGRAM],
+        stderr=subprocess.PIPE,
+        check=True,
+        timeout=60,
+    )
+    lines = [json.loads(line) for line in ended.stderr.splitlines()]
+    assert len(lines) <= 2 * 2 * MAX_LINES + 1
+    assert lines[-1]["event"] == "the server is reachable"
+    assert [each["number"] for each in lines if "number" in each][:3] == [0, 1, 2]
+
+
+class Repeated:
+    """A filter on a clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 6000.0
+        self.filter = RepetitionFilter(lambda: self.now)
+
+    def left_out(self, message: object, name: str = "example") -> int | None:
+        """Return how many lines a line says were left out before it; None if it is left out itself."""
+        record = logging.LogRecord(name, logging.ERROR, "", 0, message, (), None)  # type: ignore[arg-type]
+        return record.left_out if self.filter.filter(record) else None  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("message", ["lost", {"event": "lost", "error": "x"}])
+def test_the_next_line_says_how_many_were_left_out(message: object) -> None:
+    """After a period the event is written again, with the number of lines that are missing."""
+    repeated = Repeated()
+    written = [repeated.left_out(message) for _ in range(MAX_LINES + 7)]
+    assert written == MAX_LINES * [0] + 7 * [None]
+    repeated.now += PERIOD_SECONDS
+    assert [repeated.left_out(message) for _ in range(2)] == [7, 0]
+
+
+def test_events_are_counted_apart() -> None:
+    """Another event, and the same sentence of another logger, are written meanwhile."""
+    repeated = Repeated()
+    for _ in range(2 * MAX_LINES):
+        repeated.left_out("lost")
+    assert repeated.left_out("lost") is None
+    assert repeated.left_out("found") == 0
+    assert repeated.left_out("lost", name="other") == 0
+
+
+def test_counting_lines_takes_bounded_memory() -> None:
+    """However many different events there are, so many are counted."""
+    repeated = Repeated()
+    for number in range(3 * MAX_EVENTS):
+        repeated.now += number % 2 * PERIOD_SECONDS
+        for _ in range(MAX_LINES + 1):
+            repeated.left_out(f"event {number}")
+    assert len(repeated.filter._lines) <= MAX_EVENTS
+    assert len(repeated.filter._left_out) <= MAX_EVENTS

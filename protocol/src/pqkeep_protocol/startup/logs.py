@@ -3,17 +3,56 @@
 An event is a constant English sentence, and what differs between two of its lines is in fields:
 ``_LOG.warning("the key service is unreachable", error=...)``. Fields never hold a secret.
 
+A stranger can cause the same event again and again, for example while a database is away. So each
+event has at most MAX_LINES lines in a period, and the next line says how many were left out.
+
 Until ``write_logs`` is called, events go to the standard library's loggers and nowhere else.
 """
 
 import logging
 import sys
+import time
+from collections.abc import Callable
 
 import structlog
 from structlog.stdlib import BoundLogger, ProcessorFormatter
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from pqkeep_protocol.startup.settings import LogFormat
+
+MAX_LINES = 20
+"""Of one event in PERIOD_SECONDS."""
+PERIOD_SECONDS = 60.0
+MAX_EVENTS = 1000
+"""Counted at a time: events of libraries need not be constant."""
+
+
+class RepetitionFilter(logging.Filter):
+    """Bounds how many lines one event has. The record after a gap has ``left_out``: how many."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._period = 0.0
+        self._lines: dict[tuple[str, str], int] = {}
+        self._left_out: dict[tuple[str, str], int] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a record is written."""
+        period = self._clock() // PERIOD_SECONDS
+        if period != self._period or len(self._lines) >= MAX_EVENTS:
+            self._period = period
+            self._lines.clear()
+        if len(self._left_out) >= MAX_EVENTS:
+            self._left_out.clear()
+        text = record.msg.get("event") if isinstance(record.msg, dict) else record.msg
+        event = (record.name, str(text))
+        lines = self._lines[event] = self._lines.get(event, 0) + 1
+        if lines > MAX_LINES:
+            self._left_out[event] = self._left_out.get(event, 0) + 1
+            return False
+        record.left_out = self._left_out.pop(event, 0)
+        return True
 
 
 def logger(name: str) -> BoundLogger:
@@ -41,6 +80,10 @@ def write_logs(process: str, form: LogFormat = "auto") -> None:
     def add_process(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
         return {**event, "process": process}
 
+    def add_left_out(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+        left_out = event["_record"].left_out
+        return {**event, "left_out": left_out} if left_out else event
+
     renderer: Processor = (
         structlog.dev.ConsoleRenderer(
             colors=is_terminal, exception_formatter=structlog.dev.plain_traceback
@@ -49,6 +92,7 @@ def write_logs(process: str, form: LogFormat = "auto") -> None:
         else structlog.processors.JSONRenderer()
     )
     handler = logging.StreamHandler()
+    handler.addFilter(RepetitionFilter())
     handler.setFormatter(
         ProcessorFormatter(
             foreign_pre_chain=[structlog.processors.format_exc_info],
@@ -57,6 +101,7 @@ def write_logs(process: str, form: LogFormat = "auto") -> None:
                 structlog.stdlib.add_log_level,
                 structlog.stdlib.add_logger_name,
                 add_process,
+                add_left_out,
                 ProcessorFormatter.remove_processors_meta,
                 renderer,
             ],
