@@ -116,6 +116,14 @@ def test_a_bad_key_is_named(
     assert state(operator, tenant) == before
 
 
+def test_a_good_key_is_not_blamed_for_the_body(change: Change, refused: Refused) -> None:
+    """A body with half of a surrogate pair is no JSON, whatever key comes with it."""
+    headers = {"Idempotency-Key": "a", "Content-Type": "application/json"}
+    content = b'{"name":"\\ud800"}'
+    answer = change.caller.ask("POST", change.path, content=content, headers=headers)
+    assert refused(answer) == (400, "ERR_INVALID_001", None)
+
+
 @pytest.mark.parametrize("name", ["generation", "rotation", "api key"])
 def test_a_tenant_s_key_is_its_own(
     name: str, operator: Caller, tenant: Caller, new_tenant: Callable[..., Caller]

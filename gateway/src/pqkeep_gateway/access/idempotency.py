@@ -30,6 +30,11 @@ def idempotency_of(key: IdempotencyKey | None) -> Idempotency | None:
     return None if key is None else key.idempotency
 
 
+def is_idempotency_key(text: str) -> bool:
+    """Return whether it is 1 to 255 printable ASCII characters."""
+    return 0 < len(text) <= MAX_LENGTH and text.isascii() and text.isprintable()
+
+
 def idempotency_key(
     text: str,
     principal: Principal,
@@ -38,12 +43,7 @@ def idempotency_key(
     path: str,
     body: Mapping[str, object],
 ) -> IdempotencyKey:
-    """Return the key of a request. A tenant's keys are its own, whoever asks for it.
-
-    Raises ValueError unless it is 1 to 255 printable ASCII characters.
-    """
-    if not (0 < len(text) <= MAX_LENGTH and text.isascii() and text.isprintable()):
-        raise ValueError
+    """Return the key of a request. A tenant's keys are its own, whoever asks for it."""
     owner = f"{principal} {source_address}" if principal.tenant is None else str(principal.tenant)
     return IdempotencyKey(text, Idempotency(_digest([owner, text]), _digest([method, path, body])))
 

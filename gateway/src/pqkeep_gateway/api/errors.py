@@ -284,6 +284,8 @@ def archived_in_portal() -> ApiError:
 
 # --- By domain exception ------------------------------------------------------------------------
 
+NO_MAIL = "this service is not set up to send e-mail"
+
 DOMAIN_ERRORS: Mapping[type[Exception], Answer] = {
     UnknownCredentialError: Answer(Code.AUTH_001, "missing or invalid credential"),
     UserNotFoundError: Answer(Code.AUTH_001, "missing or invalid credential"),
@@ -311,7 +313,7 @@ DOMAIN_ERRORS: Mapping[type[Exception], Answer] = {
         ("email_code", "recovery_code", "totp_code", "password"),
     ),
     MfaNotInPlanError: Answer(Code.MFA_011, "the plan does not let you require a second factor"),
-    MailDisabledError: Answer(Code.FORBIDDEN_001, "this service is not set up to send e-mail"),
+    MailDisabledError: Answer(Code.FORBIDDEN_001, NO_MAIL),
     AlreadyEnrolledError: Answer(Code.CONFLICT_001, "there is a second factor already"),
     NotEnrolledError: Answer(Code.CONFLICT_001, "there is no such second factor"),
     AuthenticatorRequiredError: Answer(

@@ -1,11 +1,10 @@
 """/api/v1/auth/forgot-password and /auth/reset-password: another password, by e-mail."""
 
 from pqkeep_gateway.access.callers import Permission
-from pqkeep_gateway.api.errors import UNPROCESSABLE_FIELDS
+from pqkeep_gateway.api.errors import NO_MAIL, UNPROCESSABLE_FIELDS
 from pqkeep_gateway.api.people_fields import (
     ACCEPTED,
     EMAIL,
-    NO_MAIL,
     OTHER_PASSWORD,
     SIGNED_OUT,
     AcceptedData,

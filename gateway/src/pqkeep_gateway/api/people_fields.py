@@ -16,7 +16,6 @@ from pqkeep_gateway.people.sessions import ACCESS_LIFETIME
 from pqkeep_gateway.people.users import User
 
 MAX_TOKEN = 128
-NO_MAIL = "this service is not set up to send e-mail"
 
 Identifier = Annotated[str, Meta(extra_json_schema={"format": "uuid"})]
 Email = Annotated[str, Meta(description="Unique, in capitals or not.")]

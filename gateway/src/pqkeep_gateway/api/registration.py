@@ -2,12 +2,11 @@
 
 from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.access.rate_limit import SIGN_UPS
-from pqkeep_gateway.api.errors import UNPROCESSABLE_FIELDS
+from pqkeep_gateway.api.errors import NO_MAIL, UNPROCESSABLE_FIELDS
 from pqkeep_gateway.api.people_fields import (
     ACCEPTED,
     EMAIL,
     NEW_PASSWORD,
-    NO_MAIL,
     USER,
     AcceptedData,
     token_field,
@@ -39,7 +38,7 @@ def endpoints(
             handler=handlers.begin,
             permission=Permission.PUBLIC,
             disabled=_CLOSED if not open_signup else "" if sends_mail else NO_MAIL,
-            anonymous_limit=SIGN_UPS,
+            address_limit=SIGN_UPS,
             fields=(EMAIL,),
             field_codes=UNPROCESSABLE_FIELDS,
             example=ACCEPTED,

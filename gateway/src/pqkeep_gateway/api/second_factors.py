@@ -7,11 +7,10 @@ from msgspec import Meta
 
 from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.access.entitlements import WITH_REQUIRED_MFA, MfaNotInPlanError
-from pqkeep_gateway.api.errors import UNPROCESSABLE_FIELDS
+from pqkeep_gateway.api.errors import NO_MAIL, UNPROCESSABLE_FIELDS
 from pqkeep_gateway.api.people_fields import (
     ACCEPTED,
     MAX_TOKEN,
-    NO_MAIL,
     PASSWORD,
     SIGNED_IN,
     AcceptedData,

@@ -147,7 +147,7 @@ def endpoints(tenants: Tenants, *, open_signup: bool, default_plan: Plan) -> tup
             name="create_tenant",
             handler=handlers.create,
             permission=Permission.SIGN_UP if open_signup else Permission.CREATE_TENANTS,
-            anonymous_limit=SIGN_UPS,
+            address_limit=SIGN_UPS,
             fields=(NAME, plan),
             field_codes=BAD_REQUEST_FIELDS,
             example=_EXAMPLE,

@@ -47,6 +47,8 @@ def _object_of(body: bytes, content_type: bytes | None) -> Mapping[str, Any]:
         raise invalid("the body has too many elements")
     try:
         value = _DECODER.decode(body.decode())
+        if b"\\u" in body:  # only an escape can be half of a pair, which is no text
+            json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):

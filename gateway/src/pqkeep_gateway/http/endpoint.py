@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from pqkeep_gateway.access.callers import Permission
-from pqkeep_gateway.access.idempotency import IdempotencyKey
+from pqkeep_gateway.access.idempotency import IdempotencyKey, idempotency_of
 from pqkeep_gateway.access.principals import (
     ApiKeyPrincipal,
     Principal,
@@ -80,7 +80,7 @@ class ApiCall(RedactedRepr, Struct, frozen=True, kw_only=True):
     @property
     def idempotency(self) -> Idempotency | None:
         """What is kept of the Idempotency-Key, if there is one."""
-        return None if self.idempotency_key is None else self.idempotency_key.idempotency
+        return idempotency_of(self.idempotency_key)
 
     def __getitem__(self, field: Field[T]) -> T:
         """Return a field's value. Raises FieldError."""
@@ -132,8 +132,8 @@ class Endpoint:
     """Whether a signed-in person must send a step-up token, which is used up then."""
     during_enrollment: bool = False
     """Whether somebody may call it who owes their tenant a second factor."""
-    anonymous_limit: Limit | None = None
-    """How often one address may call it without a credential."""
+    address_limit: Limit | None = None
+    """How often one address may call it; the operator is not counted."""
     disabled: str = ""
     """Why this installation refuses it, to everybody."""
     denial: Callable[[], ApiError] | None = None

@@ -14,7 +14,12 @@ from starlette.types import Receive, Scope, Send
 
 from pqkeep_gateway.access.admission import Admission, SuspendedError
 from pqkeep_gateway.access.callers import GRANTS, Credential, may
-from pqkeep_gateway.access.idempotency import MAX_LENGTH, IdempotencyKey, idempotency_key
+from pqkeep_gateway.access.idempotency import (
+    MAX_LENGTH,
+    IdempotencyKey,
+    idempotency_key,
+    is_idempotency_key,
+)
 from pqkeep_gateway.access.principals import AnonymousPrincipal, Principal
 from pqkeep_gateway.access.rate_limit import RateLimiter
 from pqkeep_gateway.access.source_address import network_of
@@ -95,9 +100,9 @@ class Pipeline:
     async def count(
         self, endpoint: Endpoint, principal: Principal, attribution: Attribution
     ) -> None:
-        """Count a request without a credential, where there is a limit for one address."""
-        limit = endpoint.anonymous_limit
-        if limit is None or principal.caller is not Credential.NONE:
+        """Count a request of anybody's but the operator, where there is a limit for one address."""
+        limit = endpoint.address_limit
+        if limit is None or principal.caller is Credential.OPERATOR:
             return
         wait = await self.rate_limiter.enter(
             f"sign-up {network_of(attribution.source_address)}", limit
@@ -191,7 +196,7 @@ class Resource:
             principal = await pipeline.admit(endpoint, headers, source_address)
             attribution = Attribution(request_id, str(principal), source_address)
             pipeline.authorize(endpoint, principal, headers)
-            if endpoint.anonymous_limit is not None:
+            if endpoint.address_limit is not None:
                 await pipeline.count(endpoint, principal, attribution)
             fields = self._fields[endpoint.method]
             signed = NOT_SIGNED
@@ -292,13 +297,11 @@ def _idempotency_key(
     source_address: str,
     body: Mapping[str, object],
 ) -> IdempotencyKey | None:
-    text = headers.get(b"idempotency-key") if endpoint.idempotent else None
-    if text is None:
+    given = headers.get(b"idempotency-key") if endpoint.idempotent else None
+    if given is None:
         return None
-    try:
-        return idempotency_key(
-            text.decode("latin-1"), principal, source_address, scope["method"], scope["path"], body
-        )
-    except ValueError:
+    text = given.decode("latin-1")
+    if not is_idempotency_key(text):
         message = f"Idempotency-Key must be 1 to {MAX_LENGTH} printable ASCII characters"
-        raise invalid(message, "Idempotency-Key") from None
+        raise invalid(message, "Idempotency-Key")
+    return idempotency_key(text, principal, source_address, scope["method"], scope["path"], body)

@@ -125,7 +125,7 @@ def codes(row: Endpoint) -> frozenset[Code]:
     callers = GRANTS[row.permission]
     if Credential.NONE not in callers:
         found |= WITH_CREDENTIAL
-    if row.anonymous_limit is not None or row.signature_header:
+    if row.address_limit is not None or row.signature_header:
         found |= {Code.RATE_LIMIT_001}
     if Credential.API_KEY in callers:
         found |= {Code.AUTH_001, Code.FORBIDDEN_001, Code.RATE_LIMIT_001}
