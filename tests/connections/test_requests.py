@@ -66,6 +66,15 @@ def test_what_can_be_understood_in_two_ways_is_refused(gateway: Gateway, sent: b
         assert client.socket.recv(1) == b""
 
 
+def test_a_large_head_cannot_hide_behind_another_request(gateway: Gateway) -> None:
+    """A head that begins in another request's segment is refused at 32 KiB, in pieces too."""
+    head = _get(HOST + b"X: " + 33_000 * b"x" + b"\r\n")
+    with gateway.client() as client:
+        assert client.ask(HEALTH + head[:20_000]).status == 503
+        answer = client.ask(head[20_000:])
+        assert (answer.status, answer.code) == (400, "ERR_INVALID_001")
+
+
 def test_a_large_body_beside_its_head_is_no_large_head(gateway: Gateway) -> None:
     """40,000 bytes of a body that come with the head, or with the next head, are not counted."""
     body = 40_000 * b" " + b"{}"

@@ -124,6 +124,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._offers_upgrade = False
         self._segment = 0
         self._head_size = 0
+        self._head_is_measured = False
         self._tail_size = 0
         self._keeps_alive = False
         self._is_draining = False
@@ -200,6 +201,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._is_receiving = True
         self._has_head = False
         self._offers_upgrade = False
+        self._head_is_measured = self._segment > 0
         self._head_size, self._segment = self._segment, 0
         self._tail_size = 0
 
@@ -302,8 +304,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             raise invalid("the path has an encoded slash")
         if len(self.pipeline) >= MAX_PIPELINED:
             raise invalid("too many requests wait for an answer")
-        # The head's own size is only known where its segments have nothing else in them.
-        if self._head_size == 0 or self._head_size > MAX_HEAD:
+        # Segments bound the head's size, unless it begins in one behind another request.
+        if not self._head_is_measured or self._head_size > MAX_HEAD:
             size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
             if size > MAX_HEAD:
                 raise invalid(HEAD_TOO_LARGE)
