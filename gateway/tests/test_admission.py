@@ -35,7 +35,7 @@ class Nobody:
 
 
 class Gate:
-    """A gatekeeper, and a directory of API keys before which it stands."""
+    """An Admission, and the directory of API keys that it asks."""
 
     def __init__(self, pepper: Pepper, rate_limiter: MemoryRateLimiter | None = None) -> None:
         self.now = 1000.0
