@@ -1,6 +1,6 @@
 """/api/v1/audit: the audit log, and what proves that nobody changed it.
 
-An API key sees its own tenant's records, the operator everybody's. Reading leaves no record.
+The operator sees everybody's records, everybody else those of their tenant. Reading leaves no record.
 """
 
 import time

@@ -218,7 +218,7 @@ class _Tenants:
         return _tenant(created)
 
     async def list_tenants(self, call: ApiCall) -> TenantsData:
-        """List tenants: every one for the operator, its own for an API key."""
+        """List tenants: every one for the operator, their own for everybody else."""
         own = call.principal.tenant
         if own is not None:
             return TenantsData(tenants=(_tenant(await self._tenants.get(own)),), total=1)

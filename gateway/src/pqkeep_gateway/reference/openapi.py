@@ -48,9 +48,17 @@ PARTS: Mapping[str, str] = {
 }
 """Parts by the first word of their paths after the prefix; what is outside of it is ``service``."""
 
-EVERYWHERE = frozenset({Code.INVALID_001, Code.INTERNAL_001, Code.SERVICE_001})
-"""What any request can be refused with, even one that is no proper HTTP."""
-WITH_CREDENTIAL = frozenset({Code.AUTH_001, Code.FORBIDDEN_001, Code.RATE_LIMIT_001})
+EVERYWHERE = frozenset(
+    {
+        Code.INVALID_001,
+        Code.AUTH_001,
+        Code.FORBIDDEN_001,
+        Code.RATE_LIMIT_001,
+        Code.INTERNAL_001,
+        Code.SERVICE_001,
+    }
+)
+"""What any request can be refused with: a credential is checked where none is needed, too."""
 SENT_WITH: Mapping[Code, tuple[str, ...]] = {
     Code.RATE_LIMIT_001: ("Retry-After", "RateLimit-Policy", "RateLimit"),
     Code.SERVICE_001: ("Retry-After",),
@@ -123,17 +131,12 @@ def codes(row: Endpoint) -> frozenset[Code]:
     """Return everything an endpoint can be refused with."""
     found = EVERYWHERE | row.codes | codes_of_fields(row) | {code_of(each) for each in row.errors}
     callers = GRANTS[row.permission]
-    if Credential.NONE not in callers:
-        found |= WITH_CREDENTIAL
-    if row.address_limit is not None or row.signature_header:
-        found |= {Code.RATE_LIMIT_001}
-    if Credential.API_KEY in callers:
-        found |= {Code.AUTH_001, Code.FORBIDDEN_001, Code.RATE_LIMIT_001}
     if row.denial is not None:
         found |= {row.denial().code}
     if row.idempotent:
         found |= {Code.CONFLICT_001}
-    if callers & frozenset(Role):
+    is_by_session = bool(callers & frozenset(Role)) and Credential.NONE not in callers
+    if is_by_session and not row.during_enrollment:
         found |= {Code.AUTH_MFA_001}
     if row.needs_step_up:
         found |= {Code.MFA_013}

@@ -9,7 +9,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from pqkeep_gateway.access.callers import CALLERS, Permission
+from pqkeep_gateway.access.callers import CALLERS, Credential, Permission
+from pqkeep_gateway.http.cookies import ACCESS
 
 Json = Mapping[str, Any]
 
@@ -25,6 +26,7 @@ HEADERS: Mapping[str, str] = {
 }
 STYLE_PATH = "/docs/style.css"
 
+STEP_UP_TOKEN = "X-Step-Up-Token"  # noqa: S105 - a header
 ON_EVERY_REQUEST = ("X-Request-ID",)
 """Headers that the page tells of once."""
 
@@ -287,12 +289,22 @@ def _curl(path: str, method: str, operation: Json, parameters: list[Json], body:
     if method == "get":
         lines = ["curl"]
     lines[0] += f' "$BASE_URL{path}{"?" + query if query else ""}"'
-    if operation.get("security") != []:
+    if _takes_api_key(operation):
         lines.append('-H "X-API-Key: $API_KEY"')
+    elif operation["security"]:
+        lines.append(f'-H "Cookie: {ACCESS}=$ACCESS_TOKEN"')
+        if any(each["name"] == STEP_UP_TOKEN for each in parameters):
+            lines.append(f'-H "{STEP_UP_TOKEN}: $STEP_UP_TOKEN"')
     if body is not None:
         lines.append('-H "Content-Type: application/json"')
         lines.append(f"-d '{_pretty(body)}'")
     return " \\\n  ".join(lines)
+
+
+def _takes_api_key(operation: Json) -> bool:
+    """Return whether the example is that of a program: it needs a credential, and one would do."""
+    credentials = {Credential.API_KEY, Credential.OPERATOR}
+    return bool(operation["security"]) and not credentials.isdisjoint(operation["x-callers"])
 
 
 def _pretty(value: object) -> str:

@@ -1,0 +1,67 @@
+"""What the reference says of each row follows from the row."""
+
+from __future__ import annotations
+
+import html
+import re
+
+import pytest
+from tests.contract.rows import api_rows
+
+from pqkeep_gateway.access.callers import GRANTS, Credential, Permission
+from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.http.app import API
+from pqkeep_gateway.http.endpoint import Endpoint
+from pqkeep_gateway.http.errors import Code
+from pqkeep_gateway.people.challenges import SecondFactorRequiredError
+from pqkeep_gateway.reference.openapi import codes, document
+from pqkeep_gateway.reference.page import page
+
+ROWS = api_rows()
+ROW = pytest.mark.parametrize("row", [pytest.param(row, id=row.name) for row in ROWS])
+EXAMPLES = re.findall(
+    r"<code>(curl .*?)</code>", page(document(ROWS, (), API)).decode(), flags=re.DOTALL
+)
+CURL = dict(
+    zip(
+        [
+            name
+            for methods in document(ROWS, (), API)["paths"].values()
+            for name in (each["operationId"] for each in methods.values())
+        ],
+        map(html.unescape, EXAMPLES),
+        strict=True,
+    )
+)
+"""The example of each operation, in the page's order, which is the document's."""
+API_KEY, COOKIE, STEP_UP = '-H "X-API-Key:', '-H "Cookie:', '-H "X-Step-Up-Token:'
+
+
+@ROW
+def test_a_credential_can_be_refused_anywhere(row: Endpoint) -> None:
+    """401, 403 and 429 of a credential are listed for every operation, where none is needed too."""
+    assert {Code.AUTH_001, Code.FORBIDDEN_001, Code.RATE_LIMIT_001} <= codes(row)
+
+
+@ROW
+def test_a_second_factor_is_owed_where_that_can_be(row: Endpoint) -> None:
+    """ERR_AUTH_MFA_001 is listed for sign-ins, and where a session that lacks a factor is refused."""
+    is_sign_in = SecondFactorRequiredError in row.errors
+    callers = GRANTS[row.permission]
+    takes_sessions = Role.VIEWER in callers or Role.OWNER in callers
+    needs_session = takes_sessions and Credential.NONE not in callers
+    owed = is_sign_in or (needs_session and not row.during_enrollment)
+    assert (Code.AUTH_MFA_001 in codes(row)) is owed
+
+
+@ROW
+def test_the_example_shows_a_credential_that_is_accepted(row: Endpoint) -> None:
+    """The page's example has an API key where one may call, else a session's cookie, or nothing."""
+    callers = GRANTS[row.permission]
+    if callers == GRANTS[Permission.PUBLIC]:
+        expected = set()
+    elif callers & {Credential.API_KEY, Credential.OPERATOR}:
+        expected = {API_KEY}
+    else:
+        expected = {COOKIE, STEP_UP} if row.needs_step_up else {COOKIE}
+    assert {each for each in (API_KEY, COOKIE, STEP_UP) if each in CURL[row.name]} == expected
