@@ -1,15 +1,17 @@
 """An archived key is gone: from every file and from memory, right after the answer, or not archived."""
 
 import resource
+import shutil
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pqkeep_keyservice.storage.database import Database
+from pqkeep_keyservice.storage.sqlite import SqliteDatabase
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import KeyVersion, TenantId
@@ -36,6 +38,17 @@ def is_on_disk(sealed: bytes, database_path: Path) -> bool:
     pieces = [sealed[at : at + PIECE] for at in range(2, len(sealed) - PIECE, PIECE)]
     contents = [path.read_bytes() for path in database_path.parent.iterdir()]
     return any(content.find(piece) >= 0 for content in contents for piece in pieces)
+
+
+@contextmanager
+def no_room_to_scrub() -> Iterator[None]:
+    """Let files grow by little: a change fits into the write-ahead log, and its pages nowhere else."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 async def test_no_archived_seed_is_on_the_disk(
@@ -94,12 +107,8 @@ async def test_a_disk_too_full_to_scrub(
     blob = await keys.execute(Encrypt(**one, plaintext=b"text"), attribution)
     await keys.execute(RetireKey(**one), attribution)
     await database.scrub()
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, before[1]))
-    try:
+    with no_room_to_scrub():
         await keys.execute(ArchiveKey(**one), attribution)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not database.is_scrubbed
     ((status,),) = sql("SELECT status FROM keys WHERE version = 61")
     assert status == "archived"
@@ -107,3 +116,33 @@ async def test_a_disk_too_full_to_scrub(
         await keys.execute(Decrypt(**one, ciphertext=blob.ciphertext), attribution)
     assert refused.value.kind is ErrorKind.KEY_NOT_FOUND
     assert await database.scrub()
+
+
+async def test_a_crash_before_the_scrub_keeps_no_archived_seed(
+    keys: KeyService,
+    tenant: TenantId,
+    attribution: Attribution,
+    database: Database,
+    database_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    sql: Sql,
+) -> None:
+    """A database that was left unscrubbed says so when it is opened again, and is scrubbed then."""
+    key: dict[str, Any] = {"tenant": tenant, "algorithm": KEM}
+    await keys.execute(GenerateKey(**key, quota=None), attribution)
+    for _ in range(60):  # see above
+        await keys.execute(RotateKey(**key), attribution)
+    ((sealed,),) = sql("SELECT sealed_seed FROM keys WHERE version = 60")
+    await database.scrub()
+    with no_room_to_scrub():
+        await keys.execute(ArchiveKey(**key, version=KeyVersion(60)), attribution)
+    crashed = tmp_path_factory.mktemp("crashed")
+    shutil.copytree(database_path.parent, crashed, dirs_exist_ok=True)
+    assert is_on_disk(sealed, crashed / database_path.name)
+    again = SqliteDatabase(str(crashed / database_path.name))
+    try:
+        assert not again.is_scrubbed
+        assert await again.scrub()
+        assert not is_on_disk(sealed, crashed / database_path.name)
+    finally:
+        await again.close()

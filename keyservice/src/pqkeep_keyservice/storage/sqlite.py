@@ -56,7 +56,7 @@ class SqliteDatabase:
         self._file_lock = _lock_file(path)
         self._commit_thread = ThreadPoolExecutor(1, thread_name_prefix="commit")
         self._lock = asyncio.Lock()
-        self.is_scrubbed = True
+        self.is_scrubbed = False  # unknown: a crash leaves what was to be scrubbed
         self._is_failing = False
         self._query_thread = ThreadPoolExecutor(1, thread_name_prefix="query")
         self._engine = engine = sa.create_engine(
