@@ -195,6 +195,6 @@ async def test_what_went_wrong_is_logged_without_the_rows(
             rows = (row(number) for number in range(200))
             log = AuditLog(store)
             await asyncio.gather(*(log.commit(row) for row in rows), return_exceptions=True)
-    assert caplog.text.count("the database cannot be written") == 1
+    assert caplog.text.count("the database cannot be read or written") == 1
     assert "full" in caplog.text
     assert "ppp" not in caplog.text

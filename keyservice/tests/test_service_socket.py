@@ -23,6 +23,7 @@ from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.operations.lifecycle import PAGE
 from pqkeep_keyservice.server import Server
 from pqkeep_keyservice.storage.store import KeyStore
+from pqkeep_protocol.administration import ReloadRootKeys
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 from pqkeep_protocol.audit import (
     MAX_PAGE,
@@ -71,7 +72,7 @@ from pqkeep_protocol.messages import (
 from pqkeep_protocol.startup.settings import ConfigError
 
 if TYPE_CHECKING:
-    from keyservice.tests.conftest import InProcessService
+    from keyservice.tests.conftest import InProcessService, Sql
 
 TENANT = TenantId(UUID(int=1))
 KEM, SIGNATURE = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65
@@ -80,7 +81,9 @@ GENERATE = GenerateKey(tenant=TENANT, algorithm=SIGNATURE, quota=None)
 SIGN = Sign(tenant=TENANT, algorithm=SIGNATURE, version=None, message=b"text")
 
 
-def call(number: int, request: AnyRequest | AnyAuditRequest, timeout_ms: int = 20_000) -> Call:
+def call(
+    number: int, request: AnyRequest | AnyAuditRequest | ReloadRootKeys, timeout_ms: int = 20_000
+) -> Call:
     """Return a call."""
     return Call(number, timeout_ms, Attribution("r", "p", "a", "y"), request)
 
@@ -238,6 +241,20 @@ async def require_refused_alone(client: Client, bad: Event, reason: EventRefusal
     assert isinstance(answer.result, Records)
     recorded = [json.loads(line)["event_id"] for line in answer.result.lines]
     assert recorded == [str(before.id), str(after.id)]
+
+
+async def test_an_unexpected_error_is_answered(connect: Connect, sql: Sql) -> None:
+    """Whatever goes wrong in a reload of the root keys, the call gets a refusal, and later ones too."""
+    client: Client = await connect()
+    sql("DROP TABLE root_keys")
+    reload = ReloadRootKeys(tenant=INSTALLATION)
+    await client.send(call(1, reload), call(2, reload), Ping(3))
+    got = await client.receive(3)
+    assert {each.id: each for each in got} == {
+        1: Refusal(1, ErrorKind.INTERNAL),
+        2: Refusal(2, ErrorKind.INTERNAL),
+        3: Pong(3),
+    }
 
 
 async def test_what_the_gateway_can_record_is_recorded(connect: Connect) -> None:

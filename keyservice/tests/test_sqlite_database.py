@@ -1,12 +1,15 @@
 """What a SQLite file must be like, and what is asked of SQLite."""
 
 import asyncio
+import resource
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
-from pqkeep_keyservice.storage.database import Database
+from pqkeep_keyservice.storage.database import Database, DatabaseUnavailableError
 from pqkeep_keyservice.storage.sqlite import SqliteDatabase
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import TenantId
@@ -70,3 +73,27 @@ async def test_only_the_owner_can_read_the_files(
         path.name: stat.S_IMODE(path.stat().st_mode) for path in database_path.parent.iterdir()
     }
     assert modes == dict.fromkeys(["keys.sqlite3", "keys.sqlite3-wal", "keys.sqlite3-shm"], 0o600)
+
+
+@pytest.fixture
+def no_room_for_files() -> Iterator[None]:
+    """Let files grow by little, temporary ones too."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def sort_on_disk(connection: sa.Connection) -> object:
+    """Read what is too much to be sorted in memory."""
+    numbers = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 30000)"
+    query = f"{numbers} SELECT randomblob(500) AS bytes FROM n ORDER BY bytes"  # noqa: S608
+    return connection.exec_driver_sql(query).first()
+
+
+@pytest.mark.usefixtures("database", "no_room_for_files")
+@pytest.mark.parametrize("kind", ["read", "query"])
+async def test_a_disk_that_fails_while_it_is_read(kind: str, database: Database) -> None:
+    """An error of the disk is DatabaseUnavailableError in what only reads, too."""
+    with pytest.raises(DatabaseUnavailableError):
+        await getattr(database, kind)(sort_on_disk)

@@ -123,6 +123,9 @@ class Server:
         except ProtocolError:
             _LOG.error("an answer is too large for a frame", request=type(call.request).__name__)
             connection.send(Refusal(call.id, ErrorKind.INTERNAL))
+        except Exception:  # noqa: BLE001 - an unexpected error is answered too
+            _LOG.exception("request failed", request=type(call.request).__name__)
+            connection.send(Refusal(call.id, ErrorKind.INTERNAL))
 
     async def _result(self, call: Call, deadline: float) -> AnyResult | AnyAuditResult | RootKeys:
         request = call.request

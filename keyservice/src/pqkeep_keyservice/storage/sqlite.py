@@ -112,13 +112,21 @@ class SqliteDatabase:
         self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
     ) -> T:
         async with self._lock:
-            return function(self._connection, *arguments)
+            try:
+                return function(self._connection, *arguments)
+            except (sqlite3.Error, sa.exc.DBAPIError) as error:
+                self._raise_if_transient(error)
+                raise
 
     async def query(
         self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
     ) -> T:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._query_thread, self._query, function, arguments)
+        try:
+            return await loop.run_in_executor(self._query_thread, self._query, function, arguments)
+        except (sqlite3.Error, sa.exc.DBAPIError) as error:
+            self._raise_if_transient(error)
+            raise
 
     def _query(
         self, function: Callable[[sa.Connection, *Arguments], T], arguments: tuple[*Arguments]
@@ -162,13 +170,13 @@ class SqliteDatabase:
             self._driver.execute("ROLLBACK")
 
     def _raise_if_transient(self, error: sqlite3.Error | sa.exc.DBAPIError) -> None:
-        """Log, once, that nothing can be written. Raises DatabaseUnavailableError if that may pass."""
+        """Log, once, that the database fails. Raises DatabaseUnavailableError if that may pass."""
         cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
         if getattr(cause, "sqlite_errorcode", 0) & _PRIMARY not in _TRANSIENT_ERRORS:
             return
         if not self._is_failing:
             self._is_failing = True
-            _LOG.error("the database cannot be written", error=str(cause))
+            _LOG.error("the database cannot be read or written", error=str(cause))
         raise DatabaseUnavailableError from None
 
     def _log_recovery(self) -> None:
