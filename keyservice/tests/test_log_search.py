@@ -166,6 +166,20 @@ def test_times_are_exact_at_their_borders(newest_first: bool, shelf: Shelf) -> N
             assert shelf.page(**asked) == (expected(shelf, asked), None)
 
 
+def test_times_are_found_past_missing_records(location: Location, shelf: Shelf) -> None:
+    """In a log with records missing, however many, from and to still find what is there."""
+    location.sql(f"DELETE FROM audit_records WHERE id IN (1, 6, {SIZE // 2}, 60, 61, 62, 63, 64)")  # noqa: S608
+    there = shelf._replace(
+        records=[
+            each for each in shelf.records if each["id"] not in {1, 6, SIZE // 2, *range(60, 65)}
+        ]
+    )
+    for at in range(FIRST_US, FIRST_US + SIZE // PER_INSTANT + 2):
+        for bound in ("since_us", "until_us"):
+            asked = {"tenant": INSTALLATION, "newest_first": False, "limit": 500, bound: at}
+            assert there.page(**asked) == (expected(there, asked), None)
+
+
 def test_an_exact_page_has_no_next(shelf: Shelf) -> None:
     """Where a page holds the last match there is nothing to go on to."""
     everything = {"tenant": INSTALLATION}

@@ -117,8 +117,10 @@ def _first_at(connection: sa.Connection, microseconds: int) -> int:
     low, high = 1, log_size(connection) + 1
     while low < high:
         middle = (low + high) // 2
-        query = sa.select(AUDIT_RECORDS.c.recorded_at_us).where(AUDIT_RECORDS.c.id == middle)
-        if connection.execute(query).scalar_one() < microseconds:
+        query = sa.select(AUDIT_RECORDS.c.recorded_at_us).where(AUDIT_RECORDS.c.id >= middle)
+        # The next one that is there: records can be missing from a damaged log.
+        found = connection.execute(query.order_by(AUDIT_RECORDS.c.id).limit(1))
+        if found.scalar_one() < microseconds:
             low = middle + 1
         else:
             high = middle
