@@ -43,7 +43,7 @@ MARKER = b"do not print me"
 
 _versions = st.integers(1, MAX_KEY_VERSION)
 _bytes = st.binary(max_size=64).map(lambda data: MARKER + data)
-_letters = st.characters(codec="utf-8", exclude_categories=("Cc",))
+_letters = st.characters(codec="utf-8", exclude_categories=["Cc"])
 _text = st.text(_letters, max_size=16).map(lambda text: MARKER.decode() + text)
 _algorithms = st.sampled_from(Algorithm)
 _statuses = st.sampled_from(KeyStatus)

@@ -283,7 +283,7 @@ def test_a_change_of_a_key_is_whole(
     assert seen == {True, False}
 
 
-def take_up(layout: Layout) -> RootKeys:
+def reload_root_keys(layout: Layout) -> RootKeys:
     """Have the key service read its settings."""
     answer: RootKeys = ask(layout, ReloadRootKeys(tenant=INSTALLATION))
     return answer
@@ -292,7 +292,7 @@ def take_up(layout: Layout) -> RootKeys:
 def until_renewed(layout: Layout) -> None:
     """Return when everything is sealed under root key 2."""
     deadline = time.monotonic() + SECONDS
-    while take_up(layout) != RootKeys(in_use=(2,), remaining=0, damaged=0):
+    while reload_root_keys(layout) != RootKeys(in_use=(2,), remaining=0, damaged=0):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -396,6 +396,7 @@ def test_a_killed_backup_leaves_none(
             *("--recovery-key", recovery_key.public, "--to", to),
             last=last,
         )
+        assert to.exists() or status
         if to.exists():
             assert is_whole(to, recovery_key, base.layout.root_key)
             to.unlink()
@@ -433,6 +434,7 @@ def test_a_killed_restore_leaves_none(
             kinds=kinds,
             last=last,
         )
+        assert new.exists() or status
         if new.exists():
             assert ask_file(new / "keyservice" / "keys.sqlite3", keys) == wanted
             assert (new / "gateway" / "settings.toml").exists()

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import pytest
 
-from pqkeep_keyservice.live.worker_pool import MAX_WAITING
+from pqkeep_keyservice.live import MAX_WAITING
 from pqkeep_protocol.administration import RootKeys
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
 from pqkeep_protocol.audit import AnyAuditResult

@@ -20,7 +20,7 @@ class RootKeys(Result, frozen=True, kw_only=True, tag="root-keys"):
     """How many of them could not be unsealed."""
 
 
-class ReloadRootKeys(Request[RootKeys], frozen=True, kw_only=True, tag="take-up-root-keys"):
+class ReloadRootKeys(Request[RootKeys], frozen=True, kw_only=True, tag="reload-root-keys"):
     """Read the settings again, and use the root keys they name.
 
     The tenant is INSTALLATION. Errors: UNAVAILABLE if the root keys are not the right ones; the key

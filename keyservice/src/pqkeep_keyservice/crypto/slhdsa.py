@@ -1,7 +1,9 @@
 """SLH-DSA (FIPS 205), SHA2 parameter sets, by one of two implementations.
 
 A stored private key is SK.seed || SK.prf || PK.seed || PK.root, four times n bytes; its second
-half is the public key. Every call holds the interpreter lock, signing for up to half a second.
+half is the public key. One implementation holds the interpreter lock while it signs, for up to half
+a second, and the other releases it. Both are treated as if they held it: the worker processes that
+the one needs are also a bound on the processor time of the other, in which tenants take turns.
 """
 
 from collections.abc import Mapping

@@ -9,13 +9,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from weakref import WeakValueDictionary
 
+from pqkeep_keyservice.live import MAX_WAITING
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
 
-MAX_WAITING = 96
-"""Well below MAX_IN_FLIGHT of a connection: other requests never wait behind changes."""
-MAX_WAITING_PER_TENANT = 64
+MAX_PER_TENANT = 64
 
 
 class KeyringLocks:
@@ -33,10 +32,10 @@ class KeyringLocks:
     ) -> AsyncIterator[None]:
         """Hold the keyring's lock.
 
-        Raises OVERLOADED if too many changes wait, and DEADLINE_EXCEEDED if the lock is not free
+        Raises OVERLOADED if too many changes wait or run, and DEADLINE_EXCEEDED if the lock is not free
         before the deadline (in the event loop's time).
         """
-        if self._changes[tenant] >= MAX_WAITING_PER_TENANT or self._changes.total() >= MAX_WAITING:
+        if self._changes[tenant] >= MAX_PER_TENANT or self._changes.total() >= MAX_WAITING:
             raise KeyServiceError(ErrorKind.OVERLOADED)
         lock = self._locks.setdefault((tenant, algorithm), asyncio.Lock())
         self._changes[tenant] += 1

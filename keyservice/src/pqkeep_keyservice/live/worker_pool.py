@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TypeVar, TypeVarTuple
 
+from pqkeep_keyservice.live import MAX_WAITING
 from pqkeep_keyservice.live.worker_process import WorkerProcess
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.fair_queue import FairQueue, QueueFullError, QueueTimeoutError
@@ -10,9 +11,6 @@ from pqkeep_protocol.keys import TenantId
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
-
-MAX_WAITING = 96
-"""Well below MAX_IN_FLIGHT of a connection: other requests never wait behind a queue."""
 
 
 class WorkerPool:
