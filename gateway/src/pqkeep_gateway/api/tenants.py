@@ -19,12 +19,11 @@ from pqkeep_gateway.http.field import (
     InvalidValueError,
     Problem,
     choice_field,
-    text_field,
     uuid_field,
 )
 from pqkeep_gateway.http.text import Timestamp, timestamp
+from pqkeep_gateway.tenancy.names import MAX_NAME, InvalidNameError, normalized_name
 from pqkeep_gateway.tenancy.tenants import (
-    MAX_NAME,
     NameTakenError,
     Tenant,
     TenantChange,
@@ -73,13 +72,25 @@ TENANT = cast(
         not_found="no such tenant",
     ),
 )
-NAME = text_field(
-    "name",
-    "Printable characters. No two tenants have the same name.",
-    "Example Corporation",
-    at_most=MAX_NAME,
-    is_valid=str.isprintable,
-    must=f"must be 1 to {MAX_NAME} printable characters",
+
+
+def _parse_name(value: object) -> str:
+    try:
+        return normalized_name(value if isinstance(value, str) else "")
+    except InvalidNameError:
+        message = (
+            f"must be 1 to {MAX_NAME} letters, marks, numbers, symbols, punctuation and spaces"
+        )
+        raise InvalidValueError(message) from None
+
+
+NAME = Field(
+    name="name",
+    description="Letters, marks, numbers, punctuation, symbols, joiners and spaces, in NFC. No two"
+    " tenants have the same name, in capitals or not.",
+    schema={"type": "string", "minLength": 1, "maxLength": MAX_NAME},
+    example="Example Corporation",
+    parse=_parse_name,
 )
 _PLAN = choice_field(
     "plan", "The plan. Callers without a credential get free.", tuple(Plan), Plan.STARTER

@@ -24,7 +24,8 @@ TENANTS = Table(
     "tenants",
     METADATA,
     Column("id", Uuid, primary_key=True),
-    Column("name", String(255), nullable=False, unique=True),
+    Column("name", String(255), nullable=False),
+    Column("name_key", LargeBinary(32), nullable=False, unique=True),
     Column("tier", String(32), nullable=False),
     Column("subscription", String(16), nullable=False),
     Column("requests_per_minute", Integer, nullable=True),
@@ -33,6 +34,7 @@ TENANTS = Table(
     Column("updated_at_us", BigInteger, nullable=False),
     Column("requires_mfa", Boolean, nullable=False, default=False),
 )
+"""``name_key``: the form in which names are compared; see pqkeep_gateway.tenancy.names."""
 
 API_KEYS = Table(
     "api_keys",

@@ -19,6 +19,7 @@ from pqkeep_gateway.storage.contracts import end_contract
 from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
 from pqkeep_gateway.storage.idempotency import add_idempotency_key, find_idempotency_key
 from pqkeep_gateway.storage.schema import TENANTS
+from pqkeep_gateway.tenancy.names import name_key
 from pqkeep_gateway.tenancy.tenants import (
     NameTakenError,
     Tenant,
@@ -140,6 +141,7 @@ async def add_tenant(connection: AsyncConnection, tenant: Tenant) -> None:
     row = {
         "id": tenant.id,
         "name": tenant.name,
+        "name_key": name_key(tenant.name),
         "tier": tenant.entitlements.tier,
         "subscription": tenant.entitlements.subscription,
         "requests_per_minute": tenant.entitlements.requests_per_minute,

@@ -15,8 +15,6 @@ from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution, Idempotency
 
-MAX_NAME = 255
-
 
 class TenantStatus(StrEnum):
     """Whether a tenant's credentials are accepted."""
@@ -31,6 +29,7 @@ class Tenant:
 
     id: TenantId
     name: str
+    """As ``names.normalized_name`` returns it."""
     entitlements: Entitlements
     status: TenantStatus
     created_at: datetime

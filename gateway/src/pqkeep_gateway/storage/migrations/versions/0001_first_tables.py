@@ -19,7 +19,8 @@ def _create_tenant_tables() -> None:
     op.create_table(
         "tenants",
         sa.Column("id", sa.Uuid, primary_key=True),
-        sa.Column("name", sa.String(255), nullable=False, unique=True),
+        sa.Column("name", sa.String(255), nullable=False),
+        sa.Column("name_key", sa.LargeBinary(32), nullable=False, unique=True),
         sa.Column("tier", sa.String(32), nullable=False),
         sa.Column("subscription", sa.String(16), nullable=False),
         sa.Column("requests_per_minute", sa.Integer, nullable=True),

@@ -1,0 +1,48 @@
+"""Names of tenants: which there are, and which of them are the same."""
+
+import hashlib
+import unicodedata
+
+MAX_NAME = 255
+"""Code points in NFC."""
+
+_MAJOR_CATEGORIES = frozenset("LMNPS")
+"""Letters, marks, numbers, punctuation, symbols."""
+_JOINERS = "\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
+"""Formatting characters that some scripts spell words with."""
+_LAST_SPACE = 0x3000
+_SPACES = "".join(
+    chr(each) for each in range(_LAST_SPACE + 1) if unicodedata.category(chr(each)) == "Zs"
+)
+
+
+class InvalidNameError(ValueError):
+    """The text cannot be a name."""
+
+
+def normalized_name(text: str) -> str:
+    """Return a name as it is stored: in NFC, without spaces and joiners around it.
+
+    Raises InvalidNameError for a text without a visible character, of more than MAX_NAME code
+    points, or with anything but letters, marks, numbers, punctuation, symbols, joiners and spaces.
+    """
+    name = unicodedata.normalize("NFC", text).strip(_SPACES + _JOINERS)
+    if not (0 < len(name) <= MAX_NAME and all(_may_be_used(each) for each in name)):
+        raise InvalidNameError
+    return name
+
+
+def name_key(name: str) -> bytes:
+    """Return the form in which names are compared: a SHA-256 (32 bytes).
+
+    Names are the same if they differ in case, composition, joiners, or the kind and number of
+    spaces only (canonical caseless matching, Unicode 15, D145).
+    """
+    folded = unicodedata.normalize("NFD", unicodedata.normalize("NFD", name).casefold())
+    shown = "".join(" " if each in _SPACES else each for each in folded if each not in _JOINERS)
+    return hashlib.sha256(" ".join(filter(None, shown.split(" "))).encode()).digest()
+
+
+def _may_be_used(character: str) -> bool:
+    is_visible = unicodedata.category(character)[0] in _MAJOR_CATEGORIES
+    return is_visible or character in _SPACES or character in _JOINERS

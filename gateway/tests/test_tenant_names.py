@@ -1,0 +1,94 @@
+"""Names of tenants: any script's, in one form, and no two that look the same."""
+
+import unicodedata
+
+import pytest
+from gateway.tests.world import ATTRIBUTION, World
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pqkeep_gateway.access.entitlements import Tier
+from pqkeep_gateway.tenancy.names import InvalidNameError, name_key, normalized_name
+from pqkeep_gateway.tenancy.tenants import NameTakenError
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Müller & Söhne",
+        "株式会社　東京",
+        "می\u200cروم",
+        "क्\u200dष",
+        "Привет, мир! (№ 1)",
+        "עברית",
+        "\U0001f469\u200d\U0001f52c Labs™",
+        "x" * 255,
+    ],
+)
+def test_names_of_any_script(name: str) -> None:
+    """Letters, marks, joiners, symbols and spaces of any script make a name, which stays as it is."""
+    assert normalized_name(name) == unicodedata.normalize("NFC", name)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "\u3000\u200d ",
+        "x" * 256,
+        "a\x00b",
+        "a\nb",
+        "a\n",
+        "a\u202eb",
+        "a\u2028b",
+        "a\ue000b",
+        "a\ud800b",
+        "a\ufffeb",
+        "a\u00adb",
+    ],
+)
+def test_texts_that_are_no_names(text: str) -> None:
+    """Nothing visible, too much, and control, bidirectional, private or unassigned characters."""
+    with pytest.raises(InvalidNameError):
+        normalized_name(text)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Acme", "ACME"),
+        ("Café", "Cafe\u0301"),
+        ("Straße", "STRASSE"),
+        ("Acme Corp", " Acme\u00a0\u3000Corp\u200d"),
+        ("Acme", "Ac\u200dme"),
+        ("ΣΊΣΥΦΟΣ", "σίσυφος"),
+    ],
+)
+def test_names_that_are_the_same(one: str, other: str) -> None:
+    """Case, composition, joiners and spaces make no other name."""
+    assert name_key(normalized_name(one)) == name_key(normalized_name(other))
+
+
+def test_names_that_differ() -> None:
+    """Another letter, and a space within a word, make another name."""
+    assert len({name_key(each) for each in ("Acme", "Acne", "Ac me", "Acmé")}) == 4
+
+
+@given(st.text(max_size=40))
+def test_a_normalized_name_is_its_own_form(text: str) -> None:
+    """What was normalized is in NFC and normalizes to itself; capitals keep its key."""
+    try:
+        name = normalized_name(text)
+    except InvalidNameError:
+        return
+    assert normalized_name(name) == name == unicodedata.normalize("NFC", name)
+    assert name_key(name.swapcase().casefold()) == name_key(name.casefold())
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+async def test_the_database_keeps_names_apart(world: World) -> None:
+    """A tenant whose name is the same but for case and composition is refused."""
+    await world.tenants.create("Café 株式会社", Tier.FREE, ATTRIBUTION)
+    with pytest.raises(NameTakenError):
+        await world.tenants.create(normalized_name("CAFE\u0301 株式会社"), Tier.FREE, ATTRIBUTION)
