@@ -7,11 +7,12 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from gateway.tests.world import add_tenant, new_tenant
+from gateway.tests.world import ROUNDS, add_tenant, count_successes, new_tenant
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.authentication import Found
 from pqkeep_gateway.access.entitlements import Entitlements, Tier
+from pqkeep_gateway.access.idempotency import IdempotencyKeyReusedError
 from pqkeep_gateway.access.principals import ApiKeyPrincipal
 from pqkeep_gateway.storage.api_keys import SqlApiKeys
 from pqkeep_gateway.tenancy.api_keys import (
@@ -21,9 +22,10 @@ from pqkeep_gateway.tenancy.api_keys import (
     ApiKeyNotFoundError,
     ApiKeyStatus,
     QuotaReachedError,
+    StoredApiKey,
 )
 from pqkeep_gateway.tenancy.tenants import Tenant
-from pqkeep_protocol.messages import Attribution
+from pqkeep_protocol.messages import Attribution, Idempotency
 
 if TYPE_CHECKING:
     from gateway.tests.conftest import Location
@@ -67,6 +69,24 @@ async def test_the_quota_is_exact_under_concurrency(engine: AsyncEngine) -> None
     added = [outcome for outcome in outcomes if isinstance(outcome, ApiKey)]
     assert sorted(key.version for key in added) == [1, 2, 3, 4, 5]
     assert sum(isinstance(outcome, QuotaReachedError) for outcome in outcomes) == 15
+
+
+@pytest.mark.parametrize("method", ["add", "rotate"])
+async def test_one_idempotency_key_for_two_tenants(engine: AsyncEngine, method: str) -> None:
+    """Of two tenants' API keys that are created at once with one Idempotency-Key one is refused."""
+    store = SqlApiKeys(engine)
+
+    async def create(number: int, idempotency: Idempotency) -> StoredApiKey:
+        tenant, draft = new_tenant(), _draft(number)
+        await add_tenant(engine, tenant)
+        if method == "add":
+            return await store.add(tenant.id, draft, 1, ATTRIBUTION, idempotency)
+        return await store.rotate(tenant.id, None, draft, NOW, ATTRIBUTION, idempotency)
+
+    for number in range(ROUNDS):
+        requests = [Idempotency(bytes([number]) * 32, bytes([each]) * 32) for each in range(2)]
+        attempts = [create(2 * number + each, request) for each, request in enumerate(requests)]
+        assert await count_successes(attempts, IdempotencyKeyReusedError) == 1
 
 
 async def test_each_tenant_counts_for_itself(engine: AsyncEngine) -> None:

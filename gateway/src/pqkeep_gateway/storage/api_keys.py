@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from pqkeep_gateway.access.authentication import Found
+from pqkeep_gateway.access.idempotency import IdempotencyKeyReusedError
 from pqkeep_gateway.access.principals import ApiKeyPrincipal
 from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
@@ -182,15 +183,18 @@ async def _add(
     }
     await connection.execute(sa.insert(API_KEYS), row)
     if idempotency is not None:
-        await add_idempotency_key(
-            connection,
-            idempotency,
-            draft.created_at,
-            tenant_id=tenant,
-            api_key_version=version,
-            revoked_version=revoked,
-            salt=draft.salt,
-        )
+        try:
+            await add_idempotency_key(
+                connection,
+                idempotency,
+                draft.created_at,
+                tenant_id=tenant,
+                api_key_version=version,
+                revoked_version=revoked,
+                salt=draft.salt,
+            )
+        except sa.exc.IntegrityError:  # by the operator, for another tenant: this one is locked
+            raise IdempotencyKeyReusedError from None
     metadata = ApiKey(version, draft.last4, ApiKeyStatus.ACTIVE, draft.created_at)
     return StoredApiKey(metadata, draft.salt, revoked)
 
