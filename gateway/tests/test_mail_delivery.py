@@ -10,6 +10,7 @@ from datetime import timedelta
 from email.message import EmailMessage
 
 import pytest
+import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.clock import date_of
@@ -25,6 +26,7 @@ from pqkeep_gateway.mail.mail_delivery import (
 from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, mailed_code, new_mail
 from pqkeep_gateway.storage.database import transaction
 from pqkeep_gateway.storage.outgoing_mail import SqlMailOutbox, add_mail
+from pqkeep_gateway.storage.schema import OUTGOING_MAIL
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 
@@ -199,6 +201,21 @@ async def test_an_unexpected_error_loses_no_mail(gateways: Gateways) -> None:
     gateways.now += 2
     await mail_delivery.deliver()
     assert len(gateways.mailer.delivered) == 1
+
+
+async def test_an_unknown_kind_stops_no_other_mail(gateways: Gateways) -> None:
+    """Mail of a kind of another version is left alone, and the others are delivered."""
+    unknown = await gateways.add("nobody@example.com")
+    of_another_version = (
+        sa.update(OUTGOING_MAIL)
+        .where(OUTGOING_MAIL.c.id == unknown.id)
+        .values(kind="another", next_attempt_at_us=0)
+    )
+    async with transaction(gateways.engine) as connection:
+        await connection.execute(of_another_version)
+    await gateways.add()
+    await gateways.mail_delivery().deliver()
+    assert [each.to for each in gateways.mailer.delivered] == [TO]
 
 
 async def test_the_log_contains_no_address(

@@ -20,6 +20,7 @@ from datetime import timedelta
 from typing import Protocol
 from uuid import UUID, uuid4
 
+from pqkeep_gateway.background import repeat
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import MAX_PAGE, Event, RecordEvents
 from pqkeep_protocol.audit_events import GatewayOperation, Outcome
@@ -107,10 +108,7 @@ class AuditDelivery:
         with suppress(UnavailableError):  # it has been logged
             if refused := await self._outbox.count_refused():
                 _LOG.error("the outbox keeps events that the audit log refused", events=refused)
-        while True:
-            with suppress(UnavailableError):
-                await self.empty()
-            await asyncio.sleep(RETRY_SECONDS)
+        await repeat(self.empty, RETRY_SECONDS)
 
     async def empty(self) -> None:
         """Deliver all stored events, however long it takes. Raises UnavailableError."""

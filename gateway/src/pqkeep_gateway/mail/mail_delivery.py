@@ -8,15 +8,14 @@ with growing pauses until the mail expires.
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 from email.message import EmailMessage
 from typing import Protocol
 
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credentials import Pepper
+from pqkeep_gateway.background import repeat
 from pqkeep_gateway.mail.outgoing_mail import InvalidAddressError, OutgoingMail, compose
-from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.startup.logs import logger
 
 _LOG = logger(__name__)
@@ -63,7 +62,8 @@ class MailOutbox(Protocol):
     async def claim(self, limit: int, now: datetime, lease: datetime) -> Sequence[OutgoingMail]:
         """Return mail that is due, oldest first, and postpone it until the lease ends.
 
-        Its attempts are counted. No two callers get the same mail.
+        Its attempts are counted. No two callers get the same mail. Mail of a kind that only a later
+        version knows is left to gateways of that version.
         """
         ...
 
@@ -91,10 +91,7 @@ class MailDelivery:
 
     async def run(self) -> None:
         """Deliver what is due, until cancelled."""
-        while True:
-            with suppress(UnavailableError):  # has been logged
-                await self.deliver()
-            await asyncio.sleep(POLL_SECONDS)
+        await repeat(self.deliver, POLL_SECONDS)
 
     async def deliver(self) -> None:
         """Attempt everything that is due once. Raises UnavailableError."""

@@ -20,7 +20,10 @@ class SqlMailOutbox:
 
     async def claim(self, limit: int, now: datetime, lease: datetime) -> Sequence[OutgoingMail]:
         """Return mail that is due, and postpone it until the lease ends."""
-        is_due = OUTGOING_MAIL.c.next_attempt_at_us <= microseconds(now)
+        is_due = sa.and_(
+            OUTGOING_MAIL.c.next_attempt_at_us <= microseconds(now),
+            OUTGOING_MAIL.c.kind.in_(MailKind),  # another is a later version's
+        )
         oldest = (
             sa.select(OUTGOING_MAIL.c.id)
             .where(is_due)

@@ -3,7 +3,6 @@
 The built-in provider takes no money: it changes the tier at once and adds an invoice.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.entitlements import Tier
 from pqkeep_gateway.access.idempotency import IdempotencyKey, idempotency_of
 from pqkeep_gateway.audit_events import AuditDelivery, event
+from pqkeep_gateway.background import repeat
 from pqkeep_gateway.tenancy.contracts import (
     Change,
     Contract,
@@ -23,7 +23,6 @@ from pqkeep_gateway.tenancy.contracts import (
     cancel,
     settle,
 )
-from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution, Idempotency
@@ -222,10 +221,7 @@ class BuiltInBilling:
 
     async def run(self) -> None:
         """Settle contracts whose period is over, until cancelled."""
-        while True:
-            with suppress(UnavailableError):  # has been logged
-                await self.settle_due()
-            await asyncio.sleep(SETTLE_SECONDS)
+        await repeat(self.settle_due, SETTLE_SECONDS)
 
     async def settle_due(self) -> None:
         """End or renew every contract whose period is over."""

@@ -1,0 +1,31 @@
+"""Background tasks go on, whatever they raise."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from pqkeep_gateway.background import repeat
+from pqkeep_gateway.unavailable import UnavailableError
+
+
+async def test_a_task_that_fails_is_repeated(caplog: pytest.LogCaptureFixture) -> None:
+    """An unexpected error is logged, one that was logged is not, and the task goes on after both."""
+    problems = [ZeroDivisionError(), UnavailableError()]
+    succeeded = asyncio.Event()
+
+    async def fail_twice() -> None:
+        if problems:
+            raise problems.pop()
+        succeeded.set()
+
+    task = asyncio.create_task(repeat(fail_twice, 0))
+    async with asyncio.timeout(60):
+        await succeeded.wait()
+    assert [each.levelname for each in caplog.records] == ["ERROR"]
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    assert task.cancelled()
