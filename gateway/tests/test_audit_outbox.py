@@ -164,11 +164,11 @@ ACTIONS: dict[str, Action] = {
 }
 
 
-@pytest.mark.parametrize(("name", "handler"), ACTIONS.items(), ids=ACTIONS.keys())
+@pytest.mark.parametrize(("name", "action"), ACTIONS.items(), ids=ACTIONS.keys())
 async def test_without_the_log_an_action_is_answered_as_done(
     *,
     name: str,
-    handler: Action,
+    action: Action,
     tenants: Tenants,
     api_keys: ApiKeys,
     log: FakeAuditLog,
@@ -180,7 +180,7 @@ async def test_without_the_log_an_action_is_answered_as_done(
     await api_keys.create(tenant, ATTRIBUTION)
     before = log.operations
     log.is_unavailable = True
-    await handler(tenants, api_keys, tenant)
+    await action(tenants, api_keys, tenant)
     assert await waiting(outbox) == [name]
     with pytest.raises(UnavailableError):
         await audit_delivery.empty()
@@ -191,11 +191,11 @@ async def test_without_the_log_an_action_is_answered_as_done(
     assert await waiting(outbox) == []
 
 
-@pytest.mark.parametrize(("name", "handler"), ACTIONS.items(), ids=ACTIONS.keys())
+@pytest.mark.parametrize(("name", "action"), ACTIONS.items(), ids=ACTIONS.keys())
 async def test_an_outbox_that_is_not_emptied_for_five_minutes_stops_actions(
     *,
     name: str,
-    handler: Action,
+    action: Action,
     tenants: Tenants,
     api_keys: ApiKeys,
     log: FakeAuditLog,
@@ -210,7 +210,7 @@ async def test_an_outbox_that_is_not_emptied_for_five_minutes_stops_actions(
     log.is_unavailable = True
     before = await _state(tenants, api_keys, tenant)
     with pytest.raises(UnavailableError):
-        await handler(tenants, api_keys, tenant)
+        await action(tenants, api_keys, tenant)
     with pytest.raises(UnavailableError):
         await audit_delivery.require_open()
     with pytest.raises(UnavailableError):
@@ -219,7 +219,7 @@ async def test_an_outbox_that_is_not_emptied_for_five_minutes_stops_actions(
     assert await outbox.list_oldest(MAX_PAGE) == [old]
     log.is_unavailable = False
     await audit_delivery.empty()
-    await handler(tenants, api_keys, tenant)
+    await action(tenants, api_keys, tenant)
     assert log.operations[-1] == name
 
 

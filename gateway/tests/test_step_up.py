@@ -38,7 +38,7 @@ async def test_a_step_up_token_acts_once(world: World) -> None:
     person = await world.person()
     done = 0
 
-    async def handler() -> None:
+    async def action() -> None:
         nonlocal done
         await asyncio.sleep(0)
         done += 1
@@ -46,11 +46,11 @@ async def test_a_step_up_token_acts_once(world: World) -> None:
     for number in range(ROUNDS):
         token = await world.step_up.issue(person, PASSWORD, ATTRIBUTION)
         attempts = [
-            world.step_up.spend(person, token, handler, had_no_effect) for _ in range(CONCURRENCY)
+            world.step_up.spend(person, token, action, had_no_effect) for _ in range(CONCURRENCY)
         ]
         assert await count_successes(attempts, StepUpRequiredError) == 1
         with pytest.raises(StepUpRequiredError):
-            await world.step_up.spend(person, token, handler, had_no_effect)
+            await world.step_up.spend(person, token, action, had_no_effect)
         assert done == number + 1
 
 
@@ -62,12 +62,12 @@ async def test_a_failure_without_effect_returns_the_token(world: World) -> None:
     async def fail() -> None:
         raise WrongCodeError
 
-    async def handler() -> str:
+    async def action() -> str:
         return "done"
 
     with pytest.raises(WrongCodeError):
         await world.step_up.spend(person, token, fail, had_no_effect)
-    assert await world.step_up.spend(person, token, handler, had_no_effect) == "done"
+    assert await world.step_up.spend(person, token, action, had_no_effect) == "done"
 
 
 async def test_an_action_of_unknown_outcome_uses_the_token_up(world: World) -> None:
@@ -97,7 +97,7 @@ async def test_a_repeated_request_is_accepted_with_its_used_token(
     token = await world.step_up.issue(person, PASSWORD, ATTRIBUTION)
     first, calls = _request(b"a", b"1"), 0
 
-    async def handler() -> int:
+    async def action() -> int:
         nonlocal calls
         calls += 1
         if calls == 1 and outcome == "unknown":
@@ -105,7 +105,7 @@ async def test_a_repeated_request_is_accepted_with_its_used_token(
         return calls
 
     async def spend(idempotency: Idempotency | None) -> int:
-        return await world.step_up.spend(person, token, handler, had_no_effect, idempotency)
+        return await world.step_up.spend(person, token, action, had_no_effect, idempotency)
 
     with suppress(UnavailableError):
         await spend(first)
@@ -117,7 +117,7 @@ async def test_a_repeated_request_is_accepted_with_its_used_token(
         await spend(_request(b"a", b"2"))
     stranger = replace(person, user=UserId(uuid4()))
     with pytest.raises(StepUpRequiredError):
-        await world.step_up.spend(stranger, token, handler, had_no_effect, first)
+        await world.step_up.spend(stranger, token, action, had_no_effect, first)
     world.now += 300
     with pytest.raises(StepUpRequiredError):
         await spend(first)
@@ -129,18 +129,18 @@ async def test_a_repetition_that_fails_does_not_return_the_token(world: World) -
     person = await world.person()
     token = await world.step_up.issue(person, PASSWORD, ATTRIBUTION)
 
-    async def handler() -> None:
+    async def action() -> None:
         """Do nothing."""
 
     async def fail() -> None:
         raise WrongCodeError
 
     request = _request(b"a", b"1")
-    await world.step_up.spend(person, token, handler, had_no_effect, request)
+    await world.step_up.spend(person, token, action, had_no_effect, request)
     with pytest.raises(WrongCodeError):
         await world.step_up.spend(person, token, fail, had_no_effect, request)
     with pytest.raises(StepUpRequiredError):
-        await world.step_up.spend(person, token, handler, had_no_effect)
+        await world.step_up.spend(person, token, action, had_no_effect)
 
 
 async def test_a_repetition_waits_for_the_first_request(world: World) -> None:
@@ -149,11 +149,11 @@ async def test_a_repetition_waits_for_the_first_request(world: World) -> None:
     token = await world.step_up.issue(person, PASSWORD, ATTRIBUTION)
     request = _request(b"a", b"1")
 
-    async def handler() -> None:
+    async def action() -> None:
         with pytest.raises(StepUpRequiredError):
-            await world.step_up.spend(person, token, handler, had_no_effect, request)
+            await world.step_up.spend(person, token, action, had_no_effect, request)
 
-    await world.step_up.spend(person, token, handler, had_no_effect, request)
+    await world.step_up.spend(person, token, action, had_no_effect, request)
 
 
 async def test_a_step_up_token_expires(world: World) -> None:
@@ -163,14 +163,14 @@ async def test_a_step_up_token_expires(world: World) -> None:
         await world.step_up.issue(person, PASSWORD, ATTRIBUTION) for _ in range(2)
     ]
 
-    async def handler() -> None:
+    async def action() -> None:
         """Do nothing."""
 
     other = replace(person, user=UserId(uuid4()))
     with pytest.raises(StepUpRequiredError):
-        await world.step_up.spend(other, token, handler, had_no_effect)
+        await world.step_up.spend(other, token, action, had_no_effect)
     world.now += 300 - MOMENT
-    await world.step_up.spend(person, other_token, handler, had_no_effect)
+    await world.step_up.spend(person, other_token, action, had_no_effect)
     world.now += MOMENT
     with pytest.raises(StepUpRequiredError):
-        await world.step_up.spend(person, token, handler, had_no_effect)
+        await world.step_up.spend(person, token, action, had_no_effect)

@@ -110,7 +110,7 @@ def test_keys_without_a_gateway_are_left_alone(layout: Layout) -> None:
 
 
 def test_a_private_file(tmp_path: Path) -> None:
-    """write_private writes JSON of mode 0600 and leaves no draft behind."""
+    """write_private_json writes JSON of mode 0600 and leaves no draft behind."""
     path = tmp_path / "ready.json"
     write_private_json(path, {"name": "Müller"})
     assert json.loads(path.read_text()) == {"name": "Müller"}

@@ -55,7 +55,7 @@ class Zeros:
         return bytes(size)
 
 
-class DisabledMailer:
+class Discard:
     """Keeps nothing."""
 
     size = 0
@@ -156,7 +156,7 @@ def test_a_writer_that_does_not_block(kyber: Pair) -> None:
 def test_memory_does_not_grow(kyber: Pair, mebibytes: int) -> None:
     """However much goes through, a few segments are in memory, in either direction."""
     out, into = os.pipe()
-    size, nowhere = mebibytes << 20, DisabledMailer()
+    size, nowhere = mebibytes << 20, Discard()
     tracemalloc.start()
     with open(out, "rb") as reader, open(into, "wb") as writer:  # noqa: PTH123 - descriptors
 

@@ -59,7 +59,7 @@ def wait_until_open_in(folder: Path) -> None:
         time.sleep(0.001)
 
 
-class DisabledMailer:
+class Discard:
     """Keeps nothing."""
 
     def write(self, data: bytes, /) -> None:
@@ -304,7 +304,7 @@ async def test_a_cancelled_stream(base_url: str, api_key: str) -> None:
     reader = Endless()
     async with AsyncClient(base_url, api_key) as client:
         await client.keys.generate("Kyber768")
-        endless = asyncio.create_task(client.local.encrypt_stream(reader, DisabledMailer()))
+        endless = asyncio.create_task(client.local.encrypt_stream(reader, Discard()))
         await asyncio.to_thread(reader.is_read.wait, WAIT_SECONDS)
         endless.cancel()
         with pytest.raises(asyncio.CancelledError):
