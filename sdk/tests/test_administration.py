@@ -86,6 +86,8 @@ def test_own_tenant(administrator: Client, connect: Connect, tenant: Tenant, bas
     for other in (administrator.tenants.create(f"test {uuid4()}").id, "no such tenant?", ".."):
         with pytest.raises(NotFoundError):
             own.tenants.get(other)
+    with pytest.raises(InvalidRequestError):  # the service refuses an encoded slash
+        own.tenants.get("no/such?tenant")
     with pytest.raises(PermissionDeniedError):
         own.tenants.create("mine")
 
