@@ -313,6 +313,35 @@ def test_an_orderly_end_for_a_slow_reader(installation: Installation) -> None:
     assert "Traceback" not in said
 
 
+def test_what_runs_beside_requests_goes_on_until_they_are_answered(
+    installation: Installation,
+) -> None:
+    """While answers wait for their reader after SIGTERM, the log's last records are still signed."""
+    process = installation.serve()
+    with (
+        closing(sqlite3.connect(installation.folder / "keys.sqlite3")) as database,
+        closing(Client(installation.socket)) as client,
+    ):
+        client.ask(generate(KEM))
+        rotate = RotateKey(tenant=TENANT, algorithm=KEM)
+        client.send(*(call(number, rotate) for number in range(60)))
+        for _, rotated in zip(range(60), client.receive(), strict=False):
+            assert isinstance(rotated, Answer)
+        everything = ListKeys(tenant=TENANT, algorithm=KEM, status=None)
+        client.send(*(call(number, everything) for number in range(16)))
+        answers = client.receive()
+        next(answers)
+        process.send_signal(signal.SIGTERM)
+        unsigned = "SELECT max(id) FROM audit_records EXCEPT SELECT size FROM audit_checkpoints"
+        deadline = time.monotonic() + SECONDS
+        while database.execute(unsigned).fetchall():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert process.poll() is None
+        assert len([*answers]) == 15
+    assert process.wait(SECONDS) == 0
+
+
 def test_who_does_not_read_is_not_read(running: Running) -> None:
     """The process takes no more from a client that does not read, and goes on when it does."""
     installation, _ = running

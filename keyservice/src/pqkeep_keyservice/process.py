@@ -87,9 +87,9 @@ async def serve(settings: Config, file: Path) -> None:
     await stop.wait()
 
     _LOG.info("stopping")
-    for task in tasks:
-        task.cancel()
     await server.drain(DRAIN_SECONDS)
+    for task in tasks:  # not sooner: interrupting a write ends the database's session
+        task.cancel()
     await asyncio.wait(tasks)  # their writes end before the database closes
     parts.close()
     await database.close()
