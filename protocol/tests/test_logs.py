@@ -145,7 +145,7 @@ class Repeated:
 
     def left_out(self, message: object, name: str = "example") -> int | None:
         """Return how many lines a line says were left out before it; None if it is left out itself."""
-        record = logging.LogRecord(name, logging.ERROR, "", 0, message, (), None)  # type: ignore[arg-type]
+        record = logging.LogRecord(name, logging.ERROR, "", 0, message, (), None)
         return record.left_out if self.filter.filter(record) else None  # type: ignore[attr-defined]
 
 
