@@ -9,6 +9,7 @@ from gateway.tests.world import HERE
 
 from pqkeep_gateway.access.admission import (
     Admission,
+    Admitted,
     RateLimitedError,
     SuspendedError,
     UnknownCredentialError,
@@ -154,7 +155,7 @@ async def test_unknown_credentials_count_against_nobody(gate: Gate) -> None:
 async def test_the_operator_has_no_limit(gate: Gate) -> None:
     """The operator is admitted more often than any tier's limit allows."""
     for _ in range(2 * max(PER_MINUTE.values())):
-        assert await gate.admission.admit(OPERATOR, HERE) == OperatorPrincipal()
+        assert await gate.admission.admit(OPERATOR, HERE) == Admitted(OperatorPrincipal(), None)
 
 
 async def test_too_often_comes_before_suspended(gate: Gate) -> None:
@@ -234,9 +235,9 @@ async def test_looking_up_again_counts_once(gate: Gate) -> None:
 async def test_a_directory_out_of_reach_admits_nobody(gate: Gate) -> None:
     """Whoever is not remembered, as of now, is not admitted while the directory is away."""
     shown = gate.add(Entitlements(Tier.FREE))
-    known = await gate.admission.admit(shown, HERE)
+    known, _ = await gate.admission.admit(shown, HERE)
     gate.unreachable = True
-    assert await gate.admission.admit(shown, HERE) == known
+    assert (await gate.admission.admit(shown, HERE)).principal == known
     await gate.rate_limiter.announce_change()
     for _ in range(5):
         with pytest.raises(UnavailableError):
@@ -249,5 +250,5 @@ async def test_requests_at_once_are_counted_exactly(gate: Gate) -> None:
     outcomes = await asyncio.gather(
         *(gate.admission.admit(shown, HERE) for _ in range(100)), return_exceptions=True
     )
-    assert sum(isinstance(outcome, ApiKeyPrincipal) for outcome in outcomes) == 30
+    assert sum(isinstance(outcome, Admitted) for outcome in outcomes) == 30
     assert sum(isinstance(outcome, RateLimitedError) for outcome in outcomes) == 70

@@ -81,6 +81,22 @@ async def test_so_many_and_no_more(setting: Setting) -> None:
     assert await setting.admitted() == 5
 
 
+async def test_what_is_left_of_the_limit(setting: Setting) -> None:
+    """Each event tells how many more may happen now, and when the first leaves the window."""
+
+    async def count() -> tuple[int, float, bool]:
+        _, remaining, reset, is_refused = await setting.rate_limiter.count("a", LIMIT)
+        return remaining, round(reset, 4), is_refused
+
+    for remaining, setting.now in ((4, 1000.0), (3, 1010.0), (2, 1020.0), (1, 1020.0), (0, 1030.0)):
+        assert await count() == (remaining, 1060.0 - setting.now, False)
+    assert await count() == (0, 30.0, True)
+    setting.now = 1075.0
+    assert await count() == (1, 5.0, False)
+    setting.now = 2000.0
+    assert await count() == (4, 60.0, False)
+
+
 async def test_each_subject_has_its_own_window(setting: Setting) -> None:
     """One subject's events count against nobody else, whatever their names look like."""
     assert await setting.admitted("a") == 5

@@ -68,8 +68,47 @@ def test_a_refusal_says_when_to_come_back(answers: list[httpx2.Response], refuse
             seconds = answer.headers["retry-after"]
             assert seconds.isdecimal()
             assert 1 <= int(seconds) <= 60
-            assert answer.headers["ratelimit-policy"] == '"default";q=100;w=60'
-            assert answer.headers["ratelimit"] == f'"default";r=0;t={seconds}'
+            assert answer.headers["ratelimit-limit"] == "100"
+            assert answer.headers["ratelimit-remaining"] == "0"
+            assert answer.headers["ratelimit-reset"] == str(seconds)
+
+
+def _remaining(answer: httpx2.Response) -> int:
+    assert 1 <= int(answer.headers["ratelimit-reset"]) <= 60
+    assert answer.headers["ratelimit-limit"] == "10"
+    return int(answer.headers["ratelimit-remaining"])
+
+
+def test_every_answer_that_counts_says_what_is_left(
+    limited: Callable[[object], Caller], operator: Caller
+) -> None:
+    """Successes, files of lines and refusals after the count have the fields of the tenant's limit."""
+    tenant = limited(10)
+    answers = [
+        tenant.ask("GET", "/kms/keys"),
+        tenant.ask("POST", "/kms/keys/generate", {"algorithm": "Dilithium3"}),
+        tenant.ask("POST", "/kms/keys/generate", {"algorithm": "nonsense"}),
+        tenant.ask("GET", "/tenants/00000000-0000-4000-8000-000000000000"),
+        tenant.ask("PATCH", f"/tenants/{tenant.tenant_id}", {"status": "active"}),
+        tenant.ask("GET", "/audit/export"),
+    ]
+    assert [each.status_code for each in answers] == [200, 201, 400, 404, 403, 200]
+    operator.ask("PATCH", f"/tenants/{tenant.tenant_id}", {"status": "suspended"})
+    answers.append(tenant.ask("GET", "/kms/keys"))
+    assert answers[-1].status_code == 403
+    assert [_remaining(each) for each in answers] == [9, 8, 7, 6, 5, 4, 3]
+
+
+def test_answers_that_do_not_count_say_nothing(operator: Caller) -> None:
+    """The operator has no limit, and an unknown path, a wrong credential and no credential count for nobody."""
+    stranger = {"X-API-Key": new_credential(CredentialKind.API_KEY)}
+    for answer in (
+        operator.ask("GET", "/tenants"),
+        operator.ask("GET", "/nowhere"),
+        operator.ask("GET", "/kms/keys", headers=stranger),
+        operator.ask("GET", "/billing/plans"),
+    ):
+        assert not [name for name in answer.headers if name.startswith("ratelimit")]
 
 
 def test_nobody_else_waits(
@@ -162,7 +201,7 @@ def test_the_limit_follows_the_tier(
         statuses = [each.result() for each in asked]
     last = [answer for answer in statuses if not answer.is_success]
     assert [answer.status_code for answer in last] == [429]
-    assert last[0].headers["ratelimit-policy"] == f'"default";q={events};w=60'
+    assert last[0].headers["ratelimit-limit"] == str(events)
 
 
 def test_the_limit_comes_before_everything_in_the_request(

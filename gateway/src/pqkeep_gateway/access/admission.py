@@ -7,9 +7,9 @@ gets another role, need not be announced.
 """
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from pqkeep_gateway.access.authentication import Authenticated, Authenticator
+from pqkeep_gateway.access.authentication import Authenticator
 from pqkeep_gateway.access.entitlements import Entitlements, Tier
 from pqkeep_gateway.access.principals import (
     ApiKeyPrincipal,
@@ -17,7 +17,7 @@ from pqkeep_gateway.access.principals import (
     SessionPrincipal,
     TenantPrincipal,
 )
-from pqkeep_gateway.access.rate_limit import MINUTE, ChangedError, Limit, RateLimiter
+from pqkeep_gateway.access.rate_limit import MINUTE, ChangedError, Limit, RateLimiter, Usage
 
 
 class UnknownCredentialError(Exception):
@@ -27,10 +27,11 @@ class UnknownCredentialError(Exception):
 class SuspendedError(Exception):
     """The tenant is known, and allowed nothing."""
 
-    def __init__(self, principal: TenantPrincipal) -> None:
-        """Carry who it was."""
+    def __init__(self, principal: TenantPrincipal, usage: Usage) -> None:
+        """Carry who it was, and what there is of its rate limit."""
         super().__init__()
         self.principal = principal
+        self.usage = usage
 
 
 class RateLimitedError(Exception):
@@ -41,6 +42,13 @@ class RateLimitedError(Exception):
         super().__init__()
         self.limit = limit
         self.wait = wait
+
+
+class Admitted(NamedTuple):
+    """Who is asking, and what there is of their rate limit; the operator has none."""
+
+    principal: ApiKeyPrincipal | SessionPrincipal | OperatorPrincipal
+    usage: Usage | None
 
 
 class SessionDirectory(Protocol):
@@ -70,9 +78,7 @@ class Admission:
         self._sessions = sessions
         self._limits = {tier: Limit(many, MINUTE) for tier, many in requests_per_minute.items()}
 
-    async def admit(
-        self, credential: str, source_address: str
-    ) -> ApiKeyPrincipal | OperatorPrincipal:
+    async def admit(self, credential: str, source_address: str) -> Admitted:
         """Return who is asking.
 
         Raises UnknownCredentialError, TooManyUnknownCredentialsError, SuspendedError,
@@ -83,35 +89,27 @@ class Admission:
             if shown is None:
                 raise UnknownCredentialError
             if isinstance(shown, OperatorPrincipal):
-                return shown
+                return Admitted(shown, None)
             try:
-                await self._count(shown)
+                return await self._count(shown.principal, shown.as_of)
             except ChangedError:
                 self._authenticator.forget(credential)
-                continue
-            return shown.principal
 
-    async def admit_session(self, access_token: str, source_address: str) -> SessionPrincipal:
+    async def admit_session(self, access_token: str, source_address: str) -> Admitted:
         """Return who is signed in. Raises what ``admit`` raises."""
         principal = await self._sessions.find(access_token, source_address)
         if principal is None:
             raise UnknownCredentialError
-        await self._enter(principal)
-        if principal.suspended:
-            raise SuspendedError(principal)
-        return principal
+        return await self._count(principal)
 
-    async def _count(self, shown: Authenticated) -> None:
-        principal = shown.principal
-        await self._enter(principal, shown.as_of)
-        if principal.suspended:
-            raise SuspendedError(principal)
-
-    async def _enter(self, principal: TenantPrincipal, as_of: int | None = None) -> None:
+    async def _count(self, principal: TenantPrincipal, as_of: int | None = None) -> Admitted:
         limit = self._limit_of(principal.entitlements)
-        wait = await self._rate_limiter.enter(str(principal.tenant), limit, as_of)
-        if wait is not None:
-            raise RateLimitedError(limit, wait)
+        usage = await self._rate_limiter.count(str(principal.tenant), limit, as_of)
+        if usage.is_refused:
+            raise RateLimitedError(limit, usage.reset)
+        if principal.suspended:
+            raise SuspendedError(principal, usage)
+        return Admitted(principal, usage)
 
     def _limit_of(self, entitlements: Entitlements) -> Limit:
         if entitlements.requests_per_minute is not None:

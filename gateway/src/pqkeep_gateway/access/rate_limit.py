@@ -7,7 +7,7 @@ were refused do not count.
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pqkeep_gateway.access.clock import Clock
 
@@ -32,6 +32,17 @@ SIGN_UPS = Limit(20, HOUR)
 """New tenants from one address."""
 
 
+class Usage(NamedTuple):
+    """What one event finds of its limit."""
+
+    limit: Limit
+    remaining: int
+    """How many more events may happen now, at the least."""
+    reset: float
+    """Seconds until an event leaves the window; if it was refused, until one may happen."""
+    is_refused: bool = False
+
+
 class ChangedError(Exception):
     """Something changed since; nothing was counted."""
 
@@ -42,12 +53,16 @@ class RateLimiter(Protocol):
     All methods raise UnavailableError if the counts are unavailable.
     """
 
-    async def enter(self, subject: str, limit: Limit, as_of: int | None = None) -> float | None:
-        """Count one event of a subject, if it may happen, and return None.
+    async def count(self, subject: str, limit: Limit, as_of: int | None = None) -> Usage:
+        """Count one event of a subject, if it may happen; return what there is of the limit.
 
-        Otherwise return the seconds until one may. Raises ChangedError unless there have been
-        exactly ``as_of`` changes so far; None: whatever there have been.
+        Raises ChangedError unless there have been exactly ``as_of`` changes so far; None: whatever
+        there have been.
         """
+        ...
+
+    async def enter(self, subject: str, limit: Limit, as_of: int | None = None) -> float | None:
+        """Count one event likewise; return None, or the seconds until one may happen."""
         ...
 
     async def withdraw(self, subject: str) -> None:
@@ -82,8 +97,8 @@ class MemoryRateLimiter:
         self._windows: OrderedDict[str, tuple[deque[float], int]] = OrderedDict()
         self._changes = 0
 
-    async def enter(self, subject: str, limit: Limit, as_of: int | None = None) -> float | None:
-        """Count one event of a subject, if it may happen; otherwise return how long to wait."""
+    async def count(self, subject: str, limit: Limit, as_of: int | None = None) -> Usage:
+        """Count one event of a subject, if it may happen; return what there is of the limit."""
         if as_of is not None and as_of != self._changes:
             raise ChangedError
         now = self._clock()
@@ -96,9 +111,14 @@ class MemoryRateLimiter:
         while times and times[0] <= begin:
             times.popleft()
         if len(times) >= limit.events:
-            return times[len(times) - limit.events] - begin
+            return Usage(limit, 0, times[len(times) - limit.events] - begin, is_refused=True)
         times.append(now)
-        return None
+        return Usage(limit, limit.events - len(times), times[0] - begin)
+
+    async def enter(self, subject: str, limit: Limit, as_of: int | None = None) -> float | None:
+        """Count one event likewise; return None, or the seconds until one may happen."""
+        usage = await self.count(subject, limit, as_of)
+        return usage.reset if usage.is_refused else None
 
     async def withdraw(self, subject: str) -> None:
         """Take one event of a subject back: it does not count after all."""

@@ -113,17 +113,15 @@ def unavailable(message: str = "a part of the service is unavailable") -> ApiErr
 
 
 def too_many(message: str, limit: Limit, wait: float) -> ApiError:
-    """Return the error for too many requests: try again after so many seconds, rounded up.
-
-    Beside Retry-After go the fields of draft-ietf-httpapi-ratelimit-headers.
-    """
+    """Return the error for too many requests: try again after so many seconds, rounded up."""
     seconds = max(1, math.ceil(wait))
     return ApiError(
         Code.RATE_LIMIT_001,
         message,
         headers={
             "Retry-After": str(seconds),
-            "RateLimit-Policy": f'"default";q={limit.events};w={limit.seconds}',
-            "RateLimit": f'"default";r=0;t={seconds}',
+            "RateLimit-Limit": str(limit.events),
+            "RateLimit-Remaining": "0",
+            "RateLimit-Reset": str(seconds),
         },
     )

@@ -21,7 +21,7 @@ from pqkeep_gateway.access.idempotency import (
     is_idempotency_key,
 )
 from pqkeep_gateway.access.principals import AnonymousPrincipal, Principal
-from pqkeep_gateway.access.rate_limit import RateLimiter
+from pqkeep_gateway.access.rate_limit import RateLimiter, Usage
 from pqkeep_gateway.access.source_address import network_of
 from pqkeep_gateway.access.trusted_proxies import TrustedProxies
 from pqkeep_gateway.audit_events import AuditDelivery, event
@@ -70,14 +70,16 @@ class Pipeline:
     trusted_proxies: TrustedProxies
     signed_bodies: SignedBodies
 
-    async def admit(self, endpoint: Endpoint, headers: Headers, source_address: str) -> Principal:
-        """Return who is asking. Raises what Admission raises."""
+    async def admit(
+        self, endpoint: Endpoint, headers: Headers, source_address: str
+    ) -> tuple[Principal, Usage | None]:
+        """Return who is asking, and what there is of their limit. Raises what Admission raises."""
         credential = headers.get(b"x-api-key")
         if credential is not None:
             text = credential.strip(b" \t").decode("latin-1")
             return await self.admission.admit(text, source_address)
         if Credential.NONE in GRANTS[endpoint.permission]:
-            return AnonymousPrincipal()
+            return AnonymousPrincipal(), None
         access_token = read_cookies(headers.get(b"cookie")).get(ACCESS, "")
         return await self.admission.admit_session(access_token, source_address)
 
@@ -99,16 +101,17 @@ class Pipeline:
 
     async def count(
         self, endpoint: Endpoint, principal: Principal, attribution: Attribution
-    ) -> None:
+    ) -> Usage | None:
         """Count a request of anybody's but the operator, where there is a limit for one address."""
         limit = endpoint.address_limit
         if limit is None or principal.caller is Credential.OPERATOR:
-            return
-        wait = await self.rate_limiter.enter(
+            return None
+        usage = await self.rate_limiter.count(
             f"sign-up {network_of(attribution.source_address)}", limit
         )
-        if wait is not None:
-            raise too_many("too many requests from this address", limit, wait)
+        if usage.is_refused:
+            raise too_many("too many requests from this address", limit, usage.reset)
+        return usage
 
     async def handle(self, endpoint: Endpoint, call: ApiCall) -> Response:
         """Call the handler; where it needs a step-up token, use one up."""
@@ -191,13 +194,14 @@ class Resource:
         source_address = pipeline.trusted_proxies.client_of(peer, scope["headers"])
         attribution = Attribution(request_id, "", source_address)
         principal: Principal | None = None
+        usage: Usage | None = None
         values: Mapping[str, object] = {}
         try:
-            principal = await pipeline.admit(endpoint, headers, source_address)
+            principal, usage = await pipeline.admit(endpoint, headers, source_address)
             attribution = Attribution(request_id, str(principal), source_address)
             pipeline.authorize(endpoint, principal, headers)
             if endpoint.address_limit is not None:
-                await pipeline.count(endpoint, principal, attribution)
+                usage = await pipeline.count(endpoint, principal, attribution) or usage
             fields = self._fields[endpoint.method]
             signed = NOT_SIGNED
             body: Mapping[str, object] = {}
@@ -225,13 +229,15 @@ class Resource:
             if endpoint.signature_header:
                 pipeline.signed_bodies.accept(source_address)
             await send_response(
-                receive, send, endpoint.status, response, request_id, is_head=is_head
+                receive, send, endpoint.status, response, request_id, usage=usage, is_head=is_head
             )
         except ClientGoneError:
             return
         except Exception as raised:  # noqa: BLE001 - a fault is answered in the envelope too
             error = await pipeline.error_for(raised, endpoint, principal, values, attribution)
-            await send_error(send, error, request_id)
+            if isinstance(raised, SuspendedError):
+                usage = raised.usage
+            await send_error(send, error, request_id, usage)
 
 
 class _Fields:

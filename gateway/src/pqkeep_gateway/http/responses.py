@@ -1,19 +1,23 @@
 """Sending responses over ASGI."""
 
 import asyncio
+import math
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from http import HTTPStatus
 
 from starlette.types import Receive, Scope, Send
 
+from pqkeep_gateway.access.rate_limit import Usage
 from pqkeep_gateway.http import envelope
 from pqkeep_gateway.http.endpoint import JsonLines, Response, WithCookies
-from pqkeep_gateway.http.errors import ApiError, not_found
+from pqkeep_gateway.http.errors import ApiError, Code, not_found
+
+Headers = Sequence[tuple[bytes, bytes]]
 
 MAX_REQUEST_ID = 128
-CHALLENGE = ("WWW-Authenticate", 'ApiKey realm="pqkeep"')
+CHALLENGE = (b"www-authenticate", b'ApiKey realm="pqkeep"')
 """What RFC 9110 wants to be in every 401. No browser has a dialog for this scheme."""
 
 
@@ -31,25 +35,32 @@ async def send_response(
     response: Response,
     request_id: str,
     *,
+    usage: Usage | None = None,
     is_head: bool = False,
 ) -> None:
     """Send what a handler returned. uvicorn leaves the body of an answer to HEAD out."""
+    headers = () if usage is None else _usage_headers(usage)
     match response:
         case JsonLines():
-            await _send_lines(receive, send, response, request_id, is_head=is_head)
+            await _send_lines(receive, send, response, request_id, headers, is_head=is_head)
         case WithCookies(data=data, cookies=cookies):
-            headers = [("set-cookie", cookie) for cookie in cookies]
-            await _send(send, status, envelope.success(data, request_id), request_id, headers)
+            set_cookies = [(b"set-cookie", cookie.encode()) for cookie in cookies]
+            body = envelope.success(data, request_id)
+            await _send(send, status, body, request_id, (*headers, *set_cookies))
         case _:
-            await _send(send, status, envelope.success(response, request_id), request_id)
+            await _send(send, status, envelope.success(response, request_id), request_id, headers)
 
 
-async def send_error(send: Send, error: ApiError, request_id: str) -> None:
-    """Send an error in the envelope."""
+async def send_error(
+    send: Send, error: ApiError, request_id: str, usage: Usage | None = None
+) -> None:
+    """Send an error in the envelope. One about a limit names that limit, and no other."""
     body = envelope.failure(error, request_id)
-    headers = [*error.headers.items()]
+    headers = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
     if error.code.status == HTTPStatus.UNAUTHORIZED:
         headers.append(CHALLENGE)
+    if usage is not None and error.code is not Code.RATE_LIMIT_001:
+        headers.extend(_usage_headers(usage))
     await _send(send, error.code.status, body, request_id, headers)
 
 
@@ -58,8 +69,22 @@ async def send_not_found(scope: Scope, receive: Receive, send: Send) -> None:
     await send_error(send, not_found("no such path"), request_id_of(dict(scope["headers"])))
 
 
+def _usage_headers(usage: Usage) -> Headers:
+    return (
+        (b"ratelimit-limit", b"%d" % usage.limit.events),
+        (b"ratelimit-remaining", b"%d" % usage.remaining),
+        (b"ratelimit-reset", b"%d" % math.ceil(usage.reset)),
+    )
+
+
 async def _send_lines(
-    receive: Receive, send: Send, lines: JsonLines, request_id: str, *, is_head: bool
+    receive: Receive,
+    send: Send,
+    lines: JsonLines,
+    request_id: str,
+    headers: Headers,
+    *,
+    is_head: bool,
 ) -> None:
     """Send a file of lines as they are made, until the client has gone; for HEAD make none.
 
@@ -73,6 +98,7 @@ async def _send_lines(
             (b"content-disposition", f'attachment; filename="{lines.name}"'.encode()),
             (b"cache-control", b"no-store"),
             (b"x-request-id", request_id.encode()),
+            *headers,
         ],
     }
     end = {"type": "http.response.body", "body": b""}
@@ -106,7 +132,7 @@ async def _send(
     status: int,
     body: bytes,
     request_id: str,
-    headers: Iterable[tuple[str, str]] = (),
+    headers: Headers,
 ) -> None:
     await send(
         {
@@ -117,7 +143,7 @@ async def _send(
                 (b"content-length", str(len(body)).encode()),
                 (b"cache-control", b"no-store"),
                 (b"x-request-id", request_id.encode()),
-                *((k.lower().encode(), v.encode()) for k, v in headers),
+                *headers,
             ],
         }
     )

@@ -60,7 +60,12 @@ EVERYWHERE = frozenset(
 )
 """What any request can be refused with: a credential is checked where none is needed, too."""
 SENT_WITH: Mapping[Code, tuple[str, ...]] = {
-    Code.RATE_LIMIT_001: ("Retry-After", "RateLimit-Policy", "RateLimit"),
+    Code.RATE_LIMIT_001: (
+        "Retry-After",
+        "RateLimit-Limit",
+        "RateLimit-Remaining",
+        "RateLimit-Reset",
+    ),
     Code.SERVICE_001: ("Retry-After",),
 }
 """Headers of some errors; each is the only one with its status."""

@@ -9,7 +9,7 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.exceptions import RedisError
 
 from pqkeep_gateway.access.clock import Clock
-from pqkeep_gateway.access.rate_limit import ChangedError, Limit
+from pqkeep_gateway.access.rate_limit import ChangedError, Limit, Usage
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.secret_files import read_secret_text
@@ -29,22 +29,33 @@ CHANGES_KEY = "pqkeep:changes"
 WINDOW_KEY = "pqkeep:window:"
 
 _MICROSECONDS = 1_000_000
-_ENTERED = -1
-_CHANGED = -2
+_CHANGED = -1
+_REFUSED = 0
 
 ENTER = """
-if ARGV[1] ~= '' and ARGV[1] ~= redis.call('GET', KEYS[2]) then return -2 end
+if ARGV[1] ~= '' and ARGV[1] ~= redis.call('GET', KEYS[2]) then return {-1, 0, 0} end
 local events, length, now = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local newest = redis.call('LINDEX', KEYS[1], 0)
 if newest and tonumber(newest) > now + length then redis.call('DEL', KEYS[1]) end
 local oldest = redis.call('LINDEX', KEYS[1], events - 1)
-if oldest and tonumber(oldest) + length > now then return tonumber(oldest) + length - now end
+if oldest and tonumber(oldest) + length > now then
+  return {0, 0, tonumber(oldest) + length - now}
+end
 redis.call('LPUSH', KEYS[1], ARGV[4])
 redis.call('LTRIM', KEYS[1], 0, events - 1)
 redis.call('EXPIRE', KEYS[1], ARGV[5])
-return -1
+oldest = tonumber(redis.call('LINDEX', KEYS[1], -1))
+for _ = 1, 100 do
+  if oldest + length > now then break end
+  redis.call('RPOP', KEYS[1])
+  oldest = tonumber(redis.call('LINDEX', KEYS[1], -1))
+end
+return {1, events - redis.call('LLEN', KEYS[1]), math.max(oldest + length - now, 0)}
 """
-"""Enter a window: a list of microseconds, newest first.
+"""Enter a window: a list of microseconds, newest first. Return the outcome, the remaining events
+and microseconds.
+
+What has left the window is removed a hundred at a time, so that no call takes long.
 
 A window in the future was left by a gateway with another time, and is dropped.
 """
@@ -91,12 +102,17 @@ class RedisRateLimiter:
         self._clock = clock
         self._offset: float | None = None
 
-    async def enter(self, subject: str, limit: Limit, as_of: int | None = None) -> float | None:
-        """Count one event of a subject; return None, or the seconds to wait if the limit is reached."""
-        answer = await _available(self._enter_now(subject, limit, as_of))
-        if answer == _CHANGED:
+    async def count(self, subject: str, limit: Limit, as_of: int | None = None) -> Usage:
+        """Count one event of a subject, if it may happen; return what there is of the limit."""
+        outcome, remaining, reset = await _available(self._enter_now(subject, limit, as_of))
+        if outcome == _CHANGED:
             raise ChangedError
-        return None if answer == _ENTERED else answer / _MICROSECONDS
+        return Usage(limit, remaining, reset / _MICROSECONDS, outcome == _REFUSED)
+
+    async def enter(self, subject: str, limit: Limit, as_of: int | None = None) -> float | None:
+        """Count one event likewise; return None, or the seconds until one may happen."""
+        usage = await self.count(subject, limit, as_of)
+        return usage.reset if usage.is_refused else None
 
     async def withdraw(self, subject: str) -> None:
         """Take one event of a subject back: it does not count after all."""
@@ -118,12 +134,12 @@ class RedisRateLimiter:
         args = [CACHE_SECONDS, count]
         return int(await _available(self._changes(keys=[CHANGES_KEY], args=args)))
 
-    async def _enter_now(self, subject: str, limit: Limit, as_of: int | None) -> int:
+    async def _enter_now(self, subject: str, limit: Limit, as_of: int | None) -> list[int]:
         if self._offset is None:
             seconds, microseconds = await self._redis.time()
             self._offset = seconds + microseconds / _MICROSECONDS - self._clock()
         now = self._clock() + self._offset
-        answer: int = await self._enter(
+        answer: list[int] = await self._enter(
             keys=[WINDOW_KEY + subject, CHANGES_KEY],
             args=[
                 "" if as_of is None else as_of,
