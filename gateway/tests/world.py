@@ -69,7 +69,7 @@ CHEAP = PasswordHasher(1, 8, 1)
 
 CONCURRENCY = 32
 """Concurrent uses of something single-use."""
-ROUNDS = int(os.environ.get("PQKEEP_ROUNDS", "20"))
+ROUNDS = int(os.environ.get("PQKEEP_ROUNDS", "10"))
 """How often each race is run; ``make races`` runs it 200 times."""
 MOMENT = 1 / 1024
 """A fraction of a second that a float represents exactly."""

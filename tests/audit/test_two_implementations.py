@@ -13,6 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import mldsa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.sampling import IS_EXHAUSTIVE
 
 from pqkeep.audit import Report, verify
 from pqkeep.audit._formats import FORMATS as VERIFIED
@@ -137,10 +138,13 @@ def _verify(log: Log, folder: Path, tenant: str | None, first: int) -> Report:
     return verify([log.export(folder / "export", tenant), log.kept(folder / "kept", first)])
 
 
+SIZES = range(1, 41) if IS_EXHAUSTIVE else (*range(1, 10), 15, 16, 17, 31, 32, 33)
+
+
 @pytest.mark.parametrize("tenant", [None, TENANT], ids=["whole", "tenant"])
 def test_all_sizes(tmp_path: Path, tenant: str | None) -> None:
-    """For each size up to 40, every proof of inclusion and of consistency is understood."""
-    for size in range(1, 41):
+    """For sizes up to 33, every proof of inclusion and of consistency is understood."""
+    for size in SIZES:
         log = Log([str(n) for n in range(size)])
         for first in range(size + 1):
             report = _verify(log, tmp_path, tenant, first)
