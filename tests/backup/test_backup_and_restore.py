@@ -28,6 +28,8 @@ AskFile = Callable[..., list[tuple[Any, ...]]]
 
 WRITERS = 4
 REFRESH = "service_refresh_token"
+NEW = "continue-log"
+"""What the first record of a restored log says."""
 LOG = {
     "audit_records": "SELECT * FROM audit_records ORDER BY id",
     "audit_tiles": "SELECT * FROM audit_tiles ORDER BY level, position",
@@ -176,12 +178,17 @@ def test_keys_are_of_use_after_a_restore(restored: Restored) -> None:
 
 
 def test_the_audit_log_is_restored(restored: Restored) -> None:
-    """Records, tiles, checkpoints and the log's id are those that there were."""
-    assert restored.log["audit_records"]
-    for table, rows in restored.log.items():
-        if table != "audit_log":
-            assert rows == restored.log_before[table][: len(rows)]
-    assert restored.log["audit_log"][0][0] == restored.log_before["audit_log"][0][0]
+    """Records, tiles and checkpoints are those that there were, until a new log continues them."""
+    before, after = restored.log_before, restored.log
+    first_new = next(index for index, row in enumerate(after["audit_records"]) if NEW in row)
+    assert first_new > 0
+    assert after["audit_records"][:first_new] == before["audit_records"][:first_new]
+    *old, new = after["audit_checkpoints"]
+    assert old == before["audit_checkpoints"][: len(old)]
+    assert old
+    log_ids = [log["audit_log"][0][0] for log in (before, after)]
+    assert [next(id_ for id_ in log_ids if id_ in row) for row in (old[-1], new)] == log_ids
+    assert len(set(log_ids)) == 2
 
 
 def test_people_come_in_after_a_restore(restored: Restored, password: str) -> None:

@@ -425,8 +425,8 @@ def test_a_killed_restore_leaves_none(
         *("--recovery-key", recovery_key.public),
     )
     assert status == 0, said
-    keys = "SELECT * FROM keys ORDER BY tenant_id, algorithm, version"
-    wanted = ask_file(base.layout.key_service / "keys.sqlite3", keys)
+    keys = "SELECT * FROM keys WHERE tenant_id = ? ORDER BY algorithm, version"
+    wanted = ask_file(base.layout.key_service / "keys.sqlite3", keys, TENANT.hex)
     for last in count(1, distance):
         status = launcher.run(
             *("pqkeepd", "restore", file, "--recovery-key", recovery_key.private),
@@ -436,7 +436,7 @@ def test_a_killed_restore_leaves_none(
         )
         assert new.exists() or status
         if new.exists():
-            assert ask_file(new / "keyservice" / "keys.sqlite3", keys) == wanted
+            assert ask_file(new / "keyservice" / "keys.sqlite3", keys, TENANT.hex) == wanted
             assert (new / "gateway" / "settings.toml").exists()
             shutil.rmtree(new)
         if status == 0:

@@ -174,6 +174,16 @@ class ProveConsistency(Request[Consistency], frozen=True, kw_only=True, tag="pro
     second: Natural
 
 
+class ProveSuccessions(Request[Proofs], frozen=True, kw_only=True, tag="prove-successions"):
+    """Prove the records by which the log continues others, in the tree of the first ``size``.
+
+    There is one for each restore from a backup. Errors: RECORD_NOT_FOUND if the tree is larger than
+    the log.
+    """
+
+    size: Annotated[int, Meta(ge=1, le=2**63 - 1)]
+
+
 class AuditKey(Struct, frozen=True, array_like=True):
     """A key that checkpoints are verified with."""
 
@@ -214,6 +224,7 @@ AnyAuditRequest = (
     | ListCheckpoints
     | SignCheckpoint
     | ProveConsistency
+    | ProveSuccessions
     | ListAuditKeys
     | GetUsage
 )

@@ -24,6 +24,8 @@ class KeyServiceEvent(StrEnum):
 
     ROTATE_ROOT_KEY = "rotate-root-key"
     """BEGUN, a SUCCESS for each keyring that is sealed again, COMPLETED."""
+    CONTINUE_LOG = "continue-log"
+    """The first record of a log that continues another; see ``ledger/succession.py``."""
 
 
 class AuditEvent(StrEnum):

@@ -159,7 +159,11 @@ def restore(  # noqa: PLR0913 - as many options as a restore decides
         kept = _settings_to_keep(settings_to_choose(backup.manifest), keep)
         with progress("reading") as report:
             target = Target(data, servers)
-            asyncio.run(restore_backup(backup, target, keep=kept, report=report))
+            log = asyncio.run(restore_backup(backup, target, keep=kept, report=report))
+    typer.echo(
+        f"restored to {data}; its audit log has the new id {log} and a new key: give auditors what "
+        "GET /api/v1/audit/keys returns"
+    )
 
 
 def _settings_to_keep(settings: Mapping[str, str], keep: list[str] | None) -> set[str]:

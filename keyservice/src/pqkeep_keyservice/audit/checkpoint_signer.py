@@ -94,6 +94,10 @@ class CheckpointSigner:
         newest = await self._store.query(checkpoints.find_newest_checkpoint, Algorithm.ML_DSA_65)
         if newest is None:
             return
+        if newest.log_id != await self._store.query(checkpoints.log_id):
+            raise ConfigError(
+                "the audit log is damaged: its newest checkpoint is of another log; see docs/audit.md"
+            )
         text = signed_text(newest.log_id, newest.size, newest.root, newest.at_us)
         keyring = await self._keyrings.get(INSTALLATION, Algorithm.ML_DSA_65)
         try:

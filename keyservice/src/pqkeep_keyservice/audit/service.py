@@ -30,6 +30,7 @@ from pqkeep_protocol.audit import (
     Proofs,
     ProveConsistency,
     ProveRecords,
+    ProveSuccessions,
     Recorded,
     RecordEvents,
     Records,
@@ -88,6 +89,9 @@ class AuditService:
             case ProveConsistency():
                 path = await self._store.query(search.prove_consistency, request)
                 return Consistency(path=path)
+            case ProveSuccessions():
+                proofs = await self._store.query(search.prove_successions, request.size)
+                return Proofs(proofs=proofs)
             case ListCheckpoints():
                 return Checkpoints(
                     checkpoints=await self._store.query(checkpoints.list_checkpoints, request)

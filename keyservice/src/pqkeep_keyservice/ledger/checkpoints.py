@@ -21,11 +21,17 @@ def log_id(connection: sa.Connection) -> UUID:
     return UUID(connection.execute(sa.select(AUDIT_LOG.c.log_id)).scalar_one())
 
 
+def rename_log(connection: sa.Connection, new: UUID) -> None:
+    """Give the log another id. Checkpoints that were signed before keep theirs."""
+    connection.execute(sa.update(AUDIT_LOG).values(log_id=str(new)))
+
+
 def add_checkpoint(connection: sa.Connection, checkpoint: Checkpoint) -> None:
     """Save a checkpoint, and count the uses of keys up to it."""
     row = {
         "size": checkpoint.size,
         "algorithm": checkpoint.algorithm,
+        "log_id": str(checkpoint.log_id),
         "root": checkpoint.root,
         "at_us": checkpoint.at_us,
         "key_version": checkpoint.key_version,
@@ -34,6 +40,13 @@ def add_checkpoint(connection: sa.Connection, checkpoint: Checkpoint) -> None:
     insert = insert_or_update(connection, AUDIT_CHECKPOINTS).on_conflict_do_nothing()
     connection.execute(insert.values(row))
     count_key_usage(connection, checkpoint.size)
+
+
+def find_largest_checkpoint(connection: sa.Connection) -> Checkpoint | None:
+    """Return the checkpoint of the most records, whatever it was signed with."""
+    query = sa.select(AUDIT_CHECKPOINTS).order_by(AUDIT_CHECKPOINTS.c.size.desc()).limit(1)
+    row = connection.execute(query).one_or_none()
+    return None if row is None else _checkpoint(row)
 
 
 def find_newest_checkpoint(connection: sa.Connection, algorithm: Algorithm) -> Checkpoint | None:
@@ -45,7 +58,7 @@ def find_newest_checkpoint(connection: sa.Connection, algorithm: Algorithm) -> C
         .limit(1)
     )
     row = connection.execute(query).one_or_none()
-    return None if row is None else _checkpoint(log_id(connection), row)
+    return None if row is None else _checkpoint(row)
 
 
 def list_checkpoints(connection: sa.Connection, request: ListCheckpoints) -> tuple[Checkpoint, ...]:
@@ -62,8 +75,7 @@ def list_checkpoints(connection: sa.Connection, request: ListCheckpoints) -> tup
     )
     if request.algorithm is not None:
         query = query.where(AUDIT_CHECKPOINTS.c.algorithm == request.algorithm)
-    log = log_id(connection)
-    return tuple(_checkpoint(log, row) for row in connection.execute(query))
+    return tuple(map(_checkpoint, connection.execute(query)))
 
 
 def signed_size(connection: sa.Connection) -> int:
@@ -94,9 +106,9 @@ def check_log(connection: sa.Connection, formats: Formats = FORMATS) -> None:
             )
 
 
-def _checkpoint(log: UUID, row: sa.Row[Any]) -> Checkpoint:
+def _checkpoint(row: sa.Row[Any]) -> Checkpoint:
     return Checkpoint(
-        log_id=log,
+        log_id=UUID(row.log_id),
         size=row.size,
         root=row.root,
         at_us=row.at_us,

@@ -10,6 +10,7 @@ from sqlalchemy import (
     String,
     Table,
     UniqueConstraint,
+    text,
 )
 
 METADATA = MetaData()
@@ -40,6 +41,10 @@ AUDIT_RECORDS = Table(
 ``one_event``, a unique partial index, says that no event is recorded twice.
 """
 
+IS_SUCCESSION = text("operation = 'continue-log'")
+"""Of a record by which the log continues another. In these words, without parameters, for the
+partial index ``successions``."""
+
 AUDIT_TILES = Table(
     "audit_tiles",
     METADATA,
@@ -54,6 +59,7 @@ AUDIT_CHECKPOINTS = Table(
     METADATA,
     Column("size", BigInteger, primary_key=True, autoincrement=False),
     Column("algorithm", String(32), primary_key=True),
+    Column("log_id", String(36), nullable=False),
     Column("root", LargeBinary(32), nullable=False),
     Column("at_us", BigInteger, nullable=False),
     Column("key_version", Integer, nullable=False),

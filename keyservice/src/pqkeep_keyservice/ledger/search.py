@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 from pqkeep_keyservice.ledger.merkle import Subtree, consistency_proof, inclusion_proof
 from pqkeep_keyservice.ledger.records import FORMATS, Formats, record_text
-from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS
+from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, IS_SUCCESSION
 from pqkeep_keyservice.ledger.tree import DamagedLogError, has_format, log_size, subtrees
 from pqkeep_protocol.audit import ListRecords, Proof, ProveConsistency, ProveRecords
 from pqkeep_protocol.keys import INSTALLATION, TenantId
@@ -75,21 +75,37 @@ def prove_records(
     """
     if request.size > log_size(connection):
         raise DamagedLogError
+    of_page = sa.and_(*_of(request.tenant), AUDIT_RECORDS.c.id > request.after)
+    return _prove(connection, of_page, request.size, request.limit, formats)
+
+
+def prove_successions(
+    connection: sa.Connection, size: int, formats: Formats = FORMATS
+) -> tuple[Proof, ...]:
+    """Return the records by which the log continues others, with their inclusion proofs.
+
+    Raises DamagedLogError if the tree is too large.
+    """
+    if size > log_size(connection):
+        raise DamagedLogError
+    return _prove(connection, IS_SUCCESSION, size, None, formats)
+
+
+def _prove(
+    connection: sa.Connection,
+    condition: sa.ColumnElement[bool] | sa.TextClause,
+    size: int,
+    limit: int | None,
+    formats: Formats,
+) -> tuple[Proof, ...]:
     rows = connection.execute(
         sa.select(AUDIT_RECORDS)
-        .where(
-            *_of(request.tenant),
-            has_format(formats),
-            AUDIT_RECORDS.c.id > request.after,
-            AUDIT_RECORDS.c.id <= request.size,
-        )
+        .where(condition, has_format(formats), AUDIT_RECORDS.c.id <= size)
         .order_by(AUDIT_RECORDS.c.id)
-        .limit(request.limit)
+        .limit(limit)
     ).all()
     subtree = subtrees(connection, formats)
-    return tuple(
-        Proof(record_text(row, formats), _path(row.id - 1, request.size, subtree)) for row in rows
-    )
+    return tuple(Proof(record_text(row, formats), _path(row.id - 1, size, subtree)) for row in rows)
 
 
 def _path(index: int, size: int, subtree: Subtree) -> tuple[bytes, ...]:

@@ -136,20 +136,27 @@ class KeyStore:
         self, connection: sa.Connection, entries: Sequence[RecordedChange], epoch: int
     ) -> tuple[list[CommitOutcome], LogState, PendingAppend]:
         log_state = self._take_log_state(connection)
-        if epoch != self._database.epoch:
-            outcomes = [CommitOutcome.STALE] * len(entries)
-        else:
-            outcomes = [
-                _apply(connection, change) if change else CommitOutcome.DURABLE
-                for _, change in entries
-            ]
-        records = [
-            record
-            for (record, _), outcome in zip(entries, outcomes, strict=True)
-            if outcome is CommitOutcome.DURABLE
-        ]
-        pending = append_records(connection, self._insert_record, log_state, records)
-        return outcomes, log_state, pending
+        current = entries if epoch == self._database.epoch else ()
+        outcomes, pending = apply_changes(connection, self._insert_record, log_state, current)
+        return outcomes or [CommitOutcome.STALE] * len(entries), log_state, pending
+
+
+def apply_changes(
+    connection: sa.Connection,
+    insert_record: str,
+    log_state: LogState,
+    entries: Sequence[RecordedChange],
+) -> tuple[list[CommitOutcome], PendingAppend]:
+    """Make changes in a transaction, and append the records of those that are not stale."""
+    outcomes = [
+        _apply(connection, change) if change else CommitOutcome.DURABLE for _, change in entries
+    ]
+    records = [
+        record
+        for (record, _), outcome in zip(entries, outcomes, strict=True)
+        if outcome is CommitOutcome.DURABLE
+    ]
+    return outcomes, append_records(connection, insert_record, log_state, records)
 
 
 def _check(connection: sa.Connection, sealer: Sealer) -> tuple[tuple[int, int], int]:

@@ -12,12 +12,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import UUID
 
 import sqlalchemy as sa
 
 from pqkeep_gateway import config as gateway_config
 from pqkeep_keyservice import config as key_service_config
+from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.ledger.checkpoints import check_log
+from pqkeep_keyservice.succession import continue_log
 from pqkeep_protocol.startup.settings import POSTGRESQL, ConfigError, DatabaseAddress
 from pqkeep_server.atomic_files import sync
 from pqkeep_server.backup.authentication import AuthenticBackup
@@ -79,18 +82,24 @@ def on_server(kind: DatabaseKind, url: str, password_file: Path | None) -> Datab
 
 async def restore(
     backup: AuthenticBackup, target: Target, *, keep: Collection[str], report: Report
-) -> None:
-    """Restore a backup, with the settings to be kept. Raises RestoreError, and leaves nothing then."""
+) -> UUID:
+    """Restore a backup, with the settings to be kept; return the id of its new audit log.
+
+    Raises RestoreError, and leaves nothing then.
+    """
     try:
         with _draft(target.data) as draft:
-            await _restore(backup, Layout(draft), target.servers, keep, report)
+            log = await _restore(backup, Layout(draft), target.servers, keep, report)
             _sync_all(draft)
             draft.rename(target.data)
             sync(target.data.parent)
+            return log
     except BackupFileError as error:
         raise RestoreError(f"cannot restore {backup.file}: {error}") from None
     except (ConfigError, DatabaseError, SettingsFileError) as error:
         raise RestoreError(str(error)) from None
+    except DamagedKeyError:
+        raise RestoreError("the keys that sign the audit log are damaged") from None
     except OSError as error:
         raise RestoreError(f"cannot restore {backup.file}: {error}") from None
 
@@ -101,7 +110,7 @@ async def _restore(
     servers: Mapping[DatabaseKind, Database],
     keep: Collection[str],
     report: Report,
-) -> None:
+) -> UUID:
     databases = [servers.get(kind) or _in_file(kind, layout) for kind in (ACCOUNTS, KEYS)]
     write_files(layout, backup.manifest, backup.root_keys, databases, keep)
     gateway_config.read(layout.gateway_settings)
@@ -120,6 +129,7 @@ async def _restore(
             report(f"{name}: bringing the schema up to date")
             await each.run(finish, each.database.kind.migrations)
         await restored[KEYS.name].run(check_log)
+        return await restored[KEYS.name].run(continue_log, backup.sealer)
 
 
 async def _apply(message: Message, restored: Mapping[str, _Restored], report: Report) -> None:

@@ -89,6 +89,13 @@ def _create_audit_tables() -> None:
         sqlite_where=sa.text("event_id IS NOT NULL"),
         postgresql_where=sa.text("event_id IS NOT NULL"),
     )
+    op.create_index(
+        "successions",
+        "audit_records",
+        ["id"],
+        sqlite_where=sa.text("operation = 'continue-log'"),
+        postgresql_where=sa.text("operation = 'continue-log'"),
+    )
     op.create_table(
         "audit_tiles",
         sa.Column("level", sa.Integer, primary_key=True, autoincrement=False),
@@ -99,6 +106,7 @@ def _create_audit_tables() -> None:
         "audit_checkpoints",
         sa.Column("size", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column("algorithm", sa.String(32), primary_key=True),
+        sa.Column("log_id", sa.String(36), nullable=False),
         sa.Column("root", sa.LargeBinary(32), nullable=False),
         sa.Column("at_us", sa.BigInteger, nullable=False),
         sa.Column("key_version", sa.Integer, nullable=False),
