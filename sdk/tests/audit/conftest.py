@@ -31,7 +31,9 @@ def b64(raw: bytes) -> str:
 
 
 class Signer:
-    """One key of each algorithm, both version 1."""
+    """One key of each algorithm, both of the same version."""
+
+    version = 1
 
     def __init__(self) -> None:
         self._ml_dsa = mldsa.MLDSA65PrivateKey.generate()
@@ -50,7 +52,12 @@ class Signer:
     def key(self, algorithm: str = ML_DSA) -> Line:
         """Return a key as an export has it."""
         public_key = b64(self.public[algorithm])
-        return {"type": "key", "algorithm": algorithm, "key_version": 1, "public_key": public_key}
+        return {
+            "type": "key",
+            "algorithm": algorithm,
+            "key_version": self.version,
+            "public_key": public_key,
+        }
 
     def fingerprint(self, algorithm: str = ML_DSA) -> str:
         """Return SHA-256 of a public key."""
@@ -109,7 +116,7 @@ class Log:
             "root": b64(root),
             "at": at,
             "algorithm": algorithm,
-            "key_version": 1,
+            "key_version": self.signer.version,
             "signature": b64(self.signer.sign(algorithm, text)),
         }
 

@@ -11,6 +11,6 @@ extra ``pqkeep[audit]``; nothing else in the client loads any cryptography.
 """
 
 from pqkeep.audit._verification import verify
-from pqkeep.audit.report import Anchor, Finding, Kind, Portion, Report, SigningKey
+from pqkeep.audit.report import Anchor, Continued, Finding, Kind, Portion, Report, SigningKey
 
-__all__ = ["Anchor", "Finding", "Kind", "Portion", "Report", "SigningKey", "verify"]
+__all__ = ["Anchor", "Continued", "Finding", "Kind", "Portion", "Report", "SigningKey", "verify"]

@@ -6,9 +6,10 @@ from datetime import datetime, timedelta
 from pqkeep.audit._evidence import Evidence, SignedTree
 from pqkeep.audit._export import ExportResult
 from pqkeep.audit._findings import Findings
-from pqkeep.audit._merkle import is_grown
+from pqkeep.audit._merkle import EMPTY_ROOT, is_grown, proven_root
 from pqkeep.audit.report import Kind
 
+NO_RECORDS = SignedTree(0, EMPTY_ROOT)
 ONE_MOMENT = timedelta(seconds=10)
 """An export may be of a checkpoint before the one that was being signed when it began."""
 
@@ -47,15 +48,20 @@ def connect(
         for tree in result.continued:
             if head is not None:
                 connections.join(tree, head)
-        refuted.update((tree, result.portion.file) for tree in result.not_continued)
+        refuted.update(
+            (tree, result.portion.file) for tree in result.not_continued if tree in evidence.trees
+        )
     for tree, file in refuted.items():
-        if len(evidence.sizes[tree.size]) > 1:
+        if sum(each in evidence.trees for each in evidence.sizes.get(tree.size, ())) > 1:
             continue  # a fork, which is reported as such
         place = evidence.trees[tree][0].place
         message = f"the log in {file} was another when it had {tree.size} records"
         findings.add(Kind.NOT_CONTINUED, message, place)
     notes = _follow_proofs(evidence, connections, findings)
-    heads = [(head, result) for head, result in exports if head is not None]
+    _check_successions(evidence, exports, connections, findings)
+    heads = [
+        (head, result) for head, result in exports if head is not None and evidence.is_kept(head)
+    ]
     if not heads:
         notes.append("there is no export: only signatures and proofs of consistency were verified")
         return tuple(notes)
@@ -63,14 +69,14 @@ def connect(
     unconnected = sorted(
         tree
         for tree in evidence.trees
-        if tree not in refuted and not connections.are_joined(tree, head)
+        if evidence.is_kept(tree) and tree not in refuted and not connections.are_joined(tree, head)
     )
     notes.extend(
         note
         for tree in unconnected
         if (note := _unconnected(evidence, tree, head, result, findings))
     )
-    return tuple(notes)
+    return (*notes, *_lost(evidence))
 
 
 def _follow_proofs(evidence: Evidence, connections: Connections, findings: Findings) -> list[str]:
@@ -80,8 +86,8 @@ def _follow_proofs(evidence: Evidence, connections: Connections, findings: Findi
     for place, proof in evidence.consistencies:
         pairs = [
             (first, second)
-            for first in evidence.sizes.get(proof.first, ())
-            for second in evidence.sizes.get(proof.second, ())
+            for first in evidence.trees_of_size(proof.first)
+            for second in evidence.trees_of_size(proof.second)
         ]
         grown = [
             (first, second)
@@ -101,6 +107,41 @@ def _follow_proofs(evidence: Evidence, connections: Connections, findings: Findi
             else:
                 notes.append(f"{place}: {message}, which was not verified")
     return notes
+
+
+def _check_successions(
+    evidence: Evidence,
+    exports: Iterable[tuple[SignedTree | None, ExportResult]],
+    connections: Connections,
+    findings: Findings,
+) -> None:
+    """Report a record that names another log and is not in the export's log, or not true of it."""
+    heads = {result.portion.file: head for head, result in exports}
+    for place, succession in evidence.successions:
+        head = heads.get(place.file)
+        if head is None:
+            continue  # no checkpoint of the export, which is reported
+        entry = succession.entry
+        is_in_log = proven_root(entry.leaf, entry.id - 1, head.size, entry.path) == head.root
+        tree = SignedTree(succession.size, succession.root)
+        is_true = connections.are_joined(tree, head) or tree == NO_RECORDS
+        if not is_in_log or not is_true:
+            message = (
+                f"nothing shows that the log continues log {succession.log_id} of "
+                f"{succession.size} records"
+            )
+            findings.add(Kind.BAD_SUCCESSION, message, place)
+
+
+def _lost(evidence: Evidence) -> Iterable[str]:
+    """Yield a note for each log that had records which the log that continues it does not have."""
+    for succession in evidence.lineage.successions if evidence.lineage else ():
+        largest = max(evidence.lost.get(succession.log_id, ()), default=None)
+        if largest is not None:
+            yield (
+                f"log {succession.log_id} had {largest} records, and was restored from a backup of "
+                f"{succession.inherited}: records {succession.inherited + 1} to {largest} are lost"
+            )
 
 
 def _unconnected(

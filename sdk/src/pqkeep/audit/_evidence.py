@@ -1,13 +1,14 @@
 """Collects what the files hold besides records: log id, keys, and checkpoints that verify."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pqkeep.audit._files import Located
 from pqkeep.audit._findings import Findings, Place
+from pqkeep.audit._lineage import Lineage, find_lineage
 from pqkeep.audit._signatures import is_signed_by
-from pqkeep.audit._statements import Checkpoint, Consistency, Header, Key
+from pqkeep.audit._statements import Checkpoint, Consistency, Header, Key, Succession
 from pqkeep.audit.report import Kind
 
 KeyName = tuple[str, int]
@@ -30,18 +31,41 @@ class VerifiedCheckpoint(NamedTuple):
 
 @dataclass(slots=True)
 class Evidence:
-    """What the files hold of one log, without what was reported as wrong."""
+    """What the files hold of one log, and those it continues, without what was reported as wrong."""
 
-    log_id: str | None
+    lineage: Lineage | None
     keys: dict[KeyName, Key] = field(default_factory=dict)
     trees: dict[SignedTree, list[VerifiedCheckpoint]] = field(default_factory=dict)
     sizes: dict[int, list[SignedTree]] = field(default_factory=dict)
     """The same trees by size: two of one size are a fork."""
+    lost: dict[str, dict[int, list[SignedTree]]] = field(default_factory=dict)
+    """By log, and by size: trees with records that the log that continues it does not have."""
+    successions: list[tuple[Place, Succession]] = field(default_factory=list)
     consistencies: list[tuple[Place, Consistency]] = field(default_factory=list)
     headers: list[tuple[Place, Header]] = field(default_factory=list)
     """Of the exports of this log, the first line of each."""
     used: dict[KeyName, Key] = field(default_factory=dict)
     """Keys that a valid signature was made with."""
+
+    @property
+    def log_id(self) -> str | None:
+        """The log that was verified: of several the last."""
+        return None if self.lineage is None else self.lineage.logs[-1]
+
+    def is_kept(self, tree: SignedTree) -> bool:
+        """Return whether a signed tree is one that the last log has had."""
+        return tree in self.sizes.get(tree.size, ())
+
+    def trees_of_size(self, size: int) -> Sequence[SignedTree]:
+        """Return the trees of a size, of any of the logs."""
+        lost = (trees.get(size, ()) for trees in self.lost.values())
+        return [*self.sizes.get(size, ()), *(tree for trees in lost for tree in trees)]
+
+    def trees_of(self, log_id: str) -> Mapping[int, Sequence[SignedTree]]:
+        """Return the signed trees that a log has had, by size."""
+        inherited = self.lineage.inherited(log_id) if self.lineage else 0
+        kept = {size: trees for size, trees in self.sizes.items() if size <= inherited}
+        return {**kept, **self.lost.get(log_id, {})}
 
 
 def collect_evidence(
@@ -52,8 +76,9 @@ def collect_evidence(
     Without trusted keys, those in the files are used.
     """
     log_id = _first_log_id([*(trusted or ()), *located])
-    evidence = Evidence(log_id)
-    ours = list(_of_log(log_id, located, findings))
+    lineage = find_lineage(log_id, located)
+    evidence = Evidence(lineage)
+    ours = list(_of_lineage(lineage, located, findings))
     _add_keys(evidence, ours if trusted is None else trusted, findings)
     if trusted is not None:
         _compare_keys(evidence, ours, findings)
@@ -63,10 +88,16 @@ def collect_evidence(
                 evidence.headers.append((place, statement))
             case Consistency():
                 evidence.consistencies.append((place, statement))
+            case Succession():
+                evidence.successions.append((place, statement))
             case Checkpoint():
                 _add_checkpoint(evidence, place, statement, findings)
             case _:
                 pass
+    for _, succession in evidence.successions:
+        tree = SignedTree(succession.size, succession.root)
+        if tree not in evidence.sizes.setdefault(tree.size, []):
+            evidence.sizes[tree.size].append(tree)
     return evidence
 
 
@@ -79,16 +110,17 @@ def _first_log_id(located: Iterable[Located]) -> str | None:
     return next((log_id for each in located if (log_id := _log_id(each)) is not None), None)
 
 
-def _of_log(
-    log_id: str | None, located: Iterable[Located], findings: Findings
+def _of_lineage(
+    lineage: Lineage | None, located: Iterable[Located], findings: Findings
 ) -> Iterable[Located]:
-    """Yield what is about the log. Reports what is about another log, once a file."""
+    """Yield what is about the logs. Reports what is about another log, once a file."""
+    logs = () if lineage is None else lineage.logs
     reported: set[tuple[int, str]] = set()
     foreign_exports: set[int] = set()
     for each in located:
         about = _log_id(each)
         order = each.place.order
-        if about is None or about == log_id:
+        if about is None or about in logs:
             if order not in foreign_exports:
                 yield each
             continue
@@ -96,7 +128,7 @@ def _of_log(
             foreign_exports.add(order)
         if (order, about) not in reported:
             reported.add((order, about))
-            message = f"it is about log {about}; the others are about {log_id}"
+            message = f"it is about log {about}; the others are about {logs[-1]}"
             findings.add(Kind.ANOTHER_LOG, message, each.place)
 
 
@@ -148,11 +180,18 @@ def _add_checkpoint(
             place,
         )
         return
+    lineage, log_id = evidence.lineage, checkpoint.log_id
+    if lineage is None or not lineage.signs(log_id, checkpoint.version):
+        message = f"key {_named(name)} is not one of log {log_id}"
+        findings.add(Kind.UNKNOWN_KEY, message, place)
+        return
     evidence.used[name] = key
     tree = SignedTree(checkpoint.size, checkpoint.root)
+    is_lost = tree.size > lineage.inherited(log_id)
+    sizes = evidence.lost.setdefault(log_id, {}) if is_lost else evidence.sizes
     if tree not in evidence.trees:
         evidence.trees[tree] = []
-        of_size = evidence.sizes.setdefault(tree.size, [])
+        of_size = sizes.setdefault(tree.size, [])
         of_size.append(tree)
         if len(of_size) > 1:
             other = evidence.trees[of_size[0]][0].place

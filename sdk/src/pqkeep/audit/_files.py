@@ -17,6 +17,7 @@ from pqkeep.audit._statements import (
     Entry,
     Header,
     Statement,
+    Succession,
     read_line,
     read_saved,
 )
@@ -111,7 +112,7 @@ def _saved_statements(source: Source, findings: Findings) -> Iterator[Located]:
         place = source.place(line)
         try:
             for statement in read_saved(parse(_whole(text)), source.formats):
-                if isinstance(statement, Header | Entry | End):
+                if isinstance(statement, Header | Entry | Succession | End):
                     message = "the file has a part of an export, but not its first line"
                     findings.add(Kind.MALFORMED, message, place)
                     return

@@ -5,6 +5,7 @@ elsewhere may have more.
 """
 
 import binascii
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
@@ -24,11 +25,14 @@ from pqkeep.audit._merkle import HASH_SIZE, leaf_hash
 
 FORMAT = "pqkeep/v1/audit-export"
 CHECKPOINT_CONTEXT = b"pqkeep/v1/audit-checkpoint"
+SUCCESSION = "continue-log"
+INSTALLATION = "00000000-0000-0000-0000-000000000000"
 LONGEST_PATH = 2 * 63
 
 KEY_SIZES: Mapping[str, int] = {"Dilithium3": 1952, "SLH-DSA-SHA2-128s": 32}
 """The algorithms that sign checkpoints, and the bytes of their public keys."""
 
+_matches_continued = re.compile(r"checkpoint-(0|[1-9]\d{0,18})-([0-9a-f]{64})", re.ASCII).fullmatch
 _matches_export_time = time_matcher(r"(\.\d{6})?")
 
 
@@ -100,13 +104,32 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
+class Succession:
+    """The record by which a log continues another, after the records that both have."""
+
+    log_id: str
+    """The log that is continued."""
+    size: int
+    root: bytes
+    """Its last checkpoint that the records before this one have."""
+    first_version: int
+    """The first key version that signs the log that continues it."""
+    entry: Entry
+
+    @property
+    def inherited(self) -> int:
+        """How many records both logs have."""
+        return self.entry.id - 1
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     """The last line of an export."""
 
     records: int
 
 
-Statement = Header | Key | Checkpoint | Consistency | Entry | End
+Statement = Header | Key | Checkpoint | Consistency | Entry | Succession | End
 
 
 def read_line(value: object, formats: Formats = FORMATS) -> Statement:
@@ -132,6 +155,8 @@ def _read_typed(fields: "_Fields", formats: Formats) -> Statement:
     kind = fields.text("type")
     if kind == "record":
         return _entry(fields, formats)
+    if kind == "succession":
+        return _succession(fields, formats)
     read = _READERS.get(kind)
     if read is None:
         raise MalformedError("its type is not known")
@@ -335,6 +360,27 @@ def _entry(fields: _Fields, formats: Formats) -> Entry:
         recorded_at=record["recorded_at"],
         leaf=leaf_hash(canonical(record)),
         path=fields.path("proof"),
+    )
+
+
+def _succession(fields: _Fields, formats: Formats) -> Succession:
+    entry = _entry(fields, formats)
+    record = fields.value("record")
+    continued = _matches_continued(record["policy"]) if entry.is_known else None
+    if (
+        continued is None
+        or (record["operation"], record["tenant_id"]) != (SUCCESSION, INSTALLATION)
+        or record["key_version"] is None
+        or not matches_uuid(record["request_id"])
+        or int(continued[1]) >= entry.id
+    ):
+        raise MalformedError("its record does not say which log is continued")
+    return Succession(
+        log_id=record["request_id"],
+        size=int(continued[1]),
+        root=bytes.fromhex(continued[2]),
+        first_version=record["key_version"],
+        entry=entry,
     )
 
 

@@ -12,7 +12,7 @@ from pqkeep.audit._files import Located, Source, export_lines, open_source, stat
 from pqkeep.audit._findings import Findings, Place
 from pqkeep.audit._formats import FORMATS, Formats
 from pqkeep.audit._statements import Header, Key
-from pqkeep.audit.report import Anchor, Kind, Report, SigningKey
+from pqkeep.audit.report import Anchor, Continued, Kind, Report, SigningKey
 
 TRUSTED = -1
 """The order of the file of trusted keys: before all others."""
@@ -57,6 +57,7 @@ def verify_formats(
         findings.add(Kind.NOTHING, message, sources[0].place(0))
     return Report(
         log_id=evidence.log_id,
+        continued=tuple(_continued(evidence)),
         portions=tuple(result.portion for _, result in exports),
         checkpoints=tuple(_anchors(evidence)),
         keys=tuple(
@@ -88,7 +89,8 @@ def _verify_exports(
             findings.add(Kind.NO_CHECKPOINT, message, place)
         root = None if head is None else head.root
         lines = export_lines(sources[place.order], findings)
-        yield head, verify_export(lines, start, root, evidence.sizes, findings)
+        trees = evidence.trees_of(header.log_id)
+        yield head, verify_export(lines, start, root, trees, findings)
 
 
 def _first_lines(evidence: Evidence) -> Iterator[tuple[Place, Header]]:
@@ -105,7 +107,17 @@ def _head(evidence: Evidence, place: Place, header: Header) -> SignedTree | None
     def is_elsewhere(tree: SignedTree) -> bool:
         return all(signed.place.order != place.order for signed in evidence.trees[tree])
 
-    return min(evidence.sizes.get(header.size, ()), key=is_elsewhere, default=None)
+    trees = evidence.trees_of(header.log_id).get(header.size, ())
+    signed = [tree for tree in trees if tree in evidence.trees]
+    return min(signed, key=is_elsewhere, default=None)
+
+
+def _continued(evidence: Evidence) -> Iterator[Continued]:
+    lineage = evidence.lineage
+    for succession in lineage.successions if lineage else ():
+        largest = max(evidence.lost.get(succession.log_id, ()), default=0)
+        lost = max(0, largest - succession.inherited)
+        yield Continued(succession.log_id, succession.inherited, lost)
 
 
 def _anchors(evidence: Evidence) -> Iterator[Anchor]:

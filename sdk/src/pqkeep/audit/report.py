@@ -30,6 +30,7 @@ class Kind(StrEnum):
     NOT_CONTINUED = "not-continued"
     NOT_CONNECTED = "not-connected"
     BAD_CONSISTENCY = "bad-consistency"
+    BAD_SUCCESSION = "bad-succession"
     NOTHING = "nothing"
 
 
@@ -90,10 +91,23 @@ class SigningKey:
 
 
 @dataclass(frozen=True, slots=True)
+class Continued:
+    """A log that the verified one continues, after a restore from a backup."""
+
+    log_id: str
+    records: int
+    """How many of its records the verified log has."""
+    lost: int
+    """How many more it had by the newest checkpoint that was given."""
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """What was verified, and the findings."""
 
     log_id: str | None
+    continued: tuple[Continued, ...]
+    """The oldest first."""
     portions: tuple[Portion, ...]
     checkpoints: tuple[Anchor, ...]
     """By size."""

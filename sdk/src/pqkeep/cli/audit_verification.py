@@ -12,7 +12,7 @@ import typer
 from pqkeep.cli.printable import printable
 
 if TYPE_CHECKING:
-    from pqkeep.audit import Anchor, Portion, Report
+    from pqkeep.audit import Anchor, Continued, Portion, Report
 
 FAILED = 7
 UNREADABLE = 1
@@ -106,6 +106,8 @@ def _show(report: "Report") -> None:
 def _facts(report: "Report") -> Iterator[tuple[str, str]]:
     """Yield what was shown, by name."""
     yield "log", report.log_id or "unknown"
+    for each in reversed(report.continued):
+        yield "continues", _continued(each)
     for portion in report.portions:
         yield "records", _records(portion)
     sizes = {portion.size for portion in report.portions}
@@ -122,6 +124,11 @@ def _facts(report: "Report") -> Iterator[tuple[str, str]]:
         yield "note", note
     if not report.are_keys_trusted:
         yield "note", UNTRUSTED
+
+
+def _continued(log: "Continued") -> str:
+    lost = f", and lost the next {log.lost}" if log.lost else ""
+    return f"log {log.log_id} after its first {log.records} records{lost}"
 
 
 def _records(portion: "Portion") -> str:
