@@ -49,8 +49,10 @@ from pqkeep_protocol.audit import (
     ListAuditKeys,
     ListCheckpoints,
     ListRecords,
+    Proof,
     ProveConsistency,
     ProveRecords,
+    ProveSuccessions,
     SignCheckpoint,
 )
 from pqkeep_protocol.keys import INSTALLATION, MAX_KEY_VERSION, KeyVersion, TenantId
@@ -262,16 +264,20 @@ class _Audit:
         return shown_keys(await self._ask(ListAuditKeys(tenant=INSTALLATION)))
 
     async def export(self, call: ApiCall) -> JsonLines:
-        """Export records with their proofs, as JSON lines: everything up to the newest checkpoint.
+        """Export records with their proofs, as JSON lines: everything up to a new checkpoint.
 
-        What ``pqkeep audit verify`` reads.
+        What ``pqkeep audit verify`` reads. Records that came after the checkpoint are not in it,
+        and are named before its end.
         """
         began_us = time.time_ns() // 1000  # every checkpoint that was kept before is looked for
-        checkpoint = await self._newest()
+        sign = SignCheckpoint(tenant=INSTALLATION, algorithm=Algorithm.ML_DSA_65)
+        checkpoint = (await self._ask(sign)).checkpoint
         signing = shown_keys(await self._ask(ListAuditKeys(tenant=INSTALLATION)))
+        successions = await self._successions(checkpoint.size)
 
         async def chunks() -> AsyncGenerator[bytes, None]:
             yield _head(_tenant_of(call), checkpoint, signing, began_us)
+            yield successions
             after, count = 0, 0
             while True:
                 request = ProveRecords(
@@ -285,13 +291,28 @@ class _Audit:
                     break
                 count += len(proofs)
                 after = record(proofs[-1].line).id
-                yield b"".join(
-                    _line(type="record", record=Raw(each.line), proof=list(map(base64, each.path)))
-                    for each in proofs
-                )
+                yield b"".join(_proof("record", each) for each in proofs)
+            newest = await self._ask(
+                ListRecords(tenant=_tenant_of(call), newest_first=True, limit=1)
+            )
+            last = record(newest.lines[0]).id if newest.lines else 0
+            if last > checkpoint.size:
+                yield _line(type="newer", first=checkpoint.size + 1, last=last)
             yield _line(type="end", records=count)
 
         return JsonLines(f"pqkeep-audit-{checkpoint.size}.jsonl", chunks())
+
+    async def _successions(self, size: int) -> bytes:
+        """Return the lines that show which logs the log continues, each with its consistency."""
+        proofs = (await self._ask(ProveSuccessions(tenant=INSTALLATION, size=size))).proofs
+        lines = []
+        for each in proofs:
+            first = int(record(each.line).policy.split("-")[1])
+            request = ProveConsistency(tenant=INSTALLATION, first=first, second=size)
+            path = list(map(base64, (await self._ask(request)).path))
+            lines.append(_proof("succession", each))
+            lines.append(_line(type="consistency", first=first, second=size, path=path))
+        return b"".join(lines)
 
     async def _ask(self, request: Request[R]) -> R:
         return await self._keys.execute(request, _ATTRIBUTION)
@@ -323,6 +344,10 @@ def _head(tenant: TenantId, checkpoint: Checkpoint, signing: AuditKeysData, bega
         _line(type="checkpoint", **msgspec.structs.asdict(shown(checkpoint))),
     ]
     return b"".join(lines)
+
+
+def _proof(kind: str, proof: Proof) -> bytes:
+    return _line(type=kind, record=Raw(proof.line), proof=list(map(base64, proof.path)))
 
 
 def _line(**values: Any) -> bytes:

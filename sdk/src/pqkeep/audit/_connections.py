@@ -76,7 +76,7 @@ def connect(
         for tree in unconnected
         if (note := _unconnected(evidence, tree, head, result, findings))
     )
-    return (*notes, *_lost(evidence))
+    return (*notes, *_lost(evidence), *_newer(evidence))
 
 
 def _follow_proofs(evidence: Evidence, connections: Connections, findings: Findings) -> list[str]:
@@ -142,6 +142,13 @@ def _lost(evidence: Evidence) -> Iterable[str]:
                 f"log {succession.log_id} had {largest} records, and was restored from a backup of "
                 f"{succession.inherited}: records {succession.inherited + 1} to {largest} are lost"
             )
+
+
+def _newer(evidence: Evidence) -> Iterable[str]:
+    """Yield a note for each export that names records after its checkpoint."""
+    for place, newer in evidence.newer:
+        ids = f"{newer.first} to {newer.last}"
+        yield f"{place.file}: records {ids} are newer than its checkpoint, and are not in it"
 
 
 def _unconnected(

@@ -8,7 +8,7 @@ from pqkeep.audit._files import Located
 from pqkeep.audit._findings import Findings, Place
 from pqkeep.audit._lineage import Lineage, find_lineage
 from pqkeep.audit._signatures import is_signed_by
-from pqkeep.audit._statements import Checkpoint, Consistency, Header, Key, Succession
+from pqkeep.audit._statements import Checkpoint, Consistency, Header, Key, Newer, Succession
 from pqkeep.audit.report import Kind
 
 KeyName = tuple[str, int]
@@ -41,6 +41,7 @@ class Evidence:
     lost: dict[str, dict[int, list[SignedTree]]] = field(default_factory=dict)
     """By log, and by size: trees with records that the log that continues it does not have."""
     successions: list[tuple[Place, Succession]] = field(default_factory=list)
+    newer: list[tuple[Place, Newer]] = field(default_factory=list)
     consistencies: list[tuple[Place, Consistency]] = field(default_factory=list)
     headers: list[tuple[Place, Header]] = field(default_factory=list)
     """Of the exports of this log, the first line of each."""
@@ -88,6 +89,8 @@ def collect_evidence(
                 evidence.headers.append((place, statement))
             case Consistency():
                 evidence.consistencies.append((place, statement))
+            case Newer():
+                evidence.newer.append((place, statement))
             case Succession():
                 evidence.successions.append((place, statement))
             case Checkpoint():

@@ -16,6 +16,7 @@ from pqkeep.audit._statements import (
     End,
     Entry,
     Header,
+    Newer,
     Statement,
     Succession,
     read_line,
@@ -23,6 +24,8 @@ from pqkeep.audit._statements import (
 )
 from pqkeep.audit.report import Kind
 
+NotSaved = Header | Entry | Succession | Newer | End
+"""What is in exports only."""
 LONGEST_LINE = 16 * 1024 * 1024
 _RECORD = b'{"type":"record"'
 """How a record's line begins as the service writes it. Looking for it is all that the first reading
@@ -112,7 +115,7 @@ def _saved_statements(source: Source, findings: Findings) -> Iterator[Located]:
         place = source.place(line)
         try:
             for statement in read_saved(parse(_whole(text)), source.formats):
-                if isinstance(statement, Header | Entry | Succession | End):
+                if isinstance(statement, NotSaved):
                     message = "the file has a part of an export, but not its first line"
                     findings.add(Kind.MALFORMED, message, place)
                     return

@@ -123,13 +123,21 @@ class Succession:
 
 
 @dataclass(frozen=True, slots=True)
+class Newer:
+    """Ids of records that came after an export's checkpoint, by its own account."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     """The last line of an export."""
 
     records: int
 
 
-Statement = Header | Key | Checkpoint | Consistency | Entry | Succession | End
+Statement = Header | Key | Checkpoint | Consistency | Entry | Succession | Newer | End
 
 
 def read_line(value: object, formats: Formats = FORMATS) -> Statement:
@@ -337,6 +345,11 @@ def _consistency(fields: _Fields) -> Consistency:
     return Consistency(fields.natural("first"), fields.natural("second"), fields.path("path"))
 
 
+def _newer(fields: _Fields) -> Newer:
+    fields.only("type", "first", "last")
+    return Newer(fields.natural("first", 1), fields.natural("last", 1))
+
+
 def _end(fields: _Fields) -> End:
     return End(fields.only("type", "records").natural("records"))
 
@@ -389,6 +402,7 @@ _READERS: Mapping[str, Callable[[_Fields], Statement]] = {
     "key": _exported_key,
     "checkpoint": _exported_checkpoint,
     "consistency": _exported_consistency,
+    "newer": _newer,
     "end": _end,
 }
 _BY_NAME: Mapping[str, Callable[[_Fields], Statement]] = {

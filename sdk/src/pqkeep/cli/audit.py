@@ -3,6 +3,8 @@
 What a file shows without the service is in docs/audit.md.
 """
 
+import json
+import os
 import shutil
 import tempfile
 from dataclasses import asdict, dataclass
@@ -10,7 +12,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
@@ -42,6 +44,8 @@ CHECKPOINTS = {
 }
 KEYS = {"algorithm": "ALGORITHM", "key_version": "VERSION", "fingerprint": "FINGERPRINT"}
 LARGEST_PAGE = 200
+LAST_LINES = 256
+"""Bytes of an export's last two lines, if the last but one is no record."""
 
 app = typer.Typer(
     name="audit", help="Look at the audit log, save it, verify it.", no_args_is_help=True
@@ -138,8 +142,10 @@ def export(
         saved = Path(directory) / "export.jsonl"
         count = client.audit.export(saved)
         with saved.open("rb") as file:
+            newer = _newer(file)
+            file.seek(0)
             shutil.copyfileobj(file, target)
-    show_written(invocation, to, f"{count} records", records=count)
+    show_written(invocation, to, f"{count} records{newer}", records=count)
 
 
 @command(app, "checkpoint")
@@ -177,6 +183,16 @@ def keys(invocation: Invocation) -> None:
         show_json_line(asdict(found))
     else:
         show_table(map(_row, found.keys), KEYS)
+
+
+def _newer(file: BinaryIO) -> str:
+    """Return what an export says of records that came after its checkpoint."""
+    file.seek(-min(LAST_LINES, file.seek(0, os.SEEK_END)), os.SEEK_END)
+    for line in file.read().splitlines()[-2:-1]:
+        if line.startswith(b'{"type":"newer"'):
+            newer = json.loads(line)
+            return f"; records {newer['first']} to {newer['last']} are newer than its checkpoint"
+    return ""
 
 
 def _row(key: "AuditKey") -> KeyRow:
