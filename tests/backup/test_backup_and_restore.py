@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 import stat
@@ -21,6 +22,7 @@ from tests.fixtures.caller import Caller
 from tests.fixtures.installation import Installation, running
 from tests.fixtures.postgresql import options_of
 
+from pqkeep.audit import verify
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_server.initialise import IN_FILES, Stores
 
@@ -116,6 +118,8 @@ class Restored:
     team: Team
     mode: int
     """Of the backup's file."""
+    kept: list[dict[str, Any]]
+    """Checkpoints of the first one: from before its backup, and from after it."""
     log_before: dict[str, list[tuple[Any, ...]]]
     log: dict[str, list[tuple[Any, ...]]]
 
@@ -145,10 +149,13 @@ def restored(
         tenant = installation.new_tenant()
         outputs = Outputs.of(tenant, algorithms)
         team = Team.of(installation, tenant.tenant_id)
+        kept = [installation.operator().post("/audit/checkpoints", status=201)]
         status, said = command(
             *("backup", "--data", old, "--recovery-key", recovery_key.public, "--to", file)
         )
         assert status == 0, said
+        tenant.post("/kms/keys/rotate", {"algorithm": "Kyber768"}, status=201)
+        kept.append(installation.operator().post("/audit/checkpoints", status=201))
     log_before = log_of(here)
     status, said = command(
         *("restore", file, "--recovery-key", recovery_key.private, "--data", new),
@@ -161,7 +168,15 @@ def restored(
     mode = stat.S_IMODE(file.stat().st_mode)
     with running(folder, data=new) as installation:
         yield Restored(
-            installation, tenant.tenant_id, tenant.api_key, outputs, team, mode, log_before, log
+            installation,
+            tenant.tenant_id,
+            tenant.api_key,
+            outputs,
+            team,
+            mode,
+            kept,
+            log_before,
+            log,
         )
 
 
@@ -189,6 +204,44 @@ def test_the_audit_log_is_restored(restored: Restored) -> None:
     log_ids = [log["audit_log"][0][0] for log in (before, after)]
     assert [next(id_ for id_ in log_ids if id_ in row) for row in (old[-1], new)] == log_ids
     assert len(set(log_ids)) == 2
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_old_checkpoints_and_the_new_log(
+    restored: Restored, tmp_path: Path, *, is_whole: bool
+) -> None:
+    """Kept checkpoints of the old log and an export of the new one verify together.
+
+    What the old log signed after the backup is counted as lost, and is no fork.
+    """
+    installation = restored.installation
+    operator = installation.operator()
+    caller = operator
+    if not is_whole:
+        caller = installation.caller(restored.api_key, restored.tenant_id)
+    export, kept, keys = (tmp_path / name for name in ("export.jsonl", "kept.jsonl", "keys.json"))
+    export.write_bytes(caller.ask("GET", "/audit/export").content)
+    size = json.loads(export.read_bytes().splitlines()[0])["size"]
+    first, later = restored.kept
+    proof = operator.get("/audit/consistency", first=first["size"], second=size)
+    kept.write_text("".join(f"{json.dumps(each)}\n" for each in (first, later, proof)))
+    keys.write_text(json.dumps(operator.get("/audit/keys")))
+    report = verify([export, kept], keys)
+    assert report.findings == ()
+    assert report.log_id != first["log_id"]
+    (continued,) = report.continued
+    assert continued.log_id == first["log_id"]
+    assert first["size"] <= continued.records < later["size"]
+    assert continued.lost == later["size"] - continued.records
+
+
+def test_versions_are_not_given_out_again(restored: Restored) -> None:
+    """A version that was made after the backup is not found, and the next one is far from it."""
+    caller = restored.installation.caller(restored.api_key, restored.tenant_id)
+    lost = caller.ask("GET", "/kms/keys/3?algorithm=Kyber768")
+    assert lost.status_code == 404
+    made = caller.post("/kms/keys/rotate", {"algorithm": "Kyber768"}, status=201)
+    assert (made["old_key_version"], made["key_version"]) == (2, 1_000_001)
 
 
 def test_people_come_in_after_a_restore(restored: Restored, password: str) -> None:
