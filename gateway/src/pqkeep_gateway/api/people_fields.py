@@ -124,11 +124,15 @@ EMAIL = text_field(
     must="must be an e-mail address",
 )
 SIGN_IN_EMAIL = text_field("email", "The e-mail address.", USER.email, at_most=MAX_EMAIL)
-PASSWORD = text_field("password", "The password.", "the horse prefers oats", at_most=MAX_LENGTH)
+PASSWORD = text_field(
+    "password", "The password.", "the horse prefers oats", at_most=MAX_LENGTH, is_valid=None
+)
 _RULE = f"{MIN_LENGTH} to {MAX_LENGTH} characters, and not one of the common passwords."
 NEW_PASSWORD = _with_minimum(PASSWORD.described(_RULE))
 OTHER_PASSWORD = _with_minimum(
-    text_field("new_password", _RULE, "the horse is tired of oats", at_most=MAX_LENGTH)
+    text_field(
+        "new_password", _RULE, "the horse is tired of oats", at_most=MAX_LENGTH, is_valid=None
+    )
 )
 ROLE = choice_field("role", "What they may do.", tuple(Role), Role.DEVELOPER)
 

@@ -69,13 +69,25 @@ class OrganizationData(Data, frozen=True, kw_only=True):
 
 
 _CODE = text_field(
-    "totp_code", "The code that the authenticator app shows.", "123456", at_most=MAX_CODE
+    "totp_code",
+    "The code that the authenticator app shows.",
+    "123456",
+    at_most=MAX_CODE,
+    is_valid=None,
 )
 _RECOVERY_CODE = text_field(
-    "recovery_code", "A recovery code, instead.", "abcd-efgh-ijkl-mnop", at_most=MAX_CODE
+    "recovery_code",
+    "A recovery code, instead.",
+    "abcd-efgh-ijkl-mnop",
+    at_most=MAX_CODE,
+    is_valid=None,
 )
 _EMAIL_CODE = text_field(
-    "email_code", "The code that /auth/mfa/email sent, instead.", "123456", at_most=MAX_CODE
+    "email_code",
+    "The code that /auth/mfa/email sent, instead.",
+    "123456",
+    at_most=MAX_CODE,
+    is_valid=None,
 )
 _OPTIONAL_CODE = _CODE.optional()
 _OPTIONAL_RECOVERY_CODE = _RECOVERY_CODE.optional()

@@ -179,11 +179,15 @@ def text_field(
     at_most: int,
     at_least: int = 1,
     pattern: str | None = None,
-    is_valid: Callable[[str], bool] | None = None,
+    is_valid: Callable[[str], bool] | None = str.isprintable,
     must: str = "",
 ) -> Field[str]:
-    """Return a field of at_least to at_most characters, with a rule of its own if need be."""
-    message = must or f"must be a text of {at_least} to {at_most} characters"
+    """Return a field of at_least to at_most characters: printable ones, unless it has another rule.
+
+    ``is_valid`` is None where any text will do, because it is hashed and not stored.
+    """
+    characters = "printable characters" if is_valid is str.isprintable else "characters"
+    message = must or f"must be a text of {at_least} to {at_most} {characters}"
 
     def parse(value: object) -> str:
         if not (isinstance(value, str) and at_least <= len(value) <= at_most):
