@@ -21,6 +21,7 @@ from tests.backup.conftest import QUICK, UNKNOWN, Backup, Command, Outputs, Reco
 from tests.fixtures.caller import Caller
 from tests.fixtures.installation import Installation, running
 from tests.fixtures.postgresql import options_of
+from tests.sampling import IS_EXHAUSTIVE
 
 from pqkeep.audit import verify
 from pqkeep_protocol.algorithms import Algorithm
@@ -29,6 +30,8 @@ from pqkeep_server.initialise import IN_FILES, Stores
 AskFile = Callable[..., list[tuple[Any, ...]]]
 
 WRITERS = 4
+ACROSS = tuple(Algorithm) if IS_EXHAUSTIVE else QUICK
+"""Algorithms whose outputs are taken from one kind of database to the other."""
 REFRESH = "service_refresh_token"
 NEW = "continue-log"
 """What the first record of a restored log says."""
@@ -121,6 +124,9 @@ class Restored:
     kept: list[dict[str, Any]]
     """Checkpoints of the first one: from before its backup, and from after it."""
     log_before: dict[str, list[tuple[Any, ...]]]
+    """As it was right before the backup."""
+    log_after: dict[str, list[tuple[Any, ...]]]
+    """As it was at last."""
     log: dict[str, list[tuple[Any, ...]]]
 
 
@@ -128,8 +134,8 @@ class Restored:
     scope="module",
     params=[
         ("sqlite", "sqlite", tuple(Algorithm)),
-        ("sqlite", "postgresql", QUICK),
-        ("postgresql", "sqlite", QUICK),
+        ("sqlite", "postgresql", ACROSS),
+        ("postgresql", "sqlite", ACROSS),
     ],
     ids=lambda row: f"{row[0]}-{row[1]}",
 )
@@ -150,13 +156,14 @@ def restored(
         outputs = Outputs.of(tenant, algorithms)
         team = Team.of(installation, tenant.tenant_id)
         kept = [installation.operator().post("/audit/checkpoints", status=201)]
+        log_before = log_of(here)
         status, said = command(
             *("backup", "--data", old, "--recovery-key", recovery_key.public, "--to", file)
         )
         assert status == 0, said
         tenant.post("/kms/keys/rotate", {"algorithm": "Kyber768"}, status=201)
         kept.append(installation.operator().post("/audit/checkpoints", status=201))
-    log_before = log_of(here)
+    log_after = log_of(here)
     status, said = command(
         *("restore", file, "--recovery-key", recovery_key.private, "--data", new),
         *("--root-key", old / "keyservice" / "root.key", *options_of(there.databases)),
@@ -176,6 +183,7 @@ def restored(
             mode,
             kept,
             log_before,
+            log_after,
             log,
         )
 
@@ -186,24 +194,32 @@ def test_a_backup_is_its_owner_s(restored: Restored) -> None:
 
 
 def test_keys_are_of_use_after_a_restore(restored: Restored) -> None:
-    """Ciphertexts and signatures of all ten algorithms, and API keys, are good elsewhere."""
+    """Ciphertexts and signatures of every algorithm that was used, and API keys, are good elsewhere."""
     installation, tenant_id = restored.installation, restored.tenant_id
     restored.outputs.check(installation.caller(restored.api_key, tenant_id))
     assert installation.operator().get(f"/tenants/{tenant_id}")["id"] == tenant_id
 
 
 def test_the_audit_log_is_restored(restored: Restored) -> None:
-    """Records, tiles and checkpoints are those that there were, until a new log continues them."""
-    before, after = restored.log_before, restored.log
-    first_new = next(index for index, row in enumerate(after["audit_records"]) if NEW in row)
-    assert first_new > 0
-    assert after["audit_records"][:first_new] == before["audit_records"][:first_new]
-    *old, new = after["audit_checkpoints"]
-    assert old == before["audit_checkpoints"][: len(old)]
-    assert old
-    log_ids = [log["audit_log"][0][0] for log in (before, after)]
+    """No record from before the backup is missing, and tiles and checkpoints match; a new log follows."""
+    before, log, after = restored.log_before, restored.log, restored.log_after
+    records = log["audit_records"]
+    size = next(index for index, row in enumerate(records) if NEW in row)
+    assert size >= len(before["audit_records"]) > 0
+    assert records[:size] == after["audit_records"][:size]
+    assert tiles_of(log, size) == tiles_of(after, size)
+    *old, new = log["audit_checkpoints"]
+    assert len(old) >= len(before["audit_checkpoints"]) > 0
+    assert old == after["audit_checkpoints"][: len(old)]
+    assert all(checkpoint[0] <= size for checkpoint in old)
+    log_ids = [each["audit_log"][0][0] for each in (before, log)]
     assert [next(id_ for id_ in log_ids if id_ in row) for row in (old[-1], new)] == log_ids
     assert len(set(log_ids)) == 2
+
+
+def tiles_of(log: dict[str, list[tuple[Any, ...]]], size: int) -> list[tuple[Any, ...]]:
+    """Return the tiles over the first records of a log, so many of them."""
+    return [tile for tile in log["audit_tiles"] if (tile[1] + 1) << tile[0] <= size]
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
