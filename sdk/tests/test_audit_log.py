@@ -1,5 +1,6 @@
 """The audit log, by both clients, against the real service."""
 
+import resource
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -147,6 +148,24 @@ def test_export_without_an_end(
     path.write_text("an older one")
     with pytest.raises(MalformedAnswerError):
         connect(answer(body), "key").audit.export(path)
+    assert path.read_text() == "an older one"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_export_beyond_the_space(connect: Connect, answer: Answer, tmp_path: Path) -> None:
+    """An export that the disk does not hold leaves nothing but an older one."""
+    path = tmp_path / "export.jsonl"
+    path.write_text("an older one")
+    body = b'{"type":"record"}\n' * 5_600 + b'{"type":"end","records":5600}\n'
+    assert 100_000 < len(body) < 105_000  # so that the last write is of a buffer
+    client = connect(answer(body), "key")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            client.audit.export(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert path.read_text() == "an older one"
     assert list(tmp_path.iterdir()) == [path]
 

@@ -1,20 +1,20 @@
 """What an answer means: a result, or an exception. It is taken in piece by piece.
 
-An answer is held in memory, and a file of JSON lines goes to disk: under another name, until its
+An answer is held in memory, and a file of JSON lines goes to disk, where it has its name once its
 last line says that it is whole.
 """
 
 import json
-import os
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Generic, TypeVar
+from types import TracebackType
+from typing import Generic, Self, TypeVar
 
 import httpx2
 
 from pqkeep._data import Data, json_object
 from pqkeep.errors import BY_CODE, BY_STATUS, RETRIED, MalformedAnswerError, PqkeepError
+from pqkeep.new_files import new_file
 
 R = TypeVar("R")
 
@@ -54,7 +54,11 @@ class Enveloped(Generic[R]):
             raise self._malformed()
         return self._read(Data(data, self._request_id))
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        """Begin."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Let go of what came."""
         self._body.clear()
 
@@ -90,33 +94,37 @@ class Saved(Generic[R]):
     """An answer of JSON lines, on its way to a file that only its owner can read."""
 
     def __init__(self, destination: Path, request_id: str, read: Callable[[Data], R]) -> None:
-        """Begin a file beside the destination. Raises OSError."""
-        self._destination = destination
+        """Take the file's name, which it has once the block ends and it is whole."""
         self._request_id = request_id
         self._read = read
-        descriptor, name = tempfile.mkstemp(dir=destination.parent, prefix=f".{destination.name}.")
-        self._path = Path(name)
-        self._file = os.fdopen(descriptor, "w+b")
+        self._new_file = new_file(destination, replace=True)
+        self._tail = b""
+
+    def __enter__(self) -> Self:
+        """Begin a file. Raises OSError."""
+        self._file = self._new_file.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Give the file its name, or remove what is not whole. Raises OSError."""
+        self._new_file.__exit__(kind, failure, trace)
 
     def take(self, piece: bytes) -> None:
-        """Write the next bytes."""
+        """Write the next bytes. Raises OSError."""
         self._file.write(piece)
+        self._tail = (self._tail + piece)[-LAST_LINE:]
 
     def end(self) -> R:
-        """Give the file its name, and return what its last line says."""
-        self._file.seek(-min(self._file.tell(), LAST_LINE), os.SEEK_END)
-        said = _parsed(self._file.read().rstrip().rpartition(b"\n")[2])
+        """Return what the last line says. Raises MalformedAnswerError if it is not the end."""
+        said = _parsed(self._tail.rstrip().rpartition(b"\n")[2])
         if said.get("type") != "end":
             raise MalformedAnswerError("the file has no end", request_id=self._request_id)
-        result = self._read(Data(said, self._request_id))
-        self._file.close()
-        self._path.replace(self._destination)
-        return result
-
-    def close(self) -> None:
-        """Remove what is not whole."""
-        self._file.close()
-        self._path.unlink(missing_ok=True)
+        return self._read(Data(said, self._request_id))
 
 
 Answer = Enveloped[R] | Saved[R]

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, closing
+from contextlib import aclosing
 from functools import partial
 from typing import TypeVar
 
@@ -67,7 +67,7 @@ class AsyncTransport:
                 asyncio.timeout(exchange.attempts.left()),
                 aclosing(await self._http.send(request, stream=True)) as response,
             ):
-                with closing(exchange.answer(response)) as answer:
+                with exchange.answer(response) as answer:
                     async for piece in response.aiter_raw():
                         answer.take(piece)
                     return answer.end()

@@ -63,7 +63,7 @@ class Transport:
             request = exchange.request(self._http)
             with (
                 closing(self._http.send(request, stream=True)) as response,
-                closing(exchange.answer(response)) as answer,
+                exchange.answer(response) as answer,
             ):
                 for piece in response.iter_raw():
                     answer.take(piece)
