@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from sdk.tests.fault_proxy import FaultProxy
 
 from pqkeep import Client, ConfigurationError, ConnectionFailedError
-from pqkeep.profiles import profile_file
+from pqkeep.profiles import Profile, profile_file
 
 NEVER_MADE = "pqk_" + "0" * 49
 NOWHERE = "http://127.0.0.1:9"
@@ -175,6 +175,13 @@ def test_somebody_elses_profiles(write_profiles: Write) -> None:
     os.chown(path, 65534, 65534)
     with pytest.raises(ConfigurationError, match="yours"):
         Client()
+
+
+def test_a_profile_is_taken_alone() -> None:
+    """A whole profile and another setting beside it are refused."""
+    whole = Profile(url="http://localhost", api_key="pqk_any")
+    with pytest.raises(ConfigurationError):
+        Client(profile=whole, ca_file="ca.pem")
 
 
 def test_nothing_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -73,19 +73,36 @@ class Settings:
             raise ConfigurationError("the CA file cannot be read, or is none") from None
 
     @classmethod
+    def of(cls, profile: Profile, timeout: float, retries: int) -> Self:
+        """Take a profile's settings, and no others. Raises ConfigurationError."""
+        return cls(
+            url=profile.url.rstrip("/"),
+            api_key=_profile_key(profile) or "",
+            ca_file=profile.ca_file,
+            compliance=profile_named(profile.compliance_profile),
+            timeout=timeout,
+            retries=retries,
+            allow_plain_http=profile.allow_plain_http,
+        )
+
+    @classmethod
     def resolve(
         cls,
         *,
         base_url: str | None,
         api_key: str | None,
-        profile: str | None,
+        profile: str | Profile | None,
         ca_file: str | os.PathLike[str] | None,
         compliance_profile: str | None,
         timeout: float,
         retries: int,
         allow_plain_http: bool,
     ) -> Self:
-        """Find what was not given. Raises ConfigurationError."""
+        """Find what was not given, unless it is a whole profile. Raises ConfigurationError."""
+        if isinstance(profile, Profile):
+            if any((base_url, api_key, ca_file, compliance_profile, allow_plain_http)):
+                raise ConfigurationError("a profile that is given is taken whole, and alone")
+            return cls.of(profile, timeout, retries)
         url = base_url if base_url is not None else os.environ.get("PQKEEP_URL") or None
         key = api_key if api_key is not None else _environment_key()
         name = profile or os.environ.get("PQKEEP_PROFILE")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 from pqkeep._async_transport import AsyncTransport
 from pqkeep._settings import RETRIES, TIMEOUT, Settings
 from pqkeep.compliance import ComplianceProfile, Rules
+from pqkeep.profiles import Profile
 from pqkeep.resources.api_keys import ApiKeys
 from pqkeep.resources.audit import Audit
 from pqkeep.resources.kem import Kem
@@ -31,7 +32,7 @@ class AsyncClient:
         base_url: str | None = None,
         api_key: str | None = None,
         *,
-        profile: str | None = None,
+        profile: str | Profile | None = None,
         ca_file: str | os.PathLike[str] | None = None,
         compliance_profile: str | None = None,
         timeout: float = TIMEOUT,

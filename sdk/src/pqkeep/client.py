@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 from pqkeep._settings import RETRIES, TIMEOUT, Settings
 from pqkeep._transport import Transport
 from pqkeep.compliance import ComplianceProfile, Rules
+from pqkeep.profiles import Profile
 from pqkeep.resources.api_keys import ApiKeys
 from pqkeep.resources.audit import Audit
 from pqkeep.resources.kem import Kem
@@ -31,7 +32,7 @@ class Client:
         base_url: str | None = None,
         api_key: str | None = None,
         *,
-        profile: str | None = None,
+        profile: str | Profile | None = None,
         ca_file: str | os.PathLike[str] | None = None,
         compliance_profile: str | None = None,
         timeout: float = TIMEOUT,
@@ -41,7 +42,8 @@ class Client:
         """Take the service's address, without ``/api/v1``, and an API key.
 
         What is not given comes from ``PQKEEP_URL``, ``PQKEEP_API_KEY`` or ``PQKEEP_API_KEY_FILE``,
-        ``PQKEEP_CA_FILE`` and ``PQKEEP_PROFILE``, else from a profile (see pqkeep.profiles).
+        ``PQKEEP_CA_FILE`` and ``PQKEEP_PROFILE``, else from a profile (see pqkeep.profiles): the
+        one that is named. A ``Profile`` itself is taken whole, and nothing from elsewhere.
         ``timeout`` is in seconds, for a call with all its attempts, of which ``retries`` may come
         after the first. ``http://`` is for this machine, unless it is allowed.
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 DOWN = "http://127.0.0.1:1"
 ELSEWHERE = "https://a.example"
+PLAIN = "http://a.example"
 
 
 def config(command: Command) -> Path:
@@ -65,6 +66,31 @@ def test_other_profiles_stay(newcomer: Command, base_url: str, api_key: str) -> 
     assert profiles[name]["compliance_profile"] == "cnsa-2.0"
     assert newcomer("keys", "list", "--profile", name).status == 0
     assert newcomer.as_(PQKEEP_PROFILE=name)("keys", "generate", "Kyber768").status == 5
+
+
+def test_a_profile_that_the_environment_names(
+    newcomer: Command, base_url: str, api_key: str
+) -> None:
+    """A profile that PQKEEP_PROFILE names is written, also if it is the first one."""
+    at_work = newcomer.as_(PQKEEP_PROFILE="work")
+    arguments = ("login", "--url", base_url, "--api-key-file", "-")
+    assert at_work(*arguments, stdin=api_key.encode()).status == 0
+    assert list(tomllib.loads(config(newcomer).read_text())["profiles"]) == ["work"]
+    assert at_work("keys", "list").status == 0
+
+
+def test_an_older_profile_takes_no_part(newcomer: Command) -> None:
+    """What a profile allowed before it is replaced does not hold for the one in its place."""
+    path = config(newcomer)
+    path.parent.mkdir(parents=True)
+    path.write_text(f'[profiles.default]\nurl = "{PLAIN}"\nallow_plain_http = true\n')
+    path.chmod(0o600)
+    before = path.read_text()
+    arguments = ("login", "--url", PLAIN, "--api-key-file", "-", "--profile", "default")
+    at_default = newcomer.as_(PQKEEP_PROFILE="default")
+    for command in (newcomer, at_default):
+        assert command(*arguments, stdin=b"pqk_any\n").status == 2
+    assert path.read_text() == before
 
 
 def test_what_does_not_work_is_not_written(newcomer: Command, base_url: str) -> None:

@@ -46,20 +46,15 @@ def login(
     It is written once the service takes them. What is not given is asked for. --api-key-file - reads the API key from standard input.
     """
     name = invocation.profile or os.environ.get("PQKEEP_PROFILE") or DEFAULT
+    trusted = ca_file or os.environ.get("PQKEEP_CA_FILE")
     profile = Profile(
         url=(invocation.url or os.environ.get("PQKEEP_URL") or _ask("address", hidden=False)),
         api_key=_api_key(invocation),
-        ca_file=None if ca_file is None else str(ca_file.absolute()),
+        ca_file=None if trusted is None else str(Path(trusted).absolute()),
         compliance_profile=invocation.compliance_profile,
         allow_plain_http=allow_plain_http,
     )
-    with pqkeep.Client(
-        profile.url,
-        profile.api_key,
-        ca_file=profile.ca_file,
-        compliance_profile=profile.compliance_profile,
-        allow_plain_http=profile.allow_plain_http,
-    ) as client:
+    with pqkeep.Client(profile=profile) as client:
         facts = who(client)
     store(name, profile)
     show_facts(invocation, {"profile": name, "file": str(profile_file())} | facts)
