@@ -68,17 +68,19 @@ def sizes(of: Mapping[Algorithm, int]) -> str:
     return ", ".join(f"{size:,} bytes for {algorithm}" for algorithm, size in of.items())
 
 
+_SYMMETRIC_KEY_SIZES = ", ".join(str(size) for size in sorted(SYMMETRIC_KEY_SIZES)) + " bytes"
+_NO_SYMMETRIC_KEY = f"must be base64 of {_SYMMETRIC_KEY_SIZES}"
+
+
 def _parse_symmetric_key(value: object) -> bytearray:
-    listed = ", ".join(str(size) for size in sorted(SYMMETRIC_KEY_SIZES))
-    invalid = InvalidValueError(f"must be base64 of {listed} bytes")
     if not isinstance(value, str):
-        raise invalid
+        raise InvalidValueError(_NO_SYMMETRIC_KEY)
     try:
         data = pybase64.b64decode_as_bytearray(value, validate=True)
     except ValueError:
-        raise invalid from None
+        raise InvalidValueError(_NO_SYMMETRIC_KEY) from None
     if len(data) not in SYMMETRIC_KEY_SIZES:
-        raise invalid
+        raise InvalidValueError(_NO_SYMMETRIC_KEY)
     return data
 
 
@@ -104,9 +106,7 @@ KEM_CIPHERTEXT = base64_field(
 )
 SYMMETRIC_KEY: Field[bytearray] = Field(
     name="symmetric_key",
-    description="The key to wrap: "
-    + ", ".join(str(size) for size in sorted(SYMMETRIC_KEY_SIZES))
-    + " bytes.",
+    description=f"The key to wrap: {_SYMMETRIC_KEY_SIZES}.",
     schema=exact_base64(SYMMETRIC_KEY_SIZES),
     example="AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
     parse=_parse_symmetric_key,

@@ -38,11 +38,14 @@ async def read_json_object(
     if required:
         _require_json(content_type)  # before a body of any size is read
     body = await read_bytes(receive, headers, at_most=at_most)
-    return _object_of(body, content_type) if body or required else {}
+    if not required:
+        if not body:
+            return {}
+        _require_json(content_type)
+    return _object_of(body)
 
 
-def _object_of(body: bytes, content_type: bytes | None) -> Mapping[str, Any]:
-    _require_json(content_type)
+def _object_of(body: bytes) -> Mapping[str, Any]:
     if len(body) > MAX_SMALL and _has_more(b",", body, MAX_ELEMENTS):
         raise invalid("the body has too many elements")
     try:

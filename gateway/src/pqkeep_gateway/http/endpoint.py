@@ -15,6 +15,7 @@ from pqkeep_gateway.access.principals import (
     TenantPrincipal,
 )
 from pqkeep_gateway.access.rate_limit import Limit
+from pqkeep_gateway.http.cookies import read_cookies
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import ApiError, Code, forbidden
 from pqkeep_gateway.http.field import Field, FieldCodes
@@ -70,9 +71,9 @@ class ApiCall(RedactedRepr, Struct, frozen=True, kw_only=True):
     values: Mapping[str, object]
     """JSON values of the path, and of the body or the query, by field."""
     idempotency_key: IdempotencyKey | None = None
-    cookies: Mapping[str, str] = {}
+    cookie_header: bytes | None = None
     user_agent: bytes = b""
-    """Of a request with cookies."""
+    """The header User-Agent, if there is one."""
     step_up_token: str = ""
     signed: SignedBody = NOT_SIGNED
     """Where the endpoint takes a signed body."""
@@ -81,6 +82,11 @@ class ApiCall(RedactedRepr, Struct, frozen=True, kw_only=True):
     def idempotency(self) -> Idempotency | None:
         """What is kept of the Idempotency-Key, if there is one."""
         return idempotency_of(self.idempotency_key)
+
+    @property
+    def cookies(self) -> Mapping[str, str]:
+        """The cookies by name. Few operations ask for them."""
+        return read_cookies(self.cookie_header)
 
     def __getitem__(self, field: Field[T]) -> T:
         """Return a field's value. Raises FieldError."""

@@ -212,7 +212,6 @@ class Resource:
             elif endpoint.takes_body:
                 body = await fields.read_body(headers, receive)
             values = fields.values(scope, body)
-            has_cookies = b"cookie" in headers
             call = ApiCall(
                 principal=principal,
                 attribution=attribution,
@@ -220,8 +219,8 @@ class Resource:
                 idempotency_key=_idempotency_key(
                     endpoint, scope, headers, principal, source_address, body
                 ),
-                cookies=read_cookies(headers[b"cookie"]) if has_cookies else {},
-                user_agent=headers.get(b"user-agent", b"") if has_cookies else b"",
+                cookie_header=headers.get(b"cookie"),
+                user_agent=headers.get(b"user-agent", b""),
                 step_up_token=headers.get(b"x-step-up-token", b"").decode("latin-1"),
                 signed=signed,
             )
