@@ -13,6 +13,8 @@ import uvloop
 
 from benchmarks.baselines.library import WARM_UP_SECONDS, Loop
 from pqkeep_keyservice.audit.log import AuditLog
+from pqkeep_keyservice.crypto.secret import Secret
+from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.ledger.records import operation_record
 from pqkeep_keyservice.storage.sqlite import SqliteDatabase
 from pqkeep_keyservice.storage.store import KeyStore
@@ -27,7 +29,7 @@ CALLERS = 64
 async def measure(path: str, seconds: float) -> Loop:
     """Commit records to a new database for some seconds."""
     database = SqliteDatabase(path)
-    log = AuditLog(KeyStore(database))
+    log = AuditLog(KeyStore(database, Sealer({1: Secret(bytes(32))})))
     await _commit(log, WARM_UP_SECONDS)
     began, cpu_began = time.perf_counter(), time.process_time()
     count = await _commit(log, seconds)

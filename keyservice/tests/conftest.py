@@ -148,12 +148,6 @@ async def database(location: Location) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
-def store(database: Database) -> KeyStore:
-    """Store keys in the open database."""
-    return KeyStore(database)
-
-
-@pytest.fixture
 def root_key(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a root key of this test only."""
     path = tmp_path_factory.mktemp("secrets") / "root.key"
@@ -166,6 +160,12 @@ def root_key(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sealer(root_key: Path) -> Sealer:
     """Seal with that root key."""
     return Sealer({1: read_root_key(root_key)})
+
+
+@pytest.fixture
+def store(database: Database, sealer: Sealer) -> KeyStore:
+    """Store keys in the open database."""
+    return KeyStore(database, sealer)
 
 
 @pytest.fixture
@@ -239,8 +239,8 @@ def serving(
     async def serve() -> AsyncIterator[InProcessService]:
         database = await location.open()
         try:
-            store = KeyStore(database)
-            await store.check(sealer)
+            store = KeyStore(database, sealer)
+            await store.check()
             with closing(wire(store, sealer, worker_settings, settings)) as parts:
                 yield InProcessService(parts)
         finally:

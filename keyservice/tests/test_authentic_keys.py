@@ -114,7 +114,7 @@ def public_key_of_a_thief(algorithm: Algorithm) -> bytes:
 async def test_a_swapped_public_key_is_never_used_or_shown(
     algorithm: Algorithm, serving: Serving, sql: Sql, tenant: TenantId, attribution: Attribution
 ) -> None:
-    """With a thief's public key in its row a version answers UNAVAILABLE, whatever is asked of it."""
+    """With a thief's public key in a row its keyring answers UNAVAILABLE, whatever is asked of it."""
     caller = Caller(tenant, algorithm, attribution)
     async with serving() as keys:
         await caller.prepare(keys)
@@ -125,9 +125,7 @@ async def test_a_swapped_public_key_is_never_used_or_shown(
     async with serving() as keys:
         for request in requests:
             assert await caller.ask(keys, request) is ErrorKind.UNAVAILABLE, request
-        untouched = GetKey(tenant=tenant, algorithm=algorithm, version=V1)
-        assert (await caller.ask(keys, untouched)).key.version == V1
-    outcomes = sql("SELECT outcome FROM audit_records ORDER BY id DESC")[1:]
+    outcomes = sql("SELECT outcome FROM audit_records ORDER BY id DESC")
     assert outcomes[: len(requests)] == [("unavailable",)] * len(requests)
 
 

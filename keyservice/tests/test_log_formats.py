@@ -62,7 +62,7 @@ def new_records(count: int) -> Iterator[NewRecord]:
 @pytest.fixture
 async def before(database: Database, store: KeyStore, sealer: Sealer) -> list[Proof]:
     """What the log was before there was a second format: every record with its proof."""
-    await store.check(sealer)
+    await store.check()
     await store.commit([(record, None) for record in new_records(FIRST)])
     return await _prove(database, FIRST, FORMATS)
 

@@ -142,10 +142,10 @@ class Failing:
         return await self._database.write(function, *arguments)
 
 
-async def test_a_failed_commit_leaves_no_gap(database: Database, sql: Sql) -> None:
+async def test_a_failed_commit_leaves_no_gap(database: Database, sealer: Sealer, sql: Sql) -> None:
     """What a failed transaction had written is not there, and its places go to what comes next."""
     failing = Failing(database)
-    store = KeyStore(cast(Database, failing))
+    store = KeyStore(cast(Database, failing), sealer)
     tenant, other = TenantId(uuid4()), TenantId(uuid4())
     for failures in (0, 1, 2, 0):
         failing.failures = failures
@@ -171,13 +171,13 @@ async def _until_back(database: Database) -> None:
 
 
 async def test_time_never_runs_backwards(
-    store: KeyStore, location: Any, tenant: TenantId, sql: Sql
+    store: KeyStore, sealer: Sealer, location: Any, tenant: TenantId, sql: Sql
 ) -> None:
     """Where the last record is from the future, as after a clock was set back, the next is too."""
     await store.commit([(new_record(tenant), None)])
     future = time.time_ns() // 1000 + 3_600_000_000
     location.sql("UPDATE audit_records SET recorded_at_us = ?", future)
-    again = KeyStore(store._database)
+    again = KeyStore(store._database, sealer)
     for _ in range(2):
         await again.commit([(new_record(tenant), None), (new_record(tenant), None)])
     times = [at for (at,) in sql("SELECT recorded_at_us FROM audit_records ORDER BY id")]
@@ -241,8 +241,8 @@ async def test_the_root_is_that_of_the_rows(
     await store.commit([(new_record(tenant, f"{n}"), None) for n in range(size)])
     _, grown = await store.frontier()
     assert (grown.size, grown.root()) == (size, root_of(sql))
-    again = KeyStore(store._database)
-    await again.check(sealer)
+    again = KeyStore(store._database, sealer)
+    await again.check()
     assert again.size == size
     assert (await again.frontier())[1] == grown
 

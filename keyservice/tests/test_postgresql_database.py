@@ -14,11 +14,12 @@ import pytest
 import sqlalchemy as sa
 
 from pqkeep_keyservice.audit.log import AuditLog
-from pqkeep_keyservice.keys.changes import CommitOutcome
+from pqkeep_keyservice.keys.changes import CommitOutcome, KeyringChange
 from pqkeep_keyservice.keys.keyring import SealedSeed
 from pqkeep_keyservice.keys.sealing import Sealer, associated_data
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
+from pqkeep_keyservice.storage.keyrings import find_keyring, replace_keyring
 from pqkeep_keyservice.storage.postgresql import LOCK, PostgresqlDatabase
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Algorithm, Operation
@@ -105,12 +106,11 @@ async def test_a_server_that_hangs_is_out_of_reach(
 
 
 @pytest.fixture
-def rival(sql: Sql, postgres_server: PostgresServer, name: str) -> Iterator[Rival]:
+def rival(sql: Sql, postgres_server: PostgresServer, name: str, sealer: Sealer) -> Iterator[Rival]:
     """Another key service, as far as the database can tell, that waits for the lock."""
-    with psycopg.connect(
-        postgres_server.url("pqkeep_keyservice", name), autocommit=True
-    ) as connection:
-        yield Rival(connection)
+    url = postgres_server.url("pqkeep_keyservice", name)
+    with psycopg.connect(url, autocommit=True) as connection:
+        yield Rival(connection, url.replace("postgresql", "postgresql+psycopg", 1), sealer)
 
 
 @dataclass(frozen=True)
@@ -118,13 +118,18 @@ class Rival:
     """Takes the lock when it becomes free, and changes keys."""
 
     connection: psycopg.Connection[Any]
+    url: str
+    sealer: Sealer
 
     def take(self) -> None:
         self.connection.execute("SELECT pg_advisory_lock(%s)", [LOCK])
 
-    def retire(self) -> None:
-        self.connection.execute("UPDATE keys SET status = 'retired'")
-        self.connection.execute("UPDATE keyrings SET revision = revision + 1")
+    def retire(self, tenant: TenantId) -> None:
+        engine = sa.create_engine(self.url, poolclass=sa.NullPool)
+        with engine.begin() as connection:
+            active = find_keyring(connection, self.sealer, tenant, KEM, 0)
+            retired = KeyringChange(active, active.with_retired(KeyVersion(1)))
+            assert replace_keyring(connection, self.sealer, retired) is CommitOutcome.DURABLE
 
     def release(self) -> None:
         self.connection.execute("SELECT pg_advisory_unlock(%s)", [LOCK])
@@ -155,7 +160,7 @@ async def test_what_another_key_service_changed_is_seen(
         with pytest.raises(KeyServiceError) as refused:
             await keys.execute(encrypt, attribution)
         assert refused.value.kind is ErrorKind.UNAVAILABLE
-    rival.retire()
+    await asyncio.to_thread(rival.retire, tenant)
     rival.release()
     await until_back(database, 1)
     with pytest.raises(KeyServiceError) as refused:

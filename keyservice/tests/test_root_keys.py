@@ -101,7 +101,7 @@ async def test_everything_is_sealed_again(  # noqa: PLR0917 - fixtures are argum
     attribution: Attribution,
 ) -> None:
     """What was encrypted before opens when only the new root key is left."""
-    await store.check(sealer)
+    await store.check()
     await keys.execute(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), attribution)
     sealed = await keys.execute(
         Encrypt(tenant=tenant, algorithm=KEM, version=None, plaintext=b"text"), attribution
@@ -128,7 +128,7 @@ async def test_a_root_key_in_use_cannot_be_left_out(
     new_root_key: Path,
 ) -> None:
     """Settings without the root key that seals are refused, and change nothing."""
-    await store.check(sealer)
+    await store.check()
     before = await store.list_root_key_check_values()
     name(settings, _2=new_root_key)
     with pytest.raises(KeyServiceError) as refused:
@@ -146,7 +146,7 @@ async def test_a_root_key_cannot_be_exchanged(
     new_root_key: Path,
 ) -> None:
     """Another key under the id of one in use is refused."""
-    await store.check(sealer)
+    await store.check()
     name(settings, _1=new_root_key)
     with pytest.raises(KeyServiceError):
         await root_keys.reload(RELOAD)
@@ -163,7 +163,7 @@ async def test_a_key_made_meanwhile_is_not_lost(
     tenant: TenantId,
 ) -> None:
     """A key that a slow process sealed under a root key that was dropped is not committed."""
-    await store.check(sealer)
+    await store.check()
     slow = KeyMaterial(sealer, schemes)
     entry = slow_entry(slow, tenant)
     assert entry.active

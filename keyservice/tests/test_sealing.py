@@ -12,6 +12,7 @@ import pytest
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.keys.keyring import SealedSeed
 from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer, associated_data, read_root_key
+from pqkeep_keyservice.storage.database import Database
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyVersion, TenantId
@@ -158,13 +159,13 @@ BOTH = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=Tru
 
 
 @BOTH
-async def test_the_wrong_root_key_is_refused(store: KeyStore, sealer: Sealer) -> None:
+async def test_the_wrong_root_key_is_refused(store: KeyStore, database: Database) -> None:
     """A database knows the root key of its first start, and no other one later."""
-    await store.check(sealer)
-    await store.check(sealer)
+    await store.check()
+    await store.check()
     with pytest.raises(ConfigError, match="root key"):
-        await store.check(Sealer({1: Secret(os.urandom(32))}))
-    await store.check(sealer)
+        await KeyStore(database, Sealer({1: Secret(os.urandom(32))})).check()
+    await store.check()
 
 
 @BOTH
@@ -173,11 +174,11 @@ async def test_the_root_key_is_remembered_over_a_restart(
 ) -> None:
     """The check value is in the database, so a wrong root key is refused after a restart too."""
     first = await location.open()
-    await KeyStore(first).check(sealer)
+    await KeyStore(first, sealer).check()
     await first.close()
     second = await location.open()
     try:
         with pytest.raises(ConfigError, match="root key"):
-            await KeyStore(second).check(Sealer({1: Secret(os.urandom(32))}))
+            await KeyStore(second, Sealer({1: Secret(os.urandom(32))})).check()
     finally:
         await second.close()

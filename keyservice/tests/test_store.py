@@ -16,6 +16,7 @@ from alembic.migration import MigrationContext
 
 from pqkeep_keyservice.keys.changes import CommitOutcome, KeyringChange
 from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring, SealedSeed
+from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.ledger import schema as ledger
 from pqkeep_keyservice.ledger.records import NewRecord, Row
 from pqkeep_keyservice.storage import schema as keys
@@ -71,12 +72,12 @@ async def put(
 
 
 async def test_a_keyring_of_every_status_comes_back_after_a_restart(
-    location: Location, tenant: TenantId
+    location: Location, sealer: Sealer, tenant: TenantId
 ) -> None:
     """Versions, statuses, seeds, public keys, times to the microsecond and revision are kept."""
     keyring = Keyring(tenant, KEM)
     database = await location.open()
-    store = KeyStore(database)
+    store = KeyStore(database, sealer)
     for change in (
         generated,
         rotated,
@@ -91,7 +92,7 @@ async def test_a_keyring_of_every_status_comes_back_after_a_restart(
     statuses = [entry.info.status for entry in keyring.entries]
     assert statuses == [KeyStatus.ARCHIVED, KeyStatus.RETIRED, KeyStatus.ACTIVE]
     database = await location.open()
-    assert await KeyStore(database).find_keyring(tenant, KEM) == keyring
+    assert await KeyStore(database, sealer).find_keyring(tenant, KEM) == keyring
     await database.close()
 
 
@@ -168,7 +169,7 @@ async def test_two_active_keys_cannot_be_stored(
     await put(store, keyring, generated(keyring))
     copy = (
         "INSERT INTO keys SELECT tenant_id, algorithm, version + ?, ?, public_key, sealed_seed,"
-        " created_at_us FROM keys WHERE version = 1"
+        " created_at_us, NULL, NULL FROM keys WHERE version = 1"
     )
     with pytest.raises((sqlite3.IntegrityError, psycopg.IntegrityError)):
         sql(copy, 1, "active")

@@ -132,7 +132,7 @@ def test_a_damaged_key_keeps_its_root_key(
     damage(folder)
     with running(tmp_path, data=data):
         status, said = command("root-key", "rotate", "--data", data, "--destroy-old")
-        assert (status, "1 private keys cannot be unsealed" in said) == (1, True), said
+        assert (status, "1 keyrings cannot be unsealed" in said) == (1, True), said
         status, said = command(
             *("backup", "--data", data, "--recovery-key", recovery_key.public, "--to", file)
         )

@@ -1,8 +1,9 @@
 """Which operation answers which request."""
 
+from datetime import UTC, datetime
 from typing import assert_never
 
-from pqkeep_keyservice.keys.changes import IdempotencyRecord
+from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
 from pqkeep_keyservice.live.executors import Executors
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.live.keyring_cache import KeyringCache
@@ -83,7 +84,7 @@ class Dispatcher:
                 return await signing.sign(request, keyring, executor, deadline)
             case Verify() | VerifyHash():
                 return await signing.verify(request, keyring, executor, deadline)
-            case GenerateKey() | RotateKey() if previous := await self._previous(request):
+            case GenerateKey() | RotateKey() if previous := await self._previous(request, keyring):
                 return lifecycle.repeat(request, keyring, previous, material)
             case GenerateKey():
                 return await lifecycle.generate(request, keyring, executor, deadline)
@@ -98,7 +99,13 @@ class Dispatcher:
             case _:
                 assert_never(request)
 
-    async def _previous(self, request: GenerateKey | RotateKey) -> IdempotencyRecord | None:
-        if request.idempotency is None:
+    async def _previous(
+        self, request: GenerateKey | RotateKey, keyring: Keyring
+    ) -> KeyEntry | None:
+        idempotency = request.idempotency
+        if idempotency is None:
             return None
-        return await self._store.find_idempotency_record(request.tenant, request.idempotency)
+        entry = keyring.entry_generated_with(idempotency, datetime.now(UTC))
+        if entry is None and await self._store.is_idempotency_key_used(request.tenant, idempotency):
+            raise KeyServiceError(ErrorKind.IDEMPOTENCY_KEY_REUSED)  # for another algorithm
+        return entry

@@ -66,8 +66,8 @@ async def serve(settings: Config, file: Path) -> None:
 
     sealer = read_sealer(settings.root_key_files)
     database = await open_database(settings)
-    store = KeyStore(database)
-    await store.check(sealer)
+    store = KeyStore(database, sealer)
+    await store.check()
     parts = wire(store, sealer, worker_settings(settings), file)
     await parts.checkpoint_signer.check()
     await parts.root_keys.start()

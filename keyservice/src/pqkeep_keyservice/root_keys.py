@@ -1,8 +1,8 @@
 """Rotates the root key while the service runs.
 
 A root key is used as soon as the settings name it: at the start, or when an operator's command asks
-for the settings to be read again. From then on it seals new seeds, and seeds under older root keys
-are resealed, keyring by keyring, each as a change like any other: if another change of the keyring
+for the settings to be read again. From then on it seals new seeds and makes new MACs. Seeds under
+older root keys are resealed, keyring by keyring, each as a change like any other: if another change of the keyring
 was committed first, it is tried again. When none is left the older root keys are dropped. All
 progress is in the database, so that a process that was killed continues.
 """
@@ -26,7 +26,7 @@ from pqkeep_keyservice.live.keyring_cache import KeyringCache
 from pqkeep_keyservice.live.worker_processes import WorkerProcesses
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.root_keys import (
-    count_keys_to_reseal,
+    count_keyrings_to_reseal,
     list_keyrings_to_reseal,
     require_root_keys,
 )
@@ -80,7 +80,7 @@ class RootKeyRotation:
             async with self._lock:
                 await self._use(sealer, settings.root_key_files)
             in_use = tuple(sorted(await self._store.list_root_key_check_values()))
-            remaining = await self._store.query(count_keys_to_reseal, self._sealer.newest)
+            remaining = await self._store.query(count_keyrings_to_reseal, self._sealer.newest)
         except ConfigError as error:
             _LOG.error("root keys not reloaded", error=str(error))
             raise KeyServiceError(ErrorKind.UNAVAILABLE) from None
@@ -120,6 +120,7 @@ class RootKeyRotation:
         if sealer.root_key_ids == self._sealer.root_key_ids:
             return
         self._sealer = sealer
+        self._store.change_sealer(sealer)
         self._material.change_sealer(sealer)
         self._wake.set()
 
@@ -143,8 +144,8 @@ class RootKeyRotation:
         while names := await self._store.query(
             list_keyrings_to_reseal, newest, after, KEYRINGS_AT_ONCE
         ):
-            counts = await asyncio.gather(*(self._reseal_keyring(*name) for name in names))
-            damaged += sum(counts)
+            are_damaged = await asyncio.gather(*(self._reseal_keyring(*name) for name in names))
+            damaged += sum(are_damaged)
             after = names[-1]
         self._damaged = damaged
         record = _record(KEY_SERVICE, newest, None, Outcome.COMPLETED)
@@ -154,28 +155,31 @@ class RootKeyRotation:
         _LOG.info("every private key is sealed under the newest root key", root_key=newest)
         return True
 
-    async def _reseal_keyring(self, tenant: TenantId, algorithm: Algorithm) -> int:
-        """Reseal a keyring's seeds; return how many could not be unsealed."""
+    async def _reseal_keyring(self, tenant: TenantId, algorithm: Algorithm) -> bool:
+        """Reseal a keyring's seeds, and make its MAC again; return whether it is damaged."""
         newest = self._sealer.newest
         while True:
             epoch = self._keyrings.epoch
-            keyring = await self._keyrings.get(tenant, algorithm)
-            sealed, damaged = {}, 0
+            try:
+                keyring = await self._keyrings.get(tenant, algorithm)
+            except DamagedKeyError:
+                return True
+            sealed, is_damaged = {}, False
             for entry in keyring.entries:
                 if entry.sealed is None or sealing_root_key_id(entry.sealed) == newest:
                     continue
                 try:
                     sealed[entry.info.version] = self._material.reseal(tenant, entry)
                 except DamagedKeyError:
-                    damaged += 1
-            if not sealed:
-                return damaged
+                    is_damaged = True
+            if is_damaged and not sealed:
+                return True
             change = KeyringChange(keyring, keyring.with_resealed(sealed))
             record = _record(KEY_SERVICE, newest, algorithm, Outcome.SUCCESS)
             self._keyrings.invalidate(keyring)
             if await self._log.commit(record, change, epoch) is CommitOutcome.DURABLE:
                 self._keyrings.update(change.new, epoch)
-                return damaged
+                return is_damaged
 
 
 def _record(

@@ -45,7 +45,7 @@ def continue_log(connection: sa.Connection, sealer: Sealer) -> UUID:
         (succession_record(checkpoints.log_id(connection), last, first_version), None)
     ]
     for algorithm in ALGORITHMS:
-        keyring = find_keyring(connection, INSTALLATION, algorithm, generation)
+        keyring = find_keyring(connection, sealer, INSTALLATION, algorithm, generation)
         if keyring.active is not None:
             retired = keyring.with_retired(keyring.active.info.version)
             change = KeyringChange(keyring, retired)
@@ -54,7 +54,7 @@ def continue_log(connection: sa.Connection, sealer: Sealer) -> UUID:
         if algorithm is signer.info.algorithm:
             change = KeyringChange(keyring, keyring.with_first(signer))
             entries.append((_record(Operation.GENERATE_KEY, signer), change))
-    outcomes, appended = apply_changes(connection, insert, log_state, entries)
+    outcomes, appended = apply_changes(connection, sealer, insert, log_state, entries)
     if set(outcomes) != {CommitOutcome.DURABLE}:
         raise ConfigError("the keys that sign checkpoints could not be replaced")
     log = uuid4()

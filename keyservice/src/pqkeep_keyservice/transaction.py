@@ -67,8 +67,13 @@ class Transactions:
                 return await self._commit(request, attribution, deadline)
         except KeyServiceError as refusal:
             kind = refusal.kind
-        except DamagedKeyError:
-            _LOG.error("a key is damaged", operation=request.operation, tenant=str(request.tenant))
+        except DamagedKeyError as damage:
+            _LOG.error(
+                "a key is damaged",
+                operation=request.operation,
+                tenant=str(request.tenant),
+                damage=str(damage),
+            )
             kind = ErrorKind.UNAVAILABLE
         except DatabaseUnavailableError:
             raise KeyServiceError(ErrorKind.UNAVAILABLE) from None  # nothing can be recorded

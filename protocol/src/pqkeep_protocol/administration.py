@@ -15,9 +15,9 @@ class RootKeys(Result, frozen=True, kw_only=True, tag="root-keys"):
     in_use: tuple[int, ...]
     """Ids of the root keys that private keys are sealed under, or may be, in order."""
     remaining: Count
-    """Private keys that are not sealed under the newest yet."""
+    """Keyrings that are not wholly under the newest yet: a private key or the MAC."""
     damaged: Count
-    """How many of them could not be unsealed."""
+    """How many of them are not what was stored."""
 
 
 class ReloadRootKeys(Request[RootKeys], frozen=True, kw_only=True, tag="reload-root-keys"):

@@ -86,10 +86,10 @@ class CheckpointSigner:
         for algorithm in ALGORITHMS:
             try:
                 self._require_sealed(await self._keyrings.get(INSTALLATION, algorithm))
-            except DamagedKeyError:
+            except DamagedKeyError as damage:
                 raise ConfigError(
                     f"the audit log is damaged: its {algorithm} keys are not those that were made "
-                    "here; see docs/audit.md"
+                    f"here: {damage}; see docs/audit.md"
                 ) from None
         newest = await self._store.query(checkpoints.find_newest_checkpoint, Algorithm.ML_DSA_65)
         if newest is None:
@@ -113,7 +113,7 @@ class CheckpointSigner:
     def _require_sealed(self, keyring: Keyring) -> None:
         for entry in keyring.entries:
             if entry.sealed is None:  # the log's keys are never archived
-                raise DamagedKeyError
+                raise DamagedKeyError("a private key is missing")
             self._material.authenticate(INSTALLATION, entry)
 
     async def run(self) -> None:

@@ -14,6 +14,7 @@ from cryptography.exceptions import InvalidSignature
 
 from pqkeep_keyservice.crypto import dem
 from pqkeep_keyservice.crypto.kem import KEMS, Kem
+from pqkeep_keyservice.crypto.pairwise import is_kem_pair, is_signature_pair
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.crypto.signature import SignatureScheme, SignatureSchemes
 from pqkeep_protocol.algorithms import Algorithm
@@ -97,8 +98,8 @@ def _kem(kem: Kem, known: KnownAnswers) -> Iterator[bool]:
     yield sha256(private.public_bytes()).digest() == known["public_key_sha256"]
     yield private.decapsulate(known["ciphertext"]) == known["shared_secret"]
     yield private.decapsulate(_damaged(known["ciphertext"])) == known["rejection_secret"]
-    secret, ciphertext = kem.load_public(private.public_bytes()).encapsulate()
-    yield private.decapsulate(ciphertext) == secret
+    yield is_kem_pair(kem, private, private.public_bytes())
+    secret = known["shared_secret"]
     sealed = dem.encrypt(kem.hkdf_hash, secret, MESSAGE, info=CONTEXT)
     yield dem.decrypt(kem.hkdf_hash, secret, sealed, info=CONTEXT) == MESSAGE
 
@@ -116,8 +117,7 @@ def _signature(scheme: SignatureScheme, known: KnownAnswers, *, signs: bool) -> 
     yield _is_refused(lambda: public.verify(_damaged(known["signature"]), MESSAGE, CONTEXT))
     if signs:
         signing = private or scheme.generate()
-        signature = signing.sign(MESSAGE, CONTEXT)
-        scheme.load_public(signing.public_bytes()).verify(signature, MESSAGE, CONTEXT)
+        yield is_signature_pair(scheme, signing, signing.public_bytes())
 
 
 def _is_refused(verify: Callable[[], None]) -> bool:

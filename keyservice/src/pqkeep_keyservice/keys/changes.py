@@ -2,11 +2,8 @@
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import NamedTuple
 
-from pqkeep_keyservice.keys.keyring import Keyring
-from pqkeep_protocol.keys import KeyVersion
-from pqkeep_protocol.messages import Idempotency
+from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +14,11 @@ class KeyringChange:
     new: Keyring
     quota: int | None = None
     """How many active keys the tenant may have afterwards; None: any number."""
-    idempotency: Idempotency | None = None
-    """The Idempotency-Key of the request."""
+
+    @property
+    def added(self) -> tuple[KeyEntry, ...]:
+        """The keys that are new."""
+        return self.new.entries[len(self.old.entries) :]
 
     @property
     def destroys_a_seed(self) -> bool:
@@ -52,10 +52,3 @@ class CommitOutcome(Enum):
     STALE = auto()
     """Another change was committed first, or may have been; or the Idempotency-Key is in use."""
     QUOTA_REACHED = auto()
-
-
-class IdempotencyRecord(NamedTuple):
-    """What an Idempotency-Key was used for: SHA-256 of the request, and the version it created."""
-
-    request: bytes
-    version: KeyVersion

@@ -7,6 +7,7 @@ old one is still the current one.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import NewType, NoReturn
 
 from msgspec import structs
@@ -14,9 +15,15 @@ from msgspec import structs
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import USABLE, KeyInfo, KeyStatus, KeyVersion, TenantId
+from pqkeep_protocol.messages import Idempotency
 
 SealedSeed = NewType("SealedSeed", bytes)
 """A private key encrypted under a root key; see sealing.py."""
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+
+IDEMPOTENCY_KEY_LIFETIME = timedelta(days=1)
 
 VERSIONS_PER_GENERATION = 1_000_000
 """More versions than a keyring gets between two restores of an installation."""
@@ -34,6 +41,13 @@ class KeyEntry:
     info: KeyInfo
     sealed: SealedSeed | None
     """None once the key is archived."""
+    idempotency: Idempotency | None = None
+    """The Idempotency-Key of the request that generated the key."""
+
+    @property
+    def created_at_us(self) -> int:
+        """When the key was generated, in microseconds since 1970."""
+        return (self.info.created_at - EPOCH) // MICROSECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +88,15 @@ class Keyring:
         """Return the version that one replaced. Raises KEY_NOT_FOUND."""
         index = self.entries.index(self.entry(version))
         return self.entries[index - 1].info.version if index else _not_found()
+
+    def entry_generated_with(self, idempotency: Idempotency, now: datetime) -> KeyEntry | None:
+        """Return the key that a request with the same Idempotency-Key generated in the last day."""
+        oldest = now - IDEMPOTENCY_KEY_LIFETIME
+        for entry in self.entries:
+            is_same = entry.idempotency is not None and entry.idempotency.key == idempotency.key
+            if is_same and entry.info.created_at > oldest:
+                return entry
+        return None
 
     def require_active(self) -> KeyEntry:
         """Return the active key. Raises KEY_NOT_FOUND."""

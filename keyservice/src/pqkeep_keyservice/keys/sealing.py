@@ -5,7 +5,7 @@
 Root keys are numbered from 1. The newest seals, and each unseals what it sealed.
 
 The associated data is the header and the tenant, algorithm, version and public key: a sealed seed
-that was moved to another row cannot be unsealed.
+that was moved to another row cannot be unsealed. keyring_mac.py authenticates what else is stored.
 """
 
 import hmac
@@ -36,7 +36,7 @@ _NONCE = 12
 
 
 class DamagedKeyError(Exception):
-    """A stored key was changed: its seed cannot be unsealed, or its row is missing."""
+    """What is stored of a key is not what the key service stored. The message says in what way."""
 
 
 class Sealer:
@@ -65,13 +65,25 @@ class Sealer:
         """Decrypt a seed. Raises DamagedKeyError."""
         header, rest = sealed[:_HEADER], sealed[_HEADER:]
         if len(header) != _HEADER or header[0] != _FORMAT or header[1] not in self._root_keys:
-            raise DamagedKeyError
+            raise DamagedKeyError("a private key has no known format or root key")
         salt, nonce, ciphertext = rest[:_SALT], rest[_SALT : _SALT + _NONCE], rest[_SALT + _NONCE :]
         aead = self._aead(header[1], salt)
         try:
             return Secret(aead.decrypt(nonce, ciphertext, header + associated_data))
         except (InvalidTag, ValueError):
-            raise DamagedKeyError from None
+            raise DamagedKeyError("a private key cannot be unsealed") from None
+
+    def mac(self, data: bytes) -> bytes:
+        """Return a MAC (34 bytes) under the newest root key."""
+        header = bytes((_FORMAT, self.newest))
+        return header + self._mac(self.newest, header + data)
+
+    def is_mac(self, mac: bytes, data: bytes) -> bool:
+        """Return whether a MAC is this data's, under any of the root keys."""
+        header, rest = mac[:_HEADER], mac[_HEADER:]
+        if len(header) != _HEADER or header[0] != _FORMAT or header[1] not in self._root_keys:
+            return False
+        return hmac.compare_digest(self._mac(header[1], header + data), rest)
 
     def check_value(self, root_key_id: int) -> bytes:
         """Return 16 bytes by which a root key is recognised, and which reveal nothing of it."""
@@ -91,6 +103,9 @@ class Sealer:
 
     def _aead(self, root_key_id: int, salt: bytes) -> AESGCM:
         return AESGCM(self._derive(root_key_id, salt, b"pqkeep/seal/v1"))
+
+    def _mac(self, root_key_id: int, data: bytes) -> bytes:
+        return hmac.digest(self._derive(root_key_id, b"", b"pqkeep/keyring-mac/v1"), data, "sha256")
 
     def _derive(self, root_key_id: int, salt: bytes, info: bytes) -> bytes:
         kdf = HKDF(SHA256(), length=ROOT_KEY_SIZE, salt=salt, info=info)

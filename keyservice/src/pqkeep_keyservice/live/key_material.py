@@ -6,15 +6,21 @@ lives, so whoever can read that memory learns nothing more from a cached key.
 """
 
 from collections.abc import Callable, MutableMapping
+from functools import partial
 from typing import TypeVar
 
 from cachetools import LRUCache, TTLCache
 
 from pqkeep_keyservice.crypto.kem import KEMS, DecapsulationKey, EncapsulationKey
-from pqkeep_keyservice.crypto.secret import Secret
+from pqkeep_keyservice.crypto.pairwise import is_kem_pair, is_signature_pair
 from pqkeep_keyservice.crypto.signature import SignatureSchemes, SigningKey, VerifyingKey
 from pqkeep_keyservice.keys.keyring import KeyEntry, SealedSeed
-from pqkeep_keyservice.keys.sealed_keys import generate_sealed_key, reseal_key, unseal_key
+from pqkeep_keyservice.keys.sealed_keys import (
+    generate_sealed_key,
+    load_sealed_key,
+    reseal_key,
+    unseal_key,
+)
 from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyStatus, KeyVersion, TenantId
@@ -53,15 +59,21 @@ class KeyMaterial:
 
     def decapsulation_key(self, tenant: TenantId, entry: KeyEntry) -> DecapsulationKey:
         """Return the private half of a KEM key."""
-        load = KEMS[entry.info.algorithm].load_seed
+        kem = KEMS[entry.info.algorithm]
         return _cached(
-            self._decapsulation, _id(tenant, entry), lambda: self._expand(load, tenant, entry)
+            self._decapsulation,
+            _id(tenant, entry),
+            lambda: load_sealed_key(self._sealer, kem, tenant, entry),
         )
 
     def signing_key(self, tenant: TenantId, entry: KeyEntry) -> SigningKey:
         """Return the private half of a signature key."""
-        load = self._schemes[entry.info.algorithm].load_seed
-        return _cached(self._signing, _id(tenant, entry), lambda: self._expand(load, tenant, entry))
+        scheme = self._schemes[entry.info.algorithm]
+        return _cached(
+            self._signing,
+            _id(tenant, entry),
+            lambda: load_sealed_key(self._sealer, scheme, tenant, entry),
+        )
 
     def authenticate(self, tenant: TenantId, entry: KeyEntry) -> None:
         """Check, once, that a public key is the one that was stored with its seed.
@@ -79,9 +91,17 @@ class KeyMaterial:
     def generate(
         self, tenant: TenantId, algorithm: Algorithm, version: KeyVersion
     ) -> tuple[bytes, SealedSeed]:
-        """Generate a key pair; return its public key, and its seed sealed for this version."""
-        scheme = KEMS.get(algorithm) or self._schemes[algorithm]
-        return generate_sealed_key(self._sealer, scheme, tenant, algorithm, version)
+        """Generate a key pair; return its public key, and its seed sealed for this version.
+
+        Raises InconsistentKeyPairError.
+        """
+        place = (tenant, algorithm, version)
+        kem = KEMS.get(algorithm)
+        if kem is not None:
+            return generate_sealed_key(self._sealer, kem, partial(is_kem_pair, kem), *place)
+        scheme = self._schemes[algorithm]
+        is_pair = partial(is_signature_pair, scheme)
+        return generate_sealed_key(self._sealer, scheme, is_pair, *place)
 
     def change_sealer(self, sealer: Sealer) -> None:
         """Seal and unseal with other root keys from now on. Expanded keys stay in the cache."""
@@ -100,10 +120,6 @@ class KeyMaterial:
         """Remove the expanded private keys whose time is over."""
         self._decapsulation.expire()
         self._signing.expire()
-
-    def _expand(self, load: Callable[[Secret], T], tenant: TenantId, entry: KeyEntry) -> T:
-        with unseal_key(self._sealer, tenant, entry) as seed:
-            return load(seed)
 
 
 def _id(tenant: TenantId, entry: KeyEntry) -> KeyId:

@@ -9,18 +9,19 @@ import os
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Literal
 
 from pqkeep_keyservice import hardening
 from pqkeep_keyservice.config import Config
 from pqkeep_keyservice.crypto import selftest
+from pqkeep_keyservice.crypto.pairwise import is_signature_pair
 from pqkeep_keyservice.crypto.signature import SignatureSchemes, signature_schemes
 from pqkeep_keyservice.crypto.slhdsa_openssl import OpenSsl
 from pqkeep_keyservice.crypto.slhdsa_pqcrypto import Pqcrypto
 from pqkeep_keyservice.keys.keyring import KeyEntry, SealedSeed
-from pqkeep_keyservice.keys.sealed_keys import generate_sealed_key, unseal_key
+from pqkeep_keyservice.keys.sealed_keys import generate_sealed_key, load_sealed_key
 from pqkeep_keyservice.keys.sealing import Sealer, read_sealer
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.live.worker_pool import WorkerPool
@@ -144,16 +145,15 @@ def _generate(
     settings: WorkerSettings, tenant: TenantId, algorithm: Algorithm, version: KeyVersion
 ) -> tuple[bytes, SealedSeed]:
     scheme = schemes_of(settings)[algorithm]
-    return generate_sealed_key(_sealer(settings), scheme, tenant, algorithm, version)
+    is_pair = partial(is_signature_pair, scheme)
+    return generate_sealed_key(_sealer(settings), scheme, is_pair, tenant, algorithm, version)
 
 
 def _sign(
     settings: WorkerSettings, tenant: TenantId, entry: KeyEntry, message: bytes, context: bytes
 ) -> bytes:
     scheme = schemes_of(settings)[entry.info.algorithm]
-    with unseal_key(_sealer(settings), tenant, entry) as seed:
-        private = scheme.load_seed(seed)
-    return private.sign(message, context)
+    return load_sealed_key(_sealer(settings), scheme, tenant, entry).sign(message, context)
 
 
 def _verify(

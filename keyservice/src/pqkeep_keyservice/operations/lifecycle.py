@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from msgspec import structs
 
-from pqkeep_keyservice.keys.changes import IdempotencyRecord, KeyringChange
+from pqkeep_keyservice.keys.changes import KeyringChange
 from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
 from pqkeep_keyservice.live.executors import Executor
 from pqkeep_keyservice.live.key_material import KeyMaterial
@@ -34,9 +34,9 @@ async def generate(
 ) -> OperationResult:
     """Generate a key where none is active. Raises KEY_EXISTS."""
     keyring.require_no_active()
-    new = keyring.with_first(await _new_entry(keyring, executor, deadline))
+    new = keyring.with_first(await _new_entry(request, keyring, executor, deadline))
     key = new.require_active().info
-    change = KeyringChange(keyring, new, request.quota, request.idempotency)
+    change = KeyringChange(keyring, new, request.quota)
     return OperationResult(Key(key=key), key.version, change)
 
 
@@ -45,27 +45,26 @@ async def rotate(
 ) -> OperationResult:
     """Retire the active key and generate its successor. Raises KEY_NOT_FOUND."""
     old = keyring.require_active().info
-    new = keyring.with_rotated(await _new_entry(keyring, executor, deadline))
+    new = keyring.with_rotated(await _new_entry(request, keyring, executor, deadline))
     key = new.require_active().info
-    change = KeyringChange(keyring, new, idempotency=request.idempotency)
+    change = KeyringChange(keyring, new)
     return OperationResult(Rotated(key=key, old_version=old.version), key.version, change)
 
 
 def repeat(
     request: GenerateKey | RotateKey,
     keyring: Keyring,
-    previous: IdempotencyRecord,
+    previous: KeyEntry,
     material: KeyMaterial,
 ) -> OperationResult:
     """Return the result of the first request with the same Idempotency-Key.
 
     Raises IDEMPOTENCY_KEY_REUSED if that was another request.
     """
-    if request.idempotency is None or request.idempotency.request != previous.request:
+    if request.idempotency != previous.idempotency:
         raise KeyServiceError(ErrorKind.IDEMPOTENCY_KEY_REUSED)
-    entry = keyring.entry(previous.version)
-    material.authenticate(keyring.tenant, entry)
-    key = structs.replace(entry.info, status=KeyStatus.ACTIVE)
+    material.authenticate(keyring.tenant, previous)
+    key = structs.replace(previous.info, status=KeyStatus.ACTIVE)
     if isinstance(request, GenerateKey):
         return OperationResult(Key(key=key), key.version)
     old_version = keyring.version_before(key.version)
@@ -115,7 +114,9 @@ def _changed(
     return OperationResult(Key(key=new.entry(request.version).info), request.version, change)
 
 
-async def _new_entry(keyring: Keyring, executor: Executor, deadline: float) -> KeyEntry:
+async def _new_entry(
+    request: GenerateKey | RotateKey, keyring: Keyring, executor: Executor, deadline: float
+) -> KeyEntry:
     public_key, sealed = await executor.generate(
         keyring.tenant, keyring.algorithm, keyring.next_version, deadline
     )
@@ -126,4 +127,4 @@ async def _new_entry(keyring: Keyring, executor: Executor, deadline: float) -> K
         public_key=public_key,
         created_at=datetime.now(UTC),
     )
-    return KeyEntry(info, sealed)
+    return KeyEntry(info, sealed, request.idempotency)

@@ -1,20 +1,26 @@
 """Rows of keyrings and keys. A change is a compare-and-swap on the keyring's revision."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
 from pqkeep_keyservice.keys.changes import CommitOutcome, KeyringChange
-from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring, SealedSeed, generation_of
-from pqkeep_keyservice.keys.sealing import DamagedKeyError
-from pqkeep_keyservice.storage.idempotency import add_idempotency_record, find_idempotency_record
+from pqkeep_keyservice.keys.keyring import (
+    EPOCH,
+    IDEMPOTENCY_KEY_LIFETIME,
+    MICROSECOND,
+    KeyEntry,
+    Keyring,
+    SealedSeed,
+    generation_of,
+)
+from pqkeep_keyservice.keys.keyring_mac import keyring_mac, require_authentic
+from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer
 from pqkeep_keyservice.storage.root_keys import is_under_dropped_root_key
 from pqkeep_keyservice.storage.schema import KEYRINGS, KEYS
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import INSTALLATION, KeyInfo, KeyStatus, KeyVersion, TenantId
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
+from pqkeep_protocol.messages import Idempotency
 
 
 def find_generation(connection: sa.Connection) -> int:
@@ -28,46 +34,69 @@ def find_generation(connection: sa.Connection) -> int:
 
 
 def find_keyring(
-    connection: sa.Connection, tenant: TenantId, algorithm: Algorithm, generation: int
+    connection: sa.Connection,
+    sealer: Sealer,
+    tenant: TenantId,
+    algorithm: Algorithm,
+    generation: int,
 ) -> Keyring:
-    """Return a keyring, empty if there are no keys. Raises DamagedKeyError if rows are missing."""
-    keyring = connection.execute(
+    """Return a keyring, empty if there are no keys.
+
+    Raises DamagedKeyError if its rows are not those that were stored.
+    """
+    row = connection.execute(
         sa.select(KEYRINGS).where(_is_of(KEYRINGS, tenant, algorithm))
     ).one_or_none()
-    if keyring is None:
+    if row is None:
         return Keyring(tenant, algorithm, generation=generation)
-    rows = connection.execute(
+    keys = connection.execute(
         sa.select(KEYS).where(_is_of(KEYS, tenant, algorithm)).order_by(KEYS.c.version)
     ).all()
-    if len(rows) != keyring.versions:
-        raise DamagedKeyError
-    entries = tuple(_entry(algorithm, row) for row in rows)
-    return Keyring(tenant, algorithm, entries, keyring.revision, generation)
+    try:
+        entries = tuple(_entry(algorithm, key) for key in keys)
+        keyring = Keyring(tenant, algorithm, entries, row.revision, generation)
+        require_authentic(sealer, keyring, row.mac)
+    except (TypeError, ValueError, OverflowError):  # a SQLite column holds values of any type
+        raise DamagedKeyError("the keyring has values that were never stored") from None
+    return keyring
 
 
-def replace_keyring(connection: sa.Connection, change: KeyringChange) -> CommitOutcome:
+def is_idempotency_key_used(
+    connection: sa.Connection, tenant: TenantId, idempotency: Idempotency
+) -> bool:
+    """Return whether a request with this Idempotency-Key generated a key in the last day."""
+    oldest = datetime.now(UTC) - IDEMPOTENCY_KEY_LIFETIME
+    query = sa.select(KEYS.c.version).where(
+        KEYS.c.tenant_id == tenant,
+        KEYS.c.idempotency_key == idempotency.key,
+        KEYS.c.created_at_us > (oldest - EPOCH) // MICROSECOND,
+    )
+    return connection.execute(query.limit(1)).one_or_none() is not None
+
+
+def replace_keyring(
+    connection: sa.Connection, sealer: Sealer, change: KeyringChange
+) -> CommitOutcome:
     """Swap the new keyring in if the old one is still the current one."""
     old, new = change.old, change.new
     is_same = _is_of(KEYRINGS, new.tenant, new.algorithm)
     current = connection.execute(sa.select(KEYRINGS.c.revision).where(is_same)).scalar()
     if (current or 0) != old.revision:
         return CommitOutcome.STALE
-    if change.idempotency is not None and find_idempotency_record(
-        connection, new.tenant, change.idempotency
-    ):
-        return CommitOutcome.STALE
-    added = new.entries[len(old.entries) :]
-    if is_under_dropped_root_key(connection, (entry.sealed for entry in added if entry.sealed)):
-        return CommitOutcome.STALE
+    for added in change.added:
+        if added.sealed and is_under_dropped_root_key(connection, added.sealed):
+            return CommitOutcome.STALE
+        if added.idempotency and is_idempotency_key_used(connection, new.tenant, added.idempotency):
+            return CommitOutcome.STALE
     if change.quota is not None and _count_active_keys(connection, new.tenant) >= change.quota:
         return CommitOutcome.QUOTA_REACHED
-    counts = {"revision": new.revision, "versions": len(new.entries)}
+    state = {"revision": new.revision, "mac": keyring_mac(sealer, new)}
     if current is None:
-        row = {"tenant_id": new.tenant, "algorithm": new.algorithm, **counts}
+        row = {"tenant_id": new.tenant, "algorithm": new.algorithm, **state}
         connection.execute(sa.insert(KEYRINGS), row)
     else:
         swap = sa.update(KEYRINGS).where(is_same, KEYRINGS.c.revision == old.revision)
-        if connection.execute(swap.values(counts)).rowcount == 0:
+        if connection.execute(swap.values(state)).rowcount == 0:
             return CommitOutcome.STALE
     _save_keys(connection, change)
     return CommitOutcome.DURABLE
@@ -85,11 +114,8 @@ def _save_keys(connection: sa.Connection, change: KeyringChange) -> None:
                 )
                 .values(status=after.info.status, sealed_seed=after.sealed)
             )
-    for added in new.entries[len(old.entries) :]:
-        connection.execute(sa.insert(KEYS), _row(new.tenant, added))
-        if change.idempotency is not None:
-            version = added.info.version
-            add_idempotency_record(connection, new.tenant, change.idempotency, version)
+    if change.added:
+        connection.execute(sa.insert(KEYS), [_row(new.tenant, added) for added in change.added])
 
 
 def _count_active_keys(connection: sa.Connection, tenant: TenantId) -> int:
@@ -104,6 +130,7 @@ def _is_of(table: sa.Table, tenant: TenantId, algorithm: Algorithm) -> sa.Column
 
 
 def _row(tenant: TenantId, entry: KeyEntry) -> dict[str, object]:
+    idempotency = entry.idempotency
     return {
         "tenant_id": tenant,
         "algorithm": entry.info.algorithm,
@@ -111,7 +138,9 @@ def _row(tenant: TenantId, entry: KeyEntry) -> dict[str, object]:
         "status": entry.info.status,
         "public_key": entry.info.public_key,
         "sealed_seed": entry.sealed,
-        "created_at_us": (entry.info.created_at - _EPOCH) // _MICROSECOND,
+        "created_at_us": entry.created_at_us,
+        "idempotency_key": None if idempotency is None else idempotency.key,
+        "idempotency_request": None if idempotency is None else idempotency.request,
     }
 
 
@@ -121,6 +150,9 @@ def _entry(algorithm: Algorithm, row: sa.Row[tuple[object, ...]]) -> KeyEntry:
         version=KeyVersion(row.version),
         status=KeyStatus(row.status),
         public_key=row.public_key,
-        created_at=_EPOCH + row.created_at_us * _MICROSECOND,
+        created_at=EPOCH + row.created_at_us * MICROSECOND,
     )
-    return KeyEntry(info, None if row.sealed_seed is None else SealedSeed(row.sealed_seed))
+    sealed = None if row.sealed_seed is None else SealedSeed(row.sealed_seed)
+    if row.idempotency_key is None and row.idempotency_request is None:
+        return KeyEntry(info, sealed)
+    return KeyEntry(info, sealed, Idempotency(row.idempotency_key, row.idempotency_request))

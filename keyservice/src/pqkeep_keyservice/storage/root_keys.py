@@ -1,13 +1,13 @@
-"""Which root keys seal the stored seeds, and which seeds are not sealed under the newest."""
+"""Which root keys seal the stored keyrings, and which keyrings are not under the newest."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import sqlalchemy as sa
 
 from pqkeep_keyservice.keys.changes import CommitOutcome, RootKeyAdded, RootKeysDropped
 from pqkeep_keyservice.keys.keyring import SealedSeed
 from pqkeep_keyservice.keys.sealing import Sealer, sealing_root_key_id
-from pqkeep_keyservice.storage.schema import KEYS, ROOT_KEYS
+from pqkeep_keyservice.storage.schema import KEYRINGS, KEYS, ROOT_KEYS
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.startup.settings import ConfigError
@@ -62,10 +62,10 @@ def drop_root_keys(connection: sa.Connection, change: RootKeysDropped) -> Commit
     return CommitOutcome.DURABLE if dropped.rowcount else CommitOutcome.STALE
 
 
-def is_under_dropped_root_key(connection: sa.Connection, seeds: Iterable[SealedSeed]) -> bool:
-    """Return whether the root key that sealed one of these seeds has been dropped since."""
+def is_under_dropped_root_key(connection: sa.Connection, sealed: SealedSeed) -> bool:
+    """Return whether the root key that sealed a seed has been dropped since."""
     oldest = connection.execute(sa.select(sa.func.min(ROOT_KEYS.c.id))).scalar() or 0
-    return any(sealing_root_key_id(seed) < oldest for seed in seeds)
+    return sealing_root_key_id(sealed) < oldest
 
 
 def list_keyrings_to_reseal(
@@ -74,27 +74,36 @@ def list_keyrings_to_reseal(
     after: tuple[TenantId, Algorithm] | None,
     limit: int,
 ) -> list[tuple[TenantId, Algorithm]]:
-    """Return keyrings with seeds under another root key than the newest, after one of them."""
-    name = (KEYS.c.tenant_id, KEYS.c.algorithm)
-    query = sa.select(*name).where(_is_to_be_resealed(newest)).distinct()
+    """Return keyrings with anything under another root key than the newest, after one of them."""
+    name = (KEYRINGS.c.tenant_id, KEYRINGS.c.algorithm)
+    query = sa.select(*name).where(_is_to_be_resealed(newest))
     if after is not None:
         tenant, algorithm = after
         query = query.where(
             sa.or_(
-                KEYS.c.tenant_id > tenant,
-                sa.and_(KEYS.c.tenant_id == tenant, KEYS.c.algorithm > algorithm),
+                KEYRINGS.c.tenant_id > tenant,
+                sa.and_(KEYRINGS.c.tenant_id == tenant, KEYRINGS.c.algorithm > algorithm),
             )
         )
     found = connection.execute(query.order_by(*name).limit(limit))
     return [(TenantId(row.tenant_id), Algorithm(row.algorithm)) for row in found]
 
 
-def count_keys_to_reseal(connection: sa.Connection, newest: int) -> int:
-    """Return how many seeds are sealed under another root key than the newest."""
-    query = sa.select(sa.func.count()).where(_is_to_be_resealed(newest))
+def count_keyrings_to_reseal(connection: sa.Connection, newest: int) -> int:
+    """Return how many keyrings have anything under another root key than the newest."""
+    query = sa.select(sa.func.count()).select_from(KEYRINGS).where(_is_to_be_resealed(newest))
     return connection.execute(query).scalar_one()
 
 
 def _is_to_be_resealed(newest: int) -> sa.ColumnElement[bool]:
-    root_key_id = sa.func.substr(KEYS.c.sealed_seed, 2, 1, type_=sa.LargeBinary)
-    return sa.and_(KEYS.c.sealed_seed.is_not(None), root_key_id != bytes((newest,)))
+    seed = sa.exists().where(
+        KEYS.c.tenant_id == KEYRINGS.c.tenant_id,
+        KEYS.c.algorithm == KEYRINGS.c.algorithm,
+        _is_under_another(KEYS.c.sealed_seed, newest),
+    )
+    return sa.or_(_is_under_another(KEYRINGS.c.mac, newest), seed)
+
+
+def _is_under_another(column: sa.Column[bytes], root_key_id: int) -> sa.ColumnElement[bool]:
+    """Return whether a sealed seed or a MAC has another root key's id; not where there is none."""
+    return sa.func.substr(column, 2, 1, type_=sa.LargeBinary) != bytes((root_key_id,))

@@ -4,6 +4,7 @@ from sqlalchemy import (
     BigInteger,
     Column,
     ForeignKeyConstraint,
+    Index,
     Integer,
     LargeBinary,
     MetaData,
@@ -27,9 +28,9 @@ KEYRINGS = Table(
     Column("tenant_id", Uuid, primary_key=True),
     Column("algorithm", String(32), primary_key=True),
     Column("revision", Integer, nullable=False),
-    Column("versions", Integer, nullable=False),
+    Column("mac", LargeBinary, nullable=False),
 )
-"""``versions`` counts the keys, so that a row that is gone is missed."""
+"""``mac`` is over everything that is stored of a keyring but for the sealed seeds."""
 
 KEYS = Table(
     "keys",
@@ -41,17 +42,13 @@ KEYS = Table(
     Column("public_key", LargeBinary, nullable=False),
     Column("sealed_seed", LargeBinary, nullable=True),
     Column("created_at_us", BigInteger, nullable=False),
+    Column("idempotency_key", LargeBinary(32), nullable=True),
+    Column("idempotency_request", LargeBinary(32), nullable=True),
     ForeignKeyConstraint(["tenant_id", "algorithm"], ["keyrings.tenant_id", "keyrings.algorithm"]),
+    Index("ix_keys_idempotency_key", "tenant_id", "idempotency_key"),
 )
-"""``one_active_key``, a unique partial index, says that no keyring has two active keys."""
+"""``one_active_key``, a unique partial index, says that no keyring has two active keys.
 
-IDEMPOTENCY_KEYS = Table(
-    "idempotency_keys",
-    METADATA,
-    Column("tenant_id", Uuid, primary_key=True),
-    Column("key", LargeBinary(32), primary_key=True),
-    Column("request", LargeBinary(32), nullable=False),
-    Column("key_version", Integer, nullable=False),
-    Column("made_at_us", BigInteger, nullable=False, index=True),
-)
-"""Which key version a client's Idempotency-Key made; see pqkeep_protocol.messages.Idempotency."""
+The Idempotency-Key of the request that generated a key is that of
+pqkeep_protocol.messages.Idempotency.
+"""

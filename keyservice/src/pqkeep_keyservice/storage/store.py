@@ -9,7 +9,6 @@ import sqlalchemy as sa
 from pqkeep_keyservice.keys.changes import (
     Change,
     CommitOutcome,
-    IdempotencyRecord,
     KeyringChange,
     RootKeyAdded,
     RootKeysDropped,
@@ -28,8 +27,12 @@ from pqkeep_keyservice.ledger.merkle import Frontier
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.ledger.tree import newest_record
 from pqkeep_keyservice.storage.database import Database
-from pqkeep_keyservice.storage.idempotency import find_idempotency_record
-from pqkeep_keyservice.storage.keyrings import find_generation, find_keyring, replace_keyring
+from pqkeep_keyservice.storage.keyrings import (
+    find_generation,
+    find_keyring,
+    is_idempotency_key_used,
+    replace_keyring,
+)
 from pqkeep_keyservice.storage.root_keys import (
     add_root_key,
     check_root_keys,
@@ -50,8 +53,10 @@ RecordedChange = tuple[NewRecord, Change | None]
 class KeyStore:
     """Finds keyrings and commits records with their changes. Raises DatabaseUnavailableError."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, sealer: Sealer) -> None:
+        """Store keyrings with MACs by the root keys of a sealer."""
         self._database = database
+        self._sealer = sealer
         self._insert_record = insert_statement(database.dialect)
         self._log_state: tuple[int, LogState] | None = None
         """With its epoch. None while a commit is under way: what is durable is not known then."""
@@ -67,10 +72,14 @@ class KeyStore:
         """See ``Database.epoch``."""
         return self._database.epoch
 
-    async def check(self, sealer: Sealer) -> None:
+    def change_sealer(self, sealer: Sealer) -> None:
+        """Use other root keys from now on."""
+        self._sealer = sealer
+
+    async def check(self) -> None:
         """Check root keys and audit log against what is stored of them. Raises ConfigError."""
         (self.size, self.recorded_at_us), self.generation = await self._database.write(
-            _check, sealer
+            _check, self._sealer
         )
 
     async def list_root_key_check_values(self) -> dict[int, bytes]:
@@ -78,14 +87,14 @@ class KeyStore:
         return await self._database.read(list_check_values)
 
     async def find_keyring(self, tenant: TenantId, algorithm: Algorithm) -> Keyring:
-        """Return the current keyring, empty if there are no keys."""
-        return await self._database.read(find_keyring, tenant, algorithm, self.generation)
+        """Return the current keyring, empty if there are no keys. Raises DamagedKeyError."""
+        return await self._database.read(
+            find_keyring, self._sealer, tenant, algorithm, self.generation
+        )
 
-    async def find_idempotency_record(
-        self, tenant: TenantId, idempotency: Idempotency
-    ) -> IdempotencyRecord | None:
-        """Return what an Idempotency-Key was used for, or None."""
-        return await self._database.read(find_idempotency_record, tenant, idempotency)
+    async def is_idempotency_key_used(self, tenant: TenantId, idempotency: Idempotency) -> bool:
+        """Return whether a request with this Idempotency-Key generated a key in the last day."""
+        return await self._database.read(is_idempotency_key_used, tenant, idempotency)
 
     async def write(
         self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
@@ -137,19 +146,23 @@ class KeyStore:
     ) -> tuple[list[CommitOutcome], LogState, PendingAppend]:
         log_state = self._take_log_state(connection)
         current = entries if epoch == self._database.epoch else ()
-        outcomes, pending = apply_changes(connection, self._insert_record, log_state, current)
+        outcomes, pending = apply_changes(
+            connection, self._sealer, self._insert_record, log_state, current
+        )
         return outcomes or [CommitOutcome.STALE] * len(entries), log_state, pending
 
 
 def apply_changes(
     connection: sa.Connection,
+    sealer: Sealer,
     insert_record: str,
     log_state: LogState,
     entries: Sequence[RecordedChange],
 ) -> tuple[list[CommitOutcome], PendingAppend]:
     """Make changes in a transaction, and append the records of those that are not stale."""
     outcomes = [
-        _apply(connection, change) if change else CommitOutcome.DURABLE for _, change in entries
+        _apply(connection, sealer, change) if change else CommitOutcome.DURABLE
+        for _, change in entries
     ]
     records = [
         record
@@ -165,10 +178,10 @@ def _check(connection: sa.Connection, sealer: Sealer) -> tuple[tuple[int, int], 
     return newest_record(connection), find_generation(connection)
 
 
-def _apply(connection: sa.Connection, change: Change) -> CommitOutcome:
+def _apply(connection: sa.Connection, sealer: Sealer, change: Change) -> CommitOutcome:
     match change:
         case KeyringChange():
-            return replace_keyring(connection, change)
+            return replace_keyring(connection, sealer, change)
         case RootKeyAdded():
             return add_root_key(connection, change)
         case RootKeysDropped():

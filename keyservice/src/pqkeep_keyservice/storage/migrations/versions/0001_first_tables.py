@@ -1,4 +1,4 @@
-"""Root keys, keyrings, keys and idempotency keys; the audit log and what is counted from it."""
+"""Root keys, keyrings and keys; the audit log and what is counted from it."""
 
 import uuid
 
@@ -26,7 +26,7 @@ def _create_key_tables() -> None:
         sa.Column("tenant_id", sa.Uuid, primary_key=True),
         sa.Column("algorithm", sa.String(32), primary_key=True),
         sa.Column("revision", sa.Integer, nullable=False),
-        sa.Column("versions", sa.Integer, nullable=False),
+        sa.Column("mac", sa.LargeBinary, nullable=False),
     )
     op.create_table(
         "keys",
@@ -37,6 +37,8 @@ def _create_key_tables() -> None:
         sa.Column("public_key", sa.LargeBinary, nullable=False),
         sa.Column("sealed_seed", sa.LargeBinary, nullable=True),
         sa.Column("created_at_us", sa.BigInteger, nullable=False),
+        sa.Column("idempotency_key", sa.LargeBinary(32), nullable=True),
+        sa.Column("idempotency_request", sa.LargeBinary(32), nullable=True),
         sa.ForeignKeyConstraint(
             ["tenant_id", "algorithm"], ["keyrings.tenant_id", "keyrings.algorithm"]
         ),
@@ -49,15 +51,7 @@ def _create_key_tables() -> None:
         sqlite_where=sa.text("status = 'active'"),
         postgresql_where=sa.text("status = 'active'"),
     )
-    op.create_table(
-        "idempotency_keys",
-        sa.Column("tenant_id", sa.Uuid, primary_key=True),
-        sa.Column("key", sa.LargeBinary(32), primary_key=True),
-        sa.Column("request", sa.LargeBinary(32), nullable=False),
-        sa.Column("key_version", sa.Integer, nullable=False),
-        sa.Column("made_at_us", sa.BigInteger, nullable=False),
-    )
-    op.create_index("ix_idempotency_keys_made_at_us", "idempotency_keys", ["made_at_us"])
+    op.create_index("ix_keys_idempotency_key", "keys", ["tenant_id", "idempotency_key"])
 
 
 def _create_audit_tables() -> None:

@@ -1,0 +1,95 @@
+"""A key pair whose halves do not belong together is neither stored nor used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import pytest
+
+from pqkeep_keyservice.crypto.kem import KEMS
+from pqkeep_keyservice.crypto.pairwise import is_kem_pair
+from pqkeep_keyservice.crypto.secret import Secret
+from pqkeep_keyservice.crypto.signature import SignatureSchemes
+from pqkeep_keyservice.crypto.slhdsa import PARAMETER_SETS
+from pqkeep_keyservice.keys.keyring import KeyEntry
+from pqkeep_keyservice.keys.sealed_keys import InconsistentKeyPairError, generate_sealed_key
+from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer, associated_data
+from pqkeep_keyservice.live.key_material import KeyMaterial
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
+
+V1 = KeyVersion(1)
+IN_PROCESS = sorted({*Algorithm} - {*PARAMETER_SETS} - {*KEMS})
+
+
+@dataclass(frozen=True)
+class Mismatched:
+    """A private key that says it has another's public half."""
+
+    key: Any
+    public_key: bytes
+
+    def seed(self) -> Secret:
+        """Return the private key's own seed."""
+        return self.key.seed()  # type: ignore[no-any-return]
+
+    def public_bytes(self) -> bytes:
+        """Return the other's public half."""
+        return self.public_key
+
+
+@dataclass(frozen=True)
+class Faulty:
+    """A scheme whose new key pairs do not fit, as after a fault in their generation."""
+
+    scheme: Any
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.scheme, name)
+
+    def generate(self) -> Mismatched:
+        """Return a private key with the public half of another."""
+        return Mismatched(self.scheme.generate(), self.scheme.generate().public_bytes())
+
+
+@pytest.mark.parametrize("algorithm", [*IN_PROCESS, Algorithm.SLH_DSA_SHA2_128F])
+def test_a_new_signature_pair_that_does_not_fit_is_not_stored(
+    algorithm: Algorithm, sealer: Sealer, schemes: SignatureSchemes, tenant: TenantId
+) -> None:
+    """Before a seed is sealed it is expanded, and a signature by it verified with the public key."""
+    scheme: Any = Faulty(schemes[algorithm])
+    faulty = KeyMaterial(sealer, {algorithm: scheme})
+    with pytest.raises(InconsistentKeyPairError):
+        faulty.generate(tenant, algorithm, V1)
+
+
+@pytest.mark.parametrize("algorithm", KEMS)
+def test_a_new_kem_pair_that_does_not_fit_is_not_stored(
+    algorithm: Algorithm, sealer: Sealer, tenant: TenantId
+) -> None:
+    """Before a seed is sealed it is expanded, and opens what is encapsulated to the public key."""
+    kem: Any = KEMS[algorithm]
+    is_pair = partial(is_kem_pair, kem)
+    generate_sealed_key(sealer, kem, is_pair, tenant, algorithm, V1)
+    with pytest.raises(InconsistentKeyPairError):
+        generate_sealed_key(sealer, Faulty(kem), is_pair, tenant, algorithm, V1)
+
+
+@pytest.mark.parametrize("algorithm", sorted({*Algorithm} - {*PARAMETER_SETS}))
+def test_a_seed_of_another_public_key_is_not_used(
+    algorithm: Algorithm, material: KeyMaterial, sealer: Sealer, tenant: TenantId
+) -> None:
+    """A seed that is sealed for a public key that is not its own is refused when it is expanded."""
+    public_key, _ = material.generate(tenant, algorithm, V1)
+    scheme = KEMS.get(algorithm) or material._schemes[algorithm]
+    with scheme.generate().seed() as seed:
+        sealed = sealer.seal(seed, associated_data(tenant, algorithm, V1, public_key))
+    info = KeyInfo(algorithm, V1, KeyStatus.ACTIVE, public_key, datetime.now(UTC))
+    entry = KeyEntry(info, sealed)
+    material.authenticate(tenant, entry)  # the seal says nothing of what it holds
+    load = material.decapsulation_key if algorithm in KEMS else material.signing_key
+    with pytest.raises(DamagedKeyError, match="does not belong"):
+        load(tenant, replace(entry))
