@@ -23,7 +23,7 @@ def text(letters: int) -> str:
 LINE = record_text(
     Row(
         id=LARGEST,
-        format=1,
+        format=2,
         tenant_id=str(UUID(int=0)),
         number=LARGEST,
         recorded_at_us=LAST_US,
@@ -38,6 +38,8 @@ LINE = record_text(
         policy=text(128),
         event_id=str(UUID(int=0)),
         happened_at_us=LAST_US,
+        public_key_sha256=bytes(32),
+        keyring_revision=MAX_KEY_VERSION,
     )
 )
 """A record with the longest texts that an event or an attribution can have."""

@@ -23,7 +23,7 @@ from pqkeep_keyservice.ledger.records import (
     Formats,
     NewRecord,
     Row,
-    format_1,
+    format_2,
     record_text,
 )
 from pqkeep_keyservice.ledger.search import list_records, prove_consistency, prove_records
@@ -42,14 +42,14 @@ FIRST, SECOND = 300, 400
 """Records before the new format, and with those of it: within the second tile."""
 
 
-def _format_2(row: Any) -> msgspec.Struct:
+def _format_3(row: Any) -> msgspec.Struct:
     """Return a record of a format with one name more, as a later version could have it."""
-    names = {**msgspec.structs.asdict(format_1(row)), "recorded_at_us": row.recorded_at_us}
+    names = {**msgspec.structs.asdict(format_2(row)), "recorded_at_us": row.recorded_at_us}
     types = [(name, type(value)) for name, value in sorted(names.items())]
-    return msgspec.defstruct("Format2", types)(**names)
+    return msgspec.defstruct("Format3", types)(**names)
 
 
-LATER: Formats = {**FORMATS, 2: _format_2}
+LATER: Formats = {**FORMATS, 3: _format_3}
 
 
 def new_records(count: int) -> Iterator[NewRecord]:
@@ -61,7 +61,7 @@ def new_records(count: int) -> Iterator[NewRecord]:
 
 @pytest.fixture
 async def before(database: Database, store: KeyStore, sealer: Sealer) -> list[Proof]:
-    """What the log was before there was a second format: every record with its proof."""
+    """What the log was before there was a third format: every record with its proof."""
     await store.check()
     await store.commit([(record, None) for record in new_records(FIRST)])
     return await _prove(database, FIRST, FORMATS)
@@ -69,7 +69,7 @@ async def before(database: Database, store: KeyStore, sealer: Sealer) -> list[Pr
 
 @pytest.fixture
 async def after(before: list[Proof], database: Database, sql: Sql) -> list[Proof]:
-    """What it is with records of a second format, which a migration added a column for."""
+    """What it is with records of a third format, which a migration added a column for."""
     sql("ALTER TABLE audit_records ADD COLUMN region VARCHAR(16)")
 
     def append(connection: sa.Connection) -> None:
@@ -102,10 +102,10 @@ def leaves_of(proofs: list[Proof]) -> list[bytes]:
 
 @BOTH
 async def test_old_leaves_are_unchanged(before: list[Proof], after: list[Proof]) -> None:
-    """After a second format came, the records before it have their text, to the byte."""
+    """After a third format came, the records before it have their text, to the byte."""
     assert [proof.line for proof in after[:FIRST]] == [proof.line for proof in before]
     formats = [json.loads(proof.line)["format"] for proof in after]
-    assert formats == [1] * FIRST + [2] * (SECOND - FIRST)
+    assert formats == [2] * FIRST + [3] * (SECOND - FIRST)
     assert all("recorded_at_us" in json.loads(proof.line) for proof in after[FIRST:])
 
 
@@ -179,15 +179,16 @@ async def test_a_format_that_is_not_known_is_as_good_as_missing(
 
 
 @pytest.mark.parametrize("known", KNOWN, ids=lambda known: json.loads(known["text"])["operation"])
-def test_the_text_and_the_leaf_of_format_1(known: dict[str, str]) -> None:
-    """A row of format 1 has this text and this leaf, for ever."""
+def test_the_text_and_the_leaf_of_each_format(known: dict[str, str]) -> None:
+    """A row of a format has this text and this leaf, for ever."""
     said = json.loads(known["text"])
-    assert said["format"] == 1
     times = {name: _microseconds(said[name]) for name in ("recorded_at", "happened_at")}
-    as_they_are = {name: said[name] for name in Row._fields if name in said}
+    as_they_are = {name: said.get(name) for name in Row._fields if not name.endswith("_us")}
+    fingerprint = said.get("public_key_sha256")
     row = Row(
         **as_they_are
         | {"nonce": bytes.fromhex(said["nonce"])}
+        | {"public_key_sha256": None if fingerprint is None else bytes.fromhex(fingerprint)}
         | {f"{name}_us": value for name, value in times.items()}
     )
     assert record_text(row).decode() == known["text"]
@@ -203,5 +204,6 @@ def _microseconds(instant: str | None) -> int | None:
 
 
 def test_a_format_that_was_written_is_never_removed() -> None:
-    """Every format from the first on is there: each of them may be in somebody's log."""
+    """Every format from the first on is there, and has vectors: it may be in somebody's log."""
+    assert {json.loads(known["text"])["format"] for known in KNOWN} == set(FORMATS)
     assert list(FORMATS) == list(range(1, len(FORMATS) + 1))

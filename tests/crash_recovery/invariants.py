@@ -247,12 +247,13 @@ def signed_text(log_id: str, checkpoint: Any) -> bytes:
 
 def text(record: Any) -> bytes:
     """Return the text that a record's leaf is the hash of."""
-    happened = record.happened_at_us
+    happened, fingerprint = record.happened_at_us, record.public_key_sha256
     said: Mapping[str, object] = {
         **{name: getattr(record, name) for name in _AS_IT_IS},
         "happened_at": None if happened is None else instant(happened),
         "recorded_at": instant(record.recorded_at_us),
         "nonce": record.nonce.hex(),
+        "public_key_sha256": None if fingerprint is None else fingerprint.hex(),
     }
     return json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
@@ -264,8 +265,8 @@ def instant(microseconds: int) -> str:
 
 
 _AS_IT_IS = (
-    *("algorithm", "event_id", "format", "id", "key_version", "number", "operation", "outcome"),
-    *("policy", "principal", "request_id", "source_address", "tenant_id"),
+    *("algorithm", "event_id", "format", "id", "key_version", "keyring_revision", "number"),
+    *("operation", "outcome", "policy", "principal", "request_id", "source_address", "tenant_id"),
 )
 CHECKS: Mapping[str, Callable[[Snapshot], Findings]] = {
     "nothing twice": nothing_is_recorded_twice,

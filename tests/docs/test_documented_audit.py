@@ -47,7 +47,7 @@ def test_the_example_of_a_record_has_that_leaf() -> None:
 def listed(title: str) -> list[str]:
     """Return the names in the first column of a table."""
     rows = re.findall(r"^\| (`.*?) \|", section(title), re.MULTILINE)
-    return [name for row in rows for name in re.findall(r"`([a-z_-]+)`", row)]
+    return [name for row in rows for name in re.findall(r"`([a-z0-9_-]+)`", row)]
 
 
 def test_every_event_of_the_gateway_is_documented() -> None:

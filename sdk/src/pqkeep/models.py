@@ -162,6 +162,10 @@ class AuditRecord:
     event_id: str | None
     happened_at: datetime | None
     nonce: str
+    public_key_sha256: str | None
+    """The fingerprint of the key that was generated, in hexadecimal."""
+    keyring_revision: int | None
+    """How often the tenant's keys of the algorithm had been changed, with this change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ Save = Callable[..., Path]
 
 VECTORS = Path(__file__).parents[3] / "tests" / "vectors" / "audit-records.json"
 KNOWN = json.loads(VECTORS.read_text())["records"]
-LATER: Formats = {**FORMATS, 2: {**FORMAT_1, "region": lambda value: type(value) is str}}
+LATER: Formats = {**FORMATS, 3: {**FORMAT_1, "region": lambda value: type(value) is str}}
 """A table with a format of one name more, as a later version could have it."""
 FIRST_LATER = 11
 """The first record of the later format."""
@@ -31,9 +31,9 @@ FIRST_LATER = 11
 
 @pytest.fixture
 def mixed(log: Log) -> Log:
-    """A log that was begun in format 1 and went on in format 2."""
+    """A log that was begun in format 1 and went on in a later one."""
     later = [
-        {**each, "format": 2, "region": "eu"} if each["id"] >= FIRST_LATER else each
+        {**each, "format": 3, "region": "eu"} if each["id"] >= FIRST_LATER else each
         for each in log.records
     ]
     return type(log)(log.signer, later)
@@ -51,10 +51,10 @@ def found(report: Report) -> list[tuple[str, int | None]]:
 
 
 @pytest.mark.parametrize("known", KNOWN, ids=lambda known: json.loads(known["text"])["operation"])
-def test_the_text_and_the_leaf_of_format_1(known: Line) -> None:
-    """A record of format 1 has this text and this leaf, for ever."""
+def test_the_text_and_the_leaf_of_each_format(known: Line) -> None:
+    """A record of a format has this text and this leaf, for ever."""
     record = json.loads(known["text"])
-    assert record["format"] == 1
+    assert record["format"] in FORMATS
     assert canonical(record).decode() == known["text"]
     entry = read_line({"type": "record", "record": record, "proof": []})
     assert isinstance(entry, Entry)
@@ -92,12 +92,12 @@ def test_a_format_that_is_not_known(
     later = [
         each["id"]
         for each in mixed.records
-        if each["format"] == 2 and whose in (None, each["tenant_id"])
+        if each["format"] == 3 and whose in (None, each["tenant_id"])
     ]
     assert found(report) == [("unknown-format", record) for record in later]
     assert not report.is_verified
     assert report.findings[0].message == (
-        f"record {later[0]} has format 2, which this version does not know:"
+        f"record {later[0]} has format 3, which this version does not know:"
         " upgrade pqkeep to verify what it says"
     )
 
@@ -158,11 +158,11 @@ def test_a_field_of_the_later_format_is_hashed(mixed: Log, save: Save, keys: Pat
     ("record", "change"),
     [
         (5, {"region": "eu"}),
-        (5, {"format": 2}),
+        (5, {"format": 3}),
         (15, {"format": 1}),
         (15, {"region": 5}),
         (15, {"format": 0}),
-        (15, {"format": "2"}),
+        (15, {"format": "3"}),
         (15, {"format": True}),
         (15, {"format": None}),
         (15, {"format": 99, "id": None}),

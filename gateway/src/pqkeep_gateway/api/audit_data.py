@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.text import Base64, base64
@@ -35,6 +35,17 @@ class RecordData(Data, frozen=True, kw_only=True):
     request_id: str
     source_address: str
     tenant_id: str
+    # A record has the names of its format only: with others it would have another hash.
+    keyring_revision: (
+        Annotated[int, Meta(description="Of the keyring that was changed, afterwards. Format 2.")]
+        | UnsetType
+        | None
+    ) = UNSET
+    public_key_sha256: (
+        Annotated[str, Meta(description="Fingerprint of the key that was generated. Format 2.")]
+        | UnsetType
+        | None
+    ) = UNSET
 
 
 class RecordsData(Data, frozen=True, kw_only=True):
@@ -147,7 +158,7 @@ _HASH = base64(bytes(range(32)))
 RECORD = RecordData(
     algorithm=Algorithm.ML_KEM_768,
     event_id=None,
-    format=1,
+    format=2,
     happened_at=None,
     id=42,
     key_version=1,
@@ -161,6 +172,8 @@ RECORD = RecordData(
     request_id="order-4711",
     source_address="127.0.0.1",
     tenant_id=_TENANT_ID,
+    keyring_revision=None,
+    public_key_sha256=None,
 )
 CHECKPOINT = CheckpointData(
     log_id=_LOG_ID,

@@ -75,13 +75,11 @@ class CheckpointSigner:
         self._lock = asyncio.Lock()
 
     async def check(self) -> None:
-        """Verify the newest checkpoint. Raises ConfigError and DatabaseUnavailableError.
+        """Verify the newest checkpoints. Raises ConfigError and DatabaseUnavailableError.
 
         An attacker with write access to the database can change a record, its tree and a
         checkpoint's root so that they match again, and add a public key of their own. They cannot
-        sign or seal a key; and a log whose checkpoint does not hold must not be signed again. The
-        daily checkpoints, whose algorithm needs a worker process, are left to those who verify the
-        log.
+        sign or seal a key; and a log whose checkpoint does not hold must not be signed again.
         """
         for algorithm in ALGORITHMS:
             try:
@@ -91,7 +89,10 @@ class CheckpointSigner:
                     f"the audit log is damaged: its {algorithm} keys are not those that were made "
                     f"here: {damage}; see docs/audit.md"
                 ) from None
-        newest = await self._store.query(checkpoints.find_newest_checkpoint, Algorithm.ML_DSA_65)
+            await self._check_newest(algorithm)
+
+    async def _check_newest(self, algorithm: Algorithm) -> None:
+        newest = await self._store.query(checkpoints.find_newest_checkpoint, algorithm)
         if newest is None:
             return
         if newest.log_id != await self._store.query(checkpoints.log_id):
@@ -99,7 +100,7 @@ class CheckpointSigner:
                 "the audit log is damaged: its newest checkpoint is of another log; see docs/audit.md"
             )
         text = signed_text(newest.log_id, newest.size, newest.root, newest.at_us)
-        keyring = await self._keyrings.get(INSTALLATION, Algorithm.ML_DSA_65)
+        keyring = await self._keyrings.get(INSTALLATION, algorithm)
         try:
             entry = keyring.entry(newest.key_version)
             public = self._material.verifying_key(INSTALLATION, entry)

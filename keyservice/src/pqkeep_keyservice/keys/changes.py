@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import Enum, auto
+from hashlib import sha256
 
 from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
 
@@ -19,6 +20,11 @@ class KeyringChange:
     def added(self) -> tuple[KeyEntry, ...]:
         """The keys that are new."""
         return self.new.entries[len(self.old.entries) :]
+
+    @property
+    def fingerprint(self) -> bytes | None:
+        """SHA-256 of the new key's public half (32 bytes), if there is one."""
+        return sha256(self.added[-1].info.public_key).digest() if self.added else None
 
     @property
     def destroys_a_seed(self) -> bool:

@@ -48,6 +48,10 @@ class NewRecord(NamedTuple):
     """Of an event that the gateway brought."""
     happened_at_us: int | None = None
     """When such an event happened, in microseconds since 1970."""
+    public_key_sha256: bytes | None = None
+    """Of the key that was generated (32 bytes)."""
+    keyring_revision: int | None = None
+    """Of the keyring that was changed, after the change."""
 
 
 def operation_record(
@@ -117,6 +121,8 @@ class Row(NamedTuple):
     policy: str
     event_id: str | None
     happened_at_us: int | None
+    public_key_sha256: bytes | None
+    keyring_revision: int | None
 
 
 Format = Callable[["Row | sa.Row[Any]"], Struct]
@@ -169,7 +175,54 @@ def format_1(row: "Row | sa.Row[Any]") -> Format1:
     )
 
 
-FORMATS: Formats = {1: format_1}
+class Format2(Struct, frozen=True):
+    """A record of format 2."""
+
+    algorithm: str | None
+    event_id: str | None
+    format: int
+    happened_at: str | None
+    id: int
+    key_version: int | None
+    keyring_revision: int | None
+    nonce: str
+    number: int
+    operation: str
+    outcome: str
+    policy: str
+    principal: str
+    public_key_sha256: str | None
+    recorded_at: str
+    request_id: str
+    source_address: str
+    tenant_id: str
+
+
+def format_2(row: "Row | sa.Row[Any]") -> Format2:
+    """Return a record of format 2."""
+    return Format2(
+        row.algorithm,
+        row.event_id,
+        row.format,
+        None if row.happened_at_us is None else iso_timestamp(row.happened_at_us),
+        row.id,
+        row.key_version,
+        row.keyring_revision,
+        row.nonce.hex(),
+        row.number,
+        row.operation,
+        row.outcome,
+        row.policy,
+        row.principal,
+        None if row.public_key_sha256 is None else row.public_key_sha256.hex(),
+        iso_timestamp(row.recorded_at_us),
+        row.request_id,
+        row.source_address,
+        row.tenant_id,
+    )
+
+
+FORMATS: Formats = {1: format_1, 2: format_2}
 """By number. New records have the largest. What is here stays here, as it is."""
 
 

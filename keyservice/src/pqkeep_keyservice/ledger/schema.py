@@ -34,6 +34,8 @@ AUDIT_RECORDS = Table(
     Column("policy", String(128), nullable=False),
     Column("event_id", String(36), nullable=True),
     Column("happened_at_us", BigInteger, nullable=True),
+    Column("public_key_sha256", LargeBinary(32), nullable=True),
+    Column("keyring_revision", Integer, nullable=True),
     UniqueConstraint("tenant_id", "number"),
 )
 """``id`` counts all records from 1, ``number`` a tenant's own; see records.py.

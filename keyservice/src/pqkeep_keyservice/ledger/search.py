@@ -8,6 +8,7 @@ from pqkeep_keyservice.ledger.merkle import Subtree, consistency_proof, inclusio
 from pqkeep_keyservice.ledger.records import FORMATS, Formats, record_text
 from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, IS_SUCCESSION
 from pqkeep_keyservice.ledger.tree import DamagedLogError, has_format, log_size, subtrees
+from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import ListRecords, Proof, ProveConsistency, ProveRecords
 from pqkeep_protocol.keys import INSTALLATION, TenantId
 
@@ -122,6 +123,18 @@ def prove_consistency(
     if not request.first <= request.second <= log_size(connection):
         raise DamagedLogError
     return tuple(consistency_proof(request.first, request.second, subtrees(connection, formats)))
+
+
+def newest_keyring_revision(
+    connection: sa.Connection, tenant: TenantId, algorithm: Algorithm
+) -> int:
+    """Return the keyring's revision after the last change that the log has; 0 without one."""
+    query = sa.select(sa.func.max(AUDIT_RECORDS.c.keyring_revision)).where(
+        AUDIT_RECORDS.c.tenant_id == str(tenant),
+        AUDIT_RECORDS.c.algorithm == algorithm,
+        AUDIT_RECORDS.c.keyring_revision.is_not(None),
+    )
+    return connection.execute(query).scalar() or 0
 
 
 def _of(tenant: TenantId) -> tuple[sa.ColumnElement[bool], ...]:

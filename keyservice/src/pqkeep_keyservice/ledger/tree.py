@@ -66,11 +66,11 @@ def _hashes(connection: sa.Connection, formats: Formats, level: int, begin: int)
         )
         return [leaf_hash(record_text(row, formats)) for row in rows]
     tiles = connection.execute(
-        sa.select(AUDIT_TILES.c.hash)
+        sa.select(AUDIT_TILES.c.position, AUDIT_TILES.c.hash)
         .where(
             AUDIT_TILES.c.level == level,
             AUDIT_TILES.c.position.between(begin, begin + TILE - 1),
         )
         .order_by(AUDIT_TILES.c.position)
     )
-    return list(tiles.scalars())
+    return [tile.hash for index, tile in enumerate(tiles, begin) if tile.position == index]

@@ -16,6 +16,7 @@ from pqkeep_keyservice.keys.keyring import (
 )
 from pqkeep_keyservice.keys.keyring_mac import keyring_mac, require_authentic
 from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer
+from pqkeep_keyservice.ledger.search import newest_keyring_revision
 from pqkeep_keyservice.storage.root_keys import is_under_dropped_root_key
 from pqkeep_keyservice.storage.schema import KEYRINGS, KEYS
 from pqkeep_protocol.algorithms import Algorithm
@@ -42,8 +43,22 @@ def find_keyring(
 ) -> Keyring:
     """Return a keyring, empty if there are no keys.
 
-    Raises DamagedKeyError if its rows are not those that were stored.
+    Raises DamagedKeyError if its rows are not those that were stored, or are those that were stored
+    before the last change that the audit log has.
     """
+    keyring = _find_authentic(connection, sealer, tenant, algorithm, generation)
+    if keyring.revision < newest_keyring_revision(connection, tenant, algorithm):
+        raise DamagedKeyError("the keyring is older than the audit log says")
+    return keyring
+
+
+def _find_authentic(
+    connection: sa.Connection,
+    sealer: Sealer,
+    tenant: TenantId,
+    algorithm: Algorithm,
+    generation: int,
+) -> Keyring:
     row = connection.execute(
         sa.select(KEYRINGS).where(_is_of(KEYRINGS, tenant, algorithm))
     ).one_or_none()

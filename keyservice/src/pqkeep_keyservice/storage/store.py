@@ -165,8 +165,8 @@ def apply_changes(
         for _, change in entries
     ]
     records = [
-        record
-        for (record, _), outcome in zip(entries, outcomes, strict=True)
+        _with_state(record, change)
+        for (record, change), outcome in zip(entries, outcomes, strict=True)
         if outcome is CommitOutcome.DURABLE
     ]
     return outcomes, append_records(connection, insert_record, log_state, records)
@@ -176,6 +176,15 @@ def _check(connection: sa.Connection, sealer: Sealer) -> tuple[tuple[int, int], 
     check_root_keys(connection, sealer)
     check_log(connection)
     return newest_record(connection), find_generation(connection)
+
+
+def _with_state(record: NewRecord, change: Change | None) -> NewRecord:
+    """Return the record with the state after a change of its own tenant's keyring."""
+    if not isinstance(change, KeyringChange) or change.new.tenant != record.tenant:
+        return record
+    return record._replace(
+        public_key_sha256=change.fingerprint, keyring_revision=change.new.revision
+    )
 
 
 def _apply(connection: sa.Connection, sealer: Sealer, change: Change) -> CommitOutcome:

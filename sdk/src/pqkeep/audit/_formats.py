@@ -32,6 +32,7 @@ def time_matcher(fraction: str) -> Callable[[str], bool]:
 
 matches_time = time_matcher(r"\.\d{6}")
 matches_uuid = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
+_matches_fingerprint = re.compile(r"[0-9a-f]{64}").fullmatch
 _matches_nonce = re.compile(r"[0-9a-f]{32}").fullmatch
 
 
@@ -54,6 +55,10 @@ def _is_time(value: Any) -> bool:
 
 def _is_nonce(value: Any) -> bool:
     return type(value) is str and _matches_nonce(value) is not None
+
+
+def _is_fingerprint(value: Any) -> bool:
+    return type(value) is str and _matches_fingerprint(value) is not None
 
 
 def _or_null(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -79,10 +84,20 @@ FORMAT_1: Format = {
     "tenant_id": _is_uuid,
 }
 
+FORMAT_2: Format = dict(
+    sorted(
+        {
+            **FORMAT_1,
+            "keyring_revision": _or_null(is_positive),
+            "public_key_sha256": _or_null(_is_fingerprint),
+        }.items()
+    )
+)
+
 OF_EVERY_FORMAT: Format = {
     name: FORMAT_1[name] for name in ("format", "id", "number", "recorded_at", "tenant_id")
 }
 """What a record of an unknown format has too."""
 
-FORMATS: Formats = {1: FORMAT_1}
+FORMATS: Formats = {1: FORMAT_1, 2: FORMAT_2}
 """What this version can verify."""

@@ -143,6 +143,8 @@ def _record(data: Data) -> AuditRecord:
         event_id=data.text_or_none("event_id"),
         happened_at=data.time_or_none("happened_at"),
         nonce=data.text("nonce"),
+        public_key_sha256=data.text_or_none("public_key_sha256"),
+        keyring_revision=data.integer_or_none("keyring_revision"),
     )
 
 

@@ -73,6 +73,8 @@ def _create_audit_tables() -> None:
         sa.Column("policy", sa.String(128), nullable=False),
         sa.Column("event_id", sa.String(36), nullable=True),
         sa.Column("happened_at_us", sa.BigInteger, nullable=True),
+        sa.Column("public_key_sha256", sa.LargeBinary(32), nullable=True),
+        sa.Column("keyring_revision", sa.Integer, nullable=True),
         sa.UniqueConstraint("tenant_id", "number"),
     )
     op.create_index(
@@ -89,6 +91,13 @@ def _create_audit_tables() -> None:
         ["id"],
         sqlite_where=sa.text("operation = 'continue-log'"),
         postgresql_where=sa.text("operation = 'continue-log'"),
+    )
+    op.create_index(
+        "keyring_changes",
+        "audit_records",
+        ["tenant_id", "algorithm", "keyring_revision"],
+        sqlite_where=sa.text("keyring_revision IS NOT NULL"),
+        postgresql_where=sa.text("keyring_revision IS NOT NULL"),
     )
     op.create_table(
         "audit_tiles",

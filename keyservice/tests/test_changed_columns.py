@@ -1,0 +1,297 @@
+"""Every column of the key service's database, changed behind its back: refused, and said why.
+
+The columns come from the schema: a new one is refused with its table's message, or has to be named
+in NOT_AUTHENTICATED with its reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID, uuid4
+
+import pytest
+import sqlalchemy as sa
+
+from pqkeep_keyservice.keys.sealing import Sealer
+from pqkeep_keyservice.ledger import schema as ledger
+from pqkeep_keyservice.ledger.records import NewRecord
+from pqkeep_keyservice.live.worker_processes import WorkerSettings
+from pqkeep_keyservice.storage import schema as keys
+from pqkeep_keyservice.storage.store import KeyStore
+from pqkeep_keyservice.wiring import KeyServiceParts, wire
+from pqkeep_protocol.algorithms import Algorithm, Operation
+from pqkeep_protocol.errors import KeyServiceError
+from pqkeep_protocol.keys import KeyVersion, TenantId
+from pqkeep_protocol.messages import (
+    AnyRequest,
+    ArchiveKey,
+    Attribution,
+    Decrypt,
+    Encrypt,
+    GenerateKey,
+    GetKey,
+    Idempotency,
+    ListKeys,
+    RetireKey,
+    RotateKey,
+)
+from pqkeep_protocol.startup.settings import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from keyservice.tests.conftest import Location
+
+KEM = Algorithm.ML_KEM_768
+TENANT = TenantId(uuid4())
+SOMEBODY = Attribution("r", "p", "a", "y")
+SECONDS = 60.0
+RECORDS = 600
+"""More than two tiles of the tree."""
+KEY: dict[str, Any] = {"tenant": TENANT, "algorithm": KEM}
+GENERATE = GenerateKey(**KEY, quota=None, idempotency=Idempotency(bytes(32), b"r" * 32))
+
+NOT_STORED = "the keyring is not as it was stored"
+NEVER_STORED = "the keyring has values that were never stored"
+OLDER = "the keyring is older than the audit log says"
+LOG = "the audit log is damaged"
+INTEGRITY = "refused by the database"
+
+MESSAGES: Mapping[str, tuple[str, ...]] = {
+    "root_keys": ("root key",),
+    "root_keys.check_value": ("the root key is not the one that sealed this database's keys",),
+    "keyrings": (NOT_STORED, NEVER_STORED),
+    "keyrings.tenant_id": (OLDER,),
+    "keyrings.algorithm": (OLDER,),
+    "keys": (NOT_STORED, NEVER_STORED),
+    "keys.sealed_seed": ("a private key",),
+    "audit_records": (LOG,),
+    "audit_tiles": (LOG,),
+    "audit_checkpoints": (LOG,),
+    "audit_log.log_id": (LOG,),
+}
+"""What is said of a changed column, or of any column of a table."""
+
+NOT_AUTHENTICATED = {
+    "audit_log.used_until": "how far uses are counted",
+    "key_usage.tenant_id": "uses are counted from the log, and only shown",
+    "key_usage.algorithm": "likewise",
+    "key_usage.key_version": "likewise",
+    "key_usage.uses": "likewise",
+    "key_usage.last_used_us": "likewise",
+}
+"""Columns that decide nothing."""
+
+COLUMNS = [
+    column
+    for schema in (keys.METADATA, ledger.METADATA)
+    for table in schema.sorted_tables
+    for column in table.columns
+]
+
+OTHER_TEXT = {
+    "active": "retired",
+    "retired": "archived",
+    "archived": "retired",
+    "Kyber768": "X-Wing",
+    "Dilithium3": "SLH-DSA-SHA2-128s",
+    "SLH-DSA-SHA2-128s": "Dilithium3",
+    "success": "internal",
+}
+
+
+def changed(column: sa.Column[Any], value: Any) -> Iterator[Any]:
+    """Yield other values of a column's type, and none where there may be none."""
+    kind = column.type.python_type
+    if kind is int:
+        yield 7 if value is None else value + 1
+        if value is not None:
+            yield -1
+    elif kind is bytes:
+        yield bytes(32) if value is None else value[:-1] + bytes([value[-1] ^ 1])
+        if value is not None:
+            yield value[:-1]
+    elif kind is UUID:
+        yield uuid4()
+    elif value is not None and len(value) == 36:
+        yield str(uuid4())
+    else:
+        yield OTHER_TEXT.get(value, "sign" if value is None else f"{value}x")
+    if column.nullable and value is not None:
+        yield None
+
+
+class Probe:
+    """Serves a database as a process does, and says why it is refused."""
+
+    def __init__(
+        self,
+        location: Location,
+        sealer: Sealer,
+        workers: WorkerSettings,
+        settings: Path,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        self._location, self._sealer, self._workers = location, sealer, workers
+        self._settings, self._caplog = settings, caplog
+        self._uses: list[AnyRequest] = []
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[KeyServiceParts]:
+        database = await self._location.open()
+        try:
+            store = KeyStore(database, self._sealer)
+            await store.check()
+            parts = wire(store, self._sealer, self._workers, self._settings)
+            try:
+                await parts.checkpoint_signer.check()
+                yield parts
+            finally:
+                parts.close()
+        finally:
+            await database.close()
+
+    async def prepare(self) -> None:
+        """Make keys of every status, more records than a tile has, and checkpoints of both kinds."""
+        async with self.serving() as parts:
+            for request in (
+                GENERATE,
+                RotateKey(**KEY),
+                RotateKey(**KEY),
+                ArchiveKey(**KEY, version=KeyVersion(1)),
+                Encrypt(**KEY, version=None, plaintext=b"text"),
+            ):
+                done: Any = await _ask(parts, request)
+            fill = NewRecord(TENANT, "p", Operation.ENCRYPT, KEM, 3, "success", "r", "a", "y")
+            event = fill._replace(event_id=str(uuid4()), happened_at_us=1)
+            await parts.store.commit([(fill, None)] * RECORDS + [(event, None)])
+            for algorithm in (Algorithm.SLH_DSA_SHA2_128S, Algorithm.ML_DSA_65):
+                await parts.checkpoint_signer.sign(algorithm)
+        self._uses = [
+            *(GetKey(**KEY, version=KeyVersion(version)) for version in (1, 2, 3)),
+            ListKeys(tenant=TENANT, algorithm=None, status=None),
+            Encrypt(**KEY, version=None, plaintext=b"text"),
+            Decrypt(**KEY, version=KeyVersion(3), ciphertext=done.ciphertext),
+            RetireKey(**KEY, version=KeyVersion(2)),
+            GENERATE,
+        ]
+
+    async def refusal(self) -> str | None:
+        """Return why the database is refused, at the start or when it is used; None if it is not."""
+        self._caplog.clear()
+        try:
+            async with self.serving() as parts:
+                for request in self._uses:
+                    try:
+                        await _ask(parts, request)
+                    except KeyServiceError as refused:
+                        said = [cast(Any, record.msg) for record in self._caplog.records]
+                        damages = [str(each["damage"]) for each in said if "damage" in each]
+                        return damages[0] if damages else f"only {refused.kind}"
+        except ConfigError as error:
+            return str(error)
+        return None
+
+
+async def _ask(parts: KeyServiceParts, request: AnyRequest) -> Any:
+    deadline = asyncio.get_running_loop().time() + SECONDS
+    return await parts.transactions.execute(request, SOMEBODY, deadline)
+
+
+def rows(connection: sa.Connection, table: sa.Table) -> list[Mapping[str, Any]]:
+    """Return the tenant's rows of a table of keys, and the newest signed one of the log's."""
+    query = sa.select(table)
+    if table.metadata is keys.METADATA:
+        if "tenant_id" in table.columns:
+            query = query.where(table.c.tenant_id == TENANT)
+        return [dict(row) for row in connection.execute(query).mappings()]
+    if table is ledger.AUDIT_RECORDS:
+        signed = sa.select(sa.func.max(ledger.AUDIT_CHECKPOINTS.c.size)).scalar_subquery()
+        query = query.where(table.c.id <= signed)
+    order = [column.desc() for column in table.primary_key]
+    return [dict(row) for row in connection.execute(query.order_by(*order).limit(1)).mappings()]
+
+
+def update(engine: sa.Engine, table: sa.Table, row: Mapping[str, Any], **to: Any) -> None:
+    """Change a row."""
+    is_same = (column == row[column.name] for column in table.primary_key)
+    with engine.begin() as connection:
+        assert connection.execute(sa.update(table).where(*is_same).values(to)).rowcount == 1
+
+
+@pytest.fixture
+async def probe(
+    location: Location,
+    sealer: Sealer,
+    worker_settings: WorkerSettings,
+    settings: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> Probe:
+    """Serve a database with a row in every table."""
+    probe = Probe(location, sealer, worker_settings, settings, caplog)
+    await probe.prepare()
+    return probe
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+async def test_a_changed_column_is_refused_with_its_message(
+    probe: Probe, location: Location
+) -> None:
+    """Each column of each row, changed one at a time: refused at the start or at use, and said why."""
+    engine = sa.create_engine(location.url, poolclass=sa.NullPool)
+    wrong: dict[str, Any] = {}
+    assert await probe.refusal() is None
+    for column in COLUMNS:
+        table, name = column.table, f"{column.table.name}.{column.name}"
+        with engine.connect() as connection:
+            found = rows(connection, table)
+        assert found, f"{table.name} has no row"
+        for row in found:
+            for value in changed(column, row[column.name]):
+                said = await _with(probe, engine, column, row, value)
+                if name in NOT_AUTHENTICATED:
+                    expected = said is None
+                else:
+                    messages = (*(MESSAGES.get(name) or MESSAGES[table.name]), INTEGRITY)
+                    expected = said is not None and any(each in said for each in messages)
+                if not expected:
+                    wrong[f"{name}: {row[column.name]!r:.40} -> {value!r:.40}"] = said
+    assert not wrong, "\n".join(f"{change}: {said}" for change, said in wrong.items())
+    assert await probe.refusal() is None
+
+
+async def _with(
+    probe: Probe, engine: sa.Engine, column: sa.Column[Any], row: Mapping[str, Any], value: Any
+) -> str | None:
+    table = column.table
+    try:
+        update(engine, table, row, **{column.name: value})
+    except (sa.exc.IntegrityError, sa.exc.DataError):
+        return INTEGRITY
+    try:
+        return await probe.refusal()
+    finally:
+        update(engine, table, {**row, column.name: value}, **{column.name: row[column.name]})
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+@pytest.mark.parametrize("table", [keys.KEYS, keys.KEYRINGS], ids=lambda table: table.name)
+async def test_an_earlier_state_is_refused(
+    table: sa.Table, probe: Probe, location: Location
+) -> None:
+    """A keyring put back to a state that was stored, or deleted, is older than the log says."""
+    engine = sa.create_engine(location.url, poolclass=sa.NullPool)
+    with engine.connect() as connection:
+        before = {each: rows(connection, each) for each in (keys.KEYRINGS, keys.KEYS)}
+    async with probe.serving() as parts:
+        await _ask(parts, RotateKey(**KEY))
+    with engine.begin() as connection:
+        for each in (keys.KEYS, keys.KEYRINGS):
+            connection.execute(sa.delete(each).where(each.c.tenant_id == TENANT))
+        if table is keys.KEYS:
+            for each, stored in before.items():
+                connection.execute(sa.insert(each), stored)
+    assert await probe.refusal() == OLDER
