@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from pqkeep_server.initialise import (
 )
 
 OPERATOR = new_credential(CredentialKind.OPERATOR)
+ON_SERVER = Stores(keys="postgresql://k@localhost/keys")
 
 
 @pytest.fixture
@@ -89,15 +91,30 @@ def test_nothing_is_written_over(layout: Layout) -> None:
 
 
 def test_what_was_begun_is_finished(layout: Layout) -> None:
-    """Where an earlier time ended between the two folders, the next one begins again."""
+    """Where an earlier time ended between the two folders, the next one makes the other."""
     initialise(layout, OPERATOR, signup="open")
-    for path in (layout.pepper, layout.gateway_settings):
-        path.unlink()
-    layout.gateway.rmdir()
+    _remove_gateway(layout)
     initialise(layout, OPERATOR, signup="open")
     read_root_key(layout.root_key)
     read_pepper(layout.pepper)
     assert {path.name for path in layout.directory.iterdir()} == {"keyservice", "gateway"}
+
+
+@pytest.mark.parametrize("later", [ON_SERVER, IN_FILES], ids=["same", "other"])
+def test_a_root_key_is_never_removed(layout: Layout, later: Stores) -> None:
+    """The root key of keys on a server is kept, or other databases are refused."""
+    initialise(layout, OPERATOR, signup="open", stores=ON_SERVER)
+    root_key = layout.root_key.read_bytes()
+    _remove_gateway(layout)
+    with nullcontext() if later == ON_SERVER else pytest.raises(InitialiseError):
+        initialise(layout, OPERATOR, signup="open", stores=later)
+    assert layout.root_key.read_bytes() == root_key
+
+
+def _remove_gateway(layout: Layout) -> None:
+    for path in (layout.pepper, layout.gateway_settings):
+        path.unlink()
+    layout.gateway.rmdir()
 
 
 def test_keys_without_a_gateway_are_left_alone(layout: Layout) -> None:

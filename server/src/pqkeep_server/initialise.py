@@ -103,8 +103,8 @@ def initialise(
     """Make a data directory's files, with a digest of the operator's credential.
 
     Open sign-up makes it an installation for development. The files are made in a temporary folder
-    and moved into place, the gateway's last: a directory is complete, or can be made again. Raises
-    InitialiseError, and overwrites nothing.
+    and moved into place, the gateway's last: a directory is complete, or is completed by the next
+    run. Raises InitialiseError, and overwrites and removes nothing.
     """
     if layout.gateway.exists():
         raise InitialiseError(f"{layout.gateway} exists already")
@@ -115,8 +115,8 @@ def initialise(
             _write_files(draft, operator, signup, stores)
             gateway_config.read(draft.gateway_settings)
             key_service_config.read(draft.key_service_settings)
-            _remove_unused(layout.key_service, {path.name for path in draft.key_service.iterdir()})
-            draft.key_service.rename(layout.key_service)
+            if not _is_begun(layout, draft):
+                draft.key_service.rename(layout.key_service)
             draft.gateway.rename(layout.gateway)
     except ConfigError as error:
         raise InitialiseError(str(error)) from None
@@ -173,8 +173,17 @@ def _write_files(layout: Layout, operator: str, signup: str, stores: Stores) -> 
     write_atomically(layout.gateway_settings, gateway_settings.encode(), 0o600)
 
 
-def _remove_unused(key_service: Path, created: set[str]) -> None:
-    """Remove a key service's folder that an interrupted run left, and that never held a key."""
-    if key_service.is_dir() and {path.name for path in key_service.iterdir()} == created:
-        for name in created:
-            (key_service / name).unlink()
+def _is_begun(layout: Layout, draft: Layout) -> bool:
+    """Return whether an interrupted run left the same key service's folder, but for the root key.
+
+    Its root key stays: keys on a server may be sealed under it.
+    """
+    return (
+        layout.key_service_settings.is_file()
+        and _names_in(layout.key_service) == _names_in(draft.key_service)
+        and layout.key_service_settings.read_bytes() == draft.key_service_settings.read_bytes()
+    )
+
+
+def _names_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
