@@ -291,3 +291,39 @@ async def test_nothing_but_root_keys_is_read_again(
         file.write('slh_dsa = "openssl"\nopenssl_library = "libmissing.so"\n')
     await service.parts.root_keys.reload(RELOAD)
     await service.execute(GenerateKey(tenant=tenant, algorithm=SLH_DSA, quota=None), attribution)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE keys SET sealed_seed = ? WHERE algorithm = 'Kyber768'",
+        "UPDATE keys SET public_key = ? WHERE algorithm = 'Kyber768'",
+    ],
+    ids=["a short seed", "another public key"],
+)
+async def test_a_damaged_keyring_does_not_hold_up_the_others(
+    *,
+    damage: str,
+    serving: Serving,
+    sql: Sql,
+    settings: Path,
+    root_key: Path,
+    new_root_key: Path,
+    tenant: TenantId,
+    attribution: Attribution,
+) -> None:
+    """What can be unsealed is sealed under the new root key, and what is damaged is counted."""
+    async with serving() as service:
+        for algorithm in (Algorithm.ML_KEM_1024, KEM, Algorithm.X_WING):
+            generate = GenerateKey(tenant=tenant, algorithm=algorithm, quota=None)
+            await service.execute(generate, attribution)
+    sql(damage, b"\1")
+    name(settings, _1=root_key, _2=new_root_key)
+    expected = RootKeys(in_use=(1, 2), remaining=1, damaged=1)
+    async with serving() as service:
+        rotation = service.parts.root_keys
+        async with renewing(rotation), asyncio.timeout(SECONDS):
+            while await rotation.reload(RELOAD) != expected:  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.01)
+    resealed = "SELECT algorithm FROM keys WHERE substr(sealed_seed, 2, 1) = ? ORDER BY algorithm"
+    assert sql(resealed, b"\2") == [(Algorithm.ML_KEM_1024.value,), (Algorithm.X_WING.value,)]

@@ -113,8 +113,8 @@ class Sealer:
 
 
 def sealing_root_key_id(sealed: SealedSeed) -> int:
-    """Return the id of the root key that a seed is sealed under."""
-    return sealed[1]
+    """Return the id of the root key that a seed is sealed under; 0 if it is damaged and has none."""
+    return sealed[1] if len(sealed) >= _HEADER else 0
 
 
 def associated_data(
