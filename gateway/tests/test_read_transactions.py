@@ -20,6 +20,7 @@ from pqkeep_gateway.storage.billing import SqlBilling
 from pqkeep_gateway.storage.challenges import SqlChallenges
 from pqkeep_gateway.storage.database import read_transaction, transaction
 from pqkeep_gateway.storage.invitations import SqlInvitations
+from pqkeep_gateway.storage.known_networks import SqlKnownNetworks
 from pqkeep_gateway.storage.password_resets import SqlPasswordResets
 from pqkeep_gateway.storage.registrations import SqlRegistrations
 from pqkeep_gateway.storage.schema import TENANTS
@@ -48,7 +49,8 @@ READS: dict[str, Callable[[AsyncEngine, TenantId], Awaitable[Any]]] = {
     "user": lambda engine, _: SqlUsers(engine).find_by_email(EMAIL),
     "team": lambda engine, tenant: SqlTeam(engine).list_members(tenant),
     "challenge": lambda engine, _: SqlChallenges(engine).find(DIGEST, NOW),
-    "reset": lambda engine, _: SqlPasswordResets(engine).is_valid(DIGEST, NOW),
+    "reset": lambda engine, _: SqlPasswordResets(engine).find(DIGEST, NOW),
+    "known network": lambda engine, _: SqlKnownNetworks(engine).is_known(DIGEST, NOW),
     "registration": lambda engine, _: SqlRegistrations(engine).is_valid(DIGEST, NOW),
     "invitation": lambda engine, _: SqlInvitations(engine).is_valid(DIGEST, NOW),
     "invitations": lambda engine, tenant: SqlInvitations(engine).list(tenant, NOW),

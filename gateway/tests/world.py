@@ -28,6 +28,7 @@ from pqkeep_gateway.people.attempt_limits import AttemptLimits
 from pqkeep_gateway.people.challenges import Challenges, SecondFactorRequiredError
 from pqkeep_gateway.people.email_codes import EmailCodes
 from pqkeep_gateway.people.invitations import Invitation, Invitations
+from pqkeep_gateway.people.known_networks import KnownNetworks
 from pqkeep_gateway.people.password_change import PasswordChange
 from pqkeep_gateway.people.password_resets import PasswordResets
 from pqkeep_gateway.people.passwords import Passwords
@@ -42,6 +43,7 @@ from pqkeep_gateway.storage.api_keys import SqlApiKeys
 from pqkeep_gateway.storage.audit_outbox import SqlAuditOutbox
 from pqkeep_gateway.storage.challenges import SqlChallenges
 from pqkeep_gateway.storage.invitations import SqlInvitations
+from pqkeep_gateway.storage.known_networks import SqlKnownNetworks
 from pqkeep_gateway.storage.outgoing_mail import SqlMailOutbox
 from pqkeep_gateway.storage.password_resets import SqlPasswordResets
 from pqkeep_gateway.storage.registrations import SqlRegistrations
@@ -143,6 +145,7 @@ class World:
         clock: SettableClock | None = None,
         hasher: PasswordHasher = CHEAP,
         sends_mail: bool = True,
+        has_limits: bool = False,
     ) -> None:
         self.engine, self.pepper, self.log, self.tenant = engine, pepper, log, tenant
         self.clock = clock = clock or SettableClock()
@@ -165,7 +168,9 @@ class World:
         )
         self.users = users = SqlUsers(engine)
         self.passwords = passwords = Passwords(pepper, hasher)
-        attempts = AttemptLimits(Unlimited(clock), pepper)
+        self.known_networks = KnownNetworks(SqlKnownNetworks(engine), pepper, clock)
+        limiter = MemoryRateLimiter(clock) if has_limits else Unlimited(clock)
+        attempts = AttemptLimits(limiter, self.known_networks, pepper)
         self.sessions = sessions = Sessions(
             SqlSessions(engine), lookups, pepper, delivery, clock, timedelta(days=30)
         )
@@ -202,7 +207,13 @@ class World:
             SqlPasswordResets(engine), users, passwords, attempts, pepper, delivery, clock
         )
 
-    def restarted(self, *, hasher: PasswordHasher = CHEAP, sends_mail: bool = True) -> World:
+    def restarted(
+        self,
+        *,
+        hasher: PasswordHasher = CHEAP,
+        sends_mail: bool = True,
+        has_limits: bool = False,
+    ) -> World:
         """Return the same installation with other settings."""
         return World(
             self.engine,
@@ -212,6 +223,7 @@ class World:
             clock=self.clock,
             hasher=hasher,
             sends_mail=sends_mail,
+            has_limits=has_limits,
         )
 
     @property

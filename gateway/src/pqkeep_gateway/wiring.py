@@ -53,6 +53,7 @@ from pqkeep_gateway.people.attempt_limits import AttemptLimits
 from pqkeep_gateway.people.challenges import Challenges
 from pqkeep_gateway.people.email_codes import EmailCodes
 from pqkeep_gateway.people.invitations import Invitations
+from pqkeep_gateway.people.known_networks import KnownNetworks
 from pqkeep_gateway.people.password_change import PasswordChange
 from pqkeep_gateway.people.password_resets import PasswordResets
 from pqkeep_gateway.people.passwords import Passwords, hasher
@@ -69,6 +70,7 @@ from pqkeep_gateway.storage.billing import SqlBilling
 from pqkeep_gateway.storage.challenges import SqlChallenges
 from pqkeep_gateway.storage.database import open_database
 from pqkeep_gateway.storage.invitations import SqlInvitations
+from pqkeep_gateway.storage.known_networks import SqlKnownNetworks
 from pqkeep_gateway.storage.outgoing_mail import SqlMailOutbox
 from pqkeep_gateway.storage.password_resets import SqlPasswordResets
 from pqkeep_gateway.storage.registrations import SqlRegistrations
@@ -145,7 +147,9 @@ async def assemble(config: Config, here: str) -> Gateway:
     )
     users = SqlUsers(engine)
     passwords = Passwords(pepper, hasher(config.password_costs))
-    attempts = AttemptLimits(rate_limiter, pepper)
+    attempts = AttemptLimits(
+        rate_limiter, KnownNetworks(SqlKnownNetworks(engine), pepper, clock), pepper
+    )
     factors = SecondFactors(
         SqlSecondFactors(engine), users, attempts, pepper, audit_delivery, clock
     )

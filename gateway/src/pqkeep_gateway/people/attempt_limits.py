@@ -1,22 +1,32 @@
 """How often a password or a code may be tried, and how much mail may be asked for."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from pqkeep_gateway.access.credentials import Pepper
 from pqkeep_gateway.access.principals import SessionId
 from pqkeep_gateway.access.rate_limit import HOUR, MINUTE, Limit, RateLimiter
 from pqkeep_gateway.access.source_address import network_of
+from pqkeep_gateway.people.known_networks import KnownNetworks
 from pqkeep_gateway.people.users import email_key
+from pqkeep_gateway.unavailable import OverloadedError
 from pqkeep_protocol.keys import TenantId
 
 ATTEMPTS = Limit(10, 15 * MINUTE)
 """Failures: of a password from one address, of an account's code, or of one session's step-up."""
-ATTEMPTS_PER_ACCOUNT = Limit(100, 15 * MINUTE)
-"""Wrong passwords of one account from everywhere: one stranger alone shuts nobody out."""
 ATTEMPTS_PER_SOURCE = Limit(300, 15 * MINUTE)
 """Failures from one address, which may be shared by a whole company."""
+DELAYS = (0, 5, 20, 60)
+"""Seconds between two passwords of one account, from all addresses where it is not known."""
+ATTEMPTS_PER_DELAY = Limit(20, HOUR)
+"""Failures until the next delay holds; the last one holds for as long as they go on."""
 MAIL_PER_ACCOUNT = Limit(5, 15 * MINUTE)
+"""Codes to somebody with the password, and invitations."""
+MAIL_BY_ANYBODY = Limit(2, 30 * MINUTE)
+"""Password resets and sign-ups: whenever one is refused, there was one that is still valid.
+
+It is the same where the account is known and elsewhere, so that it does not tell which.
+"""
 MAIL_PER_SOURCE = Limit(60, 15 * MINUTE)
 INVITATIONS_PER_TENANT = Limit(60, HOUR)
 
@@ -34,33 +44,45 @@ class TooManyAttemptsError(Exception):
 class AttemptLimits:
     """Counts failed attempts, and mail that is asked for.
 
-    Each kind of attempt is counted where only whoever makes it is stopped: passwords by account and
-    address, codes (for which the password is known) by account, step-ups by session. The rate
-    limiter is given no e-mail address, only a digest of it.
+    Each kind of attempt is counted where only whoever makes it is stopped. Passwords are counted by
+    account and address. Where the account is known nothing else counts; from everywhere else
+    together, passwords are delayed more and more, and never stopped. Codes, for which the password
+    is known, are counted by account, and step-ups by session. The rate limiter is given no e-mail
+    address, only a digest of it.
     """
 
-    def __init__(self, rate_limiter: RateLimiter, pepper: Pepper) -> None:
+    def __init__(
+        self, rate_limiter: RateLimiter, known_networks: KnownNetworks, pepper: Pepper
+    ) -> None:
         self._rate_limiter = rate_limiter
+        self._known_networks = known_networks
         self._pepper = pepper
 
-    def password(self, email: str, source_address: str) -> AbstractAsyncContextManager[None]:
+    @asynccontextmanager
+    async def password(self, email: str, source_address: str) -> AsyncIterator[None]:
         """Count an attempt at a password, unless the block succeeds. Raises TooManyAttemptsError."""
         account, network = self._account(email), network_of(source_address)
-        return self._attempt(
-            (f"attempts from {network}", ATTEMPTS_PER_SOURCE),
-            (f"passwords at {account} from {network}", ATTEMPTS),
-            (f"passwords at {account}", ATTEMPTS_PER_ACCOUNT),
-        )
+        here = f"passwords at {account} from {network}", ATTEMPTS
+        if await self._known_networks.is_known(email, source_address):
+            attempt = self._attempt(here)
+        else:
+            attempt = self._attempt(_of_source(network), here, delayed=f"passwords at {account}")
+        async with attempt:
+            yield
 
-    def code(self, email: str, source_address: str) -> AbstractAsyncContextManager[None]:
+    @asynccontextmanager
+    async def code(self, email: str, source_address: str) -> AsyncIterator[None]:
         """Count an attempt at a code that finishes a sign-in, unless the block succeeds.
 
         Raises TooManyAttemptsError.
         """
-        return self._attempt(
-            (f"attempts from {network_of(source_address)}", ATTEMPTS_PER_SOURCE),
-            (f"codes at {self._account(email)}", ATTEMPTS),
-        )
+        account, network = self._account(email), network_of(source_address)
+        if await self._known_networks.is_known(email, source_address):
+            attempt = self._attempt((f"codes at {account} from {network}", ATTEMPTS))
+        else:
+            attempt = self._attempt(_of_source(network), (f"codes at {account}", ATTEMPTS))
+        async with attempt:
+            yield
 
     def step_up(self, session: SessionId) -> AbstractAsyncContextManager[None]:
         """Count an attempt at a code or password within a session, unless the block succeeds.
@@ -70,36 +92,82 @@ class AttemptLimits:
         return self._attempt((f"step-ups of {session}", ATTEMPTS))
 
     async def count_mail(self, email: str, source_address: str) -> None:
-        """Count one message that a stranger asks for. Raises TooManyAttemptsError."""
-        await self._count(f"mail from {network_of(source_address)}", MAIL_PER_SOURCE)
-        await self._count(f"mail to {self._account(email)}", MAIL_PER_ACCOUNT)
+        """Count one message that anybody can ask for. Raises TooManyAttemptsError."""
+        account, network = self._account(email), network_of(source_address)
+        if await self._known_networks.is_known(email, source_address):
+            await self._count((f"mail to {account} from {network}", MAIL_BY_ANYBODY))
+        else:
+            source = f"mail from {network}", MAIL_PER_SOURCE
+            await self._count(source, (f"mail to {account}", MAIL_BY_ANYBODY))
 
-    async def count_code(self, email: str) -> None:
+    async def count_code(self, email: str, source_address: str) -> None:
         """Count one code by e-mail. Raises TooManyAttemptsError.
 
         Separate from other mail, so that nobody uses the limit up without knowing the password.
         """
-        await self._count(f"codes to {self._account(email)}", MAIL_PER_ACCOUNT)
+        account, network = self._account(email), network_of(source_address)
+        is_known = await self._known_networks.is_known(email, source_address)
+        place = f" from {network}" if is_known else ""
+        await self._count((f"codes to {account}{place}", MAIL_PER_ACCOUNT))
 
     async def count_invitation(self, email: str, tenant: TenantId) -> None:
         """Count one invitation by a person. Raises TooManyAttemptsError."""
-        await self._count(f"invitations of {tenant}", INVITATIONS_PER_TENANT)
-        await self._count(f"invitations to {self._account(email)}", MAIL_PER_ACCOUNT)
+        await self._count(
+            (f"invitations of {tenant}", INVITATIONS_PER_TENANT),
+            (f"invitations to {self._account(email)}", MAIL_PER_ACCOUNT),
+        )
+
+    async def _count(self, *limits: tuple[str, Limit]) -> None:
+        entered: list[str] = []
+        try:
+            await self._enter(limits, entered)
+        except TooManyAttemptsError:
+            await self._withdraw(entered)
+            raise
 
     @asynccontextmanager
-    async def _attempt(self, *counted: tuple[str, Limit]) -> AsyncIterator[None]:
-        """Count before the block, so that many at once are bounded too; take back if it succeeds."""
-        for subject, limit in counted:
-            await self._count(subject, limit)
-        yield
-        for subject, _ in counted:
-            await self._rate_limiter.withdraw(subject)
+    async def _attempt(self, *limits: tuple[str, Limit], delayed: str = "") -> AsyncIterator[None]:
+        """Count before the block, so that many at once are bounded too; take back if it succeeds.
 
-    async def _count(self, subject: str, limit: Limit) -> None:
-        wait = await self._rate_limiter.enter(subject, limit)
-        if wait is not None:
-            raise TooManyAttemptsError(limit, wait)
+        What is refused does not count, nor what nobody had the time to try.
+        """
+        entered: list[str] = []
+        try:
+            await self._enter(limits, entered)
+            if delayed:
+                await self._enter_delayed(delayed, entered)
+            yield
+        except (TooManyAttemptsError, OverloadedError):
+            await self._withdraw(entered)
+            raise
+        await self._withdraw(entered)
+
+    async def _enter(self, limits: Iterable[tuple[str, Limit]], entered: list[str]) -> None:
+        for subject, limit in limits:
+            wait = await self._rate_limiter.enter(subject, limit)
+            if wait is not None:
+                raise TooManyAttemptsError(limit, wait)
+            entered.append(subject)
+
+    async def _enter_delayed(self, subject: str, entered: list[str]) -> None:
+        *growing, delay = DELAYS
+        for each in growing:
+            stage = f"{subject} after {each} s"
+            if await self._rate_limiter.enter(stage, ATTEMPTS_PER_DELAY) is None:
+                entered.append(stage)
+                delay = each
+                break
+        if delay > 0:
+            await self._enter([(f"{subject} every {delay} s", Limit(1, delay))], entered)
+
+    async def _withdraw(self, entered: Iterable[str]) -> None:
+        for subject in entered:
+            await self._rate_limiter.withdraw(subject)
 
     def _account(self, email: str) -> str:
         text = email_key(email).encode("utf-8", "surrogatepass")
         return self._pepper.derive("pqkeep/v1/account", text).hex()
+
+
+def _of_source(network: str) -> tuple[str, Limit]:
+    return f"attempts from {network}", ATTEMPTS_PER_SOURCE

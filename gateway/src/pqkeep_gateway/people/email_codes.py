@@ -65,7 +65,7 @@ class EmailCodes:
         if self._challenges.required_factor(account) is not Factor.EMAIL:
             raise AuthenticatorRequiredError
         user = account.user
-        await self._attempts.count_code(user.email)
+        await self._attempts.count_code(user.email, attribution.source_address)
         mail = new_mail(MailKind.CODE, user.email, date_of(self._clock()), LIFETIME)
         digest = self._digest(challenge, mailed_code(mail, self._pepper))
         sent = event(attribution.by(str(user)), user.tenant, AuditEvent.SEND_EMAIL_CODE)

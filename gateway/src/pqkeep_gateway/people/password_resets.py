@@ -12,6 +12,7 @@ from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
 from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, mailed_token, new_mail
 from pqkeep_gateway.people.attempt_limits import AttemptLimits
+from pqkeep_gateway.people.known_networks import network_digest
 from pqkeep_gateway.people.passwords import Passwords
 from pqkeep_gateway.people.users import UserStore
 from pqkeep_protocol.audit import Event
@@ -30,17 +31,24 @@ class PasswordResetStore(Protocol):
     """Pending password resets in the database. All methods raise UnavailableError."""
 
     async def add(self, email: str, digest: bytes, mail: OutgoingMail, audit_event: Event) -> None:
-        """Store a reset with its mail; remove expired ones, and earlier ones for the address."""
+        """Store a reset with its mail; remove expired ones. Earlier ones stay valid."""
         ...
 
-    async def is_valid(self, digest: bytes, now: datetime) -> bool:
-        """Return whether a token's digest belongs to a pending reset."""
+    async def find(self, digest: bytes, now: datetime) -> str | None:
+        """Return for which address a token's digest belongs to a pending reset."""
         ...
 
     async def complete(
-        self, digest: bytes, password_hash: str, now: datetime, attribution: Attribution
+        self,
+        digest: bytes,
+        password_hash: str,
+        network: bytes,
+        now: datetime,
+        attribution: Attribution,
     ) -> None:
-        """Use a token up, store the password and end every session, in one transaction.
+        """Use a token up, store the password and the known network, and end every session.
+
+        All in one transaction; the user's other resets end too.
 
         Raises InvalidPasswordResetTokenError.
         """
@@ -88,8 +96,10 @@ class PasswordResets:
         """Replace a password, once. Raises InvalidPasswordResetTokenError, InvalidPasswordError."""
         digest, now = self._pepper.digest(token), date_of(self._clock())
         is_token = kind_of(token) is CredentialKind.PASSWORD_RESET
-        if not (is_token and await self._store.is_valid(digest, now)):
+        email = await self._store.find(digest, now) if is_token else None
+        if email is None:
             raise InvalidPasswordResetTokenError
         password_hash = await self._passwords.hash(password, attribution.source_address)
-        await self._store.complete(digest, password_hash, now, attribution)
+        network = network_digest(self._pepper, email, attribution.source_address)
+        await self._store.complete(digest, password_hash, network, now, attribution)
         await self._audit_delivery.deliver()

@@ -19,7 +19,7 @@ from pqkeep_gateway.access.credentials import Pepper
 from pqkeep_gateway.access.source_address import network_of
 from pqkeep_gateway.config import PasswordCosts
 from pqkeep_gateway.people.common_passwords import is_common
-from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_gateway.unavailable import OverloadedError
 from pqkeep_protocol.fair_queue import FairQueue, QueueFullError
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ class InvalidPasswordError(Exception):
 class Passwords:
     """Hashes and verifies passwords, in threads of its own, in turns by source address.
 
-    If too much waits, the last of the address with the most raises UnavailableError.
+    If too much waits, the last of the address with the most raises OverloadedError.
     """
 
     def __init__(self, pepper: Pepper, hasher: PasswordHasher) -> None:
@@ -57,12 +57,12 @@ class Passwords:
         self._dummy_hash = _dummy_hash(self._hasher)
 
     async def hash(self, password: str, source_address: str) -> str:
-        """Return the hash of a new password. Raises InvalidPasswordError, UnavailableError."""
+        """Return the hash of a new password. Raises InvalidPasswordError, OverloadedError."""
         require_valid(password)
         return await self.rehash(password, source_address)
 
     async def rehash(self, password: str, source_address: str) -> str:
-        """Return a hash of an existing password. Raises UnavailableError."""
+        """Return a hash of an existing password. Raises OverloadedError."""
         return await self._in_thread(
             source_address, lambda: self._hasher.hash(self._digest(password))
         )
@@ -72,7 +72,7 @@ class Passwords:
         return self._hasher.check_needs_rehash(password_hash)
 
     async def verify(self, password_hash: str | None, password: str, source_address: str) -> bool:
-        """Return whether a password matches. Raises UnavailableError.
+        """Return whether a password matches. Raises OverloadedError.
 
         None, where there is no account, is never a match and takes as long.
         """
@@ -98,7 +98,7 @@ class Passwords:
         try:
             thread = await self._queue.acquire(network)
         except QueueFullError:
-            raise UnavailableError from None
+            raise OverloadedError from None
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         finally:

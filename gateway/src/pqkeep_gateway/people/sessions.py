@@ -22,6 +22,7 @@ from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of, n
 from pqkeep_gateway.access.principals import SessionId, SessionPrincipal, UserId
 from pqkeep_gateway.access.source_address import network_of
 from pqkeep_gateway.audit_events import AuditDelivery, event
+from pqkeep_gateway.people.known_networks import network_digest
 from pqkeep_gateway.people.users import Account
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
@@ -101,9 +102,10 @@ class SessionStore(Protocol):
         session: Session,
         digests: TokenDigests,
         password_hash: str,
+        network: bytes,
         audit_events: Sequence[Event],
     ) -> None:
-        """Store a new session, and remove expired ones of the same user.
+        """Store a new session with its known network; remove expired ones of the same user.
 
         Raises AccountChangedError if the user's stored hash is not this one.
         """
@@ -165,7 +167,8 @@ class Sessions:
         )
         signed_in = event(attribution.by(str(user)), user.tenant, AuditEvent.SIGN_IN)
         digests = self._digests(tokens, now)
-        await self._store.add(session, digests, account.password_hash, (signed_in,))
+        network = network_digest(self._pepper, user.email, attribution.source_address)
+        await self._store.add(session, digests, account.password_hash, network, (signed_in,))
         self._accept(digests)
         await self._audit_delivery.deliver()
         return tokens

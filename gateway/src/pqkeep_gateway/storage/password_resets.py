@@ -12,6 +12,7 @@ from pqkeep_gateway.people.password_resets import InvalidPasswordResetTokenError
 from pqkeep_gateway.people.users import email_key
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, transaction
+from pqkeep_gateway.storage.known_networks import remember_network
 from pqkeep_gateway.storage.outgoing_mail import add_mail
 from pqkeep_gateway.storage.schema import PASSWORD_RESETS, USERS
 from pqkeep_gateway.storage.users import save_password
@@ -28,27 +29,34 @@ class SqlPasswordResets:
         self._engine = engine
 
     async def add(self, email: str, digest: bytes, mail: OutgoingMail, audit_event: Event) -> None:
-        """Store a reset with its mail; remove expired ones, and earlier ones for the address."""
-        key = email_key(email)
+        """Store a reset with its mail; remove expired ones. Earlier ones stay valid."""
         is_expired = PASSWORD_RESETS.c.expires_at_us <= microseconds(mail.created_at)
-        is_replaced = sa.or_(PASSWORD_RESETS.c.email_key == key, is_expired)
-        row = {"digest": digest, "email_key": key, "expires_at_us": microseconds(mail.expires_at)}
+        row = {
+            "digest": digest,
+            "email_key": email_key(email),
+            "expires_at_us": microseconds(mail.expires_at),
+        }
         async with transaction(self._engine) as connection:
-            await connection.execute(sa.delete(PASSWORD_RESETS).where(is_replaced))
+            await connection.execute(sa.delete(PASSWORD_RESETS).where(is_expired))
             await connection.execute(sa.insert(PASSWORD_RESETS), row)
             await add_mail(connection, mail)
             await add_audit_event(connection, audit_event)
 
-    async def is_valid(self, digest: bytes, now: datetime) -> bool:
-        """Return whether a token's digest belongs to a pending reset."""
-        query = sa.select(PASSWORD_RESETS.c.digest).where(_is_pending(digest, now))
+    async def find(self, digest: bytes, now: datetime) -> str | None:
+        """Return for which address a token's digest belongs to a pending reset."""
+        query = sa.select(PASSWORD_RESETS.c.email_key).where(_is_pending(digest, now))
         async with read_transaction(self._engine) as connection:
-            return (await connection.execute(query)).one_or_none() is not None
+            return (await connection.execute(query)).scalar()
 
     async def complete(
-        self, digest: bytes, password_hash: str, now: datetime, attribution: Attribution
+        self,
+        digest: bytes,
+        password_hash: str,
+        network: bytes,
+        now: datetime,
+        attribution: Attribution,
     ) -> None:
-        """Use a token up, store the password and end every session.
+        """Use a token up, store the password and the known network, and end every session.
 
         The user is locked before the reset, as where a password is changed. Raises
         InvalidPasswordResetTokenError.
@@ -62,6 +70,7 @@ class SqlPasswordResets:
             if user is None or (await connection.execute(use_up)).rowcount == 0:
                 raise InvalidPasswordResetTokenError
             await save_password(connection, UserId(user.id), user.email, password_hash)
+            await remember_network(connection, UserId(user.id), network, now)
             await add_mail(connection, new_mail(MailKind.PASSWORD_CHANGED, user.email, now))
             who = attribution.by(f"user:{user.id}")
             reset = event(who, TenantId(user.tenant_id), AuditEvent.RESET_PASSWORD)

@@ -136,6 +136,15 @@ SPENT_REFRESH_TOKENS = Table(
 )
 """Refresh tokens that were exchanged; using one again ends its session."""
 
+KNOWN_NETWORKS = Table(
+    "known_networks",
+    METADATA,
+    Column("digest", LargeBinary(32), primary_key=True),
+    Column("user_id", Uuid, ForeignKey("users.id"), nullable=False, index=True),
+    Column("last_sign_in_at_us", BigInteger, nullable=False),
+)
+"""Where somebody has signed in from; see pqkeep_gateway.people.known_networks."""
+
 INVITATIONS = Table(
     "invitations",
     METADATA,

@@ -28,6 +28,7 @@ from pqkeep_gateway.storage.database import (
     time_of,
     transaction,
 )
+from pqkeep_gateway.storage.known_networks import remember_network
 from pqkeep_gateway.storage.schema import SESSIONS, SPENT_REFRESH_TOKENS, TENANTS, USERS
 from pqkeep_gateway.storage.tenants import MFA_REQUIREMENT, entitlements_of, requires_mfa
 from pqkeep_gateway.tenancy.tenants import TenantStatus
@@ -47,9 +48,13 @@ class SqlSessions:
         session: Session,
         digests: TokenDigests,
         password_hash: str,
+        network: bytes,
         audit_events: Sequence[Event],
     ) -> None:
-        """Store a new session, and remove expired ones. Raises AccountChangedError."""
+        """Store a new session with its known network; remove expired ones.
+
+        Raises AccountChangedError.
+        """
         now = microseconds(session.created_at)
         is_unchanged = sa.and_(USERS.c.id == session.user, USERS.c.password_hash == password_hash)
         sign_in = sa.update(USERS).where(is_unchanged).values(last_sign_in_at_us=now)
@@ -71,6 +76,7 @@ class SqlSessions:
                 raise AccountChangedError
             await end_sessions(connection, is_expired)
             await connection.execute(sa.insert(SESSIONS), row)
+            await remember_network(connection, session.user, network, session.created_at)
             await add_audit_event(connection, *audit_events)
 
     async def find(self, access: bytes, now: datetime) -> SessionPrincipal | None:

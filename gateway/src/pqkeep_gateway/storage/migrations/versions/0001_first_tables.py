@@ -98,6 +98,12 @@ def _create_people_tables() -> None:
         sa.Column("expires_at_us", sa.BigInteger, nullable=False),
     )
     op.create_table(
+        "known_networks",
+        sa.Column("digest", sa.LargeBinary(32), primary_key=True),
+        sa.Column("user_id", sa.Uuid, sa.ForeignKey("users.id"), nullable=False, index=True),
+        sa.Column("last_sign_in_at_us", sa.BigInteger, nullable=False),
+    )
+    op.create_table(
         "invitations",
         sa.Column("digest", sa.LargeBinary(32), primary_key=True),
         sa.Column("tenant_id", sa.Uuid, sa.ForeignKey("tenants.id"), nullable=False),

@@ -1,0 +1,104 @@
+"""Networks that somebody has signed in from are remembered, on either database."""
+
+from __future__ import annotations
+
+import pytest
+import sqlalchemy as sa
+from gateway.tests.world import ATTRIBUTION, EMAIL, NEW_PASSWORD, OTHER_EMAIL, PASSWORD, World
+from msgspec import structs
+
+from pqkeep_gateway.people.attempt_limits import ATTEMPTS, TooManyAttemptsError
+from pqkeep_gateway.people.known_networks import LIFETIME, MAX_NETWORKS
+from pqkeep_gateway.people.password_resets import InvalidPasswordResetTokenError
+from pqkeep_gateway.people.sign_in import WrongPasswordError
+from pqkeep_gateway.storage.schema import KNOWN_NETWORKS
+
+pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+
+HOME, OFFICE, ELSEWHERE = "192.0.2.7", "2001:db8:1:2::7", "203.0.113.9"
+
+
+async def sign_in(world: World, source_address: str, password: str = PASSWORD) -> None:
+    """Sign in from an address."""
+    attribution = structs.replace(ATTRIBUTION, source_address=source_address)
+    await world.sign_in.with_password(EMAIL, password, attribution)
+
+
+async def test_a_sign_in_makes_a_network_known(world: World) -> None:
+    """An address, or its /64 of IPv6, is known for the account that signed in from it only."""
+    await world.join()
+    await world.join(email=OTHER_EMAIL)
+    await sign_in(world, OFFICE)
+    is_known = world.known_networks.is_known
+    assert await is_known(EMAIL.upper(), "2001:db8:1:2:ffff::1")
+    assert not await is_known(EMAIL, "2001:db8:1:3::7")
+    assert not await is_known(OTHER_EMAIL, OFFICE)
+    assert not await is_known("nobody@example.com", OFFICE)
+
+
+async def test_a_wrong_password_makes_no_network_known(world: World) -> None:
+    """Only whoever signs in is known."""
+    await world.join()
+    with pytest.raises(WrongPasswordError):
+        await sign_in(world, ELSEWHERE, NEW_PASSWORD)
+    assert not await world.known_networks.is_known(EMAIL, ELSEWHERE)
+
+
+async def test_a_network_is_known_for_90_days(world: World) -> None:
+    """The time begins again with each sign-in from there."""
+    await world.join()
+    life = LIFETIME.total_seconds()
+    for _ in range(2):
+        world.now += life - 1
+        assert await world.known_networks.is_known(EMAIL, HOME)
+        await sign_in(world, HOME)
+    world.now += life
+    assert not await world.known_networks.is_known(EMAIL, HOME)
+
+
+async def test_known_networks_are_bounded_and_hashed(world: World) -> None:
+    """The 20 networks used last are kept, as digests that show neither address nor account."""
+    await world.join()
+    for number in range(MAX_NETWORKS + 5):
+        world.now += 1
+        await sign_in(world, f"198.51.100.{number}")
+    async with world.engine.connect() as connection:
+        rows = (await connection.execute(sa.select(KNOWN_NETWORKS.c.digest))).scalars().all()
+    assert {len(each) for each in rows} == {32}
+    assert len(rows) == MAX_NETWORKS
+    assert not await world.known_networks.is_known(EMAIL, "198.51.100.4")
+    assert await world.known_networks.is_known(EMAIL, "198.51.100.5")
+
+
+async def test_a_password_reset_makes_a_network_known(world: World) -> None:
+    """Whoever completes a reset can sign in from there at once, whatever strangers do."""
+    await world.join()
+    world = world.restarted(has_limits=True)
+    for number in range(60):
+        with pytest.raises((WrongPasswordError, TooManyAttemptsError)):
+            await sign_in(world, f"203.0.113.{number}", "a stranger's guess")
+    with pytest.raises(TooManyAttemptsError):
+        await sign_in(world, OFFICE)
+    attribution = structs.replace(ATTRIBUTION, source_address=OFFICE)
+    await world.resets.complete(await world.reset_token(), NEW_PASSWORD, attribution)
+    await sign_in(world, OFFICE, NEW_PASSWORD)
+
+
+async def test_a_stranger_s_failures_stop_nobody_at_home(world: World) -> None:
+    """Where the owner has signed in before, the sign-in works after any failures elsewhere."""
+    await world.join()
+    world = world.restarted(has_limits=True)
+    for number in range(10 * ATTEMPTS.events):
+        with pytest.raises((WrongPasswordError, TooManyAttemptsError)):
+            await sign_in(world, f"203.0.113.{number}", "a stranger's guess")
+    await sign_in(world, HOME)
+
+
+async def test_a_stranger_s_letter_leaves_the_owner_s_valid(world: World) -> None:
+    """A reset that somebody else asks for does not end one that is pending; using one ends all."""
+    await world.join()
+    first = await world.reset_token()
+    second = await world.reset_token()
+    await world.resets.complete(first, NEW_PASSWORD, ATTRIBUTION)
+    with pytest.raises(InvalidPasswordResetTokenError):
+        await world.resets.complete(second, PASSWORD, ATTRIBUTION)
