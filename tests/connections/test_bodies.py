@@ -66,7 +66,7 @@ def test_a_body_is_refused_by_its_length(gateway: Gateway, path: str) -> None:
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["with their length", "in chunks"])
 def test_many_large_bodies_at_once_take_no_memory(gateway: Gateway, *, chunked: bool) -> None:
-    """50 strangers who send 4 MiB each at once raise the memory by less than 50 MiB."""
+    """100 strangers who send 4 MiB each at once raise the memory by less than 100 MiB."""
     body = b'{"email":[' + b"[]," * (4 * MIB // 3) + b"[]]}"
     request = _post("/auth/login", body, chunked=chunked)
 
@@ -76,12 +76,12 @@ def test_many_large_bodies_at_once_take_no_memory(gateway: Gateway, *, chunked: 
         return client.answer().status
 
     before = _memory(gateway.pid)
-    clients = [gateway.client() for _ in range(50)]
-    with ThreadPoolExecutor(50) as pool:
+    clients = [gateway.client() for _ in range(100)]
+    with ThreadPoolExecutor(100) as pool:
         assert set(pool.map(send, clients)) == {400}
     for client in clients:
         client.socket.close()
-    assert _memory(gateway.pid) - before < 50 * MIB
+    assert _memory(gateway.pid) - before < 100 * MIB
 
 
 @pytest.mark.parametrize(
@@ -113,3 +113,27 @@ def test_brackets_in_text_are_no_levels(gateway: Gateway) -> None:
     body = b'{"unknown":"' + b"[{" * 100 + b'"}'
     with gateway.client() as client:
         assert "unknown field" in client.ask(_post("/auth/login", body)).message
+
+
+FULL = 16 * KIB - 20
+EXPENSIVE = {
+    "nested arrays": b'{"email":' + b"[" * (FULL // 2) + b"]" * (FULL // 2) + b"}",
+    "nested objects": b'{"email":' * (FULL // 10) + b"1" + b"}" * (FULL // 10),
+    "empty arrays": b'{"email":[' + b"[]," * (FULL // 3) + b"1]}",
+    "numbers": b'{"email":[' + b"1," * (FULL // 2) + b"1]}",
+    "members": b"{" + b",".join(b'"%x":1' % number for number in range(1800)) + b"}",
+    "a long number": b'{"email":' + b"1" * FULL + b"}",
+    "escapes": b'{"email":"' + rb"\u0000" * (FULL // 6) + b'"}',
+    "half pairs": b'{"email":"' + rb"\ud800" * (FULL // 6) + b'"}',
+}
+
+
+@pytest.mark.parametrize("body", EXPENSIVE.values(), ids=EXPENSIVE)
+def test_the_costliest_bodies_of_strangers_are_refused(gateway: Gateway, body: bytes) -> None:
+    """As deep, as many and as long as 16 KiB can be: refused in the envelope, and the next is read."""
+    assert len(body) <= 16 * KIB
+    with gateway.client() as client:
+        answer = client.ask(_post("/auth/login", body))
+        assert answer.status in (400, 422)
+        assert answer.code == "ERR_INVALID_001"
+        assert "unknown field" in client.ask(_post("/auth/login", READ)).message

@@ -3,6 +3,7 @@
 ``protocol`` bounds it in time.
 """
 
+import asyncio
 import json
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -20,6 +21,8 @@ MAX_ELEMENTS = 1024
 the decoder holds the interpreter's lock. 4 MiB of empty arrays would take 1.3 s.
 """
 MAX_SMALL = 16 * 1024
+LARGE = 64 * 1024
+"""Bytes of a body that is parsed in a turn of the event loop of its own."""
 TOO_LARGE = "the body is too large"
 
 
@@ -27,8 +30,28 @@ class ClientGoneError(Exception):
     """The client hung up before its request was whole. There is nobody to answer."""
 
 
+class LargeBodies:
+    """Has large bodies that come at once wait for each other, and others be served in between.
+
+    Without it, the event loop would parse all of them before it does anything else.
+    """
+
+    def __init__(self) -> None:
+        self._next = asyncio.Lock()
+
+    async def wait(self) -> None:
+        """Return in a turn of the event loop in which no other large body is parsed."""
+        async with self._next:
+            await asyncio.sleep(0)
+
+
 async def read_json_object(
-    receive: Receive, headers: Mapping[bytes, bytes], *, at_most: int, required: bool
+    receive: Receive,
+    headers: Mapping[bytes, bytes],
+    large_bodies: LargeBodies,
+    *,
+    at_most: int,
+    required: bool,
 ) -> Mapping[str, Any]:
     """Return the body. Raises ApiError for everything that is not a JSON object.
 
@@ -42,6 +65,8 @@ async def read_json_object(
         if not body:
             return {}
         _require_json(content_type)
+    if len(body) > LARGE:
+        await large_bodies.wait()
     return _object_of(body)
 
 

@@ -5,7 +5,7 @@ route -> credential -> rate limit -> suspension -> cross-site -> access table ->
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl
@@ -25,7 +25,7 @@ from pqkeep_gateway.access.rate_limit import RateLimiter, Usage
 from pqkeep_gateway.access.source_address import network_of
 from pqkeep_gateway.access.trusted_proxies import TrustedProxies
 from pqkeep_gateway.audit_events import AuditDelivery, event
-from pqkeep_gateway.http.body import ClientGoneError, read_json_object
+from pqkeep_gateway.http.body import ClientGoneError, LargeBodies, read_json_object
 from pqkeep_gateway.http.cookies import ACCESS, Cookies, read_cookies
 from pqkeep_gateway.http.endpoint import NOT_SIGNED, ApiCall, Endpoint, Response
 from pqkeep_gateway.http.errors import (
@@ -69,6 +69,7 @@ class Pipeline:
     error_table: ErrorTable
     trusted_proxies: TrustedProxies
     signed_bodies: SignedBodies
+    large_bodies: LargeBodies = field(default_factory=LargeBodies)
 
     async def admit(
         self, endpoint: Endpoint, headers: Headers, source_address: str
@@ -210,7 +211,7 @@ class Resource:
                     endpoint.signature_header, headers, receive, source_address
                 )
             elif endpoint.takes_body:
-                body = await fields.read_body(headers, receive)
+                body = await fields.read_body(headers, receive, pipeline.large_bodies)
             values = fields.values(scope, body)
             call = ApiCall(
                 principal=principal,
@@ -251,10 +252,12 @@ class _Fields:
         self._needs_body = bool(self._in_body) and not endpoint.body_optional
         self._known = ", ".join(each.name for each in others) or "none"
 
-    async def read_body(self, headers: Headers, receive: Receive) -> Mapping[str, object]:
+    async def read_body(
+        self, headers: Headers, receive: Receive, large_bodies: LargeBodies
+    ) -> Mapping[str, object]:
         """Return a body that has no unknown field. Raises ApiError, FieldError."""
         body = await read_json_object(
-            receive, headers, at_most=self._max_body, required=self._needs_body
+            receive, headers, large_bodies, at_most=self._max_body, required=self._needs_body
         )
         if not body.keys() <= self._in_body:
             raise self._unknown(body.keys() - self._in_body)
