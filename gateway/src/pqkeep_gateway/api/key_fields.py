@@ -15,6 +15,7 @@ from pqkeep_gateway.http.field import (
     Problem,
     base64_field,
     choice_field,
+    decode_base64_into_buffer,
     integer_field,
 )
 from pqkeep_gateway.http.text import Base64, base64, base64_pattern
@@ -73,11 +74,9 @@ _NO_SYMMETRIC_KEY = f"must be base64 of {_SYMMETRIC_KEY_SIZES}"
 
 
 def _parse_symmetric_key(value: object) -> bytearray:
-    if not isinstance(value, str):
-        raise InvalidValueError(_NO_SYMMETRIC_KEY)
     try:
-        data = pybase64.b64decode_as_bytearray(value, validate=True)
-    except ValueError:
+        data = decode_base64_into_buffer(value)
+    except InvalidValueError:
         raise InvalidValueError(_NO_SYMMETRIC_KEY) from None
     if len(data) not in SYMMETRIC_KEY_SIZES:
         raise InvalidValueError(_NO_SYMMETRIC_KEY)

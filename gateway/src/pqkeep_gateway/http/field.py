@@ -13,9 +13,10 @@ from uuid import UUID
 import pybase64
 
 from pqkeep_gateway.http.errors import Code
-from pqkeep_gateway.http.text import ANY_BASE64, base64_size
+from pqkeep_gateway.http.text import ANY_BASE64, base64, base64_size
 
 T = TypeVar("T")
+B = TypeVar("B", bytes, bytearray)
 E = TypeVar("E", bound=StrEnum)
 
 Schema = Mapping[str, object]
@@ -135,11 +136,27 @@ class Field(Generic[T]):
 
 
 def decode_base64(value: object) -> bytes:
-    """Return the bytes of standard base64 with padding. Raises InvalidValueError."""
+    """Return the bytes of canonical base64. Raises InvalidValueError."""
+    return _decode(value, pybase64.b64decode)
+
+
+def decode_base64_into_buffer(value: object) -> bytearray:
+    """Return the bytes of canonical base64, so that they can be wiped. Raises InvalidValueError."""
+    return _decode(value, pybase64.b64decode_as_bytearray)
+
+
+def _decode(value: object, decode: Callable[..., B]) -> B:
+    """Decode the one base64 that some bytes have: the standard alphabet, padded, other bits zero."""
+    if not isinstance(value, str):
+        raise InvalidValueError("must be base64")
     try:
-        return pybase64.b64decode(value, validate=True)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+        data = decode(value, validate=True)
+    except ValueError:
         raise InvalidValueError("must be base64") from None
+    last = data[len(data) - len(data) % 3 :]
+    if last and not value.endswith(base64(last)):
+        raise InvalidValueError("must be base64")
+    return data
 
 
 def base64_field(

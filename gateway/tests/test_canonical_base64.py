@@ -1,0 +1,75 @@
+"""Some bytes have one base64: another text that would decode to them is refused."""
+
+import re
+from base64 import b64encode
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pqkeep_gateway.http.field import (
+    InvalidValueError,
+    decode_base64,
+    decode_base64_into_buffer,
+)
+from pqkeep_gateway.http.text import ANY_BASE64, base64_pattern
+
+BOTH = pytest.mark.parametrize("decode", [decode_base64, decode_base64_into_buffer])
+Decode = Callable[[object], bytes | bytearray]
+ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+
+
+@BOTH
+@given(data=st.binary(max_size=40))
+def test_the_canonical_form_is_read(decode: Decode, data: bytes) -> None:
+    """What an encoder makes of any bytes is read as those bytes, and matches the schemas."""
+    text = b64encode(data).decode()
+    assert decode(text) == data
+    assert re.fullmatch(ANY_BASE64, text)
+    assert re.fullmatch(base64_pattern([len(data)]), text)
+
+
+@BOTH
+@pytest.mark.parametrize("canonical", ["AA==", "AAA=", "/w==", "//8=", "AAAAAA==", "AAAAAAA="])
+def test_bits_that_stand_for_nothing_are_zero(decode: Decode, canonical: str) -> None:
+    """Of all last characters, only those that leave no bit over are accepted, by the schema too."""
+    body, padding = canonical.rstrip("="), canonical.count("=")
+    accepted = []
+    for character in ALPHABET:
+        text = body[:-1] + character + "=" * padding
+        try:
+            decode(text)
+        except InvalidValueError:
+            assert not re.fullmatch(ANY_BASE64, text)
+        else:
+            assert re.fullmatch(ANY_BASE64, text)
+            accepted.append(character)
+    assert len(accepted) == 64 >> 2 * padding
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("A", "AA", "AAA", "AA=", "AAA==", "A===", "=", "====", "AAAA=", "AAAA====", "AA==AA=="),
+        *(
+            "AA==\n",
+            " AA==",
+            "AA ==",
+            "AA==\x00",
+            "A\nA==",
+            "-_==",
+            "-A==",
+            "AÄ==",
+            "AA﹦=",
+            "AA%3D",
+        ),
+        *(None, 1, b"AA==", ["AA=="]),
+    ],
+    ids=repr,
+)
+def test_what_is_no_base64_is_refused(decode: Decode, text: object) -> None:
+    """White space, another alphabet, missing, wrong or further padding: none of it is read."""
+    with pytest.raises(InvalidValueError):
+        decode(text)
