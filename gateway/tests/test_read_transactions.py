@@ -85,7 +85,7 @@ async def test_a_read_transaction_cannot_write(world: World) -> None:
     with pytest.raises(UnavailableError):
         async with read_transaction(world.engine) as connection:
             await connection.execute(_rename("written by accident"))
-    (tenant,) = await SqlTenants(world.engine).list()
+    (tenant,) = (await SqlTenants(world.engine).list()).tenants
     assert tenant.name == world.tenant.name
 
 

@@ -63,7 +63,27 @@ async def test_tenants_are_listed_oldest_first(engine: AsyncEngine) -> None:
     listed = [replace(new_tenant(), created_at=NOW - n * OVERLAP) for n in range(5)]
     for tenant in listed:
         await add_tenant(engine, tenant)
-    assert await tenants.list() == tuple(reversed(listed))
+    assert (await tenants.list()).tenants == tuple(reversed(listed))
+
+
+async def test_tenants_are_listed_page_by_page(engine: AsyncEngine) -> None:
+    """Pages of two have every tenant once, also those created at the same moment, and the total."""
+    tenants = SqlTenants(engine)
+    for number in range(5):
+        await add_tenant(engine, replace(new_tenant(), created_at=NOW + number // 3 * OVERLAP))
+    everything = (await tenants.list()).tenants
+    pages, after = [], None
+    while True:
+        page = await tenants.list(2, after)
+        assert page.total == 5
+        pages.append(page.tenants)
+        if not page.has_more:
+            break
+        after = page.tenants[-1].id
+    assert [len(each) for each in pages] == [2, 2, 1]
+    assert tuple(tenant for each in pages for tenant in each) == everything
+    with pytest.raises(TenantNotFoundError):
+        await tenants.list(2, TenantId(uuid4()))
 
 
 async def test_a_change_of_no_tenant(engine: AsyncEngine) -> None:

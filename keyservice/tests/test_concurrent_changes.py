@@ -13,7 +13,6 @@ from pqkeep_keyservice.crypto.signature import SignatureSchemes
 from pqkeep_keyservice.keys.keyring import SealedSeed
 from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.live.key_material import KeyMaterial
-from pqkeep_keyservice.operations.lifecycle import PAGE
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
@@ -22,6 +21,7 @@ from pqkeep_protocol.messages import (
     Encrypt,
     Encrypted,
     GenerateKey,
+    KeyPosition,
     KeyService,
     ListKeys,
     RetireKey,
@@ -95,9 +95,11 @@ async def test_rotations_leave_no_gap(
     assert encrypted == sorted(encrypted)  # the active key is never answered to be missing, or old
 
     listed: list[KeyInfo] = []
-    for skip in range(0, total + 1, PAGE):
-        page = ListKeys(tenant=tenant, algorithm=KEM, status=None, skip=skip)
-        listed += (await keys.execute(page, attribution)).keys
+    page = ListKeys(tenant=tenant, algorithm=KEM, status=None)
+    while (answer := await keys.execute(page, attribution)).keys:
+        listed += answer.keys
+        last = KeyPosition(KEM, answer.keys[-1].version)
+        page = ListKeys(tenant=tenant, algorithm=KEM, status=None, after=last)
     assert [key.version for key in listed] == list(range(1, total + 2))
     statuses = [KeyStatus.RETIRED] * total + [KeyStatus.ACTIVE]
     assert [key.status for key in listed] == statuses

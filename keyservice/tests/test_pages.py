@@ -10,11 +10,17 @@ from pqkeep_keyservice.keys.changes import KeyringChange
 from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.live.key_material import KeyMaterial
-from pqkeep_keyservice.operations.lifecycle import PAGE
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Algorithm, Operation
-from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
-from pqkeep_protocol.messages import Attribution, KeyService, ListKeys, RotateKey
+from pqkeep_protocol.keys import MAX_KEY_VERSION, KeyInfo, KeyStatus, KeyVersion, TenantId
+from pqkeep_protocol.messages import (
+    MAX_KEYS_LISTED,
+    Attribution,
+    KeyPosition,
+    KeyService,
+    ListKeys,
+    RotateKey,
+)
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 
@@ -47,6 +53,10 @@ async def many(store: KeyStore, material: KeyMaterial, tenant: TenantId) -> list
     return made
 
 
+def _position(key: KeyInfo) -> KeyPosition:
+    return KeyPosition(key.algorithm, key.version)
+
+
 async def test_the_pages_of_a_list_are_complete_and_ordered(
     many: list[KeyInfo], keys: KeyService, tenant: TenantId, attribution: Attribution
 ) -> None:
@@ -56,14 +66,15 @@ async def test_the_pages_of_a_list_are_complete_and_ordered(
         algorithm: Algorithm | None = None, status: KeyStatus | None = None
     ) -> list[tuple[KeyInfo, ...]]:
         got: list[tuple[KeyInfo, ...]] = []
-        for _ in range(TOTAL // PAGE + 2):
-            skip = sum(len(page) for page in got)
-            request = ListKeys(tenant=tenant, algorithm=algorithm, status=status, skip=skip)
+        after = None
+        for _ in range(TOTAL // MAX_KEYS_LISTED + 2):
+            request = ListKeys(tenant=tenant, algorithm=algorithm, status=status, after=after)
             answer = await keys.execute(request, attribution)
-            if not answer.keys:
-                assert skip == answer.total
-                return got
             got.append(answer.keys)
+            if not answer.has_more:
+                assert sum(len(page) for page in got) == answer.total
+                return got
+            after = _position(answer.keys[-1])
         raise AssertionError("the list does not end")
 
     everything = await pages()
@@ -80,21 +91,31 @@ async def test_the_pages_of_a_list_are_complete_and_ordered(
 async def test_any_part_of_a_list_can_be_asked_for(
     many: list[KeyInfo], keys: KeyService, tenant: TenantId, attribution: Attribution
 ) -> None:
-    """A page begins where it is asked to, and ends after 500 keys or with the list."""
-    for skip, size in ((0, PAGE), (1, PAGE), (701, 499), (1199, 1), (1200, 0)):
-        request = ListKeys(tenant=tenant, algorithm=None, status=None, skip=skip)
+    """A page begins behind a key, and ends after as many as were asked for, or with the list."""
+    for at, limit, size in (
+        (0, 500, 500),
+        (0, 7, 7),
+        (700, 500, 499),
+        (1198, 500, 1),
+        (1199, 1, 0),
+    ):
+        request = ListKeys(
+            tenant=tenant, algorithm=None, status=None, after=_position(many[at]), limit=limit
+        )
         answer = await keys.execute(request, attribution)
-        assert answer.keys == tuple(many[skip : skip + PAGE])
+        assert answer.keys == tuple(many[at + 1 : at + 1 + limit])
         assert (len(answer.keys), answer.total) == (size, TOTAL)
+        assert answer.has_more is (at + 1 + size < TOTAL)
 
 
 async def test_a_page_far_behind_the_end_is_empty(
     keys: KeyService, tenant: TenantId, attribution: Attribution
 ) -> None:
-    """The largest number that can be sent skips everything, and is no fault."""
-    request = ListKeys(tenant=tenant, algorithm=None, status=None, skip=2**64 - 1)
+    """Behind a key that does not exist there is nothing of a tenant without keys, and no fault."""
+    after = KeyPosition(KEM, KeyVersion(MAX_KEY_VERSION))
+    request = ListKeys(tenant=tenant, algorithm=None, status=None, after=after)
     answer = await keys.execute(request, attribution)
-    assert (answer.keys, answer.total) == ((), 0)
+    assert (answer.keys, answer.total, answer.has_more) == ((), 0, False)
 
 
 async def test_a_long_keyring_goes_on(
@@ -103,6 +124,7 @@ async def test_a_long_keyring_goes_on(
     """A key with 700 versions is rotated like any other, and the new version is on the last page."""
     rotated = await keys.execute(RotateKey(tenant=tenant, algorithm=KEM), attribution)
     assert rotated.key.version == SIZES[KEM] + 1
-    request = ListKeys(tenant=tenant, algorithm=KEM, status=None, skip=SIZES[KEM])
+    before = KeyPosition(KEM, KeyVersion(SIZES[KEM]))
+    request = ListKeys(tenant=tenant, algorithm=KEM, status=None, after=before)
     assert (await keys.execute(request, attribution)).keys == (rotated.key,)
     assert sql("SELECT count(*) FROM keys") == [(TOTAL + 1,)]

@@ -20,7 +20,6 @@ from pqkeep_keyservice.keys.changes import KeyringChange
 from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.live.key_material import KeyMaterial
-from pqkeep_keyservice.operations.lifecycle import PAGE
 from pqkeep_keyservice.server import Server
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.administration import ReloadRootKeys
@@ -55,6 +54,7 @@ from pqkeep_protocol.codec import (
 from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.keys import INSTALLATION, KeyInfo, KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
+    MAX_KEYS_LISTED,
     AnyRequest,
     ArchiveKey,
     Attribution,
@@ -63,6 +63,7 @@ from pqkeep_protocol.messages import (
     Encrypted,
     GenerateKey,
     GetKey,
+    KeyPosition,
     Keys,
     ListKeys,
     RetireKey,
@@ -399,14 +400,16 @@ async def test_the_fullest_page_fits_into_a_frame(
 ) -> None:
     """A page of 500 of the largest public keys there are is answered, of a list that is longer."""
     largest = max(Algorithm, key=lambda algorithm: ALGORITHMS[algorithm].public_key_size)
-    await _put_versions(store, material, largest, PAGE + 1)
+    await _put_versions(store, material, largest, MAX_KEYS_LISTED + 1)
     client: Client = await connect()
-    for skip, size in ((0, PAGE), (PAGE, 1)):
-        await client.send(call(1, ListKeys(tenant=TENANT, algorithm=None, status=None, skip=skip)))
+    full = KeyPosition(largest, KeyVersion(MAX_KEYS_LISTED))
+    for after, size in ((None, MAX_KEYS_LISTED), (full, 1)):
+        request = ListKeys(tenant=TENANT, algorithm=None, status=None, after=after)
+        await client.send(call(1, request))
         (answer,) = await client.receive(1)
         assert isinstance(answer, Answer)
         assert isinstance(answer.result, Keys)
-        assert (len(answer.result.keys), answer.result.total) == (size, PAGE + 1)
+        assert (len(answer.result.keys), answer.result.total) == (size, MAX_KEYS_LISTED + 1)
 
 
 async def test_a_call_is_answered_even_if_its_result_is_too_large(connect: Connect) -> None:
@@ -449,7 +452,7 @@ async def test_who_never_reads_does_not_hold_the_end_up(
     server: Server, connect: Connect, store: KeyStore, material: KeyMaterial
 ) -> None:
     """Draining gives a peer that reads nothing its seconds, and then comes to an end."""
-    await _put_versions(store, material, SIGNATURE, PAGE)
+    await _put_versions(store, material, SIGNATURE, MAX_KEYS_LISTED)
     client: Client = await connect()
     request = ListKeys(tenant=TENANT, algorithm=None, status=None)
     await client.send(*(call(number, request) for number in range(4)))

@@ -28,12 +28,14 @@ from pqkeep_protocol.keys import (
     TenantId,
 )
 from pqkeep_protocol.messages import (
+    MAX_KEYS_LISTED,
     AnyRequest,
     AnyResult,
     Attribution,
     Encrypted,
     GetKey,
     Key,
+    KeyPosition,
     ListKeys,
     Rotated,
     Signed,
@@ -173,20 +175,21 @@ def test_no_text_that_is_recorded_has_a_control_character(character: str, feed: 
             assert passes(feed, Call(1, 1, SOMEBODY, request)) == expected
 
 
-@pytest.mark.parametrize(("skip", "expected"), [(0, True), (500, True), (-1, False)])
-def test_no_list_begins_before_its_beginning(skip: int, feed: Feed, *, expected: bool) -> None:
-    """How many keys are skipped is not negative."""
-    page = ListKeys(tenant=TENANT, algorithm=None, status=None, skip=skip)
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [(0, False), (1, True), (MAX_KEYS_LISTED, True), (MAX_KEYS_LISTED + 1, False)],
+)
+def test_a_page_of_keys_has_a_bounded_size(limit: int, feed: Feed, *, expected: bool) -> None:
+    """A page of the list of keys is asked for with 1 to 500 keys."""
+    page = ListKeys(tenant=TENANT, algorithm=None, status=None, limit=limit)
     assert passes(feed, Call(1, 1, SOMEBODY, page)) == expected
 
 
-def test_a_list_without_a_skip_is_its_first_page(feed: Feed) -> None:
-    """What says nothing of pages, as before there were any, asks for the first one."""
-    first = Call(1, 1, SOMEBODY, ListKeys(tenant=TENANT, algorithm=None, status=None))
-    stream = bytearray(encode(first))
-    assert stream[-1] == 0  # the skip
-    tag = stream.index(b"\xa9list-keys") - 1
-    stream[tag] -= 1  # an array of one fewer
-    body = stream[4:-1]
-    shorter = len(body).to_bytes(4, "big") + body
-    assert feed(FrameDecoder(TO_KEY_SERVICE), shorter) == [first]
+@pytest.mark.parametrize(
+    ("version", "expected"), [(0, False), (1, True), (MAX_KEY_VERSION + 1, False)]
+)
+def test_a_list_goes_on_behind_a_key(version: int, feed: Feed, *, expected: bool) -> None:
+    """What a page begins behind is a key version that there can be."""
+    after = KeyPosition(Algorithm.ML_KEM_768, KeyVersion(version))
+    page = ListKeys(tenant=TENANT, algorithm=None, status=None, after=after)
+    assert passes(feed, Call(1, 1, SOMEBODY, page)) == expected

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.contract.conftest import World
-from tests.fixtures.caller import Caller
+from tests.fixtures.caller import Caller, refusal_of
 from tests.fixtures.installation import Installation
 
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
@@ -212,3 +212,41 @@ def test_another_tenants_keys_do_not_exist(
     answer = nobody.ask("GET", "/kms/keys/3?algorithm=Kyber768")
     assert refused(answer)[:2] == (404, "ERR_NOT_FOUND_001")
     assert nobody.get("/kms/keys")["total"] == 0
+
+
+def test_keys_and_tenants_are_listed_page_by_page(tenant: Caller, operator: Caller) -> None:
+    """With limit and after every entry comes once, in the order of the whole list; total is of all."""
+    for path in ("generate", "rotate", "rotate"):
+        tenant.post(f"/kms/keys/{path}", {"algorithm": "Kyber768"}, status=201)
+    tenant.post("/kms/keys/generate", {"algorithm": "Dilithium3"}, status=201)
+    for caller, path, name in ((tenant, "/kms/keys", "keys"), (operator, "/tenants", "tenants")):
+        whole = caller.get(path)
+        assert whole.keys() == {name, "total"}
+        listed, page = [], caller.get(path, limit=3)
+        while True:
+            listed += page[name]
+            assert page["total"] == whole["total"]
+            if "next" not in page:
+                break
+            assert len(page[name]) == 3
+            page = caller.get(path, limit=3, after=page["next"])
+        assert listed == whole[name]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        ("limit", "0"),
+        ("limit", "10001"),
+        ("limit", "all"),
+        ("after", "Kyber768"),
+        ("after", "Kyber768:0"),
+        ("after", "Kyber512:1"),
+        ("after", "Kyber768:1:1"),
+        ("after", "Kyber768:+1"),
+    ],
+)
+def test_what_is_no_page(tenant: Caller, query: tuple[str, str]) -> None:
+    """Any other limit and any other place in the list are 400 ERR_INVALID_001."""
+    answer = tenant.ask("GET", "/kms/keys", params=dict([query]))
+    assert refusal_of(answer) == (400, "ERR_INVALID_001", query[0])

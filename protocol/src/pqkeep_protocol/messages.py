@@ -209,10 +209,13 @@ class Key(Result, frozen=True, kw_only=True, tag="key"):
 
 
 class Keys(Result, frozen=True, kw_only=True, tag="keys"):
-    """One page of key versions, ordered by algorithm, then version, and how many there are."""
+    """One page of key versions, ordered by algorithm, then version."""
 
     keys: tuple[KeyInfo, ...]
     total: int
+    """How many there are on all pages."""
+    has_more: bool = False
+    """Whether there are keys behind this page."""
 
 
 class Rotated(Result, frozen=True, kw_only=True, tag="rotated"):
@@ -271,14 +274,26 @@ class ArchiveKey(KeyRequest[Key], frozen=True, kw_only=True, tag="archive-key"):
     version: SomeVersion
 
 
+MAX_KEYS_LISTED = 500
+"""Keys on one page: the largest public keys fit into a frame."""
+
+
+class KeyPosition(Struct, frozen=True, array_like=True):
+    """A place in the list of a tenant's keys."""
+
+    algorithm: Algorithm
+    version: SomeVersion
+
+
 class ListKeys(KeyRequest[Keys], frozen=True, kw_only=True, tag="list-keys"):
     """List a tenant's keys; None means any algorithm, any status."""
 
     operation: ClassVar = Operation.LIST_KEYS
     algorithm: Algorithm | None
     status: KeyStatus | None
-    skip: Annotated[int, Meta(ge=0)] = 0
-    """How many keys the earlier pages had."""
+    after: KeyPosition | None = None
+    """The last key of the page before."""
+    limit: Annotated[int, Meta(ge=1, le=MAX_KEYS_LISTED)] = MAX_KEYS_LISTED
 
 
 class GetKey(KeyRequest[Key], frozen=True, kw_only=True, tag="get-key"):

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Annotated
 
-from msgspec import Meta, structs
+from msgspec import UNSET, Meta, UnsetType, structs
 
 from pqkeep_gateway.access.callers import PERMISSION_OF
 from pqkeep_gateway.api.audit_data import Instant, instant
@@ -17,17 +17,20 @@ from pqkeep_gateway.api.key_fields import KEY_VERSION, STATUS, algorithm_field
 from pqkeep_gateway.api.key_operation import KeyAccess, KeyCall, KeyOperation, endpoint
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
+from pqkeep_gateway.http.field import LIST_LIMIT, Field, InvalidValueError
 from pqkeep_gateway.http.text import Base64, Timestamp, base64, timestamp
 from pqkeep_gateway.tenancy.plans import Plans, bound
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.audit import GetUsage
 from pqkeep_protocol.errors import KeyServiceError
-from pqkeep_protocol.keys import KeyInfo, KeyStatus
+from pqkeep_protocol.keys import MAX_KEY_VERSION, KeyInfo, KeyStatus, KeyVersion
 from pqkeep_protocol.messages import (
+    MAX_KEYS_LISTED,
     ArchiveKey,
     GenerateKey,
     GetActiveKey,
     GetKey,
+    KeyPosition,
     ListKeys,
     RetireKey,
     RotateKey,
@@ -53,7 +56,10 @@ class Keys(Data, frozen=True, kw_only=True):
     """Versions of keys, ordered by algorithm, then version."""
 
     keys: tuple[Key, ...]
-    total: Annotated[int, Meta(ge=0, description="How many there are.")]
+    total: Annotated[int, Meta(ge=0, description="How many match, on all pages.")]
+    next: Annotated[
+        str | UnsetType, Meta(description="Where there are more: what to send as after.")
+    ] = UNSET
 
 
 class KeyUsage(Data, frozen=True, kw_only=True):
@@ -74,6 +80,8 @@ class RotatedKey(Data, frozen=True, kw_only=True):
     old_key_version: Annotated[int, Meta(ge=1, description="The version that is retired now.")]
 
 
+_ALGORITHMS = frozenset(each.value for each in Algorithm)
+MAX_VERSION_DIGITS = len(str(MAX_KEY_VERSION))
 EXAMPLE = Key(
     key_version=1,
     algorithm=Algorithm.ML_KEM_768,
@@ -85,6 +93,24 @@ EXAMPLE = Key(
 
 _ALGORITHM_FILTER = (
     algorithm_field(Operation.LIST_KEYS).described("Only this algorithm's keys.").optional()
+)
+
+
+def _parse_cursor(value: object) -> KeyPosition:
+    algorithm, _, version = value.partition(":") if isinstance(value, str) else ("", "", "")
+    is_version = version.isascii() and version.isdigit() and len(version) <= MAX_VERSION_DIGITS
+    if algorithm not in _ALGORITHMS or not is_version or not 0 < int(version) <= MAX_KEY_VERSION:
+        raise InvalidValueError("must be what next says")
+    return KeyPosition(Algorithm(algorithm), KeyVersion(int(version)))
+
+
+_AFTER: Field[KeyPosition | None] = Field(
+    name="after",
+    description="Only what comes after this key, as next of the page before says.",
+    schema={"type": "string", "pattern": "^[A-Za-z0-9-]+:[0-9]+$"},
+    example="Kyber768:1",
+    parse=_parse_cursor,
+    required=False,
 )
 
 
@@ -181,7 +207,7 @@ def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
             handler=management.list_keys,
             permission=PERMISSION_OF[Operation.LIST_KEYS],
             example=Keys(keys=(EXAMPLE,), total=1),
-            fields=(_ALGORITHM_FILTER, STATUS),
+            fields=(_ALGORITHM_FILTER, STATUS, LIST_LIMIT, _AFTER),
             field_codes=KEY_FIELDS[Operation.LIST_KEYS],
             codes=codes_of_operation(Operation.LIST_KEYS),
             recorded_as=Operation.LIST_KEYS,
@@ -211,22 +237,32 @@ class _KeyManagement:
         return _key(generated.key)
 
     async def list_keys(self, call: ApiCall) -> Keys:
-        """List keys, ordered by algorithm, then version."""
+        """List keys, ordered by algorithm, then version: all, or page by page."""
+        limit = call[LIST_LIMIT]
         request = ListKeys(
-            tenant=call.tenant.tenant, algorithm=call[_ALGORITHM_FILTER], status=call[STATUS]
+            tenant=call.tenant.tenant,
+            algorithm=call[_ALGORITHM_FILTER],
+            status=call[STATUS],
+            after=call[_AFTER],
         )
         attribution = self._access.attribute(call, request.operation, request.algorithm)
         listed: list[KeyInfo] = []
         try:
             while True:
+                size = min(limit - len(listed), MAX_KEYS_LISTED)
+                request = structs.replace(request, limit=size)
                 page = await self._access.keys.execute(request, attribution)
                 listed += page.keys
-                if not page.keys or len(listed) >= page.total:
+                if not page.has_more or len(listed) == limit:
                     break
-                request = structs.replace(request, skip=len(listed))
+                request = structs.replace(request, after=_position(listed[-1]))
         except KeyServiceError as refusal:
             raise error_for(request.operation, refusal.kind) from None
-        return Keys(keys=tuple(_key(key) for key in listed), total=len(listed))
+        return Keys(
+            keys=tuple(_key(key) for key in listed),
+            total=page.total,
+            next=_cursor(listed[-1]) if page.has_more else UNSET,
+        )
 
 
 async def rotate(call: KeyCall) -> RotatedKey:
@@ -290,6 +326,14 @@ async def get_active(call: KeyCall) -> Key:
     """Return the active key."""
     found = await call.execute(GetActiveKey(tenant=call.tenant, algorithm=call.algorithm))
     return _key(found.key)
+
+
+def _position(key: KeyInfo) -> KeyPosition:
+    return KeyPosition(key.algorithm, key.version)
+
+
+def _cursor(key: KeyInfo) -> str:
+    return f"{key.algorithm.value}:{key.version}"
 
 
 def _key(key: KeyInfo) -> Key:

@@ -14,6 +14,7 @@ from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import forbidden
 from pqkeep_gateway.http.field import (
+    LIST_LIMIT,
     Field,
     FieldError,
     InvalidValueError,
@@ -60,7 +61,10 @@ class TenantsData(Data, frozen=True, kw_only=True):
     """Tenants, oldest first."""
 
     tenants: tuple[TenantData, ...]
-    total: Annotated[int, Meta(ge=0, description="How many there are.")]
+    total: Annotated[int, Meta(ge=0, description="How many there are, on all pages.")]
+    next: Annotated[
+        str | UnsetType, Meta(description="Where there are more: what to send as after.")
+    ] = UNSET
 
 
 TENANT = cast(
@@ -95,6 +99,12 @@ NAME = Field(
 _PLAN = choice_field(
     "plan", "The plan. Callers without a credential get free.", tuple(Plan), Plan.STARTER
 ).optional()
+_AFTER = cast(
+    "Field[TenantId | None]",
+    uuid_field(
+        "after", "Only what comes after this tenant, as next says.", str(TENANT.example)
+    ).optional(),
+)
 _NEW_PLAN = choice_field("plan", "The new plan.", tuple(Plan), Plan.STARTER).optional()
 _NEW_TIER = choice_field(
     "tier", "The new commercial tier, instead of a plan.", tuple(Tier), Tier.STARTER
@@ -172,7 +182,9 @@ def endpoints(tenants: Tenants, *, open_signup: bool, default_plan: Plan) -> tup
             name="list_tenants",
             handler=handlers.list_tenants,
             permission=Permission.VIEW_TENANT,
+            fields=(LIST_LIMIT, _AFTER),
             field_codes=BAD_REQUEST_FIELDS,
+            errors=(TenantNotFoundError,),
             example=TenantsData(tenants=(_EXAMPLE,), total=1),
         ),
         Endpoint(
@@ -233,8 +245,12 @@ class _Tenants:
         own = call.principal.tenant
         if own is not None:
             return TenantsData(tenants=(_tenant(await self._tenants.get(own)),), total=1)
-        listed = await self._tenants.list()
-        return TenantsData(tenants=tuple(_in_full(each) for each in listed), total=len(listed))
+        page = await self._tenants.list(call[LIST_LIMIT], call[_AFTER])
+        return TenantsData(
+            tenants=tuple(_in_full(each) for each in page.tenants),
+            total=page.total,
+            next=str(page.tenants[-1].id) if page.has_more else UNSET,
+        )
 
     async def get(self, call: ApiCall) -> TenantData:
         """Look a tenant up."""

@@ -326,3 +326,14 @@ def _integer_in(text: str) -> object:
     if text.isascii() and text.isdigit():
         return int(text.lstrip("0")[:_MAX_DIGITS] or "0")
     return text
+
+
+MAX_LISTED = 10_000
+"""Entries of any list in one response."""
+LIST_LIMIT = integer_field(
+    "limit",
+    f"How many at most. Left out: all, up to {MAX_LISTED}.",
+    100,
+    at_least=1,
+    at_most=MAX_LISTED,
+).or_default(MAX_LISTED)

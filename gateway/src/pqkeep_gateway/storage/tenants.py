@@ -25,6 +25,7 @@ from pqkeep_gateway.tenancy.tenants import (
     Tenant,
     TenantChange,
     TenantNotFoundError,
+    TenantPage,
     TenantStatus,
 )
 from pqkeep_protocol.audit import Event
@@ -73,11 +74,24 @@ class SqlTenants:
             raise TenantNotFoundError
         return _tenant(row)
 
-    async def list(self) -> tuple[Tenant, ...]:
-        """Return every tenant, oldest first."""
-        query = sa.select(TENANTS).order_by(TENANTS.c.created_at_us, TENANTS.c.id)
+    async def list(self, limit: int | None = None, after: TenantId | None = None) -> TenantPage:
+        """Return tenants, oldest first: at most so many, behind one. Raises TenantNotFoundError."""
+        columns = TENANTS.c
+        query = sa.select(TENANTS).order_by(columns.created_at_us, columns.id)
+        created_at = sa.select(columns.created_at_us).where(columns.id == after)
         async with read_transaction(self._engine) as connection:
-            return tuple(_tenant(row) for row in await connection.execute(query))
+            if after is not None:
+                since = (await connection.execute(created_at)).scalar()
+                if since is None:
+                    raise TenantNotFoundError
+                is_later = sa.and_(columns.created_at_us == since, columns.id > after)
+                query = query.where(sa.or_(columns.created_at_us > since, is_later))
+            if limit is not None:
+                query = query.limit(limit + 1)
+            tenants = tuple(_tenant(row) for row in await connection.execute(query))
+            count = sa.select(sa.func.count()).select_from(TENANTS)
+            total = (await connection.execute(count)).scalar_one()
+        return TenantPage(tenants[:limit], total, has_more=len(tenants) > len(tenants[:limit]))
 
     async def save_change(
         self,

@@ -47,6 +47,17 @@ class TenantChange:
     """A rate limit of the tenant's own; "plan": the plan's."""
 
 
+@dataclass(frozen=True, slots=True)
+class TenantPage:
+    """A part of the list of all tenants."""
+
+    tenants: tuple[Tenant, ...]
+    total: int
+    """How many tenants there are."""
+    has_more: bool
+    """Whether there are tenants behind this page."""
+
+
 class NameTakenError(Exception):
     """Another tenant has the name."""
 
@@ -71,8 +82,8 @@ class TenantStore(Protocol):
         """Return a tenant. Raises TenantNotFoundError."""
         ...
 
-    async def list(self) -> tuple[Tenant, ...]:
-        """Return every tenant, oldest first."""
+    async def list(self, limit: int | None = None, after: TenantId | None = None) -> TenantPage:
+        """Return tenants, oldest first: at most so many, behind one. Raises TenantNotFoundError."""
         ...
 
     async def save_mfa_requirement(
@@ -127,9 +138,9 @@ class Tenants:
         """Return a tenant. Raises TenantNotFoundError."""
         return await self._store.get(tenant)
 
-    async def list(self) -> tuple[Tenant, ...]:
-        """Return every tenant, oldest first."""
-        return await self._store.list()
+    async def list(self, limit: int | None = None, after: TenantId | None = None) -> TenantPage:
+        """Return tenants, oldest first: at most so many, behind one. Raises TenantNotFoundError."""
+        return await self._store.list(limit, after)
 
     async def require_mfa(
         self, tenant: TenantId, attribution: Attribution, *, required: bool

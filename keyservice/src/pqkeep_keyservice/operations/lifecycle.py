@@ -25,9 +25,6 @@ from pqkeep_protocol.messages import (
     RotateKey,
 )
 
-PAGE = 500
-"""Keys on one page of a list: the largest public keys fit into a frame."""
-
 
 async def generate(
     request: GenerateKey, keyring: Keyring, executor: Executor, deadline: float
@@ -99,11 +96,19 @@ def list_(request: ListKeys, keyrings: Iterable[Keyring], material: KeyMaterial)
         for entry in keyring.entries
         if request.status is None or entry.info.status is request.status
     ]
-    page = found[request.skip : request.skip + PAGE]
+    after = request.after
+    rest = [
+        (keyring, entry)
+        for keyring, entry in found
+        if after is None
+        or (keyring.algorithm, entry.info.version) > (after.algorithm, after.version)
+    ]
+    page = rest[: request.limit]
     for keyring, entry in page:
         material.authenticate(keyring.tenant, entry)
     keys = tuple(entry.info for _, entry in page)
-    return OperationResult(Keys(keys=keys, total=len(found)), None)
+    has_more = len(rest) > len(page)
+    return OperationResult(Keys(keys=keys, total=len(found), has_more=has_more), None)
 
 
 def _changed(
