@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pqkeep_gateway.access.entitlements import Tier
-from pqkeep_gateway.tenancy.names import InvalidNameError, name_key, normalized_name
+from pqkeep_gateway.tenancy.names import name_key, normalized_name
 from pqkeep_gateway.tenancy.tenants import NameTakenError
 
 
@@ -50,7 +50,7 @@ def test_names_of_any_script(name: str) -> None:
 )
 def test_texts_that_are_no_names(text: str) -> None:
     """Nothing visible, too much, and control, bidirectional, private or unassigned characters."""
-    with pytest.raises(InvalidNameError):
+    with pytest.raises(ValueError):  # noqa: PT011 - without a message: nothing of the text is in it
         normalized_name(text)
 
 
@@ -80,7 +80,7 @@ def test_a_normalized_name_is_its_own_form(text: str) -> None:
     """What was normalized is in NFC and normalizes to itself; capitals keep its key."""
     try:
         name = normalized_name(text)
-    except InvalidNameError:
+    except ValueError:
         return
     assert normalized_name(name) == name == unicodedata.normalize("NFC", name)
     assert name_key(name.swapcase().casefold()) == name_key(name.casefold())

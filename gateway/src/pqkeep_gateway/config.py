@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, structs
 
-from pqkeep_gateway.access.entitlements import Plan
 from pqkeep_protocol.startup.settings import DatabaseAddress, LogFormat, read_settings
 
 _SMTP_PORTS: Mapping[str, int] = {"starttls": 587, "tls": 465, "none": 25}
@@ -94,7 +93,9 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """HMAC-SHA-256 of the operator's credential under the pepper, in hexadecimal."""
     signup: Literal["operator", "open"] = "operator"
     """Who may create tenants: the operator only, or anyone (rate-limited by address)."""
-    default_plan: Plan = Plan.FREE
+    default_plan: Literal["free", "starter", "professional", "enterprise", "enterprise_plus"] = (
+        "free"
+    )
     """The plan of a tenant that the operator creates without naming one. Sign-ups get free."""
     self_service: bool = False
     """Whether owners may choose the plans with self_service themselves, though no payment provider

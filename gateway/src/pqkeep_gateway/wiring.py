@@ -15,7 +15,7 @@ from pqkeep_gateway.access.authentication import Authenticator
 from pqkeep_gateway.access.clock import Clock, steady_clock
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import read_pepper
-from pqkeep_gateway.access.entitlements import Tier
+from pqkeep_gateway.access.entitlements import Plan, Tier
 from pqkeep_gateway.access.rate_limit import MemoryRateLimiter, RateLimiter
 from pqkeep_gateway.access.source_budget import SourceBudget
 from pqkeep_gateway.access.trusted_proxies import TrustedProxies
@@ -197,7 +197,9 @@ async def assemble(config: Config, here: str) -> Gateway:
         *(key_operation.endpoint(row, access) for row in kem.OPERATIONS),
         *(key_operation.endpoint(row, access) for row in signature.OPERATIONS),
         *keys.endpoints(access, terms),
-        *tenants.endpoints(all_tenants, open_signup=open_signup, default_plan=config.default_plan),
+        *tenants.endpoints(
+            all_tenants, open_signup=open_signup, default_plan=Plan(config.default_plan)
+        ),
         *api_keys.endpoints(all_tenants, all_api_keys),
         *audit.endpoints(key_client),
         *sign_in.endpoints(

@@ -23,7 +23,7 @@ from pqkeep_gateway.http.field import (
     uuid_field,
 )
 from pqkeep_gateway.http.text import Timestamp, timestamp
-from pqkeep_gateway.tenancy.names import MAX_NAME, InvalidNameError, normalized_name
+from pqkeep_gateway.tenancy.names import MAX_NAME, normalized_name
 from pqkeep_gateway.tenancy.tenants import (
     NameTakenError,
     Tenant,
@@ -81,7 +81,7 @@ TENANT = cast(
 def _parse_name(value: object) -> str:
     try:
         return normalized_name(value if isinstance(value, str) else "")
-    except InvalidNameError:
+    except ValueError:
         message = (
             f"must be 1 to {MAX_NAME} letters, marks, numbers, symbols, punctuation and spaces"
         )

@@ -16,19 +16,15 @@ _SPACES = "".join(
 )
 
 
-class InvalidNameError(ValueError):
-    """The text cannot be a name."""
-
-
 def normalized_name(text: str) -> str:
     """Return a name as it is stored: in NFC, without spaces and joiners around it.
 
-    Raises InvalidNameError for a text without a visible character, of more than MAX_NAME code
+    Raises ValueError for a text without a visible character, of more than MAX_NAME code
     points, or with anything but letters, marks, numbers, punctuation, symbols, joiners and spaces.
     """
     name = unicodedata.normalize("NFC", text).strip(_SPACES + _JOINERS)
     if not (0 < len(name) <= MAX_NAME and all(_may_be_used(each) for each in name)):
-        raise InvalidNameError
+        raise ValueError
     return name
 
 
