@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
+import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +152,49 @@ def test_a_backup_that_others_may_read(
     file.chmod(0o640)
     status, said = command(*restore_of(file, tmp_path / "new", backup, recovery_key), *UNKNOWN)
     assert (status, "other users have access to it" in said) == (1, True), said
+
+
+def test_a_drill(
+    genuine: AuthenticBackup,
+    backup: Backup,
+    recovery_key: RecoveryKey,
+    command: Command,
+    tmp_path: Path,
+) -> None:
+    """It examines everything that a restore would give, and leaves nothing."""
+    asked = ("restore", backup.file, "--recovery-key", recovery_key.private, "--drill")
+    before = set(Path(tempfile.gettempdir()).glob("pqkeep-drill-*"))
+    status, said = command(*asked, "--root-key", backup.root_key)
+    assert (status, "everything can be restored: 3 keys, " in said) == (0, True), said
+    assert set(Path(tempfile.gettempdir()).glob("pqkeep-drill-*")) <= before
+    status, said = command(*asked, "--root-key", backup.root_key, "--data", tmp_path / "new")
+    assert (status, "either --data or --drill" in said) == (2, True), said
+
+
+DAMAGES = {
+    "a key of tenant": "UPDATE keys SET sealed_seed = zeroblob(92) WHERE algorithm = 'X-Wing'",
+    "the audit log is damaged": "UPDATE audit_records SET principal = 'x' WHERE id = 2",
+}
+
+
+@pytest.mark.parametrize("finding", DAMAGES)
+def test_a_drill_finds_what_is_damaged(
+    finding: str, backup: Backup, recovery_key: RecoveryKey, command: Command, tmp_path: Path
+) -> None:
+    """A key that does not unseal, or a record that was not signed, is found by a drill."""
+    old, file = tmp_path / "old", tmp_path / "backup"
+    shutil.copytree(backup.data, old, ignore=shutil.ignore_patterns("*.sock"))
+    with closing(sqlite3.connect(old / "keyservice" / "keys.sqlite3")) as keys, keys:
+        assert keys.execute(DAMAGES[finding]).rowcount == 1
+    status, said = command(
+        *("backup", "--data", old, "--recovery-key", recovery_key.public, "--to", file)
+    )
+    assert status == 0, said
+    status, said = command(
+        *("restore", file, "--recovery-key", recovery_key.private),
+        *("--root-key", backup.root_key, "--drill"),
+    )
+    assert (status, finding in said) == (1, True), said
 
 
 SETTINGS = """

@@ -93,9 +93,16 @@ def restore(  # noqa: PLR0913 - as many options as a restore decides
         ),
     ],
     data: Annotated[
-        Path,
+        Path | None,
         typer.Option(help="The new data directory: empty, or not existing yet.", file_okay=False),
-    ],
+    ] = None,
+    drill: Annotated[
+        bool,
+        typer.Option(
+            "--drill",
+            help="Instead, restore to a temporary folder, examine every key and record, remove it.",
+        ),
+    ] = False,
     accounts_database: Annotated[
         str | None, typer.Option(metavar="URL", help="An empty PostgreSQL database for accounts.")
     ] = None,
@@ -138,9 +145,12 @@ def restore(  # noqa: PLR0913 - as many options as a restore decides
     from pqkeep_server.backup.databases import ACCOUNTS, KEYS
     from pqkeep_server.backup.encrypted_file import BackupFileError
     from pqkeep_server.backup.restore import RestoreError, Target, on_server
+    from pqkeep_server.backup.restore import drill as drill_restore
     from pqkeep_server.backup.restore import restore as restore_backup
     from pqkeep_server.backup.restored_files import settings_to_choose
 
+    if drill == (data is not None):
+        raise typer.BadParameter("name either --data or --drill")
     os.umask(0o077)
     named = (
         (ACCOUNTS, accounts_database, accounts_password_file),
@@ -152,6 +162,14 @@ def restore(  # noqa: PLR0913 - as many options as a restore decides
         with progress("checking the backup") as report:
             backup = authenticate(file, recovery_key, root_key)
         typer.echo(describe(backup.origin))
+        if data is None:
+            with progress("reading") as report:
+                found = asyncio.run(drill_restore(backup, report=report))
+            typer.echo(
+                f"everything can be restored: {found.keys:,} keys, {found.records:,} records, "
+                f"{found.checkpoints:,} checkpoints; the copy was removed"
+            )
+            return
         if newest is None and not older and sys.stdin.isatty():
             older = typer.confirm("Restore it, as the newest one that there is?", abort=True)
         if not older:

@@ -1,5 +1,6 @@
 """Checkpoints of the audit log: stored, found, and compared with the log."""
 
+from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
@@ -76,6 +77,14 @@ def list_checkpoints(connection: sa.Connection, request: ListCheckpoints) -> tup
     if request.algorithm is not None:
         query = query.where(AUDIT_CHECKPOINTS.c.algorithm == request.algorithm)
     return tuple(map(_checkpoint, connection.execute(query)))
+
+
+def all_checkpoints(connection: sa.Connection) -> Iterator[Checkpoint]:
+    """Yield all checkpoints, by size."""
+    query = sa.select(AUDIT_CHECKPOINTS).order_by(
+        AUDIT_CHECKPOINTS.c.size, AUDIT_CHECKPOINTS.c.algorithm
+    )
+    return map(_checkpoint, connection.execute(query).all())
 
 
 def signed_size(connection: sa.Connection) -> int:

@@ -1,5 +1,6 @@
 """Queries of the audit log. Each reads a bounded number of records."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -107,6 +108,19 @@ def _prove(
     ).all()
     subtree = subtrees(connection, formats)
     return tuple(Proof(record_text(row, formats), _path(row.id - 1, size, subtree)) for row in rows)
+
+
+def record_texts(
+    connection: sa.Connection, after: int, size: int, formats: Formats = FORMATS
+) -> Iterator[bytes]:
+    """Yield the texts of the records after an id, up to the first ``size``."""
+    query = sa.select(AUDIT_RECORDS).where(
+        has_format(formats), AUDIT_RECORDS.c.id > after, AUDIT_RECORDS.c.id <= size
+    )
+    rows = connection.execute(
+        query.order_by(AUDIT_RECORDS.c.id), execution_options={"yield_per": MAX_SCANNED}
+    )
+    return (record_text(row, formats) for row in rows)
 
 
 def _path(index: int, size: int, subtree: Subtree) -> tuple[bytes, ...]:

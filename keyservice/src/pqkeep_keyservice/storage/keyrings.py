@@ -34,6 +34,13 @@ def find_generation(connection: sa.Connection) -> int:
     return generation_of(connection.execute(newest).scalar() or KeyVersion(1))
 
 
+def list_keyrings(connection: sa.Connection) -> list[tuple[TenantId, Algorithm]]:
+    """Return the names of all keyrings."""
+    query = sa.select(KEYRINGS.c.tenant_id, KEYRINGS.c.algorithm)
+    found = connection.execute(query.order_by(KEYRINGS.c.tenant_id, KEYRINGS.c.algorithm))
+    return [(TenantId(row.tenant_id), Algorithm(row.algorithm)) for row in found]
+
+
 def find_keyring(
     connection: sa.Connection,
     sealer: Sealer,

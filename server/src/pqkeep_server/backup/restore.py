@@ -18,6 +18,7 @@ import sqlalchemy as sa
 
 from pqkeep_gateway import config as gateway_config
 from pqkeep_keyservice import config as key_service_config
+from pqkeep_keyservice.examination import Examined, examine
 from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.ledger.checkpoints import check_log
 from pqkeep_keyservice.succession import continue_log
@@ -32,10 +33,17 @@ from pqkeep_server.backup.databases import (
     DatabaseKind,
     Run,
     restoring,
+    snapshot,
 )
 from pqkeep_server.backup.encrypted_file import BackupFileError, damaged
 from pqkeep_server.backup.restored_files import write_files
-from pqkeep_server.backup.tables import DatabaseError, create_empty_tables, finish, insert
+from pqkeep_server.backup.tables import (
+    DatabaseError,
+    create_empty_tables,
+    finish,
+    insert,
+    revision,
+)
 from pqkeep_server.data_lock import locked
 from pqkeep_server.initialise import Layout
 from pqkeep_server.settings_file import SettingsFileError
@@ -102,6 +110,24 @@ async def restore(
         raise RestoreError("the keys that sign the audit log are damaged") from None
     except OSError as error:
         raise RestoreError(f"cannot restore {backup.file}: {error}") from None
+
+
+async def drill(backup: AuthenticBackup, *, report: Report) -> Examined:
+    """Restore a backup into a temporary folder, examine everything in it, and remove it.
+
+    Raises RestoreError.
+    """
+    with tempfile.TemporaryDirectory(prefix="pqkeep-drill-") as scratch:
+        layout = Layout(Path(scratch) / "restored")
+        await restore(backup, Target(layout.directory), keep=(), report=report)
+        report("examining keys and audit log")
+        try:
+            async with snapshot(_in_file(ACCOUNTS, layout)) as accounts:
+                await accounts(revision)
+            async with snapshot(_in_file(KEYS, layout)) as keys:
+                return await keys(examine, backup.sealer)
+        except (ConfigError, DatabaseError) as error:
+            raise RestoreError(str(error)) from None
 
 
 async def _restore(
