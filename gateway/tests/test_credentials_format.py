@@ -94,8 +94,10 @@ def test_another_prefix() -> None:
 
 
 def test_the_digest_is_hmac_sha_256(pepper: Pepper) -> None:
-    """A digest is HMAC-SHA-256 of the credential under the pepper."""
-    expected = hmac.digest(bytes(range(PEPPER_SIZE)), EXAMPLE.encode(), "sha256")
+    """A digest is HMAC-SHA-256 of the credential, under the subkey of the pepper for its kind."""
+    label = f"pqkeep/v1/digest/{EXAMPLE[:4]}".encode()
+    subkey = hmac.digest(bytes(range(PEPPER_SIZE)), label, "sha256")
+    expected = hmac.digest(subkey, EXAMPLE.encode(), "sha256")
     assert pepper.digest(EXAMPLE) == expected
 
 

@@ -212,12 +212,13 @@ def test_no_credential_is_in_another_file(run: Run) -> None:
 
 
 def test_api_keys_are_stored_as_digests(run: Run) -> None:
-    """Of an API key the database has HMAC-SHA-256 under the pepper and the last four characters."""
+    """Of an API key the database has HMAC-SHA-256 under a subkey and the last four characters."""
     pepper = (run.data / "gateway" / "pepper").read_bytes()
+    subkey = hmac.digest(pepper, b"pqkeep/v1/digest/pqk_", "sha256")
     with closing(sqlite3.connect(run.data / "gateway" / "accounts.sqlite3")) as connection:
         rows = dict(connection.execute("SELECT digest, last4 FROM api_keys").fetchall())
     expected = {
-        hmac.digest(pepper, key.encode(), "sha256"): key[-4:]
+        hmac.digest(subkey, key.encode(), "sha256"): key[-4:]
         for what, key in run.credentials.items()
         if what != "the operator's key"
     }

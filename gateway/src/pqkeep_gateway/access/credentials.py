@@ -18,6 +18,7 @@ PEPPER_SIZE = 32
 _RANDOM_BYTES = 32
 _RANDOM_DIGITS = 43
 _CHECKSUM_DIGITS = 6
+_PREFIX = 4
 _DIGITS = string.digits + string.ascii_uppercase + string.ascii_lowercase
 
 
@@ -52,23 +53,51 @@ def kind_of(credential: str) -> CredentialKind | None:
     return None
 
 
+class Purpose(StrEnum):
+    """What values are derived from the pepper for: the labels of its subkeys."""
+
+    ACCOUNT = "pqkeep/v1/account"
+    API_KEY = "pqkeep/v1/api-key"
+    CLIENT = "pqkeep/v1/client"
+    EMAIL_CODE = "pqkeep/v1/email-code"
+    KNOWN_NETWORK = "pqkeep/v1/known-network"
+    MAILED_CODE = "pqkeep/v1/mailed-code"
+    MAILED_TOKEN = "pqkeep/v1/mailed-token"  # noqa: S105 - a label
+    PASSWORD = "pqkeep/v1/password"  # noqa: S105 - a label
+    RECOVERY_CODE = "pqkeep/v1/recovery-code"
+    SESSION_TOKEN = "pqkeep/v1/session-token"  # noqa: S105 - a label
+    TOTP = "pqkeep/v1/totp"
+
+
+_DIGEST = "pqkeep/v1/digest/"
+"""The label of the subkey for digests of a kind of credential: this, and the kind's prefix."""
+
+
 class Pepper:
-    """A server-side secret, without which a stolen digest cannot be tested against guesses."""
+    """A server-side secret, without which a stolen digest cannot be tested against guesses.
+
+    It is used for nothing itself: each purpose, and each kind of credential, has a subkey.
+    """
 
     def __init__(self, pepper: bytes) -> None:
         """Take 32 random bytes."""
         if len(pepper) != PEPPER_SIZE:
             raise ConfigError(f"the pepper must be {PEPPER_SIZE} bytes long")
-        self._pepper = pepper
+        digests = (_DIGEST, *(_DIGEST + kind for kind in CredentialKind))
+        self._subkeys = {
+            label: hmac.digest(pepper, label.encode(), "sha256") for label in (*Purpose, *digests)
+        }
 
     def digest(self, credential: str) -> bytes:
         """Return HMAC-SHA-256 (32 bytes) of a credential, or of whatever was sent as one."""
-        return hmac.digest(self._pepper, credential.encode("utf-8", "surrogatepass"), "sha256")
+        label = _DIGEST + credential[:_PREFIX]
+        subkey = self._subkeys.get(label) or self._subkeys[_DIGEST]
+        return hmac.digest(subkey, credential.encode("utf-8", "surrogatepass"), "sha256")
 
-    def derive(self, purpose: str, *parts: bytes) -> bytes:
+    def derive(self, purpose: Purpose, *parts: bytes) -> bytes:
         """Return 32 bytes that only this pepper, purpose and parts lead to."""
-        text = b"".join(len(part).to_bytes(4, "big") + part for part in (purpose.encode(), *parts))
-        return hmac.digest(self._pepper, text, "sha256")
+        text = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+        return hmac.digest(self._subkeys[purpose], text, "sha256")
 
     def __repr__(self) -> str:
         return "<Pepper>"

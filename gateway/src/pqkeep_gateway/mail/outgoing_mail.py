@@ -14,7 +14,7 @@ from email.policy import SMTP
 from enum import StrEnum
 from uuid import UUID, uuid4
 
-from pqkeep_gateway.access.credentials import CredentialKind, Pepper, new_credential
+from pqkeep_gateway.access.credentials import CredentialKind, Pepper, Purpose, new_credential
 from pqkeep_gateway.mail.addresses import is_email
 
 NOTIFICATION_LIFETIME = timedelta(days=3)
@@ -74,13 +74,13 @@ def new_mail(
 
 def mailed_token(mail: OutgoingMail, kind: CredentialKind, pepper: Pepper) -> str:
     """Return the token that belongs to a mail, whether its text contains it or not."""
-    random = pepper.derive("pqkeep/v1/mailed-token", kind.encode(), mail.salt)
+    random = pepper.derive(Purpose.MAILED_TOKEN, kind.encode(), mail.salt)
     return new_credential(kind, random)
 
 
 def mailed_code(mail: OutgoingMail, pepper: Pepper) -> str:
     """Return the code that belongs to a mail: six digits."""
-    number = int.from_bytes(pepper.derive("pqkeep/v1/mailed-code", mail.salt), "big")
+    number = int.from_bytes(pepper.derive(Purpose.MAILED_CODE, mail.salt), "big")
     return f"{number % 10**CODE_DIGITS:0{CODE_DIGITS}}"
 
 

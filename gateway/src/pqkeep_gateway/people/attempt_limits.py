@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from pqkeep_gateway.access.credentials import Pepper
+from pqkeep_gateway.access.credentials import Pepper, Purpose
 from pqkeep_gateway.access.principals import SessionId
 from pqkeep_gateway.access.rate_limit import HOUR, MINUTE, Limit, RateLimiter
 from pqkeep_gateway.access.source_address import network_of
@@ -166,7 +166,7 @@ class AttemptLimits:
 
     def _account(self, email: str) -> str:
         text = email_key(email).encode("utf-8", "surrogatepass")
-        return self._pepper.derive("pqkeep/v1/account", text).hex()
+        return self._pepper.derive(Purpose.ACCOUNT, text).hex()
 
 
 def _of_source(network: str) -> tuple[str, Limit]:

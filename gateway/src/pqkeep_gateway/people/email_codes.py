@@ -8,7 +8,7 @@ app, no code by e-mail replaces it.
 from datetime import timedelta
 
 from pqkeep_gateway.access.clock import Clock, date_of
-from pqkeep_gateway.access.credentials import Pepper
+from pqkeep_gateway.access.credentials import Pepper, Purpose
 from pqkeep_gateway.access.principals import SessionPrincipal
 from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.mail.outgoing_mail import MailKind, mailed_code, new_mail
@@ -109,4 +109,4 @@ class EmailCodes:
 
     def _digest(self, challenge: bytes, code: str) -> bytes:
         text = code.replace(" ", "").encode("utf-8", "surrogatepass")
-        return self._pepper.derive("pqkeep/v1/email-code", challenge, text)
+        return self._pepper.derive(Purpose.EMAIL_CODE, challenge, text)

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from pqkeep_gateway.access.clock import Clock, date_of
-from pqkeep_gateway.access.credentials import Pepper
+from pqkeep_gateway.access.credentials import Pepper, Purpose
 from pqkeep_gateway.access.source_address import network_of
 from pqkeep_gateway.people.users import email_key
 
@@ -43,4 +43,4 @@ class KnownNetworks:
 def network_digest(pepper: Pepper, email: str, source_address: str) -> bytes:
     """Return the 32 bytes that stand for an account's network."""
     key = email_key(email).encode("utf-8", "surrogatepass")
-    return pepper.derive("pqkeep/v1/known-network", key, network_of(source_address).encode())
+    return pepper.derive(Purpose.KNOWN_NETWORK, key, network_of(source_address).encode())

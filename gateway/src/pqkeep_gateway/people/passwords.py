@@ -15,7 +15,7 @@ from typing import TypeVar
 from argon2 import PasswordHasher
 from argon2.exceptions import VerifyMismatchError
 
-from pqkeep_gateway.access.credentials import Pepper
+from pqkeep_gateway.access.credentials import Pepper, Purpose
 from pqkeep_gateway.access.source_address import network_of
 from pqkeep_gateway.config import PasswordCosts
 from pqkeep_gateway.people.common_passwords import is_common
@@ -32,8 +32,6 @@ THREADS = 2
 """One address has all but one of them at most."""
 MAX_WAITING = 64
 """Hashes that may wait for a thread, of all addresses together; see FairQueue."""
-
-_PURPOSE = "pqkeep/v1/password"
 
 
 class InvalidPasswordError(Exception):
@@ -91,7 +89,7 @@ class Passwords:
 
     def _digest(self, password: str) -> bytes:
         text = _normalised(password).encode("utf-8", "surrogatepass")
-        return self._pepper.derive(_PURPOSE, text)
+        return self._pepper.derive(Purpose.PASSWORD, text)
 
     async def _in_thread(self, source_address: str, work: Callable[[], T]) -> T:
         network = network_of(source_address)

@@ -14,7 +14,7 @@ from typing import Protocol
 from pyotp import TOTP
 
 from pqkeep_gateway.access.clock import Clock, date_of
-from pqkeep_gateway.access.credentials import Pepper
+from pqkeep_gateway.access.credentials import Pepper, Purpose
 from pqkeep_gateway.access.principals import SessionPrincipal, UserId
 from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, new_mail
@@ -203,12 +203,12 @@ class SecondFactors:
         return new_mail(kind, account.user.email, date_of(self._clock()))
 
     def _totp(self, user: UserId, salt: bytes) -> TOTP:
-        secret = self._pepper.derive("pqkeep/v1/totp", user.bytes, salt)[:_SECRET_SIZE]
+        secret = self._pepper.derive(Purpose.TOTP, user.bytes, salt)[:_SECRET_SIZE]
         return TOTP(base64.b32encode(secret).decode())
 
     def _recovery_digest(self, user: UserId, code: str) -> bytes:
         text = code.replace("-", "").replace(" ", "").lower().encode("utf-8", "surrogatepass")
-        return self._pepper.derive("pqkeep/v1/recovery-code", user.bytes, text)
+        return self._pepper.derive(Purpose.RECOVERY_CODE, user.bytes, text)
 
 
 def second_factor_failed(account: Account, attribution: Attribution) -> Event:

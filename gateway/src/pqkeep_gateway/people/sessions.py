@@ -18,7 +18,13 @@ from uuid import uuid4
 
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
-from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of, new_credential
+from pqkeep_gateway.access.credentials import (
+    CredentialKind,
+    Pepper,
+    Purpose,
+    kind_of,
+    new_credential,
+)
 from pqkeep_gateway.access.principals import SessionId, SessionPrincipal, UserId
 from pqkeep_gateway.access.source_address import network_of
 from pqkeep_gateway.audit_events import AuditDelivery, event
@@ -198,7 +204,7 @@ class Sessions:
             raise InvalidRefreshTokenError
         now, salt = date_of(self._clock()), secrets.token_bytes(_SALT_SIZE)
         network = network_of(attribution.source_address).encode()
-        client = self._pepper.derive("pqkeep/v1/client", network, user_agent)
+        client = self._pepper.derive(Purpose.CLIENT, network, user_agent)
         tokens = self._successors(refresh_token, salt)
         digests = self._digests(tokens, now)
 
@@ -247,7 +253,7 @@ class Sessions:
             new_credential(
                 kind,
                 self._pepper.derive(
-                    "pqkeep/v1/session-token", kind.encode(), refresh_token.encode(), salt
+                    Purpose.SESSION_TOKEN, kind.encode(), refresh_token.encode(), salt
                 ),
             )
             for kind in (CredentialKind.ACCESS, CredentialKind.REFRESH)

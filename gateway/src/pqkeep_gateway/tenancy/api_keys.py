@@ -9,7 +9,7 @@ from typing import Protocol
 
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
-from pqkeep_gateway.access.credentials import CredentialKind, Pepper, new_credential
+from pqkeep_gateway.access.credentials import CredentialKind, Pepper, Purpose, new_credential
 from pqkeep_gateway.access.idempotency import IdempotencyKey, idempotency_of
 from pqkeep_gateway.audit_events import AuditDelivery
 from pqkeep_gateway.tenancy.plans import Plans
@@ -234,6 +234,6 @@ class ApiKeys:
         if idempotency_key is None:
             return new_credential(CredentialKind.API_KEY)
         random = self._pepper.derive(
-            "pqkeep/v1/api-key", tenant.bytes, salt, idempotency_key.text.encode()
+            Purpose.API_KEY, tenant.bytes, salt, idempotency_key.text.encode()
         )
         return new_credential(CredentialKind.API_KEY, random)
