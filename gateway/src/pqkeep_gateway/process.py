@@ -25,7 +25,12 @@ from pqkeep_gateway.access.source_budget import SourceBudget
 from pqkeep_gateway.access.trusted_proxies import TrustedProxies
 from pqkeep_gateway.config import Config
 from pqkeep_gateway.http.connections import Connections
-from pqkeep_gateway.http.protocol import LIMITS, BoundedHttpProtocol, ConnectionLimits
+from pqkeep_gateway.http.protocol import (
+    LIMITS,
+    BoundedHttpProtocol,
+    ConnectionLimits,
+    watch_connections,
+)
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_gateway.wiring import assemble
 from pqkeep_protocol.startup.logs import logger, write_logs
@@ -122,6 +127,7 @@ async def serve(
     gc.freeze()  # what is here now stays: later collections need not examine it
     parts = (gateway.key_client, gateway.audit_delivery, gateway.billing, gateway.mail_delivery)
     tasks = [asyncio.create_task(part.run()) for part in parts]
+    tasks.append(asyncio.create_task(watch_connections(server.server_state.connections)))
 
     def stop(number: int, frame: object) -> None:
         server.should_exit = True

@@ -4,12 +4,15 @@ As shipped it collects a head of any size, waits for the rest of a request and f
 reads nothing for ever, and answers what is no HTTP in plain text. The size of bodies is bounded in
 ``body``.
 
-One timer watches each connection from its beginning to its end. What it waits for, and how long,
-is the connection's phase.
+One task watches all connections, each from its beginning to its end. What a connection waits for,
+and how long, is its phase: which one that is, and how far it has come, is found out when it is
+checked, so that a request costs no timer.
 """
 
 import asyncio
+import math
 import uuid
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -27,6 +30,9 @@ from pqkeep_gateway.http import envelope
 from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.errors import ApiError, invalid, unavailable
 from pqkeep_gateway.http.transport import GatheringTransport
+from pqkeep_protocol.startup.logs import logger
+
+_LOG = logger(__name__)
 
 MAX_HEAD = 32 * 1024
 MAX_HEADERS = 100
@@ -34,6 +40,10 @@ MAX_PIPELINED = 16
 """Requests that may wait for the answers to those before them."""
 MAX_TAIL = 8 * 1024 * 1024
 """Bytes after a head, with all that chunks and trailers add to a body, read or thrown away."""
+CHECK_SECONDS = 0.5
+"""Between two checks of a connection's deadline, which is by so much later at the most."""
+CHECKED_AT_ONCE = 256
+"""Connections that are checked before others get their turn: some 0.2 ms."""
 HEAD_TOO_LARGE = "the request's head is too large"
 TOO_MANY_HEADERS = "the request has too many headers"
 NOT_HTTP = "the request is not HTTP"
@@ -86,6 +96,26 @@ deadlines of its own; the next request; the client, to read what has been answer
 close its side."""
 
 
+async def watch_connections(connections: Collection[object]) -> None:
+    """Check the deadlines of all connections, again and again, until cancelled."""
+    loop = asyncio.get_running_loop()
+    while True:
+        await asyncio.sleep(CHECK_SECONDS)
+        for number, connection in enumerate(list(connections), 1):
+            if isinstance(connection, BoundedHttpProtocol):
+                _check(connection, loop.time())
+            if number % CHECKED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+
+def _check(connection: "BoundedHttpProtocol", now: float) -> None:
+    try:
+        connection.check_deadline(now)
+    except Exception:  # noqa: BLE001 - one connection's fault must not unwatch the others
+        _LOG.exception("a connection could not be checked")
+        connection.evict()
+
+
 class BoundedHttpProtocol(HttpToolsProtocol):
     """One connection."""
 
@@ -102,11 +132,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Take what uvicorn gives each connection, and what is the same for all of them."""
         super().__init__(config, server_state, app_state, _loop)
         self.was_used = False
-        self._limits = limits
         self._counted = counted
         self._seconds: dict[Phase, float] = {
             "new": limits.request_seconds,
             "request": limits.request_seconds,
+            "answer": math.inf,
             "idle": limits.idle_seconds,
             "write": limits.write_seconds,
             "close": limits.close_seconds,
@@ -114,9 +144,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._address = ""
         self._has_arrived = False
         self._phase: Phase = "new"
+        self._progress = 0
+        self._checked_progress = -1
         self._deadline = 0.0
-        self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_at = 0.0
         self._executed: RequestResponseCycle | None = None
         self._is_lost = False
         self._is_receiving = False
@@ -141,7 +171,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._has_arrived = True
         self._gathering = GatheringTransport(transport, self.loop)
         super().connection_made(self._gathering)
-        self._begin("new")
         if not self._counted.add(self, self._address):
             self._hang_up(unavailable())
 
@@ -151,8 +180,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._is_lost = True
         self.pipeline.clear()
         self._counted.remove(self, self._address)
-        if self._alarm is not None:
-            self._alarm.cancel()
         if self._executed is not None:  # uvicorn tells the latest request only
             self._executed.disconnected = True
             self._executed.message_event.set()
@@ -175,21 +202,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._refuse(cause if isinstance(cause, ApiError) else invalid(NOT_HTTP))
         except ApiError as error:
             self._refuse(error)
-        self._watch()
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._watch()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._watch()
+        self._progress += 1
 
     def shutdown(self) -> None:
         self._is_draining = True
         self._gathering.expects_more = False
         super().shutdown()
-        self._watch()
 
     def evict(self) -> None:
         self.transport.abort()
@@ -198,6 +219,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._progress += 1
         self._is_receiving = True
         self._has_head = False
         self._offers_upgrade = False
@@ -239,7 +261,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 self._start_asgi_task(*self.pipeline.pop())
             elif self._refusal is not None:
                 self._hang_up(self._refusal)
-        self._watch()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._executed = cycle
@@ -326,11 +347,18 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """The request that came last, if there has been one."""
         return self.cycle
 
-    def _watch(self) -> None:
-        """Begin the phase that the connection is in, if that is another one than before."""
+    def check_deadline(self, now: float) -> None:
+        """End what its phase has no more time for; ``now`` is the event loop's time.
+
+        A phase's time begins with the first check that finds the connection in it.
+        """
         phase = self._current_phase()
-        if phase is not self._phase:
-            self._begin(phase)
+        if phase is not self._phase or self._progress != self._checked_progress:
+            self._phase = phase
+            self._checked_progress = self._progress
+            self._deadline = now + self._seconds[phase]
+        elif now >= self._deadline:
+            self._expire()
 
     def _current_phase(self) -> Phase:
         if self._gathering.is_closed:
@@ -343,27 +371,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return "request"
         return "new" if self._latest is None else "idle"
 
-    def _begin(self, phase: Phase) -> None:
-        self._phase = phase
-        if phase == "answer":
-            return  # whatever alarm there is finds nothing to do
-        self._deadline = self.loop.time() + self._seconds[phase]
-        if self._alarm is None or self._deadline < self._alarm_at:
-            self._set_alarm()
-
-    def _set_alarm(self) -> None:
-        """Wake up at the deadline, or later if an earlier alarm sees that it has moved."""
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._alarm_at = self._deadline
-        self._alarm = self.loop.call_at(self._deadline, self._on_alarm)
-
-    def _on_alarm(self) -> None:
-        self._alarm = None
-        self._watch()
-        if self.loop.time() < self._deadline:
-            self._set_alarm()
-            return
+    def _expire(self) -> None:
         match self._phase:
             case "new" | "idle":
                 self.transport.close()
@@ -372,10 +380,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             case "write" | "close":
                 self.transport.abort()
             case "answer":
-                self._deadline = self.loop.time() + self._limits.idle_seconds
-                self._set_alarm()
-                return
-        self._begin(self._current_phase())
+                pass
 
     def _refuse(self, error: ApiError) -> None:
         """Read nothing more; answer what was asked before, then this, and close."""

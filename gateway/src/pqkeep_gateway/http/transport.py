@@ -73,5 +73,5 @@ class GatheringTransport(asyncio.Transport):
 
     def _flush(self) -> None:
         gathered, self._gathered = self._gathered, []
-        if gathered and not self.is_closing():
+        if gathered and not self.is_closed and not self._transport.is_closing():
             self._transport.writelines(gathered)

@@ -1,0 +1,166 @@
+"""When a phase of a connection begins anew, and when it is over."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from pqkeep_gateway.access.rate_limit import Limit
+from pqkeep_gateway.access.source_budget import SourceBudget
+from pqkeep_gateway.http.connections import Connections
+from pqkeep_gateway.http.protocol import (
+    CHECKED_AT_ONCE,
+    LIMITS,
+    BoundedHttpProtocol,
+    watch_connections,
+)
+
+HALF = b"GET / HTTP/1.1\r\n"
+REST = b"Host: x\r\n\r\n"
+
+
+class Transport(asyncio.Transport):
+    """A client that receives nothing and remembers how it was hung up on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended = ""
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Return an address."""
+        return ("192.0.2.1", 4711) if name in ("peername", "sockname") else default
+
+    def writelines(self, _: Any) -> None:
+        """Take an answer."""
+
+    def write_eof(self) -> None:
+        """Close one side."""
+
+    def is_closing(self) -> bool:
+        """Return whether it was closed."""
+        return bool(self.ended)
+
+    def close(self) -> None:
+        """Remember it."""
+        self.ended = "closed"
+
+    def abort(self) -> None:
+        """Remember it."""
+        self.ended = "aborted"
+
+    def pause_reading(self) -> None:
+        """Do nothing."""
+
+    def resume_reading(self) -> None:
+        """Do nothing."""
+
+
+async def _answer(_: Any, receive: Any, send: Any) -> None:
+    await receive()
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+class Setting:
+    """One connection, checked at the times that a test says."""
+
+    def __init__(self) -> None:
+        config = uvicorn.Config(_answer, log_config=None)
+        config.load()
+        self.state = ServerState()
+        self.transport = Transport()
+        counted = Connections(8, 8, SourceBudget(Limit(8, 1), lambda: 1000.0))
+        self.connection = BoundedHttpProtocol(
+            config, self.state, {}, limits=LIMITS, counted=counted
+        )
+        self.connection.connection_made(self.transport)
+
+    def ended_at(self, *times: float) -> str:
+        """Check at some times; return how the connection was ended then."""
+        for now in times:
+            self.connection.check_deadline(now)
+        return self.transport.ended
+
+    async def finish(self) -> None:
+        """Let the answers be sent."""
+        await asyncio.gather(*self.state.tasks)
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def setting() -> Setting:
+    """A new connection."""
+    return Setting()
+
+
+async def test_a_phase_lasts_as_long_as_it_may(setting: Setting) -> None:
+    """A connection on which nothing is asked is closed after its time, and not before."""
+    assert setting.ended_at(100.0, 109.9) == ""
+    assert setting.ended_at(110.0) == "closed"
+
+
+async def test_each_request_has_its_own_time(setting: Setting) -> None:
+    """A request that begins between two checks, like one before it, has all of its time."""
+    setting.connection.data_received(HALF)
+    assert setting.ended_at(100.0, 109.0) == ""
+    setting.connection.data_received(REST)
+    await setting.finish()
+    setting.connection.data_received(HALF)
+    assert setting.ended_at(110.0, 119.0) == ""
+    assert setting.ended_at(120.0) == ""  # the answer 400, then it waits for the client to close
+    assert setting.ended_at(120.5, 125.5) == "aborted"
+
+
+async def test_each_pause_between_requests_has_its_own_time(setting: Setting) -> None:
+    """A connection that is idle at two checks, and was used between them, is not closed."""
+    setting.connection.data_received(HALF + REST)
+    await setting.finish()
+    assert setting.ended_at(100.0, 164.0) == ""
+    setting.connection.data_received(HALF + REST)
+    await setting.finish()
+    assert setting.ended_at(165.0, 229.0) == ""
+    assert setting.ended_at(230.0) == "closed"
+
+
+async def test_a_slow_reader_that_reads_has_time(setting: Setting) -> None:
+    """A client that has read something since the last check has all of its time again."""
+    for now in (100.0, 119.0, 138.0):
+        setting.connection.pause_writing()
+        assert setting.ended_at(now) == ""
+        setting.connection.resume_writing()
+    setting.connection.pause_writing()
+    assert setting.ended_at(150.0, 169.9) == ""
+    assert setting.ended_at(170.0) == "aborted"
+
+
+async def test_a_fault_in_one_connection_ends_only_that_one() -> None:
+    """The others are checked again and again, however many there are."""
+    checked = asyncio.Event()
+
+    class Last(BoundedHttpProtocol):
+        """The last connection of many."""
+
+        def check_deadline(self, now: float) -> None:
+            """Remember the check."""
+            checked.set()
+
+    class Faulty(BoundedHttpProtocol):
+        """A connection with a fault."""
+
+        def check_deadline(self, now: float) -> None:
+            """Fail."""
+            raise RuntimeError
+
+    settings = [Setting() for _ in range(CHECKED_AT_ONCE)]
+    settings[0].connection.__class__ = Faulty
+    last = Setting()
+    last.connection.__class__ = Last
+    connections = [each.connection for each in (*settings, last)]
+    watching = asyncio.create_task(watch_connections(connections))
+    await checked.wait()
+    watching.cancel()
+    assert [each.transport.ended for each in (settings[0], last)] == ["aborted", ""]
