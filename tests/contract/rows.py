@@ -36,7 +36,7 @@ def api_rows(*, open_signup: bool = True) -> tuple[Endpoint, ...]:
         *keys.endpoints(nothing, terms),
         *tenants.endpoints(nothing, open_signup=open_signup, default_plan=Plan.FREE),
         *api_keys.endpoints(nothing, nothing),
-        *audit.endpoints(nothing),
+        *audit.endpoints(nothing, nothing),
         *sign_in.endpoints(
             nothing, nothing, nothing, nothing, nothing, nothing, nothing, sends_mail=True
         ),

@@ -22,7 +22,10 @@ from tests.crash_recovery.snapshot import Snapshot, read, sqlite_urls
 from tests.fixtures.key_service import running_key_service
 
 from pqkeep.audit import verify
+from pqkeep_gateway.access.clock import steady_clock
+from pqkeep_gateway.access.export_limits import ExportLimits
 from pqkeep_gateway.access.principals import OperatorPrincipal
+from pqkeep_gateway.access.rate_limit import MemoryRateLimiter
 from pqkeep_gateway.api import audit
 from pqkeep_gateway.http.endpoint import ApiCall, JsonLines
 from pqkeep_gateway.key_client import KeyClient
@@ -256,7 +259,8 @@ async def export(data: Path, file: Path) -> None:
     connected = asyncio.create_task(keys.run())
     while not await keys.is_reachable():  # noqa: ASYNC110 - it tells nobody
         await asyncio.sleep(0.02)
-    (endpoint,) = (each for each in audit.endpoints(keys) if each.path == "/audit/export")
+    exports = ExportLimits(MemoryRateLimiter(steady_clock()))
+    (endpoint,) = (each for each in audit.endpoints(keys, exports) if each.path == "/audit/export")
     call = ApiCall(
         principal=OperatorPrincipal(), attribution=Attribution("", "operator", ""), values={}
     )

@@ -16,6 +16,7 @@ from pqkeep_gateway.access.clock import Clock, steady_clock
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import read_pepper
 from pqkeep_gateway.access.entitlements import Plan, Tier
+from pqkeep_gateway.access.export_limits import ExportLimits
 from pqkeep_gateway.access.rate_limit import MemoryRateLimiter, RateLimiter
 from pqkeep_gateway.access.source_budget import SourceBudget
 from pqkeep_gateway.access.trusted_proxies import TrustedProxies
@@ -201,7 +202,7 @@ async def assemble(config: Config, here: str) -> Gateway:
             all_tenants, open_signup=open_signup, default_plan=Plan(config.default_plan)
         ),
         *api_keys.endpoints(all_tenants, all_api_keys),
-        *audit.endpoints(key_client),
+        *audit.endpoints(key_client, ExportLimits(rate_limiter)),
         *sign_in.endpoints(
             signing_in,
             invitations,

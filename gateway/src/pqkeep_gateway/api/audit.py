@@ -5,6 +5,7 @@ The operator sees everybody's records, everybody else those of their tenant. Rea
 
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from enum import StrEnum
 from typing import Any, TypeVar, cast
 
@@ -12,6 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.access.export_limits import ExportLimits
 from pqkeep_gateway.api.audit_data import (
     CHECKPOINT,
     CHECKPOINTS,
@@ -121,9 +123,9 @@ _FIRST = _number("first", "The smaller size.", 32)
 _SECOND = _number("second", "The larger size.", 64)
 
 
-def endpoints(keys: KeyService) -> tuple[Endpoint, ...]:
+def endpoints(keys: KeyService, exports: ExportLimits) -> tuple[Endpoint, ...]:
     """Return the endpoints of the audit log."""
-    audit = _Audit(keys)
+    audit = _Audit(keys, exports)
     return (
         _reading(
             "/audit/records",
@@ -189,8 +191,9 @@ def _reading(
 class _Audit:
     """The handlers."""
 
-    def __init__(self, keys: KeyService) -> None:
+    def __init__(self, keys: KeyService, exports: ExportLimits) -> None:
         self._keys = keys
+        self._exports = exports
 
     async def list_records(self, call: ApiCall) -> RecordsData:
         """List records, by id or the newest first.
@@ -269,6 +272,8 @@ class _Audit:
         What ``pqkeep audit verify`` reads. Records that came after the checkpoint are not in it,
         and are named before its end.
         """
+        tenant = _tenant_of(call)
+        await self._exports.count(tenant)
         began_us = time.time_ns() // 1000  # every checkpoint that was kept before is looked for
         sign = SignCheckpoint(tenant=INSTALLATION, algorithm=Algorithm.ML_DSA_65)
         checkpoint = (await self._ask(sign)).checkpoint
@@ -276,12 +281,12 @@ class _Audit:
         successions = await self._successions(checkpoint.size)
 
         async def chunks() -> AsyncGenerator[bytes, None]:
-            yield _head(_tenant_of(call), checkpoint, signing, began_us)
+            yield _head(tenant, checkpoint, signing, began_us)
             yield successions
             after, count = 0, 0
             while True:
                 request = ProveRecords(
-                    tenant=_tenant_of(call),
+                    tenant=tenant,
                     after=after,
                     size=checkpoint.size,
                     limit=EXPORTED_AT_ONCE,
@@ -292,15 +297,19 @@ class _Audit:
                 count += len(proofs)
                 after = record(proofs[-1].line).id
                 yield b"".join(_proof("record", each) for each in proofs)
-            newest = await self._ask(
-                ListRecords(tenant=_tenant_of(call), newest_first=True, limit=1)
-            )
+            newest = await self._ask(ListRecords(tenant=tenant, newest_first=True, limit=1))
             last = record(newest.lines[0]).id if newest.lines else 0
             if last > checkpoint.size:
                 yield _line(type="newer", first=checkpoint.size + 1, last=last)
             yield _line(type="end", records=count)
 
-        return JsonLines(f"pqkeep-audit-{checkpoint.size}.jsonl", chunks())
+        async def counted() -> AsyncGenerator[bytes, None]:
+            with self._exports.run(tenant):
+                async with aclosing(chunks()) as lines:
+                    async for each in lines:
+                        yield each
+
+        return JsonLines(f"pqkeep-audit-{checkpoint.size}.jsonl", counted())
 
     async def _successions(self, size: int) -> bytes:
         """Return the lines that show which logs the log continues, each with its consistency."""

@@ -2,7 +2,10 @@
 
 import asyncio
 import time
-from typing import assert_never
+from collections.abc import Callable
+from typing import TypeVar, TypeVarTuple, assert_never
+
+import sqlalchemy as sa
 
 from pqkeep_keyservice.audit.checkpoint_signer import ALGORITHMS, CheckpointSigner
 from pqkeep_keyservice.audit.log import AuditLog
@@ -39,10 +42,21 @@ from pqkeep_protocol.audit import (
     Usage,
 )
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.keys import INSTALLATION
+from pqkeep_protocol.fair_queue import FairQueue, QueueFullError, QueueTimeoutError
+from pqkeep_protocol.keys import INSTALLATION, TenantId
 from pqkeep_protocol.startup.logs import logger
 
 _LOG = logger(__name__)
+
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
+
+SEARCHES = 2
+"""Queries of many records that run at once; one of each tenant."""
+MAX_WAITING = 64
+"""Searches that may wait, of all tenants together; see FairQueue."""
+WAIT_SECONDS = 10.0
+"""After which the gateway has given up."""
 
 
 class AuditService:
@@ -59,6 +73,9 @@ class AuditService:
         self._keyrings = keyrings
         self._log = log
         self._checkpoint_signer = checkpoint_signer
+        self._searches = FairQueue[TenantId, int](
+            range(SEARCHES), per_subject=1, max_waiting=MAX_WAITING
+        )
 
     async def answer(self, request: AnyAuditRequest) -> AnyAuditResult:
         """Return the result of a request. Raises KeyServiceError."""
@@ -82,10 +99,11 @@ class AuditService:
             case RecordEvents():
                 return await self._record(request)
             case ListRecords():
-                page = await self._store.query(search.list_records, request)
+                page = await self._search(request.tenant, search.list_records, request)
                 return Records(lines=page.lines, next=page.next)
             case ProveRecords():
-                return Proofs(proofs=await self._store.query(search.prove_records, request))
+                proofs = await self._search(request.tenant, search.prove_records, request)
+                return Proofs(proofs=proofs)
             case ProveConsistency():
                 path = await self._store.query(search.prove_consistency, request)
                 return Consistency(path=path)
@@ -106,6 +124,25 @@ class AuditService:
                 return await self._usage(request)
             case _:
                 assert_never(request)
+
+    async def _search(
+        self,
+        tenant: TenantId,
+        function: Callable[[sa.Connection, *Arguments], T],
+        *arguments: *Arguments,
+    ) -> T:
+        """Run a query that may read many records, one of a tenant's at a time."""
+        deadline = asyncio.get_running_loop().time() + WAIT_SECONDS
+        try:
+            search = await self._searches.acquire(tenant, deadline)
+        except QueueFullError:
+            raise KeyServiceError(ErrorKind.OVERLOADED) from None
+        except QueueTimeoutError:
+            raise KeyServiceError(ErrorKind.DEADLINE_EXCEEDED) from None
+        try:
+            return await self._store.query(function, *arguments)
+        finally:
+            self._searches.release(tenant, search)
 
     async def _record(self, request: RecordEvents) -> Recorded:
         newest_us, now_us = self._store.recorded_at_us, time.time_ns() // 1000

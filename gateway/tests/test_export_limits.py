@@ -1,0 +1,121 @@
+"""Exports of the audit log are bounded, in number and at once, for each tenant."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import cast
+from uuid import UUID
+
+import pytest
+
+from pqkeep_gateway.access.admission import RateLimitedError
+from pqkeep_gateway.access.export_limits import EXPORTS, MAX_AT_ONCE, MAX_RUNNING, ExportLimits
+from pqkeep_gateway.access.principals import OperatorPrincipal
+from pqkeep_gateway.access.rate_limit import MemoryRateLimiter
+from pqkeep_gateway.api import audit
+from pqkeep_gateway.http.endpoint import ApiCall, JsonLines
+from pqkeep_gateway.unavailable import OverloadedError
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.audit import (
+    AuditKeys,
+    Checkpoint,
+    ListAuditKeys,
+    ListRecords,
+    NewCheckpoint,
+    Proofs,
+    Records,
+    SignCheckpoint,
+)
+from pqkeep_protocol.keys import KeyVersion, TenantId
+from pqkeep_protocol.messages import Attribution, KeyService
+
+TENANT, OTHER = (TenantId(UUID(int=number)) for number in (1, 2))
+
+
+@pytest.fixture
+def limits() -> ExportLimits:
+    """New counters, at a time that stands still."""
+    return ExportLimits(MemoryRateLimiter(lambda: 1000.0))
+
+
+async def test_a_tenant_begins_so_many_exports(limits: ExportLimits) -> None:
+    """One more in an hour is refused, and another tenant's is not."""
+    for _ in range(EXPORTS.events):
+        await limits.count(TENANT)
+    with pytest.raises(RateLimitedError) as refused:
+        await limits.count(TENANT)
+    assert (refused.value.limit, refused.value.wait) == (EXPORTS, EXPORTS.seconds)
+    await limits.count(OTHER)
+
+
+def test_a_tenant_runs_so_many_at_once(limits: ExportLimits) -> None:
+    """One more is refused until another has ended, and another tenant's is not."""
+    with ExitStack() as first, ExitStack() as others:
+        first.enter_context(limits.run(TENANT))
+        for _ in range(MAX_AT_ONCE - 1):
+            others.enter_context(limits.run(TENANT))
+        others.enter_context(limits.run(OTHER))
+        with pytest.raises(OverloadedError), limits.run(TENANT):
+            pass
+        first.close()
+        others.enter_context(limits.run(TENANT))
+
+
+def test_all_together_run_so_many(limits: ExportLimits) -> None:
+    """However many tenants there are, a gateway runs 64 exports, and forgets those that ended."""
+    with ExitStack() as running:
+        for number in range(MAX_RUNNING):
+            running.enter_context(limits.run(TenantId(UUID(int=number))))
+        with pytest.raises(OverloadedError), limits.run(TenantId(UUID(int=MAX_RUNNING))):
+            pass
+    assert not limits._running
+
+
+class EmptyLog:
+    """A key service whose log has a checkpoint and no records."""
+
+    async def execute(self, request: object, _: Attribution, /) -> object:
+        """Answer what an export asks."""
+        match request:
+            case SignCheckpoint():
+                made = Checkpoint(
+                    log_id=UUID(int=1),
+                    size=0,
+                    root=bytes(32),
+                    at_us=0,
+                    algorithm=Algorithm.ML_DSA_65,
+                    key_version=KeyVersion(1),
+                    signature=b"",
+                )
+                return NewCheckpoint(checkpoint=made)
+            case ListAuditKeys():
+                return AuditKeys(log_id=UUID(int=1), keys=())
+            case ListRecords():
+                return Records(lines=(), next=None)
+            case _:
+                return Proofs(proofs=())
+
+
+async def test_an_export_counts_until_it_is_read_or_given_up(limits: ExportLimits) -> None:
+    """Two that are being read let no third begin; one that is given up, or ended, does."""
+    keys = cast(KeyService, EmptyLog())
+    rows = audit.endpoints(keys, limits)
+    (export,) = (each for each in rows if each.path == "/audit/export")
+    call = ApiCall(
+        principal=OperatorPrincipal(), attribution=Attribution("", "operator", ""), values={}
+    )
+
+    async def begin() -> JsonLines:
+        lines = await export.handler(call)
+        assert isinstance(lines, JsonLines)
+        await anext(lines.chunks)
+        return lines
+
+    first, second = await begin(), await begin()
+    with pytest.raises(OverloadedError):
+        await begin()
+    await first.chunks.aclose()
+    third = await begin()
+    for each in (second, third):
+        assert b'"end"' in b"".join([chunk async for chunk in each.chunks])
+    assert not limits._running
