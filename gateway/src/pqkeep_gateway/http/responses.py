@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from pqkeep_gateway.access.rate_limit import Usage
 from pqkeep_gateway.http import envelope
 from pqkeep_gateway.http.endpoint import JsonLines, Response, WithCookies
-from pqkeep_gateway.http.errors import ApiError, Code, not_found
+from pqkeep_gateway.http.errors import ApiError, not_found
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -59,7 +59,7 @@ async def send_error(
     headers = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
     if error.code.status == HTTPStatus.UNAUTHORIZED:
         headers.append(CHALLENGE)
-    if usage is not None and error.code is not Code.RATE_LIMIT_001:
+    if usage is not None and error.code.status != HTTPStatus.TOO_MANY_REQUESTS:
         headers.extend(_usage_headers(usage))
     await _send(send, error.code.status, body, request_id, headers)
 
