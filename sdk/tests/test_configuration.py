@@ -4,6 +4,7 @@ import datetime as dt
 import ipaddress
 import os
 import ssl
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -47,6 +48,7 @@ def key_file(tmp_path: Path, idle_api_key: str) -> Path:
     """Return a file with the API key and a line feed."""
     path = tmp_path / "api-key"
     path.write_text(f"{idle_api_key}\n")
+    path.chmod(0o600)
     return path
 
 
@@ -193,6 +195,31 @@ def test_nothing_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PQKEEP_API_KEY_FILE", str(tmp_path / "lost"))
     with pytest.raises(ConfigurationError, match="the API key's file"):
         Client(NOWHERE)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660])
+def test_a_key_file_that_others_may_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode: int
+) -> None:
+    """An API key that somebody else can read or change is not used."""
+    file = tmp_path / "api-key"
+    file.write_text("pqk_any")
+    file.chmod(mode)
+    monkeypatch.setenv("PQKEEP_API_KEY_FILE", str(file))
+    with pytest.raises(ConfigurationError, match="must be yours, and its mode 0600"):
+        Client(NOWHERE)
+
+
+def test_a_key_from_a_pipe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What is no regular file has no mode that counts: a password manager may write to a pipe."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe, 0o644)
+    monkeypatch.setenv("PQKEEP_API_KEY_FILE", str(pipe))
+    writer = threading.Thread(target=pipe.write_text, args=("two words",))
+    writer.start()
+    with pytest.raises(ConfigurationError, match="printable ASCII"):
+        Client(NOWHERE)
+    writer.join()
 
 
 @pytest.mark.parametrize("api_key", ["", "two words", "line\nbreak", "clé", "nul\0"])

@@ -184,6 +184,7 @@ def shell(
         "PQKEEP_API_KEY": api_key,
     }
     (directory / "operator").write_text(installation.ready["operator_key"])
+    (directory / "operator").chmod(0o600)
     (directory / "file").write_text("data")
     shell = Shell(directory, environment)
     assert shell("keys", "generate", "Kyber768") == 0

@@ -14,6 +14,7 @@ import httpx2
 
 from pqkeep.compliance import ComplianceProfile, profile_named
 from pqkeep.errors import ConfigurationError
+from pqkeep.private_files import read_api_key
 from pqkeep.profiles import DEFAULT, Profile, read_profile
 
 TIMEOUT = 30.0
@@ -161,7 +162,7 @@ def _profile_key(profile: Profile) -> str | None:
 
 def _key_in(path: str) -> str:
     try:
-        return Path(path).expanduser().read_text("ascii").strip()
+        return read_api_key(Path(path).expanduser())
     except OSError as error:
         refusal = ConfigurationError(f"the API key's file cannot be read: {error.strerror}")
     except ValueError:

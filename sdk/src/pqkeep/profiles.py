@@ -12,7 +12,6 @@ uses it and is nobody else's to read (mode 0600), or it is refused.
 """
 
 import os
-import stat
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -21,6 +20,7 @@ from typing import Any, cast
 
 from pqkeep._data import json_object
 from pqkeep.errors import ConfigurationError
+from pqkeep.private_files import open_private
 
 DEFAULT = "default"
 """The profile that is taken where none is named."""
@@ -66,17 +66,10 @@ def read_profile(name: str = DEFAULT) -> Profile:
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        with path.open("rb") as file:
-            _require_private(path, os.fstat(file.fileno()))
+        with open_private(path) as file:
             return tomllib.load(file)
     except OSError as error:
         refusal = ConfigurationError(f"{path} cannot be read: {error.strerror}")
     except ValueError:  # whose message may quote the file
         refusal = ConfigurationError(f"{path} is not TOML")
     raise refusal
-
-
-def _require_private(path: Path, status: os.stat_result) -> None:
-    is_shared = status.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
-    if os.name == "posix" and (is_shared or status.st_uid != os.geteuid()):
-        raise ConfigurationError(f"{path} must be yours, and its mode 0600")

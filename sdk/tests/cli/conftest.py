@@ -105,6 +105,7 @@ def with_key(nobody: Command, tmp_path: Path) -> Callable[[str], Command]:
     def make(api_key: str) -> Command:
         file = tmp_path / f"api-key-{api_key[-4:]}"
         file.write_text(api_key)
+        file.chmod(0o600)
         return replace(nobody.as_(PQKEEP_API_KEY_FILE=str(file)), secrets=frozenset({api_key}))
 
     return make

@@ -57,7 +57,9 @@ def test_other_profiles_stay(newcomer: Command, base_url: str, api_key: str) -> 
     path.write_text(f'[profiles.default]\nurl = "{ELSEWHERE}"\napi_key_file = "/run/ü\\""\n')
     path.chmod(0o600)
     before = tomllib.loads(path.read_text())["profiles"]["default"]
-    (newcomer.directory / "api-key").write_text(api_key)
+    file = newcomer.directory / "api-key"
+    file.write_text(api_key)
+    file.chmod(0o600)
     name = 'my "other" one.'
     arguments = ("--profile", name, "--url", base_url, "--api-key-file", "api-key")
     assert newcomer("login", *arguments, "--compliance-profile", "cnsa-2.0").status == 0
@@ -155,7 +157,9 @@ def test_who_one_is(command: Command, operator_command: Command, base_url: str) 
 
 def test_where_it_is_from(newcomer: Command, base_url: str, api_key: str) -> None:
     """Each place that address and API key can come from is named."""
-    (newcomer.directory / "api-key").write_text(api_key)
+    file = newcomer.directory / "api-key"
+    file.write_text(api_key)
+    file.chmod(0o600)
     login = ("login", "--url", base_url, "--api-key-file", "api-key")
     assert newcomer(*login, "--profile", "work").status == 0
     place = f"profile work in {config(newcomer)}"
@@ -170,7 +174,6 @@ def test_where_it_is_from(newcomer: Command, base_url: str, api_key: str) -> Non
         None,
     )
     text = config(newcomer).read_text()
-    file = newcomer.directory / "api-key"
     config(newcomer).write_text(text.replace(f'api_key = "{api_key}"', f'api_key_file = "{file}"'))
     said = facts(newcomer, "--profile", "work")
     assert (said["api_key_from"], said["principal"]) == (f"{file}, by {place}", "tenant")

@@ -10,6 +10,7 @@ import typer
 import pqkeep
 from pqkeep.cli.failures import Refusal
 from pqkeep.cli.printable import printable
+from pqkeep.private_files import read_api_key
 
 if TYPE_CHECKING:
     from pqkeep.client import Client
@@ -77,7 +78,7 @@ class Invocation:
         if self.api_key_file is None:
             return None
         try:
-            return self.api_key_file.read_text("ascii").strip()
+            return read_api_key(self.api_key_file)
         except UnicodeDecodeError:
             pass  # whose message quotes the file
         raise Refusal(f"{self.api_key_file} holds no API key", "name a file with nothing else")
