@@ -64,6 +64,7 @@ def location(
     if backend == "sqlite":
 
         def in_file(statement: str) -> None:
+            database_path.touch(0o600)
             with closing(sqlite3.connect(database_path)) as connection, connection:
                 connection.execute(statement)
 

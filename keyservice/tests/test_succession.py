@@ -57,6 +57,7 @@ async def restored(location: Location, sealer: Sealer) -> UUID:
 
 
 @BOTH
+@pytest.mark.timeout(300)  # SLH-DSA in worker processes, before and after
 async def test_a_log_is_continued(
     serving: Serving,
     location: Location,

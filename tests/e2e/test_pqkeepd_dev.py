@@ -251,8 +251,30 @@ def test_damaged_data(refusals: dict[str, tuple[int | None, str]], damage: str) 
 def test_a_directory_of_something_else(pqkeepd: Run, tmp_path: Path) -> None:
     """Where another program's files are in the way, they are named and left alone."""
     (tmp_path / "data" / "keyservice" / "theirs").mkdir(parents=True)
+    (tmp_path / "data").chmod(0o700)
     said = refusal(pqkeepd, tmp_path, "--port", "0", "--data", str(tmp_path / "data"))
     assert "keyservice" in said
+
+
+@pytest.mark.parametrize("mode", [0o750, 0o705, 0o711])
+def test_a_directory_that_others_may_read(pqkeepd: Run, tmp_path: Path, mode: int) -> None:
+    """A data directory that is not its owner's alone is refused, and nothing is written to it."""
+    data = tmp_path / "data"
+    data.mkdir()
+    data.chmod(mode)
+    said = refusal(pqkeepd, tmp_path, "--port", "0", "--data", str(data))
+    assert "other users have access to the data directory" in said
+    assert not list(data.iterdir())
+
+
+def test_an_accounts_database_that_others_may_read(
+    start: Callable[..., Installation], pqkeepd: Run, tmp_path: Path
+) -> None:
+    """It is refused as the keys database is."""
+    start().stop()
+    (tmp_path / "data" / "gateway" / "accounts.sqlite3").chmod(0o644)
+    said = refusal(pqkeepd, tmp_path, "--port", "0", "--data", str(tmp_path / "data"))
+    assert "accounts.sqlite3 can be read by others; its mode must be 0600" in said
 
 
 def test_a_ready_file_that_cannot_be(pqkeepd: Run, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ running keeps credentials.
 """
 
 import json
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -52,6 +53,11 @@ def data_directory(chosen: Path | None) -> Iterator[Path]:
     with ExitStack() as stack:
         try:
             chosen.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if mode := stat.S_IMODE(chosen.stat().st_mode) & 0o077:
+                raise DevError(
+                    f"other users have access to the data directory {chosen} (mode ..{mode:02o}); "
+                    "its mode must be 0700"
+                )
             stack.enter_context(locked(chosen))
         except BlockingIOError:
             raise DevError(f"another pqkeepd uses the data directory {chosen}") from None

@@ -22,9 +22,13 @@ SQLITE_READ_ONLY = "sqlite_readonly"
 def sqlite_engine(path: str) -> AsyncEngine:
     """Return an engine on a file, which is created if it does not exist. Raises ConfigError."""
     try:  # the driver would report it in a thread that outlives the event loop
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise ConfigError(f"cannot open the database {path}: {error.strerror}") from None
+    is_shared = os.fstat(descriptor).st_mode & 0o077
+    os.close(descriptor)
+    if is_shared:
+        raise ConfigError(f"the database {path} can be read by others; its mode must be 0600")
     engine = create_async_engine(
         sa.URL.create("sqlite+aiosqlite", database=path), hide_parameters=True
     )
