@@ -108,12 +108,8 @@ def changed(column: sa.Column[Any], value: Any) -> Iterator[Any]:
     kind = column.type.python_type
     if kind is int:
         yield 7 if value is None else value + 1
-        if value is not None:
-            yield -1
     elif kind is bytes:
         yield bytes(32) if value is None else value[:-1] + bytes([value[-1] ^ 1])
-        if value is not None:
-            yield value[:-1]
     elif kind is UUID:
         yield uuid4()
     elif value is not None and len(value) == 36:
@@ -236,6 +232,7 @@ async def probe(
     return probe
 
 
+@pytest.mark.timeout(300)  # the database is opened some eighty times
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 async def test_a_changed_column_is_refused_with_its_message(
     probe: Probe, location: Location

@@ -9,8 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cryptography.exceptions import InvalidSignature
 
+from pqkeep_keyservice.crypto.slhdsa import PARAMETER_SETS
 from pqkeep_keyservice.crypto.slhdsa_openssl import OLDEST, OpenSsl
+from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.startup.settings import ConfigError
 
 Start = Callable[[str], tuple[subprocess.Popen[bytes], Path]]
@@ -129,3 +132,49 @@ def test_the_librarys_path_is_relative_to_the_settings_file(
         assert process.poll() is None, socket.with_name("output").read_text()
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+class Glitching(OpenSsl):
+    """OpenSSL of whose signatures one is another: as valid, by another randomizer."""
+
+    faulty: int | None = None
+    """Which signature, from 0."""
+    count = 0
+
+    def _sign(
+        self,
+        algorithm: Algorithm,
+        private_key: bytes,
+        message: bytes,
+        context: bytes,
+        randomizer: bytes,
+    ) -> bytes:
+        if self.count == self.faulty:
+            randomizer = bytes(reversed(randomizer))
+        self.count += 1
+        return super()._sign(algorithm, private_key, message, context, randomizer)
+
+
+@pytest.mark.parametrize("faulty", [0, 1])
+def test_a_fault_that_verifies_releases_no_signature(openssl_library: str, faulty: int) -> None:
+    """Of two signatures by one randomizer one that differs is refused, although both verify."""
+    library, algorithm = Glitching(openssl_library), Algorithm.SLH_DSA_SHA2_128F
+    private_key = library.generate(algorithm)
+    public_key = private_key[PARAMETER_SETS[algorithm].public_key :]
+    library.faulty = 0
+    alone = library._sign(algorithm, private_key, b"text", b"", bytes(range(16)))
+    library.verify(algorithm, public_key, b"text", b"", alone)
+    library.faulty, library.count = faulty, 0
+    with pytest.raises(InvalidSignature):
+        library.sign(algorithm, private_key, b"text", b"")
+    assert library.count == 2
+    assert len(library.sign(algorithm, private_key, b"text", b"")) == len(alone)
+
+
+def test_signatures_stay_hedged(openssl_library: str) -> None:
+    """A randomizer gives one signature, and each signature has a randomizer of its own."""
+    library, algorithm = OpenSsl(openssl_library), Algorithm.SLH_DSA_SHA2_128F
+    private_key = library.generate(algorithm)
+    same = {library._sign(algorithm, private_key, b"t", b"c", bytes(16)) for _ in range(2)}
+    assert len(same) == 1
+    assert len({library.sign(algorithm, private_key, b"t", b"c") for _ in range(3)} | same) == 4

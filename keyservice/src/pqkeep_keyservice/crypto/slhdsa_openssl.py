@@ -6,7 +6,8 @@ See EVP_SIGNATURE-SLH-DSA(7), EVP_PKEY_sign(3) and EVP_PKEY_Q_keygen(3).
 
 import ctypes
 import ctypes.util
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_size_t, c_uint, c_ulong, c_void_p
 
@@ -95,12 +96,35 @@ class OpenSsl:
     def sign(
         self, algorithm: Algorithm, private_key: bytes, message: bytes, context: bytes
     ) -> bytes:
-        """Return a hedged signature. Raises ValueError on a private key of a wrong size."""
+        """Return a hedged signature. Raises ValueError on a private key of a wrong size.
+
+        It is made twice with the same randomizer. A fault in one of them can give a signature that
+        verifies and tells of the private key: raises InvalidSignature where they differ.
+        """
+        randomizer = os.urandom(PARAMETER_SETS[algorithm].n)
+        first, second = (
+            self._sign(algorithm, private_key, message, context, randomizer) for _ in range(2)
+        )
+        if first != second:
+            raise InvalidSignature
+        return first
+
+    def _sign(
+        self,
+        algorithm: Algorithm,
+        private_key: bytes,
+        message: bytes,
+        context: bytes,
+        randomizer: bytes,
+    ) -> bytes:
         load = self._crypto.EVP_PKEY_new_raw_private_key_ex
         key = _made(load(None, algorithm.encode(), None, private_key, len(private_key)))
         with self._context(algorithm, key) as (operation, scheme):
             start = self._crypto.EVP_PKEY_sign_message_init
-            _check(start(operation, scheme, _with_context(context)))
+            parameters = _parameters(
+                {b"context-string": context, b"test-entropy": randomizer}  # addrnd of algorithm 22
+            )
+            _check(start(operation, scheme, parameters))
             size = c_size_t(PARAMETER_SETS[algorithm].signature)
             signature = ctypes.create_string_buffer(size.value)
             sign = self._crypto.EVP_PKEY_sign
@@ -120,7 +144,7 @@ class OpenSsl:
         key = _made(load(None, algorithm.encode(), None, public_key, len(public_key)))
         with self._context(algorithm, key) as (operation, scheme):
             start = self._crypto.EVP_PKEY_verify_message_init
-            _check(start(operation, scheme, _with_context(context)))
+            _check(start(operation, scheme, _parameters({b"context-string": context})))
             verify = self._crypto.EVP_PKEY_verify
             holds = verify(operation, signature, len(signature), message, len(message))
             self._crypto.ERR_clear_error()
@@ -141,10 +165,15 @@ class OpenSsl:
             self._crypto.EVP_PKEY_free(key)
 
 
-def _with_context(context: bytes) -> ctypes.Array[_Parameter]:
-    data = ctypes.cast(c_char_p(context), c_void_p)
-    return (_Parameter * 2)(
-        _Parameter(b"context-string", _OCTET_STRING, data, len(context), _UNMODIFIED),
+def _parameters(values: Mapping[bytes, bytes]) -> ctypes.Array[_Parameter]:
+    """Return an array of OSSL_PARAM. The values must live as long as it does."""
+    return (_Parameter * (len(values) + 1))(
+        *(
+            _Parameter(
+                name, _OCTET_STRING, ctypes.cast(c_char_p(value), c_void_p), len(value), _UNMODIFIED
+            )
+            for name, value in values.items()
+        ),
         _Parameter(None, 0, None, 0, 0),
     )
 
