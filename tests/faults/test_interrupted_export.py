@@ -15,14 +15,15 @@ from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import (
     AuditKeys,
     Checkpoint,
-    Checkpoints,
     ListAuditKeys,
-    ListCheckpoints,
     ListRecords,
+    NewCheckpoint,
     Proof,
     Proofs,
     ProveRecords,
+    ProveSuccessions,
     Records,
+    SignCheckpoint,
 )
 from pqkeep_protocol.codec import Answer, Call, Refusal, ToGateway
 from pqkeep_protocol.errors import ErrorKind
@@ -52,8 +53,10 @@ def _log(last: Callable[[Call], ToGateway | bytes | None]) -> Reply:
 
     def reply(call: Call) -> ToGateway | bytes | None:
         match call.request:
-            case ListCheckpoints():
-                return Answer(call.id, Checkpoints(checkpoints=(CHECKPOINT,)))
+            case SignCheckpoint():
+                return Answer(call.id, NewCheckpoint(checkpoint=CHECKPOINT))
+            case ProveSuccessions():
+                return Answer(call.id, Proofs(proofs=()))
             case ListAuditKeys():
                 return Answer(call.id, AuditKeys(log_id=LOG_ID, keys=()))
             case ListRecords():

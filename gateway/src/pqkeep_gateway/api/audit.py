@@ -278,11 +278,10 @@ class _Audit:
         sign = SignCheckpoint(tenant=INSTALLATION, algorithm=Algorithm.ML_DSA_65)
         checkpoint = (await self._ask(sign)).checkpoint
         signing = shown_keys(await self._ask(ListAuditKeys(tenant=INSTALLATION)))
-        successions = await self._successions(checkpoint.size)
 
         async def chunks() -> AsyncGenerator[bytes, None]:
             yield _head(tenant, checkpoint, signing, began_us)
-            yield successions
+            yield await self._successions(checkpoint.size)
             after, count = 0, 0
             while True:
                 request = ProveRecords(
