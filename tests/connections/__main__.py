@@ -11,38 +11,19 @@ import argparse
 import multiprocessing
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
-from tests.connections.conftest import Client, Gateway, running_gateway
+from tests.connections.bystander import ask
+from tests.connections.conftest import Gateway, running_gateway
 from tests.connections.hostile import KINDS, hold
 
 OWN = 2
 """Connections of those who ask."""
-HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 LATEST = 90.0
 SLOWDOWN = 2.0
 NOTICEABLE = 0.05
 """Seconds that a request may take on a busy machine, whatever it took before."""
-
-
-def latencies(port: int, stop: threading.Event, seconds: float = 1e9) -> list[float]:
-    """Ask on one kept and on new connections until told to stop; return how long each took."""
-    taken = []
-    until = time.monotonic() + seconds
-    with Client(port) as kept:
-        while not stop.is_set() and time.monotonic() < until:
-            for client in (kept, None):
-                began = time.perf_counter()
-                if client is None:
-                    with Client(port) as new:
-                        new.ask(HEALTH)
-                else:
-                    client.ask(HEALTH)
-                taken.append(time.perf_counter() - began)
-            time.sleep(0.005)
-    return taken
 
 
 def p99(taken: list[float]) -> float:
@@ -52,13 +33,11 @@ def p99(taken: list[float]) -> float:
 
 def soak(gateway: Gateway, kind: str, count: int) -> bool:
     """Run one kind; say and return whether everything held."""
-    usual = p99(latencies(gateway.port, threading.Event(), 5))
-    stop = threading.Event()
-    taken: list[float] = []
-    asking = threading.Thread(target=lambda: taken.extend(latencies(gateway.port, stop)))
-    asking.start()
     context = multiprocessing.get_context("spawn")
-    opened, done = context.Event(), context.Event()
+    opened, done, answers = context.Event(), context.Event(), context.SimpleQueue()
+    asking = context.Process(target=ask, args=(gateway.port, done, answers))
+    asking.start()
+    usual = p99(answers.get())
     process = context.Process(target=hold, args=(gateway.port, kind, count, opened, done))
     process.start()
     most = 0
@@ -71,8 +50,8 @@ def soak(gateway: Gateway, kind: str, count: int) -> bool:
         time.sleep(0.2)
     seconds = time.monotonic() - began
     done.set()
+    taken = answers.get()
     process.join()
-    stop.set()
     asking.join()
     quick = p99(taken) <= max(SLOWDOWN * usual, NOTICEABLE)
     held = left <= OWN
