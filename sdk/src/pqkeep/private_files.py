@@ -6,7 +6,7 @@ pipe from a password manager for instance, has no readers but who opened it.
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -15,7 +15,7 @@ from pqkeep.errors import ConfigurationError
 
 
 @contextmanager
-def open_private(path: Path) -> Iterator[BinaryIO]:
+def open_private(path: Path) -> Generator[BinaryIO]:
     """Open a file of this process's user, or of root, with mode 0600 or less.
 
     Raises ConfigurationError for another one, and OSError.
