@@ -43,7 +43,7 @@ bench: $(VENV)/dev ## measure requests/s, latency and CPU an operation
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
 fuzz: $(VENV)/run .venv-fuzz/made ## send generated requests: make fuzz ARGS="--cases 20000 --seed 1"
-	.venv-fuzz/bin/python tests/fuzz/generated_requests.py --pqkeepd $(BIN)/pqkeepd $(ARGS)
+	.venv-fuzz/bin/python -m tests.fuzz.generated_requests --pqkeepd $(BIN)/pqkeepd $(ARGS)
 
 crashes: $(VENV)/dev ## kill an installation under load, 50 times, and check its data
 	$(BIN)/python -m tests.crash_recovery $(ARGS)

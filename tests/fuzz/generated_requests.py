@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,9 +31,10 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
+from tests.fuzz.reached import REACHED
+from tests.fuzz.world import REQUEST_SECONDS, Person, Tenant, World
 
 READY_SECONDS = 60.0
-REQUEST_SECONDS = 30.0
 SLOW_SIGNATURES = 150
 """How many cases may use SLH-DSA, whose signatures take up to seconds each."""
 CHECKS = (
@@ -44,38 +44,8 @@ CHECKS = (
     response_headers_conformance,
     response_schema_conformance,
 )
-PEOPLE = {
-    "register",
-    "confirm_registration",
-    "forgot_password",
-    "reset_password",
-    "send_email_code",
-    "change_me",
-    "login",
-    "accept_invitation",
-    "refresh",
-    "logout",
-    "me",
-    "list_sessions",
-    "end_session",
-    "change_password",
-    "enroll_mfa",
-    "confirm_mfa",
-    "disable_mfa",
-    "verify_mfa",
-    "step_up",
-    "change_organization",
-    "list_members",
-    "change_role",
-    "remove_member",
-    "list_invitations",
-    "withdraw_invitation",
-    "list_invoices",
-    "check_out",
-    "cancel_subscription",
-}
-"""For people: nobody signs in here."""
-NEVER_SUCCEEDS = {"archive_key"} | PEOPLE
+PEOPLE = {"auth", "team", "billing"}
+"""Parts of the API whose operations change people, and what they bought."""
 NEEDS_KEYS = {"rotate_key", "retire_key"}
 SPENDS = NEEDS_KEYS | {
     "generate_key",
@@ -104,51 +74,19 @@ READS = {
 
 
 @dataclass
-class Tenant:
-    """One tenant with a credential of its own."""
+class Cast:
+    """The tenants that the cases are about, and whose credentials they carry."""
 
-    id: str
-    api_key: str
-
-
-@dataclass
-class World:
-    """An installation and its tenants."""
-
-    base_url: str
-    operator: str
     reader: Tenant
     """Has keys of every algorithm, and keeps them."""
     spent: Tenant
     """Its keys or its API keys come and go; another takes its place now and then."""
+    team: Tenant
+    """Its people come and go; another takes its place after each change."""
+    stranger: Tenant
+    """Whose owner asks for what belongs to the others."""
     real: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     """A valid body for a reading operation, by operation and algorithm."""
-
-    def call(self, method: str, path: str, credential: str, body: Any = None) -> Any:
-        """Return the data of a request that must succeed."""
-        answer = requests.request(
-            method,
-            f"{self.base_url}/api/v1{path}",
-            json={} if body is None else body,
-            headers={"X-API-Key": credential},
-            timeout=REQUEST_SECONDS,
-        )
-        answer.raise_for_status()
-        return answer.json()["data"]
-
-    def new_tenant(self) -> Tenant:
-        """Make a tenant that nothing slows down."""
-        named = {"name": f"fuzz {uuid.uuid4()}", "plan": "enterprise_plus"}
-        path = f"/tenants/{self.call('POST', '/tenants', self.operator, named)['id']}"
-        self.call("PATCH", path, self.operator, {"requests_per_minute": 1_000_000})
-        api_key = self.call("POST", path + "/api-keys", self.operator)["api_key"]
-        return Tenant(path.rsplit("/", 1)[1], api_key)
-
-    def algorithms(self) -> list[str]:
-        """Return all algorithms."""
-        document = requests.get(f"{self.base_url}/api/v1/openapi.json", timeout=REQUEST_SECONDS)
-        found: list[str] = document.json()["components"]["schemas"]["Algorithm"]["enum"]
-        return found
 
 
 @dataclass
@@ -162,8 +100,8 @@ class Findings:
 
 RENEWED_AFTER = 40
 """Cases that use a tenant up, after which another takes its place."""
-WHO = ("own", "operator", "own", "nobody", "own", "own", "operator")
-"""Whose credential the cases carry, in turn."""
+WHO = ("own", "owner", "operator", "own", "viewer", "owner", "nobody", "own", "stranger", "owner")
+"""Whose credential or session the cases carry, in turn."""
 
 
 def main() -> int:
@@ -179,7 +117,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         process = _start(arguments.pqkeepd, Path(folder))
         try:
-            world = _prepare(_ready(process, Path(folder) / "ready.json"))
+            world = World.of(_ready(process, Path(folder) / "ready.json"))
             found = _run(world, arguments.cases, arguments.seed, arguments.minutes * 60)
         finally:
             process.send_signal(signal.SIGTERM)
@@ -206,13 +144,12 @@ def _ready(process: subprocess.Popen[bytes], ready_file: Path) -> dict[str, str]
     return ready
 
 
-def _prepare(ready: dict[str, str]) -> World:
-    demo = Tenant(ready["tenant_id"], ready["api_key"])
-    world = World(ready["base_url"], ready["operator_key"], reader=demo, spent=demo)
-    world.reader = world.new_tenant()
+def _prepare(world: World) -> Cast:
+    reader, spent, team, stranger = (world.new_tenant() for _ in range(4))
+    cast = Cast(reader, spent, team, stranger)
 
     def post(path: str, body: dict[str, Any]) -> Any:
-        return world.call("POST", path, world.reader.api_key, body)
+        return world.call("POST", path, body, credential=reader.api_key)
 
     for algorithm in world.algorithms():
         named = {"algorithm": algorithm}
@@ -224,36 +161,30 @@ def _prepare(ready: dict[str, str]) -> World:
             if reading == "unwrap" and algorithm == "ML-KEM-1024":
                 continue
             answer = post(path, {**given_, **named, "key_version": 2})
-            world.real[reading, algorithm] = {
+            cast.real[reading, algorithm] = {
                 made: answer[made],
                 "key_version": 2,
                 **kept,
                 **named,
             }
-    return world
-
-
-def _renew(world: World, name: str) -> None:
-    """Put a fresh tenant in the spent one's place, with keys where the operation needs them."""
-    world.spent = world.new_tenant()
-    if name in NEEDS_KEYS:
-        for algorithm in world.algorithms():
-            named = {"algorithm": algorithm}
-            world.call("POST", "/kms/keys/generate", world.spent.api_key, named)
+    return cast
 
 
 def _run(world: World, cases: int, number: int, seconds: float) -> Findings:
     deadline = time.monotonic() + seconds
     found = Findings()
+    cast = _prepare(world)
     schema = schemathesis.openapi.from_url(f"{world.base_url}/api/v1/openapi.json")
     operations = [result.ok() for result in schema.get_all_operations()]
     modes = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
     each = -(-cases // (len(operations) * len(modes)))
     for operation in operations:
+        world.sign_in(cast.reader)  # an access token is valid for 15 minutes
+        cast.team, cast.stranger = world.new_tenant(), world.new_tenant()
         for mode in modes:
             if time.monotonic() > deadline:
                 return found
-            _run_operation(world, found, operation, mode, each, number, deadline)
+            _run_operation(world, cast, found, operation, mode, each, number, deadline)
         name = operation.definition.raw["operationId"]
         print(name, dict(found.statuses[name]), flush=True)
     return found
@@ -261,6 +192,7 @@ def _run(world: World, cases: int, number: int, seconds: float) -> Findings:
 
 def _run_operation(
     world: World,
+    cast: Cast,
     found: Findings,
     operation: Any,
     mode: GenerationMode,
@@ -279,7 +211,7 @@ def _run_operation(
     @given(case=operation.as_strategy(generation_mode=mode))
     def send(case: Any) -> None:
         if time.monotonic() < deadline:
-            _send(world, found, case, positive=mode is GenerationMode.POSITIVE)
+            _send(world, cast, found, case, positive=mode is GenerationMode.POSITIVE)
 
     try:
         send()
@@ -288,22 +220,32 @@ def _run_operation(
         print(operation.label, mode.name, type(error).__name__)
 
 
-def _send(world: World, found: Findings, case: Any, *, positive: bool) -> None:
-    name = case.operation.definition.raw["operationId"]
+def _send(world: World, cast: Cast, found: Findings, case: Any, *, positive: bool) -> None:
+    row = case.operation.definition.raw
+    name = row["operationId"]
     number = sum(found.statuses[name].values())
+    is_of_people = name in REACHED or not PEOPLE.isdisjoint(row["tags"])
     if name in SPENDS and number % RENEWED_AFTER == 0:
-        _renew(world, name)
-    tenant = world.spent if name in SPENDS else world.reader
-    if number % 3:  # a case as generated seldom names anything that exists
-        _make_real(world, name, case, tenant, 1 + number % 2, positive=positive)
-    _bound(found, case)
+        cast.spent = world.new_tenant()
+        if name in NEEDS_KEYS:
+            world.generate_keys(cast.spent)
+    tenant = cast.team if is_of_people else cast.spent if name in SPENDS else cast.reader
     who = WHO[number % len(WHO)]
-    credential = {"own": tenant.api_key, "operator": world.operator, "nobody": None}[who]
-    for given_name in [each for each in case.headers or {} if each.lower() == "x-api-key"]:
-        del case.headers[given_name]
-    headers = {} if credential is None else {"X-API-Key": credential}
+    person = cast.stranger.people["owner"] if who == "stranger" else tenant.people.get(who)
+    is_real = bool(number % 3)  # a case as generated seldom names anything that exists
+    is_reached = is_real and positive and name in REACHED
+    if is_real:
+        _make_real(cast, name, case, tenant, 1 + number % 2, positive=positive)
+    if is_reached:
+        _name(case, REACHED[name](world, tenant, person or tenant.people["owner"]))
+    _bound(found, case)
+    credential = {"own": tenant.api_key, "operator": world.operator}.get(who)
     try:
-        response = case.call(base_url=world.base_url, headers=headers, timeout=REQUEST_SECONDS)
+        response = case.call(
+            base_url=world.base_url,
+            headers=_credentials(world, case, credential, person),
+            timeout=REQUEST_SECONDS,
+        )
     except (requests.RequestException, ValueError, UnicodeError) as error:
         found.wrong.setdefault((name, type(error).__name__), str(error)[:300])
         return
@@ -312,10 +254,40 @@ def _send(world: World, found: Findings, case: Any, *, positive: bool) -> None:
     if problem is not None:
         kind, text = problem
         found.wrong.setdefault((name, kind), f"{response.status_code}: {text[:1500]}")
+    is_changed = case.method != "GET" and response.status_code < 300
+    if is_of_people and (is_reached or is_changed):
+        cast.team = world.new_tenant()
+        if who == "stranger":
+            cast.stranger = world.new_tenant()
+
+
+def _credentials(
+    world: World, case: Any, credential: str | None, person: Person | None
+) -> dict[str, str]:
+    """Return the headers of who sends a case, and put a person's cookies into it."""
+    ours = {"x-api-key"} if person is None else {"x-api-key", "x-step-up-token"}
+    for given_name in [each for each in case.headers or {} if each.lower() in ours]:
+        del case.headers[given_name]
+    if person is None:
+        return {} if credential is None else {"X-API-Key": credential}
+    case.cookies = dict(person.cookies)
+    needed = case.operation.definition.raw["parameters"]
+    if any(each.get("$ref", "").endswith("/StepUpToken") for each in needed):
+        return {"X-Step-Up-Token": world.step_up(person)}
+    return {}
+
+
+def _name(case: Any, fields: dict[str, Any]) -> None:
+    """Put fields where an operation takes them: into its path, or its body."""
+    for place, value in fields.items():
+        if case.path_parameters and place in case.path_parameters:
+            case.path_parameters[place] = value
+        elif isinstance(case.body, dict):
+            case.body[place] = value
 
 
 def _make_real(
-    world: World, name: str, case: Any, tenant: Tenant, version: int, *, positive: bool
+    cast: Cast, name: str, case: Any, tenant: Tenant, version: int, *, positive: bool
 ) -> None:
     if case.path_parameters and "tenant_id" in case.path_parameters:
         case.path_parameters["tenant_id"] = tenant.id
@@ -330,7 +302,7 @@ def _make_real(
     if reading in READS:
         default = "Dilithium3" if name.startswith("verify") else "Kyber768"
         named = (reading, case.body.get("algorithm", default))
-        case.body.update(world.real.get(named, world.real[reading, default]))
+        case.body.update(cast.real.get(named, cast.real[reading, default]))
 
 
 def _bound(found: Findings, case: Any) -> None:
@@ -370,7 +342,7 @@ def _report(found: Findings) -> int:
     idle = [
         name
         for name, counts in found.statuses.items()
-        if name not in NEVER_SUCCEEDS and not any(200 <= status < 300 for status in counts)
+        if not any(200 <= status < 300 for status in counts)
     ]
     for name in idle:
         print(f"\n{name} never succeeded")

@@ -1,0 +1,157 @@
+"""The installation that generated requests meet: its tenants, their people, their keys."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import requests
+from requests.adapters import HTTPAdapter
+from tests.fixtures.mailbox import Mailbox
+
+REQUEST_SECONDS = 30.0
+TIMED_OUT = 504
+TRIES = 5
+PASSWORD = "the horse prefers oats"  # noqa: S105 - everybody's here
+COOKIES = ("service_access_token", "service_refresh_token")
+
+
+class _From(HTTPAdapter):
+    """Sends requests from one loopback address."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        super().__init__()
+
+    def init_poolmanager(self, *args: Any, **options: Any) -> None:
+        """Bind the connections to the address."""
+        super().init_poolmanager(*args, source_address=(self._address, 0), **options)
+
+
+def _addresses() -> Iterator[str]:
+    return (f"127.1.{each // 250}.{each % 250 + 1}" for each in itertools.count())
+
+
+@dataclass
+class Person:
+    """Somebody who is signed in."""
+
+    id: str
+    email: str
+    cookies: dict[str, str]
+
+
+@dataclass
+class Tenant:
+    """One tenant with an API key and two of its people."""
+
+    id: str
+    api_key: str
+    people: dict[str, Person] = field(default_factory=dict)
+    """By role: ``owner`` and ``viewer``."""
+
+
+@dataclass
+class World:
+    """An installation and its tenants.
+
+    What prepares a case comes from a new loopback address each time, so that the limits of the
+    address that the cases come from do not stop it.
+    """
+
+    base_url: str
+    operator: str
+    mailbox: Mailbox
+    _addresses: Iterator[str] = field(default_factory=_addresses)
+
+    @classmethod
+    def of(cls, ready: dict[str, str]) -> World:
+        """Return the world of an installation, from its ready file."""
+        return cls(ready["base_url"], ready["operator_key"], Mailbox(Path(ready["mailbox"])))
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        credential: str | None = None,
+        person: Person | None = None,
+        proven: bool = False,
+    ) -> requests.Response:
+        """Send one request as the holder of an API key, as a person, or as nobody."""
+        headers = {} if credential is None else {"X-API-Key": credential}
+        if proven and person is not None:
+            headers["X-Step-Up-Token"] = self.step_up(person)
+        with requests.Session() as session:
+            session.mount("http://", _From(next(self._addresses)))
+            return session.request(
+                method,
+                f"{self.base_url}/api/v1{path}",
+                json={} if body is None else body,
+                headers=headers,
+                cookies=None if person is None else person.cookies,
+                timeout=REQUEST_SECONDS,
+            )
+
+    def call(self, method: str, path: str, body: Any = None, **who: Any) -> Any:
+        """Return the data of a request that must succeed, on a busy machine after some tries."""
+        for _ in range(TRIES):
+            answer = self.ask(method, path, body, **who)
+            if answer.status_code != TIMED_OUT:
+                break
+        answer.raise_for_status()
+        return answer.json()["data"]
+
+    def step_up(self, person: Person) -> str:
+        """Return a step-up token of somebody without a second factor."""
+        made = self.call("POST", "/auth/step-up", {"password": PASSWORD}, person=person)
+        token: str = made["step_up_token"]
+        return token
+
+    def new_tenant(self) -> Tenant:
+        """Make a tenant that nothing slows down, with its people."""
+        named = {"name": f"fuzz {uuid.uuid4()}", "plan": "enterprise_plus"}
+        made = self.call("POST", "/tenants", named, credential=self.operator)
+        path = f"/tenants/{made['id']}"
+        faster = {"requests_per_minute": 1_000_000}
+        self.call("PATCH", path, faster, credential=self.operator)
+        api_key = self.call("POST", path + "/api-keys", credential=self.operator)["api_key"]
+        tenant = Tenant(made["id"], api_key)
+        self.sign_in(tenant)
+        return tenant
+
+    def sign_in(self, tenant: Tenant) -> None:
+        """Give a tenant a new owner and a new viewer with new sessions."""
+        tenant.people = {role: self.new_person(tenant, role) for role in ("owner", "viewer")}
+
+    def new_person(self, tenant: Tenant, role: str) -> Person:
+        """Have somebody accept an invitation."""
+        invited = self.invite(tenant, role)
+        accepted = {"token": invited["invitation_token"], "password": PASSWORD}
+        answer = self.ask("POST", "/auth/accept-invitation", accepted)
+        answer.raise_for_status()
+        cookies = {name: str(answer.cookies[name]) for name in COOKIES}
+        return Person(answer.json()["data"]["id"], invited["email"], cookies)
+
+    def invite(self, tenant: Tenant, role: str) -> Any:
+        """Return a new invitation of the operator's, with its token."""
+        path = f"/tenants/{tenant.id}/invitations"
+        fields = {"email": f"{uuid.uuid4()}@example.com", "role": role}
+        return self.call("POST", path, fields, credential=self.operator)
+
+    def generate_keys(self, tenant: Tenant) -> None:
+        """Give a tenant one key of each algorithm."""
+        for algorithm in self.algorithms():
+            named = {"algorithm": algorithm}
+            self.call("POST", "/kms/keys/generate", named, credential=tenant.api_key)
+
+    def algorithms(self) -> list[str]:
+        """Return all algorithms."""
+        document = requests.get(f"{self.base_url}/api/v1/openapi.json", timeout=REQUEST_SECONDS)
+        found: list[str] = document.json()["components"]["schemas"]["Algorithm"]["enum"]
+        return found
