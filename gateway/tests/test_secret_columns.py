@@ -1,0 +1,143 @@
+"""Of a secret the accounts database has a digest, or what makes it only with the pepper."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from gateway.tests.world import ATTRIBUTION, EMAIL, OTHER_EMAIL, PASSWORD, World
+
+from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.storage.schema import METADATA
+
+DIGESTS = frozenset(
+    {
+        "tenants.name_key",
+        "api_keys.digest",
+        "idempotency_keys.key",
+        "idempotency_keys.request",
+        "sessions.access_digest",
+        "sessions.refresh_digest",
+        "sessions.exchanged_digest",
+        "sessions.exchange_client",
+        "spent_refresh_tokens.digest",
+        "known_networks.digest",
+        "invitations.digest",
+        "recovery_codes.digest",
+        "challenges.digest",
+        "challenges.email_code_digest",
+        "step_up_tokens.digest",
+        "step_up_tokens.used_by_key",
+        "step_up_tokens.used_by_request",
+        "registrations.digest",
+        "password_resets.digest",
+    }
+)
+"""32 bytes each."""
+SALTS = frozenset(
+    {"idempotency_keys.salt", "users.totp_salt", "sessions.exchange_salt", "outgoing_mail.salt"}
+)
+"""16 bytes each, from which a secret is derived with the pepper."""
+CONTENTS = frozenset({"idempotency_keys.result", "audit_outbox.event"})
+"""Texts without secrets: what was answered, without the credential, and what was done."""
+TEXTS = frozenset(
+    {
+        "tenants.name",
+        "tenants.tier",
+        "tenants.subscription",
+        "tenants.status",
+        "api_keys.last4",
+        "api_keys.status",
+        "usage.month",
+        "users.email",
+        "users.email_key",
+        "users.role",
+        "sessions.source_address",
+        "invitations.email",
+        "invitations.email_key",
+        "invitations.role",
+        "registrations.email",
+        "registrations.email_key",
+        "password_resets.email_key",
+        "contracts.tier",
+        "contracts.status",
+        "contracts.external_id",
+        "invoices.tier",
+        "invoices.currency",
+        "invoices.external_id",
+        "billing_notices.id",
+        "audit_outbox.id",
+        "audit_outbox.refusal",
+        "outgoing_mail.kind",
+        "outgoing_mail.recipient",
+        "outgoing_mail.inviter",
+    }
+)
+"""What everybody may read who reads the database."""
+PASSWORD_HASHES = frozenset({"users.password_hash"})
+"""Argon2id under the pepper."""
+
+
+def columns(kind: type[Any]) -> set[str]:
+    """Return the columns of a type."""
+    return {
+        f"{table.name}.{column.name}"
+        for table in METADATA.sorted_tables
+        for column in table.columns
+        if isinstance(column.type, kind)
+    }
+
+
+def test_every_column_is_of_a_kind() -> None:
+    """Each column of bytes or text is listed as a digest, a salt, or what is no secret."""
+    assert columns(sa.LargeBinary) == DIGESTS | SALTS | CONTENTS
+    assert columns(sa.String) == TEXTS | PASSWORD_HASHES
+
+
+async def stored(world: World) -> Mapping[str, list[Any]]:
+    """Return what is in each column, without NULL."""
+    found: dict[str, list[Any]] = {}
+    async with world.engine.connect() as connection:
+        for table in METADATA.sorted_tables:
+            for column in table.columns:
+                rows = await connection.execute(sa.select(column).where(column.is_not(None)))
+                found[f"{table.name}.{column.name}"] = list(rows.scalars())
+    return found
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+async def test_a_credential_is_stored_as_its_digest(world: World) -> None:
+    """Of each kind of credential the column has the digest under the pepper, and a salt is no more."""
+    tokens = await world.join()
+    person = await world.principal(tokens)
+    made = await world.api_keys.create(world.tenant, ATTRIBUTION)
+    step_up = await world.step_up.issue(person, PASSWORD, ATTRIBUTION)
+    invited = await world.invite(OTHER_EMAIL, Role.VIEWER)
+    registration = await world.registration_token()
+    reset = await world.reset_token()
+    _, recovery_codes = await world.enroll(person)
+    challenge = await world.challenge()
+    await world.resets.begin(EMAIL, ATTRIBUTION)
+    found = await stored(world)
+    expected = {
+        "sessions.access_digest": tokens.access,
+        "sessions.refresh_digest": tokens.refresh,
+        "api_keys.digest": made.plaintext,
+        "step_up_tokens.digest": step_up,
+        "invitations.digest": invited.token,
+        "registrations.digest": registration,
+        "password_resets.digest": reset,
+        "challenges.digest": challenge,
+    }
+    for column, credential in expected.items():
+        assert world.pepper.digest(credential) in found[column], column
+    assert len(found["recovery_codes.digest"]) == len(recovery_codes)
+    for column in DIGESTS:
+        assert {len(each) for each in found[column]} <= {32}, column
+    for column in SALTS:
+        assert {len(each) for each in found[column]} <= {16}, column
+    assert found["users.totp_salt"]
+    assert found["outgoing_mail.salt"]
+    assert all(each.startswith("$argon2id$") for each in found["users.password_hash"])
