@@ -236,6 +236,7 @@ MISTAKES = {
     "one name twice": f'@id("x") {FORBID}; @id("x") {FORBID};',
     "a name of ours": f'@id("reading-on-every-plan") {FORBID};',
     "a name that is too long": f'@id("{129 * "x"}") {FORBID};',
+    "a name that cannot be printed": f'@id("x\\n") {FORBID};',
     "a policy that fails": f'@id("x") {FORBID} when {{ Tier::"gold".key_wrap }};',
     "a template": '@id("x") forbid (principal == ?principal, action, resource);',
     "nothing": "",

@@ -198,7 +198,6 @@ def event(number: int, operation: str, outcome: str = "success", after_us: int =
         (Operation.VERIFY, "verification-failed"),
         (Operation.ENCRYPT, "ERR_anything"),
         (AuditEvent.SIGN_IN, "completed"),
-        (AuditEvent.SIGN_IN, "ERR_AUTH_001\n"),
     ],
 )
 async def test_an_event_that_is_not_the_gateways_is_refused(

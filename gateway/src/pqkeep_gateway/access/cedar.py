@@ -95,6 +95,8 @@ def _names(text: str, schema: str) -> Mapping[str, str]:
     names = {key: policy.get("annotations", {}).get("id") for key, policy in policies.items()}
     if not all(names.values()) or len(set(names.values())) < len(names):
         raise ConfigError('every policy needs a name of its own: @id("…")')
+    if not all(map(str.isprintable, names.values())):
+        raise ConfigError("a policy's name has a character that cannot be printed")
     return names
 
 
