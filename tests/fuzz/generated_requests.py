@@ -111,7 +111,7 @@ def main() -> int:
         "--cases", type=int, default=20_000, help="in all; under 1,500 not everything succeeds"
     )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--minutes", type=float, default=30.0, help="stop after so long")
+    parser.add_argument("--minutes", type=float, default=120.0, help="stop after so long")
     parser.add_argument("--pqkeepd", default=".venv/bin/pqkeepd", help="the command to start")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
