@@ -59,6 +59,7 @@ def _earlier_database(folder: Path) -> None:
     with closing(sqlite3.connect(folder / "accounts.sqlite3")) as database, database:
         database.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
         database.execute("INSERT INTO alembic_version VALUES ('0009')")
+    (folder / "accounts.sqlite3").chmod(0o600)
 
 
 def _stripe(folder: Path, **changes: str) -> None:
