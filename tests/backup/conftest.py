@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import sqlite3
 import subprocess
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -90,6 +91,11 @@ def backup(
     file, data = folder / "backup", folder / "data"
     with running(folder, data=data) as installation:
         installation.demo().post("/kms/keys/generate", {"algorithm": "X-Wing"}, status=201)
+        operator = installation.operator()
+        while not any(
+            each["size"] > 2 for each in operator.get("/audit/checkpoints")["checkpoints"]
+        ):
+            time.sleep(0.1)  # one is signed every second in which the log grew
     status, said = command(
         *("backup", "--data", data, "--recovery-key", recovery_key.public, "--to", file),
     )
