@@ -197,10 +197,11 @@ def test_a_drill_finds_what_is_damaged(
     assert (status, finding in said) == (1, True), said
 
 
-SETTINGS = """
+ADDRESS = "https://keep.example.org"
+SETTINGS = f"""
 port = 9099
 redis_url = "redis://127.0.0.1:9/0"
-public_url = "https://keep.example.org"
+public_url = "{ADDRESS}"
 [smtp]
 host = "smtp.example.org"
 sender = "keep@example.org"
@@ -232,7 +233,7 @@ def test_settings_are_not_restored_silently(
     for left_out in ("redis_url", "smtp"):
         assert f"  {left_out} = " in said
     settings = gateway_config.read(new / "gateway" / "settings.toml")
-    assert (settings.port, settings.public_url) == (9099, "https://keep.example.org")
+    assert (settings.port, settings.public_url) == (9099, ADDRESS)
     assert (settings.redis_url, settings.smtp, settings.cookies) == (None, None, "loopback")
     assert key_service_config.read(new / "keyservice" / "settings.toml").openssl_library is None
 
