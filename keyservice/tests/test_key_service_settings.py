@@ -48,7 +48,7 @@ def test_root_keys_by_id(tmp_path: Path) -> None:
     [
         ("root_keys", '{1 = "a"}', "either root_key_file or root_keys"),
         ("root_key_file", None, "either root_key_file or root_keys"),
-        ("rootkey", '"a"', "unknown field `rootkey`"),
+        ("rootkey", '"a"', r"no setting rootkey; did you mean root_keys\?"),
         ("database", '"mysql://role@localhost/name"', r"`\$.database`"),
         ("log_format", '"xml"', r"`\$.log_format`"),
     ],

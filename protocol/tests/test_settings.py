@@ -1,11 +1,20 @@
 """A settings file is read into a Struct: unknown names are errors, and paths begin at its folder."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from msgspec import Struct
 
-from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress, read_settings
+from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress
+from pqkeep_protocol.startup.settings import read_settings as read_settings_and_environment
+
+
+class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A table in them."""
+
+    host: str = ""
 
 
 class Example(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -15,6 +24,15 @@ class Example(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     secret_file: Path | None = None
     keys: dict[int, Path] = {}
     port: int = 0
+    mode: Literal["on", "off"] | None = None
+    table: Table | None = None
+
+
+def read_settings(
+    file: Path, form: type[Example], environment: Mapping[str, str] | None = None
+) -> Example:
+    """Read settings of a process whose variables begin with X_."""
+    return read_settings_and_environment(file, form, environment or {}, "X_")
 
 
 def write(folder: Path, text: str) -> Path:
@@ -47,7 +65,9 @@ def test_a_link_to_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("colour = 1", "unknown field `colour`"),
+        ("colour = 1", "there is no setting colour$"),
+        ("prot = 1", r"there is no setting prot; did you mean port\?$"),
+        ("table = {hots = '1'}", r"there is no setting table\.hots; did you mean host\?$"),
         ("port = '1'", r"Expected `int`, got `str` - at `\$\.port`"),
         ("secret_file = 1", r"Expected `str`, got `int` - at `\$\.secret_file`"),
         ("keys = {1 = 2}", r"Expected `str`, got `int` - at `\$\.keys"),
@@ -60,6 +80,53 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, problem: str) -> None
     """The message names the file and the setting, or the line that is not TOML."""
     with pytest.raises(ConfigError, match=rf"settings\.toml: .*{problem}"):
         read_settings(write(tmp_path, text), Example)
+
+
+def test_the_environment_replaces_the_file(tmp_path: Path) -> None:
+    """A variable's text is a text or a path as it is, and anything else in TOML."""
+    (tmp_path / "mode").write_text("off\n")
+    environment = {
+        "X_PORT": "2",
+        "X_SECRET_FILE": "pepper",
+        "X_DATABASE": "b.sqlite3",
+        "X_KEYS": '{1 = "a"}',
+        "X_MODE_FILE": str(tmp_path / "mode"),
+        "X_TABLE": '{host = "h"}',
+        "PORT": "3",
+    }
+    here = tmp_path.resolve()
+    settings = read_settings(write(tmp_path, "port = 1\nmode = 'on'"), Example, environment)
+    assert settings == Example(
+        port=2,
+        secret_file=here / "pepper",
+        database=DatabaseAddress(str(here / "b.sqlite3")),
+        keys={1: here / "a"},
+        mode="off",
+        table=Table(host="h"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("environment", "problem"),
+    [
+        ({"X_PROT": "1"}, r"there is no setting X_PROT; did you mean X_PORT\?$"),
+        ({"X_": "1"}, "there is no setting X_$"),
+        ({"X_PORT": "many"}, "X_PORT: expected a value in TOML$"),
+        ({"X_PORT": "1\nmode = 'on'"}, "X_PORT: expected a value in TOML$"),
+        ({"X_PORT": "'1'"}, r"Expected `int`, got `str` - at `\$\.port`"),
+        ({"X_MODE": "sometimes"}, r"at `\$\.mode`"),
+        ({"X_TABLE": "{hots = 1}"}, r"there is no setting table\.hots"),
+        ({"X_PORT": "1", "X_PORT_FILE": "/dev/null"}, "X_PORT and X_PORT_FILE are the same"),
+        ({"X_MODE_FILE": "/missing"}, "X_MODE_FILE: cannot read /missing: No such file"),
+        ({"X_SECRET_FILE_FILE": "/"}, "X_SECRET_FILE_FILE: cannot read /: Is a directory"),
+    ],
+)
+def test_what_is_wrong_in_the_environment(
+    tmp_path: Path, environment: Mapping[str, str], problem: str
+) -> None:
+    """A variable that is no setting, or not well-formed, is named, and nothing is ignored."""
+    with pytest.raises(ConfigError, match=problem):
+        read_settings(write(tmp_path, ""), Example, environment)
 
 
 def test_a_file_that_is_not_utf_8(tmp_path: Path) -> None:

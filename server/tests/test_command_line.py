@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from pqkeep_server.initialise import Layout, initialise
+
 PQKEEPD = Path(sysconfig.get_path("scripts")) / "pqkeepd"
 
 
-def run(*arguments: str) -> tuple[int, str]:
+def run(*arguments: str | Path, **environment: str) -> tuple[int, str]:
     """Run the command; return status and output."""
     ended = subprocess.run(
         [PQKEEPD, *arguments],
-        env={"PATH": os.defpath, "COLUMNS": "120"},
+        env={"PATH": os.defpath, "COLUMNS": "120", **environment},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -29,6 +31,9 @@ def run(*arguments: str) -> tuple[int, str]:
     [
         ("--help",),
         ("dev", "--help"),
+        ("gateway", "--help"),
+        ("keyservice", "--help"),
+        ("config", "check", "--help"),
         ("backup", "--help"),
         ("restore", "--help"),
         ("recovery-key", "create", "--help"),
@@ -63,3 +68,47 @@ def test_a_usage_error(arguments: tuple[str, ...]) -> None:
     assert status == 2
     assert "Usage" in said
     assert "Traceback" not in said
+
+
+@pytest.fixture(scope="module")
+def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    """A data directory."""
+    made = Layout(tmp_path_factory.mktemp("settings") / "data")
+    initialise(made, "operator", signup="operator")
+    return made
+
+
+def test_settings_are_checked(layout: Layout) -> None:
+    """Config check says whose settings a file has, and that they are good."""
+    for file, role in (
+        (layout.gateway_settings, "gateway"),
+        (layout.key_service_settings, "key service"),
+    ):
+        status, said = run("config", "check", file)
+        assert (status, said) == (0, f"{file}: the {role} can start with these settings\n")
+
+
+@pytest.mark.parametrize("command", [("config", "check"), ("gateway",)])
+def test_wrong_settings_are_status_78(layout: Layout, command: tuple[str, ...]) -> None:
+    """What the process would refuse is refused before it starts, the environment included."""
+    status, said = run(*command, layout.gateway_settings, PQKEEP_GATEWAY_PROT="1")
+    assert status == os.EX_CONFIG
+    assert "did you mean PQKEEP_GATEWAY_PORT?" in said
+    assert "Traceback" not in said
+
+
+def test_the_key_service_is_checked_too(layout: Layout) -> None:
+    """A wrong setting of the key service ends its command with status 78."""
+    status, said = run("keyservice", layout.key_service_settings, PQKEEP_KEYSERVICE_SOKET="1")
+    assert status == os.EX_CONFIG
+    assert "did you mean PQKEEP_KEYSERVICE_SOCKET?" in said
+
+
+@pytest.mark.parametrize("text", ["", "colour = 1", "{", "database = 'a'"])
+def test_a_file_of_neither_process(tmp_path: Path, text: str) -> None:
+    """A file that tells nothing of either process is refused."""
+    file = tmp_path / "settings.toml"
+    file.write_text(text)
+    status, said = run("config", "check", file)
+    assert status == os.EX_CONFIG
+    assert str(file) in said

@@ -4,6 +4,7 @@ The file itself holds no secret: passwords and the pepper have files of their ow
 of the operator's credential is kept.
 """
 
+import os
 from collections.abc import Mapping
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -18,6 +19,9 @@ _SMTP_PORTS: Mapping[str, int] = {"starttls": 587, "tls": 465, "none": 25}
 DIGEST_HEX = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 ADDRESS = Annotated[str, Meta(pattern=r"^(https://|http://127\.0\.0\.1(:|/|$))[^?#@]*$")]
 """https, or http on this machine; without query and user information."""
+
+PREFIX = "PQKEEP_GATEWAY_"
+"""What variables of the environment begin with that replace settings."""
 
 
 class StripeSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -149,8 +153,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def read(path: Path) -> Config:
-    """Read the settings file. Raises ConfigError."""
-    config = read_settings(path, Config)
+    """Read the settings file and the environment. Raises ConfigError."""
+    config = read_settings(path, Config, os.environ, PREFIX)
     # The kernel limits a socket's path to 107 bytes: "../" would count.
     return structs.replace(config, key_service_socket=config.key_service_socket.resolve())
 

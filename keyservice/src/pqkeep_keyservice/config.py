@@ -3,6 +3,7 @@
 The file itself holds no secret: root keys and passwords have files of their own.
 """
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -10,6 +11,9 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, structs
 
 from pqkeep_protocol.startup.settings import DatabaseAddress, LogFormat, read_settings
+
+PREFIX = "PQKEEP_KEYSERVICE_"
+"""What variables of the environment begin with that replace settings."""
 
 
 class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -47,8 +51,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def read(path: Path) -> Config:
-    """Read the settings file. Raises ConfigError."""
-    config = read_settings(path, Config)
+    """Read the settings file and the environment. Raises ConfigError."""
+    config = read_settings(path, Config, os.environ, PREFIX)
     library = config.openssl_library
     if library is not None and "/" in library:
         library = str(path.resolve().parent / library)

@@ -1,193 +1,67 @@
-"""The command ``pqkeepd``."""
+"""The command ``pqkeepd``: the table of its commands."""
 
-import asyncio
-from contextlib import suppress
-from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Callable, Mapping
 
 import typer
-from rich.console import Console
 
-from pqkeep_protocol.startup.logs import write_logs
-from pqkeep_protocol.startup.settings import ConfigError
-from pqkeep_server import administration
-from pqkeep_server.atomic_files import write_private_json
-from pqkeep_server.dev import HOST, OWNER, Dev, Ready
-from pqkeep_server.dev_directory import DevError, data_directory
-from pqkeep_server.exit_status import fail_on
-from pqkeep_server.gateway_client import (
-    GatewayClient,
-    GatewayError,
-    accept_invitation_command,
-    read_credential,
+from pqkeep_server.commands import (
+    backup,
+    config,
+    dev,
+    people,
+    recovery_key,
+    roles,
+    root_key,
+    selftest,
 )
-from pqkeep_server.initialise import ACCOUNTS_FILE, KEYS_FILE, Stores
-from pqkeep_server.selftest import run as run_selftest
 
-app = typer.Typer(
-    name="pqkeepd",
-    help="pqkeep: post-quantum cryptography as a service.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-admin = typer.Typer(help="Invite people.", no_args_is_help=True)
-app.add_typer(admin, name="admin")
-app.add_typer(administration.recovery_keys, name="recovery-key")
-app.command()(administration.backup)
-app.command()(administration.restore)
-app.add_typer(administration.root_keys, name="root-key")
+GROUPS: Mapping[str, str] = {
+    "admin": "Invite people.",
+    "config": "Check settings.",
+    "recovery-key": "Make recovery keys, which backups are encrypted to.",
+    "root-key": "Change the root key, which seals every private key.",
+}
+"""The first words of commands of two words, and what --help says of them."""
+
+COMMANDS: Mapping[str, Callable[..., None]] = {
+    "dev": dev.dev,
+    "gateway": roles.gateway,
+    "keyservice": roles.keyservice,
+    "config check": config.check,
+    "selftest": selftest.selftest,
+    "backup": backup.backup,
+    "restore": backup.restore,
+    "recovery-key create": recovery_key.create,
+    "root-key rotate": root_key.rotate,
+    "admin create": people.create,
+}
+"""Every command, in the order of --help."""
 
 
-@app.callback()
+def _command() -> typer.Typer:
+    app = typer.Typer(
+        name="pqkeepd",
+        help="pqkeep: post-quantum cryptography as a service.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(pqkeepd)
+    groups: dict[str, typer.Typer] = {}
+    for words, function in COMMANDS.items():
+        first, _, second = words.partition(" ")
+        if not second:
+            app.command(first)(function)
+            continue
+        if first not in groups:
+            groups[first] = typer.Typer(help=GROUPS[first], no_args_is_help=True)
+            app.add_typer(groups[first], name=first)
+        groups[first].command(second)(function)
+    return app
+
+
 def pqkeepd() -> None:
     """Start, supervise and administer a pqkeep installation."""
 
 
-@app.command()
-def dev(
-    *,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 takes a free one.")
-    ] = 8080,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            readable=False,  # Dev checks it with a better message
-            help="Data directory; by default a temporary one, removed at the end.",
-        ),
-    ] = None,
-    ready_file: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write base_url, tenant_id, api_key, operator_key, owner_invitation and mailbox"
-            " here when ready."
-        ),
-    ] = None,
-    accounts_database: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL", help="Keep accounts in PostgreSQL: postgresql://user@host/name"
-        ),
-    ] = None,
-    keys_database: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Keep keys and audit records in PostgreSQL, likewise."),
-    ] = None,
-    redis_url: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Keep rate limits in Redis or Valkey: redis://host:port"),
-    ] = None,
-) -> None:
-    """Run gateway and key service on this machine's loopback, with a demo tenant."""
-    write_logs("pqkeepd")
-    stores = Stores(
-        accounts=accounts_database or ACCOUNTS_FILE,
-        keys=keys_database or KEYS_FILE,
-        redis_url=redis_url,
-    )
-    with fail_on(DevError), data_directory(data) as directory:
-        installation = Dev(directory, port, stores)
-        asyncio.run(_serve(installation, directory, ready_file, temporary=data is None))
-
-
-@app.command()
-def selftest(
-    *,
-    openssl: Annotated[
-        bool, typer.Option("--openssl", help="Test the SLH-DSA of the system's OpenSSL >= 3.5.")
-    ] = False,
-    openssl_library: Annotated[
-        str, typer.Option(help="Another libcrypto than the system's, with --openssl.")
-    ] = "",
-) -> None:
-    """Check every algorithm against its known answer, and print a table."""
-    with fail_on(ConfigError):
-        table, passed = run_selftest(openssl_library if openssl else None)
-    Console().print(table)
-    if not passed:
-        typer.echo("pqkeepd: the cryptography of this installation must not be used", err=True)
-        raise typer.Exit(1)
-
-
-@admin.command("create")
-def create_person(
-    *,
-    email: Annotated[str, typer.Option(help="The person's e-mail address.")],
-    tenant: Annotated[str, typer.Option(metavar="ID", help="The tenant they belong to.")],
-    operator_key_file: Annotated[
-        Path,
-        typer.Option(help="A file of mode 0400 that holds the operator's credential only."),
-    ],
-    role: Annotated[str, typer.Option(help="owner, admin, developer or viewer.")] = "owner",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="The gateway's port here.")] = 8080,
-    public_url: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL", help="The gateway's public address, if it is not on this machine."
-        ),
-    ] = None,
-) -> None:
-    """Invite a person: print the command with which they choose a password.
-
-    It can be used once, within a week.
-    """
-    with fail_on(ConfigError, GatewayError):
-        gateway = GatewayClient(HOST, port, read_credential(operator_key_file))
-        token = gateway.invite(tenant, email, role)
-    typer.echo(accept_invitation_command(public_url or f"http://{HOST}:{port}", token))
-
-
-async def _serve(
-    installation: Dev, directory: Path, ready_file: Path | None, *, temporary: bool
-) -> None:
-    ready = await installation.start()
-    with suppress(BrokenPipeError):  # serve on, even where nobody reads standard output
-        _show(ready, directory, temporary=temporary)
-    if ready_file is not None:
-        try:
-            write_private_json(ready_file, asdict(ready))
-        except OSError as error:
-            await installation.stop()
-            raise DevError(f"cannot write {ready_file}: {error.strerror}") from None
-    await installation.wait()
-
-
-CURL = """\
-  export PQKEEP_URL={url} PQKEEP_API_KEY={api_key}
-  pq() {{ curl -sS "$PQKEEP_URL/api/v1$1" -H "X-API-Key: $PQKEEP_API_KEY" \
--H 'Content-Type: application/json' -d "${{2:-@-}}"; echo; }}
-
-  pq /kms/keys/generate '{{"algorithm":"Kyber768"}}'
-  pq /kem/encrypt '{{"plaintext":"aGVsbG8sIHdvcmxk"}}' | tee /dev/stderr \
-| sed 's/.*"ciphertext":"\\([^"]*\\)".*/{{"ciphertext":"\\1","key_version":1}}/' | pq /kem/decrypt
-"""
-
-
-def _show(ready: Ready, directory: Path, *, temporary: bool) -> None:
-    console = Console(highlight=False, soft_wrap=True)
-    kept = "temporary: gone when this ends" if temporary else "kept"
-    console.print()
-    console.print("[bold]pqkeep is serving.[/bold] Ctrl-C stops it.")
-    console.print()
-    for name, value in (
-        ("base URL", ready.base_url),
-        ("demo tenant", f"{ready.tenant_id} (plan enterprise_plus)"),
-        ("operator", f"{ready.operator_key} (in X-API-Key, for /api/v1/tenants)"),
-        ("reference", f"{ready.base_url}/docs"),
-        *((("mailbox", f"{ready.mailbox} (what would be sent)"),) if ready.mailbox else ()),
-        ("data", f"{directory} ({kept})"),
-    ):
-        console.print(f"  [dim]{name:12}[/dim] ", end="")
-        console.print(value, markup=False)
-    console.print()
-    if ready.owner_invitation:
-        console.print(f"Become the demo tenant's owner, {OWNER}, with a password of your choice:")
-        console.print()
-        command = accept_invitation_command(ready.base_url, ready.owner_invitation)
-        console.print(f"  {command}", markup=False)
-        console.print()
-    console.print("Paste into another terminal to encrypt and decrypt a first secret:")
-    console.print()
-    console.print(CURL.format(url=ready.base_url, api_key=ready.api_key), markup=False)
+app = _command()

@@ -1,19 +1,24 @@
 """Settings: one TOML file, read once into a frozen msgspec Struct.
 
 Each process declares its own Struct, with ``forbid_unknown_fields``. Fields of type ``Path`` and
-``DatabaseAddress`` are relative to the folder of the settings file.
+``DatabaseAddress`` are relative to the folder of the settings file. Variables of the environment
+replace what is in the file.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, inspect
 
 POSTGRESQL = "postgresql://"
 _OPTIONS = frozenset({"host", "port", "sslmode", "sslrootcert", "sslcert", "sslkey"})
+
+_TEXTS = (inspect.StrType, inspect.LiteralType, inspect.CustomType, inspect.NoneType)
+"""What a variable's text is the value of, as it is. Paths and addresses are custom types."""
 
 S = TypeVar("S", bound=Struct)
 
@@ -54,8 +59,16 @@ class DatabaseAddress:
         return f"DatabaseAddress({self.location!r})"
 
 
-def read_settings(file: Path, form: type[S]) -> S:
-    """Read a settings file. Raises ConfigError, which names the file and the setting."""
+def read_settings(file: Path, form: type[S], environment: Mapping[str, str], prefix: str) -> S:
+    """Read a settings file, and the variables of the environment that replace what is in it.
+
+    A variable is the prefix and a setting's name in capitals: a text as it is, anything else as
+    TOML. With ``_FILE`` after the name it is the path of a file that holds the value. Raises
+    ConfigError, which names the file, or the variable, and the setting.
+    """
+    settings = _read_toml(file)
+    settings |= dict(_from_environment(environment, prefix, form))
+    _require_known(file, settings, form)
     folder = file.resolve().parent
 
     made: dict[type, Callable[[str], Any]] = {
@@ -69,11 +82,85 @@ def read_settings(file: Path, form: type[S]) -> S:
         return made[kind](value)
 
     try:
-        return msgspec.toml.decode(file.read_bytes(), type=form, dec_hook=convert)
+        return msgspec.convert(settings, form, str_keys=True, dec_hook=convert)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{file}: {error}") from None
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    try:
+        return msgspec.toml.decode(file.read_bytes(), type=dict[str, Any])
     except OSError as error:
         raise ConfigError(f"cannot read the settings file {file}: {error.strerror}") from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: {error}") from None
+
+
+def _from_environment(
+    environment: Mapping[str, str], prefix: str, form: type[Struct]
+) -> Iterator[tuple[str, Any]]:
+    """Yield the settings that variables name. Raises ConfigError."""
+    fields = {f"{prefix}{name.upper()}": (name, kind) for name, kind in _fields(form).items()}
+    found: dict[str, str] = {}
+    for variable in sorted(each for each in environment if each.startswith(prefix)):
+        text, of = environment[variable], variable
+        if variable not in fields:
+            of = variable.removesuffix("_FILE")
+            if of not in fields:
+                raise ConfigError(f"there is no setting {variable}{_suggestion(variable, fields)}")
+            text = _read_value(variable, Path(text))
+        name, kind = fields[of]
+        if name in found:
+            raise ConfigError(f"{found[name]} and {variable} are the same setting")
+        found[name] = variable
+        yield name, _value(variable, text, kind)
+
+
+def _read_value(variable: str, file: Path) -> str:
+    try:
+        return file.read_text().removesuffix("\n")
+    except OSError as error:
+        raise ConfigError(f"{variable}: cannot read {file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{variable}: {file} is not UTF-8") from None
+
+
+def _value(variable: str, text: str, kind: inspect.Type) -> Any:
+    if all(isinstance(each, _TEXTS) for each in _kinds(kind)):
+        return text
+    try:
+        (value,) = msgspec.toml.decode(f"value = {text}", type=dict[str, Any]).values()
+    except ValueError:  # not TOML, or more than one value
+        raise ConfigError(f"{variable}: expected a value in TOML") from None
+    return value
+
+
+def _fields(form: type[Struct]) -> dict[str, inspect.Type]:
+    kind = cast(inspect.StructType, inspect.type_info(form))
+    return {each.encode_name: each.type for each in kind.fields}
+
+
+def _kinds(kind: inspect.Type) -> tuple[inspect.Type, ...]:
+    return kind.types if isinstance(kind, inspect.UnionType) else (kind,)
+
+
+def _require_known(
+    file: Path, settings: Mapping[str, Any], form: type[Struct], table: str = ""
+) -> None:
+    """Raise ConfigError for a name that is no setting, with the one that was meant perhaps."""
+    fields = _fields(form)
+    for name, value in settings.items():
+        if name not in fields:
+            suggestion = _suggestion(name, fields)
+            raise ConfigError(f"{file}: there is no setting {table}{name}{suggestion}")
+        for each in _kinds(fields[name]):
+            if isinstance(each, inspect.StructType) and isinstance(value, Mapping):
+                _require_known(file, value, each.cls, f"{name}.")
+
+
+def _suggestion(name: str, known: Mapping[str, object]) -> str:
+    similar = get_close_matches(name, known, n=1)
+    return f"; did you mean {similar[0]}?" if similar else ""
 
 
 def _check_postgresql(address: str) -> None:

@@ -1,7 +1,7 @@
-"""The commands that administer an installation: recovery-key, backup, restore, root-key.
+"""``pqkeepd backup`` and ``pqkeepd restore``.
 
-Backup and restore import the database libraries only when they run: nothing else in pqkeepd needs
-them, and they take longer to import than all the rest.
+They import the database libraries only when they run: nothing else in pqkeepd needs them, and they
+take longer to import than all the rest.
 """
 
 import asyncio
@@ -10,52 +10,18 @@ import sys
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from pqkeep_protocol.startup.settings import ConfigError
-from pqkeep_server.backup import recovery_key
 from pqkeep_server.backup.number import BackupNumber
 from pqkeep_server.backup.recovery_key import RecoveryKeyError
+from pqkeep_server.commands.arguments import Data
 from pqkeep_server.exit_status import fail_on
 from pqkeep_server.initialise import Layout
 from pqkeep_server.progress import progress
-from pqkeep_server.root_key import RootKeyError
-from pqkeep_server.root_key import rotate as rotate_root_key
 from pqkeep_server.settings_file import SettingsFileError
-
-recovery_keys = typer.Typer(
-    help="Make recovery keys, which backups are encrypted to.", no_args_is_help=True
-)
-root_keys = typer.Typer(
-    help="Change the root key, which seals every private key.", no_args_is_help=True
-)
-
-Data = Annotated[Path, typer.Option(help="The data directory.", file_okay=False)]
-
-
-@recovery_keys.command()
-def create(
-    *,
-    private: Annotated[
-        Path, typer.Option(help="The file to write the private half to. It opens backups.")
-    ],
-    public: Annotated[
-        Path,
-        typer.Option(help="The file to write the public half to. Backups are encrypted to it."),
-    ],
-    algorithm: Annotated[
-        Literal["ML-KEM-1024", "X-Wing"], typer.Option(help="The KEM.")
-    ] = "ML-KEM-1024",
-) -> None:
-    """Make a recovery key. Do so on another machine, and keep the private half there."""
-    with fail_on(RecoveryKeyError):
-        recovery_key.create(algorithm, private, public)
-    typer.echo(
-        f"{private} opens every backup that is made with {public}.\n"
-        "Keep it away from the machine that pqkeep runs on: only the public half belongs there."
-    )
 
 
 def backup(
@@ -196,25 +162,3 @@ def _settings_to_keep(settings: Mapping[str, str], keep: list[str] | None) -> se
     if left_out := [f"  {name} = {value}" for name, value in settings.items() if name not in kept]:
         typer.echo("\n".join(("settings of the backup that are left out:", *left_out)))
     return kept
-
-
-@root_keys.command()
-def rotate(
-    *,
-    data: Data,
-    destroy_old: Annotated[
-        bool, typer.Option("--destroy-old", help="Overwrite and delete the old root key's file.")
-    ] = False,
-) -> None:
-    """Seal every private key under a new root key, while the service runs.
-
-    If it is interrupted, run it again: it continues.
-    """
-    os.umask(0o077)
-    with fail_on(RootKeyError), progress("making a root key") as report:
-        old = rotate_root_key(Layout(data), destroy_old=destroy_old, report=report)
-    typer.echo(
-        "Every private key is sealed under the new root key. Make a copy of it, and a new backup."
-    )
-    for path in old:
-        typer.echo(f"Destroy {path}, and its copies once no backup needs them.")

@@ -1,0 +1,118 @@
+"""``pqkeepd dev``."""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from pqkeep_protocol.startup.logs import write_logs
+from pqkeep_server.atomic_files import write_private_json
+from pqkeep_server.dev import OWNER, Dev, Ready
+from pqkeep_server.dev_directory import DevError, data_directory
+from pqkeep_server.exit_status import fail_on
+from pqkeep_server.gateway_client import accept_invitation_command
+from pqkeep_server.initialise import ACCOUNTS_FILE, KEYS_FILE, Stores
+
+
+def dev(
+    *,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 takes a free one.")
+    ] = 8080,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            readable=False,  # Dev checks it with a better message
+            help="Data directory; by default a temporary one, removed at the end.",
+        ),
+    ] = None,
+    ready_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write base_url, tenant_id, api_key, operator_key, owner_invitation and mailbox"
+            " here when ready."
+        ),
+    ] = None,
+    accounts_database: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Keep accounts in PostgreSQL: postgresql://user@host/name"
+        ),
+    ] = None,
+    keys_database: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Keep keys and audit records in PostgreSQL, likewise."),
+    ] = None,
+    redis_url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Keep rate limits in Redis or Valkey: redis://host:port"),
+    ] = None,
+) -> None:
+    """Run gateway and key service on this machine's loopback, with a demo tenant."""
+    write_logs("pqkeepd")
+    stores = Stores(
+        accounts=accounts_database or ACCOUNTS_FILE,
+        keys=keys_database or KEYS_FILE,
+        redis_url=redis_url,
+    )
+    with fail_on(DevError), data_directory(data) as directory:
+        installation = Dev(directory, port, stores)
+        asyncio.run(_serve(installation, directory, ready_file, temporary=data is None))
+
+
+async def _serve(
+    installation: Dev, directory: Path, ready_file: Path | None, *, temporary: bool
+) -> None:
+    ready = await installation.start()
+    with suppress(BrokenPipeError):  # serve on, even where nobody reads standard output
+        _show(ready, directory, temporary=temporary)
+    if ready_file is not None:
+        try:
+            write_private_json(ready_file, asdict(ready))
+        except OSError as error:
+            await installation.stop()
+            raise DevError(f"cannot write {ready_file}: {error.strerror}") from None
+    await installation.wait()
+
+
+CURL = """\
+  export PQKEEP_URL={url} PQKEEP_API_KEY={api_key}
+  pq() {{ curl -sS "$PQKEEP_URL/api/v1$1" -H "X-API-Key: $PQKEEP_API_KEY" \
+-H 'Content-Type: application/json' -d "${{2:-@-}}"; echo; }}
+
+  pq /kms/keys/generate '{{"algorithm":"Kyber768"}}'
+  pq /kem/encrypt '{{"plaintext":"aGVsbG8sIHdvcmxk"}}' | tee /dev/stderr \
+| sed 's/.*"ciphertext":"\\([^"]*\\)".*/{{"ciphertext":"\\1","key_version":1}}/' | pq /kem/decrypt
+"""
+
+
+def _show(ready: Ready, directory: Path, *, temporary: bool) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    kept = "temporary: gone when this ends" if temporary else "kept"
+    console.print()
+    console.print("[bold]pqkeep is serving.[/bold] Ctrl-C stops it.")
+    console.print()
+    for name, value in (
+        ("base URL", ready.base_url),
+        ("demo tenant", f"{ready.tenant_id} (plan enterprise_plus)"),
+        ("operator", f"{ready.operator_key} (in X-API-Key, for /api/v1/tenants)"),
+        ("reference", f"{ready.base_url}/docs"),
+        *((("mailbox", f"{ready.mailbox} (what would be sent)"),) if ready.mailbox else ()),
+        ("data", f"{directory} ({kept})"),
+    ):
+        console.print(f"  [dim]{name:12}[/dim] ", end="")
+        console.print(value, markup=False)
+    console.print()
+    if ready.owner_invitation:
+        console.print(f"Become the demo tenant's owner, {OWNER}, with a password of your choice:")
+        console.print()
+        command = accept_invitation_command(ready.base_url, ready.owner_invitation)
+        console.print(f"  {command}", markup=False)
+        console.print()
+    console.print("Paste into another terminal to encrypt and decrypt a first secret:")
+    console.print()
+    console.print(CURL.format(url=ready.base_url, api_key=ready.api_key), markup=False)

@@ -1,0 +1,43 @@
+"""``pqkeepd admin create``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_server.dev import HOST
+from pqkeep_server.exit_status import fail_on
+from pqkeep_server.gateway_client import (
+    GatewayClient,
+    GatewayError,
+    accept_invitation_command,
+    read_credential,
+)
+
+
+def create(
+    *,
+    email: Annotated[str, typer.Option(help="The person's e-mail address.")],
+    tenant: Annotated[str, typer.Option(metavar="ID", help="The tenant they belong to.")],
+    operator_key_file: Annotated[
+        Path,
+        typer.Option(help="A file of mode 0400 that holds the operator's credential only."),
+    ],
+    role: Annotated[str, typer.Option(help="owner, admin, developer or viewer.")] = "owner",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The gateway's port here.")] = 8080,
+    public_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="The gateway's public address, if it is not on this machine."
+        ),
+    ] = None,
+) -> None:
+    """Invite a person: print the command with which they choose a password.
+
+    It can be used once, within a week.
+    """
+    with fail_on(ConfigError, GatewayError):
+        gateway = GatewayClient(HOST, port, read_credential(operator_key_file))
+        token = gateway.invite(tenant, email, role)
+    typer.echo(accept_invitation_command(public_url or f"http://{HOST}:{port}", token))
