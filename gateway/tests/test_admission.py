@@ -35,6 +35,13 @@ class Nobody:
         return None
 
 
+class NoOperators:
+    """A directory without named operators."""
+
+    async def find(self, digest: bytes) -> str | None:
+        return None
+
+
 class Gate:
     """An Admission, and the directory of API keys that it asks."""
 
@@ -45,6 +52,7 @@ class Gate:
         self.unreachable = False
         authenticator = Authenticator(
             self,
+            NoOperators(),
             CredentialLookups(lambda: self.now),
             self.rate_limiter,
             pepper,

@@ -7,7 +7,11 @@ import pytest
 from gateway.tests.world import HERE
 
 from pqkeep_gateway.access.authentication import Authenticated, Authenticator, Found
-from pqkeep_gateway.access.credential_lookups import CredentialLookups
+from pqkeep_gateway.access.credential_lookups import (
+    UNKNOWN_CREDENTIALS,
+    CredentialLookups,
+    TooManyUnknownCredentialsError,
+)
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, new_credential
 from pqkeep_gateway.access.entitlements import Entitlements, Tier
 from pqkeep_gateway.access.principals import ApiKeyPrincipal, OperatorPrincipal
@@ -36,16 +40,30 @@ class Directory:
         return found
 
 
+class OperatorDirectory:
+    """An OperatorDirectory in memory."""
+
+    def __init__(self) -> None:
+        self.names: dict[bytes, str] = {}
+        self.asked = 0
+
+    async def find(self, digest: bytes) -> str | None:
+        self.asked += 1
+        return self.names.get(digest)
+
+
 class Setting:
     """An authenticator before a directory, and one API key in it."""
 
     def __init__(self, pepper: Pepper) -> None:
         self.directory = Directory()
+        self.operators = OperatorDirectory()
         self.now = 1000.0
         self.rate_limiter = MemoryRateLimiter(lambda: self.now)
         self.lookups = CredentialLookups(lambda: self.now)
         self.authenticator = Authenticator(
             self.directory,
+            self.operators,
             self.lookups,
             self.rate_limiter,
             pepper,
@@ -84,7 +102,31 @@ async def test_the_operator_needs_no_directory(setting: Setting) -> None:
     """The operator's credential is recognised by its digest alone."""
     found = await setting.authenticator.authenticate(OPERATOR, HERE)
     assert found == OperatorPrincipal()
-    assert setting.directory.asked == 0
+    assert setting.directory.asked == setting.operators.asked == 0
+
+
+async def test_a_named_operator_is_looked_up_each_time(setting: Setting) -> None:
+    """A named operator is who the directory says, and nobody from the request after the removal on."""
+    credential = new_credential(CredentialKind.OPERATOR)
+    digest = setting.pepper.digest(credential)
+    setting.operators.names[digest] = "ada"
+    for _ in range(2):
+        found = await setting.authenticator.authenticate(credential, HERE)
+        assert found == OperatorPrincipal("ada")
+        assert str(found) == "operator:ada"
+    del setting.operators.names[digest]
+    assert await setting.authenticator.authenticate(credential, HERE) is None
+
+
+async def test_unknown_operators_have_the_budget_of_unknown_credentials(setting: Setting) -> None:
+    """Credentials of operators that nobody has stop reaching the database, as API keys do."""
+    for _ in range(UNKNOWN_CREDENTIALS.events):
+        shown = new_credential(CredentialKind.OPERATOR)
+        assert await setting.authenticator.authenticate(shown, HERE) is None
+    with pytest.raises(TooManyUnknownCredentialsError):
+        await setting.authenticator.authenticate(new_credential(CredentialKind.OPERATOR), HERE)
+    assert setting.operators.asked == UNKNOWN_CREDENTIALS.events
+    assert await setting.authenticator.authenticate(OPERATOR, HERE) == OperatorPrincipal()
 
 
 async def test_nobody(setting: Setting) -> None:

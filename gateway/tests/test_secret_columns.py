@@ -15,6 +15,7 @@ from pqkeep_gateway.storage.schema import METADATA
 DIGESTS = frozenset(
     {
         "tenants.name_key",
+        "operators.digest",
         "api_keys.digest",
         "idempotency_keys.key",
         "idempotency_keys.request",
@@ -44,6 +45,7 @@ CONTENTS = frozenset({"idempotency_keys.result", "audit_outbox.event"})
 """Texts without secrets: what was answered, without the credential, and what was done."""
 TEXTS = frozenset(
     {
+        "operators.name",
         "tenants.name",
         "tenants.tier",
         "tenants.subscription",

@@ -38,6 +38,7 @@ def run(*arguments: str | Path, **environment: str) -> tuple[int, str]:
         ("restore", "--help"),
         ("recovery-key", "create", "--help"),
         ("root-key", "rotate", "--help"),
+        *(("operator", each, "--help") for each in ("add", "rotate", "remove", "list")),
     ],
 )
 def test_help(arguments: tuple[str, ...]) -> None:

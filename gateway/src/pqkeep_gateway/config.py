@@ -1,7 +1,7 @@
 """The gateway's settings: one TOML file, read once into a frozen value.
 
 The file itself holds no secret: passwords and the pepper have files of their own, and only a digest
-of the operator's credential is kept.
+of an operator's credential is kept.
 """
 
 import os
@@ -93,8 +93,9 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A PostgreSQL password file as libpq defines it: a secret file."""
     pepper_file: Path
     """32 random bytes, the key of credential digests: a secret file."""
-    operator_digest: DIGEST_HEX
-    """HMAC-SHA-256 of the operator's credential under the pepper, in hexadecimal."""
+    operator_digest: DIGEST_HEX | None = None
+    """HMAC-SHA-256 under the pepper of the credential of an operator without a name, in
+    hexadecimal. Named operators are in the database: see ``pqkeepd operator``."""
     signup: Literal["operator", "open"] = "operator"
     """Who may create tenants: the operator only, or anyone (rate-limited by address)."""
     default_plan: Literal["free", "starter", "professional", "enterprise", "enterprise_plus"] = (

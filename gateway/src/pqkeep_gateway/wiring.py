@@ -1,6 +1,7 @@
 """Puts the gateway together. The only file that names concrete classes."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -72,6 +73,7 @@ from pqkeep_gateway.storage.challenges import SqlChallenges
 from pqkeep_gateway.storage.database import open_database
 from pqkeep_gateway.storage.invitations import SqlInvitations
 from pqkeep_gateway.storage.known_networks import SqlKnownNetworks
+from pqkeep_gateway.storage.operators import SqlOperators
 from pqkeep_gateway.storage.outgoing_mail import SqlMailOutbox
 from pqkeep_gateway.storage.password_resets import SqlPasswordResets
 from pqkeep_gateway.storage.registrations import SqlRegistrations
@@ -85,6 +87,7 @@ from pqkeep_gateway.storage.users import SqlUsers
 from pqkeep_gateway.tenancy import plans
 from pqkeep_gateway.tenancy.api_keys import ApiKeys
 from pqkeep_gateway.tenancy.billing import BuiltInBilling
+from pqkeep_gateway.tenancy.operators import Operators
 from pqkeep_gateway.tenancy.plans import Plans
 from pqkeep_gateway.tenancy.tenants import Tenants
 from pqkeep_protocol.startup.settings import ConfigError
@@ -124,7 +127,13 @@ async def assemble(config: Config, here: str) -> Gateway:
     sql_api_keys = SqlApiKeys(engine)
     lookups = CredentialLookups(clock)
     authenticator = Authenticator(
-        sql_api_keys, lookups, rate_limiter, pepper, bytes.fromhex(config.operator_digest), clock
+        sql_api_keys,
+        SqlOperators(engine),
+        lookups,
+        rate_limiter,
+        pepper,
+        None if config.operator_digest is None else bytes.fromhex(config.operator_digest),
+        clock,
     )
     per_minute = {tier: each.requests_per_minute for tier, each in terms.items()}
     audit_delivery = AuditDelivery(SqlAuditOutbox(engine), key_client)
@@ -250,6 +259,20 @@ async def assemble(config: Config, here: str) -> Gateway:
     )
     app = create_app(api, outside, documents(api, outside), pipeline)
     return Gateway(app, key_client, audit_delivery, built_in, mail_delivery, close)
+
+
+@asynccontextmanager
+async def open_operators(config: Config) -> AsyncIterator[Operators]:
+    """Open the operators of an installation, whether its gateways run or not.
+
+    Raises ConfigError, UnavailableError.
+    """
+    pepper = read_pepper(config.pepper_file)
+    engine = await open_database(config.database.location, config.database_password_file)
+    try:
+        yield Operators(SqlOperators(engine), pepper)
+    finally:
+        await engine.dispose()
 
 
 def _mailer(config: Config) -> Mailer:

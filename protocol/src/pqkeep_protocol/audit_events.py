@@ -35,6 +35,11 @@ class AuditEvent(StrEnum):
     are here. Those that use keys are recorded, and refused, under the name of their Operation.
     """
 
+    # Operators
+    ADD_OPERATOR = "add-operator"
+    ROTATE_OPERATOR = "rotate-operator"
+    REMOVE_OPERATOR = "remove-operator"
+
     # Tenants
     CREATE_TENANT = "create-tenant"
     LIST_TENANTS = "list-tenants"

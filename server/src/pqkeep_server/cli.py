@@ -8,6 +8,7 @@ from pqkeep_server.commands import (
     backup,
     config,
     dev,
+    operator,
     people,
     recovery_key,
     roles,
@@ -18,6 +19,7 @@ from pqkeep_server.commands import (
 GROUPS: Mapping[str, str] = {
     "admin": "Invite people.",
     "config": "Check settings.",
+    "operator": "Name the operators, who administer tenants.",
     "recovery-key": "Make recovery keys, which backups are encrypted to.",
     "root-key": "Change the root key, which seals every private key.",
 }
@@ -33,6 +35,10 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "restore": backup.restore,
     "recovery-key create": recovery_key.create,
     "root-key rotate": root_key.rotate,
+    "operator add": operator.add,
+    "operator rotate": operator.rotate,
+    "operator remove": operator.remove,
+    "operator list": operator.list_operators,
     "admin create": people.create,
 }
 """Every command, in the order of --help."""

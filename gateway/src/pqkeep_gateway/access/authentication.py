@@ -39,6 +39,14 @@ class ApiKeyDirectory(Protocol):
         ...
 
 
+class OperatorDirectory(Protocol):
+    """Where operators are looked up, whenever they show their credential."""
+
+    async def find(self, digest: bytes) -> str | None:
+        """Return the name of the operator whose credential has this digest."""
+        ...
+
+
 class Authenticator:
     """Knows principals by the digest of what they show.
 
@@ -49,14 +57,16 @@ class Authenticator:
     def __init__(
         self,
         directory: ApiKeyDirectory,
+        operators: OperatorDirectory,
         lookups: CredentialLookups,
         rate_limiter: RateLimiter,
         pepper: Pepper,
-        operator: bytes,
+        operator: bytes | None,
         clock: Clock,
     ) -> None:
-        """Take the digest of the operator's credential (32 bytes)."""
+        """Take the digest of the credential of the operator without a name (32 bytes), if any."""
         self._directory = directory
+        self._operators = operators
         self._lookups = lookups
         self._rate_limiter = rate_limiter
         self._pepper = pepper
@@ -76,8 +86,7 @@ class Authenticator:
         if known is None:
             match kind_of(credential):
                 case CredentialKind.OPERATOR:
-                    is_theirs = hmac.compare_digest(digest, self._operator)
-                    return OperatorPrincipal() if is_theirs else None
+                    return await self._operator_with(digest, source_address)
                 case CredentialKind.API_KEY:
                     known = await self._lookups.find(digest, source_address, self._look_up)
                 case _:
@@ -92,6 +101,12 @@ class Authenticator:
     def forget(self, credential: str) -> None:
         """Look a credential up again: something has changed."""
         self._known.pop(self._pepper.digest(credential), None)
+
+    async def _operator_with(self, digest: bytes, source_address: str) -> OperatorPrincipal | None:
+        if self._operator is not None and hmac.compare_digest(digest, self._operator):
+            return OperatorPrincipal()
+        name = await self._lookups.find(digest, source_address, self._operators.find)
+        return None if name is None else OperatorPrincipal(name)
 
     async def _look_up(self, digest: bytes) -> tuple[Found, int] | None:
         as_of = await self._rate_limiter.changes()  # before the database is asked, never after

@@ -62,6 +62,8 @@ class SessionPrincipal:
 class OperatorPrincipal:
     """Whoever runs the installation. Administers every tenant, and uses no tenant's keys."""
 
+    name: str | None = None
+    """None: the operator whose credential's digest is in the settings."""
     caller: ClassVar[Caller] = Credential.OPERATOR
     tenant: ClassVar[None] = None
     user: ClassVar[None] = None
@@ -69,7 +71,7 @@ class OperatorPrincipal:
     must_enroll: ClassVar[bool] = False
 
     def __str__(self) -> str:
-        return "operator"
+        return "operator" if self.name is None else f"operator:{self.name}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,15 @@ TENANTS = Table(
 )
 """``name_key``: the form in which names are compared; see pqkeep_gateway.tenancy.names."""
 
+OPERATORS = Table(
+    "operators",
+    METADATA,
+    Column("name", String(32), primary_key=True),
+    Column("digest", LargeBinary(32), nullable=False, unique=True),
+    Column("added_at_us", BigInteger, nullable=False),
+    Column("rotated_at_us", BigInteger, nullable=False),
+)
+
 API_KEYS = Table(
     "api_keys",
     METADATA,

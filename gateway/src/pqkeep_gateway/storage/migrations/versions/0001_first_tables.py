@@ -9,10 +9,21 @@ down_revision = None
 
 def upgrade() -> None:
     """Create all tables."""
+    _create_operators()
     _create_tenant_tables()
     _create_people_tables()
     _create_billing_tables()
     _create_outboxes()
+
+
+def _create_operators() -> None:
+    op.create_table(
+        "operators",
+        sa.Column("name", sa.String(32), primary_key=True),
+        sa.Column("digest", sa.LargeBinary(32), nullable=False, unique=True),
+        sa.Column("added_at_us", sa.BigInteger, nullable=False),
+        sa.Column("rotated_at_us", sa.BigInteger, nullable=False),
+    )
 
 
 def _create_tenant_tables() -> None:

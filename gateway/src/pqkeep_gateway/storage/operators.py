@@ -1,0 +1,78 @@
+"""Operators in SQL."""
+
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from pqkeep_gateway.storage.audit_outbox import add_audit_event
+from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
+from pqkeep_gateway.storage.schema import OPERATORS
+from pqkeep_gateway.tenancy.operators import Operator
+from pqkeep_protocol.audit import Event
+
+
+class SqlOperators:
+    """An OperatorStore and an OperatorDirectory."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def find(self, digest: bytes) -> str | None:
+        """Return the name of the operator whose credential has this digest."""
+        query = sa.select(OPERATORS.c.name).where(OPERATORS.c.digest == digest)
+        async with read_transaction(self._engine) as connection:
+            return (await connection.execute(query)).scalar_one_or_none()
+
+    async def list(self) -> tuple[Operator, ...]:
+        """Return all operators, by name."""
+        query = sa.select(OPERATORS).order_by(OPERATORS.c.name)
+        async with read_transaction(self._engine) as connection:
+            return tuple(
+                Operator(row.name, time_of(row.added_at_us), time_of(row.rotated_at_us))
+                for row in await connection.execute(query)
+            )
+
+    async def add(
+        self, name: str, digest: bytes, now: datetime, most: int, audit_event: Event
+    ) -> bool:
+        """Store an operator; False if the name is taken, or there are ``most`` of them."""
+        row = {
+            "name": name,
+            "digest": digest,
+            "added_at_us": microseconds(now),
+            "rotated_at_us": microseconds(now),
+        }
+        try:
+            async with transaction(self._engine) as connection:
+                await _lock(connection)
+                count = sa.select(sa.func.count()).select_from(OPERATORS)
+                if (await connection.execute(count)).scalar_one() >= most:
+                    return False
+                await connection.execute(sa.insert(OPERATORS), row)
+                await add_audit_event(connection, audit_event)
+        except sa.exc.IntegrityError:
+            return False
+        return True
+
+    async def rotate(self, name: str, digest: bytes, now: datetime, audit_event: Event) -> bool:
+        """Replace the digest of an operator's credential; False if there is no such operator."""
+        values = {"digest": digest, "rotated_at_us": microseconds(now)}
+        return await self._change(sa.update(OPERATORS).values(values), name, audit_event)
+
+    async def remove(self, name: str, audit_event: Event) -> bool:
+        """Delete an operator; False if there is no such operator."""
+        return await self._change(sa.delete(OPERATORS), name, audit_event)
+
+    async def _change(self, change: sa.Update | sa.Delete, name: str, audit_event: Event) -> bool:
+        async with transaction(self._engine) as connection:
+            changed = await connection.execute(change.where(OPERATORS.c.name == name))
+            if changed.rowcount == 1:
+                await add_audit_event(connection, audit_event)
+            return changed.rowcount == 1
+
+
+async def _lock(connection: AsyncConnection) -> None:
+    """Let one transaction at a time add operators. A SQLite transaction that writes is alone."""
+    if connection.dialect.name == "postgresql":
+        await connection.execute(sa.text("LOCK TABLE operators IN SHARE ROW EXCLUSIVE MODE"))

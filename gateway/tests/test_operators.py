@@ -1,0 +1,118 @@
+"""Named operators are added, rotated and removed, and the audit log has each change."""
+
+import asyncio
+
+import pytest
+from gateway.tests.world import ROUNDS, World
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
+from pqkeep_gateway.storage.operators import SqlOperators
+from pqkeep_gateway.tenancy.operators import MAX_OPERATORS, OperatorError, Operators
+from pqkeep_protocol.keys import INSTALLATION
+
+pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+
+
+@pytest.fixture
+def store(engine: AsyncEngine) -> SqlOperators:
+    """No operators."""
+    return SqlOperators(engine)
+
+
+@pytest.fixture
+def operators(store: SqlOperators, pepper: Pepper) -> Operators:
+    """What administers them."""
+    return Operators(store, pepper)
+
+
+async def test_a_credential_is_its_operator_s(
+    operators: Operators, store: SqlOperators, pepper: Pepper
+) -> None:
+    """Each operator's credential is found under their name, and no other is."""
+    made = {name: await operators.add(name) for name in ("ada", "grace.h-1_x")}
+    for name, credential in made.items():
+        assert kind_of(credential) is CredentialKind.OPERATOR
+        assert await store.find(pepper.digest(credential)) == name
+    assert await store.find(pepper.digest(made["ada"] + "x")) is None
+    listed = await operators.list()
+    assert [each.name for each in listed] == sorted(made)
+    assert all(each.added_at == each.rotated_at for each in listed)
+
+
+async def test_a_rotation_ends_the_old_credential(
+    operators: Operators, store: SqlOperators, pepper: Pepper
+) -> None:
+    """After a rotation the new credential is found, and the old one is not."""
+    old = await operators.add("ada")
+    new = await operators.rotate("ada")
+    assert await store.find(pepper.digest(old)) is None
+    assert await store.find(pepper.digest(new)) == "ada"
+    (shown,) = await operators.list()
+    assert shown.rotated_at > shown.added_at
+
+
+async def test_a_removed_operator_is_nobody(
+    operators: Operators, store: SqlOperators, pepper: Pepper
+) -> None:
+    """After a removal the credential is not found; the name may be given again, with another one."""
+    credential = await operators.add("ada")
+    await operators.remove("ada")
+    assert await store.find(pepper.digest(credential)) is None
+    assert await operators.list() == ()
+    assert await operators.add("ada") != credential
+    assert await store.find(pepper.digest(credential)) is None
+
+
+async def test_who_is_not_there_is_not_changed(operators: Operators) -> None:
+    """A rotation and a removal of nobody are refused; an addition does not replace anybody."""
+    await operators.add("ada")
+    before = await operators.list()
+    for action in (operators.rotate("grace"), operators.remove("grace"), operators.add("ada")):
+        with pytest.raises(OperatorError):
+            await action
+    assert await operators.list() == before
+
+
+@pytest.mark.parametrize(
+    "name", ["", "Ada", "-ada", "ada lovelace", "ada\n", "ä", "a" * 33, "a:b", "a/b"]
+)
+async def test_names_are_plain(operators: Operators, name: str) -> None:
+    """A name that a record or a terminal could not show plainly is refused."""
+    with pytest.raises(OperatorError):
+        await operators.add(name)
+    assert await operators.list() == ()
+
+
+async def test_there_are_not_too_many(operators: Operators) -> None:
+    """Of additions at once beyond the maximum, exactly as many succeed as there is room for."""
+    for number in range(MAX_OPERATORS - 1):
+        await operators.add(f"operator-{number}")
+    for _ in range(ROUNDS):
+        additions = (operators.add(name) for name in ("x", "y", "z"))
+        outcomes = await asyncio.gather(*additions, return_exceptions=True)
+        assert sorted(isinstance(each, OperatorError) for each in outcomes) == [False, True, True]
+        listed = await operators.list()
+        assert len(listed) == MAX_OPERATORS
+        await operators.remove(listed[-1].name)
+
+
+async def test_each_change_is_recorded(world: World) -> None:
+    """The log has each change with the operator's name, and nothing of what was refused."""
+    operators = Operators(SqlOperators(world.engine), world.pepper)
+    await operators.add("ada")
+    await operators.rotate("ada")
+    await operators.remove("ada")
+    for action in (operators.rotate("ada"), operators.remove("ada"), operators.add("?")):
+        with pytest.raises(OperatorError):
+            await action
+    await world.audit_delivery.empty()
+    recorded = list(world.log.recorded.values())[-3:]
+    assert [each.operation for each in recorded] == [
+        "add-operator",
+        "rotate-operator",
+        "remove-operator",
+    ]
+    for each in recorded:
+        assert each.tenant == INSTALLATION
+        assert (each.principal, each.policy) == ("pqkeepd", "operator-ada")

@@ -1,0 +1,75 @@
+"""``pqkeepd operator`` beside a running installation."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+from tests.fixtures import processes
+from tests.fixtures.installation import Installation
+
+from pqkeep_gateway.access.credentials import CredentialKind, kind_of
+
+if TYPE_CHECKING:
+    from tests.fixtures.caller import Caller
+
+SECONDS = 60
+
+
+def operator_command(
+    installation: Installation, *arguments: str, status: int = 0
+) -> subprocess.CompletedProcess[str]:
+    """Run ``pqkeepd operator`` on an installation's data."""
+    ended = subprocess.run(
+        [processes.PQKEEPD, "operator", *arguments, "--data", installation.data],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert ended.returncode == status, ended.stderr
+    return ended
+
+
+def recorded(operator: Caller, operation: str) -> list[dict[str, object]]:
+    """Return the records of an operation, as soon as there are any."""
+    deadline = time.monotonic() + SECONDS
+    while not (records := operator.get("/audit/records", operation=operation)["records"]):
+        assert time.monotonic() < deadline
+    return list(records)
+
+
+def test_a_named_operator_comes_and_goes(installation: Installation) -> None:
+    """Added, rotated and removed beside the service, with effect on the next request, by name in the log."""
+    first = operator_command(installation, "add", "ada").stdout.removesuffix("\n")
+    assert kind_of(first) is CredentialKind.OPERATOR
+    ada = installation.caller(first)
+    ada.get("/tenants")
+    made = ada.post("/tenants", {"name": "made by ada"}, status=201)
+    second = operator_command(installation, "rotate", "ada").stdout.removesuffix("\n")
+    assert ada.refusal("/tenants", {"name": "too late"}) == (401, "ERR_AUTH_001", None)
+    ada_again = installation.caller(second)
+    ada_again.get("/tenants")
+    assert operator_command(installation, "list").stdout.startswith("ada\t")
+    operator_command(installation, "remove", "ada")
+    assert ada_again.refusal("/tenants", {"name": "too late"}) == (401, "ERR_AUTH_001", None)
+    assert operator_command(installation, "list").stdout == ""
+
+    operator = installation.operator()
+    created = {each["tenant_id"]: each["principal"] for each in recorded(operator, "create-tenant")}
+    assert created[made["id"]] == "operator:ada"
+    for operation in ("add-operator", "rotate-operator", "remove-operator"):
+        (record,) = recorded(operator, operation)
+        assert (record["principal"], record["policy"]) == ("pqkeepd", "operator-ada")
+    files = [each.read_bytes() for each in installation.data.rglob("*") if each.is_file()]
+    assert not any(each.encode() in file for each in (first, second) for file in files)
+
+
+def test_what_cannot_be_done_is_said(installation: Installation) -> None:
+    """Nobody's name, a bad name and a folder that is no installation end with status 1 and one line."""
+    for arguments in (("remove", "nobody"), ("rotate", "nobody"), ("add", "No Name")):
+        ended = operator_command(installation, *arguments, status=1)
+        assert ended.stdout == ""
+        assert ended.stderr.startswith("pqkeepd: ")
+        assert ended.stderr.count("\n") == 1
