@@ -1,16 +1,20 @@
 """A gateway that is set up wrongly does not start: exit status 78 and one clear message."""
 
+import json
 import os
 import signal
 import socket
 import sqlite3
+import ssl
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
+from tests.fixtures.certificate import new_certificate
 
 from pqkeep_gateway.access.credentials import PEPPER_SIZE
 
@@ -91,6 +95,27 @@ def _cookies(folder: Path, host: str) -> None:
     _set(folder, f'cookies = "loopback"\nhost = "{host}"')
 
 
+def _tls(folder: Path, certificate: str = "certificate.pem") -> None:
+    new_certificate(folder)
+    _set(folder, f'tls_certificate = "{certificate}"\ntls_key = "key.pem"')
+
+
+def _classical(folder: Path) -> None:
+    """Require post-quantum key exchange of an OpenSSL that is told to have none."""
+    _tls(folder)
+    _set(folder, "require_post_quantum = true")
+    (folder / "openssl.cnf").write_text(CLASSICAL)
+
+
+CLASSICAL = """\
+openssl_conf = all
+[all]
+ssl_conf = ssl
+[ssl]
+system_default = groups
+[groups]
+Groups = X25519
+"""
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - it is the mistake
 MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
     "an unknown setting": (lambda at: _set(at, "colour = 1"), "colour"),
@@ -123,6 +148,9 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda at: _cookies(at, "192.0.2.7"),
         "not 192.0.2.7",
     ),
+    "no TLS on every address": (lambda at: _set(at, f'host = "{EVERYWHERE}"'), "tls_certificate"),
+    "a missing certificate": (lambda at: _tls(at, "missing.pem"), "missing.pem"),
+    "post-quantum with an OpenSSL that has none": (_classical, ssl.OPENSSL_VERSION),
     "an open secret of Stripe's": (_open_stripe, "0400"),
     "an empty secret of Stripe's": (_empty_stripe, "stripe-key"),
     "no secret of Stripe's": (
@@ -167,7 +195,7 @@ def _start(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env={"PATH": os.defpath},
+        env={"PATH": os.defpath, "OPENSSL_CONF": str(folder / "openssl.cnf")},
         pass_fds=fds,
         text=True,
     )
@@ -205,16 +233,49 @@ def test_cookies_fit_the_socket_that_is_handed_over(folder: Path) -> None:
 )
 def test_cookies_that_fit(folder: Path, cookies: str, host: str) -> None:
     """On loopback cookies may go without TLS, and where they do not, any address is served."""
-    _set(folder, f'cookies = "{cookies}"\nhost = "{host}"')
+    _set(folder, f'cookies = "{cookies}"\nhost = "{host}"\ntrusted_proxies = ["192.0.2.1/32"]')
     process = _start(folder)
     assert process.stdout is not None
     with process:
         try:
-            said = next(line for line in process.stdout if "Uvicorn running" in line)
+            said = next(line for line in process.stdout if "running on" in line)
         finally:
             process.terminate()
             process.stdout.read()
     assert f"//{host}:" in said
+
+
+@contextmanager
+def connected(address: tuple[str, int], context: ssl.SSLContext) -> Iterator[ssl.SSLSocket]:
+    """Connect with TLS."""
+    with (
+        socket.create_connection(address) as connection,
+        context.wrap_socket(connection, server_hostname=address[0]) as client,
+    ):
+        yield client
+
+
+def test_a_certificate_is_replaced_while_serving(folder: Path) -> None:
+    """SIGHUP brings a new certificate to new connections, and the ones that are open go on."""
+    _tls(folder)
+    old = ssl.create_default_context(cafile=folder / "certificate.pem")
+    process = _start(folder)
+    assert process.stdout is not None
+    with process:
+        try:
+            said = next(line for line in process.stdout if "running on" in line)
+            address = ("127.0.0.1", urlsplit(json.loads(said)["address"]).port or 0)
+            with connected(address, old) as client:
+                new = new_certificate(folder).client()
+                process.send_signal(signal.SIGHUP)
+                assert any("certificate is read again" in line for line in process.stdout)
+                with connected(address, new):
+                    pass
+                client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert client.recv(12) == b"HTTP/1.1 503"
+        finally:
+            process.terminate()
+            process.stdout.read()
 
 
 WITHOUT_STRIPE = """
@@ -238,7 +299,7 @@ def test_a_gateway_that_is_told_to_stop_closes_its_database(folder: Path) -> Non
         process = _start(folder)
         assert process.stdout is not None
         with process.stdout as log:
-            assert any("Uvicorn running" in line for line in log)
+            assert any("running on" in line for line in log)
             process.send_signal(number)
             log.read()
         assert process.wait(SECONDS) == 0

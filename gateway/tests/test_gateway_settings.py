@@ -197,3 +197,17 @@ def test_there_is_one_way_for_mail(tmp_path: Path) -> None:
     """A mail server and a mailbox together are refused."""
     with pytest.raises(ConfigError, match="mailbox"):
         config.read(write_smtp(tmp_path, SMTP, mailbox='"mailbox"'))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"tls_certificate": '"certificate.pem"'},
+        {"tls_key": '"key.pem"'},
+        {"require_post_quantum": "true"},
+    ],
+)
+def test_tls_needs_a_certificate_and_its_key(tmp_path: Path, settings: dict[str, str]) -> None:
+    """One without the other is refused, and so is a demand on TLS where there is none."""
+    with pytest.raises(ConfigError, match="tls_certificate"):
+        config.read(write(tmp_path, {**GOOD, **settings}))

@@ -6,64 +6,20 @@ import asyncio
 import gc
 import socket
 import struct
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator
 
 import pytest
-import uvicorn
 import uvloop
-from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.server import ServerState
+from gateway.tests.served import Server
+from starlette.types import Receive, Scope, Send
 
-from pqkeep_gateway.access.rate_limit import Limit
-from pqkeep_gateway.access.source_budget import SourceBudget
-from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.endpoint import JsonLines
-from pqkeep_gateway.http.protocol import LIMITS, BoundedHttpProtocol
+from pqkeep_gateway.http.protocol import BoundedHttpProtocol
 from pqkeep_gateway.http.responses import send_response
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER with a time of zero: close() sends RST."""
-
-
-class Server:
-    """Serves an application as the gateway serves its own, in this process."""
-
-    def __init__(self) -> None:
-        self.state = ServerState()
-        self.port = 0
-
-    @asynccontextmanager
-    async def serving(self, app: ASGIApp) -> AsyncIterator[None]:
-        """Accept connections."""
-        config = uvicorn.Config(app, ws="none", lifespan="off", log_config=None, access_log=False)
-        config.load()
-        arrivals = SourceBudget(Limit(LIMITS.new_per_second, 1), time.monotonic)
-        counted = Connections(LIMITS.connections, LIMITS.per_address, arrivals)
-
-        def protocol() -> BoundedHttpProtocol:
-            return BoundedHttpProtocol(config, self.state, {}, limits=LIMITS, counted=counted)
-
-        server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0)
-        async with server:
-            self.port = server.sockets[0].getsockname()[1]
-            yield
-
-    async def sent(self, data: bytes) -> socket.socket:
-        """Return a new connection over which some bytes have been sent."""
-        client = socket.socket()
-        client.settimeout(0)
-        loop = asyncio.get_running_loop()
-        await loop.sock_connect(client, ("127.0.0.1", self.port))
-        await loop.sock_sendall(client, data)
-        return client
-
-    async def until(self, is_so: Callable[[], bool]) -> None:
-        """Let the event loop go on until something is so."""
-        while not is_so():  # noqa: ASYNC110 - uvicorn has no events for it
-            await asyncio.sleep(0.001)
 
 
 def leave(client: socket.socket, *, reset: bool) -> None:

@@ -136,8 +136,17 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Networks of reverse proxies, in CIDR notation, that say in Forwarded or X-Forwarded-For who
     asked them. A request's source address is theirs to tell, and their connections are not limited
     by address."""
+    tls_certificate: Path | None = None
+    """The certificate that clients see, with its chain, in PEM; without it the gateway serves plain
+    HTTP. SIGHUP reads certificate and key again."""
+    tls_key: Path | None = None
+    """The certificate's private key in PEM, not encrypted: a secret file."""
+    require_post_quantum: bool = False
+    """Whether clients without post-quantum key exchange are refused. OpenSSL 3.5 or later has it;
+    without it the gateway does not start."""
     host: str = "127.0.0.1"
-    """The address to listen on."""
+    """The address to listen on. One that other machines can reach needs TLS, here or in a proxy
+    that trusted_proxies names."""
     port: Annotated[int, Meta(ge=0, le=65535)] = 8080
     """The port to listen on; 0 takes a free one."""
     log_format: LogFormat = "auto"
@@ -151,6 +160,10 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             raise ValueError("mailbox: mail is sent by the mail server (smtp) already")
         if self.smtp is not None and self.public_url is None:
             raise ValueError("smtp: messages link to the public_url, which is missing")
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("tls_certificate and tls_key go together")
+        if self.require_post_quantum and self.tls_certificate is None:
+            raise ValueError("require_post_quantum: there is no TLS without a tls_certificate")
 
 
 def read(path: Path) -> Config:

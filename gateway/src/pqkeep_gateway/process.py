@@ -12,6 +12,7 @@ import resource
 import signal
 import socket
 import time
+from collections.abc import Sequence
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -31,6 +32,7 @@ from pqkeep_gateway.http.protocol import (
     ConnectionLimits,
     watch_connections,
 )
+from pqkeep_gateway.http.tls_server import TlsServer
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_gateway.wiring import assemble
 from pqkeep_protocol.startup.logs import logger, write_logs
@@ -49,6 +51,7 @@ def main(limits: ConnectionLimits = LIMITS) -> int:
     write_logs("gateway")
     os.umask(0o077)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # requests are in this memory
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are files to read again
     parser = argparse.ArgumentParser(prog="python -m pqkeep_gateway")
     parser.add_argument("settings", type=Path)
     parser.add_argument("--fd", type=int)
@@ -57,7 +60,7 @@ def main(limits: ConnectionLimits = LIMITS) -> int:
         settings = config.read(arguments.settings)
         write_logs("gateway", settings.log_format)
         listener = None if arguments.fd is None else socket.socket(fileno=arguments.fd)
-        _check_cookies(settings, listener)
+        _check_address(settings, listener)
         _allow_files(limits.connections + OTHER_FILES)
         uvloop.run(serve(settings, listener, limits))
     except ConfigError as error:
@@ -81,20 +84,55 @@ def _allow_files(count: int) -> None:
             ) from None
 
 
-def _check_cookies(settings: Config, listener: socket.socket | None) -> None:
-    """Raise ConfigError if cookies could be sent to another machine without TLS."""
-    if settings.cookies != "loopback":
-        return
+def _check_address(settings: Config, listener: socket.socket | None) -> None:
+    """Raise ConfigError if other machines could be served without TLS."""
     host = settings.host if listener is None else listener.getsockname()[0]
-    try:
-        addresses = [found[4][0] for found in socket.getaddrinfo(host, None)]
-        is_loopback = all(ip_address(address).is_loopback for address in addresses)
-    except (OSError, ValueError):
-        is_loopback = False
-    if not is_loopback:
+    if _is_loopback(host):
+        return
+    if settings.cookies == "loopback":
         raise ConfigError(
             f'cookies: "loopback" is for a gateway that listens on a loopback address, not {host}'
         )
+    if settings.tls_certificate is None and not settings.trusted_proxies:
+        raise ConfigError(
+            f"host: other machines can reach {host}, and their requests would not be encrypted:"
+            " set tls_certificate and tls_key, or name the proxy that has TLS in trusted_proxies"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        addresses = [found[4][0] for found in socket.getaddrinfo(host, None)]
+        return all(ip_address(address).is_loopback for address in addresses)
+    except (OSError, ValueError):
+        return False
+
+
+def _tls(settings: Config) -> TlsServer | None:
+    """Return the TLS of the settings, if there is any. Raises ConfigError."""
+    if settings.tls_certificate is None or settings.tls_key is None:
+        return None
+    return TlsServer(
+        settings.tls_certificate,
+        settings.tls_key,
+        require_post_quantum=settings.require_post_quantum,
+    )
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, which knows nothing of TLS here."""
+
+    def __init__(self, configuration: uvicorn.Config, scheme: str) -> None:
+        super().__init__(configuration)
+        self._scheme = scheme
+
+    def _log_started_message(self, listeners: Sequence[socket.SocketType]) -> None:
+        port = listeners[0].getsockname()[1]
+        _LOG.info("running on", address=_address(self._scheme, self.config.host, port))
+
+
+def _address(scheme: str, host: str, port: int) -> str:
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 async def serve(
@@ -102,12 +140,17 @@ async def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT, on the given listening socket or on a new one."""
     host, port = (settings.host, settings.port) if listener is None else listener.getsockname()[:2]
-    gateway = await assemble(settings, f"http://{host}:{port}")
+    loop = asyncio.get_running_loop()
+    tls = _tls(settings)
+    scheme = "http" if tls is None else "https"
+    if tls is not None:
+        loop.add_signal_handler(signal.SIGHUP, tls.reload)
+    gateway = await assemble(settings, _address(scheme, host, port))
     proxies = TrustedProxies(settings.trusted_proxies)
     arrivals = SourceBudget(Limit(limits.new_per_second, 1), time.monotonic)
     connections = Connections(limits.connections, limits.per_address, arrivals, proxies)
-    protocol = partial(BoundedHttpProtocol, limits=limits, counted=connections)
-    server = uvicorn.Server(
+    protocol = partial(BoundedHttpProtocol, limits=limits, counted=connections, tls=tls)
+    server = _Server(
         uvicorn.Config(
             gateway.app,
             host=settings.host,
@@ -121,7 +164,8 @@ async def serve(
             server_header=False,
             headers=ON_EVERY_ANSWER,
             timeout_graceful_shutdown=DRAIN_SECONDS,
-        )
+        ),
+        scheme,
     )
     gc.collect()
     gc.freeze()  # what is here now stays: later collections need not examine it

@@ -29,6 +29,8 @@ from uvicorn.server import ServerState
 from pqkeep_gateway.http import envelope
 from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.errors import ApiError, invalid, unavailable
+from pqkeep_gateway.http.tls_server import TlsServer
+from pqkeep_gateway.http.tls_session import TlsError, TlsSession
 from pqkeep_gateway.http.transport import GatheringTransport
 from pqkeep_protocol.startup.logs import logger
 
@@ -128,11 +130,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         *,
         limits: ConnectionLimits,
         counted: Connections,
+        tls: TlsServer | None = None,
     ) -> None:
         """Take what uvicorn gives each connection, and what is the same for all of them."""
         super().__init__(config, server_state, app_state, _loop)
         self.was_used = False
         self._counted = counted
+        self._tls_server = tls
+        self._tls: TlsSession | None = None
         self._seconds: dict[Phase, float] = {
             "new": limits.request_seconds,
             "request": limits.request_seconds,
@@ -169,7 +174,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             transport.abort()
             return
         self._has_arrived = True
-        self._gathering = GatheringTransport(transport, self.loop)
+        if self._tls_server is not None:
+            self._tls = self._tls_server.session()
+        self._gathering = GatheringTransport(transport, self.loop, self._tls)
         super().connection_made(self._gathering)
         if not self._counted.add(self, self._address):
             self._hang_up(unavailable())
@@ -191,6 +198,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             if self._tail_size > MAX_TAIL:
                 self.transport.abort()
             return
+        if self._tls is not None:
+            data = self._decrypt(self._tls, data)
+            if not data:
+                return
         if self._is_receiving:
             self._measure(len(data))
         else:
@@ -219,6 +230,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        if self._tls is not None:
+            self.scope["state"]["tls_group"] = self._tls.group
         self._progress += 1
         self._is_receiving = True
         self._has_head = False
@@ -267,6 +280,21 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     # --- What is received -----------------------------------------------------------------------
+
+    def _decrypt(self, tls: TlsSession, data: bytes) -> bytes:
+        """Return the HTTP in what has come, and let TLS answer. Close what TLS ends."""
+        received = b""
+        try:
+            received = tls.receive(data)
+        except TlsError as error:
+            if self._tls_server is not None:
+                self._tls_server.count_failure(error)
+            self._gathering.expects_more = True
+            self.transport.close()
+        self._gathering.send_tls(tls)
+        if tls.has_ended:
+            self.loop.call_soon(self.transport.close)  # when what has come is parsed
+        return received
 
     def _parse(self, data: bytes) -> None:
         rest = data

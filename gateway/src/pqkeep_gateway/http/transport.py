@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
+from pqkeep_gateway.http.tls_session import TlsSession
+
 
 class GatheringTransport(asyncio.Transport):
     """Another transport, written to once a turn of the event loop.
@@ -12,10 +14,16 @@ class GatheringTransport(asyncio.Transport):
     once what it is given: two calls of the kernel, two packets, and a client woken for the head.
     """
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        loop: asyncio.AbstractEventLoop,
+        tls: TlsSession | None = None,
+    ) -> None:
         super().__init__()
         self._transport = transport
         self._loop = loop
+        self._tls = tls
         self._gathered: list[bytes | bytearray | memoryview] = []
         self.is_closed = False
         """Whether it was closed from this side."""
@@ -43,11 +51,19 @@ class GatheringTransport(asyncio.Transport):
             return
         self._flush()
         self.is_closed = True
+        if self._tls is not None:
+            self._tls.end()
+            self.send_tls(self._tls)
         if self.expects_more and not self._transport.is_closing():
             self._transport.write_eof()
             self._transport.resume_reading()
         else:
             self._transport.close()
+
+    def send_tls(self, tls: TlsSession) -> None:
+        """Send what TLS itself has to say to the client."""
+        if (data := tls.to_send()) and not self._transport.is_closing():
+            self._transport.write(data)
 
     def abort(self) -> None:
         """Close at once, whatever has not been sent."""
@@ -61,6 +77,8 @@ class GatheringTransport(asyncio.Transport):
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Return what the transport knows."""
+        if self._tls is not None and name == "sslcontext":
+            return self._tls.context
         return self._transport.get_extra_info(name, default)
 
     def pause_reading(self) -> None:
@@ -74,4 +92,8 @@ class GatheringTransport(asyncio.Transport):
     def _flush(self) -> None:
         gathered, self._gathered = self._gathered, []
         if gathered and not self.is_closed and not self._transport.is_closing():
-            self._transport.writelines(gathered)
+            if self._tls is None:
+                self._transport.writelines(gathered)
+            else:
+                self._tls.send(gathered)
+                self.send_tls(self._tls)

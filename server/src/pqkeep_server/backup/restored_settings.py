@@ -24,6 +24,7 @@ KEPT = frozenset(
     {
         *("operator_digest", "signup", "password_costs", "api_key_overlap_seconds", "cookies"),
         *("session_lifetime_days", "default_plan", "self_service", "slh_dsa", "log_format"),
+        "require_post_quantum",
     }
 )
 """Settings that are kept without being asked for."""

@@ -1,0 +1,146 @@
+"""TLS 1.3 of a listener: its certificate, which can be replaced, and what its clients agree on.
+
+A certificate is used once a handshake with it has succeeded in memory, which also shows the group
+that this OpenSSL and a client like it agree on.
+"""
+
+import ssl
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from pqkeep_gateway.http.tls_groups import POST_QUANTUM
+from pqkeep_gateway.http.tls_session import TlsError, TlsSession
+from pqkeep_protocol.startup.logs import logger
+from pqkeep_protocol.startup.secret_files import check_secret_file
+from pqkeep_protocol.startup.settings import ConfigError
+
+_LOG = logger(__name__)
+
+_NO_CHECK_TIME = 0x200000
+"""X509_V_FLAG_NO_CHECK_TIME of OpenSSL, for which ssl has no name."""
+_FLIGHTS = 3
+"""Of a client in a handshake, the one after HelloRetryRequest included."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    context: ssl.SSLContext
+    group: str
+    """The group of a handshake with a client that has this OpenSSL."""
+    expires: float
+
+
+class TlsServer:
+    """Makes the sessions of a listener's connections, and counts their handshakes."""
+
+    def __init__(self, certificate: Path, key: Path, *, require_post_quantum: bool) -> None:
+        """Load files in PEM: the certificate with its chain, and its key, a secret file.
+
+        Raises ConfigError, also where post-quantum key exchange is required and there is none.
+        """
+        self._certificate = certificate
+        self._key = key
+        self._requires_post_quantum = require_post_quantum
+        self.handshakes: Counter[str] = Counter()
+        """How many agreed on each group."""
+        self.failures: Counter[str] = Counter()
+        """How many failed, by OpenSSL's name of the reason."""
+        self._loaded = self._load()
+        if self.expires <= time.time():
+            _LOG.warning("the TLS certificate has expired", certificate=str(certificate))
+        if self._loaded.group not in POST_QUANTUM:
+            self._allow_classical()
+
+    @property
+    def expires(self) -> float:
+        """When the certificate does, in seconds since 1970."""
+        return self._loaded.expires
+
+    def session(self) -> TlsSession:
+        """Return the TLS of a new connection."""
+        return TlsSession(
+            self._loaded.context,
+            self.handshakes,
+            require_post_quantum=self._requires_post_quantum,
+        )
+
+    def reload(self) -> None:
+        """Read the files again, for new connections. Where they cannot be used, nothing changes."""
+        try:
+            loaded = self._load()
+            if loaded.expires <= time.time():
+                self._refuse("it has expired")
+        except ConfigError as error:
+            _LOG.error("the TLS certificate is not replaced", error=str(error))
+        else:
+            self._loaded = loaded
+            _LOG.info("the TLS certificate is read again", certificate=str(self._certificate))
+
+    def count_failure(self, error: TlsError) -> None:
+        """Count a connection whose TLS failed."""
+        self.failures[str(error)] += 1
+        _LOG.info("a TLS connection failed", reason=str(error))
+
+    def _load(self) -> _Loaded:
+        check_secret_file(self._key, "key of the TLS certificate")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.set_alpn_protocols(["http/1.1"])
+        try:
+            # Without a password OpenSSL would ask for one on the terminal.
+            context.load_cert_chain(self._certificate, self._key, password="")
+            session = TlsSession(context, Counter())
+            names = _shake_hands(session, self._certificate)
+        except (OSError, TlsError) as error:  # ssl.SSLError is an OSError
+            self._refuse(_reason(error))
+        return _Loaded(context, session.group, ssl.cert_time_to_seconds(str(names["notAfter"])))
+
+    def _allow_classical(self) -> None:
+        """Warn of key exchange that is not post-quantum, or raise ConfigError."""
+        group = self._loaded.group
+        if self._requires_post_quantum:
+            raise ConfigError(
+                f"require_post_quantum: {ssl.OPENSSL_VERSION}, which Python is linked to, agrees on"
+                f" {group}; OpenSSL 3.5 or later has post-quantum groups"
+            )
+        _LOG.warning(
+            "TLS key exchange is not post-quantum", openssl=ssl.OPENSSL_VERSION, group=group
+        )
+
+    def _refuse(self, problem: str) -> NoReturn:
+        raise ConfigError(
+            f"cannot use the TLS certificate in {self._certificate} and its key in {self._key}:"
+            f" {problem}"
+        )
+
+
+def _shake_hands(session: TlsSession, trusted: Path) -> dict[str, object]:
+    """Return the certificate as a client sees it, whatever the time. Raises SSLError, TlsError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.load_verify_locations(trusted)
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = context.wrap_bio(incoming, outgoing)
+    for _ in range(_FLIGHTS):
+        with suppress(ssl.SSLWantReadError):
+            client.do_handshake()
+        session.receive(outgoing.read())
+        incoming.write(session.to_send())
+    return dict(client.getpeercert() or {})
+
+
+def _reason(error: OSError | TlsError) -> str:
+    match error:
+        case ssl.SSLCertVerificationError():
+            return str(error.verify_message)
+        case ssl.SSLError():
+            return str(error.reason or "the files are not PEM, or the key is encrypted")
+        case OSError():
+            return str(error.strerror)
+        case _:
+            return str(error)

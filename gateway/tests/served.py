@@ -1,0 +1,61 @@
+"""The gateway's HTTP protocol at work in the tests' own process."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.server import ServerState
+
+from pqkeep_gateway.access.rate_limit import Limit
+from pqkeep_gateway.access.source_budget import SourceBudget
+from pqkeep_gateway.http.connections import Connections
+from pqkeep_gateway.http.protocol import LIMITS, BoundedHttpProtocol
+from pqkeep_gateway.http.tls_server import TlsServer
+
+
+class Server:
+    """Serves an application as the gateway serves its own, in this process."""
+
+    def __init__(self, tls: TlsServer | None = None, per_address: int = LIMITS.per_address) -> None:
+        self._tls = tls
+        self._per_address = per_address
+        self.state = ServerState()
+        self.port = 0
+
+    @asynccontextmanager
+    async def serving(self, app: ASGIApp) -> AsyncIterator[None]:
+        """Accept connections."""
+        config = uvicorn.Config(app, ws="none", lifespan="off", log_config=None, access_log=False)
+        config.load()
+        arrivals = SourceBudget(Limit(LIMITS.new_per_second, 1), time.monotonic)
+        counted = Connections(LIMITS.connections, self._per_address, arrivals)
+
+        def protocol() -> BoundedHttpProtocol:
+            return BoundedHttpProtocol(
+                config, self.state, {}, limits=LIMITS, counted=counted, tls=self._tls
+            )
+
+        server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0)
+        async with server:
+            self.port = server.sockets[0].getsockname()[1]
+            yield
+
+    async def sent(self, data: bytes) -> socket.socket:
+        """Return a new connection over which some bytes have been sent."""
+        client = socket.socket()
+        client.settimeout(0)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(client, ("127.0.0.1", self.port))
+        await loop.sock_sendall(client, data)
+        return client
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        """Let the event loop go on until something is so."""
+        while not is_so():  # noqa: ASYNC110 - uvicorn has no events for it
+            await asyncio.sleep(0.001)
