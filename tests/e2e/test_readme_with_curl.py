@@ -85,24 +85,17 @@ def test_a_signature_and_one_bit(curl: Curl) -> None:
 
 
 def test_the_banner_can_be_pasted(start: Callable[..., Installation]) -> None:
-    """What pqkeepd dev prints runs in a shell as it stands, and decrypts what it encrypts."""
+    """What pqkeepd dev prints runs in a shell as it stands, and after a rotation, and decrypts."""
     installation = start()
     lines = installation.output.splitlines()
     first = next(n for n, line in enumerate(lines) if line.strip().startswith("export "))
     pasted = "\n".join(lines[first:])
-    shell = shutil.which("bash")
-    assert shell is not None
-    ended = subprocess.run(
-        [shell, "-c", pasted],
-        capture_output=True,
-        check=False,
-        timeout=60,
-        text=True,
-        env={"PATH": os.defpath, "NO_PROXY": "*"},
-    )
-    generated, decrypted = (json.loads(line) for line in ended.stdout.splitlines() if line)
-    assert generated["data"]["status"] == "active"
-    assert base64.b64decode(decrypted["data"]["plaintext"]) == b"hello, world"
+    for version, commands in enumerate((pasted, pasted.replace("/generate", "/rotate")), 1):
+        changed, decrypted = (
+            json.loads(line) for line in _run(commands).stdout.splitlines() if line
+        )
+        assert changed["data"]["key_version"] == decrypted["data"]["key_version"] == version
+        assert base64.b64decode(decrypted["data"]["plaintext"]) == b"hello, world"
 
 
 def _run(command: str) -> subprocess.CompletedProcess[str]:

@@ -86,7 +86,7 @@ CURL = """\
 
   pq /kms/keys/generate '{{"algorithm":"Kyber768"}}'
   pq /kem/encrypt '{{"plaintext":"aGVsbG8sIHdvcmxk"}}' | tee /dev/stderr \
-| sed 's/.*"ciphertext":"\\([^"]*\\)".*/{{"ciphertext":"\\1","key_version":1}}/' | pq /kem/decrypt
+| sed 's/.*\\("ciphertext":"[^"]*","key_version":[0-9]*\\).*/{{\\1}}/' | pq /kem/decrypt
 """
 
 
