@@ -12,10 +12,11 @@ VENV := .venv$(patsubst %,-%,$(filter-out python3,$(notdir $(PYTHON))))
 BIN := $(VENV)/bin
 DISTRIBUTIONS := protocol keyservice gateway server sdk
 METADATA := $(DISTRIBUTIONS:%=%/pyproject.toml)
+LOCKED := $(patsubst %,requirements/%.txt,run gateway keyservice)
 RACES := $(patsubst %,gateway/tests/test_%.py,sessions second_factors email_codes step_up invitations registration password_resets)
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: help run test lint format types bench fuzz crashes races failpoints soak lock passwords clean
+.PHONY: help run test lint format types bench fuzz crashes races failpoints soak wheels deploycheck lock passwords clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -56,6 +57,15 @@ failpoints: $(VENV)/dev ## kill key changes, backups and restores at every step
 
 soak: $(VENV)/dev ## hold 4,100 hostile connections of each kind against a gateway: 8 minutes
 	$(BIN)/python -m tests.connections $(ARGS)
+
+wheels: $(VENV)/run ## build the five wheels into dist/, with locked requirements and hashes
+	rm -rf dist
+	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --no-index --wheel-dir dist $(DISTRIBUTIONS:%=./%)
+	cp $(LOCKED) dist
+	cd dist && sha256sum -- * > SHA256SUMS
+
+deploycheck: $(VENV)/dev ## check deploy/ with systemd-analyze, helm and the Kubernetes schemas
+	PQKEEP_EXHAUSTIVE=1 $(BIN)/pytest -n 0 tests/deploy $(ARGS)
 
 lock: $(VENV)/dev ## lock dependencies with hashes
 	requirements/lock $(BIN)/uv

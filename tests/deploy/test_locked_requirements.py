@@ -1,0 +1,28 @@
+"""The locked requirements that are shipped beside the wheels."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+REQUIREMENTS = Path(__file__).parents[2] / "requirements"
+CRYPTOGRAPHY = {"cryptography", "pqcrypto", "pynacl", "pyopenssl", "pycryptodome"}
+
+
+def _locked(name: str) -> dict[str, str]:
+    text = (REQUIREMENTS / f"{name}.txt").read_text()
+    return dict(re.findall(r"^([a-z0-9-]+)==([^ ]+)", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("process", ["gateway", "keyservice"])
+def test_one_process_has_the_versions_of_both(process: str) -> None:
+    """What is locked for one process is locked at the same version for a whole installation."""
+    assert _locked(process).items() <= _locked("run").items()
+
+
+def test_the_gateway_s_requirements_have_no_cryptography() -> None:
+    """No cryptography package is installed with the gateway alone; the key service has two."""
+    assert not _locked("gateway").keys() & CRYPTOGRAPHY
+    assert _locked("keyservice").keys() & CRYPTOGRAPHY == {"cryptography", "pqcrypto"}

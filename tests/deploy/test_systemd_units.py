@@ -1,0 +1,62 @@
+"""The units in deploy/systemd, asked of systemd itself."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.deploy.tools import needs
+
+UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
+SERVICES = sorted(path.name for path in UNITS.glob("*.service"))
+EXPOSURE = "20"
+"""The exposure that a unit may have, in tenths."""
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root directory with these units, the system's own, and programs to name in them."""
+    root = tmp_path_factory.mktemp("root")
+    shutil.copytree("/usr/lib/systemd/system", root / "usr/lib/systemd/system", symlinks=True)
+    shutil.copytree(UNITS, root / "etc/systemd/system")
+    for name in ("opt/pqkeep/bin/python", "opt/pqkeep/bin/pqkeepd", "bin/sh", "bin/kill"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch(mode=0o755)
+    return root
+
+
+def _analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [needs("systemd-analyze"), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+
+
+def test_every_unit_is_valid(tree: Path) -> None:
+    """Each unit is read by systemd without a complaint."""
+    said = _analyze("verify", f"--root={tree}", *SERVICES, "pqkeep-backup.timer")
+    ours = [line for line in said.stdout.splitlines() if "pqkeep" in line]
+    assert (said.returncode, ours) == (0, [])
+
+
+@pytest.mark.parametrize("unit", SERVICES)
+def test_every_service_is_confined(tree: Path, unit: str) -> None:
+    """No service's exposure is above 2.0 of 10, nor the key service's with its network."""
+    limit = f"--threshold={EXPOSURE}"
+    said = _analyze("security", "--offline=true", f"--root={tree}", limit, unit)
+    assert said.returncode == 0, said.stdout
+
+
+def test_the_gateway_s_unit_hides_the_key_service_s_files() -> None:
+    """Each of the two units names the other's folder as inaccessible, and writes its own only."""
+    for unit, other in (("gateway", "keyservice"), ("keyservice", "gateway")):
+        lines = (UNITS / f"pqkeep-{unit}.service").read_text().splitlines()
+        assert f"InaccessiblePaths=-/var/lib/pqkeep/{other}" in lines
+        (writable,) = (line for line in lines if line.startswith("ReadWritePaths="))
+        assert other not in writable
+        assert f"User=pqkeep-{unit}" in lines
