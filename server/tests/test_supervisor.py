@@ -27,6 +27,8 @@ def stop(*_):
     sys.exit(0)
 
 signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour == "stubborn" else stop)
+if behaviour == "reloading":
+    signal.signal(signal.SIGHUP, lambda *_: note("reloaded"))
 note("started")
 if behaviour.isdigit():
     sys.exit(int(behaviour))
@@ -105,6 +107,21 @@ async def test_what_is_killed_is_started_again(stage: Stage) -> None:
     assert after["b"] == before["b"]
     stop.set()
     await asyncio.wait_for(running, SECONDS)
+
+
+async def test_programs_are_told_to_reload(stage: Stage) -> None:
+    """Each gets SIGHUP, and one that has no use for it goes on as well."""
+    supervisor = Supervisor([stage.program("a", "reloading"), stage.program("b")])
+    stop = asyncio.Event()
+    running = asyncio.create_task(supervisor.run(stop))
+    await stage.until(lambda events: len(events) == 2)
+    before = supervisor.pids()
+    supervisor.reload()
+    await stage.until(lambda events: ("a", "reloaded", before["a"]) in events)
+    stop.set()
+    await asyncio.wait_for(running, SECONDS)
+    stopped = {name: pid for name, what, pid in stage.events() if what == "stopped"}
+    assert stopped == before
 
 
 async def test_restarts_come_ever_more_slowly(stage: Stage) -> None:

@@ -9,7 +9,6 @@ import sysconfig
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 from tests.fixtures.caller import Caller
@@ -49,7 +48,7 @@ def create(installation: Installation, key_file: Path, tenant: str) -> Create:
             "email": email,
             "tenant": tenant,
             "operator-key-file": key_file,
-            "port": str(urlsplit(installation.base_url).port),
+            "url": installation.base_url,
             "public-url": PORTAL,
             **options,
         }
@@ -129,7 +128,10 @@ def test_somebody_who_is_there_already(
             {"operator-key-file": "/nowhere/key"},
             "cannot use the operator's credential in /nowhere/key",
         ),
-        ({"port": "1"}, "the gateway does not answer"),
+        ({"url": "http://127.0.0.1:1"}, "the gateway does not answer"),
+        ({"url": "http://keep.example.org"}, "the gateway's address must be https"),
+        ({"url": "http://127.0.0.1:1@keep.example.org"}, "the gateway's address must be https"),
+        ({"ca-file": "/nowhere/ca.pem"}, "cannot use the CA file /nowhere/ca.pem"),
     ],
 )
 def test_what_cannot_be(create: Create, options: dict[str, str], reason: str) -> None:

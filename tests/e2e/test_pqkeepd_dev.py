@@ -14,7 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.fixtures.installation import Installation
+from tests.fixtures.installation import Installation, initialise_data
+
+from pqkeep_server.initialise import IN_FILES
 
 SECONDS = 60.0
 ENOUGH_SECONDS = 60.0
@@ -286,6 +288,14 @@ def test_a_ready_file_that_cannot_be(pqkeepd: Run, tmp_path: Path) -> None:
         *("--port", "0", "--data", str(tmp_path / "data"), "--ready-file", str(ready_file)),
     )
     assert f"cannot write {ready_file}" in said
+
+
+def test_tls_is_for_another_command(pqkeepd: Run, tmp_path: Path) -> None:
+    """Settings with a certificate are refused: everything that it prints is plain HTTP."""
+    data = tmp_path / "data"
+    initialise_data(data, IN_FILES, {"tls_certificate": "c.pem", "tls_key": "k.pem"})
+    said = refusal(pqkeepd, tmp_path, "--port", "0", "--data", str(data))
+    assert "remove tls_certificate" in said
 
 
 def test_databases_do_not_move(

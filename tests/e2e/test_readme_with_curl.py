@@ -143,7 +143,7 @@ def test_admin_create_lets_somebody_in(
         output,
         *("admin", "create", "--email", "grace@example.com", "--role", "admin"),
         *("--tenant", installation.ready["tenant_id"], "--operator-key-file", str(key_file)),
-        *("--port", installation.base_url.rsplit(":", 1)[1]),
+        *("--url", installation.base_url),
     )
     assert created.wait(30) == 0, output.read_text()
     assert installation.mailbox.token("grace@example.com", "invitation") in output.read_text()

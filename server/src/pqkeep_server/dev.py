@@ -50,8 +50,8 @@ class Dev:
         self._layout = Layout(directory)
         self._credentials = prepare(self._layout, stores)
         self._listener = _listen(port)
-        self._port = self._listener.getsockname()[1]
-        self._gateway = GatewayClient(HOST, self._port, self._credentials.operator_key)
+        self._url = f"http://{HOST}:{self._listener.getsockname()[1]}"
+        self._gateway = GatewayClient(self._url, self._credentials.operator_key)
         descriptor = self._listener.fileno()
         self.supervisor = Supervisor(
             (
@@ -103,6 +103,8 @@ class Dev:
         await self.wait()
 
     async def _until_ready(self) -> Ready:
+        if gateway_config.read(self._layout.gateway_settings).tls_certificate is not None:
+            raise GatewayError("pqkeepd dev serves plain HTTP: remove tls_certificate")
         loop = asyncio.get_running_loop()
         deadline = loop.time() + READY_SECONDS
         while not await asyncio.to_thread(self._gateway.is_ready):
@@ -117,7 +119,7 @@ class Dev:
             self._create_demo_tenant()
         mailbox = gateway_config.read(self._layout.gateway_settings).mailbox
         return Ready(
-            base_url=f"http://{HOST}:{self._port}",
+            base_url=self._url,
             tenant_id=self._credentials.tenant_id,
             api_key=self._credentials.api_key,
             operator_key=self._credentials.operator_key,

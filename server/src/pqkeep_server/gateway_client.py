@@ -2,8 +2,11 @@
 
 import http.client
 import json
+import re
+import ssl
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pqkeep_gateway.access.credentials import CredentialKind, kind_of
 from pqkeep_protocol.startup.secret_files import read_secret_text
@@ -11,6 +14,7 @@ from pqkeep_protocol.startup.settings import ConfigError
 
 TIMEOUT_SECONDS = 15.0
 READY_SECONDS = 1.0
+SAFE_ADDRESS = r"^(https://[^/?#@]+|http://127\.0\.0\.1(:[0-9]+)?)/?$"
 PASSWORD = "CHOOSE ONE"  # noqa: S105 - too short to be accepted as it is
 
 
@@ -43,11 +47,19 @@ def accept_invitation_command(base_url: str, token: str) -> str:
 class GatewayClient:
     """Calls the gateway with the operator's credential."""
 
-    def __init__(self, host: str, port: int, credential: str) -> None:
-        """Connect to nothing yet."""
-        self._host = host
-        self._port = port
+    def __init__(self, url: str, credential: str, ca_file: Path | None = None) -> None:
+        """Connect to nothing yet. A CA file in PEM is trusted instead of the system's.
+
+        Raises ConfigError for an address that the credential must not be sent to.
+        """
+        if not re.match(SAFE_ADDRESS, url):
+            raise ConfigError("the gateway's address must be https, or http on 127.0.0.1")
+        self._address = urlsplit(url)
         self._credential = credential
+        try:
+            self._tls = ssl.create_default_context(cafile=ca_file)
+        except OSError as error:
+            raise ConfigError(f"cannot use the CA file {ca_file}: {error.strerror}") from None
 
     def is_ready(self) -> bool:
         """Return whether gateway and key service both answer."""
@@ -75,7 +87,7 @@ class GatewayClient:
         self, method: str, path: str, body: object = None, timeout: float = TIMEOUT_SECONDS
     ) -> Any:
         headers = {"X-API-Key": self._credential, "Content-Type": "application/json"}
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout)
+        connection = self._connection(timeout)
         try:
             connection.request(method, path, json.dumps(body) if body else None, headers)
             answer = json.load(connection.getresponse())
@@ -86,3 +98,9 @@ class GatewayClient:
         if "data" in answer:
             return answer["data"]
         raise GatewayError(answer["error"]["message"], answer["error"]["error_code"])
+
+    def _connection(self, timeout: float) -> http.client.HTTPConnection:
+        host, port = self._address.hostname or "", self._address.port
+        if self._address.scheme == "https":
+            return http.client.HTTPSConnection(host, port, timeout=timeout, context=self._tls)
+        return http.client.HTTPConnection(host, port, timeout=timeout)

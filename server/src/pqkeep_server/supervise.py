@@ -72,6 +72,11 @@ class Supervisor:
             if isinstance(outcome, Exception):
                 raise outcome
 
+    def reload(self) -> None:
+        """Have every program read again what it can read again: certificates."""
+        for process in self._running.values():
+            process.send_signal(signal.SIGHUP)
+
     def pids(self) -> dict[str, int]:
         """Return the ids of the running processes, by program name."""
         return {program.name: process.pid for program, process in self._running.items()}
@@ -121,10 +126,14 @@ class Supervisor:
 
 
 def _die_with(parent: int) -> Callable[[], None]:
-    """Return a function that asks the kernel for SIGTERM when the parent dies; see prctl(2)."""
+    """Return a function that asks the kernel for SIGTERM when the parent dies; see prctl(2).
+
+    A program that is told to read something again before it listens for that ignores it.
+    """
 
     def between_fork_and_exec() -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         if os.getppid() != parent:
             os._exit(os.EX_TEMPFAIL)
 

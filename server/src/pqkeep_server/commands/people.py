@@ -25,11 +25,17 @@ def create(
         typer.Option(help="A file of mode 0400 that holds the operator's credential only."),
     ],
     role: Annotated[str, typer.Option(help="owner, admin, developer or viewer.")] = "owner",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="The gateway's port here.")] = 8080,
+    url: Annotated[
+        str, typer.Option(help="The gateway's address: https, or http on 127.0.0.1.")
+    ] = f"http://{HOST}:8080",
+    ca_file: Annotated[
+        Path | None,
+        typer.Option(help="Certificate authorities to trust, in PEM, instead of the system's."),
+    ] = None,
     public_url: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="The gateway's public address, if it is not on this machine."
+            metavar="URL", help="The address at which people reach the gateway, if it is another."
         ),
     ] = None,
 ) -> None:
@@ -38,6 +44,6 @@ def create(
     It can be used once, within a week.
     """
     with fail_on(ConfigError, GatewayError):
-        gateway = GatewayClient(HOST, port, read_credential(operator_key_file))
+        gateway = GatewayClient(url, read_credential(operator_key_file), ca_file)
         token = gateway.invite(tenant, email, role)
-    typer.echo(accept_invitation_command(public_url or f"http://{HOST}:{port}", token))
+    typer.echo(accept_invitation_command(public_url or url, token))
