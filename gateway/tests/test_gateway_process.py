@@ -50,7 +50,7 @@ def _policies(folder: Path, text: str) -> None:
 
 
 def _open_password(folder: Path) -> None:
-    (folder / "password").write_text("secret-of-the-windows")
+    (folder / "password").write_text("redis-or-smtp-secret")
     (folder / "password").chmod(0o644)
     _set(folder, 'redis_password_file = "password"\nredis_url = "redis://127.0.0.1:1"')
 
@@ -65,7 +65,7 @@ def _earlier_database(folder: Path) -> None:
 def _stripe(folder: Path, **changes: str) -> None:
     """Set Stripe up, rightly but for what is changed."""
     for name in ("stripe-key", "stripe-webhook"):
-        (folder / name).write_text("secret-of-the-windows")
+        (folder / name).write_text("redis-or-smtp-secret")
         (folder / name).chmod(0o600)
     values = {
         "secret_key_file": '"stripe-key"',
@@ -106,12 +106,12 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
     "an open pepper": (lambda at: (at / "pepper").chmod(0o444), "0400"),
     "an open password": (_open_password, "0400"),
     "a password in the address": (
-        lambda at: _set(at, 'redis_url = "redis://:secret-of-the-windows@127.0.0.1:1/0"'),
+        lambda at: _set(at, 'redis_url = "redis://:redis-or-smtp-secret@127.0.0.1:1/0"'),
         "a file of its own",
     ),
     "a password in the address's query": (
         lambda at: _set(
-            at, 'redis_url = "unix:///run/redis.sock?db=1&password=secret-of-the-windows"'
+            at, 'redis_url = "unix:///run/redis.sock?db=1&password=redis-or-smtp-secret"'
         ),
         "a file of its own",
     ),
@@ -131,7 +131,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "an unnamed secret of Stripe's": (lambda at: _stripe(at, webhook_secret_file=""), "webhook"),
     "a secret of Stripe's in the settings": (
-        lambda at: _stripe(at, secret_key='"secret-of-the-windows"'),  # noqa: S106 - no secret
+        lambda at: _stripe(at, secret_key='"redis-or-smtp-secret"'),  # noqa: S106 - no secret
         "secret_key",
     ),
     "a price of no tier": (lambda at: _stripe(at, prices='{ gold = "price_1" }'), "prices"),
@@ -188,7 +188,7 @@ def test_a_mistake_in_the_setup_is_refused(folder: Path, mistake: str) -> None:
     make(folder)
     said = _refusal(_start(folder))
     assert expected in said
-    assert "secret-of-the-windows" not in said
+    assert "redis-or-smtp-secret" not in said
 
 
 def test_cookies_fit_the_socket_that_is_handed_over(folder: Path) -> None:
