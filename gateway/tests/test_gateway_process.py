@@ -6,11 +6,12 @@ import socket
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.fixtures.preloaded import preloaded
 
 from pqkeep_gateway.access.credentials import PEPPER_SIZE
 
@@ -153,17 +154,26 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-GATEWAY = ("-m", "pqkeep_gateway")
+PYTHON = (sys.executable, "-P")
+GATEWAY = (*PYTHON, "-m", "pqkeep_gateway")
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[str | Path]]:
+    """The words that start a gateway which has been imported already."""
+    folder = tmp_path_factory.mktemp("gateway")
+    with preloaded(folder, "pqkeep_gateway.process:main", "stripe") as words:
+        yield words
 
 
 def _start(
     folder: Path,
     *options: str,
     fds: tuple[int, ...] = (),
-    program: tuple[str, ...] = GATEWAY,
+    program: Sequence[str | Path] = GATEWAY,
 ) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-P", *program, str(folder / "settings.toml"), *options],
+        [*program, folder / "settings.toml", *options],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -182,11 +192,13 @@ def _refusal(process: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_in_the_setup_is_refused(folder: Path, mistake: str) -> None:
+def test_a_mistake_in_the_setup_is_refused(
+    gateway: Sequence[str | Path], folder: Path, mistake: str
+) -> None:
     """The process ends at once with status 78, and says what is wrong in one line, no secret in it."""
     make, expected = MISTAKES[mistake]
     make(folder)
-    said = _refusal(_start(folder))
+    said = _refusal(_start(folder, program=gateway))
     assert expected in said
     assert "redis-or-smtp-secret" not in said
 
@@ -228,7 +240,7 @@ sys.exit(main())
 def test_without_stripe_s_package(folder: Path) -> None:
     """Where Stripe is set up and its package is missing, the message names the extra to install."""
     _stripe(folder)
-    said = _refusal(_start(folder, program=("-c", WITHOUT_STRIPE)))
+    said = _refusal(_start(folder, program=(*PYTHON, "-c", WITHOUT_STRIPE)))
     assert "pqkeep-gateway[stripe]" in said
 
 
