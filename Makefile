@@ -16,7 +16,7 @@ LOCKED := $(patsubst %,requirements/%.txt,run gateway keyservice)
 RACES := $(patsubst %,gateway/tests/test_%.py,sessions second_factors email_codes step_up invitations registration password_resets)
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: help run test lint format types bench fuzz crashes races failpoints soak wheels deploycheck lock passwords clean
+.PHONY: help run test lint format types bench fuzz campaigns crashes races failpoints soak wheels deploycheck lock passwords clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -24,7 +24,7 @@ help: ## list the targets
 run: $(VENV)/run ## start pqkeep on this machine: make run ARGS="--port 8080 --data DIR"
 	@exec $(BIN)/pqkeepd dev $(ARGS)
 
-test: $(VENV)/dev ## run all tests
+test: $(VENV)/dev ## run the tests
 	$(BIN)/pytest -n 4 $(ARGS)
 
 lint: $(VENV)/dev ## check style and the import contracts
@@ -52,8 +52,11 @@ crashes: $(VENV)/dev ## kill an installation under load, 50 times, and check its
 races: $(VENV)/dev ## use each single-use token 32 times at once, repeatedly
 	PQKEEP_ROUNDS=200 $(BIN)/pytest $(RACES) --timeout 1200 -k once $(ARGS)
 
+campaigns: $(VENV)/dev ## kill processes, fill disks and stop servers in the middle of the work
+	$(BIN)/pytest -n 3 -m campaign $(ARGS)
+
 failpoints: $(VENV)/dev ## kill key changes, backups and restores at every step
-	PQKEEP_EXHAUSTIVE=1 $(BIN)/pytest tests/backup/test_failpoints.py --timeout 1800 $(ARGS)
+	PQKEEP_EXHAUSTIVE=1 $(BIN)/pytest -m campaign tests/backup/test_failpoints.py --timeout 1800 $(ARGS)
 
 soak: $(VENV)/dev ## hold 4,100 hostile connections of each kind against a gateway: 8 minutes
 	$(BIN)/python -m tests.connections $(ARGS)

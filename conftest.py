@@ -15,6 +15,7 @@ pytest_plugins = [
     "tests.fixtures.key_service",
     "tests.fixtures.mail_server",
     "tests.fixtures.postgresql",
+    "tests.fixtures.preloaded",
     "tests.fixtures.redis",
 ]
 

@@ -42,7 +42,7 @@ class NoOperators:
         return None
 
 
-class Gate:
+class Admissions:
     """An Admission, and the directory of API keys that it asks."""
 
     def __init__(self, pepper: Pepper, rate_limiter: MemoryRateLimiter | None = None) -> None:
@@ -100,81 +100,83 @@ class Gate:
 
 
 @pytest.fixture
-def gate(pepper: Pepper) -> Gate:
+def admissions(pepper: Pepper) -> Admissions:
     """A new one for each test."""
-    return Gate(pepper)
+    return Admissions(pepper)
 
 
 @pytest.mark.parametrize("tier", Tier)
 @pytest.mark.parametrize("subscription", Subscription)
 async def test_the_limit_is_that_of_the_tier_in_force(
-    gate: Gate, tier: Tier, subscription: Subscription
+    admissions: Admissions, tier: Tier, subscription: Subscription
 ) -> None:
     """A tenant has its tier's rate limit, and free's after its subscription has ended."""
-    shown = gate.add(Entitlements(tier, subscription))
+    shown = admissions.add(Entitlements(tier, subscription))
     expected = PER_MINUTE[tier] if subscription is Subscription.ACTIVE else PER_MINUTE[Tier.FREE]
-    assert await gate.admitted(shown) == expected
+    assert await admissions.admitted(shown) == expected
 
 
 @pytest.mark.parametrize("tier", Tier)
 @pytest.mark.parametrize("subscription", Subscription)
 async def test_a_granted_limit_outweighs_the_tier_s(
-    gate: Gate, tier: Tier, subscription: Subscription
+    admissions: Admissions, tier: Tier, subscription: Subscription
 ) -> None:
     """What the operator granted holds on every tier, more or less than the tier's."""
     for tenant, granted in ((1, 1), (2, 11)):
-        shown = gate.add(Entitlements(tier, subscription, granted), tenant)
-        assert await gate.admitted(shown) == granted
+        shown = admissions.add(Entitlements(tier, subscription, granted), tenant)
+        assert await admissions.admitted(shown) == granted
 
 
-async def test_a_refusal_says_how_long_to_wait(gate: Gate) -> None:
+async def test_a_refusal_says_how_long_to_wait(admissions: Admissions) -> None:
     """The refusal carries the limit and the seconds until the first request leaves the window."""
-    shown = gate.add(Entitlements(Tier.FREE))
-    for gate.now in (1000.0, 1010.0):
-        await gate.admission.admit(shown, HERE)
-    gate.now = 1015.0
+    shown = admissions.add(Entitlements(Tier.FREE))
+    for admissions.now in (1000.0, 1010.0):
+        await admissions.admission.admit(shown, HERE)
+    admissions.now = 1015.0
     with pytest.raises(RateLimitedError) as raised:
-        await gate.admission.admit(shown, HERE)
+        await admissions.admission.admit(shown, HERE)
     assert (raised.value.limit, raised.value.wait) == (Limit(2, 60), 45.0)
 
 
-async def test_the_keys_of_a_tenant_share_its_limit(gate: Gate) -> None:
+async def test_the_keys_of_a_tenant_share_its_limit(admissions: Admissions) -> None:
     """Two API keys of one tenant have one window; another tenant's has its own."""
-    first, second = (gate.add(Entitlements(Tier.GROWTH)) for _ in range(2))
-    other = gate.add(Entitlements(Tier.GROWTH), tenant=2)
+    first, second = (admissions.add(Entitlements(Tier.GROWTH)) for _ in range(2))
+    other = admissions.add(Entitlements(Tier.GROWTH), tenant=2)
     for shown in (first, second, first, second):
-        await gate.admission.admit(shown, HERE)
+        await admissions.admission.admit(shown, HERE)
     for shown in (first, second):
         with pytest.raises(RateLimitedError):
-            await gate.admission.admit(shown, HERE)
-    assert await gate.admitted(other) == PER_MINUTE[Tier.GROWTH]
+            await admissions.admission.admit(shown, HERE)
+    assert await admissions.admitted(other) == PER_MINUTE[Tier.GROWTH]
 
 
-async def test_unknown_credentials_count_against_nobody(gate: Gate) -> None:
+async def test_unknown_credentials_count_against_nobody(admissions: Admissions) -> None:
     """However many unknown credentials are shown, none is limited, and no tenant is."""
-    shown = gate.add(Entitlements(Tier.FREE))
+    shown = admissions.add(Entitlements(Tier.FREE))
     for stranger in (new_credential(CredentialKind.API_KEY), shown[:-1], "", OPERATOR[:-1]):
         for _ in range(20):
             with pytest.raises(UnknownCredentialError):
-                await gate.admission.admit(stranger, HERE)
-    assert await gate.admitted(shown) == PER_MINUTE[Tier.FREE]
+                await admissions.admission.admit(stranger, HERE)
+    assert await admissions.admitted(shown) == PER_MINUTE[Tier.FREE]
 
 
-async def test_the_operator_has_no_limit(gate: Gate) -> None:
+async def test_the_operator_has_no_limit(admissions: Admissions) -> None:
     """The operator is admitted more often than any tier's limit allows."""
     for _ in range(2 * max(PER_MINUTE.values())):
-        assert await gate.admission.admit(OPERATOR, HERE) == Admitted(OperatorPrincipal(), None)
+        assert await admissions.admission.admit(OPERATOR, HERE) == Admitted(
+            OperatorPrincipal(), None
+        )
 
 
-async def test_too_often_comes_before_suspended(gate: Gate) -> None:
+async def test_too_often_comes_before_suspended(admissions: Admissions) -> None:
     """A suspended tenant is told so as often as its limit allows: each refusal is recorded."""
-    shown = gate.add(Entitlements(Tier.FREE), suspended=True)
+    shown = admissions.add(Entitlements(Tier.FREE), suspended=True)
     for _ in range(PER_MINUTE[Tier.FREE]):
         with pytest.raises(SuspendedError):
-            await gate.admission.admit(shown, HERE)
+            await admissions.admission.admit(shown, HERE)
     for _ in range(20):
         with pytest.raises(RateLimitedError):
-            await gate.admission.admit(shown, HERE)
+            await admissions.admission.admit(shown, HERE)
 
 
 @pytest.mark.parametrize(
@@ -185,43 +187,43 @@ async def test_too_often_comes_before_suspended(gate: Gate) -> None:
     ],
 )
 async def test_a_change_is_effective_with_the_next_request(
-    gate: Gate, change: dict[str, object], outcome: type[Exception]
+    admissions: Admissions, change: dict[str, object], outcome: type[Exception]
 ) -> None:
     """An API key that was just admitted is refused after a suspension, or with a lower limit."""
-    shown = gate.add(Entitlements(Tier.FREE))
-    await gate.admission.admit(shown, HERE)
-    await gate.change(shown, **change)
+    shown = admissions.add(Entitlements(Tier.FREE))
+    await admissions.admission.admit(shown, HERE)
+    await admissions.change(shown, **change)
     with pytest.raises(outcome):
-        await gate.admission.admit(shown, HERE)
+        await admissions.admission.admit(shown, HERE)
 
 
-async def test_a_change_back_is_effective_with_the_next_request(gate: Gate) -> None:
+async def test_a_change_back_is_effective_with_the_next_request(admissions: Admissions) -> None:
     """A suspended tenant is admitted after it is resumed, and a full one after it is granted more."""
-    shown = gate.add(Entitlements(Tier.FREE), suspended=True)
+    shown = admissions.add(Entitlements(Tier.FREE), suspended=True)
     with pytest.raises(SuspendedError):
-        await gate.admission.admit(shown, HERE)
-    await gate.change(shown, suspended=False)
-    assert await gate.admitted(shown) == PER_MINUTE[Tier.FREE] - 1
-    await gate.change(shown, entitlements=Entitlements(Tier.STARTER))
-    assert await gate.admitted(shown) == 1
-    await gate.change(shown, entitlements=Entitlements(Tier.STARTER, requests_per_minute=10))
-    assert await gate.admitted(shown) == 7
+        await admissions.admission.admit(shown, HERE)
+    await admissions.change(shown, suspended=False)
+    assert await admissions.admitted(shown) == PER_MINUTE[Tier.FREE] - 1
+    await admissions.change(shown, entitlements=Entitlements(Tier.STARTER))
+    assert await admissions.admitted(shown) == 1
+    await admissions.change(shown, entitlements=Entitlements(Tier.STARTER, requests_per_minute=10))
+    assert await admissions.admitted(shown) == 7
 
 
-async def test_a_revoked_key_is_nobody_with_the_next_request(gate: Gate) -> None:
+async def test_a_revoked_key_is_nobody_with_the_next_request(admissions: Admissions) -> None:
     """After a revocation was announced the API key is unknown, and nothing was counted."""
-    shown, other = (gate.add(Entitlements(Tier.FREE)) for _ in range(2))
-    await gate.admission.admit(shown, HERE)
-    await gate.revoke(shown)
+    shown, other = (admissions.add(Entitlements(Tier.FREE)) for _ in range(2))
+    await admissions.admission.admit(shown, HERE)
+    await admissions.revoke(shown)
     with pytest.raises(UnknownCredentialError):
-        await gate.admission.admit(shown, HERE)
-    assert await gate.admitted(other) == PER_MINUTE[Tier.FREE] - 1
+        await admissions.admission.admit(shown, HERE)
+    assert await admissions.admitted(other) == PER_MINUTE[Tier.FREE] - 1
 
 
 async def test_a_revocation_is_heard_by_every_gateway(pepper: Pepper) -> None:
     """What one gateway announces makes another, with the same windows, look up again."""
-    here = Gate(pepper)
-    there = Gate(pepper, here.rate_limiter)
+    here = Admissions(pepper)
+    there = Admissions(pepper, here.rate_limiter)
     shown = here.add(Entitlements(Tier.STARTER))
     there.known = here.known
     await there.admission.admit(shown, HERE)
@@ -230,33 +232,33 @@ async def test_a_revocation_is_heard_by_every_gateway(pepper: Pepper) -> None:
         await there.admission.admit(shown, HERE)
 
 
-async def test_looking_up_again_counts_once(gate: Gate) -> None:
+async def test_looking_up_again_counts_once(admissions: Admissions) -> None:
     """However often something changes, each request is counted once."""
-    shown = gate.add(Entitlements(Tier.ENTERPRISE_PLUS))
+    shown = admissions.add(Entitlements(Tier.ENTERPRISE_PLUS))
     for _ in range(PER_MINUTE[Tier.ENTERPRISE_PLUS]):
-        await gate.rate_limiter.announce_change()
-        await gate.admission.admit(shown, HERE)
+        await admissions.rate_limiter.announce_change()
+        await admissions.admission.admit(shown, HERE)
     with pytest.raises(RateLimitedError):
-        await gate.admission.admit(shown, HERE)
+        await admissions.admission.admit(shown, HERE)
 
 
-async def test_a_directory_out_of_reach_admits_nobody(gate: Gate) -> None:
+async def test_a_directory_out_of_reach_admits_nobody(admissions: Admissions) -> None:
     """Whoever is not remembered, as of now, is not admitted while the directory is away."""
-    shown = gate.add(Entitlements(Tier.FREE))
-    known, _ = await gate.admission.admit(shown, HERE)
-    gate.unreachable = True
-    assert (await gate.admission.admit(shown, HERE)).principal == known
-    await gate.rate_limiter.announce_change()
+    shown = admissions.add(Entitlements(Tier.FREE))
+    known, _ = await admissions.admission.admit(shown, HERE)
+    admissions.unreachable = True
+    assert (await admissions.admission.admit(shown, HERE)).principal == known
+    await admissions.rate_limiter.announce_change()
     for _ in range(5):
         with pytest.raises(UnavailableError):
-            await gate.admission.admit(shown, HERE)
+            await admissions.admission.admit(shown, HERE)
 
 
-async def test_requests_at_once_are_counted_exactly(gate: Gate) -> None:
+async def test_requests_at_once_are_counted_exactly(admissions: Admissions) -> None:
     """Of a hundred at once as many are admitted as the limit says."""
-    shown = gate.add(Entitlements(Tier.FREE, requests_per_minute=30))
+    shown = admissions.add(Entitlements(Tier.FREE, requests_per_minute=30))
     outcomes = await asyncio.gather(
-        *(gate.admission.admit(shown, HERE) for _ in range(100)), return_exceptions=True
+        *(admissions.admission.admit(shown, HERE) for _ in range(100)), return_exceptions=True
     )
     assert sum(isinstance(outcome, Admitted) for outcome in outcomes) == 30
     assert sum(isinstance(outcome, RateLimitedError) for outcome in outcomes) == 70

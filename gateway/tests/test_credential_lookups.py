@@ -205,10 +205,10 @@ def test_a_source_budget_tells_the_wait() -> None:
 def test_what_is_given_back_can_be_spent() -> None:
     """An event that is taken back makes room for one; taking back from nothing changes nothing."""
     budget = SourceBudget(Limit(2, 10), lambda: 1000.0)
-    budget.give_back(STRANGER)
+    budget.release(STRANGER)
     for _ in range(10):
         assert budget.spend(STRANGER) is None
-        budget.give_back(STRANGER)
+        budget.release(STRANGER)
     assert [budget.spend(STRANGER) is None for _ in range(3)] == [True, True, False]
 
 

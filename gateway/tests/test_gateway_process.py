@@ -8,13 +8,14 @@ import sqlite3
 import ssl
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from tests.fixtures.certificate import new_certificate
+from tests.fixtures.preloaded import preloaded
 
 from pqkeep_gateway.access.credentials import PEPPER_SIZE
 
@@ -54,7 +55,7 @@ def _policies(folder: Path, text: str) -> None:
 
 
 def _open_password(folder: Path) -> None:
-    (folder / "password").write_text("secret-of-the-windows")
+    (folder / "password").write_text("redis-or-smtp-secret")
     (folder / "password").chmod(0o644)
     _set(folder, 'redis_password_file = "password"\nredis_url = "redis://127.0.0.1:1"')
 
@@ -69,7 +70,7 @@ def _earlier_database(folder: Path) -> None:
 def _stripe(folder: Path, **changes: str) -> None:
     """Set Stripe up, rightly but for what is changed."""
     for name in ("stripe-key", "stripe-webhook"):
-        (folder / name).write_text("secret-of-the-windows")
+        (folder / name).write_text("redis-or-smtp-secret")
         (folder / name).chmod(0o600)
     values = {
         "secret_key_file": '"stripe-key"',
@@ -131,12 +132,12 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
     "an open pepper": (lambda at: (at / "pepper").chmod(0o444), "0400"),
     "an open password": (_open_password, "0400"),
     "a password in the address": (
-        lambda at: _set(at, 'redis_url = "redis://:secret-of-the-windows@127.0.0.1:1/0"'),
+        lambda at: _set(at, 'redis_url = "redis://:redis-or-smtp-secret@127.0.0.1:1/0"'),
         "a file of its own",
     ),
     "a password in the address's query": (
         lambda at: _set(
-            at, 'redis_url = "unix:///run/redis.sock?db=1&password=secret-of-the-windows"'
+            at, 'redis_url = "unix:///run/redis.sock?db=1&password=redis-or-smtp-secret"'
         ),
         "a file of its own",
     ),
@@ -159,7 +160,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "an unnamed secret of Stripe's": (lambda at: _stripe(at, webhook_secret_file=""), "webhook"),
     "a secret of Stripe's in the settings": (
-        lambda at: _stripe(at, secret_key='"secret-of-the-windows"'),  # noqa: S106 - no secret
+        lambda at: _stripe(at, secret_key='"redis-or-smtp-secret"'),  # noqa: S106 - no secret
         "secret_key",
     ),
     "a price of no tier": (lambda at: _stripe(at, prices='{ gold = "price_1" }'), "prices"),
@@ -181,17 +182,26 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-GATEWAY = ("-m", "pqkeep_gateway")
+PYTHON = (sys.executable, "-P")
+GATEWAY = (*PYTHON, "-m", "pqkeep_gateway")
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[str | Path]]:
+    """The words that start a gateway which has been imported already."""
+    folder = tmp_path_factory.mktemp("gateway")
+    with preloaded(folder, "pqkeep_gateway.process:main", "stripe") as words:
+        yield words
 
 
 def _start(
     folder: Path,
     *options: str,
     fds: tuple[int, ...] = (),
-    program: tuple[str, ...] = GATEWAY,
+    program: Sequence[str | Path] = GATEWAY,
 ) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-P", *program, str(folder / "settings.toml"), *options],
+        [*program, folder / "settings.toml", *options],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -210,13 +220,15 @@ def _refusal(process: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_in_the_setup_is_refused(folder: Path, mistake: str) -> None:
+def test_a_mistake_in_the_setup_is_refused(
+    gateway: Sequence[str | Path], folder: Path, mistake: str
+) -> None:
     """The process ends at once with status 78, and says what is wrong in one line, no secret in it."""
     make, expected = MISTAKES[mistake]
     make(folder)
-    said = _refusal(_start(folder))
+    said = _refusal(_start(folder, program=gateway))
     assert expected in said
-    assert "secret-of-the-windows" not in said
+    assert "redis-or-smtp-secret" not in said
 
 
 def test_cookies_fit_the_socket_that_is_handed_over(folder: Path) -> None:
@@ -289,7 +301,7 @@ sys.exit(main())
 def test_without_stripe_s_package(folder: Path) -> None:
     """Where Stripe is set up and its package is missing, the message names the extra to install."""
     _stripe(folder)
-    said = _refusal(_start(folder, program=("-c", WITHOUT_STRIPE)))
+    said = _refusal(_start(folder, program=(*PYTHON, "-c", WITHOUT_STRIPE)))
     assert "pqkeep-gateway[stripe]" in said
 
 

@@ -6,7 +6,7 @@ import base64
 import sqlite3
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.fixtures.caller import Caller
 from tests.fixtures.installation import running
-from tests.fixtures.processes import ENVIRONMENT, PQKEEPD
+from tests.fixtures.processes import ENVIRONMENT
 
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 
@@ -27,12 +27,12 @@ Command = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture(scope="session")
-def command() -> Command:
+def command(pqkeepd_command: Sequence[str | Path]) -> Command:
     """Run pqkeepd to its end; return status and output."""
 
     def run(*arguments: str | Path) -> tuple[int, str]:
         ended = subprocess.run(
-            [PQKEEPD, *arguments],
+            [*pqkeepd_command, *arguments],
             env={**ENVIRONMENT, "COLUMNS": "200"},
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -31,8 +31,8 @@ from pqkeep_server.initialise import IN_FILES, Stores
 AskFile = Callable[..., list[tuple[Any, ...]]]
 
 WRITERS = 4
-ACROSS = tuple(Algorithm) if IS_EXHAUSTIVE else QUICK
-"""Algorithms whose outputs are taken from one kind of database to the other."""
+ALGORITHMS = tuple(Algorithm) if IS_EXHAUSTIVE else QUICK
+"""Those whose outputs are taken from one installation to the other."""
 REFRESH = "service_refresh_token"
 NEW = "continue-log"
 """What the first record of a restored log says."""
@@ -134,9 +134,9 @@ class Restored:
 @pytest.fixture(
     scope="module",
     params=[
-        ("sqlite", "sqlite", tuple(Algorithm)),
-        ("sqlite", "postgresql", ACROSS),
-        ("postgresql", "sqlite", ACROSS),
+        ("sqlite", "sqlite", ALGORITHMS),
+        ("sqlite", "postgresql", ALGORITHMS),
+        ("postgresql", "sqlite", ALGORITHMS),
     ],
     ids=lambda row: f"{row[0]}-{row[1]}",
 )
@@ -195,7 +195,7 @@ def test_a_backup_is_its_owner_s(restored: Restored) -> None:
 
 
 def test_keys_are_of_use_after_a_restore(restored: Restored) -> None:
-    """Ciphertexts and signatures of every algorithm that was used, and API keys, are good elsewhere."""
+    """Ciphertexts and signatures of each algorithm that was used, and API keys, are good elsewhere."""
     installation, tenant_id = restored.installation, restored.tenant_id
     restored.outputs.check(installation.caller(restored.api_key, tenant_id))
     assert installation.operator().get(f"/tenants/{tenant_id}")["id"] == tenant_id

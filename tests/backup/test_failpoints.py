@@ -1,6 +1,6 @@
 """kill -9 before every statement and every change of a file: nothing is ever there by halves.
 
-``make test`` kills at some of those points, ``make failpoints`` at each.
+``make campaigns`` kills at some of those points, ``make failpoints`` at each.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ MANY = 1_000
 """More points than anything here has."""
 LAUNCHER = Path(__file__).parent / "failpoint.py"
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.campaign, pytest.mark.timeout(300)]
 
 
 class Outcome(Protocol):

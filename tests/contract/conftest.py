@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from tests.fixtures.caller import Caller
 from tests.fixtures.installation import Installation, running
+from tests.sampling import step
 
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 from pqkeep_protocol.keys import KeyStatus
@@ -89,6 +91,10 @@ BEFORE_A_DATABASE = frozenset(
 """What is answered before anything but a credential is looked up, whichever database it is."""
 
 
+FEW_CASES = 5
+"""So many cases of a test are tried on each kind of database."""
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run what an installation answers on each kind of database, if it comes that far."""
     if "installation" in metafunc.fixturenames:
@@ -96,6 +102,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if Path(metafunc.definition.path).name not in BEFORE_A_DATABASE:
             kinds.append("postgresql")
         metafunc.parametrize("installation", kinds, indirect=True, scope="session")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where a test has many cases, try some of them on the second kind of database."""
+    seen: Counter[str] = Counter()
+    left_out = []
+    for item in items:
+        function, _, case = item.nodeid.partition("[")
+        if function.startswith("tests/contract/") and case.startswith("postgresql"):
+            if seen[function] >= FEW_CASES and seen[function] % step(5):
+                left_out.append(item)
+            seen[function] += 1
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
 
 
 @pytest.fixture(scope="session")

@@ -35,6 +35,7 @@ INDEPENDENT = {
 }
 FASTEST = Algorithm.SLH_DSA_SHA2_128F
 SIGNED_INDEPENDENTLY = tuple(PARAMETER_SETS) if IS_EXHAUSTIVE else (FASTEST,)
+SIGNED = tuple(PARAMETER_SETS) if IS_EXHAUSTIVE else (FASTEST, Algorithm.SLH_DSA_SHA2_192S)
 OID_ENDS = {
     HashAlgorithm.SHA_256: b"\1",
     HashAlgorithm.SHA_384: b"\2",
@@ -128,7 +129,7 @@ def test_independent_signatures_hold_here(algorithm: Algorithm, count_known_answ
     count_known_answers(algorithm, 1)
 
 
-@pytest.mark.parametrize("algorithm", PARAMETER_SETS)
+@pytest.mark.parametrize("algorithm", SIGNED)
 def test_our_signatures_hold_in_an_independent_implementation(
     algorithm: Algorithm,
     implementation: Implementation,
@@ -145,7 +146,7 @@ def test_our_signatures_hold_in_an_independent_implementation(
     count_known_answers(algorithm, len(contexts))
 
 
-@pytest.mark.parametrize("algorithm", PARAMETER_SETS)
+@pytest.mark.parametrize("algorithm", SIGNED)
 def test_signatures_over_digests_hold_in_an_independent_implementation(
     algorithm: Algorithm, signed: Signed, count_known_answers: Count
 ) -> None:
@@ -165,7 +166,7 @@ def test_signatures_over_digests_hold_in_an_independent_implementation(
     count_known_answers(algorithm, len(used))
 
 
-@pytest.mark.parametrize("algorithm", PARAMETER_SETS)
+@pytest.mark.parametrize("algorithm", SIGNED)
 def test_both_implementations_agree(algorithm: Algorithm, openssl_library: str) -> None:
     """One implementation signs with the other's key, which verifies, both ways round."""
     both: tuple[Implementation, Implementation] = (PQCRYPTO, OpenSsl(openssl_library))
@@ -180,7 +181,7 @@ def test_both_implementations_agree(algorithm: Algorithm, openssl_library: str) 
             verifying.verify(algorithm, _public(private_key), MESSAGE, b"", signature)
 
 
-@pytest.mark.parametrize("algorithm", PARAMETER_SETS)
+@pytest.mark.parametrize("algorithm", SIGNED)
 def test_wrong_input_is_refused(
     algorithm: Algorithm, implementation: Implementation, signed: Signed
 ) -> None:
@@ -211,7 +212,7 @@ def test_wrong_input_is_refused(
         implementation.sign(algorithm, private_key, MESSAGE, bytes(256))
 
 
-@pytest.mark.parametrize("algorithm", PARAMETER_SETS)
+@pytest.mark.parametrize("algorithm", SIGNED)
 def test_a_damaged_private_key_releases_no_signature(
     algorithm: Algorithm, implementation: Implementation
 ) -> None:
@@ -234,7 +235,7 @@ def _nodes(algorithm: Algorithm, context: bytes) -> list[int]:
     return [start + start // sizes.n % sizes.n for start in range(0, sizes.signature, sizes.n)]
 
 
-@pytest.mark.parametrize("algorithm", PARAMETER_SETS)
+@pytest.mark.parametrize("algorithm", SIGNED)
 @pytest.mark.parametrize("context", [b"", prehash.CONTEXT], ids=["sign", "sign-hash"])
 def test_a_signature_changed_anywhere_does_not_hold(
     algorithm: Algorithm, context: bytes, signed: Signed

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sysconfig
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from tests.fixtures.installation import Installation
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 
-PQKEEPD = Path(sysconfig.get_path("scripts")) / "pqkeepd"
 PORTAL = "https://keep.example.com/"
 SECONDS = 60
 NOBODYS_KEY = new_credential(CredentialKind.OPERATOR)
@@ -40,8 +38,14 @@ def tenant(new_tenant: Callable[..., Caller]) -> str:
 
 
 @pytest.fixture
-def create(installation: Installation, key_file: Path, tenant: str) -> Create:
+def create(
+    installation: Installation,
+    pqkeepd_command: Sequence[str | Path],
+    key_file: Path,
+    tenant: str,
+) -> Create:
     """Run the command; return its status, and what it wrote to stdout and stderr."""
+    words = [*pqkeepd_command, "admin", "create"]
 
     def run(email: str, **options: str | Path) -> tuple[int, str, str]:
         given = {
@@ -53,7 +57,7 @@ def create(installation: Installation, key_file: Path, tenant: str) -> Create:
             **options,
         }
         ended = subprocess.run(
-            [PQKEEPD, "admin", "create", *(f"--{name}={value}" for name, value in given.items())],
+            [*words, *(f"--{name}={value}" for name, value in given.items())],
             env={"PATH": os.defpath, "COLUMNS": "200"},
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -10,10 +10,11 @@ import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from tests.fixtures import processes
 from tests.fixtures.installation import Installation, initialise_data
 
 from pqkeep_server.initialise import IN_FILES
@@ -24,6 +25,12 @@ ENOUGH_SECONDS = 60.0
 KYBER = {"algorithm": "Kyber768"}
 
 Run = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture(scope="module")
+def pqkeepd(pqkeepd_command: Sequence[str | Path]) -> Run:
+    """Start the command where it must fail, its output going to a file."""
+    return lambda output, *arguments: processes.start([*pqkeepd_command, *arguments], output)
 
 
 def mode(path: Path) -> int:

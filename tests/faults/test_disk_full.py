@@ -20,6 +20,8 @@ from tests.crash_recovery.snapshot import read, sqlite_urls
 from tests.crash_recovery.state import create_state
 from tests.fixtures.installation import Installation
 
+pytestmark = pytest.mark.campaign
+
 THREADS = 6
 BEFORE_SECONDS = 1.0
 FILLING_SECONDS = 0.3

@@ -102,6 +102,21 @@ def test_an_answer_twice_is_an_answer(
         assert client.post(path, json=body).json()["data"]["signature"] == "eA=="
 
 
+def test_slh_dsa_has_more_time(lie: Callable[[Reply], httpx2.Client]) -> None:
+    """A call says within how many milliseconds its answer is waited for: 9,000, SLH-DSA's 14,000."""
+    told = []
+
+    def reply(call: Call) -> Answer:
+        told.append(call.timeout_ms)
+        return Answer(call.id, SIGNED)
+
+    client = lie(reply)
+    path, body = SIGN
+    for algorithm in ("ML-DSA-87", "SLH-DSA-SHA2-256s"):
+        assert client.post(path, json={**body, "algorithm": algorithm}).is_success
+    assert told == [9_000, 14_000]
+
+
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [

@@ -21,6 +21,8 @@ import pytest
 from tests.fixtures.caller import Caller
 from tests.fixtures.installation import Installation
 
+pytestmark = pytest.mark.campaign
+
 THREADS = 8
 BACK_SECONDS = 5.0
 """More than a start takes, whatever else this machine does."""

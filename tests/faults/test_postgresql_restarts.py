@@ -19,6 +19,8 @@ from tests.fixtures.postgresql import PostgresServer
 
 from pqkeep_server.initialise import Stores
 
+pytestmark = pytest.mark.campaign
+
 Run = Callable[..., AbstractContextManager[Installation]]
 
 SECONDS = 60.0

@@ -37,6 +37,8 @@ from pqkeep_protocol.messages import (
     Verify,
 )
 
+pytestmark = pytest.mark.campaign
+
 Start = Callable[[str], tuple[subprocess.Popen[bytes], Path]]
 Outcome = AnyResult | ErrorKind
 

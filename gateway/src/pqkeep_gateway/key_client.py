@@ -8,6 +8,7 @@ import asyncio
 import itertools
 from typing import cast
 
+from pqkeep_protocol.algorithms import ALGORITHMS
 from pqkeep_protocol.audit import AnyAuditRequest
 from pqkeep_protocol.codec import (
     MAX_IN_FLIGHT,
@@ -29,6 +30,9 @@ from pqkeep_protocol.startup.logs import logger
 _LOG = logger(__name__)
 
 TIMEOUT_SECONDS = 9.0
+SLOW_SECONDS = 14.0
+"""For SLH-DSA, whose signatures take up to seconds, and whose key pairs are tried with one."""
+SLOW = frozenset(name for name, spec in ALGORITHMS.items() if spec.standard == "FIPS 205")
 PING_SECONDS = 2.0
 FIRST_RETRY_SECONDS = 0.05
 LAST_RETRY_SECONDS = 1.0
@@ -63,13 +67,15 @@ class KeyClient:
 
     async def execute(self, request: Request[R_co], attribution: Attribution) -> R_co:
         """Carry out one request, or raise KeyServiceError."""
+        is_slow = getattr(request, "algorithm", None) in SLOW
+        seconds = SLOW_SECONDS if is_slow else TIMEOUT_SECONDS
         call = Call(
             next(self._ids),
-            int(TIMEOUT_SECONDS * 1000),
+            int(seconds * 1000),
             attribution,
             cast(AnyRequest | AnyAuditRequest, request),
         )
-        match await self._exchange(call, TIMEOUT_SECONDS):
+        match await self._exchange(call, seconds):
             case Answer(result=result) if isinstance(result, RESULT_TYPE[type(request)]):
                 return cast(R_co, result)
             case Refusal(kind=kind):

@@ -11,12 +11,13 @@ import subprocess
 import sysconfig
 import termios
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
+from tests.fixtures.preloaded import preloaded
 
 from pqkeep import Client
 
@@ -37,6 +38,8 @@ class Ended:
 class Command:
     """The command, in a directory, with an environment."""
 
+    program: Sequence[str | Path]
+    """The command itself, imported once: what ``start`` and a terminal run is the script."""
     directory: Path
     environment: Mapping[str, str]
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
@@ -44,8 +47,9 @@ class Command:
 
     def __call__(self, *arguments: str | Path, stdin: bytes = b"", **more: Any) -> Ended:
         """Run it to its end."""
+        program = [PROGRAM] if more else self.program  # limits are the script's own
         ended = subprocess.run(
-            [PROGRAM, *arguments],
+            [*program, *arguments],
             cwd=self.directory,
             env=dict(self.environment),
             input=stdin,
@@ -84,8 +88,16 @@ class Command:
         return set(os.listdir(self.directory))  # noqa: PTH208 - names, not paths
 
 
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[str | Path]]:
+    """The command, with everything imported that it may need."""
+    modules = ("pqkeep.client", "pqkeep.local", "pqkeep.audit", "httpx2", "rich.table")
+    with preloaded(tmp_path_factory.mktemp("pqkeep"), "pqkeep.cli:app", *modules) as words:
+        yield words
+
+
 @pytest.fixture
-def nobody(tmp_path: Path, base_url: str) -> Command:
+def nobody(program: Sequence[str | Path], tmp_path: Path, base_url: str) -> Command:
     """The command of somebody who knows the address, and has no API key."""
     directory = tmp_path / "here"
     directory.mkdir()
@@ -95,7 +107,7 @@ def nobody(tmp_path: Path, base_url: str) -> Command:
         "XDG_CONFIG_HOME": str(tmp_path / "config"),
         "PQKEEP_URL": base_url,
     }
-    return Command(directory, environment)
+    return Command(program, directory, environment)
 
 
 @pytest.fixture

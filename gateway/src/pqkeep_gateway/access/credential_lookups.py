@@ -73,7 +73,7 @@ class CredentialLookups:
     async def _look_up_new(
         self, digest: bytes, source_address: str, look_up: Callable[[bytes], Awaitable[T | None]]
     ) -> T | None:
-        """Count before the look-up, so that many at once are bounded too; take back if it is known."""
+        """Count before the look-up, so that many at once are bounded too; uncount if it is known."""
         wait = self._budget.spend(source_address)
         if wait is not None:
             raise TooManyUnknownCredentialsError(self._budget.limit, wait)
@@ -83,5 +83,5 @@ class CredentialLookups:
             is_unknown = found is None
         finally:
             if not is_unknown:
-                self._budget.give_back(source_address)
+                self._budget.release(source_address)
         return found

@@ -35,7 +35,7 @@ class SourceBudget:
         self._counts[network] = count + 1
         return None
 
-    def give_back(self, source_address: str) -> None:
+    def release(self, source_address: str) -> None:
         """Take one event back: it does not count after all."""
         network = network_of(source_address)
         count = self._counts.get(network, 0)

@@ -41,7 +41,7 @@ class SignedBodies:
         if wait is not None:
             raise too_many("too many invalid signatures", self._unverified.limit, wait)
         if self._reading >= MAX_AT_ONCE:
-            self._unverified.give_back(source_address)
+            self._unverified.release(source_address)
             raise unavailable()
         self._reading += 1
         try:
@@ -52,4 +52,4 @@ class SignedBodies:
 
     def accept(self, source_address: str) -> None:
         """Count a body no longer: its signature is valid."""
-        self._unverified.give_back(source_address)
+        self._unverified.release(source_address)

@@ -127,7 +127,7 @@ class AttemptLimits:
 
     @asynccontextmanager
     async def _attempt(self, *limits: tuple[str, Limit], delayed: str = "") -> AsyncIterator[None]:
-        """Count before the block, so that many at once are bounded too; take back if it succeeds.
+        """Count before the block, so that many at once are bounded too; uncount if it succeeds.
 
         What is refused does not count, nor what nobody had the time to try.
         """
