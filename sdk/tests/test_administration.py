@@ -79,6 +79,21 @@ def test_suspension(administrator: Client, connect: Connect, tenant: Tenant, bas
     assert own.keys.list() == ()
 
 
+def test_deletion(administrator: Client, tenant: Tenant) -> None:
+    """A suspended tenant's deletion is scheduled, for a time that stays, and cancelled."""
+    with pytest.raises(ConflictError):
+        administrator.tenants.delete(tenant.id)
+    administrator.tenants.suspend(tenant.id)
+    scheduled = administrator.tenants.delete(tenant.id, days=30)
+    assert scheduled.deletion_at is not None
+    assert (scheduled.deletion_at - scheduled.updated_at).days in {29, 30}
+    assert administrator.tenants.delete(tenant.id).deletion_at == scheduled.deletion_at
+    with pytest.raises(ConflictError):
+        administrator.tenants.resume(tenant.id)
+    assert administrator.tenants.cancel_deletion(tenant.id).deletion_at is None
+    assert administrator.tenants.resume(tenant.id).status == "active"
+
+
 def test_own_tenant(administrator: Client, connect: Connect, tenant: Tenant, base_url: str) -> None:
     """An API key sees its own tenant, and nobody else's."""
     own = connect(base_url, administrator.api_keys.create(tenant.id).api_key)

@@ -28,6 +28,7 @@ INTERNAL = frozenset(
         "InvalidValueError",
         "MailDeferredError",
         "MailRejectedError",
+        "OperatorError",
         "AllowanceUsedUpError",
     }
 )

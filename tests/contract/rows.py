@@ -34,7 +34,13 @@ def api_rows(*, open_signup: bool = True) -> tuple[Endpoint, ...]:
         *(key_operation.endpoint(row, nothing) for row in kem.OPERATIONS),
         *(key_operation.endpoint(row, nothing) for row in signature.OPERATIONS),
         *keys.endpoints(nothing, terms),
-        *tenants.endpoints(nothing, open_signup=open_signup, default_plan=Plan.FREE),
+        *tenants.endpoints(
+            nothing,
+            nothing,
+            open_signup=open_signup,
+            default_plan=Plan.FREE,
+            min_deletion_days=0,
+        ),
         *api_keys.endpoints(nothing, nothing),
         *audit.endpoints(nothing, nothing),
         *sign_in.endpoints(

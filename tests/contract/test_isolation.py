@@ -48,10 +48,13 @@ OF_NOBODY = frozenset(
     {"PATCH /team/members/{id}", "DELETE /team/members/{id}", "DELETE /team/invitations/{id}"}
 )
 """Where the path names nobody, the operator is answered 404: see test_team.py for the rest."""
+OF_A_SUSPENDED = frozenset({"DELETE /tenants/{tenant_id}", "DELETE /tenants/{tenant_id}/deletion"})
+"""Where the tenant is active, the operator is answered 409: see test_tenant_deletion.py."""
 ALREADY_ROTATED = "POST /tenants/{tenant_id}/api-keys/rotate"
 """With an API key in its overlap this is 409."""
 
 
+_OF_OPERATOR = {**dict.fromkeys(OF_NOBODY, 404), **dict.fromkeys(OF_A_SUSPENDED, 409)}
 _UNKNOWN = ("malformed", "revoked", "after")
 _SHOWN: Mapping[str, Credential] = {
     "none": Credential.NONE,
@@ -71,7 +74,7 @@ def expected(row: Endpoint, credential: str) -> int:
         return 401 if credential == "none" else 403
     exceptions = {
         "other": OWN_OF_ANOTHER.get(operation, 404),
-        "operator": 404 if operation in OF_NOBODY else row.status,
+        "operator": _OF_OPERATOR.get(operation, row.status),
         "overlap": 409 if operation == ALREADY_ROTATED else row.status,
     }
     return exceptions.get(credential, row.status)

@@ -169,7 +169,13 @@ async def serve(
     )
     gc.collect()
     gc.freeze()  # what is here now stays: later collections need not examine it
-    parts = (gateway.key_client, gateway.audit_delivery, gateway.billing, gateway.mail_delivery)
+    parts = (
+        gateway.key_client,
+        gateway.audit_delivery,
+        gateway.billing,
+        gateway.deletions,
+        gateway.mail_delivery,
+    )
     tasks = [asyncio.create_task(part.run()) for part in parts]
     tasks.append(asyncio.create_task(watch_connections(server.server_state.connections)))
 

@@ -71,6 +71,7 @@ from pqkeep_gateway.storage.audit_outbox import SqlAuditOutbox
 from pqkeep_gateway.storage.billing import SqlBilling
 from pqkeep_gateway.storage.challenges import SqlChallenges
 from pqkeep_gateway.storage.database import open_database
+from pqkeep_gateway.storage.deletion import SqlDeletions
 from pqkeep_gateway.storage.invitations import SqlInvitations
 from pqkeep_gateway.storage.known_networks import SqlKnownNetworks
 from pqkeep_gateway.storage.operators import SqlOperators
@@ -87,6 +88,7 @@ from pqkeep_gateway.storage.users import SqlUsers
 from pqkeep_gateway.tenancy import plans
 from pqkeep_gateway.tenancy.api_keys import ApiKeys
 from pqkeep_gateway.tenancy.billing import BuiltInBilling
+from pqkeep_gateway.tenancy.deletion import Deletions
 from pqkeep_gateway.tenancy.operators import Operators
 from pqkeep_gateway.tenancy.plans import Plans
 from pqkeep_gateway.tenancy.tenants import Tenants
@@ -104,6 +106,7 @@ class Gateway:
     key_client: KeyClient
     audit_delivery: AuditDelivery
     billing: BuiltInBilling
+    deletions: Deletions
     mail_delivery: MailDelivery
     close: Callable[[], Awaitable[None]]
 
@@ -140,11 +143,17 @@ async def assemble(config: Config, here: str) -> Gateway:
     lifetime = timedelta(days=config.session_lifetime_days)
     sessions = Sessions(SqlSessions(engine), lookups, pepper, audit_delivery, clock, lifetime)
     admission = Admission(authenticator, rate_limiter, per_minute, sessions)
-    per_month = {tier: plans.bound(each.operations_per_month) for tier, each in terms.items()}
-    allowances = Allowances(SqlUsage(engine), per_month, clock)
+    allowances = Allowances(
+        SqlUsage(engine),
+        {tier: plans.bound(each.operations_per_month) for tier, each in terms.items()},
+        clock,
+    )
     access = KeyAccess(policy, allowances, key_client)
 
     all_tenants = Tenants(SqlTenants(engine), rate_limiter.announce_change, audit_delivery)
+    deletions = Deletions(
+        SqlDeletions(engine), key_client, rate_limiter.announce_change, audit_delivery, clock
+    )
     all_api_keys = ApiKeys(
         sql_api_keys,
         terms,
@@ -208,7 +217,11 @@ async def assemble(config: Config, here: str) -> Gateway:
         *(key_operation.endpoint(row, access) for row in signature.OPERATIONS),
         *keys.endpoints(access, terms),
         *tenants.endpoints(
-            all_tenants, open_signup=open_signup, default_plan=Plan(config.default_plan)
+            all_tenants,
+            deletions,
+            open_signup=open_signup,
+            default_plan=Plan(config.default_plan),
+            min_deletion_days=0 if config.cookies == "loopback" else 1,
         ),
         *api_keys.endpoints(all_tenants, all_api_keys),
         *audit.endpoints(key_client, ExportLimits(rate_limiter)),
@@ -258,7 +271,7 @@ async def assemble(config: Config, here: str) -> Gateway:
         SignedBodies(SourceBudget(UNVERIFIED, clock)),
     )
     app = create_app(api, outside, documents(api, outside), pipeline)
-    return Gateway(app, key_client, audit_delivery, built_in, mail_delivery, close)
+    return Gateway(app, key_client, audit_delivery, built_in, deletions, mail_delivery, close)
 
 
 @asynccontextmanager

@@ -51,9 +51,10 @@ def change(
     body: Mapping[str, object] | None = None,
     *,
     method: str = "POST",
+    query: Query | None = None,
 ) -> Call[R]:
     """Describe an operation that changes something."""
-    return Call(method=method, path=API + path, read=read, body=body, changes=True)
+    return Call(method=method, path=API + path, read=read, query=query, body=body, changes=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

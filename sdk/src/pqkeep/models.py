@@ -91,13 +91,13 @@ class KeyUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
-    """One organisation. The last three are told to the operator only, and not by create."""
+    """One organisation. The last four are told to the operator only, and not by create."""
 
     id: str
     name: str
     plan: str
     status: str
-    """``active`` or ``suspended``."""
+    """``active`` or ``suspended``; to the operator also ``deleting`` or ``deleted``."""
     created_at: datetime
     updated_at: datetime
     tier: str | None
@@ -105,6 +105,8 @@ class Tenant:
     """``active`` or ``ended``."""
     requests_per_minute: int | None
     """None also where the plan says it."""
+    deletion_at: datetime | None
+    """When the tenant is, or was, deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,6 +96,10 @@ def test_the_operator_s_tenants(operator_command: Command) -> None:
     assert changed["requests_per_minute"] is None
     assert result(operator_command, "tenants", "suspend", tenant)["status"] == "suspended"
     assert result(operator_command, "tenants", "show", tenant)["status"] == "suspended"
+    scheduled = result(operator_command, "tenants", "delete", tenant, "--days", "9")["deletion_at"]
+    assert result(operator_command, "tenants", "show", tenant)["deletion_at"] == scheduled
+    cancelled = result(operator_command, "tenants", "cancel-deletion", tenant)
+    assert cancelled["deletion_at"] is None
     assert result(operator_command, "tenants", "resume", tenant)["status"] == "active"
     listed = result(operator_command, "tenants", "list")
     assert tenant in {each["id"] for each in listed["tenants"]}

@@ -63,7 +63,12 @@ from pqkeep_gateway.tenancy.billing import (
     PaymentTimeoutError,
 )
 from pqkeep_gateway.tenancy.contracts import AlreadySubscribedError, BilledElsewhereError
-from pqkeep_gateway.tenancy.tenants import NameTakenError, TenantNotFoundError
+from pqkeep_gateway.tenancy.deletion import NoDeletionError, NotSuspendedError
+from pqkeep_gateway.tenancy.tenants import (
+    DeletionScheduledError,
+    NameTakenError,
+    TenantNotFoundError,
+)
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.algorithms import LIFECYCLE, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
@@ -329,6 +334,11 @@ DOMAIN_ERRORS: Mapping[type[Exception], Answer] = {
     LastOwnerError: Answer(Code.CONFLICT_001, "a team keeps its last owner"),
     NameTakenError: Answer(Code.CONFLICT_001, "a tenant has this name", ("name",)),
     TenantNotFoundError: Answer(Code.NOT_FOUND_001, "no such tenant", ("tenant_id",)),
+    NotSuspendedError: Answer(Code.CONFLICT_001, "only a suspended tenant is deleted"),
+    NoDeletionError: Answer(Code.CONFLICT_001, "no deletion is scheduled, or it has begun"),
+    DeletionScheduledError: Answer(
+        Code.CONFLICT_001, "the tenant's deletion is scheduled: cancel it first", ("status",)
+    ),
     QuotaReachedError: Answer(Code.INVALID_001, "the plan allows no more active API keys"),
     ApiKeyNotFoundError: Answer(Code.NOT_FOUND_001, "no such API key", ("version", "key_id")),
     AlreadyRotatedError: Answer(

@@ -20,11 +20,21 @@ from pqkeep_gateway.http.field import (
     InvalidValueError,
     Problem,
     choice_field,
+    integer_field,
     uuid_field,
 )
 from pqkeep_gateway.http.text import Timestamp, timestamp
+from pqkeep_gateway.tenancy.contracts import BilledElsewhereError
+from pqkeep_gateway.tenancy.deletion import (
+    DEFAULT_DAYS,
+    MAX_DAYS,
+    Deletions,
+    NoDeletionError,
+    NotSuspendedError,
+)
 from pqkeep_gateway.tenancy.names import MAX_NAME, normalized_name
 from pqkeep_gateway.tenancy.tenants import (
+    DeletionScheduledError,
     NameTakenError,
     Tenant,
     TenantChange,
@@ -54,6 +64,9 @@ class TenantData(Data, frozen=True, kw_only=True):
     subscription: Subscription | UnsetType = UNSET
     requests_per_minute: Annotated[
         int | UnsetType | None, Meta(description="null where the plan says it.")
+    ] = UNSET
+    deletion_at: Annotated[
+        Timestamp | UnsetType, Meta(description="When it is, or was, deleted.")
     ] = UNSET
 
 
@@ -118,9 +131,15 @@ _SUBSCRIPTION = choice_field(
 _STATUS = choice_field(
     "status",
     "Suspend the tenant, or let it go on.",
-    tuple(TenantStatus),
+    (TenantStatus.ACTIVE, TenantStatus.SUSPENDED),
     TenantStatus.ACTIVE,
 ).optional()
+
+
+def _days(at_least: int) -> Field[int]:
+    return integer_field(
+        "days", "After how many days.", DEFAULT_DAYS, at_least=at_least, at_most=MAX_DAYS
+    ).or_default(DEFAULT_DAYS)
 
 
 def _parse_rate(value: object) -> int | Literal["plan"]:
@@ -154,12 +173,30 @@ _EXAMPLE = TenantData(
 )
 
 
-def endpoints(tenants: Tenants, *, open_signup: bool, default_plan: Plan) -> tuple[Endpoint, ...]:
+_SCHEDULED = structs.replace(
+    _EXAMPLE,
+    status=TenantStatus.SUSPENDED,
+    tier=Tier.FREE,
+    subscription=Subscription.ACTIVE,
+    requests_per_minute=None,
+    deletion_at=timestamp(datetime(2026, 2, 7, 12, tzinfo=UTC)),
+)
+
+
+def endpoints(
+    tenants: Tenants,
+    deletions: Deletions,
+    *,
+    open_signup: bool,
+    default_plan: Plan,
+    min_deletion_days: int,
+) -> tuple[Endpoint, ...]:
     """Return the endpoints of tenant administration.
 
     The default plan is that of tenants that the operator creates without naming one.
     """
-    handlers = _Tenants(tenants, default_plan)
+    days = _days(min_deletion_days)
+    handlers = _Tenants(tenants, deletions, default_plan, days)
     plan = replace(_PLAN, schema={**_PLAN.schema, "default": default_plan})
     return (
         Endpoint(
@@ -213,7 +250,29 @@ def endpoints(tenants: Tenants, *, open_signup: bool, default_plan: Plan) -> tup
                 subscription=Subscription.ACTIVE,
                 requests_per_minute=None,
             ),
-            errors=(TenantNotFoundError,),
+            errors=(TenantNotFoundError, DeletionScheduledError),
+        ),
+        Endpoint(
+            method="DELETE",
+            path="/tenants/{tenant_id}",
+            name="delete_tenant",
+            handler=handlers.delete,
+            permission=Permission.MANAGE_TENANTS,
+            fields=(TENANT, days),
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=_SCHEDULED,
+            errors=(TenantNotFoundError, NotSuspendedError, BilledElsewhereError),
+        ),
+        Endpoint(
+            method="DELETE",
+            path="/tenants/{tenant_id}/deletion",
+            name="cancel_tenant_deletion",
+            handler=handlers.cancel_deletion,
+            permission=Permission.MANAGE_TENANTS,
+            fields=(TENANT,),
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=structs.replace(_SCHEDULED, deletion_at=UNSET),
+            errors=(TenantNotFoundError, NoDeletionError),
         ),
     )
 
@@ -221,9 +280,13 @@ def endpoints(tenants: Tenants, *, open_signup: bool, default_plan: Plan) -> tup
 class _Tenants:
     """The handlers."""
 
-    def __init__(self, tenants: Tenants, default_plan: Plan) -> None:
+    def __init__(
+        self, tenants: Tenants, deletions: Deletions, default_plan: Plan, days: Field[int]
+    ) -> None:
         self._tenants = tenants
+        self._deletions = deletions
         self._default_plan = default_plan
+        self._days = days
 
     async def create(self, call: ApiCall) -> TenantData:
         """Create a tenant. It has no API key yet.
@@ -253,17 +316,42 @@ class _Tenants:
         )
 
     async def get(self, call: ApiCall) -> TenantData:
-        """Look a tenant up."""
-        return _tenant(await visible_tenant(call, self._tenants))
+        """Look a tenant up. The operator is told of deleted ones too."""
+        return _tenant(await _own_or_any(call, self._tenants))
 
     async def change(self, call: ApiCall) -> TenantData:
         """Change what is named of a tenant, at once."""
         tenant = await visible_tenant(call, self._tenants)
         return _in_full(await self._tenants.change(tenant.id, _change(call), call.attribution))
 
+    async def delete(self, call: ApiCall) -> TenantData:
+        """Schedule the end of a suspended tenant: its keys are destroyed then, for good.
+
+        Its people, API keys and invitations end too; its records stay. Asked again, it answers
+        with the time that is set.
+        """
+        tenant = await visible_tenant(call, self._tenants)
+        days = call[self._days]
+        return _in_full(await self._deletions.schedule(tenant.id, days, call.attribution))
+
+    async def cancel_deletion(self, call: ApiCall) -> TenantData:
+        """Let a tenant stay whose deletion is scheduled and has not begun. It stays suspended."""
+        tenant = await visible_tenant(call, self._tenants)
+        return _in_full(await self._deletions.cancel(tenant.id, call.attribution))
+
 
 async def visible_tenant(call: ApiCall, tenants: Tenants) -> Tenant:
-    """Return the tenant in the path. Raises TenantNotFoundError for another's as for nobody's."""
+    """Return the tenant in the path.
+
+    Raises TenantNotFoundError for another's and a deleted one as for nobody's.
+    """
+    tenant = await _own_or_any(call, tenants)
+    if tenant.status is TenantStatus.DELETED:
+        raise TenantNotFoundError
+    return tenant
+
+
+async def _own_or_any(call: ApiCall, tenants: Tenants) -> Tenant:
     tenant = call[TENANT]
     if call.principal.tenant not in (None, tenant):
         raise TenantNotFoundError
@@ -294,6 +382,7 @@ def _tenant(tenant: Tenant) -> TenantData:
         status=tenant.status,
         created_at=timestamp(tenant.created_at),
         updated_at=timestamp(tenant.updated_at),
+        deletion_at=UNSET if tenant.deletion_at is None else timestamp(tenant.deletion_at),
     )
 
 

@@ -33,6 +33,7 @@ TENANTS = Table(
     Column("created_at_us", BigInteger, nullable=False),
     Column("updated_at_us", BigInteger, nullable=False),
     Column("requires_mfa", Boolean, nullable=False, default=False),
+    Column("deletion_at_us", BigInteger, nullable=True, index=True),
 )
 """``name_key``: the form in which names are compared; see pqkeep_gateway.tenancy.names."""
 

@@ -21,6 +21,7 @@ from pqkeep_gateway.storage.idempotency import add_idempotency_key, find_idempot
 from pqkeep_gateway.storage.schema import TENANTS
 from pqkeep_gateway.tenancy.names import name_key
 from pqkeep_gateway.tenancy.tenants import (
+    DeletionScheduledError,
     NameTakenError,
     Tenant,
     TenantChange,
@@ -72,7 +73,7 @@ class SqlTenants:
             row = (await connection.execute(query)).one_or_none()
         if row is None:
             raise TenantNotFoundError
-        return _tenant(row)
+        return tenant_of(row)
 
     async def list(self, limit: int | None = None, after: TenantId | None = None) -> TenantPage:
         """Return tenants, oldest first: at most so many, behind one. Raises TenantNotFoundError."""
@@ -88,7 +89,7 @@ class SqlTenants:
                 query = query.where(sa.or_(columns.created_at_us > since, is_later))
             if limit is not None:
                 query = query.limit(limit + 1)
-            tenants = tuple(_tenant(row) for row in await connection.execute(query))
+            tenants = tuple(tenant_of(row) for row in await connection.execute(query))
             count = sa.select(sa.func.count()).select_from(TENANTS)
             total = (await connection.execute(count)).scalar_one()
         return TenantPage(tenants[:limit], total, has_more=len(tenants) > len(tenants[:limit]))
@@ -100,7 +101,7 @@ class SqlTenants:
         now: datetime,
         audit_events: Sequence[Event],
     ) -> Tenant:
-        """Change the named fields only. Raises TenantNotFoundError.
+        """Change the named fields only. Raises TenantNotFoundError, DeletionScheduledError.
 
         Another tier or subscription ends the contract that was bought.
         """
@@ -116,12 +117,16 @@ class SqlTenants:
         async with transaction(self._engine) as connection:
             if change.tier is not None or change.subscription is not None:
                 await end_contract(connection, tenant)
-            await connection.execute(update)
+            if change.status is not None:
+                update = update.where(TENANTS.c.deletion_at_us.is_(None))
+            changed = await connection.execute(update)
             row = (await connection.execute(sa.select(TENANTS).where(is_tenant))).one_or_none()
             if row is None:
                 raise TenantNotFoundError
+            if changed.rowcount == 0:
+                raise DeletionScheduledError
             await add_audit_event(connection, *audit_events)
-        return _tenant(row)
+        return tenant_of(row)
 
     async def save_mfa_requirement(
         self, tenant: TenantId, audit_event: Event, *, required: bool
@@ -176,7 +181,8 @@ def requires_mfa(row: Any) -> bool:
     return bool(row.requires_mfa) and entitlements_of(row).plan in WITH_REQUIRED_MFA
 
 
-def _tenant(row: sa.Row[Any]) -> Tenant:
+def tenant_of(row: Any) -> Tenant:
+    """Return the tenant in a row of TENANTS."""
     return Tenant(
         id=TenantId(row.id),
         name=row.name,
@@ -184,4 +190,5 @@ def _tenant(row: sa.Row[Any]) -> Tenant:
         status=TenantStatus(row.status),
         created_at=time_of(row.created_at_us),
         updated_at=time_of(row.updated_at_us),
+        deletion_at=None if row.deletion_at_us is None else time_of(row.deletion_at_us),
     )

@@ -21,6 +21,9 @@ class TenantStatus(StrEnum):
 
     ACTIVE = "active"
     SUSPENDED = "suspended"
+    DELETING = "deleting"
+    """Its keys are being destroyed: there is no way back."""
+    DELETED = "deleted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,8 @@ class Tenant:
     status: TenantStatus
     created_at: datetime
     updated_at: datetime
+    deletion_at: datetime | None = None
+    """When a suspended tenant is deleted; it stays after that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,10 @@ class NameTakenError(Exception):
 
 class TenantNotFoundError(Exception):
     """There is no such tenant."""
+
+
+class DeletionScheduledError(Exception):
+    """The tenant's status does not change while its deletion is scheduled."""
 
 
 class TenantStore(Protocol):
@@ -99,7 +108,7 @@ class TenantStore(Protocol):
         now: datetime,
         audit_events: Sequence[Event],
     ) -> Tenant:
-        """Change the named fields only. Raises TenantNotFoundError.
+        """Change the named fields only. Raises TenantNotFoundError, DeletionScheduledError.
 
         Another tier or subscription ends the contract that was bought.
         """
@@ -157,7 +166,10 @@ class Tenants:
     async def change(
         self, tenant: TenantId, change: TenantChange, attribution: Attribution
     ) -> Tenant:
-        """Change a tenant, at once and everywhere. Raises TenantNotFoundError."""
+        """Change a tenant, at once and everywhere.
+
+        Raises TenantNotFoundError, DeletionScheduledError.
+        """
         if change == TenantChange():
             return await self._store.get(tenant)
         events = [

@@ -112,6 +112,29 @@ def resume(invocation: Invocation, tenant: Identifier) -> None:
         show_facts(invocation, client.tenants.resume(tenant))
 
 
+@command(app, "delete")
+def delete(
+    invocation: Invocation,
+    tenant: Identifier,
+    *,
+    days: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="After 1 to 90 days; 7 if left out.", show_default=False),
+    ] = None,
+) -> None:
+    """Have a suspended tenant deleted: its keys are destroyed then, for good."""
+    with invocation.connect() as client:
+        show_facts(invocation, client.tenants.delete(tenant, days=days))
+    invocation.note(f"until then: pqkeep tenants cancel-deletion {tenant}")
+
+
+@command(app, "cancel-deletion")
+def cancel_deletion(invocation: Invocation, tenant: Identifier) -> None:
+    """Let a tenant stay whose deletion is scheduled; it stays suspended."""
+    with invocation.connect() as client:
+        show_facts(invocation, client.tenants.cancel_deletion(tenant))
+
+
 def _rate(text: str | None) -> int | Literal["plan"] | None:
     if text is None:
         return None

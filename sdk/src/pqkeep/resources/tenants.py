@@ -67,6 +67,19 @@ class Tenants(Generic[T_co]):
         """Let a suspended tenant go on."""
         return change(_path(tenant_id), _tenant, {"status": "active"}, method="PATCH")
 
+    @Operation
+    def delete(self, tenant_id: str, *, days: int | None = None) -> Call[Tenant]:
+        """Have a suspended tenant deleted after 1 to 90 days, or 7: its keys are destroyed then.
+
+        A time that is set already stays.
+        """
+        return change(_path(tenant_id), _tenant, method="DELETE", query={"days": days})
+
+    @Operation
+    def cancel_deletion(self, tenant_id: str) -> Call[Tenant]:
+        """Let a tenant stay whose deletion is scheduled; it stays suspended."""
+        return change(f"{_path(tenant_id)}/deletion", _tenant, method="DELETE")
+
 
 def _path(tenant_id: str) -> str:
     return f"/tenants/{quote(tenant_id, safe='')}"
@@ -87,4 +100,5 @@ def _tenant(data: Data) -> Tenant:
         tier=data.text_or_none("tier"),
         subscription=data.text_or_none("subscription"),
         requests_per_minute=data.integer_or_none("requests_per_minute"),
+        deletion_at=data.time_or_none("deletion_at"),
     )

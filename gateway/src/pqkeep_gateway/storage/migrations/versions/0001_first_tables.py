@@ -39,6 +39,7 @@ def _create_tenant_tables() -> None:
         sa.Column("created_at_us", sa.BigInteger, nullable=False),
         sa.Column("updated_at_us", sa.BigInteger, nullable=False),
         sa.Column("requires_mfa", sa.Boolean, nullable=False),
+        sa.Column("deletion_at_us", sa.BigInteger, nullable=True, index=True),
     )
     op.create_table(
         "api_keys",

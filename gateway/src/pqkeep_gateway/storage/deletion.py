@@ -1,0 +1,177 @@
+"""Tenants that are to be deleted, in SQL: each step is one conditional UPDATE of the tenant's row."""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from pqkeep_gateway.audit_events import event
+from pqkeep_gateway.storage.audit_outbox import add_audit_event
+from pqkeep_gateway.storage.contracts import IS_RUNNING, end_contract
+from pqkeep_gateway.storage.database import microseconds, read_transaction, transaction
+from pqkeep_gateway.storage.schema import (
+    API_KEYS,
+    CONTRACTS,
+    INVITATIONS,
+    SESSIONS,
+    TABLES_OF_USER,
+    TENANTS,
+    USERS,
+)
+from pqkeep_gateway.storage.sessions import end_sessions
+from pqkeep_gateway.storage.tenant_lock import lock_tenant
+from pqkeep_gateway.storage.tenants import tenant_of
+from pqkeep_gateway.tenancy.api_keys import ApiKeyStatus
+from pqkeep_gateway.tenancy.contracts import BilledElsewhereError
+from pqkeep_gateway.tenancy.deletion import NoDeletionError, NotSuspendedError
+from pqkeep_gateway.tenancy.tenants import Tenant, TenantNotFoundError, TenantStatus
+from pqkeep_protocol.audit import Event
+from pqkeep_protocol.audit_events import AuditEvent
+from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.messages import Attribution
+
+_IS_SUSPENDED = TENANTS.c.status == TenantStatus.SUSPENDED
+_IS_SCHEDULED = sa.and_(_IS_SUSPENDED, TENANTS.c.deletion_at_us.is_not(None))
+_IS_BEGUN = TENANTS.c.status == TenantStatus.DELETING
+
+
+class SqlDeletions:
+    """A DeletionStore."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def schedule(self, tenant: TenantId, at: datetime, audit_event: Event) -> Tenant:
+        """Store when a suspended tenant is deleted, unless that is stored already.
+
+        Raises NotSuspendedError, TenantNotFoundError, BilledElsewhereError.
+        """
+        is_new = sa.and_(_IS_SUSPENDED, TENANTS.c.deletion_at_us.is_(None))
+        async with transaction(self._engine) as connection:
+            await lock_tenant(connection, tenant)
+            await _require_billed_here(connection, tenant)
+            values = {"deletion_at_us": microseconds(at)}
+            changed = await _change(connection, tenant, is_new, values)
+            row = await _row(connection, tenant)
+            if changed:
+                await add_audit_event(connection, audit_event)
+            elif row.deletion_at_us is None:
+                raise NotSuspendedError
+        return tenant_of(row)
+
+    async def cancel(self, tenant: TenantId, audit_event: Event) -> Tenant:
+        """Let a tenant stay, suspended as it is. Raises NoDeletionError, TenantNotFoundError."""
+        async with transaction(self._engine) as connection:
+            changed = await _change(connection, tenant, _IS_SCHEDULED, {"deletion_at_us": None})
+            row = await _row(connection, tenant)
+            if not changed:
+                raise NoDeletionError
+            await add_audit_event(connection, audit_event)
+        return tenant_of(row)
+
+    async def begin_due(self, now: datetime, limit: int) -> Sequence[TenantId]:
+        """Return tenants whose time has come, whose deletion cannot be cancelled any more."""
+        is_due = TENANTS.c.deletion_at_us <= microseconds(now)
+        query = (
+            sa.select(TENANTS.c.id, TENANTS.c.status)
+            .where(is_due, sa.or_(_IS_SUSPENDED, _IS_BEGUN))
+            .order_by(TENANTS.c.deletion_at_us)
+            .limit(limit)
+        )
+        async with read_transaction(self._engine) as connection:
+            due = (await connection.execute(query)).all()
+        return [
+            TenantId(row.id)
+            for row in due
+            if row.status == TenantStatus.DELETING or await self._begin(row.id, is_due)
+        ]
+
+    async def finish(self, tenant: TenantId, now: datetime, by: Attribution) -> bool:
+        """End everything of a tenant whose deletion has begun; False if that is done already."""
+        async with transaction(self._engine) as connection:
+            await lock_tenant(connection, tenant)
+            values = {"status": TenantStatus.DELETED, "updated_at_us": microseconds(now)}
+            if not await _change(connection, tenant, _IS_BEGUN, values):
+                return False
+            await end_contract(connection, tenant)
+            await connection.execute(
+                sa.delete(INVITATIONS).where(INVITATIONS.c.tenant_id == tenant)
+            )
+            versions = await _revoke_api_keys(connection, tenant, now)
+            people = await _remove_people(connection, tenant)
+            await add_audit_event(connection, *_events(by, tenant, versions, people))
+        return True
+
+    async def _begin(self, tenant: TenantId, is_due: sa.ColumnElement[bool]) -> bool:
+        """Begin a deletion unless it was cancelled meanwhile."""
+        values = {"status": TenantStatus.DELETING}
+        async with transaction(self._engine) as connection:
+            return await _change(connection, tenant, sa.and_(_IS_SCHEDULED, is_due), values)
+
+
+def _events(
+    by: Attribution, tenant: TenantId, versions: Sequence[int], people: Sequence[UUID]
+) -> Iterator[Event]:
+    """Return the events of the end of API keys, memberships, and the tenant."""
+    for version in versions:
+        yield event(by, tenant, AuditEvent.REVOKE_API_KEY, policy=by.policy, key_version=version)
+    for user in people:
+        yield event(by.by(f"user:{user}"), tenant, AuditEvent.MEMBERSHIP_ENDED, policy=by.policy)
+    yield event(by, tenant, AuditEvent.TENANT_DELETED, policy=by.policy)
+
+
+async def _change(
+    connection: AsyncConnection,
+    tenant: TenantId,
+    condition: sa.ColumnElement[bool],
+    values: dict[str, Any],
+) -> bool:
+    update = sa.update(TENANTS).where(TENANTS.c.id == tenant, condition).values(values)
+    return (await connection.execute(update)).rowcount == 1
+
+
+async def _row(connection: AsyncConnection, tenant: TenantId) -> sa.Row[Any]:
+    query = sa.select(TENANTS).where(TENANTS.c.id == tenant)
+    row = (await connection.execute(query)).one_or_none()
+    if row is None:
+        raise TenantNotFoundError
+    return row
+
+
+async def _require_billed_here(connection: AsyncConnection, tenant: TenantId) -> None:
+    """Raise BilledElsewhereError if a payment provider would go on charging."""
+    query = sa.select(CONTRACTS.c.id).where(
+        CONTRACTS.c.tenant_id == tenant, IS_RUNNING, CONTRACTS.c.external_id.is_not(None)
+    )
+    if (await connection.execute(query)).first() is not None:
+        raise BilledElsewhereError
+
+
+async def _revoke_api_keys(
+    connection: AsyncConnection, tenant: TenantId, now: datetime
+) -> Sequence[int]:
+    """Revoke every API key, also one in its overlap; return the versions that were active."""
+    of_tenant = API_KEYS.c.tenant_id == tenant
+    is_active = API_KEYS.c.status == ApiKeyStatus.ACTIVE
+    query = sa.select(API_KEYS.c.version).where(of_tenant, is_active).order_by(API_KEYS.c.version)
+    versions = (await connection.execute(query)).scalars().all()
+    values = {"status": ApiKeyStatus.REVOKED, "revoked_at_us": microseconds(now)}
+    await connection.execute(sa.update(API_KEYS).where(of_tenant, is_active).values(values))
+    await connection.execute(sa.update(API_KEYS).where(of_tenant).values(accepted_until_us=None))
+    return versions
+
+
+async def _remove_people(connection: AsyncConnection, tenant: TenantId) -> Sequence[UUID]:
+    """Delete a tenant's users with everything of theirs; return their ids."""
+    of_tenant = USERS.c.tenant_id == tenant
+    query = sa.select(USERS.c.id).where(of_tenant).order_by(USERS.c.id).with_for_update()
+    people = (await connection.execute(query)).scalars().all()
+    ids = sa.select(USERS.c.id).where(of_tenant)
+    await end_sessions(connection, SESSIONS.c.user_id.in_(ids))
+    for table in TABLES_OF_USER:
+        await connection.execute(sa.delete(table).where(table.c.user_id.in_(ids)))
+    await connection.execute(sa.delete(USERS).where(of_tenant))
+    return people
