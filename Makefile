@@ -14,6 +14,7 @@ DISTRIBUTIONS := protocol keyservice gateway server sdk
 METADATA := $(DISTRIBUTIONS:%=%/pyproject.toml)
 LOCKED := $(patsubst %,requirements/%.txt,run gateway keyservice)
 RACES := $(patsubst %,gateway/tests/test_%.py,sessions second_factors email_codes step_up invitations registration password_resets)
+HELM := helm.sh/helm/v3/cmd/helm@v3.22.0
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check
 
 .PHONY: help run test lint format types bench fuzz campaigns crashes races failpoints soak wheels deploycheck lock passwords clean
@@ -67,8 +68,8 @@ wheels: $(VENV)/run ## build the five wheels into dist/, with locked requirement
 	cp $(LOCKED) dist
 	cd dist && sha256sum -- * > SHA256SUMS
 
-deploycheck: $(VENV)/dev ## check deploy/ with systemd-analyze, helm and the Kubernetes schemas
-	PQKEEP_EXHAUSTIVE=1 $(BIN)/pytest -n 0 tests/deploy $(ARGS)
+deploycheck: $(VENV)/dev .venv-deploy/made ## check deploy/ with systemd-analyze, helm and the Kubernetes schemas
+	PATH=$(CURDIR)/.venv-deploy/bin:$$PATH PQKEEP_EXHAUSTIVE=1 $(BIN)/pytest -n 0 tests/deploy $(ARGS)
 
 lock: $(VENV)/dev ## lock dependencies with hashes
 	requirements/lock $(BIN)/uv
@@ -100,4 +101,11 @@ $(VENV)/dev: $(VENV)/run requirements/dev.txt
 	@echo "creating .venv-fuzz"
 	@$(PYTHON) -m venv .venv-fuzz
 	@.venv-fuzz/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/fuzz.txt
+	@touch $@
+
+.venv-deploy/made: requirements/deploy.txt
+	@echo "creating .venv-deploy, with helm (some minutes)"
+	@$(PYTHON) -m venv .venv-deploy
+	@.venv-deploy/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/deploy.txt
+	@GOBIN=$(CURDIR)/.venv-deploy/bin go install $(HELM)
 	@touch $@
