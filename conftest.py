@@ -13,6 +13,7 @@ pytest_plugins = [
     "tests.fixtures.certificate",
     "tests.fixtures.installation",
     "tests.fixtures.key_service",
+    "tests.fixtures.link",
     "tests.fixtures.mail_server",
     "tests.fixtures.postgresql",
     "tests.fixtures.preloaded",

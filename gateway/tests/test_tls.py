@@ -28,10 +28,10 @@ from gateway.tests.served import Server
 from starlette.types import ASGIApp, Receive, Scope, Send
 from tests.fixtures.certificate import Certificate, new_certificate
 
-from pqkeep_gateway.http.tls_groups import group_of
 from pqkeep_gateway.http.tls_server import TlsServer
 from pqkeep_gateway.http.tls_session import MAX_ANSWERED, TlsError, TlsSession
 from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_protocol.tls_groups import group_of
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 SECONDS = 20.0

@@ -21,7 +21,7 @@ class End:
         self, *, patient: bool = True, admitted: bool = True, echoes: bool = False
     ) -> None:
         self.frames: list[ToKeyService] = []
-        self.lost: list[ProtocolError | None] = []
+        self.lost: list[Exception | None] = []
         self.over = asyncio.Event()
         self._echoes = echoes
         self.connection = FramedConnection(
@@ -37,7 +37,7 @@ class End:
         if self._echoes:
             self.connection.send(Pong(frame.id))
 
-    def _lose(self, nonsense: ProtocolError | None) -> None:
+    def _lose(self, nonsense: Exception | None) -> None:
         self.lost.append(nonsense)
         self.over.set()
 

@@ -68,6 +68,7 @@ def test_both_processes_read_their_settings(layout: Layout, signup: str) -> None
     gateway = gateway_config.read(layout.gateway_settings)
     key_service = key_service_config.read(layout.key_service_settings)
     assert gateway.signup == signup
+    assert gateway.key_service_socket is not None
     assert os.path.realpath(gateway.key_service_socket) == os.path.realpath(key_service.socket)
     assert key_service.root_key_files == {1: layout.root_key.resolve()}
     assert gateway.operator_digest == read_pepper(layout.pepper).digest(OPERATOR).hex()

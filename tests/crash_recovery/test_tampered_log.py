@@ -29,6 +29,7 @@ from pqkeep_gateway.access.rate_limit import MemoryRateLimiter
 from pqkeep_gateway.api import audit
 from pqkeep_gateway.http.endpoint import ApiCall, JsonLines
 from pqkeep_gateway.key_client import KeyClient
+from pqkeep_gateway.key_service_address import UnixSocket
 from pqkeep_protocol.errors import KeyServiceError
 from pqkeep_protocol.messages import Attribution
 from pqkeep_server.initialise import Layout
@@ -255,7 +256,7 @@ def _database(data: Path) -> Path:
 
 async def export(data: Path, file: Path) -> None:
     """Have the gateway's endpoint export what the key service says, as far as it goes."""
-    keys = KeyClient(str(data / "keyservice" / "keyservice.sock"))
+    keys = KeyClient(UnixSocket(str(data / "keyservice" / "keyservice.sock")))
     connected = asyncio.create_task(keys.run())
     while not await keys.is_reachable():  # noqa: ASYNC110 - it tells nobody
         await asyncio.sleep(0.02)

@@ -12,7 +12,12 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, structs
 
-from pqkeep_protocol.startup.settings import DatabaseAddress, LogFormat, read_settings
+from pqkeep_protocol.startup.settings import (
+    DatabaseAddress,
+    LogFormat,
+    NetworkAddress,
+    read_settings,
+)
 
 _SMTP_PORTS: Mapping[str, int] = {"starttls": 587, "tls": 465, "none": 25}
 
@@ -79,14 +84,33 @@ class PasswordCosts(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     lanes: Annotated[int, Meta(ge=1, le=16)] = 4
 
 
+class Link(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The key service on another host, by mutual TLS: the table ``[link]``."""
+
+    key_service: NetworkAddress
+    """The key service's address, host:port."""
+    name: Annotated[str, Meta(min_length=1)] | None = None
+    """The host name or address that the key service's certificate must have; by default the host
+    of key_service."""
+    certificate: Path
+    """This gateway's certificate in PEM, of the role spiffe://pqkeep/gateway."""
+    key: Path
+    """The certificate's private key in PEM: a secret file."""
+    ca: Path
+    """The private certificate authority that the key service's certificate must come from, in
+    PEM."""
+
+
 class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """All settings of the gateway. Paths are relative to the settings file.
 
     A secret file has mode 0400 or 0600 and belongs to the process's user or root.
     """
 
-    key_service_socket: Path
-    """The Unix socket of the key service."""
+    key_service_socket: Path | None = None
+    """The Unix socket of the key service, where it is on this host."""
+    link: Link | None = None
+    """The key service on another host, in place of key_service_socket."""
     database: DatabaseAddress
     """The accounts database: tenants, people, API keys, usage."""
     database_password_file: Path | None = None
@@ -154,6 +178,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Raise ValueError for settings that contradict each other."""
+        if (self.key_service_socket is None) == (self.link is None):
+            raise ValueError("expected either key_service_socket or [link]")
         for each in self.trusted_proxies:
             _check_network(each)
         if self.smtp is not None and self.mailbox is not None:
@@ -169,6 +195,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 def read(path: Path) -> Config:
     """Read the settings file and the environment. Raises ConfigError."""
     config = read_settings(path, Config, os.environ, PREFIX)
+    if config.key_service_socket is None:
+        return config
     # The kernel limits a socket's path to 107 bytes: "../" would count.
     return structs.replace(config, key_service_socket=config.key_service_socket.resolve())
 

@@ -1,4 +1,4 @@
-"""The key service over its socket: many calls on one connection, one deadline each.
+"""The key service in another process: many calls on one connection, one deadline each.
 
 Whatever goes wrong is a KeyServiceError: out of reach or lost on the way UNAVAILABLE, no answer in
 time DEADLINE_EXCEEDED, an answer that is none BAD_ANSWER.
@@ -8,6 +8,7 @@ import asyncio
 import itertools
 from typing import cast
 
+from pqkeep_gateway.key_service_address import KeyServiceAddress
 from pqkeep_protocol.algorithms import ALGORITHMS
 from pqkeep_protocol.audit import AnyAuditRequest
 from pqkeep_protocol.codec import (
@@ -22,7 +23,7 @@ from pqkeep_protocol.codec import (
     Refusal,
     ToGateway,
 )
-from pqkeep_protocol.connection import FramedConnection
+from pqkeep_protocol.connection import Accepts, FramedConnection
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.messages import AnyRequest, Attribution, R_co, Request
 from pqkeep_protocol.startup.logs import logger
@@ -43,9 +44,9 @@ STEADY_SECONDS = 5.0
 class KeyClient:
     """A KeyService in another process. It connects again, with back-off, whenever it must."""
 
-    def __init__(self, path: str) -> None:
-        """Use the key service at a Unix socket, once ``run`` runs."""
-        self._path = path
+    def __init__(self, address: KeyServiceAddress) -> None:
+        """Use the key service at an address, once ``run`` runs."""
+        self._address = address
         self._ids = itertools.count(1)
         self._connection: FramedConnection[ToGateway] | None = None
         self._waiting: dict[int, asyncio.Future[ToGateway]] = {}
@@ -111,18 +112,22 @@ class KeyClient:
 
     async def _stay_connected(self) -> None:
         loop = asyncio.get_running_loop()
-        lost: asyncio.Future[ProtocolError | None] = loop.create_future()
+        lost: asyncio.Future[Exception | None] = loop.create_future()
 
-        def connection() -> FramedConnection[ToGateway]:
-            return FramedConnection(TO_GATEWAY, on_frame=self._receive, on_lost=lost.set_result)
+        def connection(accepts: Accepts) -> FramedConnection[ToGateway]:
+            return FramedConnection(
+                TO_GATEWAY, on_frame=self._receive, on_lost=lost.set_result, accepts=accepts
+            )
 
-        _, self._connection = await loop.create_unix_connection(connection, self._path)
+        self._connection = await self._address.connect(connection)
         _LOG.info("connected to the key service")
         kind = ErrorKind.UNAVAILABLE
         try:
-            if await asyncio.shield(lost) is not None:
+            error = await asyncio.shield(lost)
+            if isinstance(error, ProtocolError):
                 kind = ErrorKind.BAD_ANSWER
-            _LOG.warning("lost the connection to the key service", kind=str(kind))
+            reason = None if error is None else getattr(error, "reason", None) or str(error)
+            _LOG.warning("lost the connection to the key service", kind=str(kind), error=reason)
         finally:
             self._connection.close()
             self._connection = None

@@ -140,11 +140,8 @@ async def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT, on the given listening socket or on a new one."""
     host, port = (settings.host, settings.port) if listener is None else listener.getsockname()[:2]
-    loop = asyncio.get_running_loop()
     tls = _tls(settings)
     scheme = "http" if tls is None else "https"
-    if tls is not None:
-        loop.add_signal_handler(signal.SIGHUP, tls.reload)
     gateway = await assemble(settings, _address(scheme, host, port))
     proxies = TrustedProxies(settings.trusted_proxies)
     arrivals = SourceBudget(Limit(limits.new_per_second, 1), time.monotonic)
@@ -178,10 +175,18 @@ async def serve(
     )
     tasks = [asyncio.create_task(part.run()) for part in parts]
     tasks.append(asyncio.create_task(watch_connections(server.server_state.connections)))
+    if gateway.link is not None:
+        tasks.append(asyncio.create_task(gateway.link.run()))
 
     def stop(number: int, frame: object) -> None:
         server.should_exit = True
 
+    def reload() -> None:
+        for each in (tls, gateway.link):
+            if each is not None:
+                each.reload()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)  # uvicorn raises the signal again when it has drained
     try:

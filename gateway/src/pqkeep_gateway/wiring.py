@@ -49,6 +49,7 @@ from pqkeep_gateway.http.endpoint import Endpoint
 from pqkeep_gateway.http.pipeline import Pipeline
 from pqkeep_gateway.http.signed_bodies import UNVERIFIED, SignedBodies
 from pqkeep_gateway.key_client import KeyClient
+from pqkeep_gateway.key_service_address import RemoteHost, UnixSocket
 from pqkeep_gateway.mail.mail_delivery import MailDelivery, Mailer
 from pqkeep_gateway.payments.stripe_billing import StripeBilling
 from pqkeep_gateway.people.attempt_limits import AttemptLimits
@@ -92,6 +93,7 @@ from pqkeep_gateway.tenancy.deletion import Deletions
 from pqkeep_gateway.tenancy.operators import Operators
 from pqkeep_gateway.tenancy.plans import Plans
 from pqkeep_gateway.tenancy.tenants import Tenants
+from pqkeep_protocol.link import Identity, LinkTls, Role
 from pqkeep_protocol.startup.settings import ConfigError
 
 if TYPE_CHECKING:
@@ -108,6 +110,8 @@ class Gateway:
     billing: BuiltInBilling
     deletions: Deletions
     mail_delivery: MailDelivery
+    link: LinkTls | None
+    """TLS to a key service on another host."""
     close: Callable[[], Awaitable[None]]
 
 
@@ -126,7 +130,7 @@ async def assemble(config: Config, here: str) -> Gateway:
     account = None if config.stripe is None else _stripe_account(config.stripe)
     engine = await open_database(config.database.location, config.database_password_file)
 
-    key_client = KeyClient(str(config.key_service_socket))
+    key_client, link = _key_client(config)
     sql_api_keys = SqlApiKeys(engine)
     lookups = CredentialLookups(clock)
     authenticator = Authenticator(
@@ -271,7 +275,17 @@ async def assemble(config: Config, here: str) -> Gateway:
         SignedBodies(SourceBudget(UNVERIFIED, clock)),
     )
     app = create_app(api, outside, documents(api, outside), pipeline)
-    return Gateway(app, key_client, audit_delivery, built_in, deletions, mail_delivery, close)
+    return Gateway(app, key_client, audit_delivery, built_in, deletions, mail_delivery, link, close)
+
+
+def _key_client(config: Config) -> tuple[KeyClient, LinkTls | None]:
+    """Return the key service's client, and its TLS if the key service is on another host."""
+    link = config.link
+    if link is None:
+        return KeyClient(UnixSocket(str(config.key_service_socket))), None
+    tls = LinkTls(Identity(Role.GATEWAY, link.certificate, link.key, link.ca))
+    address = RemoteHost(link.key_service, link.name or link.key_service.host, tls)
+    return KeyClient(address), tls
 
 
 @asynccontextmanager

@@ -10,7 +10,26 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, structs
 
-from pqkeep_protocol.startup.settings import DatabaseAddress, LogFormat, read_settings
+from pqkeep_protocol.startup.settings import (
+    DatabaseAddress,
+    LogFormat,
+    NetworkAddress,
+    read_settings,
+)
+
+
+class Link(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Gateways on other hosts, by mutual TLS: the table ``[link]``."""
+
+    listen: NetworkAddress
+    """The address to listen on, host:port."""
+    certificate: Path
+    """This key service's certificate in PEM, of the role spiffe://pqkeep/keyservice."""
+    key: Path
+    """The certificate's private key in PEM: a secret file."""
+    ca: Path
+    """The private certificate authority that gateways' certificates must come from, in PEM."""
+
 
 PREFIX = "PQKEEP_KEYSERVICE_"
 """What variables of the environment begin with that replace settings."""
@@ -24,6 +43,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     socket: Path
     """The Unix socket to serve on. It is created with mode 0600."""
+    link: Link | None = None
+    """Where gateways of other hosts are served too."""
     database: DatabaseAddress
     """The database of keys and audit records."""
     database_password_file: Path | None = None

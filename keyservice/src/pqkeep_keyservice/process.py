@@ -14,7 +14,7 @@ from pathlib import Path
 import uvloop
 
 from pqkeep_keyservice import config, hardening
-from pqkeep_keyservice.config import Config
+from pqkeep_keyservice.config import Config, Link
 from pqkeep_keyservice.crypto import selftest
 from pqkeep_keyservice.keys.sealing import read_sealer
 from pqkeep_keyservice.live.key_material import KeyMaterial
@@ -24,6 +24,7 @@ from pqkeep_keyservice.storage.database import Database, DatabaseUnavailableErro
 from pqkeep_keyservice.storage.sqlite import SqliteDatabase
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.wiring import wire
+from pqkeep_protocol.link import Identity, LinkTls, Role
 from pqkeep_protocol.startup.logs import logger, write_logs
 from pqkeep_protocol.startup.settings import ConfigError
 
@@ -36,6 +37,7 @@ HOUSEKEEPING_SECONDS = 10.0
 def main() -> int:
     """Run until SIGTERM or SIGINT."""
     write_logs("key service")
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are files to read again
     parser = argparse.ArgumentParser(prog="python -m pqkeep_keyservice")
     parser.add_argument("settings", type=Path, help="the settings file")
     arguments = parser.parse_args()
@@ -61,9 +63,17 @@ def main() -> int:
 async def serve(settings: Config, file: Path) -> None:
     """Serve until SIGTERM or SIGINT. Root keys are read again from the settings file on request."""
     stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, stop.set)
 
+    link = None if settings.link is None else _link_tls(settings.link)
+
+    def reload() -> None:
+        if link is not None:
+            link.reload()
+
+    loop.add_signal_handler(signal.SIGHUP, reload)
     sealer = read_sealer(settings.root_key_files)
     database = await open_database(settings)
     store = KeyStore(database, sealer)
@@ -75,6 +85,8 @@ async def serve(settings: Config, file: Path) -> None:
     gc.collect()
     gc.freeze()  # what is here now stays: later collections need not examine it
     await server.listen(str(settings.socket))
+    if settings.link is not None and link is not None:
+        server.listen_to_hosts(link, settings.link.listen)
     _LOG.info("serving")
     tasks = [
         asyncio.create_task(work)
@@ -82,6 +94,7 @@ async def serve(settings: Config, file: Path) -> None:
             _run_housekeeping(parts.material, database),
             parts.checkpoint_signer.run(),
             parts.root_keys.run(),
+            *(() if link is None else (link.run(),)),
         )
     ]
     await stop.wait()
@@ -93,6 +106,10 @@ async def serve(settings: Config, file: Path) -> None:
     await asyncio.wait(tasks)  # their writes end before the database closes
     parts.close()
     await database.close()
+
+
+def _link_tls(link: Link) -> LinkTls:
+    return LinkTls(Identity(Role.KEY_SERVICE, link.certificate, link.key, link.ca))
 
 
 async def open_database(settings: Config) -> Database:

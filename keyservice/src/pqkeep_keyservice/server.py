@@ -1,4 +1,4 @@
-"""Serves framed requests on a Unix socket, to processes of the same user only.
+"""Serves framed requests: on a Unix socket to processes of the same user, by mutual TLS to gateways.
 
 Each request becomes a task. Requests over the limit are refused at once, and so is every request
 that arrives while the server drains.
@@ -7,11 +7,13 @@ that arrives while the server drains.
 import asyncio
 import os
 import socket
+import ssl
 import struct
 from contextlib import suppress
 from pathlib import Path
 
 from pqkeep_keyservice.audit.service import AuditService
+from pqkeep_keyservice.link_listener import LinkListener
 from pqkeep_keyservice.root_keys import RootKeyRotation
 from pqkeep_keyservice.transaction import Transactions
 from pqkeep_protocol.administration import ReloadRootKeys, RootKeys
@@ -27,16 +29,19 @@ from pqkeep_protocol.codec import (
     Refusal,
     ToKeyService,
 )
-from pqkeep_protocol.connection import FramedConnection
+from pqkeep_protocol.connection import Accepts, FramedConnection
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION
+from pqkeep_protocol.link import LinkTls
 from pqkeep_protocol.messages import AnyResult, KeyRequest
 from pqkeep_protocol.startup.logs import logger
-from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_protocol.startup.settings import ConfigError, NetworkAddress
 
 _LOG = logger(__name__)
 
 BACKLOG = 128
+MAX_CONNECTIONS = 64
+"""Open connections, beyond which no other host is served."""
 MAX_SOCKET_PATH = 107
 _UCRED = struct.Struct("3i")  # pid, uid, gid; see unix(7), SO_PEERCRED
 
@@ -55,13 +60,27 @@ class Server:
         self._draining = False
         self._all_closed = asyncio.Event()
         self._listener: asyncio.Server | None = None
+        self._link_listener: LinkListener | None = None
 
     async def listen(self, path: str) -> None:
         """Start to serve. The socket is created with mode 0600."""
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_unix_server(
-            self._connection, sock=_bind(path), backlog=BACKLOG
+            lambda: self._connection(_is_same_user), sock=_bind(path), backlog=BACKLOG
         )
+
+    def listen_to_hosts(self, link: LinkTls, address: NetworkAddress) -> int:
+        """Start to serve gateways of other hosts; return the port. Raises ConfigError."""
+
+        def accepts(transport: asyncio.Transport) -> bool:
+            if len(self._connections) > MAX_CONNECTIONS:
+                _LOG.warning("refused a gateway: too many connections are open")
+                return False
+            return link.accepts(transport)
+
+        self._link_listener = LinkListener(link, address, lambda: self._connection(accepts))
+        self._link_listener.start()
+        return self._link_listener.port
 
     async def drain(self, seconds: float) -> None:
         """Refuse new calls, wait at most so long for the running ones, and close connections."""
@@ -70,6 +89,8 @@ class Server:
         self._draining = True
         if self._listener is not None:
             self._listener.close()
+        if self._link_listener is not None:
+            await self._link_listener.close()
         if self._calls:
             await asyncio.wait(self._calls, timeout=seconds)
         for connection in tuple(self._connections):
@@ -79,7 +100,7 @@ class Server:
                 async with asyncio.timeout_at(deadline):
                     await self._all_closed.wait()
 
-    def _connection(self) -> FramedConnection[ToKeyService]:
+    def _connection(self, accepts: Accepts) -> FramedConnection[ToKeyService]:
         in_flight: set[asyncio.Task[None]] = set()
 
         def receive(frame: ToKeyService) -> None:
@@ -96,9 +117,8 @@ class Server:
                         calls.add(call)
                         call.add_done_callback(calls.discard)
 
-        def lost(error: ProtocolError | None) -> None:
-            if error is not None:
-                _LOG.warning("a peer sent an invalid frame", error=str(error))
+        def lost(error: Exception | None) -> None:
+            _log_end(error)
             self._connections.discard(connection)
             if not self._connections:
                 self._all_closed.set()
@@ -108,7 +128,7 @@ class Server:
             on_frame=receive,
             on_lost=lost,
             reads_while_blocked=False,
-            accepts=_is_same_user,
+            accepts=accepts,
         )
         self._connections.add(connection)
         self._all_closed.clear()
@@ -136,6 +156,17 @@ class Server:
         if request.tenant == INSTALLATION:  # its keys are for checkpoints alone
             raise KeyServiceError(ErrorKind.KEY_NOT_FOUND)
         return await self._transactions.execute(request, call.attribution, deadline)
+
+
+def _log_end(error: Exception | None) -> None:
+    """Log what a peer has done wrong, if it has."""
+    match error:
+        case ProtocolError():
+            _LOG.warning("a peer sent an invalid frame", error=str(error))
+        case ssl.SSLError():
+            _LOG.warning("TLS ended a connection", error=error.reason)
+        case _:
+            pass
 
 
 def _bind(path: str) -> socket.socket:

@@ -15,12 +15,15 @@ from pqkeep_protocol.codec import (
     encode,
 )
 
+Accepts = Callable[[asyncio.Transport], bool]
+"""Decides whether a peer is one to exchange frames with."""
+
 
 class FramedConnection(asyncio.BufferedProtocol, Generic[Frame]):
     """Passes every frame to ``on_frame``, and the end of the connection, once, to ``on_lost``.
 
-    An invalid frame ends the connection, and ``on_lost`` gets the ProtocolError. Sending on a
-    connection that has ended does nothing.
+    An invalid frame ends the connection, and ``on_lost`` gets the ProtocolError; otherwise it gets
+    the transport's error, if there was one. Sending on a connection that has ended does nothing.
     """
 
     def __init__(
@@ -28,9 +31,9 @@ class FramedConnection(asyncio.BufferedProtocol, Generic[Frame]):
         decoder: msgspec.msgpack.Decoder[Frame],
         *,
         on_frame: Callable[[Frame], None],
-        on_lost: Callable[[ProtocolError | None], None],
+        on_lost: Callable[[Exception | None], None],
         reads_while_blocked: bool = True,
-        accepts: Callable[[asyncio.Transport], bool] = lambda _: True,
+        accepts: Accepts = lambda _: True,
     ) -> None:
         """Receive frames of one direction, TO_KEY_SERVICE or TO_GATEWAY, from an accepted peer.
 
@@ -73,7 +76,7 @@ class FramedConnection(asyncio.BufferedProtocol, Generic[Frame]):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._on_lost(self._error)
+        self._on_lost(self._error or exc)
 
     def _flush(self) -> None:
         outgoing, self._outgoing = self._outgoing, []

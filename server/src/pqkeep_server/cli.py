@@ -6,6 +6,7 @@ import typer
 
 from pqkeep_server.commands import (
     backup,
+    certificates,
     config,
     dev,
     operator,
@@ -29,6 +30,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "dev": dev.dev,
     "gateway": roles.gateway,
     "keyservice": roles.keyservice,
+    "certificates": certificates.certificates,
     "config check": config.check,
     "selftest": selftest.selftest,
     "backup": backup.backup,

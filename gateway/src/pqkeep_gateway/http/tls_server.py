@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from pqkeep_gateway.http.tls_groups import POST_QUANTUM
 from pqkeep_gateway.http.tls_session import TlsError, TlsSession
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.secret_files import check_secret_file
 from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_protocol.tls_groups import POST_QUANTUM
 
 _LOG = logger(__name__)
 

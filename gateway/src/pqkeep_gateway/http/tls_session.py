@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 
-from pqkeep_gateway.http.tls_groups import POST_QUANTUM, group_of
+from pqkeep_protocol.tls_groups import POST_QUANTUM, group_of
 
 READ_SIZE = 16 * 1024
 """The size of a record's content."""

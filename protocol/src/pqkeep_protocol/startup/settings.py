@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct, inspect
 
 POSTGRESQL = "postgresql://"
+MAX_PORT = 65535
 _OPTIONS = frozenset({"host", "port", "sslmode", "sslrootcert", "sslcert", "sslkey"})
 
 _TEXTS = (inspect.StrType, inspect.LiteralType, inspect.CustomType, inspect.NoneType)
@@ -59,6 +60,26 @@ class DatabaseAddress:
         return f"DatabaseAddress({self.location!r})"
 
 
+class NetworkAddress:
+    """A host's name or address and a TCP port, host:port; an IPv6 address is in brackets."""
+
+    __slots__ = ("host", "port")
+
+    def __init__(self, text: str) -> None:
+        """Read an address. Raises ValueError."""
+        host, separator, port = text.rpartition(":")
+        is_bracketed = host.startswith("[") and host.endswith("]")
+        if not separator or not host or is_bracketed != (":" in host) or not port.isdecimal():
+            raise ValueError("expected host:port, with an IPv6 address in brackets")
+        if int(port) > MAX_PORT:
+            raise ValueError(f"expected a port up to {MAX_PORT}")
+        self.host = host[1:-1] if is_bracketed else host
+        self.port = int(port)
+
+    def __repr__(self) -> str:
+        return f"NetworkAddress({self.host!r}, {self.port})"
+
+
 def read_settings(file: Path, form: type[S], environment: Mapping[str, str], prefix: str) -> S:
     """Read a settings file, and the variables of the environment that replace what is in it.
 
@@ -74,6 +95,7 @@ def read_settings(file: Path, form: type[S], environment: Mapping[str, str], pre
     made: dict[type, Callable[[str], Any]] = {
         Path: lambda text: folder / text,
         DatabaseAddress: lambda text: DatabaseAddress(text, folder),
+        NetworkAddress: NetworkAddress,
     }
 
     def convert(kind: type, value: object) -> Any:

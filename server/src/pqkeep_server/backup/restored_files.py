@@ -60,11 +60,13 @@ def _settings(
             **of_database[ACCOUNTS],
             "pepper_file": layout.pepper.name,
             "key_service_socket": "../keyservice/keyservice.sock",
+            "link": None,
         },
         layout.key_service_settings: {
             **of_database[KEYS],
             **root_key_settings(root_keys),
             "socket": "keyservice.sock",
+            "link": None,
         },
     }
 

@@ -15,7 +15,7 @@ from pqkeep_server.settings_file import Settings, SettingsFileError, edited
 
 SET = frozenset(
     {
-        *("socket", "key_service_socket", "database", "database_password_file"),
+        *("socket", "key_service_socket", "link", "database", "database_password_file"),
         *("pepper_file", "root_key_file", "root_keys"),
     }
 )

@@ -1,0 +1,146 @@
+"""Which key service a gateway talks to on another host: one with the right CA, role and name."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.fixtures.link import HOST, SERVER, unchecked
+
+from pqkeep_gateway.key_service_address import RemoteHost
+from pqkeep_protocol.codec import (
+    TO_GATEWAY,
+    TO_KEY_SERVICE,
+    FrameDecoder,
+    Ping,
+    Pong,
+    ToGateway,
+    encode,
+)
+from pqkeep_protocol.connection import Accepts, FramedConnection
+from pqkeep_protocol.link import Identity, Role
+from pqkeep_protocol.startup.settings import NetworkAddress
+
+if TYPE_CHECKING:
+    from tests.fixtures.link import LinkCa
+
+SECONDS = 60.0
+LOOPBACK = "127.0.0.1"
+
+
+class FakeKeyService:
+    """Answers pings of whoever connects, and keeps what it receives."""
+
+    def __init__(self) -> None:
+        self.received = b""
+        self.connections = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        decoder = FrameDecoder(TO_KEY_SERVICE)
+        try:
+            while data := await reader.read(4096):
+                self.received += data
+                decoder.space()[: len(data)] = data
+                for frame in decoder.filled(len(data)):
+                    writer.write(encode(Pong(frame.id)))
+        except OSError:
+            pass
+        finally:
+            writer.close()
+
+
+Listen = Callable[[ssl.SSLContext], Awaitable[NetworkAddress]]
+
+
+@pytest.fixture
+def fake() -> FakeKeyService:
+    """A key service that is none."""
+    return FakeKeyService()
+
+
+@pytest.fixture
+async def listen(fake: FakeKeyService) -> AsyncIterator[Listen]:
+    """Have it listen with a context of the test's."""
+    servers: list[asyncio.Server] = []
+
+    async def start(context: ssl.SSLContext) -> NetworkAddress:
+        servers.append(await asyncio.start_server(fake.serve, LOOPBACK, 0, ssl=context))
+        return NetworkAddress(f"{LOOPBACK}:{servers[-1].sockets[0].getsockname()[1]}")
+
+    yield start
+    for each in servers:
+        each.close()
+
+
+async def is_answered(address: RemoteHost) -> bool:
+    """Return whether a ping to an address is answered. Raises OSError."""
+    answers: asyncio.Queue[object] = asyncio.Queue()
+
+    def new(accepts: Accepts) -> FramedConnection[ToGateway]:
+        return FramedConnection(
+            TO_GATEWAY, on_frame=answers.put_nowait, on_lost=answers.put_nowait, accepts=accepts
+        )
+
+    connection = await address.connect(new)
+    connection.send(Ping(1))
+    try:
+        return await answers.get() == Pong(1)
+    finally:
+        connection.close()
+
+
+async def test_the_key_service_is_reached(listen: Listen, link_ca: LinkCa) -> None:
+    """A key service with the right CA, role and name is reached."""
+    address = await listen(link_ca.tls(Role.KEY_SERVICE).context)
+    assert await is_answered(RemoteHost(address, HOST, link_ca.tls(Role.GATEWAY)))
+
+
+async def test_another_name_is_refused(
+    listen: Listen, link_ca: LinkCa, fake: FakeKeyService
+) -> None:
+    """A key service whose certificate has another name gets nothing."""
+    address = await listen(unchecked(link_ca.identity(Role.KEY_SERVICE), link_ca, is_server=True))
+    with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
+        await is_answered(RemoteHost(address, "other.example.org", link_ca.tls(Role.GATEWAY)))
+    assert fake.received == b""
+
+
+WRONG: dict[str, Callable[[LinkCa, LinkCa], Identity]] = {
+    "another CA": lambda ca, other: other.identity(Role.KEY_SERVICE),
+    "expired": lambda ca, other: ca.identity(Role.KEY_SERVICE, days=-1),
+    "a gateway's": lambda ca, other: ca.identity(Role.GATEWAY),
+    "a gateway's, for servers too": lambda ca, other: ca.identity(Role.GATEWAY, usage=SERVER),
+    "both roles": lambda ca, other: ca.identity(Role.KEY_SERVICE, uris=list(Role)),
+    "no role": lambda ca, other: ca.identity(Role.KEY_SERVICE, uris=[]),
+}
+
+
+@pytest.mark.parametrize("made", WRONG.values(), ids=WRONG.keys())
+async def test_others_get_nothing(
+    listen: Listen,
+    link_ca: LinkCa,
+    other_ca: LinkCa,
+    fake: FakeKeyService,
+    made: Callable[[LinkCa, LinkCa], Identity],
+) -> None:
+    """Who has no key service's certificate of the CA gets not a byte of a gateway's."""
+    context = unchecked(made(link_ca, other_ca), link_ca, is_server=True)
+    address = await listen(context)
+    with suppress(ssl.SSLCertVerificationError):
+        assert not await is_answered(RemoteHost(address, HOST, link_ca.tls(Role.GATEWAY)))
+    assert fake.received == b""
+
+
+async def test_tls_1_2_is_refused(listen: Listen, link_ca: LinkCa, fake: FakeKeyService) -> None:
+    """A key service that speaks TLS 1.2 only gets nothing."""
+    context = unchecked(link_ca.identity(Role.KEY_SERVICE), link_ca, is_server=True)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    address = await listen(context)
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        await is_answered(RemoteHost(address, HOST, link_ca.tls(Role.GATEWAY)))
+    assert fake.connections == 0

@@ -1,0 +1,230 @@
+"""The server on a TCP port, by mutual TLS: who is served, and what refusing others costs."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.fixtures.link import CLIENT, HOST, unchecked
+
+from pqkeep_keyservice import link_listener
+from pqkeep_keyservice.server import MAX_CONNECTIONS, Server
+from pqkeep_protocol.codec import TO_GATEWAY, FrameDecoder, Ping, Pong, ToGateway, encode
+from pqkeep_protocol.link import Identity, LinkTls, Role
+from pqkeep_protocol.startup.settings import NetworkAddress
+
+if TYPE_CHECKING:
+    from keyservice.tests.conftest import InProcessService
+    from tests.fixtures.link import LinkCa
+
+SECONDS = 60.0
+LOOPBACK = "127.0.0.1"
+FLOOD = 1000
+
+
+class Peer:
+    """A connection to the port, by TLS or without."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self._decoder = FrameDecoder(TO_GATEWAY)
+
+    async def ask(self, frame: Ping) -> ToGateway | None:
+        """Return what a frame is answered with, or None if the connection ends."""
+        with suppress(OSError):
+            self.writer.write(encode(frame))
+            async with asyncio.timeout(SECONDS):
+                while data := await self.reader.read(4096):
+                    self._decoder.space()[: len(data)] = data
+                    for answer in self._decoder.filled(len(data)):
+                        return answer
+        return None
+
+    async def is_hung_up(self) -> bool:
+        """Return whether the connection ends without another byte."""
+        async with asyncio.timeout(SECONDS):
+            try:
+                return await self.reader.read() == b""
+            except OSError:
+                return True
+
+
+Connect = Callable[[ssl.SSLContext | None], Awaitable[Peer]]
+
+
+@pytest.fixture
+def tls(link_ca: LinkCa) -> LinkTls:
+    """The key service's end."""
+    return LinkTls(link_ca.identity(Role.KEY_SERVICE, name="keyservice"))
+
+
+@pytest.fixture
+async def server(service: InProcessService) -> AsyncIterator[Server]:
+    """A key service without a socket yet."""
+    parts = service.parts
+    started = Server(parts.transactions, parts.audit_service, parts.root_keys)
+    yield started
+    await started.drain(SECONDS)
+
+
+@pytest.fixture
+async def port(server: Server, tls: LinkTls) -> int:
+    """The port that the key service listens on."""
+    return server.listen_to_hosts(tls, NetworkAddress(f"{LOOPBACK}:0"))
+
+
+@pytest.fixture
+async def connect(port: int) -> AsyncIterator[Connect]:
+    """Connect to the key service's port."""
+    opened: list[Peer] = []
+
+    async def new(context: ssl.SSLContext | None) -> Peer:
+        name = None if context is None else HOST
+        streams = await asyncio.open_connection(LOOPBACK, port, ssl=context, server_hostname=name)
+        opened.append(Peer(*streams))
+        return opened[-1]
+
+    yield new
+    for each in opened:
+        each.writer.close()
+    await asyncio.sleep(0)
+
+
+async def test_a_gateway_is_served(connect: Connect, link_ca: LinkCa) -> None:
+    """A peer with a gateway's certificate is served, by TLS 1.3, and gets no ticket to resume with."""
+    gateway = await connect(link_ca.tls(Role.GATEWAY).context)
+    assert await gateway.ask(Ping(7)) == Pong(7)
+    connection = gateway.writer.get_extra_info("ssl_object")
+    assert connection.version() == "TLSv1.3"
+    assert connection.session is None or not connection.session.has_ticket
+
+
+def _nobody(ca: LinkCa, other: LinkCa) -> None:
+    return None
+
+
+WRONG: dict[str, Callable[[LinkCa, LinkCa], Identity | None]] = {
+    "no certificate": _nobody,
+    "another CA": lambda ca, other: other.identity(Role.GATEWAY),
+    "expired": lambda ca, other: ca.identity(Role.GATEWAY, days=-1),
+    "a key service's": lambda ca, other: ca.identity(Role.KEY_SERVICE),
+    "a key service's, for clients too": lambda ca, other: ca.identity(
+        Role.KEY_SERVICE, usage=CLIENT
+    ),
+    "both roles": lambda ca, other: ca.identity(Role.GATEWAY, uris=list(Role)),
+    "no role": lambda ca, other: ca.identity(Role.GATEWAY, uris=[]),
+    "another application's": lambda ca, other: ca.identity(
+        Role.GATEWAY, uris=["spiffe://example.org/gateway"]
+    ),
+}
+
+
+@pytest.mark.parametrize("made", WRONG.values(), ids=WRONG.keys())
+async def test_others_are_refused_before_a_frame_is_read(
+    connect: Connect,
+    server: Server,
+    link_ca: LinkCa,
+    other_ca: LinkCa,
+    made: Callable[[LinkCa, LinkCa], Identity | None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A peer without a gateway's certificate is hung up on and logged; its frames are not answered."""
+    with suppress(OSError):
+        stranger = await connect(unchecked(made(link_ca, other_ca), link_ca))
+        assert await stranger.ask(Ping(1)) is None
+    gateway = await connect(link_ca.tls(Role.GATEWAY).context)
+    assert await gateway.ask(Ping(2)) == Pong(2)
+    assert len(server._connections) == 1
+    logged = ("a handshake of the link failed", "refused a peer whose certificate has another role")
+    assert sum(caplog.text.count(each) for each in logged) == 1
+
+
+async def test_older_tls_is_refused(
+    connect: Connect, link_ca: LinkCa, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A gateway's certificate is of no use with TLS 1.2."""
+    context = unchecked(link_ca.identity(Role.GATEWAY), link_ca)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        await connect(context)
+    assert "UNSUPPORTED_PROTOCOL" in caplog.text
+
+
+async def test_plain_frames_are_not_read(connect: Connect, server: Server) -> None:
+    """Who speaks without TLS is hung up on, and costs no connection's buffers."""
+    stranger = await connect(None)
+    await stranger.ask(Ping(1))
+    assert await stranger.is_hung_up()
+    assert not server._connections
+
+
+async def test_half_open_handshakes_lock_nobody_out(
+    connect: Connect, server: Server, port: int, link_ca: LinkCa
+) -> None:
+    """A thousand connections that begin no handshake cost a bounded number; a gateway is served."""
+    silent = [socket.create_connection((LOOPBACK, port)) for _ in range(FLOOD)]
+    gateway = await connect(link_ca.tls(Role.GATEWAY).context)
+    assert await gateway.ask(Ping(1)) == Pong(1)
+    listener = server._link_listener
+    assert listener is not None
+    assert len(listener._handshakes) <= link_listener.MAX_HANDSHAKES
+    assert len(server._connections) == 1
+    for each in silent[: FLOOD - link_listener.MAX_HANDSHAKES]:
+        each.settimeout(SECONDS)
+        assert each.recv(1) == b""
+    for each in silent:
+        each.close()
+
+
+async def test_connections_are_bounded(
+    connect: Connect, server: Server, link_ca: LinkCa, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Beyond MAX_CONNECTIONS not even a gateway is accepted, and those before it are served."""
+    context = link_ca.tls(Role.GATEWAY).context
+    gateways = [await connect(context) for _ in range(MAX_CONNECTIONS)]
+    assert await gateways[-1].ask(Ping(1)) == Pong(1)
+    assert await (await connect(context)).is_hung_up()
+    assert await gateways[0].ask(Ping(2)) == Pong(2)
+    assert caplog.text.count("too many connections") == 1
+
+
+async def test_a_reload_drops_no_connection(
+    connect: Connect, link_ca: LinkCa, other_ca: LinkCa, tls: LinkTls
+) -> None:
+    """After another CA has been named, new peers need its certificates; open connections go on."""
+    old = link_ca.tls(Role.GATEWAY).context
+    gateway = await connect(old)
+    new_identity = other_ca.identity(Role.KEY_SERVICE)
+    own = tls._identity
+    for path, new in zip(
+        (own.certificate, own.key, own.ca),
+        (new_identity.certificate, new_identity.key, new_identity.ca),
+        strict=True,
+    ):
+        path.write_bytes(new.read_bytes())
+    tls.reload()
+    assert await gateway.ask(Ping(1)) == Pong(1)
+    newcomer = await connect(other_ca.tls(Role.GATEWAY).context)
+    assert await newcomer.ask(Ping(2)) == Pong(2)
+    with suppress(OSError):
+        old_one = await connect(unchecked(link_ca.identity(Role.GATEWAY), link_ca))
+        assert await old_one.ask(Ping(3)) is None
+
+
+async def test_drain_ends_handshakes_and_connections(
+    connect: Connect, server: Server, link_ca: LinkCa
+) -> None:
+    """When it drains, handshakes and connections end, and nobody connects any more."""
+    silent = await connect(None)
+    gateway = await connect(link_ca.tls(Role.GATEWAY).context)
+    assert await gateway.ask(Ping(1)) == Pong(1)
+    await server.drain(SECONDS)
+    assert await silent.is_hung_up()
+    assert await gateway.is_hung_up()
+    with pytest.raises(ConnectionRefusedError):
+        await connect(None)

@@ -1,0 +1,212 @@
+"""Mutual TLS between gateway and key service on two hosts, by the standard library's ssl.
+
+Both ends have a certificate from one private CA. It names its holder's role by a URI, and each end
+accepts the other role only. TLS 1.3 alone, without session tickets: each connection begins with
+both certificates.
+"""
+
+import asyncio
+import socket
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from pqkeep_protocol.startup.logs import logger
+from pqkeep_protocol.startup.secret_files import check_secret_file
+from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_protocol.tls_groups import POST_QUANTUM, group_of
+
+_LOG = logger(__name__)
+
+HANDSHAKE_SECONDS = 5.0
+"""For connecting, and for the handshake."""
+WARNING_DAYS = 30
+_DAY_SECONDS = 24 * 3600
+_SILENCE_MS = 10_000
+"""A connection whose peer has confirmed nothing for so long is over."""
+_HAS_POST_QUANTUM = ssl.OPENSSL_VERSION_INFO >= (3, 5)
+
+
+class Role(StrEnum):
+    """What a certificate is for: the only URI among its names, a SPIFFE ID."""
+
+    GATEWAY = "spiffe://pqkeep/gateway"
+    KEY_SERVICE = "spiffe://pqkeep/keyservice"
+
+
+_OTHER: Mapping[Role, Role] = {
+    Role.GATEWAY: Role.KEY_SERVICE,
+    Role.KEY_SERVICE: Role.GATEWAY,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What one end shows and trusts: files in PEM."""
+
+    role: Role
+    certificate: Path
+    """With the certificates of intermediate authorities, if there are any."""
+    key: Path
+    """The certificate's private key, not encrypted: a secret file."""
+    ca: Path
+    """The authorities whose certificates are accepted."""
+
+
+class LinkTls:
+    """One end's TLS. New connections use what the files held when they were last read."""
+
+    def __init__(self, identity: Identity, now: Callable[[], float] = time.time) -> None:
+        """Read the files. Raises ConfigError if the other end would not accept them."""
+        self._identity = identity
+        self._now = now
+        self.context, self.expires_at = _load(identity)
+
+    def reload(self) -> None:
+        """Read the files again, for new connections. Where they cannot be used, nothing changes."""
+        try:
+            self.context, self.expires_at = _load(self._identity)
+        except ConfigError as error:
+            _LOG.error("the link's certificate is not reloaded", error=str(error))
+        else:
+            _LOG.info("the link's certificate is reloaded", days=self.days_left)
+            self.warn()
+
+    @property
+    def days_left(self) -> int:
+        """For how many whole days certificate and CA are still valid."""
+        return int((self.expires_at - self._now()) // _DAY_SECONDS)
+
+    def warn(self) -> None:
+        """Log that the certificate expires, from 30 days before."""
+        if self.days_left < WARNING_DAYS:
+            _LOG.warning("the link's certificate expires soon", days=self.days_left)
+
+    async def run(self) -> None:
+        """Warn of expiry once a day, until cancelled."""
+        while True:
+            self.warn()
+            await asyncio.sleep(_DAY_SECONDS)
+
+    def accepts(self, transport: asyncio.Transport) -> bool:
+        """Return whether a peer has the other role. Its certificate has been verified already."""
+        certificate = transport.get_extra_info("peercert") or {}
+        if _has_role(certificate, _OTHER[self._identity.role]):
+            _keep_alive(transport.get_extra_info("socket"))
+            return True
+        address, *_ = transport.get_extra_info("peername") or ("",)
+        _LOG.warning("refused a peer whose certificate has another role", address=address)
+        return False
+
+
+def _load(identity: Identity) -> tuple[ssl.SSLContext, float]:
+    """Return a context, and when the first of certificate and CA expires, in Unix seconds."""
+    check_secret_file(identity.key, "private key of the link's certificate")
+    is_server = identity.role is Role.KEY_SERVICE
+    context = _new_context(identity, is_server=is_server, verifies=True)
+    certificate = _seen_by_the_other_end(identity)
+    if not _has_role(certificate, identity.role):
+        raise ConfigError(
+            f"cannot use the certificate in {identity.certificate}: expected one URI among its"
+            f" names, {identity.role}"
+        )
+    return context, min(
+        ssl.cert_time_to_seconds(str(each["notAfter"]))
+        for each in (certificate, *context.get_ca_certs())
+    )
+
+
+def _new_context(identity: Identity, *, is_server: bool, verifies: bool) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    if is_server:
+        context.num_tickets = 0
+    if verifies:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+    else:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    try:
+        context.load_verify_locations(identity.ca)
+    except (OSError, ssl.SSLError) as error:
+        raise _refusal("CA", identity.ca, error) from None
+    try:
+        context.load_cert_chain(identity.certificate, identity.key, password="")
+    except (OSError, ssl.SSLError) as error:
+        raise _refusal("certificate", identity.certificate, error) from None
+    return context
+
+
+def _seen_by_the_other_end(identity: Identity) -> Mapping[str, Any]:
+    """Return the certificate, verified as the other end does: by a handshake in memory.
+
+    Raises ConfigError if it is not accepted: expired, of another CA, for the other role.
+    """
+    is_server = identity.role is Role.KEY_SERVICE
+    client = _new_context(identity, is_server=False, verifies=is_server)
+    server = _new_context(identity, is_server=True, verifies=not is_server)
+    client.check_hostname = False  # which host it is for, the gateway's settings say
+    upwards, downwards = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client_end = client.wrap_bio(downwards, upwards)
+    server_end = server.wrap_bio(upwards, downwards, server_side=True)
+    try:
+        for end in (client_end, server_end):
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+        flight = downwards.read()
+        _check_group(group_of(flight))
+        downwards.write(flight)
+        for end in (client_end, server_end):
+            with suppress(ssl.SSLWantReadError):  # after a HelloRetryRequest
+                end.do_handshake()
+        for end in (client_end, server_end):
+            end.do_handshake()
+    except ssl.SSLError as error:
+        raise _refusal("certificate", identity.certificate, error) from None
+    return (client_end if is_server else server_end).getpeercert() or {}
+
+
+def _check_group(group: str) -> None:
+    """Refuse key exchange that is not post-quantum, or warn of it where OpenSSL has no other."""
+    if group in POST_QUANTUM:
+        return
+    if _HAS_POST_QUANTUM:
+        raise ConfigError(
+            f"{ssl.OPENSSL_VERSION} is configured to agree on {group}, which is not post-quantum"
+        )
+    _LOG.warning(
+        "the link's key exchange is not post-quantum", openssl=ssl.OPENSSL_VERSION, group=group
+    )
+
+
+def _has_role(certificate: Mapping[str, Any], role: Role) -> bool:
+    names = certificate.get("subjectAltName", ())
+    return [name for kind, name in names if kind == "URI"] == [role]
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    """Have the kernel end a connection when the other host has gone without a word."""
+    for level, option, value in (
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 4),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE_MS),
+    ):
+        connection.setsockopt(level, option, value)
+
+
+def _refusal(what: str, path: Path, error: OSError) -> ConfigError:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        problem = error.verify_message
+    elif isinstance(error, ssl.SSLError):
+        problem = error.reason or "it is not PEM, or the key is encrypted"
+    else:
+        problem = str(error.strerror)
+    return ConfigError(f"cannot use the link's {what} in {path}: {problem}")

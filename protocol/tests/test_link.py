@@ -1,0 +1,109 @@
+"""One end's TLS: which certificates it starts with, what it takes over, and when it warns."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from pqkeep_protocol.link import Identity, LinkTls, Role
+from pqkeep_protocol.startup.settings import ConfigError
+
+if TYPE_CHECKING:
+    from tests.fixtures.link import LinkCa
+
+DAY = 24 * 3600
+OTHER = {Role.GATEWAY: Role.KEY_SERVICE, Role.KEY_SERVICE: Role.GATEWAY}
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_certificate_of_its_role_is_used(link_ca: LinkCa, role: Role) -> None:
+    """Each end starts with a certificate of its own role, by TLS 1.3 alone and without tickets."""
+    tls = link_ca.tls(role)
+    assert tls.context.minimum_version.name == "TLSv1_3"
+    assert tls.context.verify_mode.name == "CERT_REQUIRED"
+    assert role is Role.GATEWAY or tls.context.num_tickets == 0
+    assert tls.days_left == 89
+
+
+def refusal(identity: Identity) -> str:
+    """Return why an end does not start with these files."""
+    with pytest.raises(ConfigError) as caught:
+        LinkTls(identity)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_certificate_that_the_other_end_would_refuse_is_refused(
+    link_ca: LinkCa, other_ca: LinkCa, role: Role
+) -> None:
+    """An end does not start with a certificate that is expired, or of another CA, usage or role."""
+    strange = other_ca.identity(role)
+    foreign = Identity(role, strange.certificate, strange.key, link_ca.folder / "ca.pem")
+    other_usage = link_ca.identity(OTHER[role], uris=[role])
+    misused = Identity(role, other_usage.certificate, other_usage.key, other_usage.ca)
+    assert "has expired" in refusal(link_ca.identity(role, days=-1))
+    assert "unable to get local issuer certificate" in refusal(foreign)
+    assert "purpose" in refusal(misused)
+    for uris in ([OTHER[role]], list(Role), []):
+        assert "expected one URI" in refusal(link_ca.identity(role, uris=uris))
+
+
+def test_unreadable_files_are_refused(link_ca: LinkCa) -> None:
+    """A key that others may read, of another certificate or encrypted, and what is no PEM, are refused."""
+    own, another = link_ca.identity(Role.GATEWAY), link_ca.identity(Role.GATEWAY)
+    assert "KEY_VALUES_MISMATCH" in refusal(
+        Identity(own.role, own.certificate, another.key, own.ca)
+    )
+    no_certificate = Identity(own.role, own.certificate, own.key, own.key)
+    assert "NO_CERTIFICATE_OR_CRL_FOUND" in refusal(no_certificate)
+    encrypted = BestAvailableEncryption(b"passphrase")
+    key = load_pem_private_key(own.key.read_bytes(), None)
+    own.key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encrypted))
+    assert "the key is encrypted" in refusal(own)
+    another.key.chmod(0o644)
+    assert "other users have access" in refusal(another)
+    own.certificate.unlink()
+    assert "No such file" in refusal(own)
+
+
+def test_a_reload_takes_new_files_over_and_nothing_else(
+    link_ca: LinkCa, caplog: pytest.LogCaptureFixture
+) -> None:
+    """New files are for new connections; files that cannot be used are logged, and change nothing."""
+    identity = link_ca.identity(Role.GATEWAY, name="own")
+    tls = LinkTls(identity)
+    first = tls.context
+    link_ca.identity(Role.GATEWAY, days=200, name="own")
+    tls.reload()
+    second = tls.context
+    assert second is not first
+    assert tls.days_left == 199
+    link_ca.identity(Role.GATEWAY, days=-1, name="own")
+    tls.reload()
+    assert tls.context is second
+    assert tls.days_left == 199
+    assert caplog.text.count("the link's certificate is not reloaded") == 1
+
+
+@pytest.mark.parametrize(("days", "lines"), [(31, 0), (29, 1), (-1, 1)])
+def test_expiry_is_warned_of(
+    link_ca: LinkCa, days: int, lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """From 30 days before it expires, a certificate is warned of."""
+    identity = link_ca.identity(Role.GATEWAY, days=90)
+    LinkTls(identity, lambda: time.time() + (90 - days) * DAY).warn()
+    assert caplog.text.count("the link's certificate expires soon") == lines
+
+
+def test_the_ca_expires_too(link_ca: LinkCa) -> None:
+    """A certificate is valid no longer than its CA, whatever its own date says."""
+    identity = link_ca.identity(Role.GATEWAY, days=800)
+    assert LinkTls(identity).days_left == 399

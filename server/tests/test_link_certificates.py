@@ -1,0 +1,115 @@
+"""Certificates for the link: made once, renewed, accepted by both ends, never overwritten."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from pqkeep_protocol.link import Identity, LinkTls, Role
+from pqkeep_server.link_certificates import Issued, LinkCertificatesError, issue
+
+HOSTS = [(Role.GATEWAY, "gateway.example.org"), (Role.KEY_SERVICE, "192.0.2.7")]
+FOLDERS = {Role.GATEWAY: "gateway-gateway.example.org", Role.KEY_SERVICE: "keyservice-192.0.2.7"}
+
+
+def issued(directory: Path, *hosts: tuple[Role, str], renew: bool = False) -> list[Issued]:
+    """Make certificates of ECDSA, valid for 90 days."""
+    return issue(directory, hosts, algorithm="P-256", days=90, renew=renew)
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """Return every file below a directory."""
+    files = (path for path in directory.rglob("*") if path.is_file())
+    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
+
+
+def test_both_ends_accept_them(tmp_path: Path) -> None:
+    """Each folder holds what its end needs, readable by its owner only, and valid as long as asked."""
+    directory = tmp_path / "new" / "link"
+    assert [each.is_new for each in issued(directory, *HOSTS)] == [True, True]
+    for role, name in FOLDERS.items():
+        folder = directory / name
+        files = {path.name: path for path in folder.iterdir()}
+        tls = LinkTls(
+            Identity(role, files["certificate.pem"], files["key.pem"], files["ca.pem"]),
+        )
+        assert tls.days_left == 89
+        assert {stat.S_IMODE(each.stat().st_mode) for each in files.values()} == {0o600}
+    assert stat.S_IMODE((directory / "ca" / "key.pem").stat().st_mode) == 0o600
+    certificate = x509.load_pem_x509_certificate(
+        (directory / FOLDERS[Role.KEY_SERVICE] / "certificate.pem").read_bytes()
+    )
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert [str(each.value) for each in names] == [Role.KEY_SERVICE.value, "192.0.2.7"]
+
+
+def test_made_again_nothing_changes(tmp_path: Path) -> None:
+    """Run again, with another host, it changes no file that was there."""
+    issued(tmp_path, *HOSTS)
+    before = contents(tmp_path)
+    new = (Role.GATEWAY, "second.example.org")
+    assert [each.is_new for each in issued(tmp_path, *HOSTS, new)] == [False, True, False]
+    assert contents(tmp_path).items() >= before.items()
+    assert [each.is_new for each in issued(tmp_path)] == [False, False, False]
+
+
+def test_renewal_replaces_keys_and_certificates_and_not_the_ca(tmp_path: Path) -> None:
+    """A renewal makes new keys and certificates of every host, of the same CA."""
+    issued(tmp_path, *HOSTS)
+    before = contents(tmp_path)
+    assert all(each.is_new for each in issued(tmp_path, renew=True))
+    after = contents(tmp_path)
+    assert before.keys() == after.keys()
+    kept = {name for name in before if before[name] == after[name]}
+    assert kept == {
+        *("ca/certificate.pem", "ca/key.pem"),
+        *(f"{folder}/ca.pem" for folder in FOLDERS.values()),
+    }
+    for role, name in FOLDERS.items():
+        files = ("certificate.pem", "key.pem", "ca.pem")
+        LinkTls(Identity(role, *(tmp_path / name / each for each in files)))
+
+
+@pytest.mark.parametrize(
+    "host", ["", "a/b", "..", "a:1", "-a", "a b", "a.", "x" * 254, "ä.example"]
+)
+def test_what_is_no_host_is_refused(tmp_path: Path, host: str) -> None:
+    """A host that is neither a name nor an address makes no file."""
+    with pytest.raises(LinkCertificatesError):
+        issued(tmp_path / "link", (Role.GATEWAY, host))
+    assert not (tmp_path / "link").exists()
+
+
+def test_without_the_ca_nothing_is_made(tmp_path: Path) -> None:
+    """Without hosts no CA is made; without the CA's key, or with another one, no certificate."""
+    with pytest.raises(LinkCertificatesError, match="name the hosts"):
+        issued(tmp_path)
+    issued(tmp_path, *HOSTS)
+    key = tmp_path / "ca" / "key.pem"
+    foreign = (tmp_path / FOLDERS[Role.GATEWAY] / "key.pem").read_bytes()
+    before = key.read_bytes()
+    for content, problem in ((foreign, "is not the key"), (b"", "damaged"), (None, "missing")):
+        key.unlink()
+        if content is not None:
+            key.touch(0o600)
+            key.write_bytes(content)
+        with pytest.raises(LinkCertificatesError, match=problem):
+            issued(tmp_path, renew=True)
+    key.touch(0o644)
+    key.write_bytes(before)
+    with pytest.raises(LinkCertificatesError, match="other users have access"):
+        issued(tmp_path, renew=True)
+
+
+def test_an_algorithm_is_the_cas(tmp_path: Path) -> None:
+    """With ML-DSA-65 all keys are of it; a CA of one algorithm issues no certificate of another."""
+    issue(tmp_path, HOSTS, algorithm="ML-DSA-65", days=90, renew=False)
+    for path in tmp_path.rglob("certificate.pem"):
+        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+        assert certificate.signature_algorithm_oid.dotted_string == "2.16.840.1.101.3.4.3.18"
+        assert certificate.public_key_algorithm_oid.dotted_string == "2.16.840.1.101.3.4.3.18"
+    with pytest.raises(LinkCertificatesError, match="another algorithm"):
+        issued(tmp_path, *HOSTS)
