@@ -17,10 +17,10 @@ RACES := $(patsubst %,gateway/tests/test_%.py,sessions second_factors email_code
 HELM := helm.sh/helm/v3/cmd/helm@v3.22.0
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: help run test lint format types bench fuzz campaigns crashes races failpoints soak wheels deploycheck lock passwords clean
+.PHONY: help run test lint format types bench fuzz campaigns crashes races failpoints soak wheels deploycheck debian13 debian12 lock passwords clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
+	@sed -n 's/^\([a-z0-9]*\):.*## /\1\t/p' Makefile | expand -t 10
 
 run: $(VENV)/run ## start pqkeep on this machine: make run ARGS="--port 8080 --data DIR"
 	@exec $(BIN)/pqkeepd dev $(ARGS)
@@ -71,6 +71,12 @@ wheels: $(VENV)/run ## build the five wheels into dist/, with locked requirement
 deploycheck: $(VENV)/dev .venv-deploy/made ## check deploy/ with systemd-analyze, helm and the Kubernetes schemas
 	PATH=$(CURDIR)/.venv-deploy/bin:$$PATH PQKEEP_EXHAUSTIVE=1 $(BIN)/pytest -n 0 tests/deploy $(ARGS)
 
+debian13: wheels $(VENV)/dev ## install and use pqkeep in a Debian 13 of its own: needs root and mmdebstrap
+	$(BIN)/python -m tests.deploy trixie $(ARGS)
+
+debian12: wheels $(VENV)/dev ## the same in a Debian 12, whose OpenSSL has no post-quantum key exchange
+	$(BIN)/python -m tests.deploy bookworm $(ARGS)
+
 lock: $(VENV)/dev ## lock dependencies with hashes
 	requirements/lock $(BIN)/uv
 
@@ -78,7 +84,7 @@ passwords: $(VENV)/dev ## write the list of common passwords again
 	requirements/common-passwords $(BIN)
 
 clean: ## remove everything that the other targets create
-	rm -rf .venv .venv-* .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .venv-* .debian .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 
 $(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -1,0 +1,44 @@
+"""``make debian13``, ``make debian12``: install, run and use pqkeep in a Debian of its own.
+
+Needs root, the network for Debian's and Python's packages, and mmdebstrap.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from tests.deploy.https import check_https
+from tests.deploy.tree import SUITES, CampaignError, Suite, Tree, enter, is_inside, prepare
+
+ROOT = Path(__file__).parents[2]
+CAMPAIGNS: Mapping[str, Callable[[Tree, Suite], Iterator[str]]] = {"https": check_https}
+
+
+def main() -> int:
+    """Run what is named, or everything. Exit status 1: something was not as it should be."""
+    parser = argparse.ArgumentParser(prog="make debian13")
+    parser.add_argument("suite", choices=SUITES)
+    parser.add_argument("campaigns", nargs="*", choices=[[], *CAMPAIGNS])
+    arguments = parser.parse_args()
+    suite = SUITES[arguments.suite]
+    folder, dist = ROOT / ".debian" / suite.name, ROOT / "dist"
+    if not is_inside():
+        prepare(folder, suite, dist / "run.txt")
+    enter()
+    began = time.monotonic()
+    try:
+        for name in arguments.campaigns or CAMPAIGNS:
+            for seen in CAMPAIGNS[name](Tree(folder, dist), suite):
+                print(f"ok  {time.monotonic() - began:4.0f} s  {seen}", flush=True)
+    except CampaignError as error:
+        print(f"FAILED  {error}", flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

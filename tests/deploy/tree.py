@@ -1,0 +1,184 @@
+"""A Debian installation in a folder: made once, changed in memory only, entered with chroot.
+
+``enter`` gives this process mounts and process ids of its own, so that nothing is left behind when
+it ends: no mount, no process, and no change in the folder.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+INSIDE = "PQKEEP_INSIDE"
+PACKAGES = ("ca-certificates", "chromium", "curl", "make", "openssl", "python3", "python3-venv")
+WHEELS = Path("wheels")
+PROGRAMS = Path("/opt/pqkeep")
+SECONDS = 120.0
+GLIBC = (17, 24, 26, 28, 31, 34)
+ENVIRONMENT = {"PATH": "/opt/pqkeep/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A release of Debian."""
+
+    name: str
+    python: str
+    post_quantum: bool
+    """Whether its OpenSSL has post-quantum key exchange."""
+
+
+SUITES = {
+    each.name: each
+    for each in (
+        Suite("bookworm", "3.11", post_quantum=False),
+        Suite("trixie", "3.13", post_quantum=True),
+    )
+}
+
+
+class CampaignError(Exception):
+    """A step failed. The text says what was seen."""
+
+
+def prepare(folder: Path, suite: Suite, requirements: Path) -> None:
+    """Make a tree and collect the packages for it, both once. Needs root and the network."""
+    if not (folder / "tree").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        packages = f"--include={','.join(PACKAGES)}"
+        partial = folder / "partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        command: list[str | Path] = [
+            "mmdebstrap",
+            "--quiet",
+            "--variant=minbase",
+            packages,
+            suite.name,
+            partial,
+        ]
+        subprocess.run(command, check=True)
+        partial.rename(folder / "tree")
+    version = suite.python.replace(".", "")
+    targets = [f"manylinux_2_{number}_{platform.machine()}" for number in GLIBC]
+    download: list[str | Path] = [
+        *(sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:"),
+        *("--require-hashes", f"--requirement={requirements}", f"--dest={folder / WHEELS}"),
+        *(f"--python-version={suite.python}", "--implementation=cp"),
+        *(f"--abi={abi}" for abi in (f"cp{version}", "abi3", "none")),
+        *(f"--platform={target}" for target in (*targets, "any")),
+    ]
+    subprocess.run(download, check=True)
+
+
+def is_inside() -> bool:
+    """Return whether this process has mounts and process ids of its own."""
+    return INSIDE in os.environ
+
+
+def enter() -> None:
+    """Run this program again with mounts and process ids of its own, unless it is so already."""
+    if not is_inside():
+        own = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        program = [sys.executable, "-m", "tests.deploy", *sys.argv[1:]]
+        os.execvpe(own[0], [*own, *program], {**os.environ, INSIDE: "1"})  # noqa: S606 - without a shell
+
+
+class Tree:
+    """A tree that was entered: its files as they were made, and everything else in memory."""
+
+    def __init__(self, folder: Path, dist: Path) -> None:
+        """Mount it. The wheels are in ``/wheels``."""
+        memory = folder / "memory"
+        memory.mkdir(exist_ok=True)
+        _run("mount", "-t", "tmpfs", "tmpfs", memory)
+        for name in ("upper", "work", "root"):
+            (memory / name).mkdir()
+        layers = f"lowerdir={folder / 'tree'},upperdir={memory / 'upper'},workdir={memory / 'work'}"
+        self.root = memory / "root"
+        _run("mount", "-t", "overlay", "-o", layers, "overlay", self.root)
+        _run("mount", "-t", "proc", "proc", self.root / "proc")
+        _run("mount", "-t", "tmpfs", "tmpfs", self.root / "dev/shm")
+        shutil.copytree(folder / WHEELS, self.root / WHEELS)
+        shutil.copytree(dist, self.root / WHEELS, dirs_exist_ok=True)
+
+    def path(self, inside: str | Path) -> Path:
+        """Return where one of its files is outside."""
+        return self.root / str(inside).lstrip("/")
+
+    def said(self, *command: str | Path, status: int | None = 0, text: str = "") -> str:
+        """Return what a command writes. Raises CampaignError unless it ends with a status."""
+        done = subprocess.run(
+            self.command(*command),
+            input=text,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=ENVIRONMENT,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        if status is not None and done.returncode != status:
+            raise CampaignError(f"{command} ended with {done.returncode}:\n{done.stdout}")
+        return done.stdout
+
+    @contextmanager
+    def running(
+        self, *command: str | Path, until: str, pass_fds: Sequence[int] = ()
+    ) -> Iterator[Running]:
+        """Run a program for as long as a block lasts, which begins when it has written a text."""
+        name = f"log-{time.monotonic_ns()}"
+        with self.path(name).open("wb") as log:
+            process = subprocess.Popen(
+                self.command(*command),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=ENVIRONMENT,
+                pass_fds=pass_fds,
+            )
+        running = Running(process, self.path(name))
+        try:
+            running.wait_for(until)
+            yield running
+        finally:
+            process.terminate()
+            process.wait(SECONDS)
+
+    def command(self, *command: str | Path) -> list[str]:
+        """Return a command that runs another one in the tree."""
+        return ["chroot", str(self.root), *map(str, command)]
+
+
+@dataclass(frozen=True)
+class Running:
+    """A program that runs in a tree."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def wait_for(self, text: str) -> None:
+        """Wait until it has written something. Raises CampaignError."""
+        wait_until(lambda: text in self.log.read_text() or self.process.poll() is not None)
+        if text not in self.log.read_text():
+            raise CampaignError(f"it ended:\n{self.log.read_text()}")
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Wait for a condition. Raises CampaignError."""
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise CampaignError("it was not so in time")
+        time.sleep(0.05)
+
+
+def _run(*command: str | Path) -> None:
+    subprocess.run(command, check=True)
