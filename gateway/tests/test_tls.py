@@ -7,6 +7,7 @@ import re
 import shutil
 import socket
 import ssl
+import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -225,16 +226,22 @@ def test_a_client_that_ends_its_side_is_hung_up_on(
         await hello(scope, receive, send)
 
     async def do() -> None:
-        def end() -> bytes:
-            with (
-                socket.create_connection(("127.0.0.1", server.port)) as connection,
-                certificate.client().wrap_socket(connection, server_hostname="127.0.0.1") as client,
-            ):
-                client.sendall(GET)
-                raw = client.unwrap()
-                return raw.recv(1)
-
-        assert await asyncio.to_thread(end) == b""
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = certificate.client().wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        with suppress(ssl.SSLWantReadError):
+            client.do_handshake()
+        writer.write(outgoing.read())
+        while client.version() is None or not outgoing.pending:
+            incoming.write(await reader.read(65_536))
+            with suppress(ssl.SSLWantReadError):
+                client.do_handshake()
+        client.write(GET)
+        with suppress(ssl.SSLWantReadError):
+            client.unwrap()
+        writer.write(outgoing.read())
+        await reader.read()
+        writer.close()
         await executed.wait()
 
     serve(server, app, do)
@@ -255,6 +262,38 @@ def test_plain_http_is_closed_without_a_reset(tls: TlsServer) -> None:
 
     serve(server, hello, do)
     assert tls.failures == {"HTTP_REQUEST": 1}
+
+
+def test_an_answer_before_the_body_is_read_after_it(
+    certificate: Certificate, tls: TlsServer
+) -> None:
+    """A client that sends all of a refused body before it reads finds the answer, and no reset."""
+    server = Server(tls)
+    answered = threading.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await hello(scope, receive, send)
+        answered.set()
+
+    async def do() -> None:
+        def send_and_read() -> bytes:
+            with (
+                socket.create_connection(("127.0.0.1", server.port)) as connection,
+                certificate.client().wrap_socket(
+                    connection, server_hostname="127.0.0.1", suppress_ragged_eofs=False
+                ) as client,
+            ):
+                client.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2000000\r\n\r\n")
+                answered.wait(SECONDS)
+                for _ in range(20):
+                    client.sendall(bytes(100_000))
+                return b"".join(iter(lambda: client.recv(65_536), b""))
+
+        answer = await asyncio.to_thread(send_and_read)
+        assert answer.endswith(b"https " + tls_group(tls))
+        assert b"connection: close" in answer
+
+    serve(server, app, do)
 
 
 def test_a_connection_counts_from_before_its_handshake(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -14,12 +15,15 @@ from typing import Any, Self
 
 import pytest
 from tests.fixtures import processes
+from tests.fixtures.certificate import Certificate
 from tests.fixtures.processes import HOST
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_server.initialise import Layout, initialise
+from pqkeep_server.settings_file import edited
 
 SECONDS = 30.0
+HASTY = "request_seconds=1, idle_seconds=2, write_seconds=1.5, close_seconds=0.5"
 PROGRAM = """
 import sys
 from pqkeep_gateway.http.protocol import ConnectionLimits
@@ -54,13 +58,22 @@ class Answer:
 class Client:
     """One connection."""
 
-    def __init__(self, port: int, *, source: str = HOST, read_buffer: int = 0) -> None:
+    def __init__(
+        self,
+        port: int,
+        *,
+        source: str = HOST,
+        read_buffer: int = 0,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.socket = socket.socket()
         if read_buffer:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, read_buffer)
         self.socket.settimeout(SECONDS)
         self.socket.bind((source, 0))
         self.socket.connect((HOST, port))
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname=HOST)
         self._received = b""
 
     def __enter__(self) -> Self:
@@ -117,10 +130,16 @@ class Gateway:
     pid: int
     output: Path
     operator_key: str
+    tls: ssl.SSLContext | None = None
+    """For clients, where it has TLS."""
 
     def client(self, *, source: str = HOST, read_buffer: int = 0) -> Client:
         """Connect to it."""
-        return Client(self.port, source=source, read_buffer=read_buffer)
+        return Client(self.port, source=source, read_buffer=read_buffer, tls=self.tls)
+
+    def raw_client(self) -> Client:
+        """Connect to it without TLS."""
+        return Client(self.port)
 
     def connections(self) -> int:
         """Return how many connections the process has."""
@@ -144,11 +163,19 @@ def _links(pid: int) -> Iterator[str]:
 
 
 @contextmanager
-def running_gateway(folder: Path, limits: str = "") -> Iterator[Gateway]:
+def running_gateway(
+    folder: Path, limits: str = "", certificate: Certificate | None = None
+) -> Iterator[Gateway]:
     """Run a gateway with limits of its connections: arguments of ConnectionLimits."""
     layout = Layout(folder / "data")
     operator_key = new_credential(CredentialKind.OPERATOR)
     initialise(layout, operator_key, signup="operator")
+    tls = None
+    if certificate is not None:
+        tls = certificate.client()
+        files = {"tls_certificate": str(certificate.path), "tls_key": str(certificate.key)}
+        settings = layout.gateway_settings
+        settings.write_text(edited(settings.read_text(), files))
     with socket.create_server((HOST, 0), backlog=4096) as listener, ExitStack() as stack:
         command: list[str | Path] = [
             *(sys.executable, "-P", "-c", PROGRAM.format(limits=limits)),
@@ -160,9 +187,9 @@ def running_gateway(folder: Path, limits: str = "") -> Iterator[Gateway]:
             processes.running(command, output, pass_fds=[listener.fileno()])
         )
         listener.close()
-        with Client(port) as client:
+        with Client(port, tls=tls) as client:
             client.ask(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-        yield Gateway(port, process.pid, output, operator_key)
+        yield Gateway(port, process.pid, output, operator_key, tls)
 
 
 @pytest.fixture(scope="session")
@@ -186,6 +213,15 @@ def gateway(start_gateway: Callable[[str], Gateway]) -> Gateway:
 
 
 @pytest.fixture(scope="session")
+def secured(
+    tmp_path_factory: pytest.TempPathFactory, certificate: Certificate
+) -> Iterator[Gateway]:
+    """A gateway with TLS, whose deadlines are short."""
+    with running_gateway(tmp_path_factory.mktemp("secured"), HASTY, certificate) as gateway:
+        yield gateway
+
+
+@pytest.fixture(scope="session")
 def hasty(start_gateway: Callable[[str], Gateway]) -> Gateway:
     """A gateway whose deadlines are short, each another one."""
-    return start_gateway("request_seconds=1, idle_seconds=2, write_seconds=1.5, close_seconds=0.5")
+    return start_gateway(HASTY)
