@@ -172,7 +172,9 @@ def store(database: Database, sealer: Sealer) -> KeyStore:
 def settings(root_key: Path) -> Path:
     """Write a settings file that names the root key."""
     path = root_key.with_name("settings.toml")
-    path.write_text(f'socket = "s"\ndatabase = "keys.sqlite3"\nroot_key_file = "{root_key}"\n')
+    path.write_text(
+        f'socket = "s"\ngateway_uid = "same"\ndatabase = "keys.sqlite3"\nroot_key_file = "{root_key}"\n'
+    )
     return path
 
 

@@ -7,7 +7,12 @@ import pytest
 from pqkeep_keyservice import config
 from pqkeep_protocol.startup.settings import ConfigError
 
-GOOD = {"socket": '"keys.sock"', "database": '"keys.sqlite3"', "root_key_file": '"root.key"'}
+GOOD = {
+    "socket": '"keys.sock"',
+    "gateway_uid": "1",
+    "database": '"keys.sqlite3"',
+    "root_key_file": '"root.key"',
+}
 
 
 def write(folder: Path, settings: dict[str, str]) -> Path:

@@ -66,7 +66,9 @@ def new_root_key(tmp_path: Path) -> Path:
 def name(settings: Path, **files: Path) -> None:
     """Write settings that name root keys."""
     named = ", ".join(f'{each.removeprefix("_")} = "{path}"' for each, path in files.items())
-    settings.write_text(f'socket = "s"\ndatabase = "k"\nroot_keys = {{{named}}}\n')
+    settings.write_text(
+        f'socket = "s"\ngateway_uid = "same"\ndatabase = "k"\nroot_keys = {{{named}}}\n'
+    )
 
 
 @asynccontextmanager

@@ -106,7 +106,7 @@ class Installation:
         self.socket = folder / "socket"
         self.settings = folder / "settings.toml"
         self.settings.write_text(
-            'socket = "socket"\ndatabase = "keys.sqlite3"\nroot_key_file = "root.key"\n'
+            'socket = "socket"\ngateway_uid = "same"\ndatabase = "keys.sqlite3"\nroot_key_file = "root.key"\n'
         )
         self.put_root_key()
         self.started: list[subprocess.Popen[str]] = []
@@ -518,7 +518,10 @@ MISTAKES: dict[str, tuple[Callable[[Installation], object], str]] = {
         lambda at: at.settings.write_text(at.settings.read_text() + "colour = 1\n"),
         "colour",
     ),
-    "a missing setting": (lambda at: at.settings.write_text('socket = "s"\n'), "database"),
+    "a missing setting": (
+        lambda at: at.settings.write_text('socket = "s"\ngateway_uid = "same"\n'),
+        "database",
+    ),
     "no TOML": (lambda at: at.settings.write_text("{"), "settings.toml"),
     "not UTF-8": (lambda at: at.settings.write_bytes(b"# \xff"), "settings.toml"),
     "no settings": (lambda at: at.settings.unlink(), "settings.toml"),
@@ -554,7 +557,7 @@ def test_a_root_key_that_cannot_be_stored_is_worth_another_try(installation: Ins
     (installation.folder / "root-2.key").write_bytes(os.urandom(32))
     (installation.folder / "root-2.key").chmod(0o400)
     installation.settings.write_text(
-        'socket = "socket"\ndatabase = "keys.sqlite3"\n'
+        'socket = "socket"\ngateway_uid = "same"\ndatabase = "keys.sqlite3"\n'
         'root_keys = {1 = "root.key", 2 = "root-2.key"}\n'
     )
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import stat
 import time
 from collections.abc import AsyncIterator, Callable
@@ -19,6 +20,7 @@ from msgspec import structs
 from pqkeep_keyservice.keys.changes import KeyringChange
 from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
 from pqkeep_keyservice.ledger.records import NewRecord
+from pqkeep_keyservice.listeners import GATEWAY_REQUESTS, OPERATOR_REQUESTS, Listener
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.server import Server
 from pqkeep_keyservice.storage.store import KeyStore
@@ -40,6 +42,7 @@ from pqkeep_protocol.audit_events import AuditEvent, KeyServiceEvent
 from pqkeep_protocol.codec import (
     MAX_FRAME,
     MAX_IN_FLIGHT,
+    RESULT_TYPE,
     TO_GATEWAY,
     Answer,
     Call,
@@ -135,6 +138,11 @@ def socket_path(tmp_path: Path) -> Path:
     return tmp_path / "key-service"
 
 
+def gateway_listener(path: Path) -> Listener:
+    """Return the gateway's socket, for this process."""
+    return Listener(path, frozenset({os.geteuid()}), GATEWAY_REQUESTS, 0o600)
+
+
 def new_server(service: InProcessService) -> Server:
     """Return a server that does not listen yet."""
     parts = service.parts
@@ -148,7 +156,7 @@ async def server(
 ) -> AsyncIterator[Server]:
     """Serve on the socket."""
     started = new_server(service)
-    await started.listen(str(socket_path))
+    await started.listen(gateway_listener(socket_path))
     yield started
     await started.drain(SECONDS)
 
@@ -164,6 +172,16 @@ async def connect(server: Server, socket_path: Path) -> AsyncIterator[Connect]:
             return client
 
         yield new
+
+
+@pytest.fixture
+async def operator(server: Server, tmp_path: Path) -> AsyncIterator[Client]:
+    """Open a connection to the operator's socket."""
+    path = tmp_path / "operator"
+    await server.listen(Listener(path, frozenset({os.geteuid()}), OPERATOR_REQUESTS, 0o600))
+    client = Client(*await asyncio.open_unix_connection(str(path)))
+    yield client
+    await client.close()
 
 
 async def test_the_socket_is_its_owners(server: Server, socket_path: Path) -> None:
@@ -243,13 +261,32 @@ async def require_refused_alone(client: Client, bad: Event, reason: EventRefusal
     assert recorded == [str(before.id), str(after.id)]
 
 
-async def test_an_unexpected_error_is_answered(connect: Connect, sql: Sql) -> None:
+async def test_each_socket_has_its_list(server: Server, connect: Connect, operator: Client) -> None:
+    """The gateway gets no administration, and the operator's socket uses no keys and no log."""
+    gateway: Client = await connect()
+    reload = ReloadRootKeys(tenant=INSTALLATION)
+    await gateway.send(call(1, reload), Ping(2))
+    assert set(await gateway.receive(2)) == {Refusal(1, ErrorKind.UNSUPPORTED), Pong(2)}
+    records = ListRecords(tenant=INSTALLATION)
+    await operator.send(call(1, GENERATE), call(2, records), call(3, reload))
+    answers = {each.id: each for each in await operator.receive(3)}
+    assert answers[1] == Refusal(1, ErrorKind.UNSUPPORTED)
+    assert answers[2] == Refusal(2, ErrorKind.UNSUPPORTED)
+    assert isinstance(answers[3], Answer)
+
+
+def test_every_request_has_its_socket() -> None:
+    """Each request that can be sent is answered on one of the sockets, and on one only."""
+    assert set(RESULT_TYPE) == GATEWAY_REQUESTS | OPERATOR_REQUESTS
+    assert not GATEWAY_REQUESTS & OPERATOR_REQUESTS
+
+
+async def test_an_unexpected_error_is_answered(operator: Client, sql: Sql) -> None:
     """Whatever goes wrong in a reload of the root keys, the call gets a refusal, and later ones too."""
-    client: Client = await connect()
     sql("DROP TABLE root_keys")
     reload = ReloadRootKeys(tenant=INSTALLATION)
-    await client.send(call(1, reload), call(2, reload), Ping(3))
-    got = await client.receive(3)
+    await operator.send(call(1, reload), call(2, reload), Ping(3))
+    got = await operator.receive(3)
     assert {each.id: each for each in got} == {
         1: Refusal(1, ErrorKind.INTERNAL),
         2: Refusal(2, ErrorKind.INTERNAL),
@@ -529,7 +566,7 @@ async def test_a_socket_that_cannot_be_made_is_a_clear_error(
 ) -> None:
     """A path that is too long, or in no folder, is a ConfigError that names it."""
     with pytest.raises(ConfigError, match=path):
-        await new_server(service).listen(str(tmp_path / path))
+        await new_server(service).listen(gateway_listener(tmp_path / path))
 
 
 def test_only_a_socket_gives_way_to_the_socket(
@@ -542,7 +579,7 @@ def test_only_a_socket_gives_way_to_the_socket(
     async def listen() -> None:
         server = new_server(service)
         try:
-            await server.listen(str(socket_path))
+            await server.listen(gateway_listener(socket_path))
         finally:
             await server.drain(SECONDS)
 

@@ -98,7 +98,7 @@ def test_what_was_begun_is_finished(layout: Layout) -> None:
     initialise(layout, OPERATOR, signup="open")
     read_root_key(layout.root_key)
     read_pepper(layout.pepper)
-    assert {path.name for path in layout.directory.iterdir()} == {"keyservice", "gateway"}
+    assert {path.name for path in layout.directory.iterdir()} == {"keyservice", "gateway", "run"}
 
 
 @pytest.mark.parametrize("later", [ON_SERVER, IN_FILES], ids=["same", "other"])

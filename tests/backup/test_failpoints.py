@@ -137,7 +137,7 @@ def services(tmp_path: Path) -> Iterator[Launcher]:
 
 def ask(layout: Layout, request: Any) -> Any:
     """Return the key service's answer. Raises HungUpError."""
-    return execute(layout.key_service / "keyservice.sock", request)
+    return execute(layout.socket, request)
 
 
 @dataclass
@@ -150,7 +150,7 @@ class Service:
 
     def start(self, last: int = 0) -> None:
         """Start it and wait until it answers."""
-        (self.layout.key_service / "keyservice.sock").unlink(missing_ok=True)
+        self.layout.socket.unlink(missing_ok=True)
         self.pid = self.launcher.start(
             "pqkeep_keyservice", self.layout.key_service_settings, last=last
         )
@@ -285,7 +285,7 @@ def test_a_change_of_a_key_is_whole(
 
 def reload_root_keys(layout: Layout) -> RootKeys:
     """Have the key service read its settings."""
-    answer: RootKeys = ask(layout, ReloadRootKeys(tenant=INSTALLATION))
+    answer: RootKeys = execute(layout.operator_socket, ReloadRootKeys(tenant=INSTALLATION))
     return answer
 
 
@@ -300,7 +300,8 @@ def until_renewed(layout: Layout) -> None:
 def set_root_keys(layout: Layout, said: str) -> None:
     """Write the key service's settings."""
     layout.key_service_settings.write_text(
-        f'socket = "keyservice.sock"\ndatabase = "keys.sqlite3"\n{said}\n'
+        'socket = "../run/keyservice.sock"\noperator_socket = "../run/operator.sock"\n'
+        f'gateway_uid = "same"\ndatabase = "keys.sqlite3"\n{said}\n'
     )
 
 

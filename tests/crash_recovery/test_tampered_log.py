@@ -256,7 +256,7 @@ def _database(data: Path) -> Path:
 
 async def export(data: Path, file: Path) -> None:
     """Have the gateway's endpoint export what the key service says, as far as it goes."""
-    keys = KeyClient(UnixSocket(str(data / "keyservice" / "keyservice.sock")))
+    keys = KeyClient(UnixSocket(str(Layout(data).socket)))
     connected = asyncio.create_task(keys.run())
     while not await keys.is_reachable():  # noqa: ASYNC110 - it tells nobody
         await asyncio.sleep(0.02)

@@ -145,7 +145,7 @@ def tenant_of_gateway(
     operator_key = new_credential(CredentialKind.OPERATOR)
     initialise(layout, operator_key, signup=signup)
     with (
-        FakeKeyService(folder / "keyservice" / "keyservice.sock") as fake,
+        FakeKeyService(Layout(folder).socket) as fake,
         gateway_process(layout, folder / "output") as url,
         httpx2.Client(base_url=url, timeout=SECONDS, trust_env=False, verify=TLS) as client,
     ):
@@ -275,7 +275,7 @@ class MailingGateway:
     def running(self) -> Iterator[httpx2.Client]:
         """Run it before a fake key service; yield the operator's client."""
         with (
-            FakeKeyService(self.layout.directory / "keyservice" / "keyservice.sock"),
+            FakeKeyService(self.layout.socket),
             gateway_process(self.layout, self.output) as url,
             httpx2.Client(
                 base_url=f"{url}/api/v1", headers=self.operator, timeout=SECONDS, trust_env=False

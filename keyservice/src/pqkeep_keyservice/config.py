@@ -42,7 +42,14 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """
 
     socket: Path
-    """The Unix socket to serve on. It is created with mode 0600."""
+    """The Unix socket for the gateway. It gets mode 0660 and the group of its folder."""
+    gateway_uid: Annotated[int, Meta(ge=1, le=2**32 - 2)] | Literal["same"] | None = None
+    """The user id of the gateway, the only one that is served on that socket; needed unless all
+    gateways are on other hosts. It must not be the key service's own: a gateway that was taken over
+    could read the root key. "same" is for development: one user runs both."""
+    operator_socket: Path | None = None
+    """The Unix socket for the operator's commands, which serves root and the key service's own user
+    only. Without one there is no administration, such as a change of the root key."""
     link: Link | None = None
     """Where gateways of other hosts are served too."""
     database: DatabaseAddress
@@ -61,9 +68,11 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The form of log lines: "text", "json", or "auto" for text on a terminal and JSON elsewhere."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError unless the root keys are given in one of the two ways."""
+        """Raise ValueError unless root keys are given in one of two ways, and a gateway is named."""
         if (self.root_key_file is None) == (not self.root_keys):
             raise ValueError("expected either root_key_file or root_keys")
+        if self.gateway_uid is None and self.link is None:
+            raise ValueError("gateway_uid: the gateway's user id is missing")
 
     @property
     def root_key_files(self) -> Mapping[int, Path]:

@@ -17,6 +17,7 @@ from pqkeep_keyservice import config, hardening
 from pqkeep_keyservice.config import Config, Link
 from pqkeep_keyservice.crypto import selftest
 from pqkeep_keyservice.keys.sealing import read_sealer
+from pqkeep_keyservice.listeners import listeners
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.live.worker_processes import schemes_of, worker_settings
 from pqkeep_keyservice.server import Server
@@ -67,6 +68,7 @@ async def serve(settings: Config, file: Path) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
 
+    sockets = tuple(listeners(settings))
     link = None if settings.link is None else _link_tls(settings.link)
 
     def reload() -> None:
@@ -84,7 +86,8 @@ async def serve(settings: Config, file: Path) -> None:
     server = Server(parts.transactions, parts.audit_service, parts.root_keys)
     gc.collect()
     gc.freeze()  # what is here now stays: later collections need not examine it
-    await server.listen(str(settings.socket))
+    for socket in sockets:
+        await server.listen(socket)
     if settings.link is not None and link is not None:
         server.listen_to_hosts(link, settings.link.listen)
     _LOG.info("serving")

@@ -1,19 +1,19 @@
-"""Serves framed requests: on a Unix socket to processes of the same user, by mutual TLS to gateways.
+"""Serves framed requests: to each peer, on a Unix socket or by mutual TLS, what it may ask.
 
 Each request becomes a task. Requests over the limit are refused at once, and so is every request
 that arrives while the server drains.
 """
 
 import asyncio
-import os
-import socket
 import ssl
-import struct
 from contextlib import suppress
-from pathlib import Path
+from functools import partial
+
+from msgspec import Struct
 
 from pqkeep_keyservice.audit.service import AuditService
 from pqkeep_keyservice.link_listener import LinkListener
+from pqkeep_keyservice.listeners import GATEWAY_REQUESTS, Listener
 from pqkeep_keyservice.root_keys import RootKeyRotation
 from pqkeep_keyservice.transaction import Transactions
 from pqkeep_protocol.administration import ReloadRootKeys, RootKeys
@@ -35,15 +35,13 @@ from pqkeep_protocol.keys import INSTALLATION
 from pqkeep_protocol.link import LinkTls
 from pqkeep_protocol.messages import AnyResult, KeyRequest
 from pqkeep_protocol.startup.logs import logger
-from pqkeep_protocol.startup.settings import ConfigError, NetworkAddress
+from pqkeep_protocol.startup.settings import NetworkAddress
 
 _LOG = logger(__name__)
 
 BACKLOG = 128
 MAX_CONNECTIONS = 64
 """Open connections, beyond which no other host is served."""
-MAX_SOCKET_PATH = 107
-_UCRED = struct.Struct("3i")  # pid, uid, gid; see unix(7), SO_PEERCRED
 
 
 class Server:
@@ -59,15 +57,15 @@ class Server:
         self._calls: set[asyncio.Task[None]] = set()
         self._draining = False
         self._all_closed = asyncio.Event()
-        self._listener: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._link_listener: LinkListener | None = None
 
-    async def listen(self, path: str) -> None:
-        """Start to serve. The socket is created with mode 0600."""
+    async def listen(self, listener: Listener) -> None:
+        """Start to serve on a socket too. Raises ConfigError."""
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_unix_server(
-            lambda: self._connection(_is_same_user), sock=_bind(path), backlog=BACKLOG
-        )
+        connection = partial(self._connection, listener.accepts, listener.requests)
+        server = await loop.create_unix_server(connection, sock=listener.bind(), backlog=BACKLOG)
+        self._servers.append(server)
 
     def listen_to_hosts(self, link: LinkTls, address: NetworkAddress) -> int:
         """Start to serve gateways of other hosts; return the port. Raises ConfigError."""
@@ -78,7 +76,8 @@ class Server:
                 return False
             return link.accepts(transport)
 
-        self._link_listener = LinkListener(link, address, lambda: self._connection(accepts))
+        connection = partial(self._connection, accepts, GATEWAY_REQUESTS)
+        self._link_listener = LinkListener(link, address, connection)
         self._link_listener.start()
         return self._link_listener.port
 
@@ -87,8 +86,8 @@ class Server:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         self._draining = True
-        if self._listener is not None:
-            self._listener.close()
+        for server in self._servers:
+            server.close()
         if self._link_listener is not None:
             await self._link_listener.close()
         if self._calls:
@@ -100,17 +99,17 @@ class Server:
                 async with asyncio.timeout_at(deadline):
                     await self._all_closed.wait()
 
-    def _connection(self, accepts: Accepts) -> FramedConnection[ToKeyService]:
+    def _connection(
+        self, accepts: Accepts, requests: frozenset[type[Struct]]
+    ) -> FramedConnection[ToKeyService]:
         in_flight: set[asyncio.Task[None]] = set()
 
         def receive(frame: ToKeyService) -> None:
             match frame:
                 case Ping():
                     connection.send(Pong(frame.id))
-                case Call() if self._draining:
-                    connection.send(Refusal(frame.id, ErrorKind.UNAVAILABLE))
-                case Call() if len(in_flight) >= MAX_IN_FLIGHT:
-                    connection.send(Refusal(frame.id, ErrorKind.OVERLOADED))
+                case Call() if refusal := self._refusal(frame, requests, len(in_flight)):
+                    connection.send(Refusal(frame.id, refusal))
                 case Call():
                     call = asyncio.create_task(self._answer(connection, frame))
                     for calls in (in_flight, self._calls):
@@ -133,6 +132,20 @@ class Server:
         self._connections.add(connection)
         self._all_closed.clear()
         return connection
+
+    def _refusal(
+        self, call: Call, requests: frozenset[type[Struct]], in_flight: int
+    ) -> ErrorKind | None:
+        """Return why a call is not begun, if it is not."""
+        if self._draining:
+            return ErrorKind.UNAVAILABLE
+        if in_flight >= MAX_IN_FLIGHT:
+            return ErrorKind.OVERLOADED
+        if type(call.request) not in requests:
+            request = type(call.request).__name__
+            _LOG.warning("refused a request that the socket does not take", request=request)
+            return ErrorKind.UNSUPPORTED
+        return None
 
     async def _answer(self, connection: FramedConnection[ToKeyService], call: Call) -> None:
         deadline = asyncio.get_running_loop().time() + call.timeout_ms / 1000
@@ -167,30 +180,3 @@ def _log_end(error: Exception | None) -> None:
             _LOG.warning("TLS ended a connection", error=error.reason)
         case _:
             pass
-
-
-def _bind(path: str) -> socket.socket:
-    if len(os.fsencode(path)) > MAX_SOCKET_PATH:
-        raise ConfigError(f"the socket's path is longer than {MAX_SOCKET_PATH} bytes: {path}")
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    umask = os.umask(0o177)
-    try:
-        if Path(path).is_socket():
-            Path(path).unlink()  # left over from a process that was killed
-        listener.bind(path)
-    except OSError as error:
-        listener.close()
-        raise ConfigError(f"cannot serve on {path}: {error.strerror}") from None
-    finally:
-        os.umask(umask)
-    return listener
-
-
-def _is_same_user(transport: asyncio.Transport) -> bool:
-    peer = transport.get_extra_info("socket")
-    credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    _, uid, _ = _UCRED.unpack(credentials)
-    if uid == os.geteuid():
-        return True
-    _LOG.warning("refused a connection from another user's process", user=uid)
-    return False

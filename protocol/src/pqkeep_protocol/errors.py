@@ -22,7 +22,7 @@ class ErrorKind(StrEnum):
     RECORD_NOT_FOUND = "record-not-found"
     """The audit log has no such record, or is not that large."""
     UNSUPPORTED = "unsupported"
-    """The algorithm has no such operation."""
+    """The algorithm has no such operation, or the socket takes no such request."""
     ALGORITHM_MISMATCH = "algorithm-mismatch"
     """The ciphertext belongs to a key of another algorithm."""
     DECRYPTION_FAILED = "decryption-failed"

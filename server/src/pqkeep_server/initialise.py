@@ -1,7 +1,8 @@
 """A data directory: the two processes' settings and secrets, each in a folder of its own.
 
-keyservice/  settings.toml  root.key  keys.sqlite3  keyservice.sock
+keyservice/  settings.toml  root.key  keys.sqlite3
 gateway/     settings.toml  pepper  accounts.sqlite3
+run/         keyservice.sock, for the gateway; operator.sock, for the operator's commands
 mailbox/     messages that would be sent, where the installation is one for development
 """
 
@@ -21,6 +22,11 @@ from pqkeep_server.settings_file import Settings, new_settings
 
 ACCOUNTS_FILE = "accounts.sqlite3"
 KEYS_FILE = "keys.sqlite3"
+KEY_SERVICE_SOCKETS: Settings = {
+    "socket": "../run/keyservice.sock",
+    "operator_socket": "../run/operator.sock",
+}
+GATEWAY_SOCKET: Settings = {"key_service_socket": "../run/keyservice.sock"}
 DEVELOPMENT: Settings = {
     "password_costs": {"memory_kib": 19 * 1024, "passes": 2, "lanes": 1},
     "cookies": "loopback",
@@ -66,6 +72,21 @@ class Layout:
     def gateway(self) -> Path:
         """The gateway's folder."""
         return self.directory / "gateway"
+
+    @property
+    def run(self) -> Path:
+        """The folder of the key service's sockets."""
+        return self.directory / "run"
+
+    @property
+    def socket(self) -> Path:
+        """The key service's socket for the gateway."""
+        return self.run / "keyservice.sock"
+
+    @property
+    def operator_socket(self) -> Path:
+        """The key service's socket for the operator's commands."""
+        return self.run / "operator.sock"
 
     @property
     def key_service_settings(self) -> Path:
@@ -115,6 +136,7 @@ def initialise(
             _write_files(draft, operator, signup, stores)
             gateway_config.read(draft.gateway_settings)
             key_service_config.read(draft.key_service_settings)
+            layout.run.mkdir(mode=0o700, exist_ok=True)
             if not _is_begun(layout, draft):
                 draft.key_service.rename(layout.key_service)
             draft.gateway.rename(layout.gateway)
@@ -147,7 +169,8 @@ def _write_files(layout: Layout, operator: str, signup: str, stores: Stores) -> 
     pepper = secrets.token_bytes(PEPPER_SIZE)
     key_service_settings = new_settings(
         {
-            "socket": "keyservice.sock",
+            **KEY_SERVICE_SOCKETS,
+            "gateway_uid": "same",
             "database": stores.keys,
             "database_password_file": stores.keys_password_file,
             "root_key_file": layout.root_key.name,
@@ -155,7 +178,7 @@ def _write_files(layout: Layout, operator: str, signup: str, stores: Stores) -> 
     )
     gateway_settings = new_settings(
         {
-            "key_service_socket": "../keyservice/keyservice.sock",
+            **GATEWAY_SOCKET,
             "database": stores.accounts,
             "database_password_file": stores.accounts_password_file,
             "pepper_file": layout.pepper.name,

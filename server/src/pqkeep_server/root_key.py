@@ -49,16 +49,18 @@ def rotate(
     settings = layout.key_service_settings
     try:
         found = config.read(settings)
+        if found.operator_socket is None:
+            raise RootKeyError(f"{settings} has no operator_socket, which this command needs")
         root_keys = dict(found.root_key_files)
         if len(root_keys) == 1:
             root_keys = _with_new(root_keys)
             _write_settings(settings, root_keys)
         newest = max(root_keys)
-        _wait(found.socket, newest, report)
+        _wait(found.operator_socket, newest, report)
         report("waiting for the last requests that began before")
         time.sleep(last_requests_seconds)
         _write_settings(settings, {newest: root_keys.pop(newest)})
-        reload_root_keys(found.socket)
+        reload_root_keys(found.operator_socket)
         old = list(root_keys.values())
         if destroy_old:
             for path in old:

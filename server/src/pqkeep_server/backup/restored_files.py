@@ -9,7 +9,7 @@ from pqkeep_server.backup.contents import Manifest
 from pqkeep_server.backup.databases import ACCOUNTS, KEYS, Database
 from pqkeep_server.backup.encrypted_file import BackupFileError
 from pqkeep_server.backup.restored_settings import choices, restored
-from pqkeep_server.initialise import Layout
+from pqkeep_server.initialise import GATEWAY_SOCKET, KEY_SERVICE_SOCKETS, Layout
 from pqkeep_server.settings_file import Settings, root_key_settings
 
 
@@ -36,7 +36,7 @@ def write_files(
 
     Raises BackupFileError, SettingsFileError and OSError.
     """
-    for folder in (layout.key_service, layout.gateway):
+    for folder in (layout.key_service, layout.gateway, layout.run):
         folder.mkdir(mode=0o700)
     names = {each: f"root-{each}.key" if each > 1 else "root.key" for each in root_keys}
     for each, file in root_keys.items():
@@ -59,13 +59,14 @@ def _settings(
         layout.gateway_settings: {
             **of_database[ACCOUNTS],
             "pepper_file": layout.pepper.name,
-            "key_service_socket": "../keyservice/keyservice.sock",
+            **GATEWAY_SOCKET,
             "link": None,
         },
         layout.key_service_settings: {
             **of_database[KEYS],
             **root_key_settings(root_keys),
-            "socket": "keyservice.sock",
+            **KEY_SERVICE_SOCKETS,
+            "gateway_uid": "same",
             "link": None,
         },
     }

@@ -15,7 +15,8 @@ from pqkeep_server.settings_file import Settings, SettingsFileError, edited
 
 SET = frozenset(
     {
-        *("socket", "key_service_socket", "link", "database", "database_password_file"),
+        *("socket", "operator_socket", "gateway_uid", "key_service_socket", "link"),
+        *("database", "database_password_file"),
         *("pepper_file", "root_key_file", "root_keys"),
     }
 )

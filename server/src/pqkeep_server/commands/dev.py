@@ -95,6 +95,10 @@ def _show(ready: Ready, directory: Path, *, temporary: bool) -> None:
     kept = "temporary: gone when this ends" if temporary else "kept"
     console.print()
     console.print("[bold]pqkeep is serving.[/bold] Ctrl-C stops it.")
+    console.print(
+        "For development: one user runs both processes, so that whoever takes the gateway"
+    )
+    console.print("over can read the root key. pqkeepd init makes an installation with two users.")
     console.print()
     for name, value in (
         ("base URL", ready.base_url),
