@@ -211,3 +211,44 @@ def test_tls_needs_a_certificate_and_its_key(tmp_path: Path, settings: dict[str,
     """One without the other is refused, and so is a demand on TLS where there is none."""
     with pytest.raises(ConfigError, match="tls_certificate"):
         config.read(write(tmp_path, {**GOOD, **settings}))
+
+
+@pytest.mark.parametrize(
+    "sink",
+    [
+        "file:///var/log/pqkeep/audit.jsonl",
+        "syslog+unix:///dev/log",
+        "syslog+udp://127.0.0.1:514",
+        "syslog+tcp://[::1]:601",
+        "https://collector.example.org/v1/logs",
+        "http://127.0.0.1:9000/",
+    ],
+)
+def test_audit_sinks(tmp_path: Path, sink: str) -> None:
+    """Each kind of sink is taken as it is written."""
+    assert config.read(write(tmp_path, {**GOOD, "audit_sink": f'"{sink}"'})).audit_sink == sink
+
+
+@pytest.mark.parametrize(
+    ("sink", "more"),
+    [
+        ("audit.jsonl", {}),
+        ("file://relative", {}),
+        ("syslog+udp://localhost", {}),
+        ("syslog+tcp://:601", {}),
+        ("syslog+tcp://host:port", {}),
+        ("http://collector.example.org/", {}),
+        ("http://127.0.0.1.example.org/", {}),
+        ("https://user:secret@example.org/", {}),
+        ("https://example.org/?token=secret", {}),
+        ("https:///v1/logs", {}),
+        ("ftp://example.org/", {}),
+        ("syslog+unix:///dev/log", {"audit_sink_token_file": '"token"'}),
+        ("file:///audit", {"audit_sink_ca_file": '"ca.pem"'}),
+    ],
+)
+def test_unsafe_sinks_are_refused(tmp_path: Path, sink: str, more: dict[str, str]) -> None:
+    """What would send in the clear, hold a secret or lead nowhere is refused by name."""
+    with pytest.raises(ConfigError, match=r"audit_sink\b|audit_sink_") as refused:
+        config.read(write(tmp_path, {**GOOD, "audit_sink": f'"{sink}"', **more}))
+    assert "secret" not in str(refused.value)

@@ -72,6 +72,7 @@ TEXTS = frozenset(
         "billing_notices.id",
         "audit_outbox.id",
         "audit_outbox.refusal",
+        "audit_sinks.sink",
         "outgoing_mail.kind",
         "outgoing_mail.recipient",
         "outgoing_mail.inviter",

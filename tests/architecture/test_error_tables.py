@@ -29,6 +29,7 @@ INTERNAL = frozenset(
         "MailDeferredError",
         "MailRejectedError",
         "OperatorError",
+        "SinkError",
         "AllowanceUsedUpError",
     }
 )

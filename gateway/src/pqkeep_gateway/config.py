@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from msgspec import Meta, Struct, structs
 
@@ -27,6 +28,15 @@ ADDRESS = Annotated[str, Meta(pattern=r"^(https://|http://127\.0\.0\.1(:|/|$))[^
 
 PREFIX = "PQKEEP_GATEWAY_"
 """What variables of the environment begin with that replace settings."""
+
+AUDIT_SINK = Annotated[
+    str,
+    Meta(
+        max_length=255,
+        pattern=r"^(file:///|syslog\+(unix:///|udp://|tcp://)|https://|http://127\.0\.0\.1(:|/|$))"
+        r"[^?#@\s]*$",
+    ),
+]
 
 
 class StripeSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -156,6 +166,14 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """That server's password: a secret file."""
     stripe: StripeSettings | None = None
     """The Stripe account; without one invoice lines are recorded and no payment is collected."""
+    audit_sink: AUDIT_SINK | None = None
+    """Where the audit log is streamed to, as JSON lines: file:///…, syslog+unix:///…,
+    syslog+udp://host:port, syslog+tcp://host:port, or https://… of a collector (http on this
+    machine only)."""
+    audit_sink_token_file: Path | None = None
+    """The collector's bearer token: a secret file."""
+    audit_sink_ca_file: Path | None = None
+    """Certificate authorities in PEM for the collector, instead of the system's."""
     trusted_proxies: tuple[str, ...] = ()
     """Networks of reverse proxies, in CIDR notation, that say in Forwarded or X-Forwarded-For who
     asked them. A request's source address is theirs to tell, and their connections are not limited
@@ -182,6 +200,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             raise ValueError("expected either key_service_socket or [link]")
         for each in self.trusted_proxies:
             _check_network(each)
+        _check_audit_sink(self.audit_sink, self.audit_sink_token_file, self.audit_sink_ca_file)
         if self.smtp is not None and self.mailbox is not None:
             raise ValueError("mailbox: mail is sent by the mail server (smtp) already")
         if self.smtp is not None and self.public_url is None:
@@ -207,6 +226,21 @@ def _check_network(text: str) -> None:
         ip_network(text)
     except ValueError:
         raise ValueError("trusted_proxies: not networks in CIDR notation") from None
+
+
+def _check_audit_sink(sink: str | None, *collector_files: Path | None) -> None:
+    """Raise ValueError for a sink without its port, or files of a collector without one."""
+    parts = urlsplit(sink or "")
+    try:
+        port = parts.port
+    except ValueError:
+        raise ValueError("audit_sink: the port is not a number up to 65535") from None
+    if not parts.scheme.startswith("http") and any(collector_files):
+        raise ValueError("audit_sink_token_file and audit_sink_ca_file are for an HTTP collector")
+    if parts.scheme in {"syslog+udp", "syslog+tcp"} and not (parts.hostname and port):
+        raise ValueError("audit_sink: expected host and port")
+    if parts.scheme.startswith("http") and not parts.hostname:
+        raise ValueError("audit_sink: expected a host")
 
 
 def _is_loopback(host: str) -> bool:

@@ -172,6 +172,7 @@ async def serve(
         gateway.billing,
         gateway.deletions,
         gateway.mail_delivery,
+        *(() if gateway.audit_stream is None else (gateway.audit_stream,)),
     )
     tasks = [asyncio.create_task(part.run()) for part in parts]
     tasks.append(asyncio.create_task(watch_connections(server.server_state.connections)))

@@ -4,7 +4,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.types import ASGIApp
@@ -40,9 +42,13 @@ from pqkeep_gateway.api import (
 from pqkeep_gateway.api.errors import answer_to
 from pqkeep_gateway.api.key_operation import KeyAccess
 from pqkeep_gateway.audit_events import AuditDelivery
+from pqkeep_gateway.audit_stream import AuditStream, Sink
 from pqkeep_gateway.config import Config, StripeSettings
+from pqkeep_gateway.delivery.audit_file import FileSink
 from pqkeep_gateway.delivery.disabled import DisabledMailer
+from pqkeep_gateway.delivery.http_collector import HttpCollector
 from pqkeep_gateway.delivery.mailbox import Mailbox
+from pqkeep_gateway.delivery.syslog import DatagramSyslog, StreamSyslog
 from pqkeep_gateway.http.app import create_app
 from pqkeep_gateway.http.cookies import Cookies
 from pqkeep_gateway.http.endpoint import Endpoint
@@ -69,6 +75,7 @@ from pqkeep_gateway.people.team import TeamMembers
 from pqkeep_gateway.reference.documents import documents
 from pqkeep_gateway.storage.api_keys import SqlApiKeys
 from pqkeep_gateway.storage.audit_outbox import SqlAuditOutbox
+from pqkeep_gateway.storage.audit_sinks import SqlCursors
 from pqkeep_gateway.storage.billing import SqlBilling
 from pqkeep_gateway.storage.challenges import SqlChallenges
 from pqkeep_gateway.storage.database import open_database
@@ -112,6 +119,7 @@ class Gateway:
     mail_delivery: MailDelivery
     link: LinkTls | None
     """TLS to a key service on another host."""
+    audit_stream: AuditStream | None
     close: Callable[[], Awaitable[None]]
 
 
@@ -275,7 +283,17 @@ async def assemble(config: Config, here: str) -> Gateway:
         SignedBodies(SourceBudget(UNVERIFIED, clock)),
     )
     app = create_app(api, outside, documents(api, outside), pipeline)
-    return Gateway(app, key_client, audit_delivery, built_in, deletions, mail_delivery, link, close)
+    return Gateway(
+        app,
+        key_client,
+        audit_delivery,
+        built_in,
+        deletions,
+        mail_delivery,
+        link,
+        _audit_stream(config, engine, key_client, clock),
+        close,
+    )
 
 
 def _key_client(config: Config) -> tuple[KeyClient, LinkTls | None]:
@@ -300,6 +318,31 @@ async def open_operators(config: Config) -> AsyncIterator[Operators]:
         yield Operators(SqlOperators(engine), pepper)
     finally:
         await engine.dispose()
+
+
+def _audit_stream(
+    config: Config, engine: AsyncEngine, key_client: KeyClient, clock: Clock
+) -> AuditStream | None:
+    if config.audit_sink is None:
+        return None
+    return AuditStream(
+        SqlCursors(engine), config.audit_sink, _sink(config, config.audit_sink), key_client, clock
+    )
+
+
+def _sink(config: Config, address: str) -> Sink:
+    parts = urlsplit(address)
+    match parts.scheme:
+        case "file":
+            return FileSink(Path(parts.path))
+        case "syslog+unix":
+            return DatagramSyslog(parts.path)
+        case "syslog+udp":
+            return DatagramSyslog((str(parts.hostname), int(parts.port or 0)))
+        case "syslog+tcp":
+            return StreamSyslog((str(parts.hostname), int(parts.port or 0)))
+        case _:
+            return HttpCollector(address, config.audit_sink_token_file, config.audit_sink_ca_file)
 
 
 def _mailer(config: Config) -> Mailer:

@@ -99,6 +99,16 @@ AUDIT_OUTBOX = Table(
 ``refusal``: why the log refused one for good; it is kept, and not sent again.
 """
 
+AUDIT_SINKS = Table(
+    "audit_sinks",
+    METADATA,
+    Column("sink", String(255), primary_key=True),
+    Column("record", BigInteger, nullable=False),
+    Column("holder", Uuid, nullable=False),
+    Column("held_until_us", BigInteger, nullable=False),
+)
+"""The last record of the audit log that a sink has, and which gateway streams to it until when."""
+
 USERS = Table(
     "users",
     METADATA,

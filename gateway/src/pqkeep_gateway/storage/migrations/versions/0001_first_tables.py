@@ -216,6 +216,13 @@ def _create_outboxes() -> None:
         sa.Column("refusal", sa.String(32), nullable=True),
     )
     op.create_table(
+        "audit_sinks",
+        sa.Column("sink", sa.String(255), primary_key=True),
+        sa.Column("record", sa.BigInteger, nullable=False),
+        sa.Column("holder", sa.Uuid, nullable=False),
+        sa.Column("held_until_us", sa.BigInteger, nullable=False),
+    )
+    op.create_table(
         "outgoing_mail",
         sa.Column("id", sa.Uuid, primary_key=True),
         sa.Column("kind", sa.String(32), nullable=False),

@@ -1,0 +1,169 @@
+"""Streams the audit log to a sink outside of pqkeep: every record at least once, in order.
+
+Records are read from the key service a page at a time, after a cursor in the accounts database that
+moves when the sink has taken the page. So memory is bounded, and a sink that is gone delays nothing:
+the records wait where they are. Of several gateways one streams, under a lease.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Protocol
+from uuid import UUID, uuid4
+
+import msgspec
+from msgspec import Struct
+
+from pqkeep_gateway.access.clock import Clock, date_of
+from pqkeep_gateway.background import repeat
+from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.audit import MAX_PAGE, ListRecords
+from pqkeep_protocol.errors import KeyServiceError
+from pqkeep_protocol.keys import INSTALLATION
+from pqkeep_protocol.messages import Attribution, KeyService
+from pqkeep_protocol.startup.logs import logger
+
+_LOG = logger(__name__)
+
+POLL_SECONDS = 1.0
+"""How often new records are looked for."""
+LEASE = timedelta(seconds=60)
+"""For how long a gateway streams alone: longer than a sink may take for one page."""
+LONGEST_PAUSE_SECONDS = 60.0
+"""Between attempts to reach a sink: 1, 2, 4 and so on, up to this."""
+_ATTRIBUTION = Attribution("", "gateway", "")
+
+
+class StreamedRecord(Struct, frozen=True):
+    """What sinks need to know of a record, and its text."""
+
+    id: int
+    operation: str
+    recorded_at: datetime
+    line: bytes = b""
+    """The JSON text that the record's leaf is the hash of: one line, without its end."""
+
+
+class SinkError(Exception):
+    """The sink has not taken the records. The message is for the log, and has none of them."""
+
+
+class Sink(Protocol):
+    """Where the log is streamed to."""
+
+    def send(self, records: Sequence[StreamedRecord]) -> None:
+        """Return when the sink has these records; called in a thread. Raises SinkError, OSError."""
+        ...
+
+
+class CursorStore(Protocol):
+    """Cursors in the database, one for each sink. All methods raise UnavailableError."""
+
+    async def claim(self, sink: str, holder: UUID, now: datetime, until: datetime) -> int | None:
+        """Take or renew the lease; return the last record the sink has. None: another has it."""
+        ...
+
+    async def release(self, sink: str, holder: UUID) -> None:
+        """End the lease, if it is the holder's."""
+        ...
+
+    async def save(self, sink: str, holder: UUID, record: int, until: datetime) -> bool:
+        """Store the last record that the sink has; False if the lease is another's now."""
+        ...
+
+
+class AuditStream:
+    """Streams the log to one sink."""
+
+    def __init__(
+        self, cursors: CursorStore, name: str, sink: Sink, keys: KeyService, clock: Clock
+    ) -> None:
+        """Take the sink's name, by which its cursor is stored."""
+        self._cursors = cursors
+        self._name = name
+        self._sink = sink
+        self._keys = keys
+        self._clock = clock
+        self._holder = uuid4()
+        self._cursor: int | None = None
+        self._renew_at = date_of(0)
+        self._waits_since: datetime | None = None
+        self._pause = 0.0
+        self._resume_at = 0.0
+
+    @property
+    def lag_seconds(self) -> float:
+        """How old the oldest record is that the sink does not have; 0 where another gateway streams."""
+        if self._waits_since is None:
+            return 0.0
+        return max(0.0, self._clock() - self._waits_since.timestamp())
+
+    async def run(self) -> None:
+        """Stream until cancelled; then let another gateway stream at once."""
+        try:
+            await repeat(self.send, POLL_SECONDS)
+        finally:
+            if self._cursor is not None:
+                with suppress(UnavailableError):
+                    await self._cursors.release(self._name, self._holder)
+
+    async def send(self) -> None:
+        """Send what the sink does not have, unless it has just failed. Raises UnavailableError."""
+        if self._clock() < self._resume_at:
+            return
+        try:
+            while await self._send_page():
+                self._succeeded()
+        except (SinkError, OSError) as error:
+            self._failed(error)
+
+    async def _send_page(self) -> bool:
+        """Send the next page; return whether there was one."""
+        now = date_of(self._clock())
+        if self._cursor is None or now >= self._renew_at:
+            self._cursor = await self._cursors.claim(self._name, self._holder, now, now + LEASE)
+            self._renew_at = now + LEASE / 2
+        records = [] if self._cursor is None else await self._read(self._cursor)
+        self._waits_since = records[0].recorded_at if records else None
+        if not records:
+            return False
+        self._cursor = None  # until it is known whether the sink has them
+        await asyncio.to_thread(self._sink.send, records)
+        last, until = records[-1].id, date_of(self._clock()) + LEASE
+        is_ours = await self._cursors.save(self._name, self._holder, last, until)
+        self._cursor = last if is_ours else None
+        self._waits_since = None
+        return True
+
+    async def _read(self, after: int) -> Sequence[StreamedRecord]:
+        request = ListRecords(tenant=INSTALLATION, after=after, limit=MAX_PAGE)
+        try:
+            page = await self._keys.execute(request, _ATTRIBUTION)
+        except KeyServiceError:
+            raise UnavailableError from None
+        return [_record(line) for line in page.lines]
+
+    def _succeeded(self) -> None:
+        if self._pause:
+            _LOG.info("the audit log is streamed to its sink again")
+        self._pause = 0.0
+
+    def _failed(self, error: Exception) -> None:
+        if not self._pause:
+            _LOG.warning("the audit sink takes no records, which wait", error=_problem(error))
+        self._pause = min(max(1.0, 2 * self._pause), LONGEST_PAUSE_SECONDS)
+        self._resume_at = self._clock() + self._pause
+
+
+_DECODER = msgspec.json.Decoder(StreamedRecord)
+
+
+def _record(line: bytes) -> StreamedRecord:
+    return msgspec.structs.replace(_DECODER.decode(line), line=line)
+
+
+def _problem(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    return str(error)

@@ -1,0 +1,85 @@
+"""The audit log as messages of syslog, RFC 5424: the record's JSON is the message.
+
+Over a stream the messages are counted (RFC 6587), and a page is taken when the server has closed the
+connection after it: what only left this machine may be lost. Datagrams are not acknowledged.
+"""
+
+import socket
+from collections.abc import Sequence
+
+from pqkeep_gateway.audit_stream import SinkError, StreamedRecord
+
+SECONDS = 5.0
+"""For connecting, and for each step of sending."""
+PRIORITY = 13 * 8 + 6
+"""Facility "log audit", severity "informational"."""
+
+
+def message(record: StreamedRecord, host: str) -> bytes:
+    """Return a record as a message."""
+    when = record.recorded_at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    header = f"<{PRIORITY}>1 {when} {host} pqkeep - {record.operation} - "
+    return header.encode() + record.line
+
+
+class DatagramSyslog:
+    """A Sink: UDP, or a Unix datagram socket such as /dev/log."""
+
+    def __init__(self, address: tuple[str, int] | str) -> None:
+        self._address = address
+        self._host = _host()
+
+    def send(self, records: Sequence[StreamedRecord]) -> None:
+        """Send a datagram for each record. Raises OSError."""
+        with _connected(self._address, socket.SOCK_DGRAM) as server:
+            for record in records:
+                server.send(message(record, self._host))
+
+
+class StreamSyslog:
+    """A Sink: TCP, a connection for each page."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self._address = address
+        self._host = _host()
+
+    def send(self, records: Sequence[StreamedRecord]) -> None:
+        """Send the records, and wait until the server has read them. Raises SinkError, OSError."""
+        with _connected(self._address, socket.SOCK_STREAM) as server:
+            messages = (message(record, self._host) for record in records)
+            server.sendall(b"".join(b"%d " % len(text) + text for text in messages))
+            server.shutdown(socket.SHUT_WR)
+            if server.recv(1):
+                raise SinkError("the server sends data, which syslog does not")
+
+
+def _connected(address: tuple[str, int] | str, kind: socket.SocketKind) -> socket.socket:
+    """Return a socket that is connected. Raises OSError."""
+    if isinstance(address, str):
+        return _connect(socket.AF_UNIX, kind, address)
+    error: OSError = OSError("the host has no address")
+    for family, *_, found in socket.getaddrinfo(*address, type=kind):
+        try:
+            return _connect(family, kind, found)
+        except OSError as problem:
+            error = problem
+    raise error
+
+
+def _connect(
+    family: int, kind: socket.SocketKind, address: str | tuple[object, ...]
+) -> socket.socket:
+    opened = socket.socket(family, kind)
+    try:
+        opened.settimeout(SECONDS)
+        opened.connect(address)
+    except OSError:
+        opened.close()
+        raise
+    return opened
+
+
+def _host() -> str:
+    """Return this machine's name as a header may have it."""
+    name = "".join(each for each in socket.gethostname() if "!" <= each <= "~")
+    return name[:255] or "-"
