@@ -14,8 +14,21 @@ from tests.fixtures.link import CLIENT, HOST, unchecked
 
 from pqkeep_keyservice import link_listener
 from pqkeep_keyservice.server import MAX_CONNECTIONS, Server
-from pqkeep_protocol.codec import TO_GATEWAY, FrameDecoder, Ping, Pong, ToGateway, encode
+from pqkeep_protocol.administration import ReloadRootKeys
+from pqkeep_protocol.codec import (
+    TO_GATEWAY,
+    Call,
+    FrameDecoder,
+    Ping,
+    Pong,
+    Refusal,
+    ToGateway,
+    encode,
+)
+from pqkeep_protocol.errors import ErrorKind
+from pqkeep_protocol.keys import INSTALLATION
 from pqkeep_protocol.link import Identity, LinkTls, Role
+from pqkeep_protocol.messages import Attribution
 from pqkeep_protocol.startup.settings import NetworkAddress
 
 if TYPE_CHECKING:
@@ -24,6 +37,7 @@ if TYPE_CHECKING:
 
 SECONDS = 60.0
 LOOPBACK = "127.0.0.1"
+STRANGER = "127.0.0.2"
 FLOOD = 1000
 
 
@@ -34,7 +48,7 @@ class Peer:
         self.reader, self.writer = reader, writer
         self._decoder = FrameDecoder(TO_GATEWAY)
 
-    async def ask(self, frame: Ping) -> ToGateway | None:
+    async def ask(self, frame: Ping | Call) -> ToGateway | None:
         """Return what a frame is answered with, or None if the connection ends."""
         with suppress(OSError):
             self.writer.write(encode(frame))
@@ -144,6 +158,17 @@ async def test_others_are_refused_before_a_frame_is_read(
     assert sum(caplog.text.count(each) for each in logged) == 1
 
 
+async def test_a_gateway_on_another_host_administers_nothing(
+    connect: Connect, link_ca: LinkCa
+) -> None:
+    """What the operator's socket takes is refused to a verified gateway."""
+    gateway = await connect(link_ca.tls(Role.GATEWAY).context)
+    attribution = Attribution("r", "operator", "a", "y")
+    reload = Call(1, 20_000, attribution, ReloadRootKeys(tenant=INSTALLATION))
+    assert await gateway.ask(reload) == Refusal(1, ErrorKind.UNSUPPORTED)
+    assert await gateway.ask(Ping(2)) == Pong(2)
+
+
 async def test_older_tls_is_refused(
     connect: Connect, link_ca: LinkCa, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -166,14 +191,26 @@ async def test_plain_frames_are_not_read(connect: Connect, server: Server) -> No
 async def test_half_open_handshakes_lock_nobody_out(
     connect: Connect, server: Server, port: int, link_ca: LinkCa
 ) -> None:
-    """A thousand connections that begin no handshake cost a bounded number; a gateway is served."""
-    silent = [socket.create_connection((LOOPBACK, port)) for _ in range(FLOOD)]
+    """A thousand half-open handshakes of a stranger cost a bounded number, and end no gateway's.
+
+    Neither one that comes after them, nor one that was there before, and takes its time.
+    """
+    slow = socket.create_connection((LOOPBACK, port))
+    flood = (STRANGER, 0)
+    silent = [socket.create_connection((LOOPBACK, port), SECONDS, flood) for _ in range(FLOOD)]
     gateway = await connect(link_ca.tls(Role.GATEWAY).context)
     assert await gateway.ask(Ping(1)) == Pong(1)
+    context = link_ca.tls(Role.GATEWAY).context
+    slow.settimeout(0)
+    patient = Peer(
+        *await asyncio.open_connection(sock=slow, ssl=context, server_hostname=HOST),
+    )
+    assert await patient.ask(Ping(2)) == Pong(2)
+    patient.writer.close()
     listener = server._link_listener
     assert listener is not None
     assert len(listener._handshakes) <= link_listener.MAX_HANDSHAKES
-    assert len(server._connections) == 1
+    assert len(server._connections) <= 2
     for each in silent[: FLOOD - link_listener.MAX_HANDSHAKES]:
         each.settimeout(SECONDS)
         assert each.recv(1) == b""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import time
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from pqkeep_protocol.link import Identity, LinkTls, Role
+from pqkeep_protocol.link import Identity, LinkTls, Role, _check_group
 from pqkeep_protocol.startup.settings import ConfigError
 
 if TYPE_CHECKING:
@@ -91,6 +92,20 @@ def test_a_reload_takes_new_files_over_and_nothing_else(
     assert tls.context is second
     assert tls.days_left == 199
     assert caplog.text.count("the link's certificate is not reloaded") == 1
+
+
+def test_key_exchange_without_a_post_quantum_group_is_refused_or_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """An OpenSSL that has post-quantum groups must agree on one; an older one is warned of."""
+    _check_group("X25519MLKEM768")
+    assert not caplog.text
+    if ssl.OPENSSL_VERSION_INFO >= (3, 5):
+        with pytest.raises(ConfigError, match="configured to agree on x25519"):
+            _check_group("x25519")
+    else:
+        _check_group("x25519")
+        assert caplog.text.count("the link's key exchange is not post-quantum") == 1
 
 
 @pytest.mark.parametrize(("days", "lines"), [(31, 0), (29, 1), (-1, 1)])

@@ -1,13 +1,15 @@
 """Accepts gateways of other hosts by mutual TLS.
 
 A stranger can open connections and leave their handshakes half done. What these cost is bounded:
-the number of handshakes, of which the oldest gives way, and the time of each. A connection gets
-its buffers, and a frame is read, only once the peer's certificate has been verified.
+the number of handshakes, of which the oldest of the address with the most gives way, and the time
+of each. A connection gets its buffers, and a frame is read, only once the peer's certificate has
+been verified.
 """
 
 import asyncio
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Callable
 from typing import cast
 
@@ -37,7 +39,7 @@ class LinkListener:
         self._link = link
         self._new_connection = new_connection
         self._socket = _listen(address)
-        self._handshakes: dict[asyncio.Task[None], None] = {}
+        self._handshakes: dict[asyncio.Task[None], str] = {}
         self._accepting: asyncio.Task[None] | None = None
 
     @property
@@ -69,13 +71,18 @@ class LinkListener:
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
             if len(self._handshakes) >= MAX_HANDSHAKES:
-                oldest = next(iter(self._handshakes))
-                del self._handshakes[oldest]
-                oldest.cancel()
+                self._make_room()
             handshake = asyncio.create_task(self._verify(peer, address[0]))
-            self._handshakes[handshake] = None
+            self._handshakes[handshake] = address[0]
             handshake.add_done_callback(self._forget)
             await asyncio.sleep(0)  # accepting does not wait while there are connections
+
+    def _make_room(self) -> None:
+        """End the oldest handshake of the address that has the most."""
+        ((crowded, _),) = Counter(self._handshakes.values()).most_common(1)
+        oldest = next(task for task, each in self._handshakes.items() if each == crowded)
+        del self._handshakes[oldest]
+        oldest.cancel()
 
     def _forget(self, handshake: asyncio.Task[None]) -> None:
         self._handshakes.pop(handshake, None)

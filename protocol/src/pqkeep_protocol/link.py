@@ -29,6 +29,11 @@ WARNING_DAYS = 30
 _DAY_SECONDS = 24 * 3600
 _SILENCE_MS = 10_000
 """A connection whose peer has confirmed nothing for so long is over."""
+_EXPLAINED: Mapping[str | None, str] = {
+    None: "it is not PEM, or the key is encrypted",
+    "EE_KEY_TOO_SMALL": "its algorithm is not known; ML-DSA-65 needs OpenSSL 3.5",
+}
+"""OpenSSL's reasons that say too little."""
 _HAS_POST_QUANTUM = ssl.OPENSSL_VERSION_INFO >= (3, 5)
 
 
@@ -206,7 +211,7 @@ def _refusal(what: str, path: Path, error: OSError) -> ConfigError:
     if isinstance(error, ssl.SSLCertVerificationError):
         problem = error.verify_message
     elif isinstance(error, ssl.SSLError):
-        problem = error.reason or "it is not PEM, or the key is encrypted"
+        problem = _EXPLAINED.get(error.reason, error.reason)
     else:
         problem = str(error.strerror)
     return ConfigError(f"cannot use the link's {what} in {path}: {problem}")
