@@ -15,6 +15,7 @@ from uvicorn.server import ServerState
 from pqkeep_gateway.access.rate_limit import Limit
 from pqkeep_gateway.access.source_budget import SourceBudget
 from pqkeep_gateway.http.connections import Connections
+from pqkeep_gateway.http.observer import RequestObserver
 from pqkeep_gateway.http.protocol import LIMITS, BoundedHttpProtocol
 from pqkeep_gateway.http.tls_server import TlsServer
 
@@ -38,7 +39,13 @@ class Server:
 
         def protocol() -> BoundedHttpProtocol:
             return BoundedHttpProtocol(
-                config, self.state, {}, limits=LIMITS, counted=counted, tls=self._tls
+                config,
+                self.state,
+                {},
+                limits=LIMITS,
+                counted=counted,
+                observer=RequestObserver(),
+                tls=self._tls,
             )
 
         server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0)

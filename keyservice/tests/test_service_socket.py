@@ -73,6 +73,7 @@ from pqkeep_protocol.messages import (
     RotateKey,
     Sign,
 )
+from pqkeep_protocol.metrics import KEY_SERVICE_METRICS, GetMetrics, Metrics
 from pqkeep_protocol.startup.settings import ConfigError
 
 if TYPE_CHECKING:
@@ -86,7 +87,9 @@ SIGN = Sign(tenant=TENANT, algorithm=SIGNATURE, version=None, message=b"text")
 
 
 def call(
-    number: int, request: AnyRequest | AnyAuditRequest | ReloadRootKeys, timeout_ms: int = 20_000
+    number: int,
+    request: AnyRequest | AnyAuditRequest | ReloadRootKeys | GetMetrics,
+    timeout_ms: int = 20_000,
 ) -> Call:
     """Return a call."""
     return Call(number, timeout_ms, Attribution("r", "p", "a", "y"), request)
@@ -146,7 +149,7 @@ def gateway_listener(path: Path) -> Listener:
 def new_server(service: InProcessService) -> Server:
     """Return a server that does not listen yet."""
     parts = service.parts
-    return Server(parts.transactions, parts.audit_service, parts.root_keys)
+    return Server(parts.transactions, parts.audit_service, parts.root_keys, parts.metrics)
 
 
 @pytest.fixture
@@ -586,3 +589,56 @@ def test_only_a_socket_gives_way_to_the_socket(
     with pytest.raises(ConfigError, match=f"cannot serve on {socket_path}"):
         asyncio.run(listen())
     assert socket_path.read_bytes() == b"something precious"
+
+
+async def metrics_of(client: Client, number: int) -> Metrics:
+    """Return the key service's numbers."""
+    await client.send(call(number, GetMetrics(tenant=INSTALLATION)))
+    (answer,) = await client.receive(1)
+    assert isinstance(answer, Answer)
+    assert isinstance(answer.result, Metrics)
+    return answer.result
+
+
+async def test_its_numbers_are_those_of_what_it_did(connect: Connect) -> None:
+    """Two successes and a refusal are counted as such, in the log's size too; keys by status."""
+    client = await connect()
+    await client.send(call(1, GENERATE))
+    await client.receive(1)
+    await client.send(call(2, SIGN), call(3, GENERATE))
+    await client.receive(2)
+    samples = (await metrics_of(client, 4)).samples
+    operations = {
+        each.labels: each.value for each in samples["pqkeep_key_service_operations_total"]
+    }
+    assert operations == {
+        ("generate-key", SIGNATURE, "success"): 1,
+        ("sign", SIGNATURE, "success"): 1,
+        ("generate-key", SIGNATURE, "key-exists"): 1,
+    }
+    (size,) = samples["pqkeep_audit_log_records"]
+    assert size.value == 3
+    (times,) = samples["pqkeep_audit_log_commit_duration_seconds"]
+    assert sum(times.counts) == sum(
+        each.value for each in samples["pqkeep_audit_log_commits_total"]
+    )
+    assert [(each.labels, each.value) for each in samples["pqkeep_keys"]] == [
+        ((SIGNATURE, "active"), 1)
+    ]
+    assert [each.value for each in samples["pqkeep_keys_database_up"]] == [1]
+
+
+async def test_its_numbers_are_those_of_the_table(connect: Connect) -> None:
+    """Every metric of the table is there, no other, and with values of its labels only."""
+    client = await connect()
+    await client.send(call(1, GENERATE), call(2, SIGN))
+    await client.receive(2)
+    samples = (await metrics_of(client, 3)).samples
+    table = {each.name: each for each in KEY_SERVICE_METRICS}
+    assert samples.keys() == table.keys()
+    for name, each in samples.items():
+        for sample in each:
+            allowed = table[name].labels.values()
+            assert all(
+                label in values for label, values in zip(sample.labels, allowed, strict=True)
+            )

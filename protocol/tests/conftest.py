@@ -36,6 +36,7 @@ from pqkeep_protocol.keys import (
     TenantId,
 )
 from pqkeep_protocol.messages import AnyRequest, AnyResult, Attribution
+from pqkeep_protocol.metrics import GetMetrics, Metrics
 
 AnyFrame = ToKeyService | ToGateway
 MARKER = b"do not print me"
@@ -66,6 +67,7 @@ FIELDS: dict[object, SearchStrategy[Any]] = {
     SomeVersion | None: st.none() | _versions,
     KeyStatus | None: st.none() | _statuses,
     int: st.integers(0, 2**31),
+    float: st.floats(allow_nan=False),
     NoneType: st.none(),
     bool: st.booleans(),
     str: _text,
@@ -77,7 +79,7 @@ FIELDS: dict[object, SearchStrategy[Any]] = {
 }
 
 
-def _field(kind: Any) -> SearchStrategy[Any]:
+def _field(kind: Any) -> SearchStrategy[Any]:  # noqa: PLR0911 - one flat table
     if kind in FIELDS:
         return FIELDS[kind]
     if get_origin(kind) is Annotated:  # bounds of texts and lists are kept by the strategies
@@ -85,6 +87,9 @@ def _field(kind: Any) -> SearchStrategy[Any]:
         return st.integers(meta.ge or 0, meta.le or 2**31) if plain is int else _field(plain)
     if get_origin(kind) in (Union, UnionType):
         return st.one_of(*map(_field, get_args(kind)))
+    if get_origin(kind) is dict:
+        key, value = get_args(kind)
+        return st.dictionaries(_field(key), _field(value), max_size=4)
     if get_origin(kind) is tuple:
         return st.lists(_field(get_args(kind)[0]), max_size=4).map(tuple)
     if issubclass(kind, Struct):
@@ -109,14 +114,14 @@ _TO_KEY_SERVICE: list[SearchStrategy[AnyFrame]] = [
             attribution=_attributions,
             request=_of(kind),
         )
-        for kind in get_args(AnyRequest | AnyAuditRequest | ReloadRootKeys)
+        for kind in get_args(AnyRequest | AnyAuditRequest | ReloadRootKeys | GetMetrics)
     ),
     st.builds(Ping, id=_ids),
 ]
 _TO_GATEWAY: list[SearchStrategy[AnyFrame]] = [
     *(
         st.builds(Answer, id=_ids, result=_of(kind))
-        for kind in get_args(AnyResult | AnyAuditResult | RootKeys)
+        for kind in get_args(AnyResult | AnyAuditResult | RootKeys | Metrics)
     ),
     st.builds(Refusal, id=_ids, kind=st.sampled_from(ErrorKind)),
     st.builds(Pong, id=_ids),

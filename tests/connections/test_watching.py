@@ -12,6 +12,7 @@ from uvicorn.server import ServerState
 from pqkeep_gateway.access.rate_limit import Limit
 from pqkeep_gateway.access.source_budget import SourceBudget
 from pqkeep_gateway.http.connections import Connections
+from pqkeep_gateway.http.observer import RequestObserver
 from pqkeep_gateway.http.protocol import (
     CHECKED_AT_ONCE,
     LIMITS,
@@ -75,7 +76,7 @@ class Setting:
         self.transport = Transport()
         counted = Connections(8, 8, SourceBudget(Limit(8, 1), lambda: 1000.0))
         self.connection = BoundedHttpProtocol(
-            config, self.state, {}, limits=LIMITS, counted=counted
+            config, self.state, {}, limits=LIMITS, counted=counted, observer=RequestObserver()
         )
         self.connection.connection_made(self.transport)
 

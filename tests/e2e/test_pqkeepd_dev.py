@@ -44,7 +44,15 @@ def test_the_ready_file(start: Callable[..., Installation], tmp_path: Path) -> N
     assert mode(tmp_path / "ready.json") == 0o600
     ready = json.loads((tmp_path / "ready.json").read_text())
     assert ready.keys() == {
-        *("base_url", "tenant_id", "api_key", "operator_key", "owner_invitation", "mailbox"),
+        *(
+            "base_url",
+            "tenant_id",
+            "api_key",
+            "operator_key",
+            "owner_invitation",
+            "management_url",
+            "mailbox",
+        ),
     }
     assert ready["base_url"].startswith("http://127.0.0.1:")
     assert str(uuid.UUID(ready["tenant_id"])) == ready["tenant_id"]
@@ -93,7 +101,11 @@ def test_a_restart_keeps_everything(start: Callable[..., Installation]) -> None:
     assert first.stop() == 0
 
     second = start()
-    anew = {"base_url": "", "owner_invitation": ""}  # another port, and another invitation
+    anew = {
+        "base_url": "",
+        "management_url": "",
+        "owner_invitation": "",
+    }  # other ports, another invitation
     assert second.ready | anew == ready | anew
     demo = second.demo()
     assert demo.get("/kms/keys") == keys

@@ -36,6 +36,7 @@ from pqkeep_protocol.messages import (
     Verified,
     Verify,
 )
+from pqkeep_protocol.metrics import Metrics
 
 pytestmark = pytest.mark.campaign
 
@@ -62,7 +63,7 @@ class Service:
         self.process = process
         self._socket = socket
         self._ids = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[Outcome | AnyAuditResult | RootKeys]] = {}
+        self._waiting: dict[int, asyncio.Future[Outcome | AnyAuditResult | RootKeys | Metrics]] = {}
         self._connection: FramedConnection[ToGateway] | None = None
 
     async def connect(self) -> None:
@@ -95,7 +96,7 @@ class Service:
         self._connection.send(Call(number, int(seconds * 1000), attribution, request))
         async with asyncio.timeout(SECONDS):
             outcome = await self._waiting[number]
-        assert not isinstance(outcome, AnyAuditResult | RootKeys)
+        assert not isinstance(outcome, AnyAuditResult | RootKeys | Metrics)
         return outcome
 
     async def new_tenant(self, *algorithms: Algorithm) -> TenantId:

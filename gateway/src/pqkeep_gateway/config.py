@@ -23,6 +23,7 @@ from pqkeep_protocol.startup.settings import (
 _SMTP_PORTS: Mapping[str, int] = {"starttls": 587, "tls": 465, "none": 25}
 
 DIGEST_HEX = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+MAX_PORT = 65535
 ADDRESS = Annotated[str, Meta(pattern=r"^(https://|http://127\.0\.0\.1(:|/|$))[^?#@]*$")]
 """https, or http on this machine; without query and user information."""
 
@@ -191,6 +192,15 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     that trusted_proxies names."""
     port: Annotated[int, Meta(ge=0, le=65535)] = 8080
     """The port to listen on; 0 takes a free one."""
+    management_address: str = "127.0.0.1:8081"
+    """The address of /livez, /readyz and /metrics, an IP address with a port; port 0 takes a free
+    one, and "off" opens none. They need no credential and have no TLS: on any other than a loopback
+    address, let only your monitoring reach it."""
+    management_hosts: tuple[str, ...] = ()
+    """Names under which the management address may be asked, beside "localhost" and IP addresses:
+    other ones in the Host header are refused."""
+    access_log: bool = False
+    """Whether each request has a line in the log, which has nothing of its body or credential."""
     log_format: LogFormat = "auto"
     """The form of log lines: "text", "json", or "auto" for text on a terminal and JSON elsewhere."""
 
@@ -198,6 +208,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """Raise ValueError for settings that contradict each other."""
         if (self.key_service_socket is None) == (self.link is None):
             raise ValueError("expected either key_service_socket or [link]")
+        _ = self.management
         for each in self.trusted_proxies:
             _check_network(each)
         _check_audit_sink(self.audit_sink, self.audit_sink_token_file, self.audit_sink_ca_file)
@@ -209,6 +220,11 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             raise ValueError("tls_certificate and tls_key go together")
         if self.require_post_quantum and self.tls_certificate is None:
             raise ValueError("require_post_quantum: there is no TLS without a tls_certificate")
+
+    @property
+    def management(self) -> tuple[str, int] | None:
+        """The management address's host and port, if there is one. Raises ValueError."""
+        return _management(self.management_address)
 
 
 def read(path: Path) -> Config:
@@ -241,6 +257,21 @@ def _check_audit_sink(sink: str | None, *collector_files: Path | None) -> None:
         raise ValueError("audit_sink: expected host and port")
     if parts.scheme.startswith("http") and not parts.hostname:
         raise ValueError("audit_sink: expected a host")
+
+
+def _management(text: str) -> tuple[str, int] | None:
+    if text == "off":
+        return None
+    host, _, port = text.rpartition(":")
+    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    try:
+        ip_address(host)
+        number = int(port) if port.isascii() and port.isdecimal() else -1
+    except ValueError:
+        number = -1
+    if not 0 <= number <= MAX_PORT:
+        raise ValueError('management_address: not an IP address and a port, or "off"')
+    return host, number
 
 
 def _is_loopback(host: str) -> bool:

@@ -6,6 +6,7 @@ time DEADLINE_EXCEEDED, an answer that is none BAD_ANSWER.
 
 import asyncio
 import itertools
+from collections import Counter
 from typing import cast
 
 from pqkeep_gateway.key_service_address import KeyServiceAddress
@@ -25,7 +26,9 @@ from pqkeep_protocol.codec import (
 )
 from pqkeep_protocol.connection import Accepts, FramedConnection
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import INSTALLATION
 from pqkeep_protocol.messages import AnyRequest, Attribution, R_co, Request
+from pqkeep_protocol.metrics import GetMetrics, Samples
 from pqkeep_protocol.startup.logs import logger
 
 _LOG = logger(__name__)
@@ -50,6 +53,13 @@ class KeyClient:
         self._ids = itertools.count(1)
         self._connection: FramedConnection[ToGateway] | None = None
         self._waiting: dict[int, asyncio.Future[ToGateway]] = {}
+        self.refusals: Counter[ErrorKind] = Counter()
+        """How many calls were refused, or not answered."""
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for an answer."""
+        return len(self._waiting)
 
     async def run(self) -> None:
         """Stay connected until cancelled."""
@@ -76,13 +86,22 @@ class KeyClient:
             attribution,
             cast(AnyRequest | AnyAuditRequest, request),
         )
-        match await self._exchange(call, seconds):
+        try:
+            answer = await self._exchange(call, seconds)
+        except KeyServiceError as refusal:
+            raise self._refused(refusal.kind) from None
+        match answer:
             case Answer(result=result) if isinstance(result, RESULT_TYPE[type(request)]):
                 return cast(R_co, result)
             case Refusal(kind=kind):
-                raise KeyServiceError(kind)
+                raise self._refused(kind)
             case _:
-                raise KeyServiceError(ErrorKind.BAD_ANSWER)
+                raise self._refused(ErrorKind.BAD_ANSWER)
+
+    async def metrics(self) -> Samples:
+        """Return the key service's numbers. Raises KeyServiceError."""
+        attribution = Attribution("", "gateway", "", "")
+        return (await self.execute(GetMetrics(tenant=INSTALLATION), attribution)).samples
 
     async def is_reachable(self) -> bool:
         """Return whether the key service answers."""
@@ -91,6 +110,10 @@ class KeyClient:
         except KeyServiceError:
             return False
         return isinstance(answer, Pong)
+
+    def _refused(self, kind: ErrorKind) -> KeyServiceError:
+        self.refusals[kind] += 1
+        return KeyServiceError(kind)
 
     async def _exchange(self, frame: Call | Ping, seconds: float) -> ToGateway:
         if self._connection is None:

@@ -11,8 +11,8 @@ import os
 import resource
 import signal
 import socket
-import time
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -21,11 +21,7 @@ import uvicorn
 import uvloop
 
 from pqkeep_gateway import config
-from pqkeep_gateway.access.rate_limit import Limit
-from pqkeep_gateway.access.source_budget import SourceBudget
-from pqkeep_gateway.access.trusted_proxies import TrustedProxies
 from pqkeep_gateway.config import Config
-from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.protocol import (
     LIMITS,
     BoundedHttpProtocol,
@@ -33,6 +29,7 @@ from pqkeep_gateway.http.protocol import (
     watch_connections,
 )
 from pqkeep_gateway.http.tls_server import TlsServer
+from pqkeep_gateway.management.listener import open_listener, serving
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_gateway.wiring import assemble
 from pqkeep_protocol.startup.logs import logger, write_logs
@@ -54,15 +51,17 @@ def main(limits: ConnectionLimits = LIMITS) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are files to read again
     parser = argparse.ArgumentParser(prog="python -m pqkeep_gateway")
     parser.add_argument("settings", type=Path)
-    parser.add_argument("--fd", type=int)
+    parser.add_argument("--fd", type=int, help="the listening socket, in place of a new one")
+    parser.add_argument("--management-fd", type=int, help="likewise; without it there is none then")
     arguments = parser.parse_args()
     try:
         settings = config.read(arguments.settings)
         write_logs("gateway", settings.log_format)
         listener = None if arguments.fd is None else socket.socket(fileno=arguments.fd)
+        management = _management(settings, arguments.fd, arguments.management_fd)
         _check_address(settings, listener)
         _allow_files(limits.connections + OTHER_FILES)
-        uvloop.run(serve(settings, listener, limits))
+        uvloop.run(serve(settings, listener, management, limits))
     except ConfigError as error:
         _LOG.critical("cannot start", error=str(error))
         return os.EX_CONFIG
@@ -135,18 +134,39 @@ def _address(scheme: str, host: str, port: int) -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
+def _management(
+    settings: Config, descriptor: int | None, management: int | None
+) -> socket.socket | None:
+    """Return the management address's socket, if there is one. Raises ConfigError.
+
+    Who hands a socket over hands this one over, too: several gateways on one host would otherwise
+    want the same address.
+    """
+    if settings.management is None:
+        return None
+    if management is not None:
+        return socket.socket(fileno=management)
+    return open_listener(*settings.management) if descriptor is None else None
+
+
 async def serve(
-    settings: Config, listener: socket.socket | None, limits: ConnectionLimits = LIMITS
+    settings: Config,
+    listener: socket.socket | None,
+    management: socket.socket | None,
+    limits: ConnectionLimits = LIMITS,
 ) -> None:
     """Serve until SIGTERM or SIGINT, on the given listening socket or on a new one."""
     host, port = (settings.host, settings.port) if listener is None else listener.getsockname()[:2]
     tls = _tls(settings)
     scheme = "http" if tls is None else "https"
-    gateway = await assemble(settings, _address(scheme, host, port))
-    proxies = TrustedProxies(settings.trusted_proxies)
-    arrivals = SourceBudget(Limit(limits.new_per_second, 1), time.monotonic)
-    connections = Connections(limits.connections, limits.per_address, arrivals, proxies)
-    protocol = partial(BoundedHttpProtocol, limits=limits, counted=connections, tls=tls)
+    gateway = await assemble(settings, _address(scheme, host, port), limits, tls)
+    protocol = partial(
+        BoundedHttpProtocol,
+        limits=limits,
+        counted=gateway.connections,
+        observer=gateway.observer,
+        tls=tls,
+    )
     server = _Server(
         uvicorn.Config(
             gateway.app,
@@ -173,6 +193,7 @@ async def serve(
         gateway.deletions,
         gateway.mail_delivery,
         *(() if gateway.audit_stream is None else (gateway.audit_stream,)),
+        gateway.management.collection,
     )
     tasks = [asyncio.create_task(part.run()) for part in parts]
     tasks.append(asyncio.create_task(watch_connections(server.server_state.connections)))
@@ -180,6 +201,7 @@ async def serve(
         tasks.append(asyncio.create_task(gateway.link.run()))
 
     def stop(number: int, frame: object) -> None:
+        gateway.management.readiness.stop()
         server.should_exit = True
 
     def reload() -> None:
@@ -191,7 +213,10 @@ async def serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)  # uvicorn raises the signal again when it has drained
     try:
-        await server.serve(None if listener is None else [listener])
+        async with AsyncExitStack() as stack:
+            if management is not None:
+                await stack.enter_async_context(serving(gateway.management.app, management))
+            await server.serve(None if listener is None else [listener])
     finally:
         for task in tasks:
             task.cancel()

@@ -1,9 +1,11 @@
 """Puts the gateway together. The only file that names concrete classes."""
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -20,7 +22,7 @@ from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import read_pepper
 from pqkeep_gateway.access.entitlements import Plan, Tier
 from pqkeep_gateway.access.export_limits import ExportLimits
-from pqkeep_gateway.access.rate_limit import MemoryRateLimiter, RateLimiter
+from pqkeep_gateway.access.rate_limit import Limit, MemoryRateLimiter, RateLimiter
 from pqkeep_gateway.access.source_budget import SourceBudget
 from pqkeep_gateway.access.trusted_proxies import TrustedProxies
 from pqkeep_gateway.api import (
@@ -50,13 +52,26 @@ from pqkeep_gateway.delivery.http_collector import HttpCollector
 from pqkeep_gateway.delivery.mailbox import Mailbox
 from pqkeep_gateway.delivery.syslog import DatagramSyslog, StreamSyslog
 from pqkeep_gateway.http.app import create_app
+from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.cookies import Cookies
 from pqkeep_gateway.http.endpoint import Endpoint
+from pqkeep_gateway.http.observer import RequestObserver
 from pqkeep_gateway.http.pipeline import Pipeline
+from pqkeep_gateway.http.protocol import ConnectionLimits
 from pqkeep_gateway.http.signed_bodies import UNVERIFIED, SignedBodies
+from pqkeep_gateway.http.tls_server import TlsServer
 from pqkeep_gateway.key_client import KeyClient
 from pqkeep_gateway.key_service_address import RemoteHost, UnixSocket
 from pqkeep_gateway.mail.mail_delivery import MailDelivery, Mailer
+from pqkeep_gateway.management.app import Management, management_app
+from pqkeep_gateway.management.collection import Collection, Sources
+from pqkeep_gateway.management.readiness import (
+    ACCOUNTS_DATABASE,
+    CHECK_SECONDS,
+    RATE_LIMITS,
+    WAIT_SECONDS,
+    Readiness,
+)
 from pqkeep_gateway.payments.stripe_billing import StripeBilling
 from pqkeep_gateway.people.attempt_limits import AttemptLimits
 from pqkeep_gateway.people.challenges import Challenges
@@ -73,6 +88,7 @@ from pqkeep_gateway.people.sign_in import SignIn
 from pqkeep_gateway.people.step_up import StepUp
 from pqkeep_gateway.people.team import TeamMembers
 from pqkeep_gateway.reference.documents import documents
+from pqkeep_gateway.storage import monitoring
 from pqkeep_gateway.storage.api_keys import SqlApiKeys
 from pqkeep_gateway.storage.audit_outbox import SqlAuditOutbox
 from pqkeep_gateway.storage.audit_sinks import SqlCursors
@@ -100,6 +116,7 @@ from pqkeep_gateway.tenancy.deletion import Deletions
 from pqkeep_gateway.tenancy.operators import Operators
 from pqkeep_gateway.tenancy.plans import Plans
 from pqkeep_gateway.tenancy.tenants import Tenants
+from pqkeep_protocol.cached import Cached
 from pqkeep_protocol.link import Identity, LinkTls, Role
 from pqkeep_protocol.startup.settings import ConfigError
 
@@ -120,10 +137,15 @@ class Gateway:
     link: LinkTls | None
     """TLS to a key service on another host."""
     audit_stream: AuditStream | None
+    observer: RequestObserver
+    connections: Connections
+    management: Management
     close: Callable[[], Awaitable[None]]
 
 
-async def assemble(config: Config, here: str) -> Gateway:
+async def assemble(
+    config: Config, here: str, limits: ConnectionLimits, tls: TlsServer | None
+) -> Gateway:
     """Open what the settings name and put the parts together. Raises ConfigError.
 
     ``here`` is where it serves: mail links to it, unless public_url is set.
@@ -150,11 +172,21 @@ async def assemble(config: Config, here: str) -> Gateway:
         None if config.operator_digest is None else bytes.fromhex(config.operator_digest),
         clock,
     )
-    per_minute = {tier: each.requests_per_minute for tier, each in terms.items()}
     audit_delivery = AuditDelivery(SqlAuditOutbox(engine), key_client)
-    lifetime = timedelta(days=config.session_lifetime_days)
-    sessions = Sessions(SqlSessions(engine), lookups, pepper, audit_delivery, clock, lifetime)
-    admission = Admission(authenticator, rate_limiter, per_minute, sessions)
+    sessions = Sessions(
+        SqlSessions(engine),
+        lookups,
+        pepper,
+        audit_delivery,
+        clock,
+        timedelta(days=config.session_lifetime_days),
+    )
+    admission = Admission(
+        authenticator,
+        rate_limiter,
+        {tier: each.requests_per_minute for tier, each in terms.items()},
+        sessions,
+    )
     allowances = Allowances(
         SqlUsage(engine),
         {tier: plans.bound(each.operations_per_month) for tier, each in terms.items()},
@@ -223,7 +255,6 @@ async def assemble(config: Config, here: str) -> Gateway:
         SqlMailOutbox(engine), mailer, pepper, config.public_url or here, clock
     )
     cookies = Cookies(config.cookies == "secure", config.public_url)
-    open_signup = config.signup == "open"
     api = (
         *(key_operation.endpoint(row, access) for row in kem.OPERATIONS),
         *(key_operation.endpoint(row, access) for row in signature.OPERATIONS),
@@ -231,7 +262,7 @@ async def assemble(config: Config, here: str) -> Gateway:
         *tenants.endpoints(
             all_tenants,
             deletions,
-            open_signup=open_signup,
+            open_signup=config.signup == "open",
             default_plan=Plan(config.default_plan),
             min_deletion_days=0 if config.cookies == "loopback" else 1,
         ),
@@ -248,7 +279,7 @@ async def assemble(config: Config, here: str) -> Gateway:
             sends_mail=sends_mail,
         ),
         *registration.endpoints(
-            signing_up, cookies, open_signup=open_signup, sends_mail=sends_mail
+            signing_up, cookies, open_signup=config.signup == "open", sends_mail=sends_mail
         ),
         *password_resets.endpoints(resets, sends_mail=sends_mail),
         *second_factors.endpoints(
@@ -272,6 +303,9 @@ async def assemble(config: Config, here: str) -> Gateway:
         await rate_limiter.close()
         await engine.dispose()
 
+    proxies = TrustedProxies(config.trusted_proxies)
+    connections = _connections(limits, proxies)
+    observer = RequestObserver(logs=config.access_log)
     pipeline = Pipeline(
         admission,
         rate_limiter,
@@ -279,21 +313,70 @@ async def assemble(config: Config, here: str) -> Gateway:
         step_up,
         audit_delivery,
         answer_to,
-        TrustedProxies(config.trusted_proxies),
+        proxies,
         SignedBodies(SourceBudget(UNVERIFIED, clock)),
+        observer,
     )
     app = create_app(api, outside, documents(api, outside), pipeline)
     return Gateway(
-        app,
-        key_client,
-        audit_delivery,
-        built_in,
-        deletions,
-        mail_delivery,
-        link,
-        _audit_stream(config, engine, key_client, clock),
-        close,
+        app=app,
+        key_client=key_client,
+        audit_delivery=audit_delivery,
+        billing=built_in,
+        deletions=deletions,
+        mail_delivery=mail_delivery,
+        observer=observer,
+        connections=connections,
+        management=_management(
+            config,
+            engine,
+            rate_limiter,
+            mail_delivery,
+            Sources(
+                observer=observer,
+                connections=connections,
+                calls=key_client,
+                key_service=Cached(
+                    key_client.metrics,
+                    otherwise=None,
+                    seconds=CHECK_SECONDS,
+                    wait_seconds=WAIT_SECONDS,
+                ),
+                find_backlog=partial(monitoring.find_backlog, engine),
+                waiting_passwords=lambda: passwords.waiting,
+                mail_attempts=mail_delivery.attempts,
+                tls=tls,
+            ),
+        ),
+        link=link,
+        audit_stream=_audit_stream(config, engine, key_client, clock),
+        close=close,
     )
+
+
+def _connections(limits: ConnectionLimits, proxies: TrustedProxies) -> Connections:
+    arrivals = SourceBudget(Limit(limits.new_per_second, 1), time.monotonic)
+    return Connections(limits.connections, limits.per_address, arrivals, proxies)
+
+
+def _management(
+    config: Config,
+    engine: AsyncEngine,
+    rate_limiter: RateLimiter,
+    mail_delivery: MailDelivery,
+    sources: Sources,
+) -> Management:
+    readiness = Readiness(
+        sources.key_service,
+        {
+            ACCOUNTS_DATABASE: partial(monitoring.check, engine),
+            RATE_LIMITS: rate_limiter.changes,
+        },
+        lambda: mail_delivery.is_deferred,
+    )
+    collection = Collection(sources, readiness)
+    app = management_app(readiness, collection, config.management_hosts)
+    return Management(app, readiness, collection)
 
 
 def _key_client(config: Config) -> tuple[KeyClient, LinkTls | None]:

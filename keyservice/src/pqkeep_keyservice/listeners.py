@@ -18,12 +18,15 @@ from pqkeep_keyservice.config import Config
 from pqkeep_protocol.administration import ReloadRootKeys
 from pqkeep_protocol.audit import AnyAuditRequest
 from pqkeep_protocol.messages import AnyRequest
+from pqkeep_protocol.metrics import GetMetrics
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import ConfigError
 
 _LOG = logger(__name__)
 
-GATEWAY_REQUESTS: frozenset[type[Struct]] = frozenset(get_args(AnyRequest | AnyAuditRequest))
+GATEWAY_REQUESTS: frozenset[type[Struct]] = frozenset(
+    {*get_args(AnyRequest | AnyAuditRequest), GetMetrics}
+)
 OPERATOR_REQUESTS: frozenset[type[Struct]] = frozenset({ReloadRootKeys})
 
 MAX_SOCKET_PATH = 107

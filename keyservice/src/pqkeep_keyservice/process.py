@@ -83,7 +83,7 @@ async def serve(settings: Config, file: Path) -> None:
     parts = wire(store, sealer, worker_settings(settings), file)
     await parts.checkpoint_signer.check()
     await parts.root_keys.start()
-    server = Server(parts.transactions, parts.audit_service, parts.root_keys)
+    server = Server(parts.transactions, parts.audit_service, parts.root_keys, parts.metrics)
     gc.collect()
     gc.freeze()  # what is here now stays: later collections need not examine it
     for socket in sockets:
@@ -98,6 +98,7 @@ async def serve(settings: Config, file: Path) -> None:
             parts.checkpoint_signer.run(),
             parts.root_keys.run(),
             *(() if link is None else (link.run(),)),
+            parts.metrics.run(),
         )
     ]
     await stop.wait()

@@ -8,16 +8,19 @@ import asyncio
 import ssl
 from contextlib import suppress
 from functools import partial
+from time import perf_counter
 
 from msgspec import Struct
 
 from pqkeep_keyservice.audit.service import AuditService
 from pqkeep_keyservice.link_listener import LinkListener
 from pqkeep_keyservice.listeners import GATEWAY_REQUESTS, Listener
+from pqkeep_keyservice.metrics import ServiceMetrics
 from pqkeep_keyservice.root_keys import RootKeyRotation
 from pqkeep_keyservice.transaction import Transactions
 from pqkeep_protocol.administration import ReloadRootKeys, RootKeys
 from pqkeep_protocol.audit import AnyAuditResult
+from pqkeep_protocol.audit_events import Outcome
 from pqkeep_protocol.codec import (
     MAX_IN_FLIGHT,
     TO_KEY_SERVICE,
@@ -34,6 +37,7 @@ from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION
 from pqkeep_protocol.link import LinkTls
 from pqkeep_protocol.messages import AnyResult, KeyRequest
+from pqkeep_protocol.metrics import GetMetrics, Metrics
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import NetworkAddress
 
@@ -48,11 +52,16 @@ class Server:
     """Answers calls until it drains."""
 
     def __init__(
-        self, transactions: Transactions, audit_service: AuditService, root_keys: RootKeyRotation
+        self,
+        transactions: Transactions,
+        audit_service: AuditService,
+        root_keys: RootKeyRotation,
+        metrics: ServiceMetrics,
     ) -> None:
         self._transactions = transactions
         self._audit_service = audit_service
         self._root_keys = root_keys
+        self._metrics = metrics
         self._connections: set[FramedConnection[ToKeyService]] = set()
         self._calls: set[asyncio.Task[None]] = set()
         self._draining = False
@@ -148,20 +157,31 @@ class Server:
         return None
 
     async def _answer(self, connection: FramedConnection[ToKeyService], call: Call) -> None:
+        began = perf_counter()
         deadline = asyncio.get_running_loop().time() + call.timeout_ms / 1000
+        outcome: str = Outcome.SUCCESS
         try:
-            connection.send(Answer(call.id, await self._result(call, deadline)))
+            result = await self._result(call, deadline)
+            connection.send(Answer(call.id, result))
         except KeyServiceError as refusal:
-            connection.send(Refusal(call.id, refusal.kind))
+            outcome = refusal.kind
         except ProtocolError:
             _LOG.error("an answer is too large for a frame", request=type(call.request).__name__)
-            connection.send(Refusal(call.id, ErrorKind.INTERNAL))
+            outcome = ErrorKind.INTERNAL
         except Exception:  # noqa: BLE001 - an unexpected error is answered too
             _LOG.exception("request failed", request=type(call.request).__name__)
-            connection.send(Refusal(call.id, ErrorKind.INTERNAL))
+            outcome = ErrorKind.INTERNAL
+        if isinstance(outcome, ErrorKind):
+            connection.send(Refusal(call.id, outcome))
+        if isinstance(call.request, KeyRequest):
+            self._metrics.count(call.request, outcome, perf_counter() - began)
 
-    async def _result(self, call: Call, deadline: float) -> AnyResult | AnyAuditResult | RootKeys:
+    async def _result(
+        self, call: Call, deadline: float
+    ) -> AnyResult | AnyAuditResult | RootKeys | Metrics:
         request = call.request
+        if isinstance(request, GetMetrics):
+            return await self._metrics.collect(len(self._calls))
         if isinstance(request, ReloadRootKeys):
             return await self._root_keys.reload(request)
         if not isinstance(request, KeyRequest):

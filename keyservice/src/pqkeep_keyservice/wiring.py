@@ -13,6 +13,7 @@ from pqkeep_keyservice.live.in_process import InProcess
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.live.keyring_cache import KeyringCache
 from pqkeep_keyservice.live.worker_processes import WorkerProcesses, WorkerSettings, schemes_of
+from pqkeep_keyservice.metrics import ServiceMetrics
 from pqkeep_keyservice.root_keys import RootKeyRotation
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.transaction import Transactions
@@ -32,6 +33,7 @@ class KeyServiceParts:
     checkpoint_signer: CheckpointSigner
     audit_service: AuditService
     root_keys: RootKeyRotation
+    metrics: ServiceMetrics
 
     def close(self) -> None:
         """Wait for threads and worker processes and end them. The database stays open."""
@@ -56,6 +58,7 @@ def wire(
     dispatcher = Dispatcher(store, keyrings, material, executor_of)
     transactions = Transactions(dispatcher, store, log, keyrings, material)
     signer = CheckpointSigner(transactions.execute, store, keyrings, material, executor_of)
+    audit_service = AuditService(store, keyrings, log, signer)
     return KeyServiceParts(
         store=store,
         keyrings=keyrings,
@@ -65,6 +68,7 @@ def wire(
         log=log,
         transactions=transactions,
         checkpoint_signer=signer,
-        audit_service=AuditService(store, keyrings, log, signer),
+        audit_service=audit_service,
         root_keys=RootKeyRotation(settings_file, sealer, store, log, keyrings, material, workers),
+        metrics=ServiceMetrics(store, log, signer, audit_service, workers),
     )

@@ -14,6 +14,7 @@ from pqkeep_protocol.administration import ReloadRootKeys, RootKeys
 from pqkeep_protocol.audit import AnyAuditRequest, AnyAuditResult
 from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.messages import AnyRequest, AnyResult, Attribution, Result
+from pqkeep_protocol.metrics import GetMetrics, Metrics
 
 MAX_FRAME = 2 * 1024 * 1024
 """Bytes in one frame: a 1 MiB message, a 64 KiB signature, and room to spare."""
@@ -36,7 +37,7 @@ class Call(Struct, frozen=True, array_like=True, tag="call"):
     timeout_ms: int
     """Time left. Relative, so that the two machines' clocks need not agree."""
     attribution: Attribution
-    request: AnyRequest | AnyAuditRequest | ReloadRootKeys
+    request: AnyRequest | AnyAuditRequest | ReloadRootKeys | GetMetrics
 
 
 class Ping(Struct, frozen=True, array_like=True, tag="ping"):
@@ -49,7 +50,7 @@ class Answer(Struct, frozen=True, array_like=True, tag="answer"):
     """The result of a call. Its audit record is durable."""
 
     id: int
-    result: AnyResult | AnyAuditResult | RootKeys
+    result: AnyResult | AnyAuditResult | RootKeys | Metrics
 
 
 class Refusal(Struct, frozen=True, array_like=True, tag="refusal"):
@@ -67,7 +68,7 @@ class Pong(Struct, frozen=True, array_like=True, tag="pong"):
 
 RESULT_TYPE: Mapping[type[Struct], type[Result]] = {
     request: get_args(request.__orig_bases__[0])[0]
-    for request in get_args(AnyRequest | AnyAuditRequest | ReloadRootKeys)
+    for request in get_args(AnyRequest | AnyAuditRequest | ReloadRootKeys | GetMetrics)
 }
 """The result type of each request, from its base class, for checking answers."""
 

@@ -32,6 +32,11 @@ class FairQueue(Generic[Subject, Slot]):
         self._held: Counter[Subject] = Counter()
         self._waiting: OrderedDict[Subject, deque[asyncio.Future[Slot]]] = OrderedDict()
 
+    @property
+    def waiting(self) -> int:
+        """How many wait for a slot."""
+        return sum(map(len, self._waiting.values()))
+
     async def acquire(self, subject: Subject, deadline: float | None = None) -> Slot:
         """Return a slot as soon as the subject may have one; ``release`` it afterwards.
 
@@ -72,7 +77,7 @@ class FairQueue(Generic[Subject, Slot]):
 
     def _refuse_one_too_many(self, subject: Subject) -> None:
         """Refuse the last of the longest queue if too many wait; of equal ones, the subject's."""
-        if sum(map(len, self._waiting.values())) <= self._max_waiting:
+        if self.waiting <= self._max_waiting:
             return
         own = self._waiting[subject]
         longest = max(self._waiting.values(), key=lambda queue: (len(queue), queue is own))

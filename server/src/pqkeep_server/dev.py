@@ -38,6 +38,8 @@ class Ready:
     operator_key: str = field(repr=False)
     owner_invitation: str = field(repr=False)
     """The token with which somebody becomes the demo tenant's owner; empty once it is accepted."""
+    management_url: str
+    """Where /livez, /readyz and /metrics are; empty where the settings turn them off."""
     mailbox: str
     """The folder of the messages that would be sent; empty where the settings name none."""
 
@@ -50,9 +52,13 @@ class Dev:
         self._layout = Layout(directory)
         self._credentials = prepare(self._layout, stores)
         self._listener = _listen(port)
-        self._url = f"http://{HOST}:{self._listener.getsockname()[1]}"
+        self._management = _management_listener(self._layout)
+        self._url = _url(self._listener)
         self._gateway = GatewayClient(self._url, self._credentials.operator_key)
-        descriptor = self._listener.fileno()
+        options, descriptors = ["--fd", str(self._listener.fileno())], [self._listener.fileno()]
+        if self._management is not None:
+            options += ["--management-fd", str(self._management.fileno())]
+            descriptors.append(self._management.fileno())
         self.supervisor = Supervisor(
             (
                 Program(
@@ -61,8 +67,8 @@ class Dev:
                 Program(
                     "gateway",
                     "pqkeep_gateway",
-                    (str(self._layout.gateway_settings), "--fd", str(descriptor)),
-                    pass_fds=(descriptor,),
+                    (str(self._layout.gateway_settings), *options),
+                    pass_fds=tuple(descriptors),
                 ),
             )
         )
@@ -96,6 +102,8 @@ class Dev:
             raise DevError(str(error)) from None
         finally:
             self._listener.close()
+            if self._management is not None:
+                self._management.close()
 
     async def stop(self) -> None:
         """Stop both processes."""
@@ -120,6 +128,7 @@ class Dev:
         mailbox = gateway_config.read(self._layout.gateway_settings).mailbox
         return Ready(
             base_url=self._url,
+            management_url="" if self._management is None else _url(self._management),
             tenant_id=self._credentials.tenant_id,
             api_key=self._credentials.api_key,
             operator_key=self._credentials.operator_key,
@@ -147,6 +156,19 @@ class Dev:
         operator_key = self._credentials.operator_key
         self._credentials = DevelopmentCredentials(operator_key, tenant, api_key)
         write_credentials(self._layout, self._credentials)
+
+
+def _management_listener(layout: Layout) -> socket.socket | None:
+    """Listen on a free port, whichever the settings name: there may be several installations."""
+    try:
+        settings = gateway_config.read(layout.gateway_settings)
+    except ConfigError as error:
+        raise DevError(str(error)) from None
+    return None if settings.management is None else _listen(0)
+
+
+def _url(listener: socket.socket) -> str:
+    return f"http://{HOST}:{listener.getsockname()[1]}"
 
 
 def _listen(port: int) -> socket.socket:

@@ -141,5 +141,6 @@ def endpoint(row: KeyOperation, access: KeyAccess) -> Endpoint:
         recorded_as=row.operation,
         idempotent=row.idempotent,
         needs_step_up=row.needs_step_up,
+        default_algorithm=row.default,
         denial=row.denial,
     )

@@ -8,6 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from pqkeep_gateway.http.endpoint import Endpoint
 from pqkeep_gateway.http.pipeline import Pipeline, Resource
 from pqkeep_gateway.http.responses import send_not_found
+from pqkeep_protocol.metrics import NONE
 
 API = "/api/v1"
 
@@ -26,15 +27,15 @@ def create_app(
     for prefix, endpoints in ((API, api), ("", outside)):
         for endpoint in endpoints:
             by_path.setdefault(prefix + endpoint.path, {})[endpoint.method] = endpoint
-    resources = {path: Resource(methods, pipeline) for path, methods in by_path.items()}
+    resources = {path: Resource(path, methods, pipeline) for path, methods in by_path.items()}
     fixed: dict[str, ASGIApp] = {
         **{path: resource for path, resource in resources.items() if "{" not in path},
-        **documents,
+        **{path: pipeline.observer.watch(document) for path, document in documents.items()},
     }
     others = Router(
         [Route(path, resource) for path, resource in resources.items() if path not in fixed],
         redirect_slashes=False,
-        default=send_not_found,
+        default=pipeline.observer.watch(send_not_found, NONE),
     )
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

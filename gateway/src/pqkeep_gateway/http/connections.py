@@ -47,12 +47,18 @@ class Connections:
         self._arrivals = arrivals
         self._proxies = proxies
         self._per_address = per_address
-        self._count = 0
+        self.count = 0
+        """How many there are."""
+        self.closed = {"too_fast": 0, "full": 0, "evicted": 0}
+        """How many were closed because there were too many, by what was done."""
         self._by_network: dict[str, dict[Connection, None]] = {}  # each: the oldest first
 
     def may_arrive(self, address: str) -> bool:
         """Return whether an address may open a connection now."""
-        return address in self._proxies or self._arrivals.spend(address) is None
+        if address in self._proxies or self._arrivals.spend(address) is None:
+            return True
+        self.closed["too_fast"] += 1
+        return False
 
     def add(self, connection: Connection, address: str) -> bool:
         """Count a new connection; return whether there is room for it."""
@@ -60,12 +66,12 @@ class Connections:
         is_full = len(self._by_network.get(network, ())) >= self._per_address
         if is_full and address not in self._proxies and not self._evict_one_of(network):
             return False
-        if self._count >= self._at_most:
+        if self.count >= self._at_most:
             fullest = max(self._by_network, key=lambda each: len(self._by_network[each]))
             if not self._evict_one_of(fullest):
                 return False
         self._by_network.setdefault(network, {})[connection] = None
-        self._count += 1
+        self.count += 1
         return True
 
     def remove(self, connection: Connection, address: str) -> None:
@@ -87,13 +93,15 @@ class Connections:
             del candidates[connection]
             candidates[connection] = None  # at the end
         if oldest is None:
+            self.closed["full"] += 1
             return False
+        self.closed["evicted"] += 1
         self._forget(oldest, network)
         oldest.evict()
         return True
 
     def _forget(self, connection: Connection, network: str) -> None:
         del self._by_network[network][connection]
-        self._count -= 1
+        self.count -= 1
         if not self._by_network[network]:
             del self._by_network[network]

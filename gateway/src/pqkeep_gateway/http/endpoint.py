@@ -19,6 +19,7 @@ from pqkeep_gateway.http.cookies import read_cookies
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import ApiError, Code, forbidden
 from pqkeep_gateway.http.field import Field, FieldCodes
+from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit_events import AuditEvent, GatewayOperation
 from pqkeep_protocol.messages import Attribution, Idempotency, RedactedRepr
 
@@ -142,6 +143,8 @@ class Endpoint:
     """How often one address may call it; the operator is not counted."""
     disabled: str = ""
     """Why this installation refuses it, to everybody."""
+    default_algorithm: Algorithm | None = None
+    """The algorithm where the request names none, if it has one."""
     denial: Callable[[], ApiError] | None = None
     """What a caller without a session is told instead of 403 ERR_FORBIDDEN_001."""
     signature_header: str = ""

@@ -7,6 +7,7 @@ route -> credential -> rate limit -> suspension -> cross-site -> access table ->
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from time import perf_counter
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -39,12 +40,14 @@ from pqkeep_gateway.http.errors import (
     unavailable,
 )
 from pqkeep_gateway.http.field import Field, FieldError, Problem
+from pqkeep_gateway.http.observer import RequestObserver, Route, route_of
 from pqkeep_gateway.http.responses import request_id_of, send_error, send_response
 from pqkeep_gateway.http.signed_bodies import SignedBodies
 from pqkeep_gateway.people.step_up import StepUp
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.keys import INSTALLATION, MAX_KEY_VERSION
 from pqkeep_protocol.messages import Attribution
+from pqkeep_protocol.metrics import NONE
 from pqkeep_protocol.startup.logs import logger
 
 _LOG = logger(__name__)
@@ -69,6 +72,7 @@ class Pipeline:
     error_table: ErrorTable
     trusted_proxies: TrustedProxies
     signed_bodies: SignedBodies
+    observer: RequestObserver
     large_bodies: LargeBodies = field(default_factory=LargeBodies)
 
     async def admit(
@@ -175,28 +179,37 @@ class Pipeline:
 class Resource:
     """An ASGI application for one path: its endpoints by method."""
 
-    def __init__(self, endpoints: Mapping[str, Endpoint], pipeline: Pipeline) -> None:
+    def __init__(self, path: str, endpoints: Mapping[str, Endpoint], pipeline: Pipeline) -> None:
         self._fields = {method: _Fields(row) for method, row in endpoints.items()}
         self._endpoints = endpoints
         self._methods = ", ".join([*endpoints, "HEAD"] if "GET" in endpoints else endpoints)
+        self._routes = {method: route_of(row, path) for method, row in endpoints.items()}
+        self._no_route = Route(NONE, path, NONE)
         self._pipeline = pipeline
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, whatever happens, in the envelope."""
+        began = perf_counter()
         headers: dict[bytes, bytes] = dict(scope["headers"])
         request_id = request_id_of(headers)
         is_head = scope["method"] == "HEAD"
-        endpoint = self._endpoints.get("GET" if is_head else scope["method"])
-        if endpoint is None:
-            await send_error(send, method_not_allowed(self._methods), request_id)
-            return
+        method = "GET" if is_head else scope["method"]
+        endpoint = self._endpoints.get(method)
         pipeline = self._pipeline
         peer = scope["client"][0] if scope["client"] else ""
         source_address = pipeline.trusted_proxies.client_of(peer, scope["headers"])
+        if endpoint is None:
+            refused = method_not_allowed(self._methods)
+            await send_error(send, refused, request_id)
+            pipeline.observer.finish(
+                self._no_route, scope, began, refused, {}, None, request_id, source_address
+            )
+            return
         attribution = Attribution(request_id, "", source_address)
         principal: Principal | None = None
         usage: Usage | None = None
         values: Mapping[str, object] = {}
+        answer: ApiError | int | None = None
         try:
             principal, usage = await pipeline.admit(endpoint, headers, source_address)
             attribution = Attribution(request_id, str(principal), source_address)
@@ -231,6 +244,7 @@ class Resource:
             await send_response(
                 receive, send, endpoint.status, response, request_id, usage=usage, is_head=is_head
             )
+            answer = endpoint.status
         except ClientGoneError:
             return
         except Exception as raised:  # noqa: BLE001 - a fault is answered in the envelope too
@@ -238,6 +252,18 @@ class Resource:
             if isinstance(raised, SuspendedError):
                 usage = raised.usage
             await send_error(send, error, request_id, usage)
+            answer = error
+        finally:
+            pipeline.observer.finish(
+                self._routes[method],
+                scope,
+                began,
+                answer,
+                values,
+                principal,
+                request_id,
+                source_address,
+            )
 
 
 class _Fields:

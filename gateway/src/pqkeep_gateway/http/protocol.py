@@ -29,6 +29,7 @@ from uvicorn.server import ServerState
 from pqkeep_gateway.http import envelope
 from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.errors import ApiError, invalid, unavailable
+from pqkeep_gateway.http.observer import RequestObserver
 from pqkeep_gateway.http.tls_server import TlsServer
 from pqkeep_gateway.http.tls_session import TlsError, TlsSession
 from pqkeep_gateway.http.transport import GatheringTransport
@@ -130,6 +131,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         *,
         limits: ConnectionLimits,
         counted: Connections,
+        observer: RequestObserver,
         tls: TlsServer | None = None,
     ) -> None:
         """Take what uvicorn gives each connection, and what is the same for all of them."""
@@ -138,6 +140,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._counted = counted
         self._tls_server = tls
         self._tls: TlsSession | None = None
+        self._observer = observer
         self._seconds: dict[Phase, float] = {
             "new": limits.request_seconds,
             "request": limits.request_seconds,
@@ -437,5 +440,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         )
         lines = b"".join(b"%s: %s\r\n" % header for header in headers)
         self.transport.write(STATUS_LINE[error.code.status] + lines + b"\r\n" + body)
+        self._observer.refuse(error, request_id, self._address)
         self._gathering.expects_more = error is self._refusal or self._is_receiving
         self.transport.close()

@@ -7,6 +7,7 @@ with growing pauses until the mail expires.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from email.message import EmailMessage
@@ -22,6 +23,10 @@ _LOG = logger(__name__)
 
 POLL_SECONDS = 1.0
 BATCH_SIZE = 8
+OUTCOMES = frozenset({"delivered", "deferred", "rejected", "expired", "failed"})
+"""How an attempt can end."""
+NOT_FINISHED = frozenset({"deferred", "failed"})
+"""After which there is another one."""
 LEASE = timedelta(seconds=60)
 """How long claimed mail is not due: longer than any mailer takes."""
 FIRST_PAUSE = timedelta(seconds=2)
@@ -88,6 +93,10 @@ class MailDelivery:
         self._pepper = pepper
         self._public_url = public_url
         self._clock = clock
+        self.is_deferred = False
+        """Whether the last message that was attempted has to be attempted again."""
+        self.attempts: Counter[str] = Counter()
+        """How many there were, by their outcome."""
 
     async def run(self) -> None:
         """Deliver what is due, until cancelled."""
@@ -113,25 +122,34 @@ class MailDelivery:
 
         No fault of one mail keeps others from being delivered.
         """
+        outcome = await self._outcome(mail)
+        self.attempts[outcome] += 1
+        self.is_deferred = outcome in NOT_FINISHED
+        return not self.is_deferred
+
+    async def _outcome(self, mail: OutgoingMail) -> str:
+        """Try to deliver one mail; return one of OUTCOMES."""
         entry = _LOG.bind(mail=str(mail.id), kind=str(mail.kind))
         if mail.expires_at <= self._now():
             entry.error("mail not delivered", error="it expired")
-            return True
+            return "expired"
         try:
             message = compose(mail, self._pepper, self._mailer.sender, self._public_url)
             if message is not None:
                 await self._mailer.send(mail, message)
         except MailDeferredError as problem:
             entry.warning("mail delivery will be tried again", error=str(problem))
-            return False
+            return "deferred"
         except MailRejectedError as problem:
             entry.error("mail not delivered", error=str(problem))
+            return "rejected"
         except InvalidAddressError:
             entry.error("mail not delivered", error="not an e-mail address")
+            return "rejected"
         except Exception:  # noqa: BLE001 - a fault of ours must not stop other mail
             entry.exception("mail delivery failed and will be tried again")
-            return False
-        return True
+            return "failed"
+        return "delivered"
 
     def _now(self) -> datetime:
         return date_of(self._clock())

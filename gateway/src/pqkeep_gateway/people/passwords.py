@@ -54,6 +54,11 @@ class Passwords:
         )
         self._dummy_hash = _dummy_hash(self._hasher)
 
+    @property
+    def waiting(self) -> int:
+        """How many hashes wait for a thread."""
+        return self._queue.waiting
+
     async def hash(self, password: str, source_address: str) -> str:
         """Return the hash of a new password. Raises InvalidPasswordError, OverloadedError."""
         require_valid(password)

@@ -73,6 +73,10 @@ class CheckpointSigner:
         self._material = material
         self._executors = executors
         self._lock = asyncio.Lock()
+        self.signed_size = 0
+        """How many records the newest checkpoint covers, once ``run`` has looked that up."""
+        self.count = 0
+        """How many checkpoints have been signed."""
 
     async def check(self) -> None:
         """Verify the newest checkpoints. Raises ConfigError and DatabaseUnavailableError.
@@ -131,14 +135,15 @@ class CheckpointSigner:
     async def _run(self) -> None:
         """Sign until something fails."""
         loop = asyncio.get_running_loop()
-        signed, since = await self._store.query(checkpoints.signed_size), loop.time()
+        self.signed_size = await self._store.query(checkpoints.signed_size)
+        since = loop.time()
         while True:
             await asyncio.sleep(POLL_SECONDS)
-            new = self._store.size - signed
+            new = self._store.size - self.signed_size
             if new < RECORDS and (new == 0 or loop.time() - since < self.seconds):
                 continue
             since = loop.time()
-            signed = (await self.sign(Algorithm.ML_DSA_65)).size
+            self.signed_size = (await self.sign(Algorithm.ML_DSA_65)).size
             if await self._is_day_over():
                 await self.sign(Algorithm.SLH_DSA_SHA2_128S)
 
@@ -169,6 +174,7 @@ class CheckpointSigner:
                 ),
             )
             await self._store.write(checkpoints.add_checkpoint, checkpoint)
+            self.count += 1
         return checkpoint
 
     async def _active_key(self, algorithm: Algorithm) -> KeyEntry:

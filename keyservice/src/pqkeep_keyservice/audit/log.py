@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import perf_counter
 
 from pqkeep_keyservice.keys.changes import Change, CommitOutcome
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.store import KeyStore, RecordedChange
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.metrics import Distribution
 from pqkeep_protocol.startup.logs import logger
 
 _LOG = logger(__name__)
@@ -34,6 +36,15 @@ class AuditLog:
         self._store = store
         self._waiting: list[_Waiting] = []
         self._writer: asyncio.Task[None] | None = None
+        self.commits = {"success": 0, "failure": 0}
+        """How many commits there have been."""
+        self.durations = Distribution()
+        """How long they took."""
+
+    @property
+    def waiting(self) -> int:
+        """How many records wait for a commit."""
+        return len(self._waiting)
 
     async def commit(
         self, record: NewRecord, change: Change | None = None, epoch: int | None = None
@@ -70,6 +81,7 @@ class AuditLog:
                 await self._write(batch, epoch)
 
     async def _write(self, batch: Sequence[_Waiting], epoch: int) -> None:
+        began, ended = perf_counter(), "failure"
         try:
             outcomes = await self._store.commit([waiting.entry for waiting in batch], epoch)
         except DatabaseUnavailableError:  # the database has logged it, once
@@ -78,8 +90,11 @@ class AuditLog:
             _LOG.exception("audit records could not be written")
             _refuse(batch)
         else:
+            ended = "success"
             for waiting, outcome in zip(batch, outcomes, strict=True):
                 waiting.resolve(outcome)
+        self.commits[ended] += 1
+        self.durations.observe(perf_counter() - began)
 
 
 def _refuse(batch: Sequence[_Waiting]) -> None:

@@ -77,6 +77,11 @@ class AuditService:
             range(SEARCHES), per_subject=1, max_waiting=MAX_WAITING
         )
 
+    @property
+    def waiting_searches(self) -> int:
+        """How many searches wait for their turn."""
+        return self._searches.waiting
+
     async def answer(self, request: AnyAuditRequest) -> AnyAuditResult:
         """Return the result of a request. Raises KeyServiceError."""
         try:

@@ -22,6 +22,11 @@ class WorkerPool:
             workers, per_subject=per_tenant, max_waiting=MAX_WAITING
         )
 
+    @property
+    def waiting(self) -> int:
+        """How many functions wait for a worker."""
+        return self._queue.waiting
+
     async def run(
         self,
         tenant: TenantId,

@@ -72,6 +72,16 @@ class WorkerProcesses:
         self._signing = WorkerPool(signers, per_tenant=count - 1)
         self._verifying = WorkerPool([WorkerProcess(_initialise_verifier, settings)], per_tenant=1)
 
+    @property
+    def waiting_to_sign(self) -> int:
+        """How many signatures and new keys wait for a worker."""
+        return self._signing.waiting
+
+    @property
+    def waiting_to_verify(self) -> int:
+        """How many verifications wait for a worker."""
+        return self._verifying.waiting
+
     def change_root_keys(self, files: Mapping[int, Path]) -> None:
         """Have the workers read other root keys before their next work."""
         self._settings = replace(self._settings, root_keys=tuple(files.items()))

@@ -34,6 +34,18 @@ def find_generation(connection: sa.Connection) -> int:
     return generation_of(connection.execute(newest).scalar() or KeyVersion(1))
 
 
+def has_keys(connection: sa.Connection) -> bool:
+    """Return whether there are keys: for a check of the database, one page is read."""
+    return connection.execute(sa.select(sa.exists(sa.select(KEYS.c.version)))).scalar_one()
+
+
+def count_keys(connection: sa.Connection) -> list[tuple[Algorithm, KeyStatus, int]]:
+    """Return how many key versions there are of each algorithm and status, from an index alone."""
+    query = sa.select(KEYS.c.algorithm, KEYS.c.status, sa.func.count())
+    found = connection.execute(query.group_by(KEYS.c.algorithm, KEYS.c.status))
+    return [(Algorithm(algorithm), KeyStatus(status), count) for algorithm, status, count in found]
+
+
 def list_keyrings(connection: sa.Connection) -> list[tuple[TenantId, Algorithm]]:
     """Return the names of all keyrings."""
     query = sa.select(KEYRINGS.c.tenant_id, KEYRINGS.c.algorithm)

@@ -46,6 +46,7 @@ KEYS = Table(
     Column("idempotency_request", LargeBinary(32), nullable=True),
     ForeignKeyConstraint(["tenant_id", "algorithm"], ["keyrings.tenant_id", "keyrings.algorithm"]),
     Index("ix_keys_idempotency_key", "tenant_id", "idempotency_key"),
+    Index("ix_keys_status", "algorithm", "status"),
 )
 """``one_active_key``, a unique partial index, says that no keyring has two active keys.
 

@@ -102,6 +102,12 @@ class KeyStore:
         """See ``Database.write``."""
         return await self._database.write(function, *arguments)
 
+    async def read(
+        self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
+    ) -> T:
+        """See ``Database.read``."""
+        return await self._database.read(function, *arguments)
+
     async def query(
         self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
     ) -> T:

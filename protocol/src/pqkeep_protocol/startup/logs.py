@@ -23,6 +23,8 @@ from pqkeep_protocol.startup.settings import LogFormat
 MAX_LINES = 20
 """Of one event in PERIOD_SECONDS."""
 PERIOD_SECONDS = 60.0
+UNBOUNDED = frozenset({"request answered"})
+"""Events of which each line counts: those of the access log, which is off unless it is asked for."""
 MAX_EVENTS = 1000
 """Counted at a time: events of libraries need not be constant."""
 
@@ -46,6 +48,9 @@ class RepetitionFilter(logging.Filter):
         if len(self._left_out) >= MAX_EVENTS:
             self._left_out.clear()
         text = record.msg.get("event") if isinstance(record.msg, dict) else record.msg
+        if text in UNBOUNDED:
+            record.left_out = 0
+            return True
         event = (record.name, str(text))
         lines = self._lines[event] = self._lines.get(event, 0) + 1
         if lines > MAX_LINES:

@@ -33,8 +33,8 @@ def dev(
     ready_file: Annotated[
         Path | None,
         typer.Option(
-            help="Write base_url, tenant_id, api_key, operator_key, owner_invitation and mailbox"
-            " here when ready."
+            help="Write base_url, management_url, tenant_id, api_key, operator_key, owner_invitation"
+            " and mailbox here when ready."
         ),
     ] = None,
     accounts_database: Annotated[

@@ -52,6 +52,7 @@ def _create_key_tables() -> None:
         postgresql_where=sa.text("status = 'active'"),
     )
     op.create_index("ix_keys_idempotency_key", "keys", ["tenant_id", "idempotency_key"])
+    op.create_index("ix_keys_status", "keys", ["algorithm", "status"])
 
 
 def _create_audit_tables() -> None:

@@ -1,0 +1,157 @@
+"""What is seen of every request once it has been answered: its metrics, and its line in the access log.
+
+Neither has anything of a body or a credential.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from time import perf_counter
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pqkeep_gateway.access.principals import Principal
+from pqkeep_gateway.http.endpoint import Endpoint
+from pqkeep_gateway.http.errors import ApiError, Code
+from pqkeep_protocol.metrics import ALGORITHMS, NONE, Distribution
+from pqkeep_protocol.startup.logs import logger
+
+_LOG = logger(__name__)
+
+DOCUMENT = "get-document"
+"""The operation of what is no endpoint: the reference, and its parts."""
+SUCCESS = "success"
+CLIENT_GONE = "client-gone"
+"""The outcome where the client hung up before it had an answer."""
+_DOCUMENT_OUTCOMES = {
+    404: Code.NOT_FOUND_001.code,
+    405: Code.METHOD_NOT_ALLOWED.code,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What a request asked for, as it is counted and logged."""
+
+    method: str
+    path: str
+    """The template, with the names of its fields."""
+    operation: str
+    algorithm: str = NONE
+    """The algorithm where the request names none."""
+
+
+def route_of(endpoint: Endpoint, path: str) -> Route:
+    """Return what requests of an endpoint ask for."""
+    default = endpoint.default_algorithm
+    return Route(
+        endpoint.method,
+        path,
+        endpoint.audit_operation.value,
+        NONE if default is None else default.value,
+    )
+
+
+NO_ROUTE = Route(NONE, NONE, NONE)
+
+
+class RequestObserver:
+    """Counts requests, and logs them if that is wanted."""
+
+    def __init__(self, *, logs: bool = False) -> None:
+        """Take whether there is an access log."""
+        self._logs = logs
+        self.outcomes: Counter[tuple[str, str, str]] = Counter()
+        """How many requests there were, by operation, algorithm and outcome."""
+        self.durations: defaultdict[str, Distribution] = defaultdict(Distribution)
+        """How long they took, by operation."""
+
+    def finish(
+        self,
+        route: Route,
+        scope: Scope,
+        began: float,
+        answer: ApiError | int | None,
+        values: Mapping[str, object],
+        principal: Principal | None,
+        request_id: str,
+        source_address: str,
+    ) -> None:
+        """Take note of a request that has been answered: with an error, a status, or not at all.
+
+        ``began`` is of ``time.perf_counter``.
+        """
+        seconds = perf_counter() - began
+        if isinstance(answer, ApiError):
+            outcome, status = answer.code.code, answer.code.status
+        else:
+            outcome, status = (SUCCESS, answer) if answer else (CLIENT_GONE, 0)
+        self.outcomes[route.operation, _algorithm(route, values), outcome] += 1
+        self.durations[route.operation].observe(seconds)
+        if self._logs:
+            tenant = None if principal is None else principal.tenant
+            _LOG.info(
+                "request answered",
+                method=scope["method"],
+                route=route.path,
+                operation=route.operation,
+                status=status,
+                outcome=outcome,
+                seconds=round(seconds, 6),
+                request_id=request_id,
+                tenant=None if tenant is None else str(tenant),
+                source_address=source_address,
+                tls_group=scope["state"].get("tls_group") or None,
+            )
+
+    def refuse(self, error: ApiError, request_id: str, source_address: str) -> None:
+        """Take note of what was refused before it was a request."""
+        self.outcomes[NONE, NONE, error.code.code] += 1
+        if self._logs:
+            _LOG.info(
+                "request answered",
+                route=NONE,
+                operation=NONE,
+                status=error.code.status,
+                outcome=error.code.code,
+                request_id=request_id,
+                source_address=source_address,
+            )
+
+    def watch(self, app: ASGIApp, operation: str = DOCUMENT) -> ASGIApp:
+        """Return an application that is no endpoint, and takes note of its requests."""
+
+        async def watched(scope: Scope, receive: Receive, send: Send) -> None:
+            began, status = perf_counter(), 0
+
+            async def watched_send(message: Message) -> None:
+                nonlocal status
+                status = message.get("status", status)
+                await send(message)
+
+            try:
+                await app(scope, receive, watched_send)
+            finally:
+                outcome = _DOCUMENT_OUTCOMES.get(status, SUCCESS if status else CLIENT_GONE)
+                self.outcomes[operation, NONE, outcome] += 1
+                self.durations[operation].observe(perf_counter() - began)
+                if self._logs:
+                    _LOG.info(
+                        "request answered",
+                        method=scope["method"],
+                        operation=operation,
+                        status=status,
+                        outcome=outcome,
+                        source_address=scope["client"][0] if scope["client"] else "",
+                    )
+
+        return watched
+
+
+def _algorithm(route: Route, values: Mapping[str, object]) -> str:
+    if not values:
+        return NONE
+    named = values.get("algorithm")
+    if named is None:
+        return route.algorithm
+    return named if type(named) is str and named in ALGORITHMS else NONE

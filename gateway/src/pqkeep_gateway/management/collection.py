@@ -1,0 +1,170 @@
+"""The gateway's numbers, and the key service's beside them, as one text."""
+
+import asyncio
+import platform
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Protocol
+
+from pqkeep_gateway.http.connections import Connections
+from pqkeep_gateway.http.observer import RequestObserver
+from pqkeep_gateway.http.tls_server import TlsServer
+from pqkeep_gateway.management.metrics import GATEWAY_METRICS, OTHER
+from pqkeep_gateway.management.readiness import Readiness
+from pqkeep_protocol.cached import Cached
+from pqkeep_protocol.errors import ErrorKind
+from pqkeep_protocol.metrics import (
+    KEY_SERVICE_METRICS,
+    Distribution,
+    Sample,
+    Samples,
+    counted,
+    measure_lag,
+    one,
+)
+from pqkeep_protocol.tls_groups import NAMES
+
+TEXT_SECONDS = 1.0
+"""How old the text may be: it is written once a second at the most."""
+TEXT_WAIT_SECONDS = 8.0
+BACKLOG_SECONDS = 10.0
+BACKLOG_WAIT_SECONDS = 2.0
+
+GROUPS = frozenset(NAMES.values())
+
+METRICS = (*GATEWAY_METRICS, *KEY_SERVICE_METRICS)
+"""Every metric there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What waits in the accounts database. Times are in microseconds since 1970; 0: nothing waits."""
+
+    events_waiting: int
+    events_refused: int
+    oldest_event_us: int
+    mail_waiting: int
+    oldest_mail_us: int
+
+
+class KeyServiceCalls(Protocol):
+    """The calls of the key service, as far as they are counted."""
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for an answer."""
+
+    @property
+    def refusals(self) -> Mapping[ErrorKind, int]:
+        """How many were refused, or not answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Everybody whose numbers they are."""
+
+    observer: RequestObserver
+    connections: Connections
+    calls: KeyServiceCalls
+    key_service: Cached[Samples | None]
+    """Its numbers, or None if it does not answer."""
+    find_backlog: Callable[[], Awaitable[Backlog]]
+    waiting_passwords: Callable[[], int]
+    mail_attempts: Mapping[str, int]
+    tls: TlsServer | None
+
+
+class Collection:
+    """Collects everybody's numbers."""
+
+    def __init__(self, sources: Sources, readiness: Readiness) -> None:
+        self._sources = sources
+        self._readiness = readiness
+        self._backlog = Cached[Backlog | None](
+            sources.find_backlog,
+            otherwise=None,
+            seconds=BACKLOG_SECONDS,
+            wait_seconds=BACKLOG_WAIT_SECONDS,
+        )
+        self._text = Cached[bytes](
+            self._write, otherwise=b"", seconds=TEXT_SECONDS, wait_seconds=TEXT_WAIT_SECONDS
+        )
+        self._lag = Distribution()
+        self._build = version("pqkeep-gateway"), platform.python_version()
+
+    async def run(self) -> None:
+        """Measure the event loop until cancelled."""
+        await measure_lag(self._lag)
+
+    async def text(self) -> bytes:
+        """Return all metrics in the text format of Prometheus; nothing if they cannot be had."""
+        return await self._text.get()
+
+    async def _write(self) -> bytes:
+        parts, backlog, key_service = await asyncio.gather(
+            self._readiness.parts(), self._backlog.get(), self._sources.key_service.get()
+        )
+        samples = {
+            **(key_service or {}),
+            **self._own(parts),
+            **({} if self._sources.tls is None else _of_tls(self._sources.tls)),
+            **({} if backlog is None else _of_backlog(backlog)),
+        }
+        return await asyncio.to_thread(_written, samples)
+
+    def _own(self, parts: Mapping[str, bool]) -> Samples:
+        sources = self._sources
+        observer, connections = sources.observer, sources.connections
+        return {
+            "pqkeep_requests_total": tuple(
+                Sample(labels, count) for labels, count in observer.outcomes.items()
+            ),
+            "pqkeep_request_duration_seconds": tuple(
+                times.sample(operation) for operation, times in observer.durations.items()
+            ),
+            "pqkeep_key_service_refusals_total": counted(
+                {kind.value: count for kind, count in sources.calls.refusals.items()}
+            ),
+            "pqkeep_queue_length": counted(
+                {"key_service": sources.calls.waiting, "passwords": sources.waiting_passwords()}
+            ),
+            "pqkeep_connections": one(connections.count),
+            "pqkeep_connections_closed_total": counted(connections.closed),
+            "pqkeep_event_loop_lag_seconds": (self._lag.sample(),),
+            "pqkeep_ready": counted(parts),
+            "pqkeep_mail_attempts_total": counted(sources.mail_attempts),
+            "pqkeep_build_info": one(1, *self._build),
+        }
+
+
+def _written(samples: Samples) -> bytes:
+    from pqkeep_gateway.management.exposition import exposition  # noqa: PLC0415 - slow to import
+
+    return exposition(METRICS, samples)
+
+
+def _of_backlog(backlog: Backlog) -> Samples:
+    return {
+        "pqkeep_audit_outbox_events": counted(
+            {"waiting": backlog.events_waiting, "refused": backlog.events_refused}
+        ),
+        "pqkeep_audit_outbox_age_seconds": one(_age(backlog.oldest_event_us)),
+        "pqkeep_mail_waiting": one(backlog.mail_waiting),
+        "pqkeep_mail_age_seconds": one(_age(backlog.oldest_mail_us)),
+    }
+
+
+def _of_tls(tls: TlsServer) -> Samples:
+    groups = {group: tls.handshakes[group] for group in GROUPS}
+    groups[OTHER] = sum(tls.handshakes.values()) - sum(groups.values())
+    return {
+        "pqkeep_tls_handshakes_total": counted(groups),
+        "pqkeep_tls_failures_total": one(sum(tls.failures.values())),
+        "pqkeep_tls_certificate_expiry_timestamp_seconds": one(tls.expires),
+    }
+
+
+def _age(at_us: int) -> float:
+    return max(0.0, time.time() - at_us / 1_000_000) if at_us else 0.0

@@ -1,0 +1,83 @@
+"""The management address: a listener of its own, with few connections and short deadlines."""
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from ipaddress import ip_address
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.server import ServerState
+
+from pqkeep_gateway.access.rate_limit import Limit
+from pqkeep_gateway.access.source_budget import SourceBudget
+from pqkeep_gateway.http.connections import Connections
+from pqkeep_gateway.http.observer import RequestObserver
+from pqkeep_gateway.http.protocol import BoundedHttpProtocol, ConnectionLimits, watch_connections
+from pqkeep_protocol.startup.logs import logger
+from pqkeep_protocol.startup.settings import ConfigError
+
+_LOG = logger(__name__)
+
+BACKLOG = 16
+LIMITS = ConnectionLimits(
+    connections=32,
+    per_address=32,
+    new_per_second=50,
+    request_seconds=5,
+    idle_seconds=65,
+    write_seconds=10,
+    close_seconds=2,
+)
+
+
+def open_listener(host: str, port: int) -> socket.socket:
+    """Listen on an address. Raises ConfigError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise ConfigError(
+            f"management_address: cannot listen on {host} port {port}: {error.strerror}"
+        ) from None
+
+
+@asynccontextmanager
+async def serving(app: ASGIApp, listener: socket.socket) -> AsyncIterator[None]:
+    """Serve for as long as a block lasts."""
+    host, port = listener.getsockname()[:2]
+    if not ip_address(host).is_loopback:
+        _LOG.warning("the management address can be reached from other machines", address=host)
+    config = uvicorn.Config(
+        app,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+    )
+    config.load()
+    state = ServerState()
+    arrivals = SourceBudget(Limit(LIMITS.new_per_second, 1), time.monotonic)
+    connections = Connections(LIMITS.connections, LIMITS.per_address, arrivals)
+    observer = RequestObserver()  # nobody asks for the metrics of metrics
+
+    def protocol() -> BoundedHttpProtocol:
+        return BoundedHttpProtocol(
+            config, state, {}, limits=LIMITS, counted=connections, observer=observer
+        )
+
+    server = await asyncio.get_running_loop().create_server(protocol, sock=listener)
+    watch = asyncio.create_task(watch_connections(state.connections))
+    _LOG.info("management address", host=host, port=port)
+    try:
+        yield
+    finally:
+        watch.cancel()
+        server.close()
+        for connection in list(state.connections):
+            connection.transport.abort()

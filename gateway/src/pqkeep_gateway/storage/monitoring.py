@@ -1,0 +1,31 @@
+"""What is asked of the accounts database for its operator: does it answer, and what waits in it."""
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from pqkeep_gateway.management.collection import Backlog
+from pqkeep_gateway.storage.database import read_transaction
+from pqkeep_gateway.storage.schema import AUDIT_OUTBOX, OUTGOING_MAIL, TENANTS
+
+
+async def check(engine: AsyncEngine) -> None:
+    """Read one row. Raises UnavailableError."""
+    async with read_transaction(engine) as connection:
+        await connection.execute(sa.select(TENANTS.c.id).limit(1))
+
+
+async def find_backlog(engine: AsyncEngine) -> Backlog:
+    """Return what waits. Raises UnavailableError."""
+    waits = AUDIT_OUTBOX.c.refusal.is_(None)
+    events = sa.select(
+        sa.func.count().filter(waits),
+        sa.func.count().filter(~waits),
+        sa.func.min(AUDIT_OUTBOX.c.at_us).filter(waits),
+    ).select_from(AUDIT_OUTBOX)
+    mail = sa.select(sa.func.count(), sa.func.min(OUTGOING_MAIL.c.created_at_us)).select_from(
+        OUTGOING_MAIL
+    )
+    async with read_transaction(engine) as connection:
+        waiting, refused, oldest_event = (await connection.execute(events)).one()
+        mail_waiting, oldest_mail = (await connection.execute(mail)).one()
+    return Backlog(waiting, refused, oldest_event or 0, mail_waiting, oldest_mail or 0)

@@ -1,0 +1,369 @@
+"""The management address: what it answers, to whom, and what a million questions cost."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import msgspec
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.types import Message
+
+from pqkeep_gateway.access.principals import AnonymousPrincipal
+from pqkeep_gateway.access.rate_limit import Limit
+from pqkeep_gateway.access.source_budget import SourceBudget
+from pqkeep_gateway.config import Config
+from pqkeep_gateway.http.connections import Connections
+from pqkeep_gateway.http.errors import not_found
+from pqkeep_gateway.http.observer import RequestObserver, Route
+from pqkeep_gateway.management.app import management_app
+from pqkeep_gateway.management.collection import METRICS, Backlog, Collection, Sources
+from pqkeep_gateway.management.exposition import exposition
+from pqkeep_gateway.management.listener import LIMITS, open_listener, serving
+from pqkeep_gateway.management.readiness import Readiness
+from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.cached import Cached
+from pqkeep_protocol.errors import ErrorKind
+from pqkeep_protocol.metrics import KEY_SERVICE_METRICS, NONE, Sample, Samples, counted, one
+from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress
+
+if TYPE_CHECKING:
+    from pqkeep_gateway.http.tls_server import TlsServer
+
+MANY = 1000
+UP: Samples = {"pqkeep_keys_database_up": one(1)}
+DOWN: Samples = {"pqkeep_keys_database_up": one(0)}
+
+
+@dataclass
+class FakeParts:
+    """Everything that the gateway needs, and how often each was asked."""
+
+    samples: Samples | None = field(default_factory=lambda: UP)
+    is_database_up: bool = True
+    is_redis_up: bool = True
+    is_mail_deferred: bool = False
+    hangs: bool = False
+    asked: dict[str, int] = field(default_factory=dict)
+    waiting: int = 0
+    refusals: dict[ErrorKind, int] = field(default_factory=dict)
+
+    def _count(self, name: str) -> None:
+        self.asked[name] = self.asked.get(name, 0) + 1
+
+    async def key_metrics(self) -> Samples | None:
+        self._count("key service")
+        return self.samples
+
+    async def database(self) -> None:
+        self._count("database")
+        if self.hangs:
+            await asyncio.Event().wait()
+        if not self.is_database_up:
+            raise UnavailableError
+
+    async def redis(self) -> int:
+        self._count("redis")
+        if not self.is_redis_up:
+            raise UnavailableError
+        return 1
+
+    async def backlog(self) -> Backlog:
+        self._count("backlog")
+        return Backlog(2, 1, 1, 3, 1)
+
+
+class FakeTls:
+    """A listener's TLS."""
+
+    handshakes: ClassVar = Counter({"X25519MLKEM768": 2, "x25519": 1, "0x6399": 5})
+    failures: ClassVar = Counter({"NO_POST_QUANTUM_GROUP": 1})
+    expires = 4e9
+
+
+class Setting:
+    """A management application before such parts."""
+
+    def __init__(self, parts: FakeParts, *names: str, wait_seconds: float = 5.0) -> None:
+        self.observer = RequestObserver()
+        key_service = Cached[Samples | None](
+            parts.key_metrics, otherwise=None, seconds=60, wait_seconds=wait_seconds
+        )
+        self.readiness = Readiness(
+            key_service,
+            {"accounts_database": parts.database, "rate_limits": parts.redis},
+            lambda: parts.is_mail_deferred,
+        )
+        arrivals = SourceBudget(Limit(1, 1), lambda: 0.0)
+        self.collection = Collection(
+            Sources(
+                observer=self.observer,
+                connections=Connections(1, 1, arrivals),
+                calls=parts,
+                key_service=key_service,
+                find_backlog=parts.backlog,
+                waiting_passwords=lambda: 4,
+                mail_attempts={"delivered": 1},
+                tls=cast("TlsServer", FakeTls()),
+            ),
+            self.readiness,
+        )
+        self.app = management_app(self.readiness, self.collection, names)
+
+    async def ask(
+        self, path: str, host: str = "127.0.0.1:8081", method: str = "GET"
+    ) -> tuple[int, bytes]:
+        """Return status and body of an answer."""
+        sent: list[Message] = []
+
+        async def receive() -> Message:
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        scope: dict[str, Any] = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "headers": [(b"host", host.encode())],
+        }
+        await self.app(scope, receive, send)
+        return sent[0]["status"], sent[1]["body"]
+
+
+def reasons(body: bytes) -> list[str]:
+    """Return what /readyz says is missing."""
+    found: list[str] = msgspec.json.decode(body).get("reasons", [])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("parts", "missing"),
+    [
+        (FakeParts(), []),
+        (FakeParts(samples=None), ["key_service"]),
+        (FakeParts(samples=DOWN), ["keys_database"]),
+        (FakeParts(samples={}), ["keys_database"]),
+        (FakeParts(is_database_up=False), ["accounts_database"]),
+        (FakeParts(is_redis_up=False), ["rate_limits"]),
+        (
+            FakeParts(samples=None, is_database_up=False, is_redis_up=False),
+            ["key_service", "accounts_database", "rate_limits"],
+        ),
+        (FakeParts(is_mail_deferred=True), []),
+    ],
+)
+async def test_what_is_missing_is_named(parts: FakeParts, missing: list[str]) -> None:
+    """/readyz is 503 with the names of what is missing; /livez is 200 all the same."""
+    setting = Setting(parts)
+    status, body = await setting.ask("/readyz")
+    assert (status, reasons(body)) == (503 if missing else 200, missing)
+    assert ("mail_server" in msgspec.json.decode(body)["degraded"]) is parts.is_mail_deferred
+    assert (await setting.ask("/livez"))[0] == 200
+
+
+async def test_a_gateway_that_stops_is_not_ready() -> None:
+    """From the moment it is told to stop, it asks to be sent nothing more."""
+    setting = Setting(FakeParts())
+    setting.readiness.stop()
+    status, body = await setting.ask("/readyz")
+    assert (status, reasons(body)) == (503, ["stopping"])
+
+
+async def test_a_part_that_hangs_is_asked_once() -> None:
+    """However many ask meanwhile, a database that does not answer gets one question."""
+    parts = FakeParts(hangs=True)
+    asked = Cached[bool](_answers(parts.database), otherwise=False, seconds=0, wait_seconds=0.01)
+    assert not any(await asyncio.gather(*(asked.get() for _ in range(MANY))))
+    assert not await asked.get()
+    assert parts.asked == {"database": 1}
+
+
+async def test_many_questions_cost_the_parts_one() -> None:
+    """A thousand requests at once for each document ask each part once."""
+    parts = FakeParts()
+    setting = Setting(parts)
+    paths = MANY * ("/livez", "/readyz", "/metrics")
+    answers = await asyncio.gather(*map(setting.ask, paths))
+    assert {status for status, _ in answers} == {200}
+    assert parts.asked == {"key service": 1, "database": 1, "redis": 1, "backlog": 1}
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1", "127.0.0.1:8081", "[::1]:8081", "10.0.0.7:80", "localhost:1", "LOCALHOST", ""],
+)
+async def test_who_asks_for_an_address_is_answered(host: str) -> None:
+    """An address in the Host header, or localhost, cannot have been made to resolve to here."""
+    assert (await Setting(FakeParts()).ask("/livez", host))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["example.org", "example.org:8081", "127.0.0.1.example.org", "[example]", "0x7f.1"]
+)
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/metrics", "/"])
+async def test_another_name_is_refused(host: str, path: str) -> None:
+    """A name that somebody else can have resolve to this address is 421, and nothing is asked."""
+    parts = FakeParts()
+    assert (await Setting(parts).ask(path, host))[0] == 421
+    assert parts.asked == {}
+
+
+async def test_a_name_of_the_settings_is_answered() -> None:
+    """Names of management_hosts are answered, in any case of letters."""
+    setting = Setting(FakeParts(), "Gateway.internal")
+    assert (await setting.ask("/livez", "gateway.INTERNAL:8081"))[0] == 200
+    assert (await setting.ask("/livez", "other.internal:8081"))[0] == 421
+
+
+async def test_nothing_else_is_there() -> None:
+    """No other path, and no method that changes anything."""
+    setting = Setting(FakeParts())
+    assert (await setting.ask("/api/v1/tenants"))[0] == 404
+    assert (await setting.ask("/livez", method="POST"))[0] == 405
+    assert (await setting.ask("/livez", method="HEAD"))[0] == 200
+
+
+async def test_the_metrics_are_those_of_the_table() -> None:
+    """Prometheus's own parser reads all metrics, with the counts that were made."""
+    setting = Setting(FakeParts())
+    scope = {"method": "POST", "state": {}}
+    route = Route("POST", "/api/v1/kem/encrypt", "encrypt", "Kyber768")
+    for answer in (200, not_found("x"), None):
+        setting.observer.finish(
+            route, scope, 0.0, answer, {"x": 1}, AnonymousPrincipal(), "request-1", "192.0.2.7"
+        )
+    _, text = await setting.ask("/metrics")
+    families = {each.name: each for each in text_string_to_metric_families(text.decode())}
+    expected = {each.name.removesuffix("_total") for each in METRICS}
+    assert expected <= families.keys()
+    assert {
+        tuple(sample.labels.values()): sample.value
+        for sample in families["pqkeep_requests"].samples
+    } == {
+        ("Kyber768", "encrypt", "success"): 1,
+        ("Kyber768", "encrypt", "ERR_NOT_FOUND_001"): 1,
+        ("Kyber768", "encrypt", "client-gone"): 1,
+    }
+    groups = {
+        sample.labels["group"]: sample.value for sample in families["pqkeep_tls_handshakes"].samples
+    }
+    assert {group: count for group, count in groups.items() if count} == {
+        "X25519MLKEM768": 2,
+        "x25519": 1,
+        "other": 5,
+    }
+    assert "192.0.2.7" not in text.decode()
+    assert "request-1" not in text.decode()
+
+
+@pytest.mark.parametrize("named", ["rot13", "", "Kyber768 ", ["Kyber768"], {"a": 1}, 7])
+def test_a_client_chooses_no_label(named: object) -> None:
+    """An algorithm that does not exist is counted as none."""
+    observer = RequestObserver()
+    route = Route("POST", "/api/v1/kem/encrypt", "encrypt", "Kyber768")
+    observer.finish(route, {}, 0.0, 200, {"algorithm": named}, None, "", "")
+    assert list(observer.outcomes) == [("encrypt", NONE, "success")]
+
+
+def test_a_value_that_the_table_lacks_is_left_out() -> None:
+    """The key service can add no series of its own: label values are those of the table."""
+    samples = {
+        "pqkeep_keys": (
+            Sample(("Kyber768", "active"), 1),
+            Sample(("tenant 7", "active"), 2),
+            Sample(("Kyber768",), 3),
+        ),
+        "pqkeep_invented": one(4),
+        "pqkeep_key_service_queue_length": counted({"calls": 5, "x\n": 6}),
+    }
+    text = exposition(KEY_SERVICE_METRICS, samples).decode()
+    assert 'pqkeep_keys{algorithm="Kyber768",status="active"} 1.0' in text
+    assert "tenant 7" not in text
+    assert "invented" not in text
+    assert text.count("\npqkeep_key_service_queue_length{") == 1
+
+
+@contextmanager
+def listening() -> Iterator[socket.socket]:
+    """Listen on a free port."""
+    with open_listener("127.0.0.1", 0) as listener:
+        yield listener
+
+
+async def test_it_has_few_connections_of_its_own() -> None:
+    """One more connection than it has ends one that is idle; the answers go on."""
+    with listening() as listener:
+        port = listener.getsockname()[1]
+        async with serving(Setting(FakeParts()).app, listener):
+            opened = [
+                await asyncio.open_connection("127.0.0.1", port)
+                for _ in range(LIMITS.connections + 1)
+            ]
+            reader, writer = opened[-1]
+            writer.write(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+            assert await opened[0][0].read() == b""  # evicted
+            for _, each in opened:
+                each.close()
+
+
+def test_an_address_in_use_is_refused() -> None:
+    """Two gateways cannot have one management address: the second does not start."""
+    with listening() as listener, pytest.raises(ConfigError, match="management_address"):
+        open_listener(*listener.getsockname())
+
+
+def settings(**others: Any) -> Config:
+    """Return settings, with some others."""
+    return Config(
+        key_service_socket=".",  # type: ignore[arg-type]
+        database=DatabaseAddress("accounts"),
+        pepper_file=".",  # type: ignore[arg-type]
+        operator_digest="0" * 64,
+        **others,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("off", None),
+        ("127.0.0.1:8081", ("127.0.0.1", 8081)),
+        ("127.0.0.1:0", ("127.0.0.1", 0)),
+        ("[::1]:9", ("::1", 9)),
+        ("0.0.0.0:8081", ("0.0.0.0", 8081)),  # noqa: S104 - what is set explicitly
+    ],
+)
+def test_management_addresses(text: str, address: tuple[str, int] | None) -> None:
+    """An address and a port, or off."""
+    assert settings(management_address=text).management == address
+
+
+@pytest.mark.parametrize(
+    "text", ["", "8081", ":8081", "localhost:8081", "127.0.0.1", "127.0.0.1:65536", "::1:x", "*:1"]
+)
+def test_no_management_address(text: str) -> None:
+    """Nothing that leaves open where it listens: no name, no missing host or port."""
+    with pytest.raises(ValueError, match="management_address"):
+        settings(management_address=text)
+
+
+def test_the_default_is_loopback() -> None:
+    """Without a setting nobody but this machine reaches it."""
+    assert settings().management == ("127.0.0.1", 8081)
+
+
+def _answers(check: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[bool]]:
+    async def answers() -> bool:
+        await check()
+        return True
+
+    return answers

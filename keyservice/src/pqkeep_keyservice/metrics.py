@@ -1,0 +1,127 @@
+"""The key service's numbers: what it counts itself, and what it looks up when it is asked.
+
+``pqkeep_protocol.metrics`` says which there are.
+"""
+
+import asyncio
+import platform
+import time
+from collections import Counter, defaultdict
+from importlib.metadata import version
+
+from pqkeep_keyservice.audit.checkpoint_signer import CheckpointSigner
+from pqkeep_keyservice.audit.log import AuditLog
+from pqkeep_keyservice.audit.service import AuditService
+from pqkeep_keyservice.live.worker_processes import WorkerProcesses
+from pqkeep_keyservice.storage.keyrings import count_keys, has_keys
+from pqkeep_keyservice.storage.store import KeyStore
+from pqkeep_protocol.algorithms import Algorithm, Operation
+from pqkeep_protocol.cached import Cached
+from pqkeep_protocol.messages import AnyRequest
+from pqkeep_protocol.metrics import (
+    NONE,
+    Distribution,
+    Metrics,
+    Sample,
+    counted,
+    measure_lag,
+    one,
+)
+
+UP_SECONDS = 1.0
+UP_WAIT_SECONDS = 1.5
+"""The gateway waits two seconds for all of it."""
+KEYS_SECONDS = 60.0
+"""Counting a million keys takes a tenth of a second, on a connection of its own."""
+KEYS_WAIT_SECONDS = 0.5
+
+
+class ServiceMetrics:
+    """Counts what is answered, and collects everybody's numbers."""
+
+    def __init__(
+        self,
+        store: KeyStore,
+        log: AuditLog,
+        signer: CheckpointSigner,
+        audit_service: AuditService,
+        workers: WorkerProcesses,
+    ) -> None:
+        self._store = store
+        self._log = log
+        self._signer = signer
+        self._audit_service = audit_service
+        self._workers = workers
+        self._outcomes: Counter[tuple[Operation, Algorithm | None, str]] = Counter()
+        self._durations: defaultdict[tuple[Operation, Algorithm | None], Distribution] = (
+            defaultdict(Distribution)
+        )
+        self._lag = Distribution()
+        self._up = Cached[bool](
+            self._is_up, otherwise=False, seconds=UP_SECONDS, wait_seconds=UP_WAIT_SECONDS
+        )
+        self._keys = Cached[tuple[Sample, ...]](
+            self._count_keys, otherwise=(), seconds=KEYS_SECONDS, wait_seconds=KEYS_WAIT_SECONDS
+        )
+        self._build = version("pqkeep-keyservice"), platform.python_version()
+
+    async def run(self) -> None:
+        """Measure the event loop until cancelled."""
+        await measure_lag(self._lag)
+
+    def count(self, request: AnyRequest, outcome: str, seconds: float) -> None:
+        """Count a request that has been answered, after so many seconds."""
+        operation, algorithm = request.operation, request.algorithm
+        self._outcomes[operation, algorithm, outcome] += 1
+        self._durations[operation, algorithm].observe(seconds)
+
+    async def collect(self, calls: int) -> Metrics:
+        """Return all numbers; ``calls`` are under way."""
+        is_up, keys = await asyncio.gather(self._up.get(), self._keys.get())
+        log, signer = self._log, self._signer
+        waiting = {
+            "calls": calls,
+            "audit_records": log.waiting,
+            "signing": self._workers.waiting_to_sign,
+            "verifying": self._workers.waiting_to_verify,
+            "searches": self._audit_service.waiting_searches,
+        }
+        return Metrics(
+            samples={
+                "pqkeep_key_service_operations_total": tuple(
+                    Sample((operation.value, _label(algorithm), str(outcome)), count)
+                    for (operation, algorithm, outcome), count in self._outcomes.items()
+                ),
+                "pqkeep_key_service_operation_duration_seconds": tuple(
+                    times.sample(operation.value, _label(algorithm))
+                    for (operation, algorithm), times in self._durations.items()
+                ),
+                "pqkeep_key_service_queue_length": counted(waiting),
+                "pqkeep_key_service_event_loop_lag_seconds": (self._lag.sample(),),
+                "pqkeep_key_service_cpu_seconds_total": one(time.process_time()),
+                "pqkeep_key_service_build_info": one(1, *self._build),
+                "pqkeep_keys_database_up": one(is_up),
+                "pqkeep_keys": keys,
+                "pqkeep_audit_log_records": one(self._store.size),
+                "pqkeep_audit_log_unsigned_records": one(
+                    max(0, self._store.size - signer.signed_size)
+                ),
+                "pqkeep_audit_log_checkpoints_total": one(signer.count),
+                "pqkeep_audit_log_commits_total": counted(log.commits),
+                "pqkeep_audit_log_commit_duration_seconds": (log.durations.sample(),),
+            }
+        )
+
+    async def _is_up(self) -> bool:
+        await self._store.read(has_keys)
+        return True
+
+    async def _count_keys(self) -> tuple[Sample, ...]:
+        found = await self._store.query(count_keys)
+        return tuple(
+            Sample((algorithm.value, status.value), count) for algorithm, status, count in found
+        )
+
+
+def _label(algorithm: Algorithm | None) -> str:
+    return NONE if algorithm is None else algorithm.value

@@ -1,0 +1,43 @@
+"""docs/observability.md has the metrics, and the reasons of /readyz, that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from pqkeep_gateway.management.collection import METRICS
+from pqkeep_gateway.management.readiness import MAIL_SERVER, PARTS, STOPPING
+from pqkeep_protocol.metrics import BOUNDS, Kind
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = (ROOT / "docs" / "observability.md").read_text()
+
+
+def test_the_table_is_that_of_the_code() -> None:
+    """The document has each metric once, in order, with its kind, labels and meaning."""
+    rows = [line for line in DOCUMENT.splitlines() if line.startswith("| `pqkeep_")]
+    assert rows == [
+        f"| `{metric.name}` | {metric.kind} | "
+        f"{', '.join(f'`{label}`' for label in metric.labels)} | {metric.text} |"
+        for metric in METRICS
+    ]
+
+
+def test_the_buckets_are_those_of_the_code() -> None:
+    """The document has the histograms' buckets."""
+    assert ", ".join(f"{bound:g}" for bound in BOUNDS) in DOCUMENT
+
+
+def test_every_reason_is_explained() -> None:
+    """The table of /readyz has each name once."""
+    table = DOCUMENT.split("### Readiness")[1].split("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == [*PARTS, STOPPING, MAIL_SERVER]
+
+
+def test_metrics_have_the_names_of_their_kinds() -> None:
+    """Names are Prometheus's: counters end in _total, histograms in _seconds, and none is twice."""
+    for metric in METRICS:
+        assert re.fullmatch(r"pqkeep(_[a-z]+)+", metric.name)
+        assert metric.name.endswith("_total") is (metric.kind is Kind.COUNTER)
+        assert metric.kind is not Kind.HISTOGRAM or metric.name.endswith("_seconds")
+    assert len({metric.name for metric in METRICS}) == len(METRICS)
