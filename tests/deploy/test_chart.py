@@ -77,6 +77,9 @@ def test_the_processes_read_their_settings(values: tuple[str, ...], tmp_path: Pa
     gateway = gateway_config.read(files["gateway"])
     key_service = key_service_config.read(files["keyservice"])
     assert gateway.key_service_socket == key_service.socket
+    pod = objects["StatefulSet", "keep"]["spec"]["template"]["spec"]
+    users = {each["name"]: each["securityContext"]["runAsUser"] for each in pod["containers"]}
+    assert users["gateway"] == key_service.gateway_uid
 
 
 def test_each_process_sees_its_own_secrets_and_data() -> None:
