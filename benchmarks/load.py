@@ -28,6 +28,8 @@ class Target:
     """Process id of the gateway, or of the minimal service's."""
     back: int
     """Process id of the key service, or of the minimal service's."""
+    closes: bool = False
+    """Whether each request has a connection of its own."""
 
 
 class Measurement(Struct, frozen=True):
@@ -85,7 +87,10 @@ def measure(wrk: str, target: Target, *, seconds: int, connections: int) -> Meas
             str(target.body),
         ],
         seconds=seconds,
-        environment={"BENCHMARK_API_KEY": target.api_key},
+        environment={
+            "BENCHMARK_API_KEY": target.api_key,
+            "BENCHMARK_CONNECTION": "close" if target.closes else "keep-alive",
+        },
     )
     used = [now - then for now, then in zip(_cpu_times(target), before, strict=True)]
     summary = msgspec.json.decode(output.rstrip().rpartition("\n")[2], type=_Summary)

@@ -11,6 +11,7 @@ from benchmarks.baselines.library import Loop
 from benchmarks.budget import BUDGETS, UNDER_BUDGET
 from benchmarks.load import Measurement
 from benchmarks.local_encryption import Comparison, table
+from benchmarks.tls import TlsCost
 
 
 class Operation(Struct, frozen=True, kw_only=True):
@@ -64,6 +65,7 @@ class Results(Struct, frozen=True, kw_only=True):
     operations: tuple[Operation, ...]
     audit: Loop | None
     audited: Audited
+    tls: TlsCost
     local: tuple[Comparison, ...]
 
     def show(self, console: Console) -> None:
@@ -88,6 +90,7 @@ class Results(Struct, frozen=True, kw_only=True):
             f"durable record, {self.audited.without_records:.1f} without; the record costs "
             f"{self.audited.with_records - self.audited.without_records:.1f}\n"
         )
+        console.print(self.tls.table(_table("TLS: the gateway's CPU microseconds, encapsulating")))
         console.print(table(self.local))
 
     def _speed(self) -> Table:

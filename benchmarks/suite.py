@@ -3,7 +3,7 @@
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks import local_encryption
@@ -13,6 +13,7 @@ from benchmarks.errors import BenchmarkError
 from benchmarks.installation import UNAUDITED, installation
 from benchmarks.load import Measurement, Target, measure, require_wrk
 from benchmarks.results import Audited, Operation, Results
+from benchmarks.tls import TlsCost, gateways
 
 WARM_UP_SECONDS = 1
 ALONE_SECONDS = 2
@@ -49,6 +50,9 @@ def run(plan: Plan, report: Callable[[str], None]) -> Results:
             report("the same without a durable audit log")
             with installation(directory / "unaudited", UNAUDITED) as unaudited:
                 audited = steps.alternate(targets[ALTERNATED], unaudited[ALTERNATED])
+            report("TLS")
+            with gateways(directory, targets[ALTERNATED]) as pair:
+                tls = steps.tls(*pair)
         report("audit log")
         audit = audit_log(directory, plan.seconds)
         report("local encryption")
@@ -61,6 +65,7 @@ def run(plan: Plan, report: Callable[[str], None]) -> Results:
         operations=operations,
         audit=audit,
         audited=audited,
+        tls=tls,
         local=local,
     )
 
@@ -92,6 +97,16 @@ class _Steps:
         """Measure an operation with and without durable records, alternately."""
         rounds = [(self._loaded(one), self._loaded(other)) for _ in range(ROUNDS)]
         return Audited(*(tuple(each) for each in zip(*rounds, strict=True)))
+
+    def tls(self, plain: Target, secured: Target) -> TlsCost:
+        """Measure an operation without and with TLS, alternately."""
+
+        def rounds(*, closes: bool) -> tuple[tuple[Measurement, Measurement], ...]:
+            pair = [replace(each, closes=closes) for each in (plain, secured)]
+            measured = [[self._loaded(each) for each in pair] for _ in range(ROUNDS)]
+            return tuple((one, other) for one, other in measured)
+
+        return TlsCost(rounds(closes=False), rounds(closes=True))
 
     def _loaded(self, target: Target) -> Measurement:
         connections = self.plan.connections

@@ -16,6 +16,7 @@ from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.keys.changes import Change, CommitOutcome
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_server import cli
+from pqkeep_server.commands import dev
 from pqkeep_server.dev import Dev
 from pqkeep_server.initialise import Stores
 from pqkeep_server.supervise import Supervisor
@@ -52,7 +53,7 @@ class UnauditedDev(Dev):
 def main() -> int:
     """Run pqkeepd dev, or the key service that it starts."""
     if sys.argv[1] == "dev":
-        cli.Dev = UnauditedDev  # type: ignore[attr-defined]
+        dev.Dev = UnauditedDev  # type: ignore[attr-defined]
         cli.app()
         return 0
     wiring.AuditLog = UnauditedLog  # type: ignore[attr-defined]

@@ -173,6 +173,14 @@ def test_a_request_over_tls(certificate: Certificate, tls: TlsServer) -> None:
     assert not tls.failures
 
 
+def test_no_connection_is_resumed(certificate: Certificate, tls: TlsServer) -> None:
+    """Nothing follows a handshake: no ticket, with which a later one could do without it."""
+    session = tls.session()
+    talk(session, certificate.client(), GET)
+    assert session.is_established
+    assert session.to_send() == b""
+
+
 def test_a_long_answer_over_tls(certificate: Certificate, tls: TlsServer) -> None:
     """An answer of many records arrives whole, and ends with close_notify."""
     server = Server(tls)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 INSIDE = "PQKEEP_INSIDE"
-PACKAGES = ("ca-certificates", "chromium", "curl", "make", "openssl", "python3", "python3-venv")
+PACKAGES = ("ca-certificates", "curl", "make", "openssl", "python3", "python3-venv")
 WHEELS = Path("wheels")
 PROGRAMS = Path("/opt/pqkeep")
 SECONDS = 120.0
@@ -53,7 +53,8 @@ def prepare(folder: Path, suite: Suite, requirements: Path) -> None:
     """Make a tree and collect the packages for it, both once. Needs root and the network."""
     if not (folder / "tree").exists():
         folder.mkdir(parents=True, exist_ok=True)
-        packages = f"--include={','.join(PACKAGES)}"
+        browser = ("chromium",) if suite.post_quantum else ()
+        packages = f"--include={','.join((*PACKAGES, *browser))}"
         partial = folder / "partial"
         shutil.rmtree(partial, ignore_errors=True)
         command: list[str | Path] = [

@@ -89,6 +89,7 @@ class TlsServer:
         check_secret_file(self._key, "key of the TLS certificate")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.num_tickets = 0  # each connection has its own key exchange, and needs no ticket
         context.set_alpn_protocols(["http/1.1"])
         try:
             # Without a password OpenSSL would ask for one on the terminal.
