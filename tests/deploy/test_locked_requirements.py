@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -26,3 +27,13 @@ def test_the_gateway_s_requirements_have_no_cryptography() -> None:
     """No cryptography package is installed with the gateway alone; the key service has two."""
     assert not _locked("gateway").keys() & CRYPTOGRAPHY
     assert _locked("keyservice").keys() & CRYPTOGRAPHY == {"cryptography", "pqcrypto"}
+
+
+@pytest.mark.parametrize("process", ["gateway", "keyservice"])
+def test_everything_that_a_process_needs_is_locked(process: str) -> None:
+    """Each package that the two distributions of an image name is in its requirements."""
+    for distribution in ("protocol", process):
+        text = (REQUIREMENTS.parent / distribution / "pyproject.toml").read_text()
+        named = tomllib.loads(text)["project"]["dependencies"]
+        names = {re.split(r"[\[<>=~!]", each)[0] for each in named} - {"pqkeep-protocol"}
+        assert names <= _locked(process).keys()
