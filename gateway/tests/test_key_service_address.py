@@ -95,9 +95,11 @@ async def is_answered(address: RemoteHost) -> bool:
 
 
 async def test_the_key_service_is_reached(listen: Listen, link_ca: LinkCa) -> None:
-    """A key service with the right CA, role and name is reached."""
-    address = await listen(link_ca.tls(Role.KEY_SERVICE).context)
-    assert await is_answered(RemoteHost(address, HOST, link_ca.tls(Role.GATEWAY)))
+    """A key service with the right CA, role and name is reached, and its expiry is known."""
+    key_service, gateway = link_ca.tls(Role.KEY_SERVICE), link_ca.tls(Role.GATEWAY)
+    address = await listen(key_service.context)
+    assert await is_answered(RemoteHost(address, HOST, gateway))
+    assert gateway.peer_expires_at == key_service.expires_at
 
 
 async def test_another_name_is_refused(

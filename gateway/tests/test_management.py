@@ -35,6 +35,7 @@ from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress
 
 if TYPE_CHECKING:
     from pqkeep_gateway.http.tls_server import TlsServer
+    from pqkeep_protocol.link import LinkTls
 
 MANY = 1000
 UP: Samples = {"pqkeep_keys_database_up": one(1)}
@@ -87,6 +88,13 @@ class FakeTls:
     expires = 4e9
 
 
+class FakeLink:
+    """The TLS to a key service that has not been reached yet."""
+
+    expires_at = 5e9
+    peer_expires_at = 0.0
+
+
 class Setting:
     """A management application before such parts."""
 
@@ -111,6 +119,7 @@ class Setting:
                 waiting_passwords=lambda: 4,
                 mail_attempts={"delivered": 1},
                 tls=cast("TlsServer", FakeTls()),
+                link=cast("LinkTls", FakeLink()),
             ),
             self.readiness,
         )
@@ -221,6 +230,14 @@ async def test_a_name_of_the_settings_is_answered() -> None:
     setting = Setting(FakeParts(), "Gateway.internal")
     assert (await setting.ask("/livez", "gateway.INTERNAL:8081"))[0] == 200
     assert (await setting.ask("/livez", "other.internal:8081"))[0] == 421
+
+
+async def test_the_links_certificates_are_measured() -> None:
+    """The expiry of the link's own certificate is a metric, and the peer's once it was seen."""
+    _, text = await Setting(FakeParts()).ask("/metrics")
+    name = "pqkeep_link_certificate_expiry_timestamp_seconds"
+    lines = [line for line in text.decode().splitlines() if line.startswith(name)]
+    assert lines == [f'{name}{{end="gateway"}} 5e+09']
 
 
 async def test_nothing_else_is_there() -> None:

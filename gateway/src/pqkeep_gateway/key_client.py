@@ -27,6 +27,7 @@ from pqkeep_protocol.codec import (
 from pqkeep_protocol.connection import Accepts, FramedConnection
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION
+from pqkeep_protocol.link import reason
 from pqkeep_protocol.messages import AnyRequest, Attribution, R_co, Request
 from pqkeep_protocol.metrics import GetMetrics, Samples
 from pqkeep_protocol.startup.logs import logger
@@ -149,8 +150,8 @@ class KeyClient:
             error = await asyncio.shield(lost)
             if isinstance(error, ProtocolError):
                 kind = ErrorKind.BAD_ANSWER
-            reason = None if error is None else getattr(error, "reason", None) or str(error)
-            _LOG.warning("lost the connection to the key service", kind=str(kind), error=reason)
+            why = "it was closed" if error is None else reason(error)
+            _LOG.warning("lost the connection to the key service", kind=str(kind), error=why)
         finally:
             self._connection.close()
             self._connection = None

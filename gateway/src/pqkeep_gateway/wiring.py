@@ -346,6 +346,7 @@ async def assemble(
                 waiting_passwords=lambda: passwords.waiting,
                 mail_attempts=mail_delivery.attempts,
                 tls=tls,
+                link=link,
             ),
         ),
         link=link,

@@ -8,12 +8,11 @@ been verified.
 
 import asyncio
 import socket
-import ssl
 from collections import Counter
 from collections.abc import Callable
 from typing import cast
 
-from pqkeep_protocol.link import HANDSHAKE_SECONDS, LinkTls
+from pqkeep_protocol.link import HANDSHAKE_SECONDS, LinkTls, reason
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import ConfigError, NetworkAddress
 
@@ -95,9 +94,8 @@ class LinkListener:
                 ssl=self._link.context,
                 ssl_handshake_timeout=HANDSHAKE_SECONDS,
             )
-        except (OSError, ssl.SSLError) as error:
-            reason = getattr(error, "reason", None) or error.strerror or str(error)
-            _LOG.warning("a handshake of the link failed", address=address, error=reason)
+        except OSError as error:  # ssl.SSLError is one
+            _LOG.warning("a handshake of the link failed", address=address, error=reason(error))
 
 
 class _Verified(asyncio.Protocol):

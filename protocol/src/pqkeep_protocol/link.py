@@ -71,6 +71,8 @@ class LinkTls:
         self._identity = identity
         self._now = now
         self.context, self.expires_at = _load(identity)
+        self.peer_expires_at = 0.0
+        """When the certificate of the newest peer expires, in Unix seconds; 0 before there was one."""
 
     def reload(self) -> None:
         """Read the files again, for new connections. Where they cannot be used, nothing changes."""
@@ -103,10 +105,17 @@ class LinkTls:
         certificate = transport.get_extra_info("peercert") or {}
         if _has_role(certificate, _OTHER[self._identity.role]):
             _keep_alive(transport.get_extra_info("socket"))
+            self.peer_expires_at = ssl.cert_time_to_seconds(certificate["notAfter"])
             return True
         address, *_ = transport.get_extra_info("peername") or ("",)
         _LOG.warning("refused a peer whose certificate has another role", address=address)
         return False
+
+
+def reason(error: BaseException) -> str:
+    """Return why a connection could not be made, or ended, in a few words and on one line."""
+    of_openssl = getattr(error, "reason", None)
+    return str(of_openssl or getattr(error, "strerror", None) or str(error) or type(error).__name__)
 
 
 def _load(identity: Identity) -> tuple[ssl.SSLContext, float]:

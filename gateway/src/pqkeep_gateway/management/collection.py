@@ -15,6 +15,7 @@ from pqkeep_gateway.management.metrics import GATEWAY_METRICS, OTHER
 from pqkeep_gateway.management.readiness import Readiness
 from pqkeep_protocol.cached import Cached
 from pqkeep_protocol.errors import ErrorKind
+from pqkeep_protocol.link import LinkTls
 from pqkeep_protocol.metrics import (
     KEY_SERVICE_METRICS,
     Distribution,
@@ -74,6 +75,7 @@ class Sources:
     waiting_passwords: Callable[[], int]
     mail_attempts: Mapping[str, int]
     tls: TlsServer | None
+    link: LinkTls | None
 
 
 class Collection:
@@ -110,6 +112,7 @@ class Collection:
             **(key_service or {}),
             **self._own(parts),
             **({} if self._sources.tls is None else _of_tls(self._sources.tls)),
+            **({} if self._sources.link is None else _of_link(self._sources.link)),
             **({} if backlog is None else _of_backlog(backlog)),
         }
         return await asyncio.to_thread(_written, samples)
@@ -163,6 +166,15 @@ def _of_tls(tls: TlsServer) -> Samples:
         "pqkeep_tls_handshakes_total": counted(groups),
         "pqkeep_tls_failures_total": one(sum(tls.failures.values())),
         "pqkeep_tls_certificate_expiry_timestamp_seconds": one(tls.expires),
+    }
+
+
+def _of_link(link: LinkTls) -> Samples:
+    ends = {"gateway": link.expires_at, "key_service": link.peer_expires_at}
+    return {
+        "pqkeep_link_certificate_expiry_timestamp_seconds": counted(
+            {end: at for end, at in ends.items() if at}
+        )
     }
 
 

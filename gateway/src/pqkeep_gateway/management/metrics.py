@@ -65,6 +65,12 @@ GATEWAY_METRICS = (
         "When the TLS certificate expires, in seconds since 1970.",
     ),
     Metric(
+        "pqkeep_link_certificate_expiry_timestamp_seconds",
+        Kind.GAUGE,
+        "When the certificate of each end of the link between hosts expires, in seconds since 1970.",
+        {"end": frozenset({"gateway", "key_service"})},
+    ),
+    Metric(
         "pqkeep_event_loop_lag_seconds",
         Kind.HISTOGRAM,
         "How late the gateway's event loop is, measured twice a second.",
