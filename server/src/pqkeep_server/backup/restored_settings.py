@@ -25,7 +25,7 @@ KEPT = frozenset(
     {
         *("operator_digest", "signup", "password_costs", "api_key_overlap_seconds", "cookies"),
         *("session_lifetime_days", "default_plan", "self_service", "slh_dsa", "log_format"),
-        "require_post_quantum",
+        *("require_post_quantum", "access_log"),
     }
 )
 """Settings that are kept without being asked for."""

@@ -1,0 +1,60 @@
+"""Nothing that a client sent is in a metric or in the access log."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+
+import httpx2
+from tests.fixtures.installation import Installation
+
+CANARY = "canary-7f3a9c51"
+SECONDS = 60.0
+
+
+def test_a_canary_is_seen_nowhere(start: Callable[..., Installation]) -> None:
+    """Bodies, credentials, paths, queries, headers, names and cookies leave no trace."""
+    installation = start(settings={"access_log": True, "log_format": "json"})
+    tenant = installation.demo()
+    tenant.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
+    plaintext = base64.b64encode(CANARY.encode()).decode()
+    sealed = tenant.post("/kem/encrypt", {"plaintext": plaintext})["ciphertext"]
+    tenant.post("/kem/decrypt", {"ciphertext": sealed, "key_version": 1})
+    installation.operator().post("/tenants", {"name": CANARY}, status=201)
+    with httpx2.Client(base_url=installation.base_url, timeout=SECONDS, trust_env=False) as client:
+        key = {"X-API-Key": installation.ready["api_key"]}
+        for method, path, body, headers in (
+            ("POST", "/api/v1/kem/encrypt", {CANARY: 1, "algorithm": CANARY}, key),
+            ("POST", "/api/v1/kem/encrypt", {"plaintext": CANARY}, {"X-API-Key": CANARY}),
+            ("GET", f"/api/v1/kms/keys?algorithm={CANARY}", None, key),
+            ("GET", f"/api/v1/tenants/{CANARY}", None, key),
+            ("GET", f"/{CANARY}", None, {"Authorization": CANARY, "Cookie": f"a={CANARY}"}),
+            ("PUT", "/docs", None, {"User-Agent": CANARY, "Referer": CANARY}),
+            (CANARY.upper(), "/api/v1/kem/encrypt", None, key),
+            ("POST", "/api/v1/auth/login", {"email": f"{CANARY}@x.y", "password": CANARY}, {}),
+        ):
+            client.request(method, path, json=body, headers=headers)
+    metrics = httpx2.get(
+        f"{installation.ready['management_url']}/metrics", timeout=SECONDS, trust_env=False
+    ).text
+    installation.stop()
+    lines = [
+        json.loads(line)
+        for line in installation.output.splitlines()
+        if '"request answered"' in line
+    ]
+    answered = {(line.get("route"), line["outcome"]) for line in lines}
+    assert ("/api/v1/kem/encrypt", "success") in answered
+    assert ("/api/v1/kem/encrypt", "ERR_AUTH_001") in answered
+    assert ("/api/v1/tenants/{tenant_id}", "ERR_NOT_FOUND_001") in answered
+    assert tenant.tenant_id in {line.get("tenant") for line in lines}
+    assert (
+        'pqkeep_requests_total{algorithm="Kyber768",operation="encrypt",outcome="success"} 1.0'
+        in metrics
+    )
+    secrets = (CANARY, plaintext, sealed[:64], tenant.api_key, installation.ready["operator_key"])
+    for secret in secrets:
+        assert secret not in metrics
+        assert not any(secret.lower() in json.dumps(line).lower() for line in lines)
+    assert tenant.tenant_id not in metrics
