@@ -31,6 +31,8 @@ def run(*arguments: str | Path, **environment: str) -> tuple[int, str]:
     [
         ("--help",),
         ("dev", "--help"),
+        ("init", "--help"),
+        ("start", "--help"),
         ("gateway", "--help"),
         ("keyservice", "--help"),
         ("config", "check", "--help"),

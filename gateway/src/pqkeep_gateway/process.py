@@ -32,6 +32,7 @@ from pqkeep_gateway.http.tls_server import TlsServer
 from pqkeep_gateway.management.listener import open_listener, serving
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_gateway.wiring import assemble
+from pqkeep_protocol.startup.hardening import give_up_privileges
 from pqkeep_protocol.startup.logs import logger, write_logs
 from pqkeep_protocol.startup.settings import ConfigError
 
@@ -46,8 +47,7 @@ ON_EVERY_ANSWER = [("X-Content-Type-Options", "nosniff")]
 def main(limits: ConnectionLimits = LIMITS) -> int:
     """Run until SIGTERM or SIGINT."""
     write_logs("gateway")
-    os.umask(0o077)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # requests are in this memory
+    give_up_privileges()  # requests are in this memory
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are files to read again
     parser = argparse.ArgumentParser(prog="python -m pqkeep_gateway")
     parser.add_argument("settings", type=Path)

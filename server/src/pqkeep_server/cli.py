@@ -11,6 +11,7 @@ from pqkeep_server.commands import (
     dev,
     operator,
     people,
+    production,
     recovery_key,
     roles,
     root_key,
@@ -28,6 +29,8 @@ GROUPS: Mapping[str, str] = {
 
 COMMANDS: Mapping[str, Callable[..., None]] = {
     "dev": dev.dev,
+    "init": production.init,
+    "start": production.start,
     "gateway": roles.gateway,
     "keyservice": roles.keyservice,
     "certificates": certificates.certificates,

@@ -19,6 +19,8 @@ from pqkeep_keyservice.keys.sealing import ROOT_KEY_SIZE
 from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress
 from pqkeep_server.atomic_files import write_atomically
 from pqkeep_server.settings_file import Settings, new_settings
+from pqkeep_server.settings_reference import explained
+from pqkeep_server.users import Users, give_to
 
 ACCOUNTS_FILE = "accounts.sqlite3"
 KEYS_FILE = "keys.sqlite3"
@@ -120,10 +122,12 @@ def initialise(
     *,
     signup: Literal["operator", "open"],
     stores: Stores = IN_FILES,
+    users: Users | None = None,
 ) -> None:
     """Make a data directory's files, with a digest of the operator's credential.
 
-    Open sign-up makes it an installation for development. The files are made in a temporary folder
+    Open sign-up makes it an installation for development. With users each process's files are given
+    to its own, and the settings files explain every line; without, one user runs both. The files are made in a temporary folder
     and moved into place, the gateway's last: a directory is complete, or is completed by the next
     run. Raises InitialiseError, and overwrites and removes nothing.
     """
@@ -133,10 +137,13 @@ def initialise(
         layout.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".new-", dir=layout.directory) as temporary:
             draft = Layout(Path(temporary))
-            _write_files(draft, operator, signup, stores)
+            _write_files(draft, operator, signup, stores, users)
             gateway_config.read(draft.gateway_settings)
             key_service_config.read(draft.key_service_settings)
             layout.run.mkdir(mode=0o700, exist_ok=True)
+            if users is not None:
+                give_to(users, draft.gateway, draft.key_service, layout.run)
+                layout.directory.chmod(0o711)
             if not _is_begun(layout, draft):
                 draft.key_service.rename(layout.key_service)
             draft.gateway.rename(layout.gateway)
@@ -165,35 +172,40 @@ def has_stores(layout: Layout, stores: Stores) -> bool:
     )
 
 
-def _write_files(layout: Layout, operator: str, signup: str, stores: Stores) -> None:
+def _write_files(
+    layout: Layout, operator: str, signup: str, stores: Stores, users: Users | None
+) -> None:
     pepper = secrets.token_bytes(PEPPER_SIZE)
-    key_service_settings = new_settings(
-        {
-            **KEY_SERVICE_SOCKETS,
-            "gateway_uid": "same",
-            "database": stores.keys,
-            "database_password_file": stores.keys_password_file,
-            "root_key_file": layout.root_key.name,
-        }
-    )
-    gateway_settings = new_settings(
-        {
-            **GATEWAY_SOCKET,
-            "database": stores.accounts,
-            "database_password_file": stores.accounts_password_file,
-            "pepper_file": layout.pepper.name,
-            "operator_digest": Pepper(pepper).digest(operator).hex(),
-            "signup": signup,
-            "redis_url": stores.redis_url,
-            **(DEVELOPMENT if signup == "open" else {}),
-        }
-    )
+    key_service_settings: Settings = {
+        **KEY_SERVICE_SOCKETS,
+        "gateway_uid": "same" if users is None else users.gateway.uid,
+        "database": stores.keys,
+        "database_password_file": stores.keys_password_file,
+        "root_key_file": layout.root_key.name,
+    }
+    gateway_settings: Settings = {
+        **GATEWAY_SOCKET,
+        "database": stores.accounts,
+        "database_password_file": stores.accounts_password_file,
+        "pepper_file": layout.pepper.name,
+        "operator_digest": Pepper(pepper).digest(operator).hex(),
+        "signup": signup,
+        "redis_url": stores.redis_url,
+        **(DEVELOPMENT if signup == "open" else {}),
+    }
+    if users is None:
+        texts = new_settings(gateway_settings), new_settings(key_service_settings)
+    else:
+        texts = (
+            explained("gateway", gateway_settings),
+            explained("key service", key_service_settings),
+        )
     for folder in (layout.key_service, layout.gateway):
         folder.mkdir(mode=0o700)
     write_atomically(layout.root_key, secrets.token_bytes(ROOT_KEY_SIZE), 0o400)
-    write_atomically(layout.key_service_settings, key_service_settings.encode(), 0o600)
+    write_atomically(layout.key_service_settings, texts[1].encode(), 0o600)
     write_atomically(layout.pepper, pepper, 0o400)
-    write_atomically(layout.gateway_settings, gateway_settings.encode(), 0o600)
+    write_atomically(layout.gateway_settings, texts[0].encode(), 0o600)
 
 
 def _is_begun(layout: Layout, draft: Layout) -> bool:

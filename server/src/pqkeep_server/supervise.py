@@ -11,8 +11,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pqkeep_protocol.startup.logs import logger
 
@@ -39,6 +39,16 @@ class FatalExitError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Identity:
+    """Who runs a program: user, groups and environment."""
+
+    user: int
+    group: int
+    extra_group: int
+    environment: Mapping[str, str] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
     """A Python module to keep running as a process."""
 
@@ -46,6 +56,8 @@ class Program:
     module: str
     arguments: Sequence[str]
     pass_fds: Sequence[int] = ()
+    identity: Identity | None = None
+    """None: whoever runs the supervisor."""
 
 
 class Supervisor:
@@ -85,6 +97,7 @@ class Supervisor:
         retry = FIRST_RETRY_SECONDS
         while True:
             began = time.monotonic()
+            identity = program.identity
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-P",  # nothing is imported from the current directory
@@ -95,6 +108,10 @@ class Supervisor:
                 pass_fds=program.pass_fds,
                 start_new_session=True,  # Ctrl-C reaches the supervisor alone
                 preexec_fn=_die_with(os.getpid()),
+                user=identity.user if identity else None,
+                group=identity.group if identity else None,
+                extra_groups=[identity.extra_group] if identity else None,
+                env=identity.environment if identity else None,
             )
             self._running[program] = process
             status = await process.wait()

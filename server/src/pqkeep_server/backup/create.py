@@ -61,9 +61,12 @@ async def _write(
 ) -> Origin:
     gateway = gateway_config.read(layout.gateway_settings)
     key_service = key_service_config.read(layout.key_service_settings)
-    owner = layout.gateway.stat().st_uid  # root may back up what belongs to the services' user
+    owner = layout.gateway.stat().st_uid  # root may back up what belongs to the processes' users
+    key_owner = layout.key_service.stat().st_uid
     root_keys = key_service.root_key_files.items()
-    sealer = Sealer({each: read_root_key(path, also_owned_by=owner) for each, path in root_keys})
+    sealer = Sealer(
+        {each: read_root_key(path, also_owned_by=key_owner) for each, path in root_keys}
+    )
     databases = (
         Database(ACCOUNTS, gateway.database, gateway.database_password_file),
         Database(KEYS, key_service.database, key_service.database_password_file),

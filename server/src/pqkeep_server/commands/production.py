@@ -1,0 +1,80 @@
+"""``pqkeepd init`` and ``pqkeepd start``: an installation under two users."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pqkeep_gateway.access.credentials import CredentialKind, new_credential
+from pqkeep_protocol.startup.logs import write_logs
+from pqkeep_server import users
+from pqkeep_server.commands.arguments import UserIds
+from pqkeep_server.exit_status import fail_on
+from pqkeep_server.initialise import ACCOUNTS_FILE, KEYS_FILE, InitialiseError, Layout, Stores
+from pqkeep_server.initialise import initialise as make_directory
+from pqkeep_server.start import StartError
+from pqkeep_server.start import start as run
+from pqkeep_server.users import UsersError
+
+Directory = Annotated[
+    Path, typer.Argument(metavar="DIR", help="The data directory.", file_okay=False)
+]
+
+KEEP = """\
+operator's credential: {credential}
+It is shown this once. Keep it away from this machine, and so a copy of the root key:
+{root_key} seals every private key, and no backup holds it.
+Settings: {gateway} and {key_service}.
+Start with: pqkeepd start {directory}"""
+
+
+def init(
+    directory: Directory,
+    *,
+    accounts_database: Annotated[
+        str | None, typer.Option(metavar="URL", help="Keep accounts in PostgreSQL.")
+    ] = None,
+    keys_database: Annotated[
+        str | None, typer.Option(metavar="URL", help="Keep keys and audit records in PostgreSQL.")
+    ] = None,
+    redis_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Keep rate limits in Redis or Valkey.")
+    ] = None,
+    user_ids: UserIds = None,
+) -> None:
+    """Make an installation: two users, settings, root key, pepper, the operator's credential."""
+    os.umask(0o077)
+    stores = Stores(
+        accounts=accounts_database or ACCOUNTS_FILE,
+        keys=keys_database or KEYS_FILE,
+        redis_url=redis_url,
+    )
+    credential = new_credential(CredentialKind.OPERATOR)
+    layout = Layout(directory.absolute())
+    with fail_on(InitialiseError, UsersError):
+        if os.geteuid() != 0:
+            raise UsersError(
+                "init must be root, to give each process's files to its own user; to try pqkeep"
+                " without root, there is pqkeepd dev"
+            )
+        if directory.exists() and directory.stat().st_uid != 0:
+            raise InitialiseError(f"{directory} belongs to another user: it must be root's")
+        owners = users.chosen(user_ids)
+        make_directory(layout, credential, signup="operator", stores=stores, users=owners)
+    typer.echo(
+        KEEP.format(
+            credential=credential,
+            root_key=layout.root_key,
+            gateway=layout.gateway_settings,
+            key_service=layout.key_service_settings,
+            directory=layout.directory,
+        )
+    )
+
+
+def start(directory: Directory) -> None:
+    """Run both processes of an installation, each as its own user. Needs root."""
+    write_logs("pqkeepd")
+    with fail_on(StartError, status=os.EX_CONFIG):
+        run(Layout(directory.absolute()))

@@ -1,0 +1,100 @@
+"""The users that the two processes run as, and the group that the socket between them belongs to."""
+
+import grp
+import os
+import pwd
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+GATEWAY = "pqkeep-gateway"
+KEY_SERVICE = "pqkeep-keyservice"
+GROUP = "pqkeep"
+_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class UsersError(Exception):
+    """There are no two users to run the processes as. The message is for the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user and their primary group."""
+
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Users:
+    """The two users, and the id of the group that both are in."""
+
+    gateway: User
+    key_service: User
+    group: int
+
+    def __post_init__(self) -> None:
+        """Raise UsersError unless they are two, and neither is root."""
+        uids = {self.gateway.uid, self.key_service.uid}
+        if len(uids) != 2 or 0 in uids:  # noqa: PLR2004 - two
+            raise UsersError(
+                "gateway and key service need a user each, and neither may be root: whoever takes"
+                " the gateway over could read the root key"
+            )
+
+
+def find_or_create() -> Users:
+    """Return pqkeep's users, and make those that are missing. Raises UsersError."""
+    try:
+        group = grp.getgrnam(GROUP)
+    except KeyError:
+        _run("groupadd", "--system", GROUP)
+        group = grp.getgrnam(GROUP)
+    return Users(_find_or_create(GATEWAY), _find_or_create(KEY_SERVICE), group.gr_gid)
+
+
+def chosen(ids: tuple[int, int, int] | None) -> Users:
+    """Return the users with these ids and the group's, or pqkeep's own. Raises UsersError.
+
+    The primary group of a user by id has the same id.
+    """
+    if ids is None:
+        return find_or_create()
+    gateway, key_service, group = ids
+    return Users(User(gateway, gateway), User(key_service, key_service), group)
+
+
+def _find_or_create(name: str) -> User:
+    try:
+        found = pwd.getpwnam(name)
+    except KeyError:
+        home, shell = "/nonexistent", "/usr/sbin/nologin"
+        options = ("--system", "--user-group", "--no-create-home", "--groups", GROUP)
+        _run("useradd", *options, "--home-dir", home, "--shell", shell, name)
+        found = pwd.getpwnam(name)
+    return User(found.pw_uid, found.pw_gid)
+
+
+def _run(program: str, *arguments: str) -> None:
+    path = shutil.which(program, path=_PATH)
+    if path is None:
+        raise UsersError(
+            f"cannot make users: there is no {program}; make {GATEWAY},"
+            f" {KEY_SERVICE} and the group {GROUP} by other means"
+        )
+    ended = subprocess.run([path, *arguments], capture_output=True, text=True, check=False)  # noqa: S603 - constants
+    if ended.returncode != 0:
+        raise UsersError(f"cannot make users: {ended.stderr.strip()}")
+
+
+def give_to(users: Users, gateway: Path, key_service: Path, run: Path) -> None:
+    """Give each process's folder, with what is in it, to its user, and the sockets' to the group.
+
+    Raises OSError.
+    """
+    for folder, user in ((gateway, users.gateway), (key_service, users.key_service)):
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, user.uid, user.gid, follow_symlinks=False)
+    os.chown(run, users.key_service.uid, users.group)
+    run.chmod(0o750)

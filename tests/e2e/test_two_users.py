@@ -1,0 +1,364 @@
+"""An installation that init made and start runs: two users, and the wall between them."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx2
+import pytest
+from tests.fixtures import processes
+from tests.fixtures.caller import Caller, client_of
+
+from pqkeep_server.initialise import Layout
+from pqkeep_server.settings_file import edited
+
+GATEWAY, KEY_SERVICE, GROUP, STRANGER = 64101, 64102, 64103, 64104
+SECONDS, OK = 60.0, 200
+PATHS = os.pathsep.join(path for path in sys.path if path and not path.startswith(sys.base_prefix))
+ENVIRONMENT = {"PATH": os.defpath, "PYTHONPATH": PATHS}
+IDS = ("--user-ids", str(GATEWAY), str(KEY_SERVICE), str(GROUP))
+
+
+def find_python() -> str:
+    """Return a Python of this version that other users can run; empty where there is none."""
+    system = f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+    for python in (sys.executable, system):
+        with suppress(OSError):
+            ended = subprocess.run(
+                [python, "-c", "import pqkeep_server.cli"],
+                user=STRANGER,
+                group=STRANGER,
+                extra_groups=[],
+                cwd="/",
+                env=ENVIRONMENT,
+                check=False,
+                capture_output=True,
+            )
+            if ended.returncode == 0:
+                return python
+    return ""
+
+
+PYTHON = find_python() if os.geteuid() == 0 else ""
+PQKEEPD = (
+    *("/usr/bin/env", f"PYTHONPATH={PATHS}", PYTHON, "-P", "-c"),
+    "from pqkeep_server.cli import app; app()",
+)
+pytestmark = pytest.mark.skipif(
+    not PYTHON, reason="needs root, and a Python of this version that other users can run"
+)
+
+
+def run_as(uid: int, program: str, *arguments: object) -> str:
+    """Run a Python program as a user of pqkeep's group, or as a stranger; return what it prints."""
+    ended = subprocess.run(
+        [PYTHON, "-c", program, *map(str, arguments)],
+        user=uid,
+        group=uid,
+        extra_groups=[] if uid == STRANGER else [GROUP],
+        cwd="/",
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.strip()
+
+
+@dataclass
+class Production:
+    """A running installation."""
+
+    layout: Layout
+    process: subprocess.Popen[bytes]
+    output: Path
+    port: int
+    tenant: Caller
+
+    def pid(self, module: str) -> int:
+        """Return a process's id."""
+        return processes.children_by_module(self.process.pid)[module]
+
+    def encrypts(self) -> bool:
+        """Return whether encrypting and decrypting works."""
+        body = {"plaintext": base64.b64encode(b"text").decode()}
+        sealed = self.tenant.post("/kem/encrypt", body, status=200)
+        fields = {name: sealed[name] for name in ("ciphertext", "key_version")}
+        opened = self.tenant.post("/kem/decrypt", fields, status=200)
+        return bool(opened["plaintext"] == body["plaintext"])
+
+
+def pqkeepd(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a command of pqkeepd to its end."""
+    return subprocess.run(
+        [*PQKEEPD, *map(str, arguments)],
+        env=dict(processes.ENVIRONMENT),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+def initialised(folder: Path) -> tuple[Layout, str]:
+    """Make a data directory; return it and the operator's credential."""
+    ended = pqkeepd("init", folder, *IDS)
+    assert ended.returncode == 0, ended.stderr
+    (credential,) = re.findall(r"pqo_\w+", ended.stdout)
+    return Layout(folder), credential
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """Make a folder that other users can reach."""
+    with tempfile.TemporaryDirectory(prefix="pqkeep-") as made:
+        Path(made).chmod(0o711)
+        yield Path(made)
+
+
+@pytest.fixture(scope="module")
+def production(folder: Path) -> Iterator[Production]:
+    """Run an installation."""
+    layout, credential = initialised(folder / "data")
+    port = processes.free_port()
+    settings = layout.gateway_settings
+    settings.write_text(edited(settings.read_text(), {"port": port}))
+    output, url = folder / "output", f"http://{processes.HOST}:{port}"
+
+    def is_ready() -> bool:
+        with suppress(httpx2.HTTPError):
+            return httpx2.get(f"{url}/healthz").status_code == OK
+        return False
+
+    with processes.running([*PQKEEPD, "start", layout.directory], output) as process:
+        processes.wait_until(is_ready, process, output)
+        with client_of(url, credential) as client:
+            operator = Caller(client, "")
+            made = operator.post("/tenants", {"name": "one", "plan": "enterprise"}, status=201)
+            key = operator.post(f"/tenants/{made['id']}/api-keys", status=201)
+        with client_of(url, key["api_key"]) as client:
+            tenant = Caller(client, made["id"])
+            tenant.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
+            yield Production(layout, process, output, port, tenant)
+
+
+def owners(layout: Layout) -> dict[str, tuple[int, int]]:
+    """Return owner and mode of everything in a data directory."""
+    return {
+        str(path.relative_to(layout.directory)): (
+            path.lstat().st_uid,
+            stat.S_IMODE(path.lstat().st_mode),
+        )
+        for path in layout.directory.rglob("*")
+    }
+
+
+def test_each_process_is_its_own_user(production: Production) -> None:
+    """Both run without root's rights, in pqkeep's group, with no new privileges and no core dumps."""
+    for module, uid in (("pqkeep_gateway", GATEWAY), ("pqkeep_keyservice", KEY_SERVICE)):
+        proc = Path(f"/proc/{production.pid(module)}")
+        status = dict(
+            line.split(":\t", 1)
+            for line in (proc / "status").read_text().splitlines()
+            if ":\t" in line
+        )
+        assert status["Uid"].split() == [str(uid)] * 4
+        assert status["Gid"].split() == [str(uid)] * 4
+        assert status["Groups"].split() == [str(GROUP)]
+        assert status["NoNewPrivs"] == "1"
+        assert int(status["CapEff"], 16) == 0
+        (core,) = [line for line in (proc / "limits").read_text().splitlines() if "core" in line]
+        assert core.split()[4:6] == ["0", "0"]
+        assert (proc / "mem").stat().st_uid == 0  # root's: not dumpable
+
+
+def test_every_file_has_its_owner(production: Production) -> None:
+    """Each process's files are its own user's, and nobody else has access but to the sockets."""
+    assert production.encrypts()
+    for name, (owner, mode) in owners(production.layout).items():
+        first = name.partition("/")[0]
+        if first == "lock":
+            assert (owner, mode) == (0, 0o600)
+        elif first == "run":
+            assert owner == KEY_SERVICE
+            modes = {"run": 0o750, "run/keyservice.sock": 0o660, "run/operator.sock": 0o600}
+            assert mode == modes[name]
+        else:
+            assert owner == {"gateway": GATEWAY, "keyservice": KEY_SERVICE}[first]
+            assert mode & 0o077 == 0
+
+
+READ = """
+import sys
+for path in sys.argv[1:]:
+    try:
+        open(path, "rb").close()
+        print("read", path)
+    except PermissionError:
+        pass
+"""
+PTRACE = """
+import ctypes, errno, sys
+libc = ctypes.CDLL(None, use_errno=True)
+for request in (16, 0x4206):  # PTRACE_ATTACH, PTRACE_SEIZE
+    done = libc.ptrace(request, int(sys.argv[1]), None, None)
+    print(done, errno.errorcode[ctypes.get_errno()])
+"""
+
+
+def test_the_gateways_user_reads_no_file_of_the_key_service(production: Production) -> None:
+    """As the gateway's user every file and the memory of the key service are closed, as encrypt works."""
+    pid = production.pid("pqkeep_keyservice")
+    files = [path for path in production.layout.key_service.rglob("*") if path.is_file()]
+    assert {"root.key", "keys.sqlite3", "settings.toml"} <= {path.name for path in files}
+    inside = [f"/proc/{pid}/{name}" for name in ("mem", "maps", "environ")]
+    assert run_as(GATEWAY, READ, *files, *inside) == ""
+    assert run_as(GATEWAY, READ, production.layout.pepper).startswith("read")
+    assert run_as(GATEWAY, PTRACE, pid) == "-1 EPERM\n-1 EPERM"
+    assert production.encrypts()
+
+
+CONNECT = """
+import socket, sys
+from pqkeep_protocol.codec import Ping, encode
+peer = socket.socket(socket.AF_UNIX)
+peer.settimeout(30)
+try:
+    peer.connect(sys.argv[1])
+    peer.sendall(encode(Ping(1)))
+    print(len(peer.recv(100)))
+except PermissionError:
+    print("closed")
+except ConnectionError:
+    print(0)
+"""
+
+
+def test_a_third_user_is_refused(production: Production) -> None:
+    """Another user does not reach the socket, and gets no answer where modes let them connect."""
+    layout = production.layout
+    assert run_as(STRANGER, CONNECT, layout.socket) == "closed"
+    assert run_as(GATEWAY, CONNECT, layout.operator_socket) == "closed"
+    changed = (layout.run, layout.socket, layout.operator_socket)
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in changed]
+    try:
+        for path in changed:
+            path.chmod(0o777)
+        assert run_as(STRANGER, CONNECT, layout.socket) == "0"
+        assert run_as(0, CONNECT, layout.socket) == "0"
+        assert run_as(GATEWAY, CONNECT, layout.operator_socket) == "0"
+    finally:
+        for path, mode in zip(changed, modes, strict=True):
+            path.chmod(mode)
+    assert run_as(GATEWAY, CONNECT, layout.socket) != "0"
+    assert production.encrypts()
+
+
+ASK = """
+import socket, sys, time, uuid
+from pqkeep_protocol.administration import ReloadRootKeys
+from pqkeep_protocol.audit import Event, RecordEvents
+from pqkeep_protocol.codec import TO_GATEWAY, Call, FrameDecoder, encode
+from pqkeep_protocol.keys import INSTALLATION
+from pqkeep_protocol.messages import Attribution
+now = time.time_ns() // 1000
+def event(operation, at_us):
+    return Event(id=uuid.uuid4(), at_us=at_us, tenant=INSTALLATION, principal="p",
+        operation=operation, algorithm=None, key_version=None, outcome="success",
+        request_id="r", source_address="a", policy="")
+events = (event("suspend-tenant", now), event("rotate-root-key", now), event("encrypt", now),
+    event("suspend-tenant", now - 10**14), event("resume-tenant", now + 10**14))
+peer, decoder = socket.socket(socket.AF_UNIX), FrameDecoder(TO_GATEWAY)
+peer.settimeout(30)
+peer.connect(sys.argv[1])
+for number, request in enumerate((ReloadRootKeys(tenant=INSTALLATION),
+        RecordEvents(tenant=INSTALLATION, events=events))):
+    peer.sendall(encode(Call(number, 20000, Attribution("r", "p", "a", "y"), request)))
+    frames = []
+    while not frames:
+        frames = list(decoder.filled(peer.recv_into(decoder.space())))
+    if number == 0:
+        print(frames[0].kind)
+    else:
+        refused = {each.id: each.reason for each in frames[0].result.refused}
+        print(*(refused.get(each.id, "recorded") for each in events))
+"""
+
+
+def test_the_gateway_gets_no_administration(production: Production) -> None:
+    """The gateway gets no administration; of its events, unlisted and wrongly timed ones are refused."""
+    administration, events = run_as(GATEWAY, ASK, production.layout.socket).splitlines()
+    assert administration == "unsupported"
+    assert events == "recorded not-an-event not-an-event out-of-time out-of-time"
+
+
+def test_the_root_key_is_rotated_and_backed_up(production: Production, folder: Path) -> None:
+    """Root's commands work on it while it runs, and every file keeps its owner."""
+    layout = production.layout
+    data = ("--data", layout.directory)
+    rotated = pqkeepd("root-key", "rotate", *data)
+    assert rotated.returncode == 0, rotated.stderr
+    private, public = folder / "recovery.key", folder / "recovery.pub"
+    made = pqkeepd("recovery-key", "create", "--private", private, "--public", public)
+    assert made.returncode == 0, made.stderr
+    kept = pqkeepd("backup", *data, "--recovery-key", public, "--to", folder / "backup")
+    assert kept.returncode == 0, kept.stderr
+    test_every_file_has_its_owner(production)
+
+
+def test_one_user_for_both_is_refused(folder: Path) -> None:
+    """With equal user ids neither start nor the key service alone runs: status 78, and why."""
+    layout, _ = initialised(folder / "equal")
+    settings = layout.key_service_settings
+    settings.write_text(edited(settings.read_text(), {"gateway_uid": KEY_SERVICE}))
+    for path in (layout.gateway, *layout.gateway.iterdir()):
+        os.chown(path, KEY_SERVICE, KEY_SERVICE)
+    started = pqkeepd("start", layout.directory)
+    assert started.returncode == os.EX_CONFIG
+    assert "need a user each" in started.stderr
+    alone = subprocess.run(
+        [PYTHON, "-P", "-m", "pqkeep_keyservice", settings],
+        user=KEY_SERVICE,
+        group=KEY_SERVICE,
+        extra_groups=[GROUP],
+        cwd="/",
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert alone.returncode == os.EX_CONFIG
+    assert "gateway_uid" in alone.stderr
+
+
+def test_start_needs_root(folder: Path) -> None:
+    """Neither start nor init runs without root; the message says what does."""
+    for command in ("init", "start"):
+        ended = subprocess.run(
+            [*PQKEEPD, command, folder / "none"],
+            user=STRANGER,
+            group=STRANGER,
+            extra_groups=[],
+            cwd="/",
+            env=dict(processes.ENVIRONMENT),
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        assert ended.returncode in {1, os.EX_CONFIG}
+        assert "must be root" in ended.stderr
+        assert "pqkeepd dev" in ended.stderr
