@@ -20,6 +20,7 @@ POSTGRESQL = (
     "gateway.publicUrl=https://keep.example.org",
     "storage.className=fast",
     "images.pullSecrets[0].name=registry",
+    "monitors[0].namespaceSelector.matchLabels.name=monitoring",
     "allowedClients[0].podSelector.matchLabels.app=client",
 )
 CASES = [(), POSTGRESQL]
