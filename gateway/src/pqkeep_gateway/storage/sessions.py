@@ -29,7 +29,13 @@ from pqkeep_gateway.storage.database import (
     transaction,
 )
 from pqkeep_gateway.storage.known_networks import remember_network
-from pqkeep_gateway.storage.schema import SESSIONS, SPENT_REFRESH_TOKENS, TENANTS, USERS
+from pqkeep_gateway.storage.schema import (
+    SESSIONS,
+    SPENT_REFRESH_TOKENS,
+    STEP_UP_TOKENS,
+    TENANTS,
+    USERS,
+)
 from pqkeep_gateway.storage.tenants import MFA_REQUIREMENT, entitlements_of, requires_mfa
 from pqkeep_gateway.tenancy.tenants import TenantStatus
 from pqkeep_protocol.audit import Event
@@ -192,8 +198,10 @@ async def end_sessions(connection: AsyncConnection, condition: sa.ColumnElement[
 
 
 async def end_other_sessions(connection: AsyncConnection, user: UserId, session: SessionId) -> None:
-    """End every session of a user but one."""
+    """End every session of a user but one, and step-ups proved by factors that may be gone."""
     await end_sessions(connection, sa.and_(SESSIONS.c.user_id == user, SESSIONS.c.id != session))
+    is_free = sa.and_(STEP_UP_TOKENS.c.user_id == user, STEP_UP_TOKENS.c.is_reserved.is_(False))
+    await connection.execute(sa.delete(STEP_UP_TOKENS).where(is_free))
 
 
 async def _save_spent(
