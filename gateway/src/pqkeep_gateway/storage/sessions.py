@@ -20,6 +20,7 @@ from pqkeep_gateway.people.sessions import (
     SessionNotFoundError,
     TokenDigests,
 )
+from pqkeep_gateway.people.users import Account
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import (
     MICROSECOND,
@@ -53,7 +54,7 @@ class SqlSessions:
         self,
         session: Session,
         digests: TokenDigests,
-        password_hash: str,
+        account: Account,
         network: bytes,
         audit_events: Sequence[Event],
     ) -> None:
@@ -62,7 +63,12 @@ class SqlSessions:
         Raises AccountChangedError.
         """
         now = microseconds(session.created_at)
-        is_unchanged = sa.and_(USERS.c.id == session.user, USERS.c.password_hash == password_hash)
+        is_unchanged = sa.and_(
+            USERS.c.id == session.user,
+            USERS.c.password_hash == account.password_hash,
+            USERS.c.has_mfa.is_(account.has_mfa),
+            USERS.c.email_codes.is_(account.email_codes),
+        )
         sign_in = sa.update(USERS).where(is_unchanged).values(last_sign_in_at_us=now)
         is_expired = sa.and_(
             SESSIONS.c.user_id == session.user, SESSIONS.c.refresh_expires_at_us <= now
