@@ -5,10 +5,13 @@ from __future__ import annotations
 import signal
 
 import pytest
+from hypothesis import settings
 from tests.work_units import WorkUnits
 from xdist.remote import Producer
 
 pytest.register_assert_rewrite("tests.fixtures")
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 pytest_plugins = [
     "tests.fixtures.certificate",
     "tests.fixtures.installation",

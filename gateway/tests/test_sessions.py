@@ -197,3 +197,18 @@ async def test_a_changed_password_stops_a_sign_in_that_has_begun(world: World) -
     await world.password_change.change(person, PASSWORD + "!", ATTRIBUTION)
     with pytest.raises(AccountChangedError):
         await world.sessions.begin(before, ATTRIBUTION)
+
+
+@pytest.mark.parametrize("factor", ["app", "email"])
+async def test_a_new_second_factor_stops_a_sign_in_that_has_begun(
+    world: World, factor: str
+) -> None:
+    """A sign-in that began before a code was needed begins no session without one."""
+    person = await world.person()
+    before = await world.account()
+    if factor == "app":
+        await world.enroll(person)
+    else:
+        await world.codes.choose(person, ATTRIBUTION, wanted=True)
+    with pytest.raises(AccountChangedError):
+        await world.sessions.begin(before, ATTRIBUTION)

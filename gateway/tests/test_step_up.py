@@ -174,3 +174,16 @@ async def test_a_step_up_token_expires(world: World) -> None:
     world.now += MOMENT
     with pytest.raises(StepUpRequiredError):
         await world.step_up.spend(person, token, action, had_no_effect)
+
+
+async def test_a_new_second_factor_ends_step_ups_by_the_password(world: World) -> None:
+    """A token that was proved before a second factor was added is of no use afterwards."""
+    person = await world.person()
+    token = await world.step_up.issue(person, PASSWORD, ATTRIBUTION)
+    await world.enroll(person)
+
+    async def action() -> None:
+        raise AssertionError
+
+    with pytest.raises(StepUpRequiredError):
+        await world.step_up.spend(person, token, action, had_no_effect)

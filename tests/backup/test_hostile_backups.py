@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import structs
 from tests.backup.conftest import UNKNOWN, Backup, Command, RecoveryKey
@@ -19,7 +20,7 @@ from pqkeep_keyservice import config as key_service_config
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_server.backup.authentication import AuthenticBackup, authenticate
-from pqkeep_server.backup.contents import End, Manifest, Tag, finish, write
+from pqkeep_server.backup.contents import End, Manifest, Rows, Tag, finish, write
 from pqkeep_server.backup.encrypted_file import Origin, Writer
 from pqkeep_server.backup.recovery_key import read_public
 from pqkeep_server.settings_file import edited
@@ -74,7 +75,19 @@ def empty_tag(genuine: AuthenticBackup, new: Callable[[Origin], Writer]) -> None
     writer.finish()
 
 
-@pytest.mark.parametrize("forge", [own_pepper, newer_number, nothing_changed, empty_tag])
+def nested_rows(genuine: AuthenticBackup, new: Callable[[Origin], Writer]) -> None:
+    """Rows that nobody can decode: they are refused before anybody tries."""
+    writer = new(genuine.origin)
+    write(writer, genuine.manifest)
+    lists: Any = msgspec.Raw(b"\x91" * 100_000 + b"\x90")
+    write(writer, Rows("keys", "keys", (), lists))
+    finish(writer, {}, OWN)
+
+
+FORGERIES = (own_pepper, newer_number, nothing_changed, empty_tag, nested_rows)
+
+
+@pytest.mark.parametrize("forge", FORGERIES)
 def test_a_forged_backup_is_refused(
     forge: Forge,
     genuine: AuthenticBackup,

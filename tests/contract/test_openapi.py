@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -75,11 +76,14 @@ def content(thing: Any) -> Any:
 
 @pytest.mark.parametrize("path", [WHOLE, *(f"/api/v1/openapi/{part}.json" for part in PARTS)])
 def test_documents_are_valid(web: httpx2.Client, path: str) -> None:
-    """Each document is valid OpenAPI 3.1, and bare JSON that anyone may read."""
+    """Each document is valid OpenAPI 3.1 without open references, and bare JSON for anyone."""
     answer = web.get(path)
     assert answer.headers["content-type"] == "application/json"
     assert answer.json()["openapi"] == "3.1.0"
     validate(answer.json())
+    components = answer.json()["components"]
+    references = set(re.findall(r'"#/components/(\w+)/([^"]+)"', answer.text))
+    assert {(kind, name) for kind, name in references if name not in components[kind]} == set()
 
 
 def test_the_same_everywhere(

@@ -54,7 +54,7 @@ class RefreshTokenReusedError(InvalidRefreshTokenError):
 
 
 class AccountChangedError(Exception):
-    """Since the password was checked, it was changed or the user removed."""
+    """Since the password was checked, it or a second factor was changed, or the user removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +107,13 @@ class SessionStore(Protocol):
         self,
         session: Session,
         digests: TokenDigests,
-        password_hash: str,
+        account: Account,
         network: bytes,
         audit_events: Sequence[Event],
     ) -> None:
         """Store a new session with its known network; remove expired ones of the same user.
 
-        Raises AccountChangedError if the user's stored hash is not this one.
+        Raises AccountChangedError unless the stored password and second factors are the account's.
         """
         ...
 
@@ -174,7 +174,7 @@ class Sessions:
         signed_in = event(attribution.by(str(user)), user.tenant, AuditEvent.SIGN_IN)
         digests = self._digests(tokens, now)
         network = network_digest(self._pepper, user.email, attribution.source_address)
-        await self._store.add(session, digests, account.password_hash, network, (signed_in,))
+        await self._store.add(session, digests, account, network, (signed_in,))
         self._accept(digests)
         await self._audit_delivery.deliver()
         return tokens

@@ -388,16 +388,20 @@ _HEADERS: Json = {
         "required": True,
         "schema": {"type": "integer", "minimum": 1},
     },
-    "RateLimit-Policy": {
-        "description": "How many requests (q) in how many seconds (w), as"
-        " draft-ietf-httpapi-ratelimit-headers writes it.",
+    "RateLimit-Limit": {
+        "description": "How many requests the limit allows.",
         "required": True,
-        "schema": {"type": "string"},
+        "schema": {"type": "integer", "minimum": 1},
     },
-    "RateLimit": {
-        "description": "How many remain (r), and in how many seconds there are more (t).",
+    "RateLimit-Remaining": {
+        "description": "How many more may come now.",
         "required": True,
-        "schema": {"type": "string"},
+        "schema": {"type": "integer", "minimum": 0},
+    },
+    "RateLimit-Reset": {
+        "description": "After how many seconds one may come again.",
+        "required": True,
+        "schema": {"type": "integer", "minimum": 0},
     },
 }
 _PARAMETERS: Json = {

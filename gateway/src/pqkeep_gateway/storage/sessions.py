@@ -20,6 +20,7 @@ from pqkeep_gateway.people.sessions import (
     SessionNotFoundError,
     TokenDigests,
 )
+from pqkeep_gateway.people.users import Account
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import (
     MICROSECOND,
@@ -29,7 +30,13 @@ from pqkeep_gateway.storage.database import (
     transaction,
 )
 from pqkeep_gateway.storage.known_networks import remember_network
-from pqkeep_gateway.storage.schema import SESSIONS, SPENT_REFRESH_TOKENS, TENANTS, USERS
+from pqkeep_gateway.storage.schema import (
+    SESSIONS,
+    SPENT_REFRESH_TOKENS,
+    STEP_UP_TOKENS,
+    TENANTS,
+    USERS,
+)
 from pqkeep_gateway.storage.tenants import MFA_REQUIREMENT, entitlements_of, requires_mfa
 from pqkeep_gateway.tenancy.tenants import TenantStatus
 from pqkeep_protocol.audit import Event
@@ -47,7 +54,7 @@ class SqlSessions:
         self,
         session: Session,
         digests: TokenDigests,
-        password_hash: str,
+        account: Account,
         network: bytes,
         audit_events: Sequence[Event],
     ) -> None:
@@ -56,7 +63,12 @@ class SqlSessions:
         Raises AccountChangedError.
         """
         now = microseconds(session.created_at)
-        is_unchanged = sa.and_(USERS.c.id == session.user, USERS.c.password_hash == password_hash)
+        is_unchanged = sa.and_(
+            USERS.c.id == session.user,
+            USERS.c.password_hash == account.password_hash,
+            USERS.c.has_mfa.is_(account.has_mfa),
+            USERS.c.email_codes.is_(account.email_codes),
+        )
         sign_in = sa.update(USERS).where(is_unchanged).values(last_sign_in_at_us=now)
         is_expired = sa.and_(
             SESSIONS.c.user_id == session.user, SESSIONS.c.refresh_expires_at_us <= now
@@ -192,8 +204,10 @@ async def end_sessions(connection: AsyncConnection, condition: sa.ColumnElement[
 
 
 async def end_other_sessions(connection: AsyncConnection, user: UserId, session: SessionId) -> None:
-    """End every session of a user but one."""
+    """End every session of a user but one, and step-ups proved by factors that may be gone."""
     await end_sessions(connection, sa.and_(SESSIONS.c.user_id == user, SESSIONS.c.id != session))
+    is_free = sa.and_(STEP_UP_TOKENS.c.user_id == user, STEP_UP_TOKENS.c.is_reserved.is_(False))
+    await connection.execute(sa.delete(STEP_UP_TOKENS).where(is_free))
 
 
 async def _save_spent(

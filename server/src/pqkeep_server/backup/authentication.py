@@ -1,14 +1,14 @@
 """Reads a backup to its end, and checks its tag, before anything is done with what it says."""
 
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from pqkeep_keyservice.keys.sealing import Sealer, read_root_key, read_sealer
 from pqkeep_protocol.startup.secret_files import open_secret_file
 from pqkeep_protocol.startup.settings import ConfigError
-from pqkeep_server.backup.contents import Manifest, Message, read
+from pqkeep_server.backup.contents import Manifest, Message, read, require_tag
 from pqkeep_server.backup.encrypted_file import BackupFileError, Header, Origin, Reader, damaged
 from pqkeep_server.backup.recovery_key import PrivateHalf, read_private
 
@@ -34,10 +34,7 @@ class AuthenticBackup:
     def messages(self) -> Iterator[Message]:
         """Yield the messages after the manifest, from the file. Raises BackupFileError."""
         with open_secret_file(self.file, "backup") as opened:
-            reader = Reader(opened, self.recovery_key)
-            if reader.header != self.header:
-                raise BackupFileError("it has been replaced")
-            messages = read(reader, self.sealer)
+            messages = _messages(opened, self.header, self.recovery_key, self.sealer)
             next(messages)
             yield from messages
 
@@ -54,14 +51,23 @@ def authenticate(file: Path, recovery_key: Path, root_keys: Sequence[Path]) -> A
             reader = Reader(opened, key)
             files = _matching_files(reader.header.origin, root_keys)
             sealer = read_sealer(files)
-            messages = read(reader, sealer)
-            manifest = next(messages)
-            deque(messages, maxlen=0)
+            require_tag(reader, sealer)
+            opened.seek(0)
+            manifest = next(_messages(opened, reader.header, key, sealer))
         if not isinstance(manifest, Manifest):
             raise damaged()
     except BackupFileError as error:
         raise BackupFileError(f"cannot restore {file}: {error}") from None
     return AuthenticBackup(file, reader.header, manifest, key, files, sealer)
+
+
+def _messages(
+    file: BinaryIO, header: Header, recovery_key: PrivateHalf, sealer: Sealer
+) -> Iterator[Message]:
+    reader = Reader(file, recovery_key)
+    if reader.header != header:  # and with this header only its author can encrypt anything
+        raise BackupFileError("it has been replaced")
+    yield from read(reader, sealer)
 
 
 def _matching_files(origin: Origin, files: Sequence[Path]) -> dict[int, Path]:

@@ -161,9 +161,19 @@ class Reader:
         self.digest.update(data)
         return data
 
+    def skip(self, size: int) -> None:
+        """Read over ``size`` bytes, without having them in memory at once."""
+        for begin in range(0, size, SEGMENT):
+            self.read(min(SEGMENT, size - begin))
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether everything has been read."""
+        return self._is_at_end and not self._plaintext
+
     def finish(self) -> None:
         """Raise BackupFileError unless everything has been read."""
-        if self._plaintext or not self._is_at_end:
+        if not self.is_at_end:
             raise damaged()
 
     def _read_segment(self) -> bytes:
