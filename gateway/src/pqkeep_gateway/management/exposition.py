@@ -4,6 +4,7 @@ A value of a label that the table does not have is left out, whoever measured it
 """
 
 from collections.abc import Iterable, Iterator
+from typing import cast
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import (
@@ -19,7 +20,7 @@ from pqkeep_protocol.metrics import BOUNDS, Kind, Metric, Sample, Samples
 _UPPER_BOUNDS = [*map(str, BOUNDS), "+Inf"]
 
 
-class _Collected(Collector):
+class _Collected:
     def __init__(self, families: Iterable[Family]) -> None:
         self._families = families
 
@@ -30,9 +31,11 @@ class _Collected(Collector):
 def exposition(table: Iterable[Metric], samples: Samples) -> bytes:
     """Return the metrics of a table that have values, and those of this process."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collected([_family(metric, samples) for metric in table]))
+    collected = _Collected([_family(metric, samples) for metric in table])
+    registry.register(cast("Collector", collected))
     ProcessCollector(registry=registry)
-    return generate_latest(registry)
+    text: bytes = generate_latest(registry)
+    return text
 
 
 def _family(metric: Metric, samples: Samples) -> Family:
