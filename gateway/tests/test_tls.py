@@ -30,7 +30,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tests.fixtures.certificate import Certificate, new_certificate
 
 from pqkeep_gateway.http.tls_server import TlsServer
-from pqkeep_gateway.http.tls_session import MAX_ANSWERED, TlsError, TlsSession
+from pqkeep_gateway.http.tls_session import TlsError, TlsSession
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_protocol.tls_groups import group_of
 
@@ -374,7 +374,7 @@ class Updates:
 
 
 def test_updates_of_keys_are_limited(certificate: Certificate, tmp_path: Path) -> None:
-    """Each is answered, until the answers would fill the memory of a client that reads nothing."""
+    """Some are answered; a client that only asks for more of them is refused."""
     client = certificate.client()
     client.keylog_filename = str(tmp_path / "keys")
     session = TlsSession(certificate.context, Counter())
@@ -385,11 +385,37 @@ def test_updates_of_keys_are_limited(certificate: Certificate, tmp_path: Path) -
         if line.startswith("CLIENT_TRAFFIC_SECRET_0")
     ]
     updates = Updates(bytes.fromhex(secret))
-    few = b"".join(updates.next() for _ in range(1000))
+    few = b"".join(updates.next() for _ in range(500))
     assert session.receive(few) == b""
-    assert 0 < len(session.to_send()) < MAX_ANSWERED
-    with pytest.raises(TlsError, match="TOO_MANY_KEY_UPDATES"):
-        session.receive(b"".join(updates.next() for _ in range(2000)))
+    assert 0 < len(session.to_send()) <= len(few)
+    with pytest.raises(TlsError, match="TOO_LITTLE_CONTENT"):
+        session.receive(b"".join(updates.next() for _ in range(500)))
+
+
+@pytest.mark.parametrize(("size", "is_read"), [(1, False), (30, True), (16_384, True)])
+def test_records_of_a_byte_are_limited(
+    certificate: Certificate, size: int, *, is_read: bool
+) -> None:
+    """A client that makes work of little content is refused; one with small records is not."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = certificate.client().wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+    session = TlsSession(certificate.context, Counter())
+    for _ in range(2):
+        with suppress(ssl.SSLWantReadError):
+            client.do_handshake()
+        session.receive(outgoing.read())
+        incoming.write(session.to_send())
+    for _ in range(2000):
+        client.write(bytes(size))
+    sent = outgoing.read()
+    if not is_read:
+        with pytest.raises(TlsError, match="TOO_LITTLE_CONTENT"):
+            session.receive(sent)
+        return
+    received = sum(
+        len(session.receive(sent[at : at + 10_000])) for at in range(0, len(sent), 10_000)
+    )
+    assert received == 2000 * size
 
 
 def _copy(certificate: Certificate, folder: Path) -> Certificate:

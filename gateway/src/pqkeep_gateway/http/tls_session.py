@@ -14,9 +14,11 @@ from pqkeep_protocol.tls_groups import POST_QUANTUM, group_of
 
 READ_SIZE = 16 * 1024
 """The size of a record's content."""
-MAX_ANSWERED = 64 * 1024
-"""Bytes with which a client's messages may be answered after the handshake: each update of keys
-that it asks for costs 27."""
+SLICE = 17 * 1024
+"""Bytes that are decrypted before it is asked whether there is enough content in them: a record."""
+MAX_SURPLUS = 20 * 1024
+"""Bytes more than twice their content that a client may send, one incomplete record included. What
+a client is not charged for, records of one byte and updates of keys, would cost it nothing."""
 _HANDSHAKE_FAILURE = bytes((21, 3, 3, 0, 2, 2, 40))
 """The alert that OpenSSL sends where client and server have no group in common."""
 
@@ -45,7 +47,7 @@ class TlsSession:
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._handshakes = handshakes
         self._requires_post_quantum = require_post_quantum
-        self._answered = 0
+        self._surplus = 0
         self.group = ""
         """The key exchange group, once it is agreed on."""
         self.is_established = False
@@ -58,14 +60,11 @@ class TlsSession:
 
         Raises TlsError. In either case ``to_send`` may have an answer.
         """
-        self._incoming.write(data)
         try:
-            if self.is_established:
-                return self._read()
-            self._shake_hands()
-            return self._read()
-        except ssl.SSLWantReadError:
-            return b""
+            if len(data) <= SLICE:
+                return self._decrypt(data)
+            slices = (data[at : at + SLICE] for at in range(0, len(data), SLICE))
+            return b"".join([self._decrypt(each) for each in slices])
         except ssl.SSLError as error:
             raise TlsError(error.reason or "unknown") from None
 
@@ -84,15 +83,26 @@ class TlsSession:
         """Return what has to be sent to the client now."""
         return self._outgoing.read()
 
-    def _shake_hands(self) -> None:
+    def _decrypt(self, data: bytes) -> bytes:
+        self._incoming.write(data)
+        if not self.is_established:
+            return self._read() if self._has_shaken_hands() else b""
+        content = self._read()
+        self._surplus = max(0, self._surplus + len(data) - 2 * len(content))
+        if self._surplus > MAX_SURPLUS:
+            raise TlsError("TOO_LITTLE_CONTENT")
+        return content
+
+    def _has_shaken_hands(self) -> bool:
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
             if not self.group and self._outgoing.pending:
                 self._check_group()
-            raise
+            return False
         self.is_established = True
         self._handshakes[self.group] += 1
+        return True
 
     def _check_group(self) -> None:
         flight = self._outgoing.read()
@@ -104,7 +114,6 @@ class TlsSession:
 
     def _read(self) -> bytes:
         pieces = []
-        waiting = self._outgoing.pending
         try:
             while True:
                 piece = self._tls.read(READ_SIZE)
@@ -116,8 +125,4 @@ class TlsSession:
                     break
         except ssl.SSLWantReadError:
             pass
-        if answered := self._outgoing.pending - waiting:
-            self._answered += answered
-            if self._answered > MAX_ANSWERED:
-                raise TlsError("TOO_MANY_KEY_UPDATES")
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
