@@ -390,6 +390,15 @@ def _key_client(config: Config) -> tuple[KeyClient, LinkTls | None]:
     return KeyClient(address), tls
 
 
+async def migrate_database(config: Config) -> None:
+    """Bring the accounts database to this version's schema, as a start does.
+
+    Raises ConfigError, UnavailableError.
+    """
+    engine = await open_database(config.database.location, config.database_password_file)
+    await engine.dispose()
+
+
 @asynccontextmanager
 async def open_operators(config: Config) -> AsyncIterator[Operators]:
     """Open the operators of an installation, whether its gateways run or not.

@@ -87,6 +87,17 @@ async def snapshot(database: Database) -> AsyncIterator[Run]:
 
 
 @asynccontextmanager
+async def exclusive(database: Database) -> AsyncIterator[Run]:
+    """Read a file that no other process has open, or can open before the block ends.
+
+    Raises DatabaseError, also where another process has it open.
+    """
+    async with _connected(database, "rw") as run:
+        await run(_begin_alone)
+        yield run
+
+
+@asynccontextmanager
 async def restoring(database: Database) -> AsyncIterator[Run]:
     """Begin a transaction on an empty database, committed where the block succeeds.
 
@@ -174,6 +185,12 @@ def _begin_reading_file(connection: sa.Connection) -> None:
 def _begin_reading_server(connection: sa.Connection) -> None:
     connection.exec_driver_sql("SET TRANSACTION READ ONLY")
     revision(connection)
+
+
+def _begin_alone(connection: sa.Connection) -> None:
+    connection.exec_driver_sql("PRAGMA journal_mode = DELETE")  # fails where others have it open
+    connection.exec_driver_sql("PRAGMA locking_mode = EXCLUSIVE")
+    connection.exec_driver_sql("BEGIN EXCLUSIVE")
 
 
 def _begin_writing_file(connection: sa.Connection) -> None:

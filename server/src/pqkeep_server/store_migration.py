@@ -1,0 +1,181 @@
+"""``pqkeepd migrate-store``: the databases of a stopped installation, from files to a server.
+
+Each database is copied in one transaction, compared row by row before it is committed, and named in
+the settings at the end. Until then nothing but a database that was empty has changed; run again, it
+goes on after the last step that was finished.
+"""
+
+import hashlib
+import stat
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import sqlalchemy as sa
+
+from pqkeep_gateway import config as gateway_config
+from pqkeep_keyservice import config as key_service_config
+from pqkeep_keyservice.ledger.checkpoints import check_log
+from pqkeep_keyservice.ledger.merkle import Frontier, leaf_hash
+from pqkeep_keyservice.ledger.search import record_texts
+from pqkeep_keyservice.ledger.tree import log_size
+from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress
+from pqkeep_server.atomic_files import write_atomically
+from pqkeep_server.backup.databases import (
+    ACCOUNTS,
+    KEYS,
+    Database,
+    DatabaseKind,
+    Run,
+    exclusive,
+    restoring,
+    snapshot,
+)
+from pqkeep_server.backup.tables import (
+    DatabaseError,
+    create_empty_tables,
+    finish,
+    insert,
+    revision,
+    rows,
+    tables,
+)
+from pqkeep_server.data_lock import locked
+from pqkeep_server.initialise import Layout
+from pqkeep_server.settings_file import SettingsFileError, edited
+
+Report = Callable[[str], None]
+"""Shows what is being done now."""
+
+_ENCODER = msgspec.msgpack.Encoder()
+_MODULUS = 1 << 256
+
+
+class StoreMigrationError(Exception):
+    """The installation uses its files still. The message is for the person who wants it moved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What is in a database, so that two can be compared."""
+
+    revision: str
+    tables: Mapping[str, tuple[int, int]]
+    """The number of rows of each table, and a sum over the hashes of all rows, in any order."""
+    records: int = 0
+    root: bytes = field(default=b"", repr=False)
+    """Size and root of the audit log, computed from its records; of the database of keys only."""
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of all tables."""
+        return sum(count for count, _ in self.tables.values())
+
+
+async def migrate_store(
+    layout: Layout, targets: Mapping[DatabaseKind, Database], *, report: Report
+) -> Mapping[DatabaseKind, Contents]:
+    """Move databases to empty ones on a server; return what was moved now.
+
+    Raises StoreMigrationError, and leaves the settings as they are then.
+    """
+    try:
+        with locked(layout.directory):
+            return await _migrate(layout, targets, report)
+    except BlockingIOError:
+        raise StoreMigrationError(f"pqkeepd runs on {layout.directory}: stop it first") from None
+    except (ConfigError, DatabaseError, SettingsFileError) as error:
+        raise StoreMigrationError(str(error)) from None
+    except OSError as error:
+        raise StoreMigrationError(f"cannot move the databases: {error}") from None
+
+
+async def _migrate(
+    layout: Layout, targets: Mapping[DatabaseKind, Database], report: Report
+) -> Mapping[DatabaseKind, Contents]:
+    settings = {ACCOUNTS: layout.gateway_settings, KEYS: layout.key_service_settings}
+    sources = {
+        ACCOUNTS: gateway_config.read(settings[ACCOUNTS]).database,
+        KEYS: key_service_config.read(settings[KEYS]).database,
+    }
+    pending = [kind for kind, target in targets.items() if sources[kind] != target.address]
+    moved = {}
+    async with AsyncExitStack() as stack:
+        for kind in pending:
+            source = await stack.enter_async_context(exclusive(_file(kind, sources[kind])))
+            moved[kind] = await _copy(source, targets[kind], report)
+        for kind in pending:
+            _write_settings(settings[kind], targets[kind])
+    return moved
+
+
+def _file(kind: DatabaseKind, address: DatabaseAddress) -> Database:
+    if address.is_on_server:
+        raise StoreMigrationError(f"the {kind.name} database is on a server already")
+    return Database(kind, address)
+
+
+async def _copy(source: Run, target: Database, report: Report) -> Contents:
+    """Copy a database, unless an earlier run has; return what is in it."""
+    kind = target.kind
+    report(f"{kind.name}: reading")
+    expected = await source(_contents, kind)
+    async with snapshot(target) as run:
+        if await run(tables):
+            report(f"{kind.name}: comparing")
+            _require_same(expected, await run(_contents, kind), target)
+            return expected
+    async with restoring(target) as run:
+        into = await run(create_empty_tables, kind.migrations, expected.revision)
+        for table in await source(tables):
+            count, names = 0, table.columns.keys()
+            for batch in await source(rows, table):
+                await run(insert, into[table.name], names, batch)
+                count += len(batch)
+                report(f"{kind.name}: {table.name}, {count:,} rows")
+        await run(finish, kind.migrations)
+        report(f"{kind.name}: comparing")
+        _require_same(expected, await run(_contents, kind), target)
+    return expected
+
+
+def _require_same(expected: Contents, found: Contents, target: Database) -> None:
+    if found != expected:
+        raise DatabaseError(
+            f"the database {target.address.location} is not empty, and no copy of the file"
+        )
+
+
+def _contents(connection: sa.Connection, kind: DatabaseKind) -> Contents:
+    found = {table.name: _sum(connection, table) for table in tables(connection)}
+    if kind is not KEYS:
+        return Contents(revision(connection), found)
+    check_log(connection)
+    size = log_size(connection)
+    frontier, _ = Frontier().with_leaves(map(leaf_hash, record_texts(connection, 0, size)))
+    return Contents(revision(connection), found, frontier.size, frontier.root())
+
+
+def _sum(connection: sa.Connection, table: sa.Table) -> tuple[int, int]:
+    count = total = 0
+    names = sorted(table.columns.keys())
+    positions = [table.columns.keys().index(name) for name in names]
+    for batch in rows(connection, table):
+        for row in batch:
+            data = _ENCODER.encode([row[position] for position in positions])
+            total += int.from_bytes(hashlib.sha256(data).digest())
+        count += len(batch)
+    return count, total % _MODULUS
+
+
+def _write_settings(path: Path, target: Database) -> None:
+    passwords = target.password_file
+    settings = {
+        "database": target.address.location,
+        "database_password_file": None if passwords is None else str(passwords),
+    }
+    text = edited(path.read_text(), settings)
+    mode = stat.S_IMODE(path.stat().st_mode)
+    write_atomically(path.resolve(), text.encode(), mode, replace=True, owner_of=path)
