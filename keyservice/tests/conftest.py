@@ -179,9 +179,9 @@ def settings(root_key: Path) -> Path:
 
 
 @pytest.fixture
-def worker_settings(root_key: Path) -> WorkerSettings:
-    """Name the same root key to worker processes."""
-    return WorkerSettings(((1, root_key),), "pqcrypto", None)
+def worker_settings() -> WorkerSettings:
+    """Sign as the default settings say."""
+    return WorkerSettings("pqcrypto", None)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.crypto.signature import SignatureSchemes
 from pqkeep_keyservice.crypto.slhdsa import PARAMETER_SETS
 from pqkeep_keyservice.keys.keyring import KeyEntry
-from pqkeep_keyservice.keys.sealed_keys import InconsistentKeyPairError, generate_sealed_key
+from pqkeep_keyservice.keys.sealed_keys import InconsistentKeyPairError, generate_key
 from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer, associated_data
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_protocol.algorithms import Algorithm
@@ -68,14 +68,14 @@ def test_a_new_signature_pair_that_does_not_fit_is_not_stored(
 
 @pytest.mark.parametrize("algorithm", KEMS)
 def test_a_new_kem_pair_that_does_not_fit_is_not_stored(
-    algorithm: Algorithm, sealer: Sealer, tenant: TenantId
+    algorithm: Algorithm,
 ) -> None:
     """Before a seed is sealed it is expanded, and opens what is encapsulated to the public key."""
     kem: Any = KEMS[algorithm]
     is_pair = partial(is_kem_pair, kem)
-    generate_sealed_key(sealer, kem, is_pair, tenant, algorithm, V1)
+    generate_key(kem, is_pair)
     with pytest.raises(InconsistentKeyPairError):
-        generate_sealed_key(sealer, Faulty(kem), is_pair, tenant, algorithm, V1)
+        generate_key(Faulty(kem), is_pair)
 
 
 @pytest.mark.parametrize("algorithm", sorted({*Algorithm} - {*PARAMETER_SETS}))

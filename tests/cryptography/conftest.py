@@ -76,7 +76,7 @@ def _serve(path: Path) -> Iterator[Execute]:
         root_key.write_bytes(os.urandom(32))
         root_key.chmod(0o400)
     database = SqliteDatabase(str(path))
-    settings = WorkerSettings(((1, root_key),), "pqcrypto", None)
+    settings = WorkerSettings("pqcrypto", None)
     sealer = Sealer({1: read_root_key(root_key)})
     parts = wire(KeyStore(database, sealer), sealer, settings, path.with_name("settings.toml"))
     attribution = Attribution("request-1", "api-key:3", "192.0.2.7", "plan-allows")

@@ -33,7 +33,7 @@ def examine(connection: sa.Connection, sealer: Sealer) -> Examined:
 
     Raises ConfigError, which names the first that is wrong.
     """
-    material = KeyMaterial(sealer, schemes_of(WorkerSettings((), "pqcrypto", None)))
+    material = KeyMaterial(sealer, schemes_of(WorkerSettings("pqcrypto", None)))
     keys = _examine_keys(connection, sealer, material)
     frontier, count = Frontier(), 0
     for checkpoint in all_checkpoints(connection):

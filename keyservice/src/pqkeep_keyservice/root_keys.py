@@ -8,7 +8,6 @@ progress is in the database, so that a process that was killed continues.
 """
 
 import asyncio
-from collections.abc import Mapping
 from pathlib import Path
 
 from pqkeep_keyservice import config
@@ -23,7 +22,6 @@ from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer, read_sealer,
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.live.keyring_cache import KeyringCache
-from pqkeep_keyservice.live.worker_processes import WorkerProcesses
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.root_keys import (
     count_keyrings_to_reseal,
@@ -58,7 +56,6 @@ class RootKeyRotation:
         log: AuditLog,
         keyrings: KeyringCache,
         material: KeyMaterial,
-        workers: WorkerProcesses,
     ) -> None:
         """Start with the root keys of a sealer, which the store has checked."""
         self._settings_file = settings_file
@@ -67,7 +64,6 @@ class RootKeyRotation:
         self._log = log
         self._keyrings = keyrings
         self._material = material
-        self._workers = workers
         self._lock = asyncio.Lock()
         self._wake = asyncio.Event()
         self._damaged = 0
@@ -78,7 +74,7 @@ class RootKeyRotation:
             settings = config.read(self._settings_file)
             sealer = read_sealer(settings.root_key_files)
             async with self._lock:
-                await self._use(sealer, settings.root_key_files)
+                await self._use(sealer)
             in_use = tuple(sorted(await self._store.list_root_key_check_values()))
             remaining = await self._store.query(count_keyrings_to_reseal, self._sealer.newest)
         except ConfigError as error:
@@ -111,12 +107,11 @@ class RootKeyRotation:
                 await asyncio.sleep(RETRY_SECONDS)
                 self._wake.set()
 
-    async def _use(self, sealer: Sealer, files: Mapping[int, Path]) -> None:
+    async def _use(self, sealer: Sealer) -> None:
         check_values = await self._store.list_root_key_check_values()
         require_root_keys(sealer, check_values)
         if sealer.newest not in check_values:
             await self._add_newest(sealer)
-        self._workers.change_root_keys(files)
         if sealer.root_key_ids == self._sealer.root_key_ids:
             return
         self._sealer = sealer

@@ -35,7 +35,7 @@ def continue_log(connection: sa.Connection, sealer: Sealer) -> UUID:
 
     Its first record names the log that it continues. Raises ConfigError and DamagedKeyError.
     """
-    material = KeyMaterial(sealer, schemes_of(WorkerSettings((), "pqcrypto", None)))
+    material = KeyMaterial(sealer, schemes_of(WorkerSettings("pqcrypto", None)))
     generation = find_generation(connection) + 1
     first_version = KeyVersion(generation * VERSIONS_PER_GENERATION + 1)
     last = checkpoints.find_largest_checkpoint(connection)

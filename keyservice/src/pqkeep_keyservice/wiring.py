@@ -69,6 +69,6 @@ def wire(
         transactions=transactions,
         checkpoint_signer=signer,
         audit_service=audit_service,
-        root_keys=RootKeyRotation(settings_file, sealer, store, log, keyrings, material, workers),
+        root_keys=RootKeyRotation(settings_file, sealer, store, log, keyrings, material),
         metrics=ServiceMetrics(store, log, signer, audit_service, workers),
     )

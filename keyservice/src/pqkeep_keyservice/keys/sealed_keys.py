@@ -1,4 +1,4 @@
-"""Key pairs whose private half is sealed: generated, and loaded again."""
+"""Key pairs: generated and tested, their private half sealed, and loaded again."""
 
 from collections.abc import Callable
 from typing import Protocol, TypeVar
@@ -6,8 +6,7 @@ from typing import Protocol, TypeVar
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.keys.keyring import KeyEntry, SealedSeed
 from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer, associated_data
-from pqkeep_protocol.algorithms import Algorithm
-from pqkeep_protocol.keys import KeyVersion, TenantId
+from pqkeep_protocol.keys import TenantId
 
 
 class PrivateKey(Protocol):
@@ -42,25 +41,18 @@ class InconsistentKeyPairError(Exception):
     """The halves of a new key pair do not belong together. It is not used."""
 
 
-def generate_sealed_key(
-    sealer: Sealer,
-    scheme: Scheme[P],
-    is_pair: Callable[[P, bytes], bool],
-    tenant: TenantId,
-    algorithm: Algorithm,
-    version: KeyVersion,
-) -> tuple[bytes, SealedSeed]:
-    """Generate a key pair; return its public key, and its seed sealed for this version.
+def generate_key(scheme: Scheme[P], is_pair: Callable[[P, bytes], bool]) -> tuple[bytes, Secret]:
+    """Generate a key pair; return its public key and its seed.
 
     What the seed expands to is tested with the public key before. Raises InconsistentKeyPairError.
     """
     private = scheme.generate()
     public_key = private.public_bytes()
-    with private.seed() as seed:
-        if not is_pair(scheme.load_seed(seed), public_key):
-            raise InconsistentKeyPairError
-        sealed = sealer.seal(seed, associated_data(tenant, algorithm, version, public_key))
-    return public_key, sealed
+    seed = private.seed()
+    if not is_pair(scheme.load_seed(seed), public_key):
+        seed.wipe()
+        raise InconsistentKeyPairError
+    return public_key, seed
 
 
 def unseal_key(sealer: Sealer, tenant: TenantId, entry: KeyEntry) -> Secret:
@@ -70,14 +62,14 @@ def unseal_key(sealer: Sealer, tenant: TenantId, entry: KeyEntry) -> Secret:
     return sealer.unseal(entry.sealed, _associated_data(tenant, entry))
 
 
-def load_sealed_key(sealer: Sealer, scheme: Scheme[P], tenant: TenantId, entry: KeyEntry) -> P:
-    """Return a key's expanded private half, if its public key is the entry's.
+def load_key(scheme: Scheme[P], seed: Secret, public_key: bytes) -> P:
+    """Return a key's expanded private half, if it belongs to its public key. Wipes the seed.
 
     Raises DamagedKeyError.
     """
-    with unseal_key(sealer, tenant, entry) as seed:
+    with seed:
         private = scheme.load_seed(seed)
-    if private.public_bytes() != entry.info.public_key:
+    if private.public_bytes() != public_key:
         raise DamagedKeyError("a private key does not belong to its public key")
     return private
 

@@ -13,15 +13,16 @@ from cachetools import LRUCache, TTLCache
 
 from pqkeep_keyservice.crypto.kem import KEMS, DecapsulationKey, EncapsulationKey
 from pqkeep_keyservice.crypto.pairwise import is_kem_pair, is_signature_pair
+from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.crypto.signature import SignatureSchemes, SigningKey, VerifyingKey
 from pqkeep_keyservice.keys.keyring import KeyEntry, SealedSeed
 from pqkeep_keyservice.keys.sealed_keys import (
-    generate_sealed_key,
-    load_sealed_key,
+    generate_key,
+    load_key,
     reseal_key,
     unseal_key,
 )
-from pqkeep_keyservice.keys.sealing import Sealer
+from pqkeep_keyservice.keys.sealing import Sealer, associated_data
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyStatus, KeyVersion, TenantId
 
@@ -63,7 +64,7 @@ class KeyMaterial:
         return _cached(
             self._decapsulation,
             _id(tenant, entry),
-            lambda: load_sealed_key(self._sealer, kem, tenant, entry),
+            lambda: load_key(kem, self.unseal(tenant, entry), entry.info.public_key),
         )
 
     def signing_key(self, tenant: TenantId, entry: KeyEntry) -> SigningKey:
@@ -72,7 +73,7 @@ class KeyMaterial:
         return _cached(
             self._signing,
             _id(tenant, entry),
-            lambda: load_sealed_key(self._sealer, scheme, tenant, entry),
+            lambda: load_key(scheme, self.unseal(tenant, entry), entry.info.public_key),
         )
 
     def authenticate(self, tenant: TenantId, entry: KeyEntry) -> None:
@@ -85,7 +86,7 @@ class KeyMaterial:
             return
         key_id = _id(tenant, entry)
         if not self._authentic.get(key_id):
-            unseal_key(self._sealer, tenant, entry).wipe()
+            self.unseal(tenant, entry).wipe()
             self._authentic[key_id] = True
 
     def generate(
@@ -95,13 +96,30 @@ class KeyMaterial:
 
         Raises InconsistentKeyPairError.
         """
-        place = (tenant, algorithm, version)
         kem = KEMS.get(algorithm)
         if kem is not None:
-            return generate_sealed_key(self._sealer, kem, partial(is_kem_pair, kem), *place)
-        scheme = self._schemes[algorithm]
-        is_pair = partial(is_signature_pair, scheme)
-        return generate_sealed_key(self._sealer, scheme, is_pair, *place)
+            public_key, seed = generate_key(kem, partial(is_kem_pair, kem))
+        else:
+            scheme = self._schemes[algorithm]
+            public_key, seed = generate_key(scheme, partial(is_signature_pair, scheme))
+        return public_key, self.seal(seed, tenant, algorithm, version, public_key)
+
+    def seal(
+        self,
+        seed: Secret,
+        tenant: TenantId,
+        algorithm: Algorithm,
+        version: KeyVersion,
+        public_key: bytes,
+    ) -> SealedSeed:
+        """Return a new key's seed, sealed for this version. Wipes the seed."""
+        with seed:
+            place = associated_data(tenant, algorithm, version, public_key)
+            return self._sealer.seal(seed, place)
+
+    def unseal(self, tenant: TenantId, entry: KeyEntry) -> Secret:
+        """Return a key's seed."""
+        return unseal_key(self._sealer, tenant, entry)
 
     def change_sealer(self, sealer: Sealer) -> None:
         """Seal and unseal with other root keys from now on. Expanded keys stay in the cache."""

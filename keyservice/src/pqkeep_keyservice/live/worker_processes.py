@@ -1,28 +1,27 @@
 """The executor of worker processes, and what runs in them.
 
-A worker gets the sealed private key, the message and the root keys' files. It reads these itself,
-when it has not read them yet, so no private key crosses from one process to another.
+A worker never has a root key. With a message it gets the private key that signs it, and of a new
+key pair it returns the private key, which this process seals. Both cross by the anonymous pipes of
+``multiprocessing``: nothing secret is in a file, an argument or the environment.
 """
 
 import multiprocessing
 import os
 import signal
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import cache, lru_cache, partial
-from pathlib import Path
+from dataclasses import dataclass
+from functools import cache, partial
 from typing import Literal
 
 from pqkeep_keyservice import hardening
 from pqkeep_keyservice.config import Config
 from pqkeep_keyservice.crypto import selftest
 from pqkeep_keyservice.crypto.pairwise import is_signature_pair
+from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.crypto.signature import SignatureSchemes, signature_schemes
 from pqkeep_keyservice.crypto.slhdsa_openssl import OpenSsl
 from pqkeep_keyservice.crypto.slhdsa_pqcrypto import Pqcrypto
 from pqkeep_keyservice.keys.keyring import KeyEntry, SealedSeed
-from pqkeep_keyservice.keys.sealed_keys import generate_sealed_key, load_sealed_key
-from pqkeep_keyservice.keys.sealing import Sealer, read_sealer
+from pqkeep_keyservice.keys.sealed_keys import generate_key, load_key
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.live.worker_pool import WorkerPool
 from pqkeep_keyservice.live.worker_process import WorkerProcess
@@ -37,16 +36,13 @@ LOW_PRIORITY = 10
 class WorkerSettings:
     """What a worker process is told when it starts, and with each function it runs."""
 
-    root_keys: tuple[tuple[int, Path], ...]
-    """Ids and files."""
     slh_dsa: Literal["pqcrypto", "openssl"]
     openssl_library: str | None
 
 
 def worker_settings(settings: Config) -> WorkerSettings:
     """Return the part of the settings that worker processes need."""
-    root_keys = tuple(settings.root_key_files.items())
-    return WorkerSettings(root_keys, settings.slh_dsa, settings.openssl_library)
+    return WorkerSettings(settings.slh_dsa, settings.openssl_library)
 
 
 @cache
@@ -82,23 +78,24 @@ class WorkerProcesses:
         """How many verifications wait for a worker."""
         return self._verifying.waiting
 
-    def change_root_keys(self, files: Mapping[int, Path]) -> None:
-        """Have the workers read other root keys before their next work."""
-        self._settings = replace(self._settings, root_keys=tuple(files.items()))
-
     async def generate(
         self, tenant: TenantId, algorithm: Algorithm, version: KeyVersion, deadline: float
     ) -> tuple[bytes, SealedSeed]:
-        return await self._signing.run(
-            tenant, deadline, _generate, self._settings, tenant, algorithm, version
+        public_key, seed = await self._signing.run(
+            tenant, deadline, _generate, self._settings, algorithm
         )
+        secret = Secret(seed)
+        return public_key, self._material.seal(secret, tenant, algorithm, version, public_key)
 
     async def sign(
         self, tenant: TenantId, entry: KeyEntry, message: bytes, context: bytes, deadline: float
     ) -> bytes:
-        return await self._signing.run(
-            tenant, deadline, _sign, self._settings, tenant, entry, message, context
-        )
+        with self._material.unseal(tenant, entry) as secret:
+            seed = bytearray(secret.reveal())
+        info = entry.info
+        place = (self._settings, info.algorithm, info.public_key)
+        with Secret(seed):
+            return await self._signing.run(tenant, deadline, _sign, *place, seed, message, context)
 
     async def verify(
         self,
@@ -128,11 +125,6 @@ class WorkerProcesses:
         self._verifying.close()
 
 
-@lru_cache(maxsize=1)
-def _sealer(settings: WorkerSettings) -> Sealer:
-    return read_sealer(dict(settings.root_keys))
-
-
 def _initialise_signer(settings: WorkerSettings) -> None:
     os.nice(LOW_PRIORITY)
     _initialise(settings, signs=True)
@@ -151,19 +143,23 @@ def _initialise(settings: WorkerSettings, *, signs: bool) -> None:
     selftest.require_worker(schemes_of(settings), signs=signs)
 
 
-def _generate(
-    settings: WorkerSettings, tenant: TenantId, algorithm: Algorithm, version: KeyVersion
-) -> tuple[bytes, SealedSeed]:
+def _generate(settings: WorkerSettings, algorithm: Algorithm) -> tuple[bytes, bytearray]:
     scheme = schemes_of(settings)[algorithm]
-    is_pair = partial(is_signature_pair, scheme)
-    return generate_sealed_key(_sealer(settings), scheme, is_pair, tenant, algorithm, version)
+    public_key, seed = generate_key(scheme, partial(is_signature_pair, scheme))
+    with seed:
+        return public_key, bytearray(seed.reveal())
 
 
 def _sign(
-    settings: WorkerSettings, tenant: TenantId, entry: KeyEntry, message: bytes, context: bytes
+    settings: WorkerSettings,
+    algorithm: Algorithm,
+    public_key: bytes,
+    seed: bytearray,
+    message: bytes,
+    context: bytes,
 ) -> bytes:
-    scheme = schemes_of(settings)[entry.info.algorithm]
-    return load_sealed_key(_sealer(settings), scheme, tenant, entry).sign(message, context)
+    scheme = schemes_of(settings)[algorithm]
+    return load_key(scheme, Secret(seed), public_key).sign(message, context)
 
 
 def _verify(
