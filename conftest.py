@@ -21,6 +21,7 @@ pytest_plugins = [
     "tests.fixtures.postgresql",
     "tests.fixtures.preloaded",
     "tests.fixtures.redis",
+    "tests.fixtures.softhsm",
 ]
 
 

@@ -20,9 +20,10 @@ import psycopg
 import pytest
 
 from pqkeep_keyservice.crypto.signature import SignatureSchemes
-from pqkeep_keyservice.keys.sealing import Sealer, read_root_key
+from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.live.worker_processes import WorkerSettings, schemes_of
+from pqkeep_keyservice.root_key_sources.file import read_root_key
 from pqkeep_keyservice.storage.database import Database
 from pqkeep_keyservice.storage.postgresql import PostgresqlDatabase
 from pqkeep_keyservice.storage.sqlite import SqliteDatabase

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from pqkeep_keyservice import config
+from pqkeep_keyservice.config import RootKeySource
 from pqkeep_protocol.startup.settings import ConfigError
 
 GOOD = {
@@ -13,6 +14,21 @@ GOOD = {
     "database": '"keys.sqlite3"',
     "root_key_file": '"root.key"',
 }
+
+ONE = "exactly one of file, credential, pkcs11 and command"
+A_KEY = 'library = "/l", token = "t", key = "k"'
+SOURCES = {
+    "": ONE,
+    'file = "a", credential = "b"': ONE,
+    'credential = "../b"': r"`str` matching regex .*`\$\.root_keys",
+    'credential = ".."': r"`str` matching regex .*`\$\.root_keys",
+    "command = []": r"length >= 1",
+    'command = ["fetch", "/a"]': "the absolute path of a program",
+    f"pkcs11 = {{{A_KEY}}}": "either pin_file or pin_credential",
+    f'pkcs11 = {{{A_KEY}, pin_file = "a", pin_credential = "b"}}': "either pin_file or pin_cred",
+    f'pkcs11 = {{{A_KEY}, pin = "1234"}}': "unknown field `pin`",
+}
+"""What a root key cannot be, and what is said of it."""
 
 
 def write(folder: Path, settings: dict[str, str]) -> Path:
@@ -29,7 +45,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     here = tmp_path.resolve()
     assert settings.socket == here / "keys.sock"
     assert settings.database.location == str(here / "keys.sqlite3")
-    assert settings.root_key_files == {1: here / "root.key"}
+    assert settings.root_key_sources == {1: RootKeySource(file=here / "root.key")}
     assert settings.openssl_library == str(here / "lib/libcrypto.so")
 
 
@@ -41,18 +57,22 @@ def test_a_library_s_name_is_no_path(tmp_path: Path) -> None:
 
 def test_root_keys_by_id(tmp_path: Path) -> None:
     """Several root keys are named by their ids."""
-    more = {"root_keys": '{1 = "a", 2 = "b"}'}
+    more = {"root_keys": '{1 = {file = "a"}, 2 = {credential = "b"}}'}
     without = {name: value for name, value in GOOD.items() if name != "root_key_file"}
     here = tmp_path.resolve()
     settings = config.read(write(tmp_path, without | more))
-    assert settings.root_key_files == {1: here / "a", 2: here / "b"}
+    assert settings.root_key_sources == {
+        1: RootKeySource(file=here / "a"),
+        2: RootKeySource(credential="b"),
+    }
 
 
 @pytest.mark.parametrize(
     ("name", "value", "problem"),
     [
-        ("root_keys", '{1 = "a"}', "either root_key_file or root_keys"),
+        ("root_keys", '{1 = {file = "a"}}', "either root_key_file or root_keys"),
         ("root_key_file", None, "either root_key_file or root_keys"),
+        *(("root_keys", f"{{1 = {{{each}}}}}", problem) for each, problem in SOURCES.items()),
         ("rootkey", '"a"', r"no setting rootkey; did you mean root_keys\?"),
         ("database", '"mysql://role@localhost/name"', r"`\$.database`"),
         ("log_format", '"xml"', r"`\$.log_format`"),

@@ -24,9 +24,10 @@ from pqkeep_keyservice.keys.changes import (
     RootKeysDropped,
 )
 from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
-from pqkeep_keyservice.keys.sealing import Sealer, read_root_key, sealing_root_key_id
+from pqkeep_keyservice.keys.sealing import Sealer, sealing_root_key_id
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.live.key_material import KeyMaterial
+from pqkeep_keyservice.root_key_sources.file import read_root_key
 from pqkeep_keyservice.root_keys import RootKeyRotation
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.store import KeyStore
@@ -65,7 +66,9 @@ def new_root_key(tmp_path: Path) -> Path:
 
 def name(settings: Path, **files: Path) -> None:
     """Write settings that name root keys."""
-    named = ", ".join(f'{each.removeprefix("_")} = "{path}"' for each, path in files.items())
+    named = ", ".join(
+        f'{each.removeprefix("_")} = {{file = "{path}"}}' for each, path in files.items()
+    )
     settings.write_text(
         f'socket = "s"\ngateway_uid = "same"\ndatabase = "k"\nroot_keys = {{{named}}}\n'
     )
@@ -226,7 +229,7 @@ async def test_a_root_key_that_is_not_stored_is_not_used(
     def rotation() -> RootKeyRotation:
         sealer = Sealer({1: read_root_key(root_key), 2: Secret(os.urandom(32))})
         others = (parts.store, parts.log, parts.keyrings, parts.material)
-        return RootKeyRotation(settings, sealer, *others)
+        return RootKeyRotation(settings, sealer, *others, {})
 
     first, second = await asyncio.gather(
         rotation().start(), rotation().start(), return_exceptions=True
@@ -267,6 +270,19 @@ async def test_a_root_key_whose_file_was_moved(
     name(settings, _1=moved)
     await service.parts.root_keys.reload(RELOAD)
     await service.execute(GenerateKey(tenant=tenant, algorithm=SLH_DSA, quota=None), attribution)
+
+
+async def test_a_root_key_in_use_is_not_read_again(
+    *, service: InProcessService, settings: Path, root_key: Path, new_root_key: Path
+) -> None:
+    """A root key whose file, or token, is lost while the service runs can be changed for another."""
+    rotation = service.parts.root_keys
+    await rotation.start()
+    name(settings, _1=root_key)
+    await rotation.reload(RELOAD)
+    await asyncio.to_thread(root_key.unlink)
+    name(settings, _1=root_key, _2=new_root_key)
+    await renew(rotation)
 
 
 async def test_nothing_but_root_keys_is_read_again(

@@ -11,7 +11,8 @@ import pytest
 
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.keys.keyring import SealedSeed
-from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer, associated_data, read_root_key
+from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer, associated_data
+from pqkeep_keyservice.root_key_sources.file import read_root_key
 from pqkeep_keyservice.storage.database import Database
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Algorithm
@@ -113,6 +114,12 @@ def test_a_root_key_of_another_size_is_refused(size: int) -> None:
     """A sealer takes 32 bytes, no fewer, no more."""
     with pytest.raises(ConfigError, match="32 bytes"):
         Sealer({1: Secret(bytes(size))})
+
+
+def test_two_root_keys_that_are_the_same() -> None:
+    """A root key under two ids is refused: a rotation to it would change nothing."""
+    with pytest.raises(ConfigError, match="root keys 1 and 2 are the same"):
+        Sealer({1: Secret(bytes(32)), 2: Secret(bytes(32))})
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Secret files are read only where nobody else can read or replace what is read."""
 
 import os
+import struct
 import sys
 from collections.abc import Callable
 from itertools import count
@@ -54,6 +55,32 @@ def test_what_others_have_access_to(secret: Path, mode: int) -> None:
     secret.chmod(mode)
     for read in (read_secret_file, check_secret_file):
         assert f"(mode {mode:04o}); its mode must be 0400 or 0600" in refusal(secret, read)
+
+
+def give_access(path: Path, tag: int, owner: int) -> None:
+    """Add an access control list that lets a user (0x02) or a group (0x08) read a file."""
+    user, group, mask, other = (0x01, 4, 0), (0x04, 0, 0), (0x10, 4, 0), (0x20, 0, 0)
+    entries = (
+        (user, (tag, 4, owner), group, mask, other)
+        if tag == 0x02
+        else (user, group, (tag, 4, owner), mask, other)
+    )
+    packed = b"".join(struct.pack("<HHI", *each) for each in entries)
+    os.setxattr(path, "system.posix_acl_access", struct.pack("<I", 2) + packed)
+
+
+def test_a_service_s_credential(secret: Path) -> None:
+    """A file is read that an access control list opens for this process's user, as systemd does."""
+    give_access(secret, 0x02, os.geteuid())
+    assert secret.stat().st_mode & 0o777 == 0o440
+    assert read_secret_file(secret, "pepper") == SECRET
+
+
+@pytest.mark.parametrize("tag", [0x02, 0x08], ids=["a user", "a group"])
+def test_a_list_that_opens_a_file_for_others(tag: int, secret: Path) -> None:
+    """A file that an access control list opens for another user, or a group, is refused."""
+    give_access(secret, tag, os.geteuid() + 1)
+    assert "(mode 0440); its mode must be 0400 or 0600" in refusal(secret)
 
 
 @AS_ROOT

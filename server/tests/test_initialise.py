@@ -10,7 +10,8 @@ import pytest
 from pqkeep_gateway import config as gateway_config
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential, read_pepper
 from pqkeep_keyservice import config as key_service_config
-from pqkeep_keyservice.keys.sealing import read_root_key
+from pqkeep_keyservice.config import RootKeySource
+from pqkeep_keyservice.root_key_sources.file import read_root_key
 from pqkeep_server.atomic_files import write_private_json
 from pqkeep_server.initialise import (
     IN_FILES,
@@ -70,7 +71,7 @@ def test_both_processes_read_their_settings(layout: Layout, signup: str) -> None
     assert gateway.signup == signup
     assert gateway.key_service_socket is not None
     assert os.path.realpath(gateway.key_service_socket) == os.path.realpath(key_service.socket)
-    assert key_service.root_key_files == {1: layout.root_key.resolve()}
+    assert key_service.root_key_sources == {1: RootKeySource(file=layout.root_key.resolve())}
     assert gateway.operator_digest == read_pepper(layout.pepper).digest(OPERATOR).hex()
 
 

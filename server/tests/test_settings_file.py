@@ -10,8 +10,12 @@ from pqkeep_server.settings_file import (
     edited,
     new_settings,
     root_key_settings,
+    root_key_tables,
 )
 
+FILE: Settings = {"file": "root.key"}
+TOKEN: Settings = {"pkcs11": {"key": "k"}}
+COMMAND: Settings = {"command": ["/c", "d"]}
 TEXT = '# ours\nsocket = "s"  # here\nroot_key_file = "root.key"\n\n[more]\nsocket = "t"\n'
 
 
@@ -31,23 +35,43 @@ def test_a_setting_is_removed() -> None:
 
 
 def test_root_keys_take_the_place_of_the_first_one() -> None:
-    """Several root keys are one inline table, and the first alone has its own setting."""
-    several = edited(TEXT, root_key_settings({1: "root.key", 2: "root-2.key"}))
-    assert 'root_keys = {1 = "root.key", 2 = "root-2.key"}\n' in several
+    """Several root keys have tables, and the first alone, in a file, has its own setting."""
+    several = edited(TEXT, root_key_settings({1: FILE, 2: TOKEN}))
+    assert '[root_keys.1]\nfile = "root.key"\n\n[root_keys.2.pkcs11]\nkey = "k"\n' in several
     assert "root_key_file" not in several
-    again = edited(several, root_key_settings({1: "root.key"}))
+    again = edited(several, root_key_settings({1: FILE}))
     assert 'root_key_file = "root.key"\n' in again
+
+
+def test_what_was_written_of_a_root_key_stays() -> None:
+    """A root key's table keeps its comments and its form when another is added or removed."""
+    written = "[root_keys.2]  # the token\npkcs11 = {key = 'k'}  # in one line\n"
+    both = edited(written, root_key_settings({2: TOKEN, 3: COMMAND}))
+    assert both == f'{written}\n[root_keys.3]\ncommand = ["/c", "d"]\n'
+    assert edited(both, root_key_settings({3: COMMAND})) == both.removeprefix(written).lstrip()
+
+
+@pytest.mark.parametrize("tables", [{1: FILE}, {2: FILE}, {1: FILE, 2: TOKEN}, {3: COMMAND}])
+def test_root_keys_are_read_as_they_were_written(tables: dict[int, Settings]) -> None:
+    """The tables of root keys that were written to a settings file are found in it."""
+    assert root_key_tables(edited(TEXT, root_key_settings(tables))) == tables
 
 
 CASES: dict[str, tuple[str, Settings]] = {
     "a value on several lines": ('a = """\nb"""\n', {"a": "c"}),
     "a name that a table has too": ("[t]\na = 1\n", {"a": "c"}),
-    "a table that becomes inline": ('[root_keys]\n1 = "a"\n', root_key_settings({1: "a", 2: "b"})),
-    "a table before another": (
-        '[root_keys]\n1 = "a"\n\n[more]\nb = 1\n',
-        root_key_settings({1: "a", 2: "b"}),
+    "an inline table of tables": (
+        'root_keys = {1 = {file = "root.key"}} # ours\n',
+        root_key_settings({1: FILE, 2: TOKEN}),
     ),
-    "a table that is removed": ('x = 1\n[root_keys]\n1 = "a"\n', root_key_settings({1: "a"})),
+    "a table before another": (
+        '[root_keys.1]\nfile = "root.key"\n\n[more]\nb = 1\n',
+        root_key_settings({1: FILE, 2: TOKEN}),
+    ),
+    "a table that is removed": (
+        'x = 1\n[root_keys.1]\nfile = "a"\n[root_keys.2]\nfile = "b"\n',
+        root_key_settings({1: FILE}),
+    ),
     "a dotted name": ("x.y = 1\n[a.b]\nc = 1\n", {"z": "c"}),
     "a value with quotes": ("a = 'b'\n", {"a": 'q"\\\n\x7f', "c": "ü"}),
     "no line end": ("a = 1", {"b": "c", "a": "d"}),
@@ -73,4 +97,4 @@ def test_what_is_no_toml_is_refused() -> None:
 def test_a_new_file() -> None:
     """A new file has the settings in their order, and none that is None."""
     text = new_settings({"a": 'x"', "b": None, "c": {"d": {"f": 1}}, "e": True})
-    assert text == 'a = "x\\""\nc = {d = {f = 1}}\ne = true\n'
+    assert text == 'a = "x\\""\ne = true\n\n[c.d]\nf = 1\n'

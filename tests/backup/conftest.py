@@ -30,10 +30,12 @@ Command = Callable[..., tuple[int, str]]
 def command(pqkeepd_command: Sequence[str | Path]) -> Command:
     """Run pqkeepd to its end; return status and output."""
 
-    def run(*arguments: str | Path) -> tuple[int, str]:
+    def run(
+        *arguments: str | Path, environment: Mapping[str, str] = ENVIRONMENT
+    ) -> tuple[int, str]:
         ended = subprocess.run(
             [*pqkeepd_command, *arguments],
-            env={**ENVIRONMENT, "COLUMNS": "200"},
+            env={**environment, "COLUMNS": "200"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

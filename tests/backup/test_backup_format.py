@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pqkeep_keyservice.config import RootKeySource
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_server.backup.authentication import authenticate
@@ -91,7 +92,7 @@ def test_a_backup_of_the_vector_is_read(file: Path, tmp_path: Path) -> None:
     root_key.write_bytes(ROOT_KEY)
     for path in (private, root_key):
         path.chmod(0o400)
-    backup = authenticate(file, private, [root_key])
+    backup = authenticate(file, private, [RootKeySource(file=root_key)])
     assert backup.manifest == MANIFEST
     assert list(backup.messages()) == [ROWS, End(counts=COUNTS)]
     assert str(backup.origin.number) == "1.1200"

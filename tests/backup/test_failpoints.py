@@ -29,6 +29,7 @@ from tests.sampling import step
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_gateway.storage.database import open_database
+from pqkeep_keyservice.config import RootKeySource
 from pqkeep_protocol.administration import ReloadRootKeys, RootKeys
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import SignCheckpoint
@@ -316,7 +317,7 @@ def test_a_new_root_key_survives_every_kill(
         new = layout.key_service / "root-2.key"
         new.write_bytes(os.urandom(32))
         new.chmod(0o400)
-        set_root_keys(layout, 'root_keys = {1 = "root.key", 2 = "root-2.key"}')
+        set_root_keys(layout, 'root_keys = {1 = {file = "root.key"}, 2 = {file = "root-2.key"}}')
         launcher.armed.touch()
         try:
             until_renewed(layout)
@@ -329,7 +330,7 @@ def test_a_new_root_key_survives_every_kill(
             service.start()
             until_renewed(layout)
         layout.root_key.unlink()
-        set_root_keys(layout, 'root_keys = {2 = "root-2.key"}')
+        set_root_keys(layout, 'root_keys = {2 = {file = "root-2.key"}}')
         until_renewed(layout)
         base.require_all_open(layout)
         service.stop()
@@ -367,7 +368,7 @@ def test_the_command_survives_every_kill(
         base.require_all_open(layout)
         service.stop()
         ((newest,),) = ask_file(layout.key_service / "keys.sqlite3", "SELECT id FROM root_keys")
-        assert f'root_keys = {{{newest} = "root-{newest}.key"}}' in (
+        assert f'[root_keys.{newest}]\nfile = "root-{newest}.key"' in (
             layout.key_service_settings.read_text()
         )
         if not status:
@@ -379,7 +380,7 @@ def test_the_command_survives_every_kill(
 
 def is_whole(file: Path, recovery_key: RecoveryKey, root_key: Path) -> bool:
     """Return whether a backup can be read to its end, and is authentic."""
-    *_, last = authenticate(file, recovery_key.private, [root_key]).messages()
+    *_, last = authenticate(file, recovery_key.private, [RootKeySource(file=root_key)]).messages()
     return isinstance(last, End)
 
 

@@ -17,6 +17,7 @@ from tests.backup.conftest import UNKNOWN, Backup, Command, RecoveryKey
 
 from pqkeep_gateway import config as gateway_config
 from pqkeep_keyservice import config as key_service_config
+from pqkeep_keyservice.config import RootKeySource
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_server.backup.authentication import AuthenticBackup, authenticate
@@ -33,7 +34,7 @@ OWN = Sealer({1: Secret(bytes(32))})
 @pytest.fixture(scope="module")
 def genuine(backup: Backup, recovery_key: RecoveryKey) -> AuthenticBackup:
     """A backup of the installation, as its root key's owner reads it."""
-    return authenticate(backup.file, recovery_key.private, [backup.root_key])
+    return authenticate(backup.file, recovery_key.private, [RootKeySource(file=backup.root_key)])
 
 
 Forge = Callable[[AuthenticBackup, Callable[[Origin], Writer]], None]

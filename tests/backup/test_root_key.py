@@ -100,7 +100,9 @@ def test_a_root_key_that_is_missing(command: Command, tmp_path: Path) -> None:
     settings = data / "keyservice" / "settings.toml"
     shutil.copy(data / "keyservice" / "root.key", data / "keyservice" / "root-2.key")
     settings.write_text(
-        settings.read_text().replace('root_key_file = "root.key"', 'root_keys = {2 = "root-2.key"}')
+        settings.read_text().replace(
+            'root_key_file = "root.key"', 'root_keys = {2 = {file = "root-2.key"}}'
+        )
     )
     status, said = command("dev", "--port", "0", "--data", data)
     assert (status, "root key 1 is missing" in said) == (1, True), said

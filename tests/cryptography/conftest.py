@@ -16,8 +16,9 @@ from tests.conftest import KNOWN_ANSWERS
 from tests.fixtures.installation import Installation
 
 from pqkeep_keyservice.crypto.slhdsa import PARAMETER_SETS
-from pqkeep_keyservice.keys.sealing import Sealer, read_root_key
+from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.live.worker_processes import WorkerSettings
+from pqkeep_keyservice.root_key_sources.file import read_root_key
 from pqkeep_keyservice.storage.sqlite import SqliteDatabase
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.wiring import wire

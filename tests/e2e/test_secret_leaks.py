@@ -18,7 +18,8 @@ from tests.fixtures.caller import Caller
 from tests.fixtures.installation import Installation, running
 
 from pqkeep_keyservice.keys.keyring import SealedSeed
-from pqkeep_keyservice.keys.sealing import Sealer, associated_data, read_root_key
+from pqkeep_keyservice.keys.sealing import Sealer, associated_data
+from pqkeep_keyservice.root_key_sources.file import read_root_key
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 from pqkeep_protocol.keys import KeyVersion, TenantId
 

@@ -14,6 +14,7 @@ from pqkeep_protocol.startup.settings import (
     DatabaseAddress,
     LogFormat,
     NetworkAddress,
+    converted,
     read_settings,
 )
 
@@ -33,6 +34,53 @@ class Link(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 PREFIX = "PQKEEP_KEYSERVICE_"
 """What variables of the environment begin with that replace settings."""
+
+
+Name = Annotated[str, Meta(min_length=1)]
+CredentialName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@-]*$")]
+"""The name of a file in $CREDENTIALS_DIRECTORY, where a service manager puts a service's secrets."""
+
+
+class Pkcs11(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """A key in a PKCS#11 token, from which the token derives a root key."""
+
+    library: Path
+    """The PKCS#11 library of the token's maker."""
+    token: Name
+    """The token's label."""
+    key: Name
+    """The key's label: a generic secret of at least 256 bits that cannot leave the token."""
+    pin_file: Path | None = None
+    """The user's PIN: a secret file."""
+    pin_credential: CredentialName | None = None
+    """The user's PIN: a credential of the service manager, in place of pin_file."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError unless the PIN is given in one of the two ways."""
+        if (self.pin_file is None) == (self.pin_credential is None):
+            raise ValueError("expected either pin_file or pin_credential")
+
+
+class RootKeySource(
+    Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+):
+    """Where a root key comes from: exactly one of these."""
+
+    file: Path | None = None
+    """32 random bytes: a secret file."""
+    credential: CredentialName | None = None
+    """32 random bytes: a credential of the service manager."""
+    pkcs11: Pkcs11 | None = None
+    """A key in a PKCS#11 token, which derives the root key and never leaves the token."""
+    command: Annotated[tuple[str, ...], Meta(min_length=1)] | None = None
+    """A program, by its absolute path, with its arguments. It prints the 32 bytes or their base64."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError unless there is one source."""
+        if sum(each is not None for each in structs.astuple(self)) != 1:
+            raise ValueError("expected exactly one of file, credential, pkcs11 and command")
+        if self.command is not None and not self.command[0].startswith("/"):
+            raise ValueError("expected the absolute path of a program first in command")
 
 
 class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -58,8 +106,11 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A PostgreSQL password file as libpq defines it: a secret file."""
     root_key_file: Path | None = None
     """The root key with id 1, 32 random bytes: a secret file."""
-    root_keys: dict[Annotated[int, Meta(ge=1, le=255)], Path] = {}
-    """Root keys by id, in place of root_key_file. The one with the highest id seals."""
+    root_keys: dict[Annotated[int, Meta(ge=1, le=255)], RootKeySource] = {}
+    """Root keys by id, in place of root_key_file. The one with the highest id seals.
+
+    Each is a table such as [root_keys.2] with exactly one of file, credential, pkcs11 and command.
+    """
     slh_dsa: Literal["pqcrypto", "openssl"] = "pqcrypto"
     """The implementation of SLH-DSA: the pqcrypto package, or the system's OpenSSL >= 3.5."""
     openssl_library: str | None = None
@@ -75,9 +126,11 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             raise ValueError("gateway_uid: the gateway's user id is missing")
 
     @property
-    def root_key_files(self) -> Mapping[int, Path]:
-        """The files of all root keys, by id."""
-        return self.root_keys if self.root_key_file is None else {1: self.root_key_file}
+    def root_key_sources(self) -> Mapping[int, RootKeySource]:
+        """Where all root keys come from, by id."""
+        if self.root_key_file is None:
+            return self.root_keys
+        return {1: RootKeySource(file=self.root_key_file)}
 
 
 def read(path: Path) -> Config:
@@ -87,3 +140,11 @@ def read(path: Path) -> Config:
     if library is not None and "/" in library:
         library = str(path.resolve().parent / library)
     return structs.replace(config, openssl_library=library)
+
+
+def root_key_source(table: Mapping[str, object], folder: Path) -> RootKeySource:
+    """Return what a root key's table in the settings says. Raises ConfigError.
+
+    Paths are relative to the folder.
+    """
+    return converted("root key", table, RootKeySource, folder)

@@ -1,7 +1,8 @@
 """The key service's process: wired, run, drained.
 
 Exit status 78 (EX_CONFIG): it cannot start as it is set up. 70 (EX_SOFTWARE): a self-test failed.
-75 (EX_TEMPFAIL): its database is unavailable, and a later start may succeed.
+75 (EX_TEMPFAIL): its database or the token or command of a root key is unavailable, and a later
+start may succeed.
 """
 
 import argparse
@@ -16,10 +17,12 @@ import uvloop
 from pqkeep_keyservice import config, hardening
 from pqkeep_keyservice.config import Config, Link
 from pqkeep_keyservice.crypto import selftest
-from pqkeep_keyservice.keys.sealing import read_sealer
+from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.listeners import listeners
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.live.worker_processes import schemes_of, worker_settings
+from pqkeep_keyservice.root_key_sources.errors import RootKeyUnavailableError
+from pqkeep_keyservice.root_key_sources.sources import read_root_keys
 from pqkeep_keyservice.server import Server
 from pqkeep_keyservice.storage.database import Database, DatabaseUnavailableError
 from pqkeep_keyservice.storage.sqlite import SqliteDatabase
@@ -49,12 +52,12 @@ def main() -> int:
         write_logs("key service", settings.log_format)
         selftest.require(schemes_of(worker_settings(settings)))
         uvloop.run(serve(settings, arguments.settings))
+    except (DatabaseUnavailableError, RootKeyUnavailableError) as error:
+        _LOG.critical("cannot start", error=str(error))
+        return os.EX_TEMPFAIL
     except ConfigError as error:
         _LOG.critical("cannot start", error=str(error))
         return os.EX_CONFIG
-    except DatabaseUnavailableError as error:
-        _LOG.critical("cannot start", error=str(error))
-        return os.EX_TEMPFAIL
     except selftest.SelfTestError as error:
         _LOG.critical("cannot start", error=str(error))
         return os.EX_SOFTWARE
@@ -76,11 +79,12 @@ async def serve(settings: Config, file: Path) -> None:
             link.reload()
 
     loop.add_signal_handler(signal.SIGHUP, reload)
-    sealer = read_sealer(settings.root_key_files)
+    sources = settings.root_key_sources
+    sealer = Sealer(await asyncio.to_thread(read_root_keys, sources))
     database = await open_database(settings)
     store = KeyStore(database, sealer)
     await store.check()
-    parts = wire(store, sealer, worker_settings(settings), file)
+    parts = wire(store, sealer, worker_settings(settings), file, sources=sources)
     await parts.checkpoint_signer.check()
     await parts.root_keys.start()
     server = Server(parts.transactions, parts.audit_service, parts.root_keys, parts.metrics)

@@ -8,20 +8,23 @@ progress is in the database, so that a process that was killed continues.
 """
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 
 from pqkeep_keyservice import config
 from pqkeep_keyservice.audit.log import AuditLog
+from pqkeep_keyservice.config import RootKeySource
 from pqkeep_keyservice.keys.changes import (
     CommitOutcome,
     KeyringChange,
     RootKeyAdded,
     RootKeysDropped,
 )
-from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer, read_sealer, sealing_root_key_id
+from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer, sealing_root_key_id
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.live.keyring_cache import KeyringCache
+from pqkeep_keyservice.root_key_sources.sources import read_root_keys
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.root_keys import (
     count_keyrings_to_reseal,
@@ -56,9 +59,11 @@ class RootKeyRotation:
         log: AuditLog,
         keyrings: KeyringCache,
         material: KeyMaterial,
+        sources: Mapping[int, RootKeySource],
     ) -> None:
-        """Start with the root keys of a sealer, which the store has checked."""
+        """Start with the root keys of a sealer, which the store has checked, and their sources."""
         self._settings_file = settings_file
+        self._sources = sources
         self._sealer = sealer
         self._store = store
         self._log = log
@@ -71,10 +76,10 @@ class RootKeyRotation:
     async def reload(self, _: ReloadRootKeys) -> RootKeys:
         """Use the root keys that the settings name now; return the progress of the rotation."""
         try:
-            settings = config.read(self._settings_file)
-            sealer = read_sealer(settings.root_key_files)
+            sources = config.read(self._settings_file).root_key_sources
             async with self._lock:
-                await self._use(sealer)
+                await self._use(await self._read(sources))
+                self._sources = sources
             in_use = tuple(sorted(await self._store.list_root_key_check_values()))
             remaining = await self._store.query(count_keyrings_to_reseal, self._sealer.newest)
         except ConfigError as error:
@@ -84,6 +89,21 @@ class RootKeyRotation:
             raise KeyServiceError(ErrorKind.UNAVAILABLE) from None
         damaged = min(remaining, self._damaged)
         return RootKeys(in_use=in_use, remaining=remaining, damaged=damaged)
+
+    async def _read(self, sources: Mapping[int, RootKeySource]) -> Sealer:
+        """Return a sealer with the root keys from these sources. Raises ConfigError.
+
+        Those whose source is the same are not read again: they must not be lost with a token that
+        fails while they are in use. A token or a command may take its time: it has a thread.
+        """
+        held = self._sealer.root_keys
+        known = {
+            each: held[each]
+            for each, source in self._sources.items()
+            if each in held and sources.get(each) == source
+        }
+        others = {each: source for each, source in sources.items() if each not in known}
+        return Sealer(known | await asyncio.to_thread(read_root_keys, others))
 
     async def start(self) -> None:
         """Save the newest root key before it seals anything. Raises DatabaseUnavailableError."""

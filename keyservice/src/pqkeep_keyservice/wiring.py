@@ -1,11 +1,14 @@
 """Wires the parts of a key service: the same in its process and in the tests."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from pqkeep_keyservice.audit.checkpoint_signer import CheckpointSigner
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.audit.service import AuditService
+from pqkeep_keyservice.config import RootKeySource
 from pqkeep_keyservice.dispatch import Dispatcher
 from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.live.executors import executors
@@ -17,6 +20,8 @@ from pqkeep_keyservice.metrics import ServiceMetrics
 from pqkeep_keyservice.root_keys import RootKeyRotation
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.transaction import Transactions
+
+NOT_KNOWN: Mapping[int, RootKeySource] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +53,9 @@ def wire(
     settings_file: Path,
     *,
     material: KeyMaterial | None = None,
+    sources: Mapping[int, RootKeySource] = NOT_KNOWN,
 ) -> KeyServiceParts:
-    """Put a key service together that has nothing in memory yet."""
+    """Put a key service together that has nothing in memory but root keys, from these sources."""
     schemes = schemes_of(settings)
     keyrings, log = KeyringCache(store), AuditLog(store)
     material = material or KeyMaterial(sealer, schemes)
@@ -69,6 +75,6 @@ def wire(
         transactions=transactions,
         checkpoint_signer=signer,
         audit_service=audit_service,
-        root_keys=RootKeyRotation(settings_file, sealer, store, log, keyrings, material),
+        root_keys=RootKeyRotation(settings_file, sealer, store, log, keyrings, material, sources),
         metrics=ServiceMetrics(store, log, signer, audit_service, workers),
     )

@@ -24,6 +24,10 @@ class KeyServiceError(Exception):
     """The key service refused, or did not answer."""
 
 
+class KeyServiceRefusalError(KeyServiceError):
+    """The key service refused."""
+
+
 def reload_root_keys(path: Path) -> RootKeys:
     """Have the key service read the root keys that its settings name now.
 
@@ -47,7 +51,7 @@ def reload_root_keys(path: Path) -> RootKeys:
         case Answer(result=RootKeys() as result):
             return result
         case Refusal():
-            raise KeyServiceError("the key service refused the root keys; its log says why")
+            raise KeyServiceRefusalError("the key service refused the root keys; its log says why")
         case _:
             raise KeyServiceError("the key service sent an unexpected answer")
 

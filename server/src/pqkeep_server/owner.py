@@ -1,9 +1,12 @@
 """Acting as the user that a process's folder belongs to, where root runs a command."""
 
 import os
-from collections.abc import Iterator
+import pwd
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from pqkeep_protocol.startup.settings import ConfigError
 
 
 @contextmanager
@@ -27,3 +30,48 @@ def acting_as_owner_of(folder: Path) -> Iterator[None]:
         os.seteuid(0)
         os.setegid(group)
         os.setgroups(groups)
+
+
+def run_as_owner_of(path: Path, work: Callable[[], bytes]) -> bytes:
+    """Run a function, and return its result, in a process that has become the owner for good.
+
+    For code that the owner has chosen, which could take back what ``acting_as_owner_of`` puts
+    aside. Where root does not call, or the owner is root, it runs in this process. Raises
+    ConfigError, with the message of the function's.
+    """
+    owner = path.stat()
+    if os.geteuid() != 0 or owner.st_uid == 0:
+        return work()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(reading)
+            with os.fdopen(writing, "wb") as file:
+                file.write(_result_as(owner, work))
+        finally:
+            os._exit(os.EX_OK)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as file:
+        outcome, result = file.read(1), file.read()
+    os.waitpid(child, 0)
+    if outcome != _DONE:
+        raise ConfigError(result.decode() or f"nothing could be done as the user {owner.st_uid}")
+    return result
+
+
+_DONE, _REFUSED = b"+", b"-"
+
+
+def _result_as(owner: os.stat_result, work: Callable[[], bytes]) -> bytes:
+    try:
+        groups = os.getgrouplist(pwd.getpwuid(owner.st_uid).pw_name, owner.st_gid)
+    except KeyError:
+        groups = []
+    os.setgroups(groups)
+    os.setgid(owner.st_gid)
+    os.setuid(owner.st_uid)
+    try:
+        return _DONE + work()
+    except ConfigError as error:
+        return _REFUSED + str(error).encode()

@@ -1,7 +1,8 @@
 """``pqkeepd root-key rotate``: every private key under a new root key, while the service runs.
 
-After each step the command can be run again and continues: the new file, the settings that name
-both, the key service's work, the settings that name the new one.
+The new root key may come from another kind of source than the old one. After each step the command
+can be run again and continues: the new root key, the settings that name both, the key service's
+work, the settings that name the new one.
 """
 
 import math
@@ -13,13 +14,28 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pqkeep_keyservice import config
-from pqkeep_keyservice.keys.sealing import ROOT_KEY_SIZE, read_root_key
+from pqkeep_keyservice.config import Pkcs11, RootKeySource
+from pqkeep_keyservice.keys.sealing import ROOT_KEY_SIZE
+from pqkeep_keyservice.root_key_sources.file import read_root_key
+from pqkeep_keyservice.root_key_sources.token import create_token_key, destroy_token_key
 from pqkeep_protocol.administration import RootKeys
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.atomic_files import sync, write_atomically
 from pqkeep_server.initialise import Layout
-from pqkeep_server.key_service_client import KeyServiceError, reload_root_keys
-from pqkeep_server.settings_file import SettingsFileError, edited, root_key_settings
+from pqkeep_server.key_service_client import (
+    KeyServiceError,
+    KeyServiceRefusalError,
+    reload_root_keys,
+)
+from pqkeep_server.owner import run_as_owner_of
+from pqkeep_server.settings_file import (
+    Settings,
+    SettingsFileError,
+    edited,
+    parse_table,
+    root_key_settings,
+    root_key_tables,
+)
 
 MAX_ROOT_KEYS = 255
 POLL_SECONDS = 0.2
@@ -38,51 +54,104 @@ class RootKeyError(Exception):
 def rotate(
     layout: Layout,
     *,
+    to: str | None = None,
     destroy_old: bool,
     report: Report,
     last_requests_seconds: float = LAST_REQUESTS_SECONDS,
-) -> list[Path]:
-    """Change the root key; return the files of older root keys, unless they are destroyed.
+) -> list[str]:
+    """Change the root key; return where older root keys are, unless they are destroyed.
 
-    Raises RootKeyError; run again, it continues.
+    ``to`` is the new root key's source, as a line of its table in the settings. Without it, a file
+    follows a file and a token's key another key of the same token. Raises RootKeyError; run again,
+    it continues.
     """
     settings = layout.key_service_settings
     try:
         found = config.read(settings)
         if found.operator_socket is None:
             raise RootKeyError(f"{settings} has no operator_socket, which this command needs")
-        root_keys = dict(found.root_key_files)
-        if len(root_keys) == 1:
-            root_keys = _with_new(root_keys)
-            _write_settings(settings, root_keys)
-        newest = max(root_keys)
+        tables = root_key_tables(settings.read_text())
+        if tables.keys() != found.root_key_sources.keys():
+            raise RootKeyError("the environment sets the root keys; they can be changed there only")
+        if len(tables) == 1:
+            tables = _begin(settings, found.operator_socket, tables, to)
+        elif to is not None and parse_table(to) != tables[max(tables)]:
+            raise RootKeyError("a change to another root key is not over; end it without --to")
+        newest = max(tables)
         _wait(found.operator_socket, newest, report)
         report("waiting for the last requests that began before")
         time.sleep(last_requests_seconds)
-        _write_settings(settings, {newest: root_keys.pop(newest)})
+        old = dict(config.read(settings).root_key_sources)
+        del old[newest]
+        _write_settings(settings, {newest: tables[newest]})
         reload_root_keys(found.operator_socket)
-        old = list(root_keys.values())
-        if destroy_old:
-            for path in old:
-                _destroy(path)
     except (ConfigError, KeyServiceError, SettingsFileError) as error:
         raise RootKeyError(str(error)) from None
     except OSError as error:
         raise RootKeyError(f"cannot change the root key: {error}") from None
-    return [] if destroy_old else old
+    return [
+        _described(each)
+        for each in old.values()
+        if not (destroy_old and _is_destroyed(each, settings))
+    ]
 
 
-def _with_new(root_keys: Mapping[int, Path]) -> dict[int, Path]:
-    """Add a new root key beside the only one, or the one that an interrupted run left."""
-    ((newest, file),) = root_keys.items()
+def _begin(
+    settings: Path, socket: Path, tables: Mapping[int, Settings], to: str | None
+) -> dict[int, Settings]:
+    """Have the key service use a new root key beside the only one; return both, by id."""
+    ((newest, table),) = tables.items()
     if newest == MAX_ROOT_KEYS:
         raise RootKeyError(f"there have been {MAX_ROOT_KEYS} root keys, which is the maximum")
-    new = file.with_name(f"root-{newest + 1}.key")
-    if new.exists():
-        read_root_key(new, also_owned_by=file.stat().st_uid)
-    else:
-        write_atomically(new, secrets.token_bytes(ROOT_KEY_SIZE), 0o400, owner_of=file)
-    return {newest: file, newest + 1: new}
+    new = _next(table, newest) if to is None else parse_table(to)
+    _make(config.root_key_source(new, settings.resolve().parent), settings)
+    both = {newest: table, newest + 1: new}
+    before = settings.read_text()
+    _write_settings(settings, both)
+    try:
+        reload_root_keys(socket)
+    except KeyServiceRefusalError:
+        _put_back(settings, socket, before)
+    return both
+
+
+def _put_back(settings: Path, socket: Path, before: str) -> None:
+    """Restore the settings from before a root key that was refused, if the key service agrees.
+
+    It does not if the new root key is in use already. Raises RootKeyError if they are restored.
+    """
+    both = settings.read_text()
+    _replace(settings, before)
+    try:
+        reload_root_keys(socket)
+    except KeyServiceRefusalError:
+        _replace(settings, both)
+        return
+    raise RootKeyError(
+        "the key service refused the new root key, and its log says why; the old one stays"
+    )
+
+
+def _next(table: Settings, newest: int) -> Settings:
+    """Return the table of the root key that follows another in the same kind of source."""
+    match table:
+        case {"file": str() as file}:
+            return {"file": str(Path(file).with_name(f"root-{newest + 1}.key"))}
+        case {"pkcs11": {"key": str() as key, **others}}:
+            return {"pkcs11": {**others, "key": f"{key.removesuffix(f'-{newest}')}-{newest + 1}"}}
+        case _:
+            raise RootKeyError("say with --to where the new root key comes from")
+
+
+def _make(source: RootKeySource, settings: Path) -> None:
+    """Make a root key in a file or a token, unless an interrupted run or the operator has made it."""
+    if source.file is not None and source.file.exists():
+        read_root_key(source.file, also_owned_by=settings.parent.stat().st_uid)
+    elif source.file is not None:
+        key = secrets.token_bytes(ROOT_KEY_SIZE)
+        write_atomically(source.file, key, 0o400, owner_of=settings.parent)
+    elif source.pkcs11 is not None:
+        _as_owner(settings, create_token_key, source.pkcs11)
 
 
 def _wait(socket: Path, newest: int, report: Report) -> None:
@@ -102,15 +171,45 @@ def _wait(socket: Path, newest: int, report: Report) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _write_settings(path: Path, root_keys: Mapping[int, Path]) -> None:
-    here = path.resolve().parent
-    files = {
-        each: str(file.relative_to(here) if file.is_relative_to(here) else file)
-        for each, file in root_keys.items()
-    }
-    text = edited(path.read_text(), root_key_settings(files))
+def _write_settings(path: Path, tables: Mapping[int, Settings]) -> None:
+    _replace(path, edited(path.read_text(), root_key_settings(tables)))
+
+
+def _replace(path: Path, text: str) -> None:
     mode = stat.S_IMODE(path.stat().st_mode)
     write_atomically(path.resolve(), text.encode(), mode, replace=True, owner_of=path)
+
+
+def _described(source: RootKeySource) -> str:
+    if source.file is not None:
+        return str(source.file)
+    if source.pkcs11 is not None:
+        return f"the key {source.pkcs11.key} in the token {source.pkcs11.token}"
+    if source.credential is not None:
+        return f"the credential {source.credential}"
+    return f"what {(source.command or ('',))[0]} prints"
+
+
+def _is_destroyed(source: RootKeySource, settings: Path) -> bool:
+    """Destroy a root key in a file or a token; return whether it could be."""
+    try:
+        if source.file is not None:
+            _destroy(source.file)
+        elif source.pkcs11 is not None:
+            _as_owner(settings, destroy_token_key, source.pkcs11)
+        else:
+            return False
+    except (ConfigError, OSError):
+        return False
+    return True
+
+
+def _as_owner(settings: Path, work: Callable[[Pkcs11], None], token: Pkcs11) -> None:
+    def run() -> bytes:
+        work(token)
+        return b""
+
+    run_as_owner_of(settings.parent, run)
 
 
 def _destroy(path: Path) -> None:

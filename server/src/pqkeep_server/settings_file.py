@@ -1,9 +1,12 @@
 """Writes and edits settings files; comments and everything else in them stay as they are."""
 
 from collections.abc import Mapping
+from typing import Any
 
+import msgspec
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
+from tomlkit.items import InlineTable, Table
 
 Settings = Mapping[str, object]
 """Texts, numbers, flags and mappings of these by name; None stands for no setting."""
@@ -31,16 +34,54 @@ def edited(text: str, settings: Settings) -> str:
         if value is None:
             document.pop(name, None)
         elif isinstance(value, Mapping):
-            table = tomlkit.inline_table()
-            table.update(value)
-            document[name] = table
+            found = document.get(name)
+            if isinstance(found, Table | InlineTable):
+                _change(found, value)
+            else:
+                document[name] = _table(value)
         else:
             document[name] = value
     return tomlkit.dumps(document)
 
 
-def root_key_settings(files: Mapping[int, str]) -> Settings:
+def parse_table(text: str) -> Settings:
+    """Return the settings in a text. Raises SettingsFileError."""
+    try:
+        return msgspec.toml.decode(text, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise SettingsFileError(f"expected settings in TOML: {error}") from None
+
+
+def root_key_tables(text: str) -> dict[int, Settings]:
+    """Return the tables of a key service's root keys, by id, as they are written.
+
+    Raises SettingsFileError.
+    """
+    settings: dict[str, Any] = dict(parse_table(text))
+    if "root_key_file" in settings:
+        return {1: {"file": settings["root_key_file"]}}
+    return {int(each): table for each, table in settings.get("root_keys", {}).items()}
+
+
+def root_key_settings(tables: Mapping[int, Settings]) -> Settings:
     """Return the key service's settings for root keys by id."""
-    if tuple(files) == (1,):
-        return {"root_key_file": files[1], "root_keys": None}
-    return {"root_key_file": None, "root_keys": {str(each): file for each, file in files.items()}}
+    if tuple(tables) == (1,) and tuple(tables[1]) == ("file",):
+        return {"root_key_file": tables[1]["file"], "root_keys": None}
+    return {"root_key_file": None, "root_keys": {str(each): tables[each] for each in tables}}
+
+
+def _change(table: Table | InlineTable, settings: Settings) -> None:
+    """Make a table have these settings, and leave what is the same as it is written."""
+    for name in [each for each in table if each not in settings]:
+        del table[name]
+    for name, value in settings.items():
+        if name not in table or table[name] != value:
+            table[name] = value
+
+
+def _table(settings: Settings) -> Table | InlineTable:
+    """Return a table in one line, or one with a heading for each of the tables in it."""
+    are_tables = all(isinstance(each, Mapping) for each in settings.values())
+    table = tomlkit.table(is_super_table=True) if are_tables else tomlkit.inline_table()
+    table.update(settings)
+    return table

@@ -89,11 +89,19 @@ def reference() -> str:
     for role, (form, prefix) in ROLES.items():
         parts.append(f"## Settings of the {role}\n\n{_paragraph(form)} Variables: `{prefix}…`.\n")
         parts.append(_table(form))
-        for setting in settings_of(form):
-            if table := _struct(setting.type):
-                parts.append(f"### [{setting.name}]\n\n{_paragraph(table)}\n")
-                parts.append(_table(table))
+        parts.extend(_tables(form))
     return "\n".join(parts)
+
+
+def _tables(form: type[Struct], within: str = "") -> Iterator[str]:
+    """Yield a section for each table in a table, and for those in it. N stands for a number."""
+    for setting in settings_of(form):
+        if table := _struct(setting.type):
+            number = ".N" if isinstance(setting.type, DictType) else ""
+            name = f"{within}{setting.name}{number}"
+            yield f"### [{name}]\n\n{_paragraph(table)}\n"
+            yield _table(table)
+            yield from _tables(table, f"{name}.")
 
 
 def _table(form: type[Struct]) -> str:
@@ -149,6 +157,8 @@ def _inline(value: object) -> Any:
 
 def _struct(kind: Type) -> type[Struct] | None:
     for each in kind.types if isinstance(kind, UnionType) else (kind,):
+        if isinstance(each, DictType):
+            return _struct(each.value_type)
         if isinstance(each, StructType):
             return each.cls
     return None

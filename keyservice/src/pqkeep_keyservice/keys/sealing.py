@@ -12,7 +12,7 @@ import hmac
 import os
 from collections.abc import Mapping
 from hashlib import sha256
-from pathlib import Path
+from itertools import combinations
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -24,7 +24,6 @@ from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.keys.keyring import SealedSeed
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyVersion, TenantId
-from pqkeep_protocol.startup.secret_files import read_secret_file
 from pqkeep_protocol.startup.settings import ConfigError
 
 ROOT_KEY_SIZE = 32
@@ -43,11 +42,22 @@ class Sealer:
     """Seals and unseals seeds. The only holder of the root keys."""
 
     def __init__(self, root_keys: Mapping[int, Secret]) -> None:
-        """Hold at least one root key (32 bytes), by id. Raises ConfigError on another size."""
+        """Hold at least one root key (32 bytes), by id. Raises ConfigError on another size.
+
+        And if two are the same: a rotation to a root key would change nothing.
+        """
         if any(len(root_key) != ROOT_KEY_SIZE for root_key in root_keys.values()):
             raise ConfigError(f"the root key must be {ROOT_KEY_SIZE} bytes long")
+        for one, other in combinations(root_keys, 2):
+            if hmac.compare_digest(root_keys[one].reveal(), root_keys[other].reveal()):
+                raise ConfigError(f"root keys {one} and {other} are the same")
         self._root_keys = dict(root_keys)
         self.newest = max(root_keys)
+
+    @property
+    def root_keys(self) -> Mapping[int, Secret]:
+        """The root keys by id."""
+        return self._root_keys
 
     @property
     def root_key_ids(self) -> frozenset[int]:
@@ -130,16 +140,3 @@ def associated_data(
             sha256(public_key).digest(),
         )
     )
-
-
-def read_sealer(files: Mapping[int, Path]) -> Sealer:
-    """Read root keys by their ids. Raises ConfigError."""
-    return Sealer({each: read_root_key(path) for each, path in files.items()})
-
-
-def read_root_key(path: Path, *, also_owned_by: int | None = None) -> Secret:
-    """Read a root key from a secret file; see ``read_secret_file``. Raises ConfigError."""
-    data = read_secret_file(path, "root key", also_owned_by=also_owned_by)
-    if len(data) != ROOT_KEY_SIZE:
-        raise ConfigError(f"the root key {path} is not {ROOT_KEY_SIZE} bytes long")
-    return Secret(data)

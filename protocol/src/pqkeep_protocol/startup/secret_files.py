@@ -7,6 +7,7 @@ followed, because Kubernetes mounts each secret as one; what it leads to must pa
 
 import os
 import stat
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,11 @@ from pqkeep_protocol.startup.settings import ConfigError
 
 MAX_SIZE = 64 * 1024
 """Bytes."""
+_ACL = "system.posix_acl_access"
+_ACL_HEADER, _ACL_ENTRY = 4, struct.Struct("<HHI")
+"""Bytes of the version; tag, permissions and id: <linux/posix_acl_xattr.h>."""
+_ACL_USER, _ACL_GROUPS = 0x02, frozenset({0x04, 0x08})
+"""A user by id; the file's group, and a group by id."""
 _FLAGS = (
     os.O_RDONLY
     | os.O_CLOEXEC
@@ -64,7 +70,7 @@ def open_secret_file(
     """Open a file of any size, checked as ``read_secret_file`` does. Raises ConfigError."""
     try:
         with open(path, "rb", opener=_open) as file:
-            _check(path, what, os.fstat(file.fileno()), {os.geteuid(), 0, also_owned_by})
+            _check(path, what, file.fileno(), {os.geteuid(), 0, also_owned_by})
             yield file
     except OSError as error:
         raise _refusal(path, what, str(error.strerror)) from None
@@ -74,15 +80,36 @@ def _open(path: str, _: int) -> int:
     return os.open(path, _FLAGS)
 
 
-def _check(path: Path, what: str, status: os.stat_result, owners: set[int | None]) -> None:
+def _check(path: Path, what: str, descriptor: int, owners: set[int | None]) -> None:
+    status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         raise _refusal(path, what, "it is not a regular file")
     if status.st_uid not in owners:
         raise _refusal(path, what, f"it belongs to another user ({status.st_uid})")
-    if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if _is_open_to_others(descriptor, status.st_mode):
         mode = f"{stat.S_IMODE(status.st_mode):04o}"
         problem = f"other users have access to it (mode {mode}); its mode must be 0400 or 0600"
         raise _refusal(path, what, problem)
+
+
+def _is_open_to_others(descriptor: int, mode: int) -> bool:
+    """Return whether users have access who are neither the owner nor this process's user.
+
+    systemd gives a service its credentials, which belong to root, by an access control list. What
+    the mode says of the group is the list's mask then, and the list says who has access.
+    """
+    if mode & stat.S_IRWXO:
+        return True
+    if not mode & stat.S_IRWXG:
+        return False
+    try:
+        entries = os.getxattr(descriptor, _ACL)[_ACL_HEADER:]
+    except OSError:
+        return True  # there is no list: the mode is the group's access
+    return any(
+        permissions and (tag in _ACL_GROUPS or (tag == _ACL_USER and user != os.geteuid()))
+        for tag, permissions, user in _ACL_ENTRY.iter_unpack(entries)
+    )
 
 
 def _refusal(path: Path, what: str, problem: str) -> ConfigError:

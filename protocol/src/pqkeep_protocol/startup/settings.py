@@ -89,8 +89,15 @@ def read_settings(file: Path, form: type[S], environment: Mapping[str, str], pre
     """
     settings = _read_toml(file)
     settings |= dict(_from_environment(environment, prefix, form))
-    _require_known(file, settings, form)
-    folder = file.resolve().parent
+    return converted(str(file), settings, form, file.resolve().parent)
+
+
+def converted(name: str, settings: Mapping[str, Any], form: type[S], folder: Path) -> S:
+    """Check settings that were read. Paths are relative to the folder.
+
+    Raises ConfigError, which says where they are from by this name.
+    """
+    _require_known(name, settings, form)
 
     made: dict[type, Callable[[str], Any]] = {
         Path: lambda text: folder / text,
@@ -106,7 +113,7 @@ def read_settings(file: Path, form: type[S], environment: Mapping[str, str], pre
     try:
         return msgspec.convert(settings, form, str_keys=True, dec_hook=convert)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{file}: {error}") from None
+        raise ConfigError(f"{name}: {error}") from None
 
 
 def _read_toml(file: Path) -> dict[str, Any]:
@@ -167,7 +174,7 @@ def _kinds(kind: inspect.Type) -> tuple[inspect.Type, ...]:
 
 
 def _require_known(
-    file: Path, settings: Mapping[str, Any], form: type[Struct], table: str = ""
+    file: str, settings: Mapping[str, Any], form: type[Struct], table: str = ""
 ) -> None:
     """Raise ConfigError for a name that is no setting, with the one that was meant perhaps."""
     fields = _fields(form)

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from pqkeep_keyservice.keys.sealing import Sealer, read_root_key, read_sealer
+from pqkeep_keyservice.config import RootKeySource
+from pqkeep_keyservice.keys.sealing import Sealer
+from pqkeep_keyservice.root_key_sources.sources import read as read_root_key
 from pqkeep_protocol.startup.secret_files import open_secret_file
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.backup.contents import Manifest, Message, read, require_tag
@@ -21,8 +23,8 @@ class AuthenticBackup:
     header: Header
     manifest: Manifest = field(repr=False)
     recovery_key: PrivateHalf = field(repr=False)
-    root_keys: Mapping[int, Path]
-    """The files of the root keys that its private keys are sealed under, by id."""
+    root_keys: Mapping[int, RootKeySource]
+    """Where the root keys come from that its private keys are sealed under, by id."""
     sealer: Sealer = field(repr=False)
     """A sealer with these root keys."""
 
@@ -39,7 +41,9 @@ class AuthenticBackup:
             yield from messages
 
 
-def authenticate(file: Path, recovery_key: Path, root_keys: Sequence[Path]) -> AuthenticBackup:
+def authenticate(
+    file: Path, recovery_key: Path, root_keys: Sequence[RootKeySource]
+) -> AuthenticBackup:
     """Read a backup to its end, and check its tag.
 
     Raises BackupFileError, RecoveryKeyError, and ConfigError for a file with other access rights
@@ -49,8 +53,7 @@ def authenticate(file: Path, recovery_key: Path, root_keys: Sequence[Path]) -> A
     try:
         with open_secret_file(file, "backup") as opened:
             reader = Reader(opened, key)
-            files = _matching_files(reader.header.origin, root_keys)
-            sealer = read_sealer(files)
+            sources, sealer = _matching(reader.header.origin, root_keys)
             require_tag(reader, sealer)
             opened.seek(0)
             manifest = next(_messages(opened, reader.header, key, sealer))
@@ -58,7 +61,7 @@ def authenticate(file: Path, recovery_key: Path, root_keys: Sequence[Path]) -> A
             raise damaged()
     except BackupFileError as error:
         raise BackupFileError(f"cannot restore {file}: {error}") from None
-    return AuthenticBackup(file, reader.header, manifest, key, files, sealer)
+    return AuthenticBackup(file, reader.header, manifest, key, sources, sealer)
 
 
 def _messages(
@@ -70,16 +73,19 @@ def _messages(
     yield from read(reader, sealer)
 
 
-def _matching_files(origin: Origin, files: Sequence[Path]) -> dict[int, Path]:
-    given = {path: read_root_key(path) for path in files}
-    found = {}
+def _matching(
+    origin: Origin, sources: Sequence[RootKeySource]
+) -> tuple[dict[int, RootKeySource], Sealer]:
+    """Return the sources of a backup's root keys, by id, and a sealer with them."""
+    given = [(source, read_root_key(source)) for source in sources]
+    found, root_keys = {}, {}
     for each, check_value in origin.root_keys.items():
-        for path, root_key in given.items():
+        for source, root_key in given:
             if Sealer({each: root_key}).matches(each, check_value):
-                found[each] = path
+                found[each], root_keys[each] = source, root_key
         if each not in found:
             raise ConfigError(
                 f"the private keys in the backup are sealed under root key {each}, which is none of "
-                "the files given with --root-key: one is missing, or it is another installation's"
+                "those given with --root-key: one is missing, or it is another installation's"
             )
-    return found
+    return found, Sealer(root_keys)

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from pqkeep_gateway import config as gateway_config
 from pqkeep_keyservice import config as key_service_config
-from pqkeep_keyservice.keys.sealing import Sealer, read_root_key
+from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.ledger.checkpoints import log_id
 from pqkeep_keyservice.ledger.tree import log_size
 from pqkeep_keyservice.storage.keyrings import find_generation
@@ -30,6 +30,7 @@ from pqkeep_server.backup.encrypted_file import Origin, Writer
 from pqkeep_server.backup.recovery_key import PublicHalf, read_public
 from pqkeep_server.backup.tables import DatabaseError, revision, rows, tables
 from pqkeep_server.initialise import Layout
+from pqkeep_server.root_key_owner import read_root_keys
 
 Report = Callable[[str], None]
 """Shows what is being done now."""
@@ -62,11 +63,7 @@ async def _write(
     gateway = gateway_config.read(layout.gateway_settings)
     key_service = key_service_config.read(layout.key_service_settings)
     owner = layout.gateway.stat().st_uid  # root may back up what belongs to the processes' users
-    key_owner = layout.key_service.stat().st_uid
-    root_keys = key_service.root_key_files.items()
-    sealer = Sealer(
-        {each: read_root_key(path, also_owned_by=key_owner) for each, path in root_keys}
-    )
+    sealer = Sealer(read_root_keys(key_service.root_key_sources, layout.key_service))
     databases = (
         Database(ACCOUNTS, gateway.database, gateway.database_password_file),
         Database(KEYS, key_service.database, key_service.database_password_file),

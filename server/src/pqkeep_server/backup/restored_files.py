@@ -3,7 +3,10 @@
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from pqkeep_keyservice.keys.sealing import read_root_key
+import msgspec
+
+from pqkeep_keyservice.config import RootKeySource
+from pqkeep_keyservice.root_key_sources.file import read_root_key
 from pqkeep_server.atomic_files import write_atomically
 from pqkeep_server.backup.contents import Manifest
 from pqkeep_server.backup.databases import ACCOUNTS, KEYS, Database
@@ -28,7 +31,7 @@ def settings_to_choose(manifest: Manifest) -> Mapping[str, str]:
 def write_files(
     layout: Layout,
     manifest: Manifest,
-    root_keys: Mapping[int, Path],
+    root_keys: Mapping[int, RootKeySource],
     databases: Sequence[Database],
     keep: Collection[str],
 ) -> None:
@@ -38,11 +41,8 @@ def write_files(
     """
     for folder in (layout.key_service, layout.gateway, layout.run):
         folder.mkdir(mode=0o700)
-    names = {each: f"root-{each}.key" if each > 1 else "root.key" for each in root_keys}
-    for each, file in root_keys.items():
-        root_key = bytes(read_root_key(file).reveal())
-        write_atomically(layout.key_service / names[each], root_key, 0o400)
-    for path, settings in _settings(layout, names, databases).items():
+    tables = {each: _root_key(layout, each, source) for each, source in root_keys.items()}
+    for path, settings in _settings(layout, tables, databases).items():
         text = _file(layout, manifest, path).decode()
         write_atomically(path, restored(text, keep, settings).encode(), 0o600)
     write_atomically(layout.pepper, _file(layout, manifest, layout.pepper), 0o400)
@@ -51,8 +51,19 @@ def write_files(
         write_atomically(credentials, _file(layout, manifest, credentials), 0o600)
 
 
+def _root_key(layout: Layout, each: int, source: RootKeySource) -> Settings:
+    """Return a root key's table. Of one in a file there is a copy; any other stays where it is."""
+    if source.file is None:
+        table: Settings = msgspec.to_builtins(source, enc_hook=str)
+        return table
+    name = f"root-{each}.key" if each > 1 else "root.key"
+    root_key = bytes(read_root_key(source.file).reveal())
+    write_atomically(layout.key_service / name, root_key, 0o400)
+    return {"file": name}
+
+
 def _settings(
-    layout: Layout, root_keys: Mapping[int, str], databases: Sequence[Database]
+    layout: Layout, root_keys: Mapping[int, Settings], databases: Sequence[Database]
 ) -> dict[Path, Settings]:
     of_database = {each.kind: _database_settings(each) for each in databases}
     return {

@@ -14,6 +14,8 @@ from typing import Annotated
 
 import typer
 
+from pqkeep_keyservice.config import RootKeySource
+from pqkeep_keyservice.config import root_key_source as root_key_source_of
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.backup.number import BackupNumber
 from pqkeep_server.backup.recovery_key import RecoveryKeyError
@@ -21,7 +23,7 @@ from pqkeep_server.commands.arguments import Data
 from pqkeep_server.exit_status import fail_on
 from pqkeep_server.initialise import Layout
 from pqkeep_server.progress import progress
-from pqkeep_server.settings_file import SettingsFileError
+from pqkeep_server.settings_file import SettingsFileError, parse_table
 
 
 def backup(
@@ -53,11 +55,19 @@ def restore(  # noqa: PLR0913 - as many options as a restore decides
     *,
     recovery_key: Annotated[Path, typer.Option(help="The private half of the recovery key.")],
     root_key: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Option(
             help="The root key's file; again for each if it was being changed at the time."
         ),
-    ],
+    ] = None,
+    root_key_source: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SOURCE",
+            help='Where else the root key comes from, as in the settings: credential = "…",'
+            " pkcs11 = {…} or command = […].",
+        ),
+    ] = None,
     data: Annotated[
         Path | None,
         typer.Option(help="The new data directory: empty, or not existing yet.", file_okay=False),
@@ -115,6 +125,8 @@ def restore(  # noqa: PLR0913 - as many options as a restore decides
     from pqkeep_server.backup.restore import restore as restore_backup
     from pqkeep_server.backup.restored_files import settings_to_choose
 
+    if not root_key and not root_key_source:
+        raise typer.BadParameter("name --root-key or --root-key-source")
     if drill == (data is not None):
         raise typer.BadParameter("name either --data or --drill")
     os.umask(0o077)
@@ -124,9 +136,13 @@ def restore(  # noqa: PLR0913 - as many options as a restore decides
     )
     errors = (BackupFileError, ConfigError, OldBackupError, RecoveryKeyError, RestoreError)
     with fail_on(*errors, SettingsFileError):
+        root_keys = [RootKeySource(file=each) for each in root_key or ()]
+        root_keys += [
+            root_key_source_of(parse_table(each), Path.cwd()) for each in root_key_source or ()
+        ]
         servers = {kind: on_server(kind, url, passwords) for kind, url, passwords in named if url}
         with progress("checking the backup") as report:
-            backup = authenticate(file, recovery_key, root_key)
+            backup = authenticate(file, recovery_key, root_keys)
         typer.echo(describe(backup.origin))
         if data is None:
             with progress("reading") as report:

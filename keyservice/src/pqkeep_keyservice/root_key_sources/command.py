@@ -1,0 +1,110 @@
+"""A root key that a command prints, for example one that asks a key management service.
+
+It runs without a shell, with nothing to read, in ``/`` and in an environment of its own. What it
+writes to standard error is discarded: nobody can say that it holds no secret.
+"""
+
+import base64
+import binascii
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from io import RawIOBase
+
+from pqkeep_keyservice.crypto.secret import Secret
+from pqkeep_keyservice.keys.sealing import ROOT_KEY_SIZE
+from pqkeep_keyservice.root_key_sources.credential import DIRECTORY
+from pqkeep_keyservice.root_key_sources.errors import RootKeyUnavailableError
+from pqkeep_protocol.startup.settings import ConfigError
+
+DEADLINE_SECONDS = 10.0
+MAX_OUTPUT = 64
+"""Bytes; base64 of a root key is 44."""
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def run_command(command: Sequence[str], deadline_seconds: float = DEADLINE_SECONDS) -> Secret:
+    """Return the root key that a command prints: its 32 bytes, or their base64 on a line.
+
+    Raises RootKeyUnavailableError if it fails or takes too long, and ConfigError if it cannot be
+    run or prints something else.
+    """
+    deadline = time.monotonic() + deadline_seconds
+    name = f"the root key command {command[0]}"
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb", buffering=0) as output:
+        try:
+            process = subprocess.Popen(  # noqa: S603 - what the settings say is to be run
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=writing,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env=_environment(),
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ConfigError(f"cannot run {name}: {error.strerror}") from None
+        finally:
+            os.close(writing)
+        try:
+            printed = _read(output, deadline)
+            if len(printed) > MAX_OUTPUT:
+                raise _refusal(name)
+            status = process.wait(max(0.0, deadline - time.monotonic()))
+        except (TimeoutError, subprocess.TimeoutExpired):
+            problem = f"{name} did not end within {deadline_seconds:g} seconds"
+            raise RootKeyUnavailableError(problem) from None
+        finally:
+            _end(process)
+    if status != 0:
+        raise RootKeyUnavailableError(f"{name} ended with status {status}")
+    return _decoded(printed, name)
+
+
+def _environment() -> dict[str, str]:
+    environment = {"PATH": PATH, "LC_ALL": "C.UTF-8"}
+    if DIRECTORY in os.environ:
+        environment[DIRECTORY] = os.environ[DIRECTORY]
+    return environment
+
+
+def _read(output: RawIOBase, deadline: float) -> bytearray:
+    """Return everything it prints, or one byte more than is allowed. Raises TimeoutError."""
+    printed = bytearray()
+    while len(printed) <= MAX_OUTPUT:
+        ready, _, _ = select.select([output], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            raise TimeoutError
+        data = output.read(MAX_OUTPUT + 1 - len(printed))
+        if not data:
+            break
+        printed += data
+    return printed
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the command and everything it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _decoded(output: bytearray, name: str) -> Secret:
+    if len(output) == ROOT_KEY_SIZE:
+        return Secret(output)
+    try:
+        key = base64.b64decode(output.removesuffix(b"\n"), validate=True)
+    except binascii.Error:
+        key = b""
+    if len(key) != ROOT_KEY_SIZE:
+        raise _refusal(name)
+    return Secret(key)
+
+
+def _refusal(name: str) -> ConfigError:
+    return ConfigError(f"{name} must print {ROOT_KEY_SIZE} bytes, or their base64 on one line")

@@ -1,0 +1,52 @@
+"""A command of root's does what the key service's settings say as the key service's user."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pqkeep_keyservice.config import RootKeySource
+from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_server.owner import run_as_owner_of
+from pqkeep_server.root_key_owner import read_root_keys
+
+NOBODY = 65534
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Make a folder that belongs to nobody."""
+    with tempfile.TemporaryDirectory(prefix="pqkeep-") as made:
+        os.chown(made, NOBODY, NOBODY)
+        yield Path(made)
+
+
+def test_a_command_is_run_as_the_owner(folder: Path) -> None:
+    """A root key command runs without any of root's users and groups, and its key is returned."""
+    script = f"grep -E '^(Uid|Gid|Groups):' /proc/self/status > {folder}/who; head -c 32 /dev/zero"
+    source = RootKeySource(command=("/bin/sh", "-c", script))
+    assert bytes(read_root_keys({1: source}, folder)[1].reveal()) == bytes(32)
+    numbers = {each for each in (folder / "who").read_text().split() if each.isdigit()}
+    assert "0" not in numbers
+    assert str(NOBODY) in numbers
+
+
+def test_what_the_owner_cannot_do_is_said(folder: Path) -> None:
+    """The message of the process that acts as the owner is the command's message."""
+    source = RootKeySource(command=("/bin/sh", "-c", "exit 7"))
+    with pytest.raises(ConfigError, match="command /bin/sh ended with status 7"):
+        read_root_keys({1: source}, folder)
+
+
+def test_a_fault_has_no_result(folder: Path) -> None:
+    """Where the process that acts as the owner dies of a fault, the command has nothing."""
+
+    def fault() -> bytes:
+        raise ZeroDivisionError
+
+    with pytest.raises(ConfigError, match=f"nothing could be done as the user {NOBODY}"):
+        run_as_owner_of(folder, fault)
