@@ -20,6 +20,7 @@ from gateway.tests.world import (
 from msgspec.structs import replace
 
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
+from pqkeep_gateway.people.challenges import Factor
 from pqkeep_gateway.people.sessions import (
     AccountChangedError,
     InvalidRefreshTokenError,
@@ -189,7 +190,7 @@ async def test_a_refreshed_access_token_has_its_own_expiry(world: World) -> None
 
 
 async def test_a_changed_password_stops_a_sign_in_that_has_begun(world: World) -> None:
-    """A sign-in that began before a change of password begins no session after it."""
+    """A sign-in that began before a change of password begins no session, nor asks for a code."""
     tokens = await world.join()
     before = await world.account()
     person = await world.sessions.find(tokens.access, HERE)
@@ -197,6 +198,8 @@ async def test_a_changed_password_stops_a_sign_in_that_has_begun(world: World) -
     await world.password_change.change(person, PASSWORD + "!", ATTRIBUTION)
     with pytest.raises(AccountChangedError):
         await world.sessions.begin(before, ATTRIBUTION)
+    with pytest.raises(AccountChangedError):
+        await world.challenges.issue(before, Factor.APP)
 
 
 @pytest.mark.parametrize("factor", ["app", "email"])

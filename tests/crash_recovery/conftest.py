@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.crash_recovery.run import Plan, Report, run
 
-PLAN = Plan(operations=1_000, kills=3, threads=8)
+PLAN = Plan(operations=1_000, kills=4, threads=8)
 
 
 @pytest.fixture(scope="session")

@@ -41,8 +41,11 @@ class InvalidChallengeError(Exception):
 class ChallengeStore(Protocol):
     """Challenges in the database, each with the last code sent. All raise UnavailableError."""
 
-    async def add(self, user: UserId, digest: bytes, expires_at: datetime) -> None:
-        """Store a challenge, replacing the user's earlier one. Raises UserNotFoundError."""
+    async def add(self, account: Account, digest: bytes, expires_at: datetime) -> None:
+        """Store a challenge, replacing the user's earlier one.
+
+        Raises AccountChangedError unless the stored password is the account's.
+        """
         ...
 
     async def find(self, digest: bytes, now: datetime) -> UserId | None:
@@ -100,10 +103,10 @@ class Challenges:
         return None
 
     async def issue(self, account: Account, factor: Factor) -> SecondFactorRequiredError:
-        """Return what to raise after a correct password."""
+        """Return what to raise after a correct password. Raises AccountChangedError."""
         token = new_credential(CredentialKind.CHALLENGE)
         expires_at = date_of(self._clock()) + LIFETIME
-        await self._store.add(account.user.id, self._pepper.digest(token), expires_at)
+        await self._store.add(account, self._pepper.digest(token), expires_at)
         return SecondFactorRequiredError(token, factor)
 
     async def find(self, token: str) -> tuple[bytes, Account]:

@@ -56,12 +56,13 @@ class SignIn:
                 raise WrongPasswordError
         account = await self._with_current_hash(account, password, attribution.source_address)
         factor = self._challenges.required_factor(account)
-        if factor is not None:
-            raise await self._challenges.issue(account, factor)
         try:
-            return await self._sessions.begin(account, attribution)
+            if factor is None:
+                return await self._sessions.begin(account, attribution)
+            required = await self._challenges.issue(account, factor)
         except AccountChangedError:
             raise WrongPasswordError from None
+        raise required
 
     async def answer_challenge(self, token: str, code: str, attribution: Attribution) -> Tokens:
         """Begin a session with an authenticator's code or a recovery code.

@@ -7,11 +7,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.principals import UserId
 from pqkeep_gateway.mail.outgoing_mail import OutgoingMail
+from pqkeep_gateway.people.sessions import AccountChangedError
+from pqkeep_gateway.people.users import Account
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, transaction
 from pqkeep_gateway.storage.outgoing_mail import add_mail
-from pqkeep_gateway.storage.schema import CHALLENGES
-from pqkeep_gateway.storage.users import lock_user
+from pqkeep_gateway.storage.schema import CHALLENGES, USERS
 from pqkeep_protocol.audit import Event
 
 
@@ -21,11 +22,15 @@ class SqlChallenges:
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
-    async def add(self, user: UserId, digest: bytes, expires_at: datetime) -> None:
-        """Store a challenge, replacing the user's earlier one. Raises UserNotFoundError."""
+    async def add(self, account: Account, digest: bytes, expires_at: datetime) -> None:
+        """Store a challenge, replacing the user's earlier one. Raises AccountChangedError."""
+        user = account.user.id
+        is_unchanged = sa.and_(USERS.c.id == user, USERS.c.password_hash == account.password_hash)
+        lock = sa.select(USERS.c.id).where(is_unchanged).with_for_update()
         row = {"digest": digest, "user_id": user, "expires_at_us": microseconds(expires_at)}
         async with transaction(self._engine) as connection:
-            await lock_user(connection, user)
+            if (await connection.execute(lock)).one_or_none() is None:
+                raise AccountChangedError
             await connection.execute(sa.delete(CHALLENGES).where(CHALLENGES.c.user_id == user))
             await connection.execute(sa.insert(CHALLENGES), row)
 
