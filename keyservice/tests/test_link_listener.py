@@ -118,6 +118,19 @@ async def test_a_gateway_is_served(connect: Connect, link_ca: LinkCa) -> None:
     assert connection.session is None or not connection.session.has_ticket
 
 
+async def test_a_gateway_that_is_gone_is_noticed(
+    connect: Connect, server: Server, link_ca: LinkCa
+) -> None:
+    """The kernel probes a connection, and ends one whose other host confirms nothing for ten seconds."""
+    gateway = await connect(link_ca.tls(Role.GATEWAY).context)
+    assert await gateway.ask(Ping(1)) == Pong(1)
+    (connection,) = server._connections
+    assert connection._transport is not None
+    held = connection._transport.get_extra_info("socket")
+    assert held.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    assert held.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 10_000
+
+
 def _nobody(ca: LinkCa, other: LinkCa) -> None:
     return None
 
