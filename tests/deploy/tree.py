@@ -58,12 +58,8 @@ def prepare(folder: Path, suite: Suite, requirements: Path) -> None:
         partial = folder / "partial"
         shutil.rmtree(partial, ignore_errors=True)
         command: list[str | Path] = [
-            "mmdebstrap",
-            "--quiet",
-            "--variant=minbase",
-            packages,
-            suite.name,
-            partial,
+            *("unshare", "--mount"),  # what it mounts is gone with it, however it ends
+            *("mmdebstrap", "--quiet", "--variant=minbase", packages, suite.name, partial),
         ]
         subprocess.run(command, check=True)
         partial.rename(folder / "tree")
