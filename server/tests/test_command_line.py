@@ -100,6 +100,14 @@ def test_wrong_settings_are_status_78(layout: Layout, command: tuple[str, ...]) 
     assert "Traceback" not in said
 
 
+def test_an_address_without_tls_is_found_before_the_start(layout: Layout) -> None:
+    """Config check refuses to serve other machines without TLS, as the gateway itself does."""
+    environment = {"PQKEEP_GATEWAY_HOST": "192.0.2.1", "PQKEEP_GATEWAY_COOKIES": "secure"}
+    status, said = run("config", "check", layout.gateway_settings, **environment)
+    assert status == os.EX_CONFIG
+    assert "tls_certificate" in said
+
+
 def test_the_key_service_is_checked_too(layout: Layout) -> None:
     """A wrong setting of the key service ends its command with status 78."""
     status, said = run("keyservice", layout.key_service_settings, PQKEEP_KEYSERVICE_SOKET="1")

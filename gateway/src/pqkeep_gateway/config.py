@@ -5,6 +5,7 @@ of an operator's credential is kept.
 """
 
 import os
+import socket
 from collections.abc import Mapping
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 from msgspec import Meta, Struct, structs
 
 from pqkeep_protocol.startup.settings import (
+    ConfigError,
     DatabaseAddress,
     LogFormat,
     NetworkAddress,
@@ -234,6 +236,29 @@ def read(path: Path) -> Config:
         return config
     # The kernel limits a socket's path to 107 bytes: "../" would count.
     return structs.replace(config, key_service_socket=config.key_service_socket.resolve())
+
+
+def check_address(settings: Config, host: str) -> None:
+    """Raise ConfigError if other machines could be served on an address without TLS."""
+    if _resolves_to_loopback(host):
+        return
+    if settings.cookies == "loopback":
+        raise ConfigError(
+            f'cookies: "loopback" is for a gateway that listens on a loopback address, not {host}'
+        )
+    if settings.tls_certificate is None and not settings.trusted_proxies:
+        raise ConfigError(
+            f"host: other machines can reach {host}, and their requests would not be encrypted:"
+            " set tls_certificate and tls_key, or name the proxy that has TLS in trusted_proxies"
+        )
+
+
+def _resolves_to_loopback(host: str) -> bool:
+    try:
+        addresses = [found[4][0] for found in socket.getaddrinfo(host, None)]
+        return all(ip_address(address).is_loopback for address in addresses)
+    except (OSError, ValueError):
+        return False
 
 
 def _check_network(text: str) -> None:

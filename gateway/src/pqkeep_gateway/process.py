@@ -14,7 +14,6 @@ import socket
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from ipaddress import ip_address
 from pathlib import Path
 
 import uvicorn
@@ -59,7 +58,9 @@ def main(limits: ConnectionLimits = LIMITS) -> int:
         write_logs("gateway", settings.log_format)
         listener = None if arguments.fd is None else socket.socket(fileno=arguments.fd)
         management = _management(settings, arguments.fd, arguments.management_fd)
-        _check_address(settings, listener)
+        config.check_address(
+            settings, settings.host if listener is None else listener.getsockname()[0]
+        )
         _allow_files(limits.connections + OTHER_FILES)
         uvloop.run(serve(settings, listener, management, limits))
     except ConfigError as error:
@@ -81,30 +82,6 @@ def _allow_files(count: int) -> None:
                 f"the process may have {hard} open files, and needs {count}: raise the hard limit"
                 " (ulimit -Hn, LimitNOFILE=)"
             ) from None
-
-
-def _check_address(settings: Config, listener: socket.socket | None) -> None:
-    """Raise ConfigError if other machines could be served without TLS."""
-    host = settings.host if listener is None else listener.getsockname()[0]
-    if _is_loopback(host):
-        return
-    if settings.cookies == "loopback":
-        raise ConfigError(
-            f'cookies: "loopback" is for a gateway that listens on a loopback address, not {host}'
-        )
-    if settings.tls_certificate is None and not settings.trusted_proxies:
-        raise ConfigError(
-            f"host: other machines can reach {host}, and their requests would not be encrypted:"
-            " set tls_certificate and tls_key, or name the proxy that has TLS in trusted_proxies"
-        )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        addresses = [found[4][0] for found in socket.getaddrinfo(host, None)]
-        return all(ip_address(address).is_loopback for address in addresses)
-    except (OSError, ValueError):
-        return False
 
 
 def _tls(settings: Config) -> TlsServer | None:

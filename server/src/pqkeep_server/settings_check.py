@@ -29,7 +29,9 @@ ROLES = (
 def check_settings(file: Path) -> str:
     """Return whose settings a file has. Raises ConfigError for what that process would refuse."""
     role = _role_of(file)
-    role.read(file)
+    settings = role.read(file)
+    if isinstance(settings, gateway_config.Config):
+        gateway_config.check_address(settings, settings.host)
     return role.name
 
 
