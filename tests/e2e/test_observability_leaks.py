@@ -1,21 +1,35 @@
-"""Nothing that a client sent is in a metric or in the access log."""
+"""Nothing that a client sent is in a metric, in the access log or in a trace."""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import httpx2
+import pytest
+from tests.fixtures.collector import Collector, running_collector
 from tests.fixtures.installation import Installation
 
 CANARY = "canary-7f3a9c51"
 SECONDS = 60.0
 
 
-def test_a_canary_is_seen_nowhere(start: Callable[..., Installation]) -> None:
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    """A collector of traces."""
+    with running_collector() as running:
+        yield running
+
+
+def test_a_canary_is_seen_nowhere(start: Callable[..., Installation], collector: Collector) -> None:
     """Bodies, credentials, paths, queries, headers, names and cookies leave no trace."""
-    installation = start(settings={"access_log": True, "log_format": "json"})
+    settings = {
+        "access_log": True,
+        "log_format": "json",
+        "opentelemetry": {"endpoint": collector.endpoint},
+    }
+    installation = start(settings=settings)
     tenant = installation.demo()
     tenant.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
     plaintext = base64.b64encode(CANARY.encode()).decode()
@@ -54,7 +68,12 @@ def test_a_canary_is_seen_nowhere(start: Callable[..., Installation]) -> None:
         in metrics
     )
     secrets = (CANARY, plaintext, sealed[:64], tenant.api_key, installation.ready["operator_key"])
+    spans = {span.name for span in collector.spans}
+    assert {"POST /api/v1/kem/encrypt", "key service Decrypt"} <= spans
+    sent = b"".join(collector.received)
     for secret in secrets:
+        assert secret.encode() not in sent
         assert secret not in metrics
         assert not any(secret.lower() in json.dumps(line).lower() for line in lines)
     assert tenant.tenant_id not in metrics
+    assert tenant.tenant_id.encode() not in sent

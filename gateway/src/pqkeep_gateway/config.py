@@ -86,6 +86,15 @@ class Smtp(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             structs.force_setattr(self, "port", _SMTP_PORTS[self.security])
 
 
+class OpenTelemetry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A collector that traces are sent to: the table ``[opentelemetry]``."""
+
+    endpoint: ADDRESS
+    """Where it takes OTLP over HTTP: https://…/v1/traces, or on this machine http://127.0.0.1:…"""
+    sample_ratio: Annotated[float, Meta(ge=0, le=1)] = 1.0
+    """The part of all traces that is sent."""
+
+
 class PasswordCosts(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The costs of Argon2id, for each sign-in and for each guess at a stolen hash.
 
@@ -201,6 +210,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     management_hosts: tuple[str, ...] = ()
     """Names under which the management address may be asked, beside "localhost" and IP addresses:
     other ones in the Host header are refused."""
+    opentelemetry: OpenTelemetry | None = None
+    """The collector of traces; without one there are no traces."""
     access_log: bool = False
     """Whether each request has a line in the log, which has nothing of its body or credential."""
     log_format: LogFormat = "auto"

@@ -1,5 +1,6 @@
 """Puts the gateway together. The only file that names concrete classes."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -45,7 +46,7 @@ from pqkeep_gateway.api.errors import answer_to
 from pqkeep_gateway.api.key_operation import KeyAccess
 from pqkeep_gateway.audit_events import AuditDelivery
 from pqkeep_gateway.audit_stream import AuditStream, Sink
-from pqkeep_gateway.config import Config, StripeSettings
+from pqkeep_gateway.config import Config, OpenTelemetry, StripeSettings
 from pqkeep_gateway.delivery.audit_file import FileSink
 from pqkeep_gateway.delivery.disabled import DisabledMailer
 from pqkeep_gateway.delivery.http_collector import HttpCollector
@@ -118,10 +119,12 @@ from pqkeep_gateway.tenancy.plans import Plans
 from pqkeep_gateway.tenancy.tenants import Tenants
 from pqkeep_protocol.cached import Cached
 from pqkeep_protocol.link import Identity, LinkTls, Role
+from pqkeep_protocol.messages import KeyService
 from pqkeep_protocol.startup.settings import ConfigError
 
 if TYPE_CHECKING:
     from pqkeep_gateway.payments.stripe_account import StripeAccount
+    from pqkeep_gateway.tracing import Tracing
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +164,8 @@ async def assemble(
     engine = await open_database(config.database.location, config.database_password_file)
 
     key_client, link = _key_client(config)
+    tracing = None if config.opentelemetry is None else _tracing(config.opentelemetry)
+    key_service: KeyService = key_client if tracing is None else tracing.calls(key_client)
     sql_api_keys = SqlApiKeys(engine)
     lookups = CredentialLookups(clock)
     authenticator = Authenticator(
@@ -192,7 +197,7 @@ async def assemble(
         {tier: plans.bound(each.operations_per_month) for tier, each in terms.items()},
         clock,
     )
-    access = KeyAccess(policy, allowances, key_client)
+    access = KeyAccess(policy, allowances, key_service)
 
     all_tenants = Tenants(SqlTenants(engine), rate_limiter.announce_change, audit_delivery)
     deletions = Deletions(
@@ -267,7 +272,7 @@ async def assemble(
             min_deletion_days=0 if config.cookies == "loopback" else 1,
         ),
         *api_keys.endpoints(all_tenants, all_api_keys),
-        *audit.endpoints(key_client, ExportLimits(rate_limiter)),
+        *audit.endpoints(key_service, ExportLimits(rate_limiter)),
         *sign_in.endpoints(
             signing_in,
             invitations,
@@ -295,14 +300,6 @@ async def assemble(
         *sales,
     )
     outside = (health.endpoint(key_client.is_reachable),)
-
-    async def close() -> None:
-        passwords.close()
-        if account is not None:
-            account.close()
-        await rate_limiter.close()
-        await engine.dispose()
-
     proxies = TrustedProxies(config.trusted_proxies)
     connections = _connections(limits, proxies)
     observer = RequestObserver(logs=config.access_log)
@@ -317,7 +314,8 @@ async def assemble(
         SignedBodies(SourceBudget(UNVERIFIED, clock)),
         observer,
     )
-    app = create_app(api, outside, documents(api, outside), pipeline)
+    wrapped = () if tracing is None else (tracing.requests,)
+    app = create_app(api, outside, documents(api, outside), pipeline, *wrapped)
     return Gateway(
         app=app,
         key_client=key_client,
@@ -351,8 +349,34 @@ async def assemble(
         ),
         link=link,
         audit_stream=_audit_stream(config, engine, key_client, clock),
-        close=close,
+        close=partial(_close, passwords, account, rate_limiter, engine, tracing),
     )
+
+
+async def _close(
+    passwords: Passwords,
+    account: "StripeAccount | None",
+    rate_limiter: RateLimiter,
+    engine: AsyncEngine,
+    tracing: "Tracing | None",
+) -> None:
+    passwords.close()
+    if account is not None:
+        account.close()
+    await rate_limiter.close()
+    await engine.dispose()
+    if tracing is not None:
+        await asyncio.to_thread(tracing.close)
+
+
+def _tracing(settings: OpenTelemetry) -> "Tracing":
+    try:
+        from pqkeep_gateway.tracing import Tracing  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise ConfigError(
+            "for [opentelemetry] in the settings, install pqkeep-gateway[opentelemetry]"
+        ) from None
+    return Tracing(settings)
 
 
 def _connections(limits: ConnectionLimits, proxies: TrustedProxies) -> Connections:

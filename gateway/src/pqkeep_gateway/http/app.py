@@ -1,6 +1,6 @@
 """The ASGI application: every path, and the endpoints behind it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -18,8 +18,11 @@ def create_app(
     outside: Iterable[Endpoint],
     documents: Mapping[str, ASGIApp],
     pipeline: Pipeline,
+    wrap: Callable[[str, ASGIApp], ASGIApp] = lambda _, resource: resource,
 ) -> ASGIApp:
     """Route requests to the API's endpoints, to those outside of it, and to documents.
+
+    ``wrap`` gets each endpoint's path and application, and returns what is called in its place.
 
     Starlette tries its routes one by one, so only the paths with parameters are left to it.
     """
@@ -27,7 +30,9 @@ def create_app(
     for prefix, endpoints in ((API, api), ("", outside)):
         for endpoint in endpoints:
             by_path.setdefault(prefix + endpoint.path, {})[endpoint.method] = endpoint
-    resources = {path: Resource(path, methods, pipeline) for path, methods in by_path.items()}
+    resources = {
+        path: wrap(path, Resource(path, methods, pipeline)) for path, methods in by_path.items()
+    }
     fixed: dict[str, ASGIApp] = {
         **{path: resource for path, resource in resources.items() if "{" not in path},
         **{path: pipeline.observer.watch(document) for path, document in documents.items()},

@@ -1,0 +1,133 @@
+"""Traces by OpenTelemetry: a span for each request, and in it one for each call of the key service.
+
+A span has the request's route, status and request id, which the audit log has, too; nothing of its
+body, its query or its headers but the trace that it belongs to. Spans are sent in batches by a
+thread of the library's; if the collector does not keep up, they are thrown away.
+"""
+
+from importlib.metadata import version
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, TraceIdRatioBased
+from opentelemetry.trace import SpanKind, Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pqkeep_gateway.config import OpenTelemetry
+from pqkeep_protocol.errors import KeyServiceError
+from pqkeep_protocol.messages import Attribution, KeyService, R_co, Request
+
+SERVICE = "pqkeep-gateway"
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
+"""Others have the name that OpenTelemetry has for them."""
+OTHER_METHOD = "_OTHER"
+SERVER_ERROR = 500
+EXPORT_SECONDS = 2
+"""For one batch, with its repetitions; at the end, too."""
+
+
+class Tracing:
+    """Makes spans and sends them to a collector."""
+
+    def __init__(self, settings: OpenTelemetry) -> None:
+        """Start the thread that sends them.
+
+        A caller's traceparent says which trace a request belongs to, and that it is not wanted, but
+        not that more than the settings' part of all requests is sent.
+        """
+        ratio = TraceIdRatioBased(settings.sample_ratio)
+        self._provider = TracerProvider(
+            sampler=ParentBased(
+                ratio, remote_parent_sampled=ratio, remote_parent_not_sampled=ALWAYS_OFF
+            ),
+            resource=Resource.create(
+                {"service.name": SERVICE, "service.version": version(SERVICE)}
+            ),
+        )
+        self._provider.add_span_processor(
+            BatchSpanProcessor(OTLPSpanExporter(endpoint=settings.endpoint, timeout=EXPORT_SECONDS))
+        )
+        self._tracer = self._provider.get_tracer(SERVICE)
+        self._propagator = TraceContextTextMapPropagator()
+
+    def requests(self, path: str, app: ASGIApp) -> ASGIApp:
+        """Return the application of a path, with a span for each request of it."""
+        return _TracedPath(path, app, self)
+
+    async def answer(
+        self, path: str, app: ASGIApp, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Have the application of a path answer a request, in a span."""
+        method = scope["method"] if scope["method"] in METHODS else OTHER_METHOD
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        parent = headers.get(b"traceparent", b"").decode("latin-1")
+        with self._tracer.start_as_current_span(
+            f"{method} {path}",
+            context=self._propagator.extract({"traceparent": parent}),
+            kind=SpanKind.SERVER,
+            attributes={"http.request.method": method, "http.route": path},
+            record_exception=False,
+        ) as span:
+
+            async def traced_send(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    span.set_attribute("http.response.status_code", int(message["status"]))
+                    answer = dict(message["headers"])
+                    request_id = answer.get(b"x-request-id", b"").decode("latin-1")
+                    span.set_attribute("pqkeep.request_id", request_id)
+                    if message["status"] >= SERVER_ERROR:
+                        span.set_status(Status(StatusCode.ERROR))
+                await send(message)
+
+            await app(scope, receive, traced_send)
+
+    def calls(self, keys: KeyService) -> KeyService:
+        """Return a key service, with a span for each call of it."""
+        return _TracedKeyService(keys, self)
+
+    async def execute(
+        self, keys: KeyService, request: Request[R_co], attribution: Attribution
+    ) -> R_co:
+        """Have a key service carry out a request, in a span. Raises KeyServiceError."""
+        name = type(request).__name__
+        with self._tracer.start_as_current_span(
+            f"key service {name}",
+            kind=SpanKind.CLIENT,
+            attributes={"pqkeep.request": name},
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
+            try:
+                return await keys.execute(request, attribution)
+            except KeyServiceError as refusal:
+                span.set_attribute("error.type", refusal.kind.value)
+                span.set_status(Status(StatusCode.ERROR))
+                raise
+
+    def close(self) -> None:
+        """Send what is left, for a moment, and end the thread."""
+        self._provider.shutdown()
+
+
+class _TracedPath:
+    """Not a function: Starlette would take one for a handler of its own kind."""
+
+    def __init__(self, path: str, app: ASGIApp, tracing: Tracing) -> None:
+        self._path = path
+        self._app = app
+        self._tracing = tracing
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._tracing.answer(self._path, self._app, scope, receive, send)
+
+
+class _TracedKeyService:
+    def __init__(self, keys: KeyService, tracing: Tracing) -> None:
+        self._keys = keys
+        self._tracing = tracing
+
+    async def execute(self, request: Request[R_co], attribution: Attribution, /) -> R_co:
+        return await self._tracing.execute(self._keys, request, attribution)

@@ -1,0 +1,144 @@
+"""Spans: what they say, what they belong to, and what they never have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+from uuid import uuid4
+
+import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from starlette.types import Message, Receive, Scope, Send
+from tests.fixtures.collector import Collector, running_collector
+from tests.fixtures.processes import free_port
+
+from pqkeep_gateway.config import OpenTelemetry
+from pqkeep_gateway.tracing import Tracing
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.messages import Attribution, Encrypt, Encrypted, R_co, Request
+
+PATH = "/api/v1/kem/encrypt"
+CANARY = "canary-7f3a9c51"
+TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+
+
+class FakeKeyService:
+    """A key service that answers, or refuses."""
+
+    def __init__(self, refusal: ErrorKind | None) -> None:
+        self.refusal = refusal
+
+    async def execute(self, request: Request[R_co], _: Attribution, /) -> R_co:
+        if self.refusal is not None:
+            raise KeyServiceError(self.refusal)
+        return cast("R_co", Encrypted(ciphertext=CANARY.encode(), version=cast("Any", 1)))
+
+
+async def spans_of(
+    headers: Mapping[str, str], refusal: ErrorKind | None = None, ratio: float = 1.0
+) -> Collector:
+    """Send one request through a traced application; return what the collector has got."""
+    with running_collector() as collector:
+        tracing = Tracing(OpenTelemetry(endpoint=collector.endpoint, sample_ratio=ratio))
+        keys = tracing.calls(FakeKeyService(refusal))
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            status = 200
+            encrypt = Encrypt(
+                tenant=TenantId(uuid4()),
+                algorithm=Algorithm.ML_KEM_768,
+                version=None,
+                plaintext=CANARY.encode(),
+            )
+            try:
+                await keys.execute(encrypt, Attribution("request-1", CANARY, CANARY))
+            except KeyServiceError:
+                status = 503
+            sent = [(b"x-request-id", b"request-1"), (b"set-cookie", CANARY.encode())]
+            await send({"type": "http.response.start", "status": status, "headers": sent})
+            await send({"type": "http.response.body", "body": CANARY.encode()})
+
+        async def receive() -> Message:
+            return {"type": "http.disconnect"}
+
+        async def send(_: Message) -> None:
+            pass
+
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": PATH,
+            "query_string": CANARY.encode(),
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        }
+        await tracing.requests(PATH, app)(scope, receive, send)
+        tracing.close()
+        return collector
+
+
+def attributes(span: Span) -> dict[str, str | int]:
+    """Return a span's attributes."""
+    return {each.key: each.value.string_value or each.value.int_value for each in span.attributes}
+
+
+async def test_a_request_is_a_part_of_its_caller_s_trace() -> None:
+    """Its span has the caller's as its parent, and the call of the key service is in it."""
+    collector = await spans_of({"traceparent": f"00-{TRACE}-{PARENT}-01"})
+    call, request = collector.spans
+    assert request.trace_id.hex() == call.trace_id.hex() == TRACE
+    assert request.parent_span_id.hex() == PARENT
+    assert call.parent_span_id == request.span_id
+    assert (request.name, call.name) == (f"POST {PATH}", "key service Encrypt")
+    assert attributes(request) == {
+        "http.request.method": "POST",
+        "http.route": PATH,
+        "http.response.status_code": 200,
+        "pqkeep.request_id": "request-1",
+    }
+    assert attributes(call) == {"pqkeep.request": "Encrypt"}
+
+
+async def test_a_refusal_is_an_error_by_its_kind() -> None:
+    """The call's span has the kind; the request's, which is 503, is an error, too."""
+    call, request = (await spans_of({}, ErrorKind.UNAVAILABLE)).spans
+    assert attributes(call)["error.type"] == "unavailable"
+    assert call.status.code == request.status.code == Status.STATUS_CODE_ERROR
+    assert not call.events
+
+
+@pytest.mark.parametrize(
+    "traceparent", ["", "x", f"00-{TRACE}-{PARENT}", f"00-{'0' * 32}-{PARENT}-01", CANARY * 1000]
+)
+async def test_a_malformed_trace_is_none(traceparent: str) -> None:
+    """A request whose traceparent is none begins a trace of its own."""
+    _, request = (await spans_of({"traceparent": traceparent})).spans
+    assert not request.parent_span_id
+    assert request.trace_id.hex() != TRACE
+
+
+async def test_nobody_has_more_sent_than_the_settings() -> None:
+    """A caller's sampled trace is not sent where the settings send none; an unwanted one never is."""
+    assert (await spans_of({"traceparent": f"00-{TRACE}-{PARENT}-01"}, ratio=0.0)).spans == []
+    assert (await spans_of({"traceparent": f"00-{TRACE}-{PARENT}-00"})).spans == []
+
+
+async def test_a_span_has_nothing_of_a_request() -> None:
+    """No body, query, header, cookie or attribution is in anything that is sent."""
+    headers = {"x-api-key": CANARY, "tracestate": f"a={CANARY}", "baggage": f"a={CANARY}"}
+    collector = await spans_of(headers | {"traceparent": f"00-{TRACE}-{PARENT}-01"})
+    assert collector.received
+    assert not any(CANARY.encode() in each for each in collector.received)
+
+
+async def test_a_collector_that_is_away_holds_nothing_up() -> None:
+    """Requests are answered, and the gateway ends."""
+    tracing = Tracing(OpenTelemetry(endpoint=f"http://127.0.0.1:{free_port()}/v1/traces"))
+    keys = tracing.calls(FakeKeyService(None))
+    encrypt = Encrypt(
+        tenant=TenantId(uuid4()), algorithm=Algorithm.ML_KEM_768, version=None, plaintext=b""
+    )
+    answer = await keys.execute(encrypt, Attribution("", "", ""))
+    assert answer.ciphertext == CANARY.encode()
+    tracing.close()
