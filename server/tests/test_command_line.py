@@ -33,6 +33,7 @@ def run(*arguments: str | Path, **environment: str) -> tuple[int, str]:
         ("dev", "--help"),
         ("init", "--help"),
         ("start", "--help"),
+        ("doctor", "--help"),
         ("gateway", "--help"),
         ("keyservice", "--help"),
         ("config", "check", "--help"),

@@ -134,7 +134,9 @@ def production(folder: Path) -> Iterator[Production]:
     layout, credential = initialised(folder / "data")
     port = processes.free_port()
     settings = layout.gateway_settings
-    settings.write_text(edited(settings.read_text(), {"port": port}))
+    management = f"{processes.HOST}:{processes.free_port()}"
+    changed = {"port": port, "management_address": management}
+    settings.write_text(edited(settings.read_text(), changed))
     output, url = folder / "output", f"http://{processes.HOST}:{port}"
 
     def is_ready() -> bool:
@@ -304,8 +306,24 @@ def test_the_gateway_gets_no_administration(production: Production) -> None:
     assert events == "recorded not-an-event not-an-event out-of-time out-of-time"
 
 
+def test_the_doctor_finds_what_is_wrong(production: Production) -> None:
+    """Doctor finds a running installation good, and names a file that others may read."""
+    layout = production.layout
+    well = pqkeepd("doctor", layout.directory)
+    assert {"settings: good", "users: good", "files: good", "gateway: good"} <= set(
+        well.stdout.splitlines()
+    ), well.stdout
+    layout.root_key.chmod(0o440)
+    try:
+        ill = pqkeepd("doctor", layout.directory)
+    finally:
+        layout.root_key.chmod(0o400)
+    assert ill.returncode == 1
+    assert f"files: wrong\n  other users have access to {layout.root_key}" in ill.stdout
+
+
 def test_the_root_key_is_rotated_and_backed_up(production: Production, folder: Path) -> None:
-    """Root's commands work on it while it runs, and every file keeps its owner."""
+    """Root's commands work on it while it runs; every file has its owner, in what is restored too."""
     layout = production.layout
     data = ("--data", layout.directory)
     rotated = pqkeepd("root-key", "rotate", *data)
@@ -316,6 +334,23 @@ def test_the_root_key_is_rotated_and_backed_up(production: Production, folder: P
     kept = pqkeepd("backup", *data, "--recovery-key", public, "--to", folder / "backup")
     assert kept.returncode == 0, kept.stderr
     test_every_file_has_its_owner(production)
+    root_key = folder / "root.key"
+    root_key.write_bytes((layout.key_service / "root-2.key").read_bytes())
+    root_key.chmod(0o400)
+    again = folder / "restored"
+    restored = pqkeepd(
+        *("restore", folder / "backup", "--recovery-key", private, "--root-key", root_key),
+        *("--data", again, "--older", *IDS),
+    )
+    assert restored.returncode == 0, restored.stderr
+    files = owners(Layout(again))
+    assert {"gateway/accounts.sqlite3", "keyservice/keys.sqlite3", "run"} <= files.keys()
+    for name, (owner, mode) in files.items():
+        users = {"gateway": GATEWAY, "keyservice": KEY_SERVICE, "run": KEY_SERVICE, "lock": 0}
+        assert owner == users[name.partition("/")[0]]
+        assert mode & 0o077 == (0o050 if name == "run" else 0)
+    settings = (again / "keyservice" / "settings.toml").read_text()
+    assert f"\ngateway_uid = {GATEWAY}\n" in settings
 
 
 def test_one_user_for_both_is_refused(folder: Path) -> None:

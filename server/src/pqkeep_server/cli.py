@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "dev": dev.dev,
     "init": production.init,
     "start": production.start,
+    "doctor": production.doctor,
     "gateway": roles.gateway,
     "keyservice": roles.keyservice,
     "certificates": certificates.certificates,

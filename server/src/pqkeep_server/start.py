@@ -6,7 +6,7 @@ import resource
 import signal
 import socket
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from pqkeep_gateway import config as gateway_config
@@ -33,11 +33,17 @@ def start(layout: Layout) -> None:
             " without root, there is pqkeepd dev"
         )
     try:
-        with locked(layout.directory):
+        with locked(layout.directory), ExitStack() as stack:
             users = users_of(layout)
             settings = gateway_config.read(layout.gateway_settings)
-            with _listen(settings.host, settings.port) as listener:
-                asyncio.run(_run(Supervisor(_programs(layout, users, listener.fileno()))))
+            addresses = {"--fd": (settings.host, settings.port)}
+            if settings.management is not None:
+                addresses["--management-fd"] = settings.management
+            descriptors = {
+                option: stack.enter_context(_listen(*address)).fileno()
+                for option, address in addresses.items()
+            }
+            asyncio.run(_run(Supervisor(_programs(layout, users, descriptors))))
     except BlockingIOError:
         raise StartError(f"another pqkeepd uses the data directory {layout.directory}") from None
     except (ConfigError, FatalExitError, UsersError) as error:
@@ -66,7 +72,8 @@ def users_of(layout: Layout) -> Users:
     )
 
 
-def _programs(layout: Layout, users: Users, descriptor: int) -> tuple[Program, ...]:
+def _programs(layout: Layout, users: Users, descriptors: Mapping[str, int]) -> tuple[Program, ...]:
+    options = [word for option, each in descriptors.items() for word in (option, str(each))]
     return (
         Program(
             "key service",
@@ -77,8 +84,8 @@ def _programs(layout: Layout, users: Users, descriptor: int) -> tuple[Program, .
         Program(
             "gateway",
             "pqkeep_gateway",
-            (str(layout.gateway_settings), "--fd", str(descriptor)),
-            pass_fds=(descriptor,),
+            (str(layout.gateway_settings), *options),
+            pass_fds=tuple(descriptors.values()),
             identity=_identity(users.gateway, users.group, layout.gateway),
         ),
     )

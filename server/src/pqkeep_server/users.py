@@ -59,6 +59,11 @@ def chosen(ids: tuple[int, int, int] | None) -> Users:
 
     The primary group of a user by id has the same id.
     """
+    if os.geteuid() != 0:
+        raise UsersError(
+            "this must be root, to give each process's files to its own user; to try pqkeep without"
+            " root, there is pqkeepd dev"
+        )
     if ids is None:
         return find_or_create()
     gateway, key_service, group = ids

@@ -47,6 +47,7 @@ from pqkeep_server.backup.tables import (
 from pqkeep_server.data_lock import locked
 from pqkeep_server.initialise import Layout
 from pqkeep_server.settings_file import SettingsFileError
+from pqkeep_server.users import Users, give_to
 
 Report = Callable[[str], None]
 """Shows what is being done now."""
@@ -64,6 +65,8 @@ class Target:
     """A directory that is empty or does not exist yet."""
     servers: Mapping[DatabaseKind, Database] = field(default_factory=dict)
     """The databases on a PostgreSQL server; the others become files."""
+    users: Users | None = None
+    """Whom each process's files are given to; None: one user runs both."""
 
 
 @dataclass(slots=True)
@@ -97,7 +100,11 @@ async def restore(
     """
     try:
         with _draft(target.data) as draft:
-            log = await _restore(backup, Layout(draft), target.servers, keep, report)
+            layout = Layout(draft)
+            log = await _restore(backup, layout, target, keep, report)
+            if target.users is not None:
+                give_to(target.users, layout.gateway, layout.key_service, layout.run)
+                draft.chmod(0o711)
             _sync_all(draft)
             draft.rename(target.data)
             sync(target.data.parent)
@@ -133,12 +140,13 @@ async def drill(backup: AuthenticBackup, *, report: Report) -> Examined:
 async def _restore(
     backup: AuthenticBackup,
     layout: Layout,
-    servers: Mapping[DatabaseKind, Database],
+    target: Target,
     keep: Collection[str],
     report: Report,
 ) -> UUID:
-    databases = [servers.get(kind) or _in_file(kind, layout) for kind in (ACCOUNTS, KEYS)]
-    write_files(layout, backup.manifest, backup.root_keys, databases, keep)
+    databases = [target.servers.get(kind) or _in_file(kind, layout) for kind in (ACCOUNTS, KEYS)]
+    gateway_uid = "same" if target.users is None else target.users.gateway.uid
+    write_files(layout, backup.manifest, backup.root_keys, databases, keep, gateway_uid=gateway_uid)
     gateway_config.read(layout.gateway_settings)
     key_service_config.read(layout.key_service_settings)
     revisions = backup.manifest.revisions

@@ -11,7 +11,7 @@ from pqkeep_server.atomic_files import write_atomically
 from pqkeep_server.backup.contents import Manifest
 from pqkeep_server.backup.databases import ACCOUNTS, KEYS, Database
 from pqkeep_server.backup.encrypted_file import BackupFileError
-from pqkeep_server.backup.restored_settings import choices, restored
+from pqkeep_server.backup.restored_settings import choices, read, restored
 from pqkeep_server.initialise import GATEWAY_SOCKET, KEY_SERVICE_SOCKETS, Layout
 from pqkeep_server.settings_file import Settings, root_key_settings
 
@@ -28,12 +28,24 @@ def settings_to_choose(manifest: Manifest) -> Mapping[str, str]:
     return found
 
 
+def is_for_two_users(manifest: Manifest) -> bool:
+    """Return whether a backup is of an installation whose processes have a user each.
+
+    Raises BackupFileError and SettingsFileError.
+    """
+    layout = Layout(Path())
+    settings = read(_file(layout, manifest, layout.key_service_settings).decode())
+    return settings.get("gateway_uid") != "same"
+
+
 def write_files(
     layout: Layout,
     manifest: Manifest,
     root_keys: Mapping[int, RootKeySource],
     databases: Sequence[Database],
     keep: Collection[str],
+    *,
+    gateway_uid: int | str,
 ) -> None:
     """Write all files. The settings name these databases, and have what is to be kept.
 
@@ -42,7 +54,7 @@ def write_files(
     for folder in (layout.key_service, layout.gateway, layout.run):
         folder.mkdir(mode=0o700)
     tables = {each: _root_key(layout, each, source) for each, source in root_keys.items()}
-    for path, settings in _settings(layout, tables, databases).items():
+    for path, settings in _settings(layout, tables, databases, gateway_uid).items():
         text = _file(layout, manifest, path).decode()
         write_atomically(path, restored(text, keep, settings).encode(), 0o600)
     write_atomically(layout.pepper, _file(layout, manifest, layout.pepper), 0o400)
@@ -63,7 +75,10 @@ def _root_key(layout: Layout, each: int, source: RootKeySource) -> Settings:
 
 
 def _settings(
-    layout: Layout, root_keys: Mapping[int, Settings], databases: Sequence[Database]
+    layout: Layout,
+    root_keys: Mapping[int, Settings],
+    databases: Sequence[Database],
+    gateway_uid: int | str,
 ) -> dict[Path, Settings]:
     of_database = {each.kind: _database_settings(each) for each in databases}
     return {
@@ -77,7 +92,7 @@ def _settings(
             **of_database[KEYS],
             **root_key_settings(root_keys),
             **KEY_SERVICE_SOCKETS,
-            "gateway_uid": "same",
+            "gateway_uid": gateway_uid,
             "link": None,
         },
     }

@@ -40,7 +40,7 @@ def choices(text: str) -> Mapping[str, str]:
     """
     return {
         name: json.dumps(value, default=str)
-        for name, value in _read(text).items()
+        for name, value in read(text).items()
         if name not in SET | KEPT | NEVER
     }
 
@@ -55,12 +55,13 @@ def restored(text: str, keep: Collection[str], settings: Settings) -> str:
 
 
 def _left_out(text: str, keep: Collection[str]) -> Iterator[str]:
-    for name in _read(text):
+    for name in read(text):
         if name in NEVER or name not in SET | KEPT | set(keep):
             yield name
 
 
-def _read(text: str) -> dict[str, object]:
+def read(text: str) -> dict[str, object]:
+    """Return the settings in a file. Raises SettingsFileError."""
     try:
         return msgspec.toml.decode(text, type=dict[str, object])
     except msgspec.MsgspecError as error:

@@ -19,11 +19,12 @@ from pqkeep_keyservice.config import root_key_source as root_key_source_of
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.backup.number import BackupNumber
 from pqkeep_server.backup.recovery_key import RecoveryKeyError
-from pqkeep_server.commands.arguments import Data
+from pqkeep_server.commands.arguments import Data, UserIds
 from pqkeep_server.exit_status import fail_on
 from pqkeep_server.initialise import Layout
 from pqkeep_server.progress import progress
 from pqkeep_server.settings_file import SettingsFileError, parse_table
+from pqkeep_server.users import UsersError, chosen
 
 
 def backup(
@@ -111,6 +112,7 @@ def restore(  # noqa: PLR0913 - as many options as a restore decides
             " terminal you are asked.",
         ),
     ] = None,
+    user_ids: UserIds = None,
 ) -> None:
     """Restore an installation from a backup, in a new data directory.
 
@@ -123,7 +125,7 @@ def restore(  # noqa: PLR0913 - as many options as a restore decides
     from pqkeep_server.backup.restore import RestoreError, Target, on_server
     from pqkeep_server.backup.restore import drill as drill_restore
     from pqkeep_server.backup.restore import restore as restore_backup
-    from pqkeep_server.backup.restored_files import settings_to_choose
+    from pqkeep_server.backup.restored_files import is_for_two_users, settings_to_choose
 
     if not root_key and not root_key_source:
         raise typer.BadParameter("name --root-key or --root-key-source")
@@ -134,7 +136,14 @@ def restore(  # noqa: PLR0913 - as many options as a restore decides
         (ACCOUNTS, accounts_database, accounts_password_file),
         (KEYS, keys_database, keys_password_file),
     )
-    errors = (BackupFileError, ConfigError, OldBackupError, RecoveryKeyError, RestoreError)
+    errors = (
+        BackupFileError,
+        ConfigError,
+        OldBackupError,
+        RecoveryKeyError,
+        RestoreError,
+        UsersError,
+    )
     with fail_on(*errors, SettingsFileError):
         root_keys = [RootKeySource(file=each) for each in root_key or ()]
         root_keys += [
@@ -156,9 +165,11 @@ def restore(  # noqa: PLR0913 - as many options as a restore decides
             older = typer.confirm("Restore it, as the newest one that there is?", abort=True)
         if not older:
             require_newest(backup.origin, newest)
+        is_for_two = user_ids is not None or is_for_two_users(backup.manifest)
+        users = chosen(user_ids) if is_for_two else None
         kept = _settings_to_keep(settings_to_choose(backup.manifest), keep)
         with progress("reading") as report:
-            target = Target(data, servers)
+            target = Target(data, servers, users)
             log = asyncio.run(restore_backup(backup, target, keep=kept, report=report))
     typer.echo(
         f"restored to {data}; its audit log has the new id {log} and a new key: give auditors what "

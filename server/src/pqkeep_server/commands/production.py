@@ -1,4 +1,4 @@
-"""``pqkeepd init`` and ``pqkeepd start``: an installation under two users."""
+"""``pqkeepd init``, ``start`` and ``doctor``: an installation under two users."""
 
 import os
 from pathlib import Path
@@ -10,6 +10,7 @@ from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_protocol.startup.logs import write_logs
 from pqkeep_server import users
 from pqkeep_server.commands.arguments import UserIds
+from pqkeep_server.doctor import examine
 from pqkeep_server.exit_status import fail_on
 from pqkeep_server.initialise import ACCOUNTS_FILE, KEYS_FILE, InitialiseError, Layout, Stores
 from pqkeep_server.initialise import initialise as make_directory
@@ -53,14 +54,9 @@ def init(
     credential = new_credential(CredentialKind.OPERATOR)
     layout = Layout(directory.absolute())
     with fail_on(InitialiseError, UsersError):
-        if os.geteuid() != 0:
-            raise UsersError(
-                "init must be root, to give each process's files to its own user; to try pqkeep"
-                " without root, there is pqkeepd dev"
-            )
+        owners = users.chosen(user_ids)
         if directory.exists() and directory.stat().st_uid != 0:
             raise InitialiseError(f"{directory} belongs to another user: it must be root's")
-        owners = users.chosen(user_ids)
         make_directory(layout, credential, signup="operator", stores=stores, users=owners)
     typer.echo(
         KEEP.format(
@@ -78,3 +74,15 @@ def start(directory: Directory) -> None:
     write_logs("pqkeepd")
     with fail_on(StartError, status=os.EX_CONFIG):
         run(Layout(directory.absolute()))
+
+
+def doctor(directory: Directory) -> None:
+    """Look at an installation, running as it should be; status 1 where something is wrong."""
+    is_well = True
+    for subject, problems in examine(Layout(directory.absolute())):
+        typer.echo(f"{subject}: {'wrong' if problems else 'good'}")
+        for problem in problems:
+            is_well = False
+            typer.echo(f"  {problem}")
+    if not is_well:
+        raise typer.Exit(1)
