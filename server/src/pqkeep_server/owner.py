@@ -13,15 +13,16 @@ from pqkeep_protocol.startup.settings import ConfigError
 def acting_as_owner_of(folder: Path) -> Iterator[None]:
     """Run a block as a folder's owner, if root calls; otherwise as whoever calls.
 
-    Files that the block makes are the owner's, and it reads nothing that the owner could not.
-    Raises OSError.
+    Files that the block makes are the owner's, and it reads and writes nothing that the owner could
+    not. The folder is its home: libraries look for files there. Raises OSError.
     """
     owner = folder.stat()
     if os.geteuid() != 0 or owner.st_uid == 0:
         yield
         return
-    group, groups = os.getegid(), os.getgroups()
+    group, groups, home = os.getegid(), os.getgroups(), os.environ.get("HOME", "/")
     try:
+        os.environ["HOME"] = str(folder.absolute())
         os.setgroups([])
         os.setegid(owner.st_gid)
         os.seteuid(owner.st_uid)
@@ -30,6 +31,7 @@ def acting_as_owner_of(folder: Path) -> Iterator[None]:
         os.seteuid(0)
         os.setegid(group)
         os.setgroups(groups)
+        os.environ["HOME"] = home
 
 
 def run_as_owner_of(path: Path, work: Callable[[], bytes]) -> bytes:

@@ -44,6 +44,7 @@ from pqkeep_server.backup.tables import (
 )
 from pqkeep_server.data_lock import locked
 from pqkeep_server.initialise import Layout
+from pqkeep_server.owner import acting_as_owner_of
 from pqkeep_server.settings_file import SettingsFileError, edited
 
 Report = Callable[[str], None]
@@ -104,10 +105,12 @@ async def _migrate(
     moved = {}
     async with AsyncExitStack() as stack:
         for kind in pending:
-            source = await stack.enter_async_context(exclusive(_file(kind, sources[kind])))
-            moved[kind] = await _copy(source, targets[kind], report)
+            with acting_as_owner_of(settings[kind].parent):
+                source = await stack.enter_async_context(exclusive(_file(kind, sources[kind])))
+                moved[kind] = await _copy(source, targets[kind], report)
         for kind in pending:
-            _write_settings(settings[kind], targets[kind])
+            with acting_as_owner_of(settings[kind].parent):
+                _write_settings(settings[kind], targets[kind])
     return moved
 
 
@@ -178,4 +181,4 @@ def _write_settings(path: Path, target: Database) -> None:
     }
     text = edited(path.read_text(), settings)
     mode = stat.S_IMODE(path.stat().st_mode)
-    write_atomically(path.resolve(), text.encode(), mode, replace=True, owner_of=path)
+    write_atomically(path.resolve(), text.encode(), mode, replace=True)
