@@ -12,10 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from tests.deploy.https import check_https
+from tests.deploy.installation import check_installation
 from tests.deploy.tree import SUITES, CampaignError, Suite, Tree, enter, is_inside, prepare
 
 ROOT = Path(__file__).parents[2]
-CAMPAIGNS: Mapping[str, Callable[[Tree, Suite], Iterator[str]]] = {"https": check_https}
+CAMPAIGNS: Mapping[str, Callable[[Tree, Suite], Iterator[str]]] = {
+    "https": check_https,
+    "installation": check_installation,
+}
 
 
 def main() -> int:

@@ -39,19 +39,19 @@ def check_https(tree: Tree, suite: Suite) -> Iterator[str]:
     with _running(tree, port) as gateway:
         if ("key exchange is not post-quantum" in gateway.log.read_text()) is suite.post_quantum:
             raise CampaignError("the gateway should warn of classical key exchange, and only then")
-        yield f"openssl s_client: {_agreed(tree, port, group)}"
-        yield f"openssl s_client -groups X25519: {_agreed(tree, port, CLASSICAL, 'X25519')}"
+        yield f"openssl s_client: {agreed(tree, port, group)}"
+        yield f"openssl s_client -groups X25519: {agreed(tree, port, CLASSICAL, 'X25519')}"
         tree.said("python", "-c", ENCRYPTS, url, CERTIFICATE, text=api_key)
         yield "the Python client encrypts and decrypts"
         if suite.post_quantum:
             yield f"chromium: {_chromium(tree, url)}"
-    _set(tree, "require_post_quantum = true")
+    set_settings(tree, "require_post_quantum = true")
     if not suite.post_quantum:
         said = tree.said("pqkeepd", "gateway", GATEWAY, status=78)
         yield f"require_post_quantum: {said.strip()}"
         return
     with _running(tree, port):
-        yield f"required, openssl s_client: {_agreed(tree, port, group)}"
+        yield f"required, openssl s_client: {agreed(tree, port, group)}"
         yield f"required, -groups X25519: {_refused(tree, port)}"
         tree.said("python", "-c", ENCRYPTS, url, CERTIFICATE, text=api_key)
         yield "required: the Python client encrypts and decrypts"
@@ -60,10 +60,7 @@ def check_https(tree: Tree, suite: Suite) -> Iterator[str]:
 
 def _installed(tree: Tree) -> str:
     """Install the wheels, make an installation and a certificate; return an API key."""
-    tree.said("python3", "-m", "venv", "/opt/pqkeep")
-    offline = ("/opt/pqkeep/bin/pip", "install", "--quiet", "--no-index", "--find-links=/wheels")
-    tree.said(*offline, "--require-hashes", "--requirement=/wheels/run.txt")
-    tree.said(*offline, "--no-deps", *_own_wheels(tree))
+    install(tree)
     ready = Path("/root/ready.json")
     dev = ("pqkeepd", "dev", "--port=0", f"--data={DATA}", f"--ready-file={ready}")
     with tree.running(*dev, until=""):
@@ -74,16 +71,25 @@ def _installed(tree: Tree) -> str:
         *("-nodes", "-keyout", KEY, "-out", CERTIFICATE, "-days", "2", "-subj", "/CN=localhost"),
         *("-addext", "subjectAltName=DNS:localhost"),
     )
-    _set(tree, 'tls_certificate = "certificate.pem"\ntls_key = "key.pem"\ncookies = "secure"')
+    set_settings(tree, 'tls_certificate = "certificate.pem"\ntls_key = "key.pem"\ncookies = "secure"')
     return api_key
 
 
-def _own_wheels(tree: Tree) -> list[Path]:
+def install(tree: Tree) -> None:
+    """Install the wheels into an environment of their own."""
+    tree.said("python3", "-m", "venv", "/opt/pqkeep")
+    offline = ("/opt/pqkeep/bin/pip", "install", "--quiet", "--no-index", "--find-links=/wheels")
+    tree.said(*offline, "--require-hashes", "--requirement=/wheels/run.txt")
+    tree.said(*offline, "--no-deps", *own_wheels(tree))
+
+
+def own_wheels(tree: Tree) -> list[Path]:
+    """Return pqkeep's wheels, as the tree names them."""
     found = tree.path("/wheels").glob("pqkeep*.whl")
     return [Path("/wheels") / each.name for each in found]
 
 
-def _set(tree: Tree, lines: str) -> None:
+def set_settings(tree: Tree, lines: str) -> None:
     """Put settings in place of those of the same name, before the first table."""
     settings = tree.path(GATEWAY)
     names = {line.partition(" ")[0] for line in lines.splitlines()}
@@ -96,7 +102,7 @@ def _set(tree: Tree, lines: str) -> None:
 @contextmanager
 def _running(tree: Tree, port: int) -> Iterator[Running]:
     """Run both processes; yield the gateway when it answers."""
-    _set(tree, f"port = {port}")
+    set_settings(tree, f"port = {port}")
     key_service = tree.running("pqkeepd", "keyservice", KEY_SERVICE, until="")
     gateway = tree.running("pqkeepd", "gateway", GATEWAY, until="running on")
     with key_service, gateway as running:
@@ -115,7 +121,7 @@ def _s_client(tree: Tree, port: int, groups: str) -> str:
     )
 
 
-def _agreed(tree: Tree, port: int, group: str, groups: str = "") -> str:
+def agreed(tree: Tree, port: int, group: str, groups: str = "") -> str:
     """Return the line in which openssl names the group. Raises CampaignError."""
     said = _s_client(tree, port, groups)
     lines = [each for each in said.splitlines() if "group:" in each or "Temp Key:" in each]
