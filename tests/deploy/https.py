@@ -71,7 +71,9 @@ def _installed(tree: Tree) -> str:
         *("-nodes", "-keyout", KEY, "-out", CERTIFICATE, "-days", "2", "-subj", "/CN=localhost"),
         *("-addext", "subjectAltName=DNS:localhost"),
     )
-    set_settings(tree, 'tls_certificate = "certificate.pem"\ntls_key = "key.pem"\ncookies = "secure"')
+    set_settings(
+        tree, 'tls_certificate = "certificate.pem"\ntls_key = "key.pem"\ncookies = "secure"'
+    )
     return api_key
 
 

@@ -17,6 +17,7 @@ CHART = Path(__file__).parents[2] / "deploy" / "helm" / "pqkeep"
 POSTGRESQL = (
     "gateway.database=postgresql://pqkeep_gateway@db.example.org/pqkeep_accounts",
     "keyservice.database=postgresql://pqkeep_keyservice@db.example.org/pqkeep_keys",
+    "gateway.trustedProxies[0]=192.0.2.0/24",
     "gateway.publicUrl=https://keep.example.org",
     "storage.className=fast",
     "images.pullSecrets[0].name=registry",
@@ -78,6 +79,7 @@ def test_the_processes_read_their_settings(values: tuple[str, ...], tmp_path: Pa
     gateway = gateway_config.read(files["gateway"])
     key_service = key_service_config.read(files["keyservice"])
     assert gateway.key_service_socket == key_service.socket
+    assert gateway.tls_certificate or gateway.trusted_proxies, "it would not start"
     pod = objects["StatefulSet", "keep"]["spec"]["template"]["spec"]
     users = {each["name"]: each["securityContext"]["runAsUser"] for each in pod["containers"]}
     assert users["gateway"] == key_service.gateway_uid

@@ -13,7 +13,10 @@ from pqkeep_server.cli import app
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
-    *(ROOT / "docs" / f"{name}.md" for name in ("operations", "runbooks", "hardening")),
+    *(
+        ROOT / "docs" / f"{name}.md"
+        for name in ("installation", "operations", "runbooks", "hardening")
+    ),
     ROOT / "deploy" / "README.md",
     *(ROOT / "deploy" / "systemd").glob("*.service"),
 ]
