@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
 from cryptography import x509
+from tests.fixtures.processes import PQKEEPD
 
 from pqkeep_protocol.link import Identity, LinkTls, Role
 from pqkeep_server.link_certificates import Issued, LinkCertificatesError, issue
@@ -102,6 +104,21 @@ def test_without_the_ca_nothing_is_made(tmp_path: Path) -> None:
     key.write_bytes(before)
     with pytest.raises(LinkCertificatesError, match="other users have access"):
         issued(tmp_path, renew=True)
+
+
+def test_the_command_says_what_to_keep_offline(tmp_path: Path) -> None:
+    """Pqkeepd certificates names each folder and the CA's key, and fails in one line."""
+    command = [str(PQKEEPD), "certificates", str(tmp_path / "link"), "--days", "30"]
+    made = subprocess.run(
+        [*command, "--gateway", "gateway.example.org"], capture_output=True, text=True, check=True
+    )
+    assert str(tmp_path / "link" / "gateway-gateway.example.org") in made.stdout
+    assert f"{tmp_path / 'link' / 'ca' / 'key.pem'} makes certificates" in made.stdout
+    refused = subprocess.run(
+        [*command, "--gateway", "a/b"], capture_output=True, text=True, check=False
+    )
+    assert refused.returncode == 1
+    assert refused.stderr == "pqkeepd: expected host names or addresses, without a port\n"
 
 
 def test_an_algorithm_is_the_cas(tmp_path: Path) -> None:

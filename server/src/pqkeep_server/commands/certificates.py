@@ -54,6 +54,7 @@ def certificates(
         made = "new" if each.is_new else "kept"
         typer.echo(f"{each.folder}  {made}, valid until {each.expires:%Y-%m-%d}")
     typer.echo(
-        f"Copy each of these folders to its host, for the user of its process alone.\n"
+        "Copy each of these folders to its host, for the user of its process alone, which reads it"
+        " again on SIGHUP.\n"
         f"{directory / 'ca' / 'key.pem'} makes certificates that both sides accept: keep it offline."
     )
