@@ -13,7 +13,6 @@ import typer
 from pqkeep_gateway import config as gateway_config
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_keyservice import config as key_service_config
-from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.data_lock import locked
 from pqkeep_server.exit_status import fail_on
@@ -37,6 +36,7 @@ def migrate(directory: Directory) -> None:
     """
     from pqkeep_gateway.wiring import migrate_database
     from pqkeep_keyservice.process import open_database
+    from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 
     async def migrate_keys() -> None:
         database = await open_database(key_service_config.read(layout.key_service_settings))
