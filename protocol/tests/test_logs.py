@@ -178,3 +178,10 @@ def test_counting_lines_takes_bounded_memory() -> None:
             repeated.left_out(f"event {number}")
     assert len(repeated.filter._lines) <= MAX_EVENTS
     assert len(repeated.filter._left_out) <= MAX_EVENTS
+
+
+def test_each_line_of_the_access_log_counts() -> None:
+    """Its lines are never left out, however many there are."""
+    repeated = Repeated()
+    lines = 3 * MAX_LINES * [{"event": "request answered"}]
+    assert {repeated.left_out(line) for line in lines} == {0}

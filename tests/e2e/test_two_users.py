@@ -85,6 +85,8 @@ class Production:
     process: subprocess.Popen[bytes]
     output: Path
     port: int
+    management: str
+    """The management address."""
     tenant: Caller
 
     def pid(self, module: str) -> int:
@@ -153,7 +155,7 @@ def production(folder: Path) -> Iterator[Production]:
         with client_of(url, key["api_key"]) as client:
             tenant = Caller(client, made["id"])
             tenant.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
-            yield Production(layout, process, output, port, tenant)
+            yield Production(layout, process, output, port, management, tenant)
 
 
 def owners(layout: Layout) -> dict[str, tuple[int, int]]:
@@ -184,6 +186,14 @@ def test_each_process_is_its_own_user(production: Production) -> None:
         (core,) = [line for line in (proc / "limits").read_text().splitlines() if "core" in line]
         assert core.split()[4:6] == ["0", "0"]
         assert (proc / "mem").stat().st_uid == 0  # root's: not dumpable
+
+
+def test_both_are_seen_from_outside(production: Production) -> None:
+    """The management address that the settings name tells that all is ready, as the gateway's user."""
+    url = f"http://{production.management}"
+    assert httpx2.get(f"{url}/readyz", timeout=60, trust_env=False).status_code == 200
+    metrics = httpx2.get(f"{url}/metrics", timeout=60, trust_env=False).text
+    assert "\npqkeep_keys_database_up 1.0\n" in metrics
 
 
 def test_every_file_has_its_owner(production: Production) -> None:
