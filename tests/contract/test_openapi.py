@@ -26,10 +26,15 @@ MADE_BY = {
     "verify_hash": ("sign_hash", "signature"),
 }
 FIRST = ("generate_key",)
-LAST = ("rotate_key", "retire_key", "change_tenant", "rotate_api_key", "revoke_api_key")
+LAST = (
+    *("rotate_key", "retire_key", "change_tenant", "rotate_api_key", "revoke_api_key"),
+    *("delete_tenant", "cancel_tenant_deletion"),
+)
 OPERATOR = (
     "create_tenant",
     "change_tenant",
+    "delete_tenant",
+    "cancel_tenant_deletion",
     "rotate_api_key",
     "revoke_api_key",
     "prove_audit_record",
@@ -173,6 +178,9 @@ def test_examples_work(
     for name in (*FIRST, *middle, *LAST):
         path, method, operation = named[name]
         by_operator = name in OPERATOR
+        if name == "delete_tenant":  # only a suspended one is deleted
+            suspended = {"status": "suspended"}
+            assert operator.ask("PATCH", f"/tenants/{tenant.tenant_id}", suspended).is_success
         answer = web.request(
             method,
             path.format(tenant_id=tenant.tenant_id, **path_examples(operation)),
