@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -17,11 +18,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.markers import Marker
+
 INSIDE = "PQKEEP_INSIDE"
 PACKAGES = ("ca-certificates", "curl", "make", "openssl", "python3", "python3-venv")
 WHEELS = Path("wheels")
 PROGRAMS = Path("/opt/pqkeep")
-SECONDS = 120.0
+SECONDS = 300.0
 GLIBC = (17, 24, 26, 28, 31, 34)
 ENVIRONMENT = {"PATH": "/opt/pqkeep/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
 
@@ -63,16 +66,41 @@ def prepare(folder: Path, suite: Suite, requirements: Path) -> None:
         ]
         subprocess.run(command, check=True)
         partial.rename(folder / "tree")
+    needed = folder / "requirements.txt"
+    needed.write_text(_needed(requirements.read_text(), _python_version(folder / "tree")))
     version = suite.python.replace(".", "")
     targets = [f"manylinux_2_{number}_{platform.machine()}" for number in GLIBC]
     download: list[str | Path] = [
         *(sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:"),
-        *("--require-hashes", f"--requirement={requirements}", f"--dest={folder / WHEELS}"),
+        *("--require-hashes", f"--requirement={needed}", f"--dest={folder / WHEELS}"),
         *(f"--python-version={suite.python}", "--implementation=cp"),
         *(f"--abi={abi}" for abi in (f"cp{version}", "abi3", "none")),
         *(f"--platform={target}" for target in (*targets, "any")),
     ]
     subprocess.run(download, check=True)
+
+
+def _python_version(tree: Path) -> str:
+    program = [
+        "chroot",
+        str(tree),
+        "python3",
+        "-c",
+        "import platform; print(platform.python_version())",
+    ]
+    return subprocess.run(program, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+
+
+def _needed(requirements: str, version: str) -> str:
+    """Return the requirements of a version of Python, for pip asks the markers of its own."""
+    environment = {"python_full_version": version}
+    kept = []
+    for entry in re.split(r"\n(?=\S)", requirements):
+        first, line_end, hashes = entry.partition("\n")
+        name, _, marker = first.removesuffix("\\").partition(" ; ")
+        if not marker or Marker(marker.strip()).evaluate(environment):
+            kept.append(f"{name.strip()} \\{line_end}{hashes}")
+    return "\n".join(kept)
 
 
 def is_inside() -> bool:
@@ -103,6 +131,7 @@ class Tree:
         _run("mount", "-t", "overlay", "-o", layers, "overlay", self.root)
         _run("mount", "-t", "proc", "proc", self.root / "proc")
         _run("mount", "-t", "tmpfs", "tmpfs", self.root / "dev/shm")
+        self.path("/etc/hosts").write_text("127.0.0.1 localhost\n")
         shutil.copytree(folder / WHEELS, self.root / WHEELS)
         shutil.copytree(dist, self.root / WHEELS, dirs_exist_ok=True)
 
