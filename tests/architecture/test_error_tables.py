@@ -30,6 +30,7 @@ INTERNAL = frozenset(
         "MailRejectedError",
         "OperatorError",
         "SinkError",
+        "TlsError",
         "AllowanceUsedUpError",
     }
 )

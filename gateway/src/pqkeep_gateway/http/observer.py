@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pqkeep_gateway.access.principals import Principal
 from pqkeep_gateway.http.endpoint import Endpoint
-from pqkeep_gateway.http.errors import ApiError, Code
+from pqkeep_gateway.http.errors import ApiError, method_not_allowed, not_found
 from pqkeep_protocol.metrics import ALGORITHMS, NONE, Distribution
 from pqkeep_protocol.startup.logs import logger
 
@@ -24,8 +24,7 @@ SUCCESS = "success"
 CLIENT_GONE = "client-gone"
 """The outcome where the client hung up before it had an answer."""
 _DOCUMENT_OUTCOMES = {
-    404: Code.NOT_FOUND_001.code,
-    405: Code.METHOD_NOT_ALLOWED.code,
+    each.code.status: each.code.code for each in (not_found(""), method_not_allowed(""))
 }
 
 
