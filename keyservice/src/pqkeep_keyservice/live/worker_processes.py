@@ -28,8 +28,11 @@ from pqkeep_keyservice.live.worker_process import WorkerProcess
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyVersion, TenantId
 
-LOW_PRIORITY = 10
-"""Signing yields the cores to everything else: see nice(2)."""
+LOW_PRIORITY = 4
+"""Signing yields to everything else on the same core, and still gets a third of it: see nice(2).
+
+With 10 it got a tenth, and a busy machine's signatures came too late for whoever waited for them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
