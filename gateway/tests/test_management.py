@@ -34,6 +34,7 @@ from pqkeep_protocol.metrics import KEY_SERVICE_METRICS, NONE, Sample, Samples, 
 from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress
 
 if TYPE_CHECKING:
+    from pqkeep_gateway.audit_stream import AuditStream
     from pqkeep_gateway.http.tls_server import TlsServer
     from pqkeep_protocol.link import LinkTls
 
@@ -88,6 +89,12 @@ class FakeTls:
     expires = 4e9
 
 
+class FakeStream:
+    """The stream of the audit log to a sink that is behind."""
+
+    lag_seconds = 12.5
+
+
 class FakeLink:
     """The TLS to a key service that has not been reached yet."""
 
@@ -120,6 +127,7 @@ class Setting:
                 mail_attempts={"delivered": 1},
                 tls=cast("TlsServer", FakeTls()),
                 link=cast("LinkTls", FakeLink()),
+                audit_stream=cast("AuditStream", FakeStream()),
             ),
             self.readiness,
         )
@@ -238,6 +246,12 @@ async def test_the_links_certificates_are_measured() -> None:
     name = "pqkeep_link_certificate_expiry_timestamp_seconds"
     lines = [line for line in text.decode().splitlines() if line.startswith(name)]
     assert lines == [f'{name}{{end="gateway"}} 5e+09']
+
+
+async def test_how_far_the_audit_sink_is_behind_is_measured() -> None:
+    """The age of the oldest record that the sink does not have is a metric."""
+    _, text = await Setting(FakeParts()).ask("/metrics")
+    assert b"\npqkeep_audit_sink_age_seconds 12.5\n" in text
 
 
 async def test_nothing_else_is_there() -> None:

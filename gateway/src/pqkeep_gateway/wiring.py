@@ -314,6 +314,7 @@ async def assemble(
         SignedBodies(SourceBudget(UNVERIFIED, clock)),
         observer,
     )
+    audit_stream = _audit_stream(config, engine, key_client, clock)
     wrapped = () if tracing is None else (tracing.requests,)
     app = create_app(api, outside, documents(api, outside), pipeline, *wrapped)
     return Gateway(
@@ -345,10 +346,11 @@ async def assemble(
                 mail_attempts=mail_delivery.attempts,
                 tls=tls,
                 link=link,
+                audit_stream=audit_stream,
             ),
         ),
         link=link,
-        audit_stream=_audit_stream(config, engine, key_client, clock),
+        audit_stream=audit_stream,
         close=partial(_close, passwords, account, rate_limiter, engine, tracing),
     )
 

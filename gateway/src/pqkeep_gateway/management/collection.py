@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Protocol
 
+from pqkeep_gateway.audit_stream import AuditStream
 from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.observer import RequestObserver
 from pqkeep_gateway.http.tls_server import TlsServer
@@ -76,6 +77,7 @@ class Sources:
     mail_attempts: Mapping[str, int]
     tls: TlsServer | None
     link: LinkTls | None
+    audit_stream: AuditStream | None
 
 
 class Collection:
@@ -113,6 +115,7 @@ class Collection:
             **self._own(parts),
             **({} if self._sources.tls is None else _of_tls(self._sources.tls)),
             **({} if self._sources.link is None else _of_link(self._sources.link)),
+            **_of_sink(self._sources.audit_stream),
             **({} if backlog is None else _of_backlog(backlog)),
         }
         return await asyncio.to_thread(_written, samples)
@@ -167,6 +170,10 @@ def _of_tls(tls: TlsServer) -> Samples:
         "pqkeep_tls_failures_total": one(sum(tls.failures.values())),
         "pqkeep_tls_certificate_expiry_timestamp_seconds": one(tls.expires),
     }
+
+
+def _of_sink(stream: AuditStream | None) -> Samples:
+    return {} if stream is None else {"pqkeep_audit_sink_age_seconds": one(stream.lag_seconds)}
 
 
 def _of_link(link: LinkTls) -> Samples:

@@ -93,6 +93,12 @@ GATEWAY_METRICS = (
         "The age of the oldest event that waits; at 300 changes are refused.",
     ),
     Metric(
+        "pqkeep_audit_sink_age_seconds",
+        Kind.GAUGE,
+        "The age of the oldest record that the audit sink does not have; 0 where another gateway"
+        " streams to it.",
+    ),
+    Metric(
         "pqkeep_mail_attempts_total",
         Kind.COUNTER,
         "Attempts to deliver an e-mail, by their outcome; after deferred and failed there is another.",
