@@ -16,6 +16,7 @@ GOOD = {
 }
 
 ONE = "exactly one of file, credential, pkcs11 and command"
+LINK = '{listen = "h:1", certificate = "c", key = "k", ca = "a"}'
 A_KEY = 'library = "/l", token = "t", key = "k"'
 SOURCES = {
     "": ONE,
@@ -75,6 +76,8 @@ def test_root_keys_by_id(tmp_path: Path) -> None:
         *(("root_keys", f"{{1 = {{{each}}}}}", problem) for each, problem in SOURCES.items()),
         ("rootkey", '"a"', r"no setting rootkey; did you mean root_keys\?"),
         ("database", '"mysql://role@localhost/name"', r"`\$.database`"),
+        ("socket", None, "socket and gateway_uid go together"),
+        ("gateway_uid", None, "socket and gateway_uid go together"),
         ("log_format", '"xml"', r"`\$.log_format`"),
     ],
 )
@@ -83,3 +86,13 @@ def test_what_is_wrong_is_named(tmp_path: Path, name: str, value: str | None, pr
     settings = {key: each for key, each in {**GOOD, name: value}.items() if each is not None}
     with pytest.raises(ConfigError, match=rf"settings\.toml: .*{problem}"):
         config.read(write(tmp_path, settings))
+
+
+def test_gateways_of_other_hosts_need_no_socket(tmp_path: Path) -> None:
+    """A key service may serve a link alone, but not nobody, nor a socket without its user."""
+    without = {name: GOOD[name] for name in ("database", "root_key_file")}
+    assert config.read(write(tmp_path, {**without, "link": LINK})).socket is None
+    with pytest.raises(ConfigError, match="no gateway is served"):
+        config.read(write(tmp_path, without))
+    with pytest.raises(ConfigError, match="go together"):
+        config.read(write(tmp_path, {**without, "link": LINK, "socket": '"keys.sock"'}))

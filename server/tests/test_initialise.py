@@ -70,6 +70,7 @@ def test_both_processes_read_their_settings(layout: Layout, signup: str) -> None
     key_service = key_service_config.read(layout.key_service_settings)
     assert gateway.signup == signup
     assert gateway.key_service_socket is not None
+    assert key_service.socket is not None
     assert os.path.realpath(gateway.key_service_socket) == os.path.realpath(key_service.socket)
     assert key_service.root_key_sources == {1: RootKeySource(file=layout.root_key.resolve())}
     assert gateway.operator_digest == read_pepper(layout.pepper).digest(OPERATOR).hex()

@@ -71,7 +71,7 @@ def connect_by_tls(layout: Layout, certificates: Path, port: int, relay: int) ->
         (
             layout.key_service_settings,
             certificates / f"keyservice-{HOST}",
-            {"gateway_uid": None},
+            {"socket": None, "gateway_uid": None},
             {"listen": f"{HOST}:{port}"},
         ),
         (

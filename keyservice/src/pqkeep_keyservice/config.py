@@ -89,17 +89,18 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     A secret file has mode 0400 or 0600 and belongs to the process's user or root.
     """
 
-    socket: Path
-    """The Unix socket for the gateway. It gets mode 0660 and the group of its folder."""
+    socket: Path | None = None
+    """The Unix socket for the gateway, unless all gateways are on other hosts. It gets mode 0660 and
+    the group of its folder."""
     gateway_uid: Annotated[int, Meta(ge=1, le=2**32 - 2)] | Literal["same"] | None = None
-    """The user id of the gateway, the only one that is served on that socket; needed unless all
-    gateways are on other hosts. It must not be the key service's own: a gateway that was taken over
-    could read the root key. "same" is for development: one user runs both."""
+    """The user id of the gateway, the only one that is served on that socket. It must not be the
+    key service's own: a gateway that was taken over could read the root key. "same" is for
+    development: one user runs both."""
     operator_socket: Path | None = None
     """The Unix socket for the operator's commands, which serves root and the key service's own user
     only. Without one there is no administration, such as a change of the root key."""
     link: Link | None = None
-    """Where gateways of other hosts are served too."""
+    """Where gateways of other hosts are served, beside that socket or in place of it."""
     database: DatabaseAddress
     """The database of keys and audit records."""
     database_password_file: Path | None = None
@@ -119,11 +120,13 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The form of log lines: "text", "json", or "auto" for text on a terminal and JSON elsewhere."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError unless root keys are given in one of two ways, and a gateway is named."""
+        """Raise ValueError unless root keys are given in one of two ways, and somebody is served."""
         if (self.root_key_file is None) == (not self.root_keys):
             raise ValueError("expected either root_key_file or root_keys")
-        if self.gateway_uid is None and self.link is None:
-            raise ValueError("gateway_uid: the gateway's user id is missing")
+        if (self.socket is None) != (self.gateway_uid is None):
+            raise ValueError("socket and gateway_uid go together")
+        if self.socket is None and self.link is None:
+            raise ValueError("no gateway is served: expected socket and gateway_uid, or [link]")
 
     @property
     def root_key_sources(self) -> Mapping[int, RootKeySource]:

@@ -88,10 +88,13 @@ def listeners(settings: Config) -> Iterator[Listener]:
             f"gateway_uid: the key service runs as user {own} too; it needs a user of its own, or"
             " whoever takes the gateway over can read the root key"
         )
-    if gateway == "same":
-        _LOG.warning("one user runs both processes: for development only")
-        yield Listener(settings.socket, frozenset({own}), GATEWAY_REQUESTS, 0o600)
-    elif gateway is not None:
-        yield Listener(settings.socket, frozenset({gateway}), GATEWAY_REQUESTS, 0o660)
+    match settings.socket, gateway:
+        case Path() as path, "same":
+            _LOG.warning("one user runs both processes: for development only")
+            yield Listener(path, frozenset({own}), GATEWAY_REQUESTS, 0o600)
+        case Path() as path, int():
+            yield Listener(path, frozenset({gateway}), GATEWAY_REQUESTS, 0o660)
+        case _:  # gateways of other hosts only
+            pass
     if settings.operator_socket is not None:
         yield Listener(settings.operator_socket, frozenset({0, own}), OPERATOR_REQUESTS, 0o600)
