@@ -19,7 +19,9 @@ import pytest
 from tests.fixtures import processes
 from tests.fixtures.caller import Caller, client_of
 
+from pqkeep_protocol.link import Role
 from pqkeep_server.initialise import Layout
+from pqkeep_server.link_certificates import issue
 from pqkeep_server.settings_file import edited
 
 GATEWAY, KEY_SERVICE, GROUP, STRANGER = 64101, 64102, 64103, 64104
@@ -330,6 +332,24 @@ def test_the_doctor_finds_what_is_wrong(production: Production) -> None:
         layout.root_key.chmod(0o400)
     assert ill.returncode == 1
     assert f"files: wrong\n  other users have access to {layout.root_key}" in ill.stdout
+
+
+def test_the_links_files_are_read_as_the_process_would(folder: Path) -> None:
+    """Config check by root finds files of the link that the process's own user may not read."""
+    layout, _ = initialised(folder / "linked")
+    link = layout.gateway / "link"
+    issue(link, [(Role.GATEWAY, "g")], algorithm="P-256", days=90, renew=False)
+    files = {"certificate": "certificate.pem", "key": "key.pem", "ca": "ca.pem"}
+    table = {name: f"link/gateway-g/{file}" for name, file in files.items()}
+    changed = {"key_service_socket": None, "link": {"key_service": "k:1", **table}}
+    settings = layout.gateway_settings
+    settings.write_text(edited(settings.read_text(), changed))
+    refused = pqkeepd("config", "check", settings)
+    assert refused.returncode == os.EX_CONFIG
+    assert "Permission denied" in refused.stderr
+    for path in (link, *link.rglob("*")):
+        os.chown(path, GATEWAY, GATEWAY)
+    assert pqkeepd("config", "check", settings).returncode == os.EX_OK
 
 
 def test_the_root_key_is_rotated_and_backed_up(production: Production, folder: Path) -> None:

@@ -26,6 +26,7 @@ _LOG = logger(__name__)
 HANDSHAKE_SECONDS = 5.0
 """For connecting, and for the handshake."""
 WARNING_DAYS = 30
+EXPIRES_SOON = "the link's certificate expires soon"
 _DAY_SECONDS = 24 * 3600
 _SILENCE_MS = 10_000
 """A connection whose peer has confirmed nothing for so long is over."""
@@ -89,10 +90,15 @@ class LinkTls:
         """For how many whole days certificate and CA are still valid."""
         return int((self.expires_at - self._now()) // _DAY_SECONDS)
 
+    @property
+    def expires_soon(self) -> bool:
+        """Whether certificate or CA expire within 30 days."""
+        return self.days_left < WARNING_DAYS
+
     def warn(self) -> None:
         """Log that the certificate expires, from 30 days before."""
-        if self.days_left < WARNING_DAYS:
-            _LOG.warning("the link's certificate expires soon", days=self.days_left)
+        if self.expires_soon:
+            _LOG.warning(EXPIRES_SOON, days=self.days_left)
 
     async def run(self) -> None:
         """Warn of expiry once a day, until cancelled."""

@@ -9,7 +9,10 @@ from msgspec import Struct
 
 from pqkeep_gateway import config as gateway_config
 from pqkeep_keyservice import config as key_service_config
+from pqkeep_protocol.link import Identity, LinkTls
+from pqkeep_protocol.link import Role as LinkRole
 from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_server.owner import acting_as_owner_of
 
 
 class Role(NamedTuple):
@@ -18,21 +21,39 @@ class Role(NamedTuple):
     name: str
     form: type[Struct]
     read: Callable[[Path], Any]
+    end: LinkRole
+    """Its end of the link between hosts."""
 
 
 ROLES = (
-    Role("gateway", gateway_config.Config, gateway_config.read),
-    Role("key service", key_service_config.Config, key_service_config.read),
+    Role("gateway", gateway_config.Config, gateway_config.read, LinkRole.GATEWAY),
+    Role("key service", key_service_config.Config, key_service_config.read, LinkRole.KEY_SERVICE),
 )
 
 
-def check_settings(file: Path) -> str:
-    """Return whose settings a file has. Raises ConfigError for what that process would refuse."""
+class Checked(NamedTuple):
+    """Settings with which a process can start."""
+
+    role: str
+    link: LinkTls | None
+    """Its end of the link between hosts, if it has one."""
+
+
+def check_settings(file: Path) -> Checked:
+    """Return whose settings a file has. Raises ConfigError for what that process would refuse.
+
+    The link's files are read with the rights of the settings' owner. Raises OSError, too.
+    """
     role = _role_of(file)
     settings = role.read(file)
     if isinstance(settings, gateway_config.Config):
         gateway_config.check_address(settings, settings.host)
-    return role.name
+    link = settings.link
+    if link is None:
+        return Checked(role.name, None)
+    with acting_as_owner_of(file.resolve().parent):
+        identity = Identity(role.end, link.certificate, link.key, link.ca)
+        return Checked(role.name, LinkTls(identity))
 
 
 def _role_of(file: Path) -> Role:

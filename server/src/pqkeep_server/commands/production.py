@@ -78,6 +78,7 @@ def start(directory: Directory) -> None:
 
 def doctor(directory: Directory) -> None:
     """Look at an installation, running as it should be; status 1 where something is wrong."""
+    write_logs("pqkeepd")
     is_well = True
     for subject, problems in examine(Layout(directory.absolute())):
         typer.echo(f"{subject}: {'wrong' if problems else 'good'}")

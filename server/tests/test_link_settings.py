@@ -1,0 +1,93 @@
+"""``pqkeepd config check`` and ``pqkeepd doctor`` look at the certificates of the link."""
+
+from __future__ import annotations
+
+import subprocess
+import sysconfig
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pqkeep_protocol.link import Identity, Role
+from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_server.doctor import examine
+from pqkeep_server.initialise import Layout, initialise
+from pqkeep_server.settings_check import check_settings
+from pqkeep_server.settings_file import edited
+
+if TYPE_CHECKING:
+    from tests.fixtures.link import LinkCa
+
+PQKEEPD = Path(sysconfig.get_path("scripts")) / "pqkeepd"
+EXPIRES_SOON = "the link's certificate expires soon"
+
+
+@pytest.fixture(scope="module")
+def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    """A data directory."""
+    made = Layout(tmp_path_factory.mktemp("link") / "data")
+    initialise(made, "operator", signup="operator")
+    return made
+
+
+def link(layout: Layout, role: Role, identity: Identity) -> Path:
+    """Give a process its end of a link; return its settings file."""
+    settings, address, socket = {
+        Role.GATEWAY: (layout.gateway_settings, "key_service", ("key_service_socket",)),
+        Role.KEY_SERVICE: (layout.key_service_settings, "listen", ("socket", "gateway_uid")),
+    }[role]
+    table = {
+        address: "keys.example.org:7400",
+        "certificate": str(identity.certificate),
+        "key": str(identity.key),
+        "ca": str(identity.ca),
+    }
+    changed = {**dict.fromkeys(socket), "link": table}
+    settings.write_text(edited(settings.read_text(), changed))
+    return settings
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_link_is_checked(layout: Layout, link_ca: LinkCa, role: Role) -> None:
+    """Certificate, key and CA of a link are loaded."""
+    checked = check_settings(link(layout, role, link_ca.identity(role)))
+    assert checked.link is not None
+    assert not checked.link.expires_soon
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_link_that_the_other_end_would_refuse(
+    layout: Layout, link_ca: LinkCa, other_ca: LinkCa, role: Role
+) -> None:
+    """A certificate of another role or CA, and one that has expired, are refused and named."""
+    (other,) = set(Role) - {role}
+    strange = other_ca.identity(role)
+    for identity, problem in (
+        (link_ca.identity(role, uris=[other]), "expected one URI"),
+        (link_ca.identity(role, days=-1), "has expired"),
+        (Identity(role, strange.certificate, strange.key, link_ca.folder / "ca.pem"), "issuer"),
+    ):
+        file = link(layout, role, identity)
+        with pytest.raises(ConfigError, match=f"{identity.certificate}.*{problem}"):
+            check_settings(file)
+
+
+def test_the_command_warns_of_expiry(layout: Layout, link_ca: LinkCa) -> None:
+    """Config check says that a certificate expires soon, and that the process can start with it."""
+    file = link(layout, Role.GATEWAY, link_ca.identity(Role.GATEWAY, days=12))
+    ended = subprocess.run(
+        [PQKEEPD, "config", "check", file], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert ended.stdout == f"{file}: the gateway can start with these settings\n"
+    assert EXPIRES_SOON in ended.stderr
+
+
+def test_the_doctor_looks_at_both_ends(layout: Layout, link_ca: LinkCa) -> None:
+    """Doctor names the settings whose certificate expires soon, and a certificate that is refused."""
+    link(layout, Role.GATEWAY, link_ca.identity(Role.GATEWAY))
+    soon = link(layout, Role.KEY_SERVICE, link_ca.identity(Role.KEY_SERVICE, days=12))
+    assert dict(examine(layout))["settings"] == [f"{soon}: {EXPIRES_SOON}: 11 days are left"]
+    link(layout, Role.GATEWAY, link_ca.identity(Role.GATEWAY, days=-1))
+    (problem,) = dict(examine(layout))["settings"]
+    assert "has expired" in problem
