@@ -20,6 +20,7 @@ from tests.fixtures import processes
 from tests.fixtures.caller import Caller, client_of
 
 from pqkeep_protocol.link import Role
+from pqkeep_server.backup import recovery_key
 from pqkeep_server.initialise import Layout
 from pqkeep_server.link_certificates import issue
 from pqkeep_server.settings_file import edited
@@ -212,6 +213,35 @@ def test_every_file_has_its_owner(production: Production) -> None:
         else:
             assert owner == {"gateway": GATEWAY, "keyservice": KEY_SERVICE}[first]
             assert mode & 0o077 == 0
+
+
+JOURNAL = """
+import sqlite3, struct, sys
+database, named = sys.argv[1:]
+connection = sqlite3.connect(database)
+connection.execute("CREATE TABLE one (a)")
+connection.commit()
+(pages,), = connection.execute("PRAGMA page_count")
+(size,), = connection.execute("PRAGMA page_size")
+connection.close()
+magic, name = bytes.fromhex("d9d505f920a163d7"), named.encode()
+journal = magic + struct.pack(">5I", 0, 1, pages, 512, size).ljust(504, b"\\0")
+journal += struct.pack(">I", 2**30 // size + 1) + name + struct.pack(">2I", len(name), sum(name))
+open(database + "-journal", "wb").write(journal + magic)
+"""
+
+
+def test_a_backup_by_root_does_nothing_that_the_gateway_could_not(folder: Path) -> None:
+    """The root key stays, which SQLite deletes for root where the gateway's journal names it."""
+    layout, _ = initialised(folder / "hostile")
+    public = folder / "recovery.public"
+    recovery_key.create("ML-KEM-1024", folder / "recovery.private", public)
+    accounts, target = layout.gateway / "accounts.sqlite3", folder / "backup"
+    run_as(GATEWAY, JOURNAL, accounts, layout.root_key)
+    backup = ("backup", "--data", layout.directory, "--recovery-key", public, "--to", target)
+    assert pqkeepd(*backup).returncode == 1
+    assert layout.root_key.exists()
+    assert not target.exists()
 
 
 READ = """

@@ -7,8 +7,8 @@ Root keys are never in a backup.
 """
 
 import time
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -30,6 +30,7 @@ from pqkeep_server.backup.encrypted_file import Origin, Writer
 from pqkeep_server.backup.recovery_key import PublicHalf, read_public
 from pqkeep_server.backup.tables import DatabaseError, revision, rows, tables
 from pqkeep_server.initialise import Layout
+from pqkeep_server.owner import acting_as_owner_of
 from pqkeep_server.root_key_owner import read_root_keys
 
 Report = Callable[[str], None]
@@ -60,9 +61,10 @@ async def backup(
 async def _write(
     layout: Layout, file: BinaryIO, key: PublicHalf, version: str, report: Report
 ) -> Origin:
-    gateway = gateway_config.read(layout.gateway_settings)
-    key_service = key_service_config.read(layout.key_service_settings)
-    owner = layout.gateway.stat().st_uid  # root may back up what belongs to the processes' users
+    with acting_as_owner_of(layout.gateway):
+        gateway = gateway_config.read(layout.gateway_settings)
+    with acting_as_owner_of(layout.key_service):
+        key_service = key_service_config.read(layout.key_service_settings)
     sealer = Sealer(read_root_keys(key_service.root_key_sources, layout.key_service))
     databases = (
         Database(ACCOUNTS, gateway.database, gateway.database_password_file),
@@ -70,12 +72,13 @@ async def _write(
     )
     async with AsyncExitStack() as stack:
         snapshots = {
-            each.kind.name: await stack.enter_async_context(snapshot(each)) for each in databases
+            each.kind.name: await stack.enter_async_context(_owner_s_snapshot(each, layout))
+            for each in databases
         }
         origin = await snapshots[KEYS.name](_origin, version)
         require_root_keys(sealer, origin.root_keys)
         writer = Writer(file, key, origin)
-        write(writer, await _manifest(layout, gateway.pepper_file, owner, snapshots))
+        write(writer, await _manifest(layout, gateway.pepper_file, snapshots))
         counts = {
             name: await run(_write_rows, name, writer, report) for name, run in snapshots.items()
         }
@@ -83,16 +86,31 @@ async def _write(
     return origin
 
 
-async def _manifest(
-    layout: Layout, pepper: Path, owner: int, snapshots: dict[str, Run]
-) -> Manifest:
-    files = {
-        layout.gateway_settings: layout.gateway_settings.read_bytes(),
-        layout.key_service_settings: layout.key_service_settings.read_bytes(),
-        layout.pepper: read_secret_file(pepper, "pepper", also_owned_by=owner),
-    }
+@asynccontextmanager
+async def _owner_s_snapshot(database: Database, layout: Layout) -> AsyncIterator[Run]:
+    """Begin a snapshot as the user whose database it is, and end it as that user.
+
+    Opening a SQLite file can delete another file that the journal beside it names.
+    """
+    folder = layout.directory / database.kind.folder
+    acting = ExitStack()
+    async with AsyncExitStack() as stack:
+        stack.callback(acting.close)
+        with acting_as_owner_of(folder):
+            run = await stack.enter_async_context(snapshot(database))
+        stack.callback(acting.enter_context, acting_as_owner_of(folder))
+        yield run
+
+
+async def _manifest(layout: Layout, pepper: Path, snapshots: dict[str, Run]) -> Manifest:
+    files = {}
+    with acting_as_owner_of(layout.gateway):
+        files[layout.gateway_settings] = layout.gateway_settings.read_bytes()
+        files[layout.pepper] = read_secret_file(pepper, "pepper")
+    with acting_as_owner_of(layout.key_service):
+        files[layout.key_service_settings] = layout.key_service_settings.read_bytes()
     if (credentials := layout.development_credentials).exists():
-        files[credentials] = read_secret_file(credentials, "credentials", also_owned_by=owner)
+        files[credentials] = read_secret_file(credentials, "credentials")
     return Manifest(
         revisions={name: await run(revision) for name, run in snapshots.items()},
         files={str(path.relative_to(layout.directory)): data for path, data in files.items()},
