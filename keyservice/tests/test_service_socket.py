@@ -22,7 +22,7 @@ from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.listeners import GATEWAY_REQUESTS, OPERATOR_REQUESTS, Listener
 from pqkeep_keyservice.live.key_material import KeyMaterial
-from pqkeep_keyservice.server import Server
+from pqkeep_keyservice.server import MAX_CONNECTIONS, Server
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.administration import ReloadRootKeys
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
@@ -190,6 +190,17 @@ async def operator(server: Server, tmp_path: Path) -> AsyncIterator[Client]:
 async def test_the_socket_is_its_owners(server: Server, socket_path: Path) -> None:
     """The socket has mode 0600."""
     assert stat.S_IMODE(await asyncio.to_thread(lambda: socket_path.stat().st_mode)) == 0o600
+
+
+async def test_a_gateway_s_connections_are_bounded(connect: Connect, operator: Client) -> None:
+    """Beyond MAX_CONNECTIONS a gateway's are hung up on; the open ones and the operator are served."""
+    open_ones = [await connect() for _ in range(MAX_CONNECTIONS - 1)]
+    await open_ones[-1].send(Ping(1))
+    assert await open_ones[-1].receive(1) == [Pong(1)]
+    assert await (await connect()).is_hung_up()
+    for number, client in enumerate((open_ones[0], operator)):
+        await client.send(Ping(number))
+        assert await client.receive(1) == [Pong(number)]
 
 
 def event(number: int, operation: str, outcome: str = "success", after_us: int = 0) -> Event:

@@ -7,7 +7,15 @@ from contextlib import suppress
 
 import pytest
 
-from pqkeep_protocol.codec import TO_KEY_SERVICE, Ping, Pong, ProtocolError, ToKeyService, encode
+from pqkeep_protocol.codec import (
+    MAX_FRAME,
+    TO_KEY_SERVICE,
+    Ping,
+    Pong,
+    ProtocolError,
+    ToKeyService,
+    encode,
+)
 from pqkeep_protocol.connection import FramedConnection
 
 SECONDS = 60.0
@@ -87,6 +95,15 @@ async def test_nonsense_ends_the_connection_with_its_reason(connect: Connect) ->
     (reason,) = end.lost
     assert isinstance(reason, ProtocolError)
     assert await loop.sock_recv(peer, 100) == b""
+
+
+async def test_a_connection_that_is_over_keeps_no_buffer(connect: Connect) -> None:
+    """What holds a connection after its end does not hold the two MiB that it read into."""
+    end = End(admitted=False)
+    assert len(end.connection.get_buffer(-1)) > MAX_FRAME
+    await connect(end)
+    await end.over.wait()
+    assert len(end.connection.get_buffer(-1)) == 0
 
 
 async def test_sending_on_a_connection_that_is_over_does_nothing(connect: Connect) -> None:

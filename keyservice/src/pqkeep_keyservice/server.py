@@ -45,7 +45,7 @@ _LOG = logger(__name__)
 
 BACKLOG = 128
 MAX_CONNECTIONS = 64
-"""Open connections, beyond which no other host is served."""
+"""Open connections, beyond which no other gateway is served; the operator is."""
 
 
 class Server:
@@ -71,8 +71,13 @@ class Server:
 
     async def listen(self, listener: Listener) -> None:
         """Start to serve on a socket too. Raises ConfigError."""
+
+        def accepts(transport: asyncio.Transport) -> bool:
+            is_gateways = listener.requests is GATEWAY_REQUESTS
+            return listener.accepts(transport) and (not is_gateways or self._has_room())
+
         loop = asyncio.get_running_loop()
-        connection = partial(self._connection, listener.accepts, listener.requests)
+        connection = partial(self._connection, accepts, listener.requests)
         server = await loop.create_unix_server(connection, sock=listener.bind(), backlog=BACKLOG)
         self._servers.append(server)
 
@@ -80,10 +85,7 @@ class Server:
         """Start to serve gateways of other hosts; return the port. Raises ConfigError."""
 
         def accepts(transport: asyncio.Transport) -> bool:
-            if len(self._connections) > MAX_CONNECTIONS:
-                _LOG.warning("refused a gateway: too many connections are open")
-                return False
-            return link.accepts(transport)
+            return self._has_room() and link.accepts(transport)
 
         connection = partial(self._connection, accepts, GATEWAY_REQUESTS)
         self._link_listener = LinkListener(link, address, connection)
@@ -107,6 +109,12 @@ class Server:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(deadline):
                     await self._all_closed.wait()
+
+    def _has_room(self) -> bool:
+        if len(self._connections) <= MAX_CONNECTIONS:
+            return True
+        _LOG.warning("refused a gateway: too many connections are open")
+        return False
 
     def _connection(
         self, accepts: Accepts, requests: frozenset[type[Struct]]

@@ -105,6 +105,10 @@ class FrameDecoder(Generic[Frame]):
         """Return the free part of the buffer, for the next bytes; never empty."""
         return self._buffer[self._filled :]
 
+    def close(self) -> None:
+        """Give the buffer back, for good."""
+        self._buffer = memoryview(b"")
+
     def filled(self, size: int) -> Iterator[Frame]:
         """Yield the frames that ``size`` new bytes in the space complete."""
         self._filled += size

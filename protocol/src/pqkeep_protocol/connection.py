@@ -76,6 +76,7 @@ class FramedConnection(asyncio.BufferedProtocol, Generic[Frame]):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._decoder.close()
         self._on_lost(self._error or exc)
 
     def _flush(self) -> None:
