@@ -126,7 +126,8 @@ async def test_strangers_keep_nobody_from_a_password(pepper: Pepper, strangers: 
     await verify(HERE)
     assert done.count(HERE) == 1
     await asyncio.gather(*flood, return_exceptions=True)
-    assert done.index(HERE) - refused_at_once <= 2 * THREADS + 1
+    waited = len(done) - refused_at_once
+    assert done.index(HERE) - refused_at_once < waited / 2  # in turns: not after those before it
 
 
 def test_default_costs() -> None:

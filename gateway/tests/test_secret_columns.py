@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from gateway.tests.world import ATTRIBUTION, EMAIL, OTHER_EMAIL, PASSWORD, World
+from gateway.tests.world import ATTRIBUTION, EMAIL, OTHER_EMAIL, World
 
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.storage.schema import METADATA
@@ -116,11 +116,11 @@ async def test_a_credential_is_stored_as_its_digest(world: World) -> None:
     tokens = await world.join()
     person = await world.principal(tokens)
     made = await world.api_keys.create(world.tenant, ATTRIBUTION)
-    step_up = await world.step_up.issue(person, PASSWORD, ATTRIBUTION)
     invited = await world.invite(OTHER_EMAIL, Role.VIEWER)
     registration = await world.registration_token()
     reset = await world.reset_token()
-    _, recovery_codes = await world.enroll(person)
+    _, (used, *recovery_codes) = await world.enroll(person)
+    step_up = await world.step_up.issue(person, used, ATTRIBUTION)
     challenge = await world.challenge()
     await world.resets.begin(EMAIL, ATTRIBUTION)
     found = await stored(world)

@@ -63,8 +63,8 @@ async def test_a_removed_user_leaves_no_rows(world: World) -> None:
     """A user with a row in every table that refers to users leaves none in any."""
     await world.join(email="grace@example.com")
     person = await world.person()
-    await world.step_up.issue(person, PASSWORD, ATTRIBUTION)
-    await world.enroll(person)
+    _, (recovery_code, *_) = await world.enroll(person)
+    await world.step_up.issue(person, recovery_code, ATTRIBUTION)
     tokens = await world.sessions.begin(await world.account(), ATTRIBUTION)
     await world.sessions.refresh(tokens.refresh, b"", ATTRIBUTION)
     await world.challenge()

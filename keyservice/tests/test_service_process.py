@@ -558,7 +558,7 @@ def test_a_root_key_that_cannot_be_stored_is_worth_another_try(installation: Ins
     (installation.folder / "root-2.key").chmod(0o400)
     installation.settings.write_text(
         'socket = "socket"\ngateway_uid = "same"\ndatabase = "keys.sqlite3"\n'
-        'root_keys = {1 = "root.key", 2 = "root-2.key"}\n'
+        'root_keys = {1 = {file = "root.key"}, 2 = {file = "root-2.key"}}\n'
     )
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_SIZE, limit[1]))

@@ -142,7 +142,13 @@ def read(path: Path) -> Config:
     library = config.openssl_library
     if library is not None and "/" in library:
         library = str(path.resolve().parent / library)
-    return structs.replace(config, openssl_library=library)
+    return structs.replace(
+        config,
+        openssl_library=library,
+        # The kernel limits a socket's path to 107 bytes: "../" would count.
+        socket=config.socket and config.socket.resolve(),
+        operator_socket=config.operator_socket and config.operator_socket.resolve(),
+    )
 
 
 def root_key_source(table: Mapping[str, object], folder: Path) -> RootKeySource:

@@ -26,7 +26,6 @@ _LOG = logger(__name__)
 HANDSHAKE_SECONDS = 5.0
 """For connecting, and for the handshake."""
 WARNING_DAYS = 30
-EXPIRES_SOON = "the link's certificate expires soon"
 _DAY_SECONDS = 24 * 3600
 _SILENCE_MS = 10_000
 """A connection whose peer has confirmed nothing for so long is over."""
@@ -98,7 +97,7 @@ class LinkTls:
     def warn(self) -> None:
         """Log that the certificate expires, from 30 days before."""
         if self.expires_soon:
-            _LOG.warning(EXPIRES_SOON, days=self.days_left)
+            _LOG.warning("the link's certificate expires soon", days=self.days_left)
 
     async def run(self) -> None:
         """Warn of expiry once a day, until cancelled."""

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from pqkeep_gateway import config as gateway_config
 from pqkeep_keyservice import config as key_service_config
-from pqkeep_protocol.link import EXPIRES_SOON
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.initialise import Layout
 from pqkeep_server.settings_check import check_settings
@@ -38,7 +37,7 @@ def _settings(layout: Layout) -> Iterator[str]:
     for file in (layout.gateway_settings, layout.key_service_settings):
         link = check_settings(file).link
         if link is not None and link.expires_soon:
-            yield f"{file}: {EXPIRES_SOON}: {link.days_left} days are left"
+            yield f"{file}: the link's certificate expires soon: {link.days_left} days are left"
     settings = key_service_config.read(layout.key_service_settings)
     if settings.operator_socket is None:
         yield f"{layout.key_service_settings} has no operator_socket: no root key can be changed"

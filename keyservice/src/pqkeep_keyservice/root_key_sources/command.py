@@ -6,6 +6,7 @@ writes to standard error is discarded: nobody can say that it holds no secret.
 
 import base64
 import binascii
+import math
 import os
 import select
 import signal
@@ -76,9 +77,11 @@ def _environment() -> dict[str, str]:
 def _read(output: RawIOBase, deadline: float) -> bytearray:
     """Return everything it prints, or one byte more than is allowed. Raises TimeoutError."""
     printed = bytearray()
+    waiting = select.poll()
+    waiting.register(output, select.POLLIN)
     while len(printed) <= MAX_OUTPUT:
-        ready, _, _ = select.select([output], [], [], max(0.0, deadline - time.monotonic()))
-        if not ready:
+        left = max(0.0, deadline - time.monotonic())
+        if not waiting.poll(math.ceil(left * 1000)):
             raise TimeoutError
         data = output.read(MAX_OUTPUT + 1 - len(printed))
         if not data:
