@@ -364,6 +364,18 @@ def test_the_doctor_finds_what_is_wrong(production: Production) -> None:
     assert f"files: wrong\n  other users have access to {layout.root_key}" in ill.stdout
 
 
+def test_the_doctor_says_which_process_does_not_answer_and_where(folder: Path) -> None:
+    """Doctor names the addresses at which the processes of a stopped installation do not answer."""
+    layout, _ = initialised(folder / "stopped")
+    settings = layout.gateway_settings
+    settings.write_text(edited(settings.read_text(), {"management_address": "127.0.0.1:1"}))
+    report = pqkeepd("doctor", layout.directory)
+    assert report.returncode == 1
+    socket = f"{layout.run}/operator.sock: No such file or directory"
+    assert f"the key service does not answer at {socket}" in report.stdout
+    assert "the gateway does not answer at 127.0.0.1 port 1: Connection refused" in report.stdout
+
+
 def test_the_links_files_are_read_as_the_process_would(folder: Path) -> None:
     """Config check by root finds files of the link that the process's own user may not read."""
     layout, _ = initialised(folder / "linked")

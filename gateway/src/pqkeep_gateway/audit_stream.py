@@ -165,5 +165,6 @@ def _record(line: bytes) -> StreamedRecord:
 
 def _problem(error: Exception) -> str:
     if isinstance(error, OSError):
-        return error.strerror or type(error).__name__
+        reason = error.strerror or type(error).__name__
+        return f"{error.filename}: {reason}" if error.filename else reason
     return str(error)

@@ -11,6 +11,7 @@ from pathlib import Path
 from pqkeep_gateway import config as gateway_config
 from pqkeep_keyservice import config as key_service_config
 from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_server.exit_status import message_of
 from pqkeep_server.initialise import Layout
 from pqkeep_server.settings_check import check_settings
 from pqkeep_server.start import users_of
@@ -29,7 +30,7 @@ def examine(layout: Layout) -> Iterator[tuple[str, list[str]]]:
         try:
             problems = list(check(layout))
         except (ConfigError, UsersError, OSError, http.client.HTTPException) as error:
-            problems = [str(error)]
+            problems = [message_of(error)]
         yield subject, problems
 
 
@@ -76,7 +77,11 @@ def _key_service(layout: Layout) -> Iterator[str]:
         return
     with socket.socket(socket.AF_UNIX) as peer:
         peer.settimeout(SECONDS)
-        peer.connect(str(path))
+        try:
+            peer.connect(str(path))
+        except OSError as error:
+            yield f"the key service does not answer at {path.resolve()}: {message_of(error)}"
+            return
         credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     pid, uid, _ = _UCRED.unpack(credentials)
     if uid != layout.key_service.stat().st_uid:
@@ -95,6 +100,12 @@ def _gateway(layout: Layout) -> Iterator[str]:
         return
     connection = http.client.HTTPConnection(*address, timeout=SECONDS)
     try:
+        try:
+            connection.connect()
+        except OSError as error:
+            host, port = address
+            yield f"the gateway does not answer at {host} port {port}: {message_of(error)}"
+            return
         connection.request("GET", "/readyz")
         answer = connection.getresponse()
         if answer.status != http.client.OK:

@@ -9,11 +9,18 @@ from contextlib import contextmanager
 import typer
 
 
+def message_of(error: Exception) -> str:
+    """Return what went wrong in words: of a file, its name and the system's reason."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
+
+
 @contextmanager
 def fail_on(*errors: type[Exception], status: int = 1) -> Iterator[None]:
     """End the command with a status and the error's message where the block raises one of these."""
     try:
         yield
     except errors as error:
-        typer.echo(f"pqkeepd: {error}", err=True)
+        typer.echo(f"pqkeepd: {message_of(error)}", err=True)
         raise typer.Exit(status) from None
