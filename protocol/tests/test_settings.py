@@ -1,5 +1,6 @@
 """A settings file is read into a Struct: unknown names are errors, and paths begin at its folder."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -135,6 +136,17 @@ def test_a_file_that_is_not_utf_8(tmp_path: Path) -> None:
     path.write_bytes(b"# \xff")
     with pytest.raises(ConfigError, match=r"settings\.toml"):
         read_settings(path, Example)
+
+
+def test_a_file_that_would_keep_its_reader_waiting(tmp_path: Path) -> None:
+    """A FIFO, a device and a file without end are refused at once."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    for path in (fifo, Path("/dev/zero")):
+        with pytest.raises(ConfigError, match="is not a regular file"):
+            read_settings(path, Example)
+    with pytest.raises(ConfigError, match="is longer than"):
+        read_settings(write(tmp_path, " " * (1024 * 1024 + 1)), Example)
 
 
 def test_a_file_that_is_missing(tmp_path: Path) -> None:

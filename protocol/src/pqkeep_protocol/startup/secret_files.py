@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_protocol.startup.settings import ConfigError, open_without_waiting
 
 MAX_SIZE = 64 * 1024
 """Bytes."""
@@ -22,12 +22,6 @@ _ACL_HEADER, _ACL_ENTRY = 4, struct.Struct("<HHI")
 """Bytes of the version; tag, permissions and id: <linux/posix_acl_xattr.h>."""
 _ACL_USER, _ACL_GROUPS = 0x02, frozenset({0x04, 0x08})
 """A user by id; the file's group, and a group by id."""
-_FLAGS = (
-    os.O_RDONLY
-    | os.O_CLOEXEC
-    | os.O_NOCTTY
-    | os.O_NONBLOCK  # opening a FIFO without a writer would block
-)
 
 
 def read_secret_file(path: Path, what: str, *, also_owned_by: int | None = None) -> bytes:
@@ -69,15 +63,11 @@ def open_secret_file(
 ) -> Iterator[BinaryIO]:
     """Open a file of any size, checked as ``read_secret_file`` does. Raises ConfigError."""
     try:
-        with open(path, "rb", opener=_open) as file:
+        with open(path, "rb", opener=open_without_waiting) as file:
             _check(path, what, file.fileno(), {os.geteuid(), 0, also_owned_by})
             yield file
     except OSError as error:
         raise _refusal(path, what, str(error.strerror)) from None
-
-
-def _open(path: str, _: int) -> int:
-    return os.open(path, _FLAGS)
 
 
 def _check(path: Path, what: str, descriptor: int, owners: set[int | None]) -> None:

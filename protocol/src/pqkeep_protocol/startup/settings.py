@@ -5,6 +5,8 @@ Each process declares its own Struct, with ``forbid_unknown_fields``. Fields of 
 replace what is in the file.
 """
 
+import os
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -16,6 +18,8 @@ from msgspec import Struct, inspect
 
 POSTGRESQL = "postgresql://"
 MAX_PORT = 65535
+MAX_SETTINGS = 1024 * 1024
+"""Bytes of a settings file."""
 _OPTIONS = frozenset({"host", "port", "sslmode", "sslrootcert", "sslcert", "sslkey"})
 
 _TEXTS = (inspect.StrType, inspect.LiteralType, inspect.CustomType, inspect.NoneType)
@@ -116,9 +120,21 @@ def converted(name: str, settings: Mapping[str, Any], form: type[S], folder: Pat
         raise ConfigError(f"{name}: {error}") from None
 
 
+def open_without_waiting(path: str, _: int) -> int:
+    """Open a file to read, as an opener of ``open``: nothing waits for a FIFO's writer."""
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
+
+
 def _read_toml(file: Path) -> dict[str, Any]:
+    """Read a settings file, which root reads too: its owner cannot make root wait, or fill memory."""
     try:
-        return msgspec.toml.decode(file.read_bytes(), type=dict[str, Any])
+        with open(file, "rb", opener=open_without_waiting) as opened:
+            if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+                raise ConfigError(f"the settings file {file} is not a regular file")
+            data = opened.read(MAX_SETTINGS + 1)
+        if len(data) > MAX_SETTINGS:
+            raise ConfigError(f"the settings file {file} is longer than {MAX_SETTINGS} bytes")
+        return msgspec.toml.decode(data, type=dict[str, Any])
     except OSError as error:
         raise ConfigError(f"cannot read the settings file {file}: {error.strerror}") from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -84,6 +84,13 @@ def doctor(directory: Directory) -> None:
         typer.echo(f"{subject}: {'wrong' if problems else 'good'}")
         for problem in problems:
             is_well = False
-            typer.echo(f"  {problem}")
+            typer.echo(f"  {_printable(problem)}")
     if not is_well:
         raise typer.Exit(1)
+
+
+def _printable(text: str) -> str:
+    """Escape what a terminal would obey: names of files, and answers, are the gateway's."""
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )
