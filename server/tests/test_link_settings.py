@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sysconfig
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 
 from pqkeep_protocol.link import Identity, Role
 from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_server.backup.create import BackupError, backup
+from pqkeep_server.backup.recovery_key import create
 from pqkeep_server.doctor import examine
 from pqkeep_server.initialise import Layout, initialise
 from pqkeep_server.settings_check import check_settings
@@ -91,3 +94,18 @@ def test_the_doctor_looks_at_both_ends(layout: Layout, link_ca: LinkCa) -> None:
     link(layout, Role.GATEWAY, link_ca.identity(Role.GATEWAY, days=-1))
     (problem,) = dict(examine(layout))["settings"]
     assert "has expired" in problem
+
+
+@pytest.mark.parametrize("role", Role)
+def test_settings_that_do_not_meet_are_not_backed_up(
+    tmp_path: Path, link_ca: LinkCa, role: Role
+) -> None:
+    """On the key service's own host the gateway's folder is another installation's: no backup."""
+    layout = Layout(tmp_path / "data")
+    initialise(layout, "operator", signup="operator")
+    link(layout, role, link_ca.identity(role))
+    public, file = tmp_path / "recovery.public", tmp_path / "backup"
+    create("ML-KEM-1024", tmp_path / "recovery.private", public)
+    with pytest.raises(BackupError, match="not of one installation"):
+        asyncio.run(backup(layout, public, file, version="1", report=print))
+    assert not file.exists()

@@ -65,6 +65,7 @@ async def _write(
         gateway = gateway_config.read(layout.gateway_settings)
     with acting_as_owner_of(layout.key_service):
         key_service = key_service_config.read(layout.key_service_settings)
+    _require_one_installation(gateway, key_service)
     sealer = Sealer(read_root_keys(key_service.root_key_sources, layout.key_service))
     databases = (
         Database(ACCOUNTS, gateway.database, gateway.database_password_file),
@@ -100,6 +101,18 @@ async def _owner_s_snapshot(database: Database, layout: Layout) -> AsyncIterator
             run = await stack.enter_async_context(snapshot(database))
         stack.callback(acting.enter_context, acting_as_owner_of(folder))
         yield run
+
+
+def _require_one_installation(
+    gateway: gateway_config.Config, key_service: key_service_config.Config
+) -> None:
+    """Refuse a gateway's folder that is not in use, as there is on the key service's own host."""
+    served = key_service.socket if gateway.link is None else key_service.link
+    if served is None:
+        raise BackupError(
+            "the settings are not of one installation: the key service does not serve this gateway,"
+            " because one of them names the link and the other a socket"
+        )
 
 
 async def _manifest(layout: Layout, pepper: Path, snapshots: dict[str, Run]) -> Manifest:
