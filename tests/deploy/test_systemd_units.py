@@ -18,6 +18,7 @@ EXPOSURE = "20"
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root directory with these units, the system's own, and programs to name in them."""
+    needs("systemd-analyze")
     root = tmp_path_factory.mktemp("root")
     shutil.copytree("/usr/lib/systemd/system", root / "usr/lib/systemd/system", symlinks=True)
     shutil.copytree(UNITS, root / "etc/systemd/system")
