@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -204,13 +205,16 @@ async def test_a_part_that_hangs_is_asked_once() -> None:
 
 
 async def test_many_questions_cost_the_parts_one() -> None:
-    """A thousand requests at once for each document ask each part once."""
+    """A thousand requests at once for each document ask each part once, or once a second."""
     parts = FakeParts()
     setting = Setting(parts)
     paths = MANY * ("/livez", "/readyz", "/metrics")
+    began = time.monotonic()
     answers = await asyncio.gather(*map(setting.ask, paths))
+    seconds = time.monotonic() - began
     assert {status for status, _ in answers} == {200}
-    assert parts.asked == {"key service": 1, "database": 1, "redis": 1, "backlog": 1}
+    assert parts.asked.keys() == {"key service", "database", "redis", "backlog"}
+    assert max(parts.asked.values()) <= 1 + seconds
 
 
 @pytest.mark.parametrize(
