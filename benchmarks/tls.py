@@ -77,7 +77,11 @@ def _gateway(
     """Run a gateway of the installation; yield its port and its process id."""
     settings = directory / "data" / "gateway"
     own, port = settings / f"{name}.toml", free_port()
-    changed: dict[str, object] = {"port": port, "trusted_proxies": [f"{HOST}/32"]}
+    changed: dict[str, object] = {
+        "port": port,
+        "management_address": "off",
+        "trusted_proxies": [f"{HOST}/32"],
+    }
     tls = None
     if certificate is not None:
         tls = certificate.client()
