@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, closing
@@ -18,6 +19,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from tests.fixtures.schema import migrated_database, migrated_file
 
 from pqkeep_keyservice.crypto.signature import SignatureSchemes
 from pqkeep_keyservice.keys.sealing import Sealer
@@ -25,12 +27,13 @@ from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.live.worker_processes import WorkerSettings, schemes_of
 from pqkeep_keyservice.root_key_sources.file import read_root_key
 from pqkeep_keyservice.storage.database import Database
+from pqkeep_keyservice.storage.migration import migrate
 from pqkeep_keyservice.storage.postgresql import PostgresqlDatabase
 from pqkeep_keyservice.storage.sqlite import SqliteDatabase
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.wiring import KeyServiceParts, wire
 from pqkeep_protocol.keys import TenantId
-from pqkeep_protocol.messages import Attribution, KeyRequest, KeyService, R_co, Request
+from pqkeep_protocol.messages import Attribution, Batch, KeyRequest, KeyService, R_co, Request
 
 if TYPE_CHECKING:
     from tests.fixtures.postgresql import PostgresServer
@@ -48,9 +51,12 @@ class InProcessService:
 
     async def execute(self, request: Request[R_co], attribution: Attribution, /) -> R_co:
         """Answer a request, about keys or about the log."""
+        deadline = asyncio.get_running_loop().time() + SECONDS
+        if isinstance(request, Batch):
+            results = await self.parts.batches.execute(request, attribution, deadline)
+            return cast(R_co, results)
         if not isinstance(request, KeyRequest):
             return cast(R_co, await self.parts.audit_service.answer(cast(Any, request)))
-        deadline = asyncio.get_running_loop().time() + SECONDS
         result = await self.parts.transactions.execute(cast(Any, request), attribution, deadline)
         return cast(R_co, result)
 
@@ -89,16 +95,38 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def database_path(tmp_path: Path) -> Path:
-    """Where the database is, or will be, if it is a file."""
-    return tmp_path / "keys.sqlite3"
+    """Where the database is, if it is a file: an empty one at first."""
+    path = tmp_path / "keys.sqlite3"
+    path.touch(0o600)
+    return path
+
+
+@pytest.fixture(scope="session")
+def file_with_schema(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with the schema, to copy."""
+    return migrated_file(tmp_path_factory.mktemp("schema") / "keys.sqlite3", migrate)
+
+
+@pytest.fixture(scope="session")
+def database_with_schema(postgres_server: PostgresServer) -> str:
+    """A database with the schema, to copy."""
+    return migrated_database(postgres_server, ROLE, migrate)
+
+
+@pytest.fixture
+def has_schema() -> bool:
+    """Whether a new database has the schema already, or nothing."""
+    return True
 
 
 @pytest.fixture
 def location(
-    backend: str, request: pytest.FixtureRequest, database_path: Path
+    *, backend: str, request: pytest.FixtureRequest, database_path: Path, has_schema: bool
 ) -> Iterator[Location]:
     """Where a new database is."""
     if backend == "sqlite":
+        if has_schema:
+            shutil.copy(request.getfixturevalue("file_with_schema"), database_path)
 
         async def opened() -> Database:
             return SqliteDatabase(str(database_path))
@@ -106,7 +134,8 @@ def location(
         yield Location(opened, _sqlite(database_path), f"sqlite:///{database_path}")
         return
     server: PostgresServer = request.getfixturevalue("postgres_server")
-    name = server.new_database(ROLE)
+    template = "database_with_schema" if has_schema else None
+    name = server.new_database(ROLE, template and request.getfixturevalue(template))
     url = server.url(ROLE, name)
     yield Location(
         lambda: PostgresqlDatabase.open(url, lock_seconds=0),

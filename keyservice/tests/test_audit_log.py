@@ -122,7 +122,7 @@ async def no_more_pages(database: Database, _: Path) -> AsyncIterator[None]:
 async def no_larger_files(_: Database, database_path: Path) -> AsyncIterator[None]:
     """Let no file of this process grow, so that the write itself fails."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    size = max(path.stat().st_size for path in database_path.parent.iterdir())
+    size = max(path.stat().st_size for path in database_path.parent.glob("*-wal"))
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
         yield

@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
+from keyservice.tests.test_key_import import made_elsewhere, wrap
 
 from pqkeep_protocol.algorithms import Algorithm, HashAlgorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
@@ -12,23 +14,38 @@ from pqkeep_protocol.keys import KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
     ArchiveKey,
     Attribution,
+    CancelArchive,
+    CreateKeyring,
     Decapsulate,
     Decrypt,
+    DisableKey,
+    EnableKey,
     Encapsulate,
     Encrypt,
     GenerateKey,
     GetActiveKey,
+    GetImportKey,
     GetKey,
+    GetKeyring,
+    ImportPrivateKey,
     KeyRequest,
     KeyService,
+    ListKeyrings,
     ListKeys,
+    ReEncrypt,
     RetireKey,
     RotateKey,
+    ScheduleArchive,
     Sign,
     SignHash,
+    SignJws,
+    SignMu,
+    Target,
     Unwrap,
+    UpdateKeyring,
     Verify,
     VerifyHash,
+    VerifyMu,
     Wrap,
 )
 
@@ -98,6 +115,8 @@ async def test_every_success_is_recorded(recorded: Recorded, sql: Sql) -> None:
     await recorded.ask(RotateKey(**kem), 2)
     blob = await recorded.ask(Encrypt(**kem, version=None, plaintext=SECRET), 2)
     await recorded.ask(Decrypt(**kem, version=blob.version, ciphertext=blob.ciphertext), 2)
+    moved: dict[str, Any] = {"version": KeyVersion(2), "ciphertext": blob.ciphertext}
+    await recorded.ask(ReEncrypt(**kem, **moved, is_wrapped_key=False, target=Target(KEM)), 2)
     made = await recorded.ask(Encapsulate(**kem, version=KeyVersion(2)), 2)
     await recorded.ask(Decapsulate(**kem, **one, kem_ciphertext=made.kem_ciphertext), 1)
     signed = await recorded.ask(Sign(**signature, version=None, message=SECRET), 1)
@@ -107,13 +126,29 @@ async def test_every_success_is_recorded(recorded: Recorded, sql: Sql) -> None:
     hashed: dict[str, Any] = {"hash_algorithm": HashAlgorithm.SHA_256, "digest": bytes(32)}
     signed = await recorded.ask(SignHash(**signature, version=None, **hashed), 1)
     await recorded.ask(VerifyHash(**signature, **one, **hashed, signature=signed.signature), 1)
+    payload: dict[str, Any] = {"payload": SECRET, "detached": False}
+    await recorded.ask(SignJws(**signature, version=None, **payload), 1)
+    signed = await recorded.ask(SignMu(**signature, version=None, mu=bytes(64)), 1)
+    await recorded.ask(VerifyMu(**signature, **one, mu=bytes(64), signature=signed.signature), 1)
     await recorded.ask(GetKey(**kem, **one), 1)
     await recorded.ask(GetActiveKey(**kem), 2)
     await recorded.ask(ListKeys(tenant=recorded.tenant, algorithm=None, status=None), None)
     await recorded.ask(ListKeys(**kem, status=KeyStatus.ACTIVE), None)
     await recorded.ask(RetireKey(**kem, version=KeyVersion(2)), 2)
     await recorded.ask(RetireKey(**kem, version=KeyVersion(2)), 2)  # changes nothing
+    for kind in (DisableKey, EnableKey, partial(ScheduleArchive, days=7), CancelArchive):
+        await recorded.ask(kind(**kem, **one), 1)
     await recorded.ask(ArchiveKey(**kem, **one), 1)
+    cards: dict[str, Any] = {"tenant": recorded.tenant, "keyring": "cards"}
+    for ask in (CreateKeyring, UpdateKeyring, GetKeyring, ListKeyrings):
+        await recorded.ask(ask(**cards), None)
+    imported: dict[str, Any] = {**cards, "algorithm": SIGNATURE}
+    issued = await recorded.ask(GetImportKey(**imported), None)
+    wrapped_key = wrap(issued, made_elsewhere(SIGNATURE)[0])
+    importing = ImportPrivateKey(
+        **imported, import_key_id=issued.id, wrapped_private_key=wrapped_key, quota=None
+    )
+    await recorded.ask(importing, 1)
     operations = {name for (name,) in sql("SELECT DISTINCT operation FROM audit_records")}
     assert operations == set(Operation)
 

@@ -114,7 +114,7 @@ def public_key_of_a_thief(algorithm: Algorithm) -> bytes:
 async def test_a_swapped_public_key_is_never_used_or_shown(
     algorithm: Algorithm, serving: Serving, sql: Sql, tenant: TenantId, attribution: Attribution
 ) -> None:
-    """With a thief's public key in a row its keyring answers UNAVAILABLE, whatever is asked of it."""
+    """With a thief's public key in a row its key answers UNAVAILABLE, whatever is asked of it."""
     caller = Caller(tenant, algorithm, attribution)
     async with serving() as keys:
         await caller.prepare(keys)
@@ -192,10 +192,10 @@ LOST = {
     "lost",
     LOST,
 )
-async def test_a_missing_version_makes_the_keyring_unavailable(
+async def test_a_missing_version_makes_the_key_unavailable(
     lost: str, serving: Serving, sql: Sql, tenant: TenantId, attribution: Attribution
 ) -> None:
-    """Without one of its rows a keyring is UNAVAILABLE: no version moves up, none is made twice."""
+    """Without one of its rows a key is UNAVAILABLE: no version moves up, none is made twice."""
     caller = Caller(tenant, KEM, attribution)
     key: dict[str, Any] = {"tenant": tenant, "algorithm": KEM}
     async with serving() as keys:

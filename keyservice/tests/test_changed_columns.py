@@ -14,6 +14,7 @@ from uuid import UUID, uuid4
 
 import pytest
 import sqlalchemy as sa
+from tests.sampling import later, step
 
 from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.ledger import schema as ledger
@@ -24,19 +25,26 @@ from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.wiring import KeyServiceParts, wire
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.errors import KeyServiceError
+from pqkeep_protocol.keyrings import KeyPurpose
 from pqkeep_protocol.keys import KeyVersion, TenantId
 from pqkeep_protocol.messages import (
     AnyRequest,
     ArchiveKey,
     Attribution,
+    CreateKeyring,
     Decrypt,
+    DisableKey,
     Encrypt,
     GenerateKey,
     GetKey,
+    GetKeyring,
     Idempotency,
+    ListKeyrings,
     ListKeys,
     RetireKey,
     RotateKey,
+    ScheduleArchive,
+    UpdateKeyring,
 )
 from pqkeep_protocol.startup.settings import ConfigError
 
@@ -54,18 +62,27 @@ RECORDS = 600
 KEY: dict[str, Any] = {"tenant": TENANT, "algorithm": KEM}
 GENERATE = GenerateKey(**KEY, quota=None, idempotency=Idempotency(bytes(32), b"r" * 32))
 
-NOT_STORED = "the keyring is not as it was stored"
-NEVER_STORED = "the keyring has values that were never stored"
-OLDER = "the keyring is older than the audit log says"
+NAMED = "payments.cards"
+PURPOSES = (KeyPurpose.ENCRYPT, KeyPurpose.DECRYPT)
+NOT_STORED = "the key is not as it was stored"
+NEVER_STORED = "the key has values that were never stored"
+OLDER = "the key is older than the audit log says"
+NO_KEYRING = "the keyring is not as it was stored"
+NEVER_A_KEYRING = "the keyring has values that were never stored"
+OLDER_KEYRING = "the keyring is older than the audit log says"
 LOG = "the audit log is damaged"
 INTEGRITY = "refused by the database"
 
 MESSAGES: Mapping[str, tuple[str, ...]] = {
     "root_keys": ("root key",),
     "root_keys.check_value": ("the root key is not the one that sealed this database's keys",),
-    "keyrings": (NOT_STORED, NEVER_STORED),
-    "keyrings.tenant_id": (OLDER,),
-    "keyrings.algorithm": (OLDER,),
+    "keyrings": (NO_KEYRING, NEVER_A_KEYRING),
+    "keyrings.tenant_id": (OLDER_KEYRING,),
+    "keyrings.name": (OLDER_KEYRING, NO_KEYRING),
+    "key_revisions": (NOT_STORED, NEVER_STORED),
+    "key_revisions.tenant_id": (OLDER,),
+    "key_revisions.keyring": (OLDER,),
+    "key_revisions.algorithm": (OLDER,),
     "keys": (NOT_STORED, NEVER_STORED),
     "keys.sealed_seed": ("a private key",),
     "audit_records": (LOG,),
@@ -76,12 +93,21 @@ MESSAGES: Mapping[str, tuple[str, ...]] = {
 """What is said of a changed column, or of any column of a table."""
 
 NOT_AUTHENTICATED = {
-    "audit_log.used_until": "how far uses are counted",
+    "root_keys.added_at_us": "since when a root key is used is only shown",
+    "newest_backup.generation": "which backup is the newest is only shown",
+    "newest_backup.records": "likewise",
+    "newest_backup.created_at_us": "likewise",
+    "audit_log.counted_until": "how far uses and operations are counted",
     "key_usage.tenant_id": "uses are counted from the log, and only shown",
+    "key_usage.keyring": "likewise",
     "key_usage.algorithm": "likewise",
     "key_usage.key_version": "likewise",
     "key_usage.uses": "likewise",
     "key_usage.last_used_us": "likewise",
+    "operation_counts.tenant_id": "likewise",
+    "operation_counts.hour": "likewise",
+    "operation_counts.operation": "likewise",
+    "operation_counts.count": "likewise",
 }
 """Columns that decide nothing."""
 
@@ -94,6 +120,7 @@ COLUMNS = [
 
 OTHER_TEXT = {
     "active": "retired",
+    "disabled": "retired",
     "retired": "archived",
     "archived": "retired",
     "Kyber768": "X-Wing",
@@ -106,7 +133,9 @@ OTHER_TEXT = {
 def changed(column: sa.Column[Any], value: Any) -> Iterator[Any]:
     """Yield other values of a column's type, and none where there may be none."""
     kind = column.type.python_type
-    if kind is int:
+    if kind is bool:
+        yield not value
+    elif kind is int:
         yield 7 if value is None else value + 1
     elif kind is bytes:
         yield bytes(32) if value is None else value[:-1] + bytes([value[-1] ^ 1])
@@ -154,10 +183,15 @@ class Probe:
         """Make keys of every status, more records than a tile has, and checkpoints of both kinds."""
         async with self.serving() as parts:
             for request in (
+                UpdateKeyring(tenant=TENANT, purposes=PURPOSES),
+                CreateKeyring(tenant=TENANT, keyring=NAMED, labels={"team": "payments"}),
                 GENERATE,
                 RotateKey(**KEY),
                 RotateKey(**KEY),
+                RotateKey(**KEY),
                 ArchiveKey(**KEY, version=KeyVersion(1)),
+                ScheduleArchive(**KEY, version=KeyVersion(2), days=7),
+                DisableKey(**KEY, version=KeyVersion(3)),
                 Encrypt(**KEY, version=None, plaintext=b"text"),
             ):
                 done: Any = await _ask(parts, request)
@@ -167,12 +201,14 @@ class Probe:
             for algorithm in (Algorithm.SLH_DSA_SHA2_128S, Algorithm.ML_DSA_65):
                 await parts.checkpoint_signer.sign(algorithm)
         self._uses = [
-            *(GetKey(**KEY, version=KeyVersion(version)) for version in (1, 2, 3)),
+            *(GetKey(**KEY, version=KeyVersion(version)) for version in (1, 2, 3, 4)),
             ListKeys(tenant=TENANT, algorithm=None, status=None),
             Encrypt(**KEY, version=None, plaintext=b"text"),
-            Decrypt(**KEY, version=KeyVersion(3), ciphertext=done.ciphertext),
+            Decrypt(**KEY, version=KeyVersion(4), ciphertext=done.ciphertext),
             RetireKey(**KEY, version=KeyVersion(2)),
             GENERATE,
+            GetKeyring(tenant=TENANT, keyring=NAMED),
+            ListKeyrings(tenant=TENANT),
         ]
 
     async def refusal(self) -> str | None:
@@ -233,7 +269,7 @@ async def probe(
 
 
 @pytest.mark.timeout(300)  # the database is opened some eighty times
-@pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+@pytest.mark.parametrize("backend", ["sqlite", later("postgresql")], indirect=True)
 async def test_a_changed_column_is_refused_with_its_message(
     probe: Probe, location: Location
 ) -> None:
@@ -246,7 +282,7 @@ async def test_a_changed_column_is_refused_with_its_message(
         with engine.connect() as connection:
             found = rows(connection, table)
         assert found, f"{table.name} has no row"
-        for row in found:
+        for row in found[:: step(len(found))]:
             for value in changed(column, row[column.name]):
                 said = await _with(probe, engine, column, row, value)
                 if name in NOT_AUTHENTICATED:
@@ -275,18 +311,18 @@ async def _with(
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
-@pytest.mark.parametrize("table", [keys.KEYS, keys.KEYRINGS], ids=lambda table: table.name)
+@pytest.mark.parametrize("table", [keys.KEYS, keys.KEY_REVISIONS], ids=lambda table: table.name)
 async def test_an_earlier_state_is_refused(
     table: sa.Table, probe: Probe, location: Location
 ) -> None:
-    """A keyring put back to a state that was stored, or deleted, is older than the log says."""
+    """A key put back to a state that was stored, or deleted, is older than the log says."""
     engine = sa.create_engine(location.url, poolclass=sa.NullPool)
     with engine.connect() as connection:
-        before = {each: rows(connection, each) for each in (keys.KEYRINGS, keys.KEYS)}
+        before = {each: rows(connection, each) for each in (keys.KEY_REVISIONS, keys.KEYS)}
     async with probe.serving() as parts:
         await _ask(parts, RotateKey(**KEY))
     with engine.begin() as connection:
-        for each in (keys.KEYS, keys.KEYRINGS):
+        for each in (keys.KEYS, keys.KEY_REVISIONS):
             connection.execute(sa.delete(each).where(each.c.tenant_id == TENANT))
         if table is keys.KEYS:
             for each, stored in before.items():

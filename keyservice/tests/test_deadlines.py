@@ -11,7 +11,7 @@ import pytest
 
 from pqkeep_keyservice.crypto.kem import EncapsulationKey
 from pqkeep_keyservice.crypto.signature import SignatureSchemes, SigningKey
-from pqkeep_keyservice.keys.keyring import KeyEntry, SealedSeed
+from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName, SealedSeed
 from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.storage.sqlite import SqliteDatabase
@@ -42,11 +42,9 @@ class Watched(KeyMaterial):
         super().__init__(sealer, schemes)
         self.work: list[str] = []
 
-    def generate(
-        self, tenant: TenantId, algorithm: Algorithm, version: KeyVersion
-    ) -> tuple[bytes, SealedSeed]:
+    def generate(self, name: KeyName, version: KeyVersion) -> tuple[bytes, SealedSeed]:
         self.work.append("generate")
-        return super().generate(tenant, algorithm, version)
+        return super().generate(name, version)
 
     def signing_key(self, tenant: TenantId, entry: KeyEntry) -> SigningKey:
         self.work.append("sign")

@@ -86,7 +86,7 @@ async def test_a_damaged_seed_is_unavailable(
 ) -> None:
     """A version whose sealed seed was changed on disk is not used, in public or in private.
 
-    The other versions, the other keys and the keyring itself go on.
+    The other versions, the other keys and the key itself go on.
     """
     for algorithm in (KEM, SIGNATURE):
         request = GenerateKey(tenant=tenant, algorithm=algorithm, quota=None)
@@ -96,8 +96,10 @@ async def test_a_damaged_seed_is_unavailable(
     await keys.execute(RotateKey(tenant=tenant, algorithm=KEM), attribution)
     new = await keys.execute(encrypt, attribution)
     old_one, decrypt = (
-        Decrypt(tenant=tenant, algorithm=KEM, version=blob.version, ciphertext=blob.ciphertext)
-        for blob in (old, new)
+        Decrypt(
+            tenant=tenant, algorithm=KEM, version=KeyVersion(version), ciphertext=blob.ciphertext
+        )
+        for version, blob in enumerate((old, new), 1)
     )
     sign = Sign(tenant=tenant, algorithm=SIGNATURE, version=None, message=b"text")
 
@@ -142,7 +144,7 @@ async def test_a_changed_public_key_opens_nothing(
     ((public_key,),) = sql("SELECT public_key FROM keys")
     sql("UPDATE keys SET public_key = ?", public_key[:-1] + bytes([public_key[-1] ^ 1]))
     decrypt = Decrypt(
-        tenant=tenant, algorithm=KEM, version=blob.version, ciphertext=blob.ciphertext
+        tenant=tenant, algorithm=KEM, version=KeyVersion(1), ciphertext=blob.ciphertext
     )
     assert await refusal(restarted(), decrypt, attribution) is ErrorKind.UNAVAILABLE
 

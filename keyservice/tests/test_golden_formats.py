@@ -4,6 +4,7 @@ Each vector fails if a label, a size or an order changes: such a change would lo
 """
 
 import json
+from base64 import urlsafe_b64decode
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,27 +17,31 @@ from pqkeep_keyservice.crypto import dem, prehash
 from pqkeep_keyservice.crypto.binding import key_info
 from pqkeep_keyservice.crypto.kem import KEMS
 from pqkeep_keyservice.crypto.secret import Secret
-from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring, SealedSeed
-from pqkeep_keyservice.keys.keyring_mac import keyring_mac, require_authentic
+from pqkeep_keyservice.keys.key_mac import key_mac, require_authentic
+from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyVersions, SealedSeed
 from pqkeep_keyservice.keys.sealing import Sealer, associated_data
 from pqkeep_keyservice.operations.kem_dem import Purpose
-from pqkeep_protocol.algorithms import Algorithm, HashAlgorithm
-from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
+from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, HashAlgorithm
+from pqkeep_protocol.envelopes import read_header
+from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyInfo, KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import Idempotency
 
-VECTORS: dict[str, Any] = json.loads(
-    (Path(__file__).parents[2] / "tests" / "vectors" / "formats-at-rest.json").read_text()
-)
+FOLDER = Path(__file__).parents[2] / "tests" / "vectors"
+VECTORS: dict[str, Any] = json.loads((FOLDER / "formats-at-rest.json").read_text())
+ENVELOPES = json.loads((FOLDER / "envelopes.json").read_text())["envelopes"]
+NAMED = VECTORS["named_keyring"]
+KEYRINGS = [(DEFAULT_KEYRING, VECTORS), (NAMED["keyring"], NAMED)]
 TENANT = TenantId(UUID("00112233-4455-6677-8899-aabbccddeeff"))
 KEM = Algorithm.ML_KEM_768
 SEALER = Sealer({3: Secret(bytes(range(32)))})
 SEED = bytes(range(64, 128))
 
 
-def test_a_sealed_seed_is_unsealed() -> None:
+@pytest.mark.parametrize(("keyring", "vectors"), KEYRINGS)
+def test_a_sealed_seed_is_unsealed(keyring: str, vectors: dict[str, Any]) -> None:
     """A seed that was sealed elsewhere is unsealed, and one that is sealed here has its form."""
-    stored = SealedSeed(bytes.fromhex(VECTORS["sealed_seed"]))
-    place = associated_data(TENANT, KEM, KeyVersion(7), b"a public key")
+    stored = SealedSeed(bytes.fromhex(vectors["sealed_seed"]))
+    place = associated_data(TENANT, keyring, KEM, KeyVersion(7), b"a public key")
     assert bytes(SEALER.unseal(stored, place).reveal()) == SEED
     sealed = SEALER.seal(Secret(SEED), place)
     assert (len(sealed), sealed[:2]) == (len(stored), stored[:2])
@@ -47,40 +52,90 @@ def test_the_check_value_is_what_it_was() -> None:
     assert SEALER.check_value(3).hex() == VECTORS["check_value"]
 
 
-def test_the_mac_of_a_keyring_is_what_it_was() -> None:
-    """A keyring with every status, a gap and an Idempotency-Key has this MAC."""
+@pytest.mark.parametrize(
+    ("keyring", "mac"),
+    [(DEFAULT_KEYRING, VECTORS["keyring_mac"]), (NAMED["keyring"], NAMED["mac"])],
+)
+def test_the_mac_of_a_key_is_what_it_was(keyring: str, mac: str) -> None:
+    """A key with every status, a schedule, a gap and an Idempotency-Key has this MAC."""
+    retired_at, archive_at = datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC)
 
     def entry(version: int, status: KeyStatus, key: bytes, **more: Any) -> KeyEntry:
         created = datetime(2026, 1, 1, microsecond=min(version, 3), tzinfo=UTC)
         sealed = None if status is KeyStatus.ARCHIVED else SealedSeed(b"sealed")
-        return KeyEntry(KeyInfo(KEM, KeyVersion(version), status, key, created), sealed, **more)
+        info = KeyInfo(KEM, KeyVersion(version), status, key, created, more.pop("archive_at", None))
+        return KeyEntry(info, sealed, **more)
 
     entries = (
-        entry(1, KeyStatus.ARCHIVED, b"first"),
-        entry(2, KeyStatus.RETIRED, b"second", idempotency=Idempotency(b"k" * 32, b"r" * 32)),
+        entry(1, KeyStatus.ARCHIVED, b"first", retired_at=retired_at),
+        entry(
+            2,
+            KeyStatus.RETIRED,
+            b"second",
+            retired_at=retired_at,
+            archive_at=archive_at,
+            idempotency=Idempotency(b"k" * 32, b"r" * 32),
+        ),
+        entry(
+            3,
+            KeyStatus.DISABLED,
+            b"more",
+            retired_at=retired_at,
+            disabled_from=KeyStatus.RETIRED,
+        ),
         entry(1_000_001, KeyStatus.ACTIVE, b"third"),
     )
-    keyring = Keyring(TENANT, KEM, entries, revision=5)
-    stored = bytes.fromhex(VECTORS["keyring_mac"])
-    assert keyring_mac(SEALER, keyring) == stored
-    require_authentic(SEALER, keyring, stored)
+    versions = KeyVersions(TENANT, KEM, entries, revision=5, keyring=keyring)
+    stored = bytes.fromhex(mac)
+    assert key_mac(SEALER, versions) == stored
+    require_authentic(SEALER, versions, stored)
 
 
 @pytest.mark.parametrize("name", VECTORS["dem"])
-def test_encrypted_data_is_decrypted(name: str) -> None:
+@pytest.mark.parametrize(("keyring", "vectors"), KEYRINGS)
+def test_encrypted_data_is_decrypted(keyring: str, vectors: dict[str, Any], name: str) -> None:
     """Data that was encrypted elsewhere for a purpose of a key version is decrypted."""
     algorithm, purpose = name.split()
-    info = key_info(purpose.encode(), TENANT, Algorithm(algorithm), KeyVersion(7))
+    info = key_info(purpose.encode(), TENANT, Algorithm(algorithm), KeyVersion(7), keyring)
     hkdf_hash = KEMS[Algorithm(algorithm)].hkdf_hash
-    sealed = bytes.fromhex(VECTORS["dem"][name])
+    sealed = bytes.fromhex(vectors["dem"][name])
     assert dem.decrypt(hkdf_hash, bytes(range(32)), sealed, info=info) == b"hello, world"
 
 
 def test_every_kem_and_purpose_has_a_vector() -> None:
     """There is a vector of each KEM with each purpose."""
-    assert set(VECTORS["dem"]) == {
-        f"{kem} {each.value.decode()}" for kem in KEMS for each in Purpose
-    }
+    bare = set(Purpose) - {Purpose.ENVELOPE}
+    expected = {f"{kem} {each.value.decode()}" for kem in KEMS for each in bare}
+    assert set(VECTORS["dem"]) == set(NAMED["dem"]) == expected
+    assert {each["algorithm"] for each in ENVELOPES} == set(KEMS)
+
+
+@pytest.mark.parametrize("vector", ENVELOPES, ids=lambda vector: vector["algorithm"])
+def test_an_envelope_is_what_it_was(vector: dict[str, Any]) -> None:
+    """An envelope that was made once names its key, and opens with the private key's seed."""
+    text = vector["envelope"].removeprefix("pqk1.")
+    data = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    header = read_header(data)
+    kem = KEMS[header.algorithm]
+    assert (header.algorithm, header.version, header.keyring) == (
+        vector["algorithm"],
+        vector["key_version"],
+        vector["keyring"],
+    )
+    blob = data[len(header.encoded()) :]
+    size = ALGORITHMS[header.algorithm].output_size
+    private = kem.load_seed(Secret(bytes.fromhex(vector["private_key"])))
+    secret = private.decapsulate(blob[:size])
+    assert secret.hex() == vector["shared_secret"]
+    place = (TENANT, header.algorithm, header.version, header.keyring)
+    opened = dem.decrypt(
+        kem.hkdf_hash,
+        secret,
+        blob[size:],
+        info=key_info(Purpose.ENVELOPE.value, *place),
+        associated_data=header.bound() + bytes.fromhex(vector["associated_data"]),
+    )
+    assert opened.decode() == vector["plaintext"]
 
 
 @pytest.mark.parametrize("hash_algorithm", HashAlgorithm)

@@ -11,8 +11,8 @@ from uuid import uuid4
 
 import pytest
 
-from pqkeep_keyservice.keys.changes import KeyringChange
-from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
+from pqkeep_keyservice.keys.changes import KeyChange
+from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName, KeyVersions
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.storage.store import KeyStore
@@ -154,11 +154,11 @@ async def test_a_key_is_remembered_for_a_day(
 ) -> None:
     """Until 24 hours are over the answer comes again; then the key is as good as new."""
     key = idempotency("a")
-    public_key, sealed = material.generate(owner.tenant, KEM, KeyVersion(1))
+    public_key, sealed = material.generate(KeyName(owner.tenant, KEM), KeyVersion(1))
     created_at = datetime.now(UTC) - age
     info = KeyInfo(KEM, KeyVersion(1), KeyStatus.ACTIVE, public_key, created_at)
-    empty = Keyring(owner.tenant, KEM)
-    change = KeyringChange(empty, empty.with_first(KeyEntry(info, sealed, key)))
+    empty = KeyVersions(owner.tenant, KEM)
+    change = KeyChange(empty, empty.with_first(KeyEntry(info, sealed, key)))
     row = NewRecord(owner.tenant, "p", Operation.GENERATE_KEY, KEM, 1, "success", "r", "a", "y")
     await store.commit([(row, change)])
     if age < DAY:

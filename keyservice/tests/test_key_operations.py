@@ -140,8 +140,8 @@ async def test_old_blobs_open_after_rotations_and_a_restart(
         blobs.append(await caller.ask(caller.encrypt()))
     assert [blob.version for blob in blobs] == [1, 2, 3]
     for keys in (caller, Caller(restarted(), caller.tenant, attribution)):
-        for blob in blobs:
-            opened = await keys.ask(keys.decrypt(blob.version, blob.ciphertext))
+        for version, blob in enumerate(blobs, 1):
+            opened = await keys.ask(keys.decrypt(KeyVersion(version), blob.ciphertext))
             assert opened.plaintext == TEXT
 
 

@@ -14,12 +14,12 @@ from pqkeep_keyservice.crypto.pairwise import is_kem_pair
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.crypto.signature import SignatureSchemes
 from pqkeep_keyservice.crypto.slhdsa import PARAMETER_SETS
-from pqkeep_keyservice.keys.keyring import KeyEntry
+from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName
 from pqkeep_keyservice.keys.sealed_keys import InconsistentKeyPairError, generate_key
 from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer, associated_data
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_protocol.algorithms import Algorithm
-from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
+from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyInfo, KeyStatus, KeyVersion, TenantId
 
 V1 = KeyVersion(1)
 IN_PROCESS = sorted({*Algorithm} - {*PARAMETER_SETS} - {*KEMS})
@@ -63,7 +63,7 @@ def test_a_new_signature_pair_that_does_not_fit_is_not_stored(
     scheme: Any = Faulty(schemes[algorithm])
     faulty = KeyMaterial(sealer, {algorithm: scheme})
     with pytest.raises(InconsistentKeyPairError):
-        faulty.generate(tenant, algorithm, V1)
+        faulty.generate(KeyName(tenant, algorithm), V1)
 
 
 @pytest.mark.parametrize("algorithm", KEMS)
@@ -83,10 +83,12 @@ def test_a_seed_of_another_public_key_is_not_used(
     algorithm: Algorithm, material: KeyMaterial, sealer: Sealer, tenant: TenantId
 ) -> None:
     """A seed that is sealed for a public key that is not its own is refused when it is expanded."""
-    public_key, _ = material.generate(tenant, algorithm, V1)
+    public_key, _ = material.generate(KeyName(tenant, algorithm), V1)
     scheme = KEMS.get(algorithm) or material._schemes[algorithm]
     with scheme.generate().seed() as seed:
-        sealed = sealer.seal(seed, associated_data(tenant, algorithm, V1, public_key))
+        sealed = sealer.seal(
+            seed, associated_data(tenant, DEFAULT_KEYRING, algorithm, V1, public_key)
+        )
     info = KeyInfo(algorithm, V1, KeyStatus.ACTIVE, public_key, datetime.now(UTC))
     entry = KeyEntry(info, sealed)
     material.authenticate(tenant, entry)  # the seal says nothing of what it holds

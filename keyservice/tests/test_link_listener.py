@@ -81,7 +81,13 @@ def tls(link_ca: LinkCa) -> LinkTls:
 async def server(service: InProcessService) -> AsyncIterator[Server]:
     """A key service without a socket yet."""
     parts = service.parts
-    started = Server(parts.transactions, parts.audit_service, parts.root_keys, parts.metrics)
+    started = Server(
+        parts.transactions,
+        parts.batches,
+        parts.audit_service,
+        parts.administration,
+        parts.metrics,
+    )
     yield started
     await started.drain(SECONDS)
 

@@ -23,7 +23,7 @@ from pqkeep_keyservice.ledger.records import (
     Formats,
     NewRecord,
     Row,
-    format_2,
+    format_3,
     record_text,
 )
 from pqkeep_keyservice.ledger.search import list_records, prove_consistency, prove_records
@@ -42,14 +42,14 @@ FIRST, SECOND = 300, 400
 """Records before the new format, and with those of it: within the second tile."""
 
 
-def _format_3(row: Any) -> msgspec.Struct:
+def _format_4(row: Any) -> msgspec.Struct:
     """Return a record of a format with one name more, as a later version could have it."""
-    names = {**msgspec.structs.asdict(format_2(row)), "recorded_at_us": row.recorded_at_us}
+    names = {**msgspec.structs.asdict(format_3(row)), "recorded_at_us": row.recorded_at_us}
     types = [(name, type(value)) for name, value in sorted(names.items())]
-    return msgspec.defstruct("Format3", types)(**names)
+    return msgspec.defstruct("Format4", types)(**names)
 
 
-LATER: Formats = {**FORMATS, 3: _format_3}
+LATER: Formats = {**FORMATS, 4: _format_4}
 
 
 def new_records(count: int) -> Iterator[NewRecord]:
@@ -61,7 +61,7 @@ def new_records(count: int) -> Iterator[NewRecord]:
 
 @pytest.fixture
 async def before(database: Database, store: KeyStore, sealer: Sealer) -> list[Proof]:
-    """What the log was before there was a third format: every record with its proof."""
+    """What the log was before there was a fourth format: every record with its proof."""
     await store.check()
     await store.commit([(record, None) for record in new_records(FIRST)])
     return await _prove(database, FIRST, FORMATS)
@@ -69,7 +69,7 @@ async def before(database: Database, store: KeyStore, sealer: Sealer) -> list[Pr
 
 @pytest.fixture
 async def after(before: list[Proof], database: Database, sql: Sql) -> list[Proof]:
-    """What it is with records of a third format, which a migration added a column for."""
+    """What it is with records of a fourth format, which a migration added a column for."""
     sql("ALTER TABLE audit_records ADD COLUMN region VARCHAR(16)")
 
     def append(connection: sa.Connection) -> None:
@@ -102,10 +102,10 @@ def leaves_of(proofs: list[Proof]) -> list[bytes]:
 
 @BOTH
 async def test_old_leaves_are_unchanged(before: list[Proof], after: list[Proof]) -> None:
-    """After a third format came, the records before it have their text, to the byte."""
+    """After a fourth format came, the records before it have their text, to the byte."""
     assert [proof.line for proof in after[:FIRST]] == [proof.line for proof in before]
     formats = [json.loads(proof.line)["format"] for proof in after]
-    assert formats == [2] * FIRST + [3] * (SECOND - FIRST)
+    assert formats == [3] * FIRST + [4] * (SECOND - FIRST)
     assert all("recorded_at_us" in json.loads(proof.line) for proof in after[FIRST:])
 
 

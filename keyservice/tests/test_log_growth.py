@@ -17,8 +17,8 @@ import pytest
 import sqlalchemy as sa
 
 from pqkeep_keyservice.audit.log import AuditLog
-from pqkeep_keyservice.keys.changes import CommitOutcome, KeyringChange
-from pqkeep_keyservice.keys.keyring import Keyring
+from pqkeep_keyservice.keys.changes import CommitOutcome, KeyChange
+from pqkeep_keyservice.keys.key_versions import KeyVersions
 from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.ledger.records import NewRecord, Row
 from pqkeep_keyservice.storage.database import Database, DatabaseUnavailableError
@@ -294,8 +294,8 @@ async def test_a_batch_without_anything_new_is_no_failure(
     store: KeyStore, keys: KeyService, attribution: Attribution, tenant: TenantId, sql: Sql
 ) -> None:
     """Where every change of a batch is refused nothing is recorded, and the log goes on."""
-    keyring = Keyring(tenant, KEM)
-    stale = KeyringChange(Keyring(tenant, KEM, (), revision=7), keyring)
+    versions = KeyVersions(tenant, KEM)
+    stale = KeyChange(KeyVersions(tenant, KEM, (), revision=7), versions)
     assert await store.commit([(new_record(tenant), stale)] * 2) == [CommitOutcome.STALE] * 2
     with pytest.raises(KeyServiceError) as refused:
         await keys.execute(GetActiveKey(tenant=tenant, algorithm=KEM), attribution)

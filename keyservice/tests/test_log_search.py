@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.sampling import step
 
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.ledger.search import MAX_SCANNED, list_records
@@ -127,7 +128,9 @@ QUERIES = st.fixed_dictionaries(
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=150 // step(6),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(asked=QUERIES)
 def test_pages_together_are_what_matches(asked: dict[str, Any], shelf: Shelf) -> None:

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
+from msgspec import structs
 
 from pqkeep_keyservice.ledger.records import NewRecord
+from pqkeep_protocol import algorithms
 from pqkeep_protocol.algorithms import LIFECYCLE, Algorithm, Operation
-from pqkeep_protocol.audit import GetUsage, SignCheckpoint
+from pqkeep_protocol.audit import GetUsage, ListUsage, SignCheckpoint, UsageList
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.keys import INSTALLATION, KeyVersion, TenantId
-from pqkeep_protocol.messages import Attribution, GenerateKey, RotateKey
+from pqkeep_protocol.keys import DEFAULT_KEYRING, INSTALLATION, KeyVersion, TenantId
+from pqkeep_protocol.messages import Attribution, GenerateKey, KeyPosition, RotateKey
 
 if TYPE_CHECKING:
     from keyservice.tests.conftest import InProcessService, Serving
@@ -23,7 +25,7 @@ pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indire
 
 Sql = Callable[..., list[Any]]
 KEM, SIGNATURE = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65
-USES = sorted(set(Operation) - LIFECYCLE)
+USES = sorted(algorithms.USES)
 USE = ", ".join(f"'{use}'" for use in USES)
 COUNT = f"""
 SELECT count(*), max(recorded_at_us) FROM audit_records
@@ -38,7 +40,7 @@ def new_record(
 ) -> NewRecord:
     """Return a record of a use, unless something else is said."""
     use = NewRecord(tenant, "p", Operation.ENCRYPT, algorithm, version, "success", "r", "a", "y")
-    return use._replace(**said)  # type: ignore[arg-type]
+    return use._replace(keyring=DEFAULT_KEYRING, **said)  # type: ignore[arg-type]
 
 
 class Books:
@@ -77,15 +79,35 @@ class Books:
         told = await self.service.execute(request, ATTRIBUTION)
         return told.uses, told.last_used_us
 
+    async def listed(
+        self, tenant: TenantId, algorithm: Algorithm | None
+    ) -> list[tuple[tuple[Algorithm, int], tuple[int, int]]]:
+        """Return all usage, which is asked for in pages of one and of many."""
+        everything = ListUsage(tenant=tenant, algorithm=algorithm)
+        page = await self.service.execute(everything, ATTRIBUTION)
+        assert (len(page.usage), page.has_more) == (page.total, False)
+        request = structs.replace(everything, limit=1)
+        for number, each in enumerate(page.usage, 1):
+            alone = await self.service.execute(request, ATTRIBUTION)
+            assert alone == UsageList(usage=(each,), total=page.total, has_more=number < page.total)
+            request = structs.replace(request, after=KeyPosition(each.algorithm, each.version))
+        return [((u.algorithm, u.version), (u.uses, u.last_used_us)) for u in page.usage]
+
     async def agree(self) -> int:
         """Require that usage and the log agree for every key; return all uses."""
         total = 0
         for tenant in self._tenants:
+            listed = {}
             for algorithm in (KEM, SIGNATURE):
                 for version in (1, 2):
                     counted = self._sql(COUNT, str(tenant), str(algorithm), version)
                     assert await self.usage(tenant, algorithm, version) == counted[0]
                     total += counted[0][0]
+                    if counted[0][0]:
+                        listed[algorithm, version] = counted[0]
+            for asked in (None, KEM, SIGNATURE):
+                expected = {key: each for key, each in listed.items() if asked in (None, key[0])}
+                assert await self.listed(tenant, asked) == sorted(expected.items())
         return total
 
 
@@ -114,6 +136,19 @@ async def test_usage_is_the_log_s_count(books: Books) -> None:
         assert await books.agree() == before > 0
     await books.sign()  # of nothing new
     assert await books.agree() == 4 * (3 * (len(USES) + 1) + 3 + 5)
+
+
+async def test_a_last_use_is_the_latest_of_both_kinds(books: Books) -> None:
+    """A checkpoint does not set it back where a key was a target before its newest use."""
+    (tenant, *_) = books._tenants
+    target = f"{DEFAULT_KEYRING}/{KEM}/2"
+    moved = new_record(tenant, KEM, 1, operation=Operation.RE_ENCRYPT, target=target)
+    for each in (moved, new_record(tenant, KEM, 2)):
+        await books.service.parts.store.commit([(each, None)])
+    before = await books.usage(tenant, KEM, 2)
+    assert before[1] > (await books.usage(tenant, KEM, 1))[1]
+    await books.sign()
+    assert await books.usage(tenant, KEM, 2) == before
 
 
 async def test_usage_agrees_while_checkpoints_are_made(books: Books) -> None:

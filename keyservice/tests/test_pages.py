@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pqkeep_keyservice.keys.changes import KeyringChange
-from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
+from pqkeep_keyservice.keys.changes import KeyChange
+from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName, KeyVersions
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.storage.store import KeyStore
@@ -35,20 +35,20 @@ async def many(store: KeyStore, material: KeyMaterial, tenant: TenantId) -> list
     """Store 1,200 keys, as rotations would have left them; return them in the order of a list."""
     made: list[KeyInfo] = []
     for algorithm, size in SIZES.items():
-        keyring = Keyring(tenant, algorithm)
+        versions = KeyVersions(tenant, algorithm)
         entries = []
         for number in range(1, size + 1):
             version = KeyVersion(number)
-            public_key, sealed = material.generate(tenant, algorithm, version)
+            public_key, sealed = material.generate(KeyName(tenant, algorithm), version)
             status = KeyStatus.ACTIVE if number == size else KeyStatus.RETIRED
             created = datetime(2026, 1, 1, 0, 0, number % 60, tzinfo=UTC)
             info = KeyInfo(algorithm, version, status, public_key, created)
             entries.append(KeyEntry(info, sealed))
-        full = Keyring(tenant, algorithm, tuple(entries), revision=size)
+        full = KeyVersions(tenant, algorithm, tuple(entries), revision=size)
         row = NewRecord(
             tenant, "p", Operation.ROTATE_KEY, algorithm, size, "success", "r", "a", "y"
         )
-        await store.commit([(row, KeyringChange(keyring, full))])
+        await store.commit([(row, KeyChange(versions, full))])
         made += [entry.info for entry in entries]
     return made
 
@@ -118,7 +118,7 @@ async def test_a_page_far_behind_the_end_is_empty(
     assert (answer.keys, answer.total, answer.has_more) == ((), 0, False)
 
 
-async def test_a_long_keyring_goes_on(
+async def test_a_long_key_goes_on(
     many: list[KeyInfo], keys: KeyService, tenant: TenantId, attribution: Attribution, sql: Sql
 ) -> None:
     """A key with 700 versions is rotated like any other, and the new version is on the last page."""

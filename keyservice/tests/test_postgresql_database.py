@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -14,17 +15,17 @@ import pytest
 import sqlalchemy as sa
 
 from pqkeep_keyservice.audit.log import AuditLog
-from pqkeep_keyservice.keys.changes import CommitOutcome, KeyringChange
-from pqkeep_keyservice.keys.keyring import SealedSeed
+from pqkeep_keyservice.keys.changes import CommitOutcome, KeyChange
+from pqkeep_keyservice.keys.key_versions import KeyName, SealedSeed
 from pqkeep_keyservice.keys.sealing import Sealer, associated_data
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
-from pqkeep_keyservice.storage.keyrings import find_keyring, replace_keyring
+from pqkeep_keyservice.storage.key_versions import find_key_versions, replace_key_versions
 from pqkeep_keyservice.storage.postgresql import LOCK, PostgresqlDatabase
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.keys import KeyVersion, TenantId
+from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
     ArchiveKey,
     Attribution,
@@ -127,9 +128,9 @@ class Rival:
     def retire(self, tenant: TenantId) -> None:
         engine = sa.create_engine(self.url, poolclass=sa.NullPool)
         with engine.begin() as connection:
-            active = find_keyring(connection, self.sealer, tenant, KEM, 0)
-            retired = KeyringChange(active, active.with_retired(KeyVersion(1)))
-            assert replace_keyring(connection, self.sealer, retired) is CommitOutcome.DURABLE
+            active = find_key_versions(connection, self.sealer, KeyName(tenant, KEM), 0)
+            retired = KeyChange(active, active.with_retired(KeyVersion(1), datetime.now(UTC)))
+            assert replace_key_versions(connection, self.sealer, retired) is CommitOutcome.DURABLE
 
     def release(self) -> None:
         self.connection.execute("SELECT pg_advisory_unlock(%s)", [LOCK])
@@ -290,7 +291,7 @@ async def test_no_private_key_is_in_the_server_s_files(
         path.read_bytes() for path in postgres_server.data.rglob("*") if path.is_file()
     )
     for version, public_key, sealed in sql("SELECT version, public_key, sealed_seed FROM keys"):
-        where = associated_data(tenant, KEM, version, public_key)
+        where = associated_data(tenant, DEFAULT_KEYRING, KEM, version, public_key)
         assert files.find(public_key) >= 0
         assert files.find(sealed) >= 0
         seed = bytes(sealer.unseal(SealedSeed(sealed), where).reveal())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,11 +20,11 @@ from pqkeep_keyservice.crypto.signature import SignatureSchemes
 from pqkeep_keyservice.keys.changes import (
     Change,
     CommitOutcome,
-    KeyringChange,
+    KeyChange,
     RootKeyAdded,
     RootKeysDropped,
 )
-from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
+from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName, KeyVersions
 from pqkeep_keyservice.keys.sealing import Sealer, sealing_root_key_id
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.live.key_material import KeyMaterial
@@ -34,8 +35,18 @@ from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.administration import ReloadRootKeys, RootKeys
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keyrings import KeyPurpose
 from pqkeep_protocol.keys import INSTALLATION, KeyInfo, KeyStatus, KeyVersion, TenantId
-from pqkeep_protocol.messages import Attribution, Decrypt, Encrypt, GenerateKey, KeyService, Sign
+from pqkeep_protocol.messages import (
+    Attribution,
+    CreateKeyring,
+    Decrypt,
+    Encrypt,
+    GenerateKey,
+    GetKeyring,
+    KeyService,
+    Sign,
+)
 from pqkeep_protocol.startup.settings import ConfigError
 
 if TYPE_CHECKING:
@@ -115,13 +126,67 @@ async def test_everything_is_sealed_again(  # noqa: PLR0917 - fixtures are argum
     await renew(root_keys)
     name(settings, _2=new_root_key)
     assert await root_keys.reload(RELOAD) == RENEWED
+    assert sealed.version is not None
     request = Decrypt(
         tenant=tenant, algorithm=KEM, version=sealed.version, ciphertext=sealed.ciphertext
     )
     assert (await keys.execute(request, attribution)).plaintext == b"text"
-    keyring = await store.find_keyring(tenant, KEM)
+    versions = await store.find_key_versions(KeyName(tenant, KEM))
     alone = KeyMaterial(Sealer({2: read_root_key(new_root_key)}), schemes)
-    alone.decapsulation_key(tenant, keyring.require_active())
+    alone.decapsulation_key(tenant, versions.require_active())
+
+
+async def test_keyrings_are_under_the_new_root_key(  # noqa: PLR0917 - fixtures are arguments
+    keys: KeyService,
+    root_keys: RootKeyRotation,
+    store: KeyStore,
+    settings: Path,
+    root_key: Path,
+    new_root_key: Path,
+    tenant: TenantId,
+    attribution: Attribution,
+    restarted: Callable[[], KeyService],
+) -> None:
+    """A keyring has a MAC of the new root key, though nothing of its keys had to be sealed again."""
+    await store.check()
+    purposes = (KeyPurpose.ENCRYPT,)
+    made = await keys.execute(
+        CreateKeyring(tenant=tenant, keyring="cards", purposes=purposes), attribution
+    )
+    name(settings, _1=root_key, _2=new_root_key)
+    await renew(root_keys)
+    name(settings, _2=new_root_key)
+    assert await root_keys.reload(RELOAD) == RENEWED
+    store.change_sealer(Sealer({2: read_root_key(new_root_key)}))
+    found = await restarted().execute(GetKeyring(tenant=tenant, keyring="cards"), attribution)
+    assert found.keyring == made.keyring
+
+
+async def test_the_state_of_the_root_key(
+    keys: KeyService,
+    root_keys: RootKeyRotation,
+    store: KeyStore,
+    settings: Path,
+    root_key: Path,
+    new_root_key: Path,
+    tenant: TenantId,
+    attribution: Attribution,
+) -> None:
+    """It is told which root key is the newest, since when, and how far it replaces older ones."""
+    began_us = time.time_ns() // 1000
+    await store.check()
+    await keys.execute(GenerateKey(tenant=tenant, algorithm=KEM, quota=None), attribution)
+    first = await store.find_root_key_state()
+    assert (first.id, first.done, first.remaining, first.is_alone) == (1, 0, 0, True)
+    assert began_us <= first.added_at_us <= time.time_ns() // 1000
+    name(settings, _1=root_key, _2=new_root_key)
+    await root_keys.reload(RELOAD)
+    second = await store.find_root_key_state()
+    assert (second.id, second.done, second.remaining, second.is_alone) == (2, 0, 1, False)
+    assert second.added_at_us > first.added_at_us
+    await renew(root_keys)
+    last = await store.find_root_key_state()
+    assert (last.id, last.added_at_us, last.is_alone) == (2, second.added_at_us, True)
 
 
 async def test_a_root_key_in_use_cannot_be_left_out(
@@ -177,15 +242,15 @@ async def test_a_key_made_meanwhile_is_not_lost(
     name(settings, _1=root_key, _2=new_root_key)
     await renew(root_keys)
     new_record = NewRecord(tenant, "p", Operation.GENERATE_KEY, KEM, 1, "success", "r", "", "")
-    outcome = await AuditLog(store).commit(new_record, KeyringChange(Keyring(tenant, KEM), entry))
+    outcome = await AuditLog(store).commit(new_record, KeyChange(KeyVersions(tenant, KEM), entry))
     assert outcome is CommitOutcome.STALE
 
 
-def slow_entry(material: KeyMaterial, tenant: TenantId) -> Keyring:
-    """Return a keyring with a first key."""
-    public_key, sealed = material.generate(tenant, KEM, KeyVersion(1))
+def slow_entry(material: KeyMaterial, tenant: TenantId) -> KeyVersions:
+    """Return a key with a first version."""
+    public_key, sealed = material.generate(KeyName(tenant, KEM), KeyVersion(1))
     info = KeyInfo(KEM, KeyVersion(1), KeyStatus.ACTIVE, public_key, datetime.now(UTC))
-    return Keyring(tenant, KEM).with_first(KeyEntry(info, sealed))
+    return KeyVersions(tenant, KEM).with_first(KeyEntry(info, sealed))
 
 
 async def test_only_older_root_keys_are_dropped(serving: Serving) -> None:
@@ -228,7 +293,7 @@ async def test_a_root_key_that_is_not_stored_is_not_used(
 
     def rotation() -> RootKeyRotation:
         sealer = Sealer({1: read_root_key(root_key), 2: Secret(os.urandom(32))})
-        others = (parts.store, parts.log, parts.keyrings, parts.material)
+        others = (parts.store, parts.log, parts.key_cache, parts.keyring_cache, parts.material)
         return RootKeyRotation(settings, sealer, *others, {})
 
     first, second = await asyncio.gather(
@@ -312,7 +377,7 @@ async def test_nothing_but_root_keys_is_read_again(
     ],
     ids=["a short seed", "another public key", "a missing row"],
 )
-async def test_a_damaged_keyring_does_not_hold_up_the_others(
+async def test_a_damaged_key_does_not_hold_up_the_others(
     *,
     damage: str,
     serving: Serving,

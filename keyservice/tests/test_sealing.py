@@ -10,32 +10,42 @@ from uuid import UUID
 import pytest
 
 from pqkeep_keyservice.crypto.secret import Secret
-from pqkeep_keyservice.keys.keyring import SealedSeed
-from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer, associated_data
+from pqkeep_keyservice.keys.key_versions import SealedSeed
+from pqkeep_keyservice.keys.sealing import (
+    DamagedKeyError,
+    Sealer,
+    associated_data,
+    sealing_root_key_id,
+)
 from pqkeep_keyservice.root_key_sources.file import read_root_key
 from pqkeep_keyservice.storage.database import Database
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Algorithm
-from pqkeep_protocol.keys import KeyVersion, TenantId
+from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyVersion, TenantId
 from pqkeep_protocol.startup.settings import ConfigError
 
 if TYPE_CHECKING:
     from keyservice.tests.conftest import Location
 
 SEED = bytes(range(64))
-HERE = associated_data(TenantId(UUID(int=1)), Algorithm.ML_KEM_768, KeyVersion(1), b"public key")
+HERE = associated_data(
+    TenantId(UUID(int=1)), DEFAULT_KEYRING, Algorithm.ML_KEM_768, KeyVersion(1), b"public key"
+)
 ELSEWHERE = {
     "tenant": associated_data(
-        TenantId(UUID(int=2)), Algorithm.ML_KEM_768, KeyVersion(1), b"public key"
+        TenantId(UUID(int=2)), DEFAULT_KEYRING, Algorithm.ML_KEM_768, KeyVersion(1), b"public key"
     ),
     "algorithm": associated_data(
-        TenantId(UUID(int=1)), Algorithm.ML_DSA_65, KeyVersion(1), b"public key"
+        TenantId(UUID(int=1)), DEFAULT_KEYRING, Algorithm.ML_DSA_65, KeyVersion(1), b"public key"
     ),
     "version": associated_data(
-        TenantId(UUID(int=1)), Algorithm.ML_KEM_768, KeyVersion(2), b"public key"
+        TenantId(UUID(int=1)), DEFAULT_KEYRING, Algorithm.ML_KEM_768, KeyVersion(2), b"public key"
     ),
     "public key": associated_data(
-        TenantId(UUID(int=1)), Algorithm.ML_KEM_768, KeyVersion(1), b"public kez"
+        TenantId(UUID(int=1)), DEFAULT_KEYRING, Algorithm.ML_KEM_768, KeyVersion(1), b"public kez"
+    ),
+    "keyring": associated_data(
+        TenantId(UUID(int=1)), "another", Algorithm.ML_KEM_768, KeyVersion(1), b"public key"
     ),
     "nothing": b"",
 }
@@ -89,6 +99,23 @@ def test_no_damaged_seed_opens(sealer: Sealer) -> None:
     truncated = [sealed[:size] for size in range(len(sealed))]
     assert all(refused(sealer, damaged) for damaged in (*flipped, *truncated, sealed + b"\0"))
     assert not refused(sealer, sealed)
+
+
+@pytest.mark.parametrize("size", [0, 1, 2])
+def test_what_has_no_root_key_is_said_to_have_none(size: int) -> None:
+    """Of a seed that is cut within its header the root key is 0, which is none; else it is named."""
+    sealed = SealedSeed(b"\x01\x07"[:size])
+    assert sealing_root_key_id(sealed) == (7 if size == 2 else 0)
+
+
+def test_no_other_mac_is_accepted(sealer: Sealer) -> None:
+    """A MAC is of its data, whole, with its format and root key; anything else is none."""
+    mac = sealer.mac(b"data")
+    assert sealer.is_mac(mac, b"data")
+    assert not sealer.is_mac(mac, b"date")
+    others = [mac[:size] for size in range(len(mac))]
+    others += [b"\x02" + mac[1:], mac[:1] + b"\x09" + mac[2:], mac[:-1] + bytes((mac[-1] ^ 1,))]
+    assert not any(sealer.is_mac(each, b"data") for each in others)
 
 
 def test_another_root_key_does_not_open_it(sealer: Sealer) -> None:

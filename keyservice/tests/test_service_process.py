@@ -50,6 +50,8 @@ from pqkeep_protocol.messages import (
 TENANT = TenantId(UUID(int=1))
 KEM, SIGNATURE = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65
 SECONDS = 60.0
+ASKED = 64
+"""Lists of 61 keys: several times what the sockets' buffers and the client's hold."""
 NOBODY = 65534
 FILE_SIZE = 1024 * 1024
 """Bytes to which a file may grow: more than a small database has, less than one that is filled."""
@@ -108,6 +110,8 @@ class Installation:
         self.settings.write_text(
             'socket = "socket"\ngateway_uid = "same"\ndatabase = "keys.sqlite3"\nroot_key_file = "root.key"\n'
         )
+        self.database = folder / "keys.sqlite3"
+        self.database.touch(0o600)
         self.put_root_key()
         self.started: list[subprocess.Popen[str]] = []
 
@@ -297,7 +301,7 @@ def test_an_orderly_end_for_a_slow_reader(installation: Installation) -> None:
             assert isinstance(rotated, Answer)
         lists = [
             call(number, ListKeys(tenant=TENANT, algorithm=KEM, status=None))
-            for number in range(16)
+            for number in range(ASKED)
         ]
         client.send(*lists)
         time.sleep(0.3)  # answered, but hardly read: a socket's buffer holds about two of them
@@ -305,7 +309,7 @@ def test_an_orderly_end_for_a_slow_reader(installation: Installation) -> None:
         time.sleep(0.3)
         assert process.poll() is None  # it waits for us
         got = [frame for frame in client.receive() if isinstance(frame, Answer)]
-    assert [frame.id for frame in got] == list(range(16))
+    assert [frame.id for frame in got] == list(range(ASKED))
     assert {len(getattr(frame.result, "keys", ())) for frame in got} == {61}
     assert process.wait(SECONDS) == 0
     said = installation.stop(process)
@@ -328,17 +332,24 @@ def test_what_runs_beside_requests_goes_on_until_they_are_answered(
         for _, rotated in zip(range(60), client.receive(), strict=False):
             assert isinstance(rotated, Answer)
         everything = ListKeys(tenant=TENANT, algorithm=KEM, status=None)
-        client.send(*(call(number, everything) for number in range(16)))
+        client.send(*(call(number, everything) for number in range(ASKED)))
         answers = client.receive()
         next(answers)
+        deadline = time.monotonic() + SECONDS
+        asked = "SELECT count(*) FROM audit_records WHERE operation = 'list-keys'"
+        while database.execute(asked).fetchone() != (
+            ASKED,
+        ):  # all have been read, and few answered
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
         process.send_signal(signal.SIGTERM)
         unsigned = "SELECT max(id) FROM audit_records EXCEPT SELECT size FROM audit_checkpoints"
-        deadline = time.monotonic() + SECONDS
         while database.execute(unsigned).fetchall():
+            assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.05)
         assert process.poll() is None
-        assert len([*answers]) == 15
+        assert len([*answers]) == ASKED - 1
     assert process.wait(SECONDS) == 0
 
 
@@ -460,7 +471,7 @@ def test_a_failed_self_test_ends_the_process(installation: Installation) -> None
     assert 'self-test failed: ML-KEM-1024"' in result.stderr
     assert "Traceback" not in result.stderr
     assert not installation.socket.exists()
-    assert not (installation.folder / "keys.sqlite3").exists()
+    assert installation.database.read_bytes() == b""
 
 
 def test_a_damaged_log_is_refused_and_left_as_it_is(installation: Installation) -> None:
@@ -498,16 +509,12 @@ def test_the_wrong_root_key_is_refused(installation: Installation) -> None:
 
 def open_database(installation: Installation) -> None:
     """Put a database there that others can read."""
-    database = installation.folder / "keys.sqlite3"
-    database.touch()
-    database.chmod(0o644)
+    installation.database.chmod(0o644)
 
 
 def earlier_database(installation: Installation) -> None:
     """Put a database there as the last commit before the migrations were squashed left it."""
-    database = installation.folder / "keys.sqlite3"
-    database.touch(0o600)
-    with closing(sqlite3.connect(database)) as connection, connection:
+    with closing(sqlite3.connect(installation.database)) as connection, connection:
         connection.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
         connection.execute("INSERT INTO alembic_version VALUES ('0003')")
         connection.execute("CREATE TABLE root_keys (id INTEGER PRIMARY KEY, check_value BLOB)")
@@ -527,6 +534,7 @@ MISTAKES: dict[str, tuple[Callable[[Installation], object], str]] = {
     "no settings": (lambda at: at.settings.unlink(), "settings.toml"),
     "an open root key": (lambda at: (at.folder / "root.key").chmod(0o444), "0400"),
     "an open database": (open_database, "0600"),
+    "a lost database": (lambda at: at.database.unlink(), 'the runbook \\"A database is lost\\"'),
     "a database of an earlier version": (
         earlier_database,
         "has the schema revision 0003, which this version of pqkeep does not know",
@@ -539,8 +547,29 @@ def test_a_mistake_in_the_setup_is_refused(mistake: str, installation: Installat
     """The process does not start, with status 78 and one clear message."""
     make, expected = MISTAKES[mistake]
     make(installation)
+    had_database = installation.database.exists()
     assert expected in refused(installation)
     assert not installation.socket.exists()
+    assert installation.database.exists() == had_database
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount")
+def test_without_room_for_semaphores_it_says_so(installation: Installation) -> None:
+    """Where /dev/shm cannot be written to: status 78, and one message that names it."""
+    mount = 'mount -t tmpfs -o ro none /dev/shm && exec "$@"'
+    ended = subprocess.run(
+        [
+            *("unshare", "--mount", "sh", "-c", mount, "sh"),
+            *(sys.executable, "-m", "pqkeep_keyservice", installation.settings),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert ended.returncode == os.EX_CONFIG, ended.stderr
+    assert "shm must be a tmpfs" in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 def test_a_root_key_that_cannot_be_stored_is_worth_another_try(installation: Installation) -> None:

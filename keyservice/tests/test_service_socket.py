@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -17,14 +18,19 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from pqkeep_keyservice.keys.changes import KeyringChange
-from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
+from pqkeep_keyservice.keys.changes import KeyChange
+from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName, KeyVersions
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.listeners import GATEWAY_REQUESTS, OPERATOR_REQUESTS, Listener
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.server import MAX_CONNECTIONS, Server
 from pqkeep_keyservice.storage.store import KeyStore
-from pqkeep_protocol.administration import ReloadRootKeys
+from pqkeep_protocol.administration import (
+    AnnounceBackup,
+    AnyAdministrationRequest,
+    NewestBackup,
+    ReloadRootKeys,
+)
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 from pqkeep_protocol.audit import (
     MAX_PAGE,
@@ -73,7 +79,7 @@ from pqkeep_protocol.messages import (
     RotateKey,
     Sign,
 )
-from pqkeep_protocol.metrics import KEY_SERVICE_METRICS, GetMetrics, Metrics
+from pqkeep_protocol.metrics import KEY_SERVICE_METRICS, GetMetrics, Metrics, Sample
 from pqkeep_protocol.startup.settings import ConfigError
 
 if TYPE_CHECKING:
@@ -88,7 +94,7 @@ SIGN = Sign(tenant=TENANT, algorithm=SIGNATURE, version=None, message=b"text")
 
 def call(
     number: int,
-    request: AnyRequest | AnyAuditRequest | ReloadRootKeys | GetMetrics,
+    request: AnyRequest | AnyAuditRequest | AnyAdministrationRequest | GetMetrics,
     timeout_ms: int = 20_000,
 ) -> Call:
     """Return a call."""
@@ -149,7 +155,13 @@ def gateway_listener(path: Path) -> Listener:
 def new_server(service: InProcessService) -> Server:
     """Return a server that does not listen yet."""
     parts = service.parts
-    return Server(parts.transactions, parts.audit_service, parts.root_keys, parts.metrics)
+    return Server(
+        parts.transactions,
+        parts.batches,
+        parts.audit_service,
+        parts.administration,
+        parts.metrics,
+    )
 
 
 @pytest.fixture
@@ -295,6 +307,65 @@ def test_every_request_has_its_socket() -> None:
     assert not GATEWAY_REQUESTS & OPERATOR_REQUESTS
 
 
+async def announced(
+    operator: Client, number: int, backup: AnnounceBackup
+) -> tuple[int, int] | ErrorKind:
+    """Announce a backup; return the records and the time of the newest, or why it is refused."""
+    await operator.send(call(number, backup))
+    (answer,) = await operator.receive(1)
+    if isinstance(answer, Refusal):
+        return answer.kind
+    assert isinstance(answer, Answer)
+    assert isinstance(answer.result, NewestBackup)
+    return answer.result.records, answer.result.created_at_us
+
+
+async def test_an_announced_backup_is_the_newest(
+    service: InProcessService, connect: Connect, operator: Client
+) -> None:
+    """Whatever is announced again or late, the newest backup stays, after a restart too."""
+    await service.parts.store.check()
+    gateway = await connect()
+    await gateway.send(call(1, GENERATE))
+    await gateway.receive(1)
+    assert not (await metrics_of(gateway, 2)).samples["pqkeep_last_backup_number"]
+    log_id, _ = await service.parts.store.frontier()
+    backup = partial(AnnounceBackup, tenant=INSTALLATION, log_id=log_id, generation=0)
+    steps = [((1, 500), (1, 500)), ((1, 400), (1, 500)), ((0, 600), (1, 500)), ((1, 700), (1, 700))]
+    for number, ((records, at_us), newest) in enumerate(steps):
+        each = backup(records=records, created_at_us=at_us)
+        assert await announced(operator, number, each) == newest
+    samples = (await metrics_of(gateway, 3)).samples
+    assert samples["pqkeep_last_backup_timestamp_seconds"] == (Sample((), 0.0007),)
+    number_s_parts = {each.labels: each.value for each in samples["pqkeep_last_backup_number"]}
+    assert number_s_parts == {("generation",): 0, ("records",): 1}
+    service.parts.store.newest_backup = None
+    await service.parts.store.check()
+    assert (await metrics_of(gateway, 4)).samples["pqkeep_last_backup_number"]
+
+
+async def test_a_backup_of_something_else_is_refused(
+    service: InProcessService, connect: Connect, operator: Client
+) -> None:
+    """No backup is noted that has another log, more records, another generation or a time to come."""
+    log_id, _ = await service.parts.store.frontier()
+    backup = AnnounceBackup(
+        tenant=INSTALLATION, log_id=log_id, generation=0, records=0, created_at_us=500
+    )
+    others: list[dict[str, Any]] = [
+        {"log_id": UUID(int=1)},
+        {"records": 1},
+        {"records": 2**63},
+        {"generation": 1},
+        {"created_at_us": 2**62},
+    ]
+    for number, other in enumerate(others):
+        refused = await announced(operator, number, structs.replace(backup, **other))
+        assert refused is ErrorKind.RECORD_NOT_FOUND
+    assert not (await metrics_of(await connect(), 1)).samples["pqkeep_last_backup_number"]
+    assert await announced(operator, 9, backup) == (0, 500)
+
+
 async def test_an_unexpected_error_is_answered(operator: Client, sql: Sql) -> None:
     """Whatever goes wrong in a reload of the root keys, the call gets a refusal, and later ones too."""
     sql("DROP TABLE root_keys")
@@ -416,7 +487,7 @@ async def test_a_client_that_leaves_harms_nobody(connect: Connect) -> None:
     while version < 21 and time.monotonic() < deadline:
         await other.send(call(2, SIGN))
         (answer,) = await other.receive(1)
-        version = answer.result.version  # type: ignore[union-attr]  # or it fails here
+        version = answer.result.version  # type: ignore[union-attr,assignment]  # or it fails here
     assert version == 21
 
 
@@ -518,16 +589,16 @@ async def test_who_never_reads_does_not_hold_the_end_up(
 async def _put_versions(
     store: KeyStore, material: KeyMaterial, algorithm: Algorithm, count: int
 ) -> None:
-    """Store a keyring with many versions, as rotations would have left it."""
+    """Store a key with many versions, as rotations would have left it."""
     entries = []
     for version in map(KeyVersion, range(1, count + 1)):
-        public_key, sealed = material.generate(TENANT, algorithm, version)
+        public_key, sealed = material.generate(KeyName(TENANT, algorithm), version)
         status = KeyStatus.RETIRED if version < count else KeyStatus.ACTIVE
         created = datetime(2026, 1, 1, tzinfo=UTC)
         entries.append(KeyEntry(KeyInfo(algorithm, version, status, public_key, created), sealed))
-    keyring = Keyring(TENANT, algorithm, tuple(entries), revision=count)
+    versions = KeyVersions(TENANT, algorithm, tuple(entries), revision=count)
     row = NewRecord(TENANT, "p", Operation.ROTATE_KEY, algorithm, None, "success", "r", "a", "y")
-    await store.commit([(row, KeyringChange(Keyring(TENANT, algorithm), keyring))])
+    await store.commit([(row, KeyChange(KeyVersions(TENANT, algorithm), versions))])
 
 
 async def test_the_largest_message_crosses_the_socket(connect: Connect) -> None:
@@ -639,8 +710,11 @@ async def test_its_numbers_are_those_of_what_it_did(connect: Connect) -> None:
     assert [each.value for each in samples["pqkeep_keys_database_up"]] == [1]
 
 
-async def test_its_numbers_are_those_of_the_table(connect: Connect) -> None:
+async def test_its_numbers_are_those_of_the_table(
+    service: InProcessService, connect: Connect
+) -> None:
     """Every metric of the table is there, no other, and with values of its labels only."""
+    await service.parts.store.check()
     client = await connect()
     await client.send(call(1, GENERATE), call(2, SIGN))
     await client.receive(2)

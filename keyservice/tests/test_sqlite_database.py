@@ -63,6 +63,7 @@ def test_a_folder_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
         SqliteDatabase(str(tmp_path / "missing" / "keys.sqlite3"))
 
 
+@pytest.mark.parametrize("has_schema", [False])
 async def test_only_the_owner_can_read_the_files(
     database_path: Path, keys: KeyService, tenant: TenantId, attribution: Attribution
 ) -> None:

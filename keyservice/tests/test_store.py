@@ -1,4 +1,4 @@
-"""Keyrings in a real database: compare-and-swap, quota, durability, and who may open it."""
+"""Keys in a real database: compare-and-swap, quota, durability, and who may open it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from pqkeep_keyservice.keys.changes import CommitOutcome, KeyringChange
-from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring, SealedSeed
+from pqkeep_keyservice.keys.changes import CommitOutcome, KeyChange
+from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName, KeyVersions, SealedSeed
 from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.ledger import schema as ledger
 from pqkeep_keyservice.ledger.records import NewRecord, Row
@@ -41,7 +41,7 @@ def _is_in_schema(_: object, name: str | None, *__: object) -> bool:
     return name not in {
         "one_active_key",
         "one_event",
-        "keyring_changes",
+        "key_changes",
         "successions",
     }  # partial indices, in the migrations only
 
@@ -51,63 +51,65 @@ def row(request_id: str = "request") -> NewRecord:
     return NewRecord(TENANT, "p", Operation.ROTATE_KEY, KEM, 1, "success", request_id, "a", "y")
 
 
-def new_entry(keyring: Keyring) -> KeyEntry:
+def new_entry(versions: KeyVersions) -> KeyEntry:
     """Return an entry with which a ring can go on."""
-    version = keyring.next_version
-    info = KeyInfo(keyring.algorithm, version, KeyStatus.ACTIVE, b"public %d" % version, CREATED)
+    version = versions.next_version
+    info = KeyInfo(versions.algorithm, version, KeyStatus.ACTIVE, b"public %d" % version, CREATED)
     return KeyEntry(info, SealedSeed(b"sealed %d" % version))
 
 
-def generated(keyring: Keyring) -> Keyring:
+def generated(versions: KeyVersions) -> KeyVersions:
     """Return the ring with a first key."""
-    return keyring.with_first(new_entry(keyring))
+    return versions.with_first(new_entry(versions))
 
 
-def rotated(keyring: Keyring) -> Keyring:
+def rotated(versions: KeyVersions) -> KeyVersions:
     """Return the ring with its active key rotated."""
-    return keyring.with_rotated(new_entry(keyring))
+    return versions.with_rotated(new_entry(versions))
 
 
 async def put(
-    store: KeyStore, old: Keyring, new: Keyring, quota: int | None = None
+    store: KeyStore, old: KeyVersions, new: KeyVersions, quota: int | None = None
 ) -> CommitOutcome:
     """Commit one change with its record."""
-    (outcome,) = await store.commit([(row(), KeyringChange(old, new, quota))])
+    (outcome,) = await store.commit([(row(), KeyChange(old, new, quota))])
     return outcome
 
 
-async def test_a_keyring_of_every_status_comes_back_after_a_restart(
+async def test_a_key_of_every_status_comes_back_after_a_restart(
     location: Location, sealer: Sealer, tenant: TenantId
 ) -> None:
     """Versions, statuses, seeds, public keys, times to the microsecond and revision are kept."""
-    keyring = Keyring(tenant, KEM)
+    versions = KeyVersions(tenant, KEM)
     database = await location.open()
     store = KeyStore(database, sealer)
     for change in (
         generated,
         rotated,
         rotated,
-        lambda keyring: keyring.with_archived(KeyVersion(1)),
+        lambda versions: versions.with_archived(KeyVersion(1)),
     ):
-        new = change(keyring)
-        assert await put(store, keyring, new) is CommitOutcome.DURABLE
-        keyring = new
-    assert await store.find_keyring(tenant, KEM) == keyring
+        new = change(versions)
+        assert await put(store, versions, new) is CommitOutcome.DURABLE
+        versions = new
+    assert await store.find_key_versions(KeyName(tenant, KEM)) == versions
     await database.close()
-    statuses = [entry.info.status for entry in keyring.entries]
+    statuses = [entry.info.status for entry in versions.entries]
     assert statuses == [KeyStatus.ARCHIVED, KeyStatus.RETIRED, KeyStatus.ACTIVE]
     database = await location.open()
-    assert await KeyStore(database, sealer).find_keyring(tenant, KEM) == keyring
+    assert await KeyStore(database, sealer).find_key_versions(KeyName(tenant, KEM)) == versions
     await database.close()
 
 
-async def test_keyrings_do_not_mix(store: KeyStore, tenant: TenantId) -> None:
-    """A keyring belongs to one tenant and one algorithm; any other one is empty."""
-    mine = Keyring(tenant, KEM)
+async def test_keys_do_not_mix(store: KeyStore, tenant: TenantId) -> None:
+    """A key belongs to one tenant and one algorithm; any other one has no versions."""
+    mine = KeyVersions(tenant, KEM)
     await put(store, mine, generated(mine))
     other = TenantId(uuid4())
-    assert await store.find_keyring(tenant, SIGNATURE) == Keyring(tenant, SIGNATURE)
-    assert await store.find_keyring(other, KEM) == Keyring(other, KEM)
+    assert await store.find_key_versions(KeyName(tenant, SIGNATURE)) == KeyVersions(
+        tenant, SIGNATURE
+    )
+    assert await store.find_key_versions(KeyName(other, KEM)) == KeyVersions(other, KEM)
 
 
 @pytest.mark.parametrize("size", [0, 1], ids=["first key", "rotation"])
@@ -115,7 +117,7 @@ async def test_a_stale_change_writes_nothing(
     size: int, store: KeyStore, tenant: TenantId, sql: Sql
 ) -> None:
     """Of two changes of the same ring the second is refused, and its audit row is not written."""
-    old = Keyring(tenant, KEM)
+    old = KeyVersions(tenant, KEM)
     if size:
         first = generated(old)
         await put(store, old, first)
@@ -123,9 +125,9 @@ async def test_a_stale_change_writes_nothing(
     new = rotated(old) if size else generated(old)
     rows = sql("SELECT count(*) FROM audit_records")
     assert await put(store, old, new) is CommitOutcome.DURABLE
-    (late,) = await store.commit([(row("late"), KeyringChange(old, new))])
+    (late,) = await store.commit([(row("late"), KeyChange(old, new))])
     assert late is CommitOutcome.STALE
-    assert await store.find_keyring(tenant, KEM) == new
+    assert await store.find_key_versions(KeyName(tenant, KEM)) == new
     assert sql("SELECT count(*) FROM audit_records") == [(rows[0][0] + 1,)]
     assert sql("SELECT count(*) FROM audit_records WHERE request_id = 'late'") == [(0,)]
 
@@ -134,8 +136,8 @@ async def test_one_batch_decides_entry_by_entry(
     store: KeyStore, tenant: TenantId, sql: Sql
 ) -> None:
     """In one transaction the first of two rivals wins, and the records beside them are kept."""
-    old = Keyring(tenant, KEM)
-    change = KeyringChange(old, generated(old))
+    old = KeyVersions(tenant, KEM)
+    change = KeyChange(old, generated(old))
     outcomes = await store.commit(
         [(row("a"), None), (row("b"), change), (row("c"), change), (row("d"), None)]
     )
@@ -153,15 +155,15 @@ async def test_the_quota_counts_active_keys_of_all_algorithms(
     store: KeyStore, tenant: TenantId, sql: Sql
 ) -> None:
     """The last key within the quota is made, the next is not and leaves no record; others go on."""
-    kem, signature = Keyring(tenant, KEM), Keyring(tenant, SIGNATURE)
+    kem, signature = KeyVersions(tenant, KEM), KeyVersions(tenant, SIGNATURE)
     assert await put(store, kem, generated(kem), quota=1) is CommitOutcome.DURABLE
     assert await put(store, signature, generated(signature), quota=1) is CommitOutcome.QUOTA_REACHED
-    assert await store.find_keyring(tenant, SIGNATURE) == signature
+    assert await store.find_key_versions(KeyName(tenant, SIGNATURE)) == signature
     assert sql("SELECT count(*) FROM audit_records") == [(1,)]
 
-    other = Keyring(TenantId(uuid4()), SIGNATURE)
+    other = KeyVersions(TenantId(uuid4()), SIGNATURE)
     assert await put(store, other, generated(other), quota=1) is CommitOutcome.DURABLE
-    retired = generated(kem).with_retired(KeyVersion(1))
+    retired = generated(kem).with_retired(KeyVersion(1), CREATED)
     assert await put(store, generated(kem), retired) is CommitOutcome.DURABLE
     assert await put(store, signature, generated(signature), quota=1) is CommitOutcome.DURABLE
 
@@ -169,29 +171,32 @@ async def test_the_quota_counts_active_keys_of_all_algorithms(
 async def test_two_active_keys_cannot_be_stored(
     store: KeyStore, tenant: TenantId, sql: Sql
 ) -> None:
-    """The database itself refuses a second active key, and lets any number of others be."""
-    keyring = Keyring(tenant, KEM)
-    await put(store, keyring, generated(keyring))
+    """The database itself refuses a second active key, disabled or not, and no number of others."""
+    versions = KeyVersions(tenant, KEM)
+    await put(store, versions, generated(versions))
     copy = (
-        "INSERT INTO keys SELECT tenant_id, algorithm, version + ?, ?, public_key, sealed_seed,"
-        " created_at_us, NULL, NULL FROM keys WHERE version = 1"
+        "INSERT INTO keys (tenant_id, keyring, algorithm, version, status, disabled_from, public_key,"
+        " sealed_seed, created_at_us) SELECT tenant_id, keyring, algorithm, version + ?, ?, ?, public_key,"
+        " sealed_seed, created_at_us FROM keys WHERE version = 1"
     )
-    with pytest.raises((sqlite3.IntegrityError, psycopg.IntegrityError)):
-        sql(copy, 1, "active")
-    sql(copy, 1, "retired")
-    sql(copy, 2, "retired")
+    for active in (("active", None), ("disabled", "active")):
+        with pytest.raises((sqlite3.IntegrityError, psycopg.IntegrityError)):
+            sql(copy, 1, *active)
+    sql(copy, 1, "retired", None)
+    sql(copy, 2, "disabled", "retired")
 
 
-async def test_a_change_of_a_keyring_that_is_not_there_is_stale(
+async def test_a_change_of_a_key_that_is_not_there_is_stale(
     store: KeyStore, tenant: TenantId
 ) -> None:
     """A ring that storage never saw cannot be replaced, and nothing of it is written."""
-    absent = Keyring(tenant, KEM)
-    forged = Keyring(tenant, KEM, (), revision=7)
+    absent = KeyVersions(tenant, KEM)
+    forged = KeyVersions(tenant, KEM, (), revision=7)
     assert await put(store, forged, generated(forged)) is CommitOutcome.STALE
-    assert await store.find_keyring(tenant, KEM) == absent
+    assert await store.find_key_versions(KeyName(tenant, KEM)) == absent
 
 
+@pytest.mark.parametrize("has_schema", [False])
 async def test_migrations_make_the_tables_of_the_schema(database: Database) -> None:
     """Alembic finds no difference between a migrated database and the two schemas."""
     expected = sa.MetaData()
@@ -209,15 +214,16 @@ async def test_migrations_make_the_tables_of_the_schema(database: Database) -> N
 async def test_no_sealed_seed_is_visible_to_the_audit_log(
     store: KeyStore, tenant: TenantId, sql: Sql
 ) -> None:
-    """A change's record holds what its row says, and nothing of the keyring."""
-    keyring = Keyring(tenant, KEM)
-    await put(store, keyring, generated(keyring))
+    """A change's record holds what its row says, and nothing of the key."""
+    versions = KeyVersions(tenant, KEM)
+    await put(store, versions, generated(versions))
     ((*columns,),) = sql("SELECT * FROM audit_records")
     kept = Row(*columns)
     assert (kept.id, kept.tenant_id, kept.number) == (1, str(TENANT), 1)
     assert kept[Row._fields.index("principal") :] == row()[1:]
 
 
+@pytest.mark.parametrize("has_schema", [False])
 async def test_a_migrated_database_opens_again(location: Location) -> None:
     """Opening a database of the current schema changes nothing in it."""
     await (await location.open()).close()

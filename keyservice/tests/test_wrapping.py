@@ -12,7 +12,7 @@ import pytest
 
 from pqkeep_keyservice.crypto.kem import EncapsulationKey
 from pqkeep_keyservice.crypto.signature import SignatureSchemes
-from pqkeep_keyservice.keys.keyring import KeyEntry
+from pqkeep_keyservice.keys.key_versions import KeyEntry
 from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.storage.sqlite import SqliteDatabase

@@ -1,7 +1,7 @@
 """Every frame there is, drawn from the messages' own field types: a new message is covered at once."""
 
 from collections.abc import Callable
-from datetime import UTC
+from datetime import UTC, datetime
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 from uuid import UUID
@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from msgspec import Struct, structs
 
-from pqkeep_protocol.administration import ReloadRootKeys, RootKeys
-from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.administration import AnyAdministrationRequest, AnyAdministrationResult
+from pqkeep_protocol.algorithms import MU_SIZE, Algorithm
 from pqkeep_protocol.audit import AnyAuditRequest, AnyAuditResult, Digest
 from pqkeep_protocol.codec import (
     TO_GATEWAY,
@@ -29,20 +29,31 @@ from pqkeep_protocol.codec import (
 from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.keys import (
     MAX_KEY_VERSION,
+    PRINTABLE,
     KeyInfo,
     KeyStatus,
     KeyVersion,
     SomeVersion,
     TenantId,
 )
-from pqkeep_protocol.messages import AnyRequest, AnyResult, Attribution
+from pqkeep_protocol.messages import (
+    AnyRequest,
+    AnyResult,
+    Attribution,
+    CiphertextFormat,
+    Encrypt,
+    KeyRequest,
+    Mu,
+)
 from pqkeep_protocol.metrics import GetMetrics, Metrics
 
 AnyFrame = ToKeyService | ToGateway
 MARKER = b"do not print me"
 """Part of every field of bytes and of text."""
 
+_REST = MU_SIZE - len(MARKER)
 _versions = st.integers(1, MAX_KEY_VERSION)
+_times = st.datetimes(timezones=st.just(UTC))
 _bytes = st.binary(max_size=64).map(lambda data: MARKER + data)
 _letters = st.characters(codec="utf-8", exclude_categories=["Cc"])
 _text = st.text(_letters, max_size=16).map(lambda text: MARKER.decode() + text)
@@ -54,11 +65,12 @@ _keys = st.builds(
     version=_versions,
     status=_statuses,
     public_key=_bytes,
-    created_at=st.datetimes(timezones=st.just(UTC)),
+    created_at=_times,
 )
 _digests = st.binary(min_size=32, max_size=32)
 FIELDS: dict[object, SearchStrategy[Any]] = {
     UUID: st.uuids(),
+    datetime: st.datetimes(timezones=st.just(UTC)),
     Digest: _digests,
     TenantId: st.uuids(),
     Algorithm: _algorithms,
@@ -74,6 +86,8 @@ FIELDS: dict[object, SearchStrategy[Any]] = {
     str | None: st.none() | _text,
     bytes: _bytes,
     bytearray: _bytes.map(bytearray),
+    Mu: st.binary(min_size=_REST, max_size=_REST).map(lambda data: MARKER + data),
+    datetime | None: st.none() | _times,
     KeyInfo: _keys,
     tuple[KeyInfo, ...]: st.lists(_keys, max_size=4).map(tuple),
 }
@@ -84,6 +98,10 @@ def _field(kind: Any) -> SearchStrategy[Any]:  # noqa: PLR0911 - one flat table
         return FIELDS[kind]
     if get_origin(kind) is Annotated:  # bounds of texts and lists are kept by the strategies
         plain, meta = get_args(kind)
+        if plain is str and meta.pattern not in {None, PRINTABLE}:
+            return st.from_regex(meta.pattern)
+        if get_origin(plain) is tuple and meta.min_length:
+            return st.lists(_field(get_args(plain)[0]), min_size=1, max_size=4).map(tuple)
         return st.integers(meta.ge or 0, meta.le or 2**31) if plain is int else _field(plain)
     if get_origin(kind) in (Union, UnionType):
         return st.one_of(*map(_field, get_args(kind)))
@@ -91,14 +109,26 @@ def _field(kind: Any) -> SearchStrategy[Any]:  # noqa: PLR0911 - one flat table
         key, value = get_args(kind)
         return st.dictionaries(_field(key), _field(value), max_size=4)
     if get_origin(kind) is tuple:
-        return st.lists(_field(get_args(kind)[0]), max_size=4).map(tuple)
+        of, *more = get_args(kind)
+        if more != [...]:
+            return st.tuples(*map(_field, (of, *more)))
+        return st.lists(_field(of), max_size=4).map(tuple)
     if issubclass(kind, Struct):
         return _of(kind)
     return st.sampled_from(list(kind))  # an enumeration
 
 
 def _of(kind: type[Struct]) -> SearchStrategy[Any]:
-    return st.builds(kind, **{field.name: _field(field.type) for field in structs.fields(kind)})
+    fields = {field.name: _field(field.type) for field in structs.fields(kind)}
+    if not issubclass(kind, KeyRequest) or "public_key" not in fields:
+        return st.builds(kind, **fields)
+    own: dict[str, SearchStrategy[Any]] = {"public_key": st.none()}
+    supplied: dict[str, SearchStrategy[Any]] = {"version": st.none(), "public_key": _bytes}
+    if kind is Encrypt:
+        supplied["format"] = st.just(CiphertextFormat.CIPHERTEXT)
+    else:
+        own["version"] = _versions
+    return st.builds(kind, **fields | own) | st.builds(kind, **fields | supplied)
 
 
 _ids = st.integers(0, 2**64 - 1)
@@ -114,14 +144,14 @@ _TO_KEY_SERVICE: list[SearchStrategy[AnyFrame]] = [
             attribution=_attributions,
             request=_of(kind),
         )
-        for kind in get_args(AnyRequest | AnyAuditRequest | ReloadRootKeys | GetMetrics)
+        for kind in get_args(AnyRequest | AnyAuditRequest | AnyAdministrationRequest | GetMetrics)
     ),
     st.builds(Ping, id=_ids),
 ]
 _TO_GATEWAY: list[SearchStrategy[AnyFrame]] = [
     *(
         st.builds(Answer, id=_ids, result=_of(kind))
-        for kind in get_args(AnyResult | AnyAuditResult | RootKeys | Metrics)
+        for kind in get_args(AnyResult | AnyAuditResult | AnyAdministrationResult | Metrics)
     ),
     st.builds(Refusal, id=_ids, kind=st.sampled_from(ErrorKind)),
     st.builds(Pong, id=_ids),

@@ -20,6 +20,7 @@ from pqkeep_protocol.codec import (
     encode,
 )
 from pqkeep_protocol.keys import (
+    DEFAULT_KEYRING,
     INSTALLATION,
     MAX_KEY_VERSION,
     KeyInfo,
@@ -39,6 +40,7 @@ from pqkeep_protocol.messages import (
     ListKeys,
     Rotated,
     Signed,
+    Target,
 )
 
 Feed = Callable[[FrameDecoder[Any], bytes | bytearray], list[Any]]
@@ -62,6 +64,12 @@ VALUES: dict[str, Any] = {
     "algorithm": Algorithm.ML_KEM_768,
     "hash_algorithm": HashAlgorithm.SHA_256,
     "symmetric_key": bytearray(32),
+    "days": 7,
+    "detached": False,
+    "mu": bytes(64),
+    "keyring": DEFAULT_KEYRING,
+    "target": Target(Algorithm.X_WING),
+    "is_wrapped_key": False,
 }
 NAMING_A_VERSION: list[type[Any]] = [
     kind for kind in get_args(AnyRequest) if "version" in kind.__struct_fields__
@@ -73,7 +81,9 @@ LENGTHS = {"request_id": 128, "principal": 128, "source_address": 64, "policy": 
 
 def request(kind: type[Any], version: int) -> Any:
     """Return a request of a kind, with a version."""
-    fields = {field.name: VALUES.get(field.name, b"") for field in structs.fields(kind)}
+    fields = {
+        field.name: VALUES.get(field.name, b"") for field in structs.fields(kind) if field.required
+    }
     return kind(**{**fields, "version": KeyVersion(version)})
 
 

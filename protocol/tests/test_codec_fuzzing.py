@@ -88,7 +88,7 @@ def test_truncated_bodies(
 
 CALL = b"\x95\xa4call\x01\x02\x94\xa1r\xa1p\xa1a\xa1y"
 """A call of number 1, with 2 ms and an attribution, up to its request."""
-REQUEST = b"\x93\xaarotate-key\xc4\x10" + bytes(16) + b"\xa8Kyber768"
+REQUEST = b"\x94\xaarotate-key\xc4\x10" + bytes(16) + b"\xa7default\xa8Kyber768"
 ANSWER = b"\x93\xa6answer\x01\x92\xa3key\x95\xa8Kyber768\x01\xa6active\xc4\x01k"
 """An answer of number 1, with a key, up to the time of its creation."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ssl
 import time
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,12 +15,16 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
+from tests.fixtures.link import HOST
 
-from pqkeep_protocol.link import Identity, LinkTls, Role, _check_group
+from pqkeep_protocol.link import Identity, LinkTls, Role, _check_own_group, _check_peers_group
 from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_protocol.tls_groups import NAMES
 
 if TYPE_CHECKING:
     from tests.fixtures.link import LinkCa
+
+    from pqkeep_protocol.tls_groups import GroupContext
 
 DAY = 24 * 3600
 OTHER = {Role.GATEWAY: Role.KEY_SERVICE, Role.KEY_SERVICE: Role.GATEWAY}
@@ -98,14 +104,55 @@ def test_key_exchange_without_a_post_quantum_group_is_refused_or_warned_of(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """An OpenSSL that has post-quantum groups must agree on one; an older one is warned of."""
-    _check_group("X25519MLKEM768")
+    _check_own_group("X25519MLKEM768", required=True)
     assert not caplog.text
     if ssl.OPENSSL_VERSION_INFO >= (3, 5):
         with pytest.raises(ConfigError, match="configured to agree on x25519"):
-            _check_group("x25519")
+            _check_own_group("x25519", required=False)
     else:
-        _check_group("x25519")
+        with pytest.raises(ConfigError, match="require_post_quantum: OpenSSL"):
+            _check_own_group("x25519", required=True)
+        _check_own_group("x25519", required=False)
         assert caplog.text.count("the link's key exchange is not post-quantum") == 1
+
+
+def handshake(client: GroupContext, server: GroupContext, size: int) -> None:
+    """Let two contexts shake hands in memory, by pieces of so many bytes. Raises SSLError."""
+    upwards, downwards = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (
+        (client.wrap_bio(downwards, to_client := ssl.MemoryBIO(), server_hostname=HOST), to_client),
+        (server.wrap_bio(upwards, to_server := ssl.MemoryBIO(), server_side=True), to_server),
+    )
+    is_done = {end: False for end, _ in ends}
+    while not all(is_done.values()):
+        for (end, written), received in zip(ends, (upwards, downwards), strict=True):
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+                is_done[end] = True
+            received.write(written.read(size))
+
+
+@pytest.mark.parametrize("size", [1, 100, 16384])
+@pytest.mark.parametrize("end", Role)
+def test_each_handshake_s_group_is_looked_at(link_ca: LinkCa, end: Role, size: int) -> None:
+    """Either end is told the group that both agree on, however the bytes arrive, once for each handshake."""
+    contexts = {role: link_ca.tls(role).context for role in Role}
+    seen: list[str] = []
+    contexts[end].on_group = seen.append
+    for expected in (1, 2):
+        handshake(contexts[Role.GATEWAY], contexts[Role.KEY_SERVICE], size)
+        assert len(seen) == expected
+    assert set(seen) <= set(NAMES.values())
+
+
+@pytest.mark.parametrize("end", Role)
+def test_a_peer_without_a_post_quantum_group_is_refused(link_ca: LinkCa, end: Role) -> None:
+    """An end that requires post-quantum key exchange ends a handshake of any other group."""
+    contexts = {role: link_ca.tls(role).context for role in Role}
+    contexts[Role.GATEWAY].set_ecdh_curve("prime256v1")
+    contexts[end].on_group = partial(_check_peers_group, required=True)
+    with pytest.raises(ssl.SSLError, match="NO_POST_QUANTUM_GROUP"):
+        handshake(contexts[Role.GATEWAY], contexts[Role.KEY_SERVICE], 16384)
 
 
 @pytest.mark.parametrize(("days", "lines"), [(31, 0), (29, 1), (-1, 1)])

@@ -2,16 +2,32 @@
 
 import pytest
 
-from pqkeep_protocol.algorithms import ALGORITHMS, LIFECYCLE, Algorithm, Kind, Operation
+from pqkeep_protocol.algorithms import (
+    ALGORITHMS,
+    LIFECYCLE,
+    ON_KEYRINGS,
+    Algorithm,
+    Kind,
+    Operation,
+)
 from pqkeep_protocol.audit_events import AuditEvent, KeyServiceEvent
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import USABLE, KeyStatus
 from pqkeep_protocol.messages import AnyRequest
 
 KNOWN = set(Operation)
-KEM = {"encrypt", "decrypt", "encapsulate", "decapsulate", "wrap", "unwrap"} & KNOWN
+KEM = {"encrypt", "decrypt", "encapsulate", "decapsulate", "wrap", "unwrap", "re-encrypt"} & KNOWN
 SIGNATURE = {"sign", "verify", "sign-hash", "verify-hash"} & KNOWN
-READS = {"decrypt", "decapsulate", "unwrap", "verify", "verify-hash"} & KNOWN
+EXTERNAL_MU = {"sign-mu", "verify-mu"} & KNOWN
+READS = {
+    "decrypt",
+    "decapsulate",
+    "unwrap",
+    "re-encrypt",
+    "verify",
+    "verify-hash",
+    "verify-mu",
+} & KNOWN
 SIZES = {  # FIPS 203, table 3; FIPS 204, table 2; FIPS 205, table 2; the two drafts
     "Kyber768": (Kind.KEM, 1184, 1088),
     "X-Wing": (Kind.KEM, 1216, 1120),
@@ -40,11 +56,13 @@ def test_an_algorithm_does_what_its_kind_does(algorithm: Algorithm) -> None:
     expected = KEM if spec.kind is Kind.KEM else SIGNATURE
     if algorithm.value == "ML-KEM-1024":  # the specification has no wrapping with it
         expected = expected - {"wrap", "unwrap"}
+    if algorithm.value in {"Dilithium3", "ML-DSA-87"}:  # mu of FIPS 204, JWS of RFC 9964
+        expected = expected | EXTERNAL_MU | {"sign-jws"}
     assert spec.operations - LIFECYCLE == expected
     assert spec.operations >= LIFECYCLE
 
 
-@pytest.mark.parametrize("operation", sorted((KEM | SIGNATURE) - READS))
+@pytest.mark.parametrize("operation", sorted((KEM | SIGNATURE | EXTERNAL_MU) - READS))
 def test_new_use_wants_the_active_key(operation: str) -> None:
     """The specification's first column: encrypt, encapsulate and sign with active keys only."""
     assert USABLE[Operation(operation)] == {KeyStatus.ACTIVE}
@@ -57,9 +75,9 @@ def test_reading_goes_on_with_retired_keys(operation: str) -> None:
 
 
 def test_no_operation_is_without_a_rule() -> None:
-    """Every operation is either one on the key itself or has its row of permitted states."""
-    assert set(USABLE) | LIFECYCLE == set(Operation)
-    assert not set(USABLE) & LIFECYCLE
+    """Every operation is on a key or a keyring itself, or has its row of permitted states."""
+    assert set(USABLE) | LIFECYCLE | ON_KEYRINGS == set(Operation)
+    assert not set(USABLE) & (LIFECYCLE | ON_KEYRINGS)
 
 
 def test_every_operation_has_exactly_one_request() -> None:

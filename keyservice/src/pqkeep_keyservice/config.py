@@ -30,6 +30,9 @@ class Link(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The certificate's private key in PEM: a secret file."""
     ca: Path
     """The private certificate authority that gateways' certificates must come from, in PEM."""
+    require_post_quantum: bool = False
+    """Whether gateways without post-quantum key exchange are refused. OpenSSL 3.5 or later has it;
+    without it the key service does not start."""
 
 
 PREFIX = "PQKEEP_KEYSERVICE_"
@@ -112,8 +115,9 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     Each is a table such as [root_keys.2] with exactly one of file, credential, pkcs11 and command.
     """
-    slh_dsa: Literal["pqcrypto", "openssl"] = "pqcrypto"
-    """The implementation of SLH-DSA: the pqcrypto package, or the system's OpenSSL >= 3.5."""
+    slh_dsa: Literal["auto", "openssl", "pqcrypto"] = "auto"
+    """The implementation of SLH-DSA: "openssl" for the system's OpenSSL >= 3.5, "pqcrypto" for that
+    package, or "auto" for OpenSSL where it is there or openssl_library is set, else pqcrypto."""
     openssl_library: str | None = None
     """Another libcrypto than the system's: a library's name, or a path."""
     log_format: LogFormat = "auto"

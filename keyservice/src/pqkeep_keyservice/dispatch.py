@@ -1,111 +1,263 @@
 """Which operation answers which request."""
 
-from datetime import UTC, datetime
+import asyncio
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from typing import assert_never
 
-from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
-from pqkeep_keyservice.live.executors import Executors
+from pqkeep_keyservice.keys.key_versions import (
+    AgeLimits,
+    KeyEntry,
+    KeyName,
+    KeyVersions,
+    generation_of,
+)
+from pqkeep_keyservice.keys.keyring import Keyring, KeyringId
+from pqkeep_keyservice.live.executors import Executor, Executors
+from pqkeep_keyservice.live.import_keys import ImportKeys
+from pqkeep_keyservice.live.key_cache import KeyCache, KeyringCache
 from pqkeep_keyservice.live.key_material import KeyMaterial
-from pqkeep_keyservice.live.keyring_cache import KeyringCache
 from pqkeep_keyservice.operations import (
     algorithm_mismatch,
     encapsulation,
     encryption,
+    importing,
+    keyrings,
     lifecycle,
+    re_encryption,
     signing,
+    supplied_keys,
     wrapping,
 )
 from pqkeep_keyservice.operations.result import OperationResult
+from pqkeep_keyservice.operations.scheduled import DueChange, next_due
+from pqkeep_keyservice.storage.key_versions import list_keys
 from pqkeep_keyservice.storage.store import KeyStore
-from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
+from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keyrings import PURPOSE_OF
+from pqkeep_protocol.keys import INSTALLATION, MIN_ARCHIVE_DAYS
 from pqkeep_protocol.messages import (
     AnyRequest,
     ArchiveKey,
+    CancelArchive,
+    CreateKeyring,
     Decapsulate,
     Decrypt,
+    DisableKey,
+    EnableKey,
     Encapsulate,
     Encrypt,
     GenerateKey,
     GetActiveKey,
+    GetImportKey,
     GetKey,
+    GetKeyring,
+    ImportPrivateKey,
+    ListKeyrings,
     ListKeys,
+    ReEncrypt,
     RetireKey,
     RotateKey,
+    ScheduleArchive,
     Sign,
     SignHash,
+    SignJws,
+    SignMu,
     Unwrap,
+    UpdateKeyring,
     Verify,
     VerifyHash,
+    VerifyMu,
     Wrap,
 )
 
+OnKeyring = CreateKeyring | UpdateKeyring | GetKeyring | ListKeyrings
+"""Requests about keyrings themselves."""
+
 
 class Dispatcher:
-    """Runs the operation of a request on the current keyring."""
+    """Runs the operation of a request on the current versions of a key."""
 
     def __init__(
-        self, store: KeyStore, keyrings: KeyringCache, material: KeyMaterial, executors: Executors
+        self,
+        store: KeyStore,
+        key_cache: KeyCache,
+        keyring_cache: KeyringCache,
+        material: KeyMaterial,
+        executors: Executors,
     ) -> None:
         self._store = store
-        self._keyrings = keyrings
+        self._key_cache = key_cache
+        self._keyring_cache = keyring_cache
         self._material = material
         self._executors = executors
+        self._import_keys = ImportKeys()
 
     async def answer(  # noqa: C901, PLR0911, PLR0912 - one flat table, checked by assert_never
         self, request: AnyRequest, deadline: float
     ) -> OperationResult:
         """Return what the operation returns. Raises what it raises, and UNSUPPORTED."""
         material = self._material
+        if isinstance(request, OnKeyring):
+            return await self._answer_on_keyring(request)
+        keyring = await self._keyring_cache.get(KeyringId(request.tenant, request.keyring))
         if isinstance(request, ListKeys):
-            algorithms = Algorithm if request.algorithm is None else (request.algorithm,)
-            keyrings = [await self._keyrings.get(request.tenant, each) for each in algorithms]
-            return lifecycle.list_(request, keyrings, material)
+            found = [await self._key_cache.get(name) for name in await self._names(request)]
+            return lifecycle.list_(request, found, material)
 
         if request.operation not in ALGORITHMS[request.algorithm].operations:
             raise KeyServiceError(ErrorKind.UNSUPPORTED)
-        keyring = await self._keyrings.get(request.tenant, request.algorithm)
         executor = self._executors[request.algorithm]
+        if (supplied := await _with_supplied_key(request, executor, deadline)) is not None:
+            return supplied
+        if isinstance(request, ReEncrypt):
+            return await self._re_encrypt(request, keyring)
+        keyring.require(PURPOSE_OF.get(request.operation))
+        name = KeyName(request.tenant, request.algorithm, request.keyring)
+        versions = await self._key_cache.get(name)
         match request:
             case Encrypt():
-                return encryption.encrypt(request, keyring, material)
+                return encryption.encrypt(request, versions, material)
             case Decrypt() | Unwrap():
-                find_keyring = self._keyrings.get
+                find_key_versions = self._key_cache.get
                 return await algorithm_mismatch.decrypt_or_unwrap(
-                    request, keyring, find_keyring, material
+                    request, versions, find_key_versions, material
                 )
             case Encapsulate():
-                return encapsulation.encapsulate(request, keyring, material)
+                return encapsulation.encapsulate(request, versions, material)
             case Decapsulate():
-                return encapsulation.decapsulate(request, keyring, material)
+                return encapsulation.decapsulate(request, versions, material)
             case Wrap():
-                return wrapping.wrap(request, keyring, material)
-            case Sign() | SignHash():
-                return await signing.sign(request, keyring, executor, deadline)
-            case Verify() | VerifyHash():
-                return await signing.verify(request, keyring, executor, deadline)
-            case GenerateKey() | RotateKey() if previous := await self._previous(request, keyring):
-                return lifecycle.repeat(request, keyring, previous, material)
+                return wrapping.wrap(request, versions, material)
+            case Sign() | SignHash() | SignMu():
+                return await signing.sign(request, versions, executor, deadline)
+            case SignJws():
+                return await signing.sign_jws(request, versions, executor, deadline)
+            case Verify() | VerifyHash() | VerifyMu():
+                return await signing.verify(request, versions, executor, deadline)
+            case GetImportKey():
+                return importing.issue(versions, self._import_keys, _now())
+            case GenerateKey() | RotateKey() | ImportPrivateKey() if (
+                previous := await self._previous(request, versions)
+            ):
+                return lifecycle.repeat(request, versions, previous, material)
             case GenerateKey():
-                return await lifecycle.generate(request, keyring, executor, deadline)
+                return await lifecycle.generate(request, versions, material, executor, deadline)
+            case ImportPrivateKey():
+                return await importing.import_key(
+                    request, versions, self._import_keys, executor, _now(), deadline
+                )
             case RotateKey():
-                return await lifecycle.rotate(request, keyring, executor, deadline)
+                return await lifecycle.rotate(request, versions, executor, deadline)
             case RetireKey():
-                return lifecycle.retire(request, keyring, material)
+                return lifecycle.retire(request, versions, material)
+            case DisableKey():
+                return lifecycle.disable(request, versions, material)
+            case EnableKey():
+                return lifecycle.enable(request, versions, material)
+            case ScheduleArchive():
+                return lifecycle.schedule_archive(request, versions, material)
+            case CancelArchive():
+                return lifecycle.cancel_archive(request, versions, material)
             case ArchiveKey():
-                return lifecycle.archive(request, keyring, material)
+                return lifecycle.archive(request, versions, material)
             case GetKey() | GetActiveKey():
-                return lifecycle.get(request, keyring, material)
+                return lifecycle.get(request, versions, material)
             case _:
                 assert_never(request)
 
+    async def due_change(self, name: KeyName, now: datetime, deadline: float) -> DueChange | None:
+        """Return the next change of a key that is due by itself, if there is one."""
+        versions = await self._key_cache.get(name)
+        keyring = await self._keyring_cache.get(KeyringId(name.tenant, name.keyring))
+        limits = AgeLimits(keyring.info.rotation_days, keyring.info.archive_after_days)
+        executor = self._executors[name.algorithm]
+        destroys = await self._may_destroy(now)
+        return await next_due(versions, limits, now, executor, deadline, destroys=destroys)
+
+    async def _may_destroy(self, now: datetime) -> bool:
+        """Return whether people have had time since the last restore, which may have undone what they kept."""
+        generation = self._store.generation
+        if not generation:
+            return True
+        signers = await self._key_cache.get(KeyName(INSTALLATION, Algorithm.ML_DSA_65))
+        restored_at = min(
+            entry.info.created_at
+            for entry in signers.entries
+            if generation_of(entry.info.version) == generation
+        )
+        return now >= restored_at + timedelta(days=MIN_ARCHIVE_DAYS)
+
+    async def _re_encrypt(self, request: ReEncrypt, source: Keyring) -> OperationResult:
+        """Re-encrypt, if the one keyring is for reading and the other for writing."""
+        wraps = request.is_wrapped_key
+        source.require(PURPOSE_OF[Operation.UNWRAP if wraps else Operation.DECRYPT])
+        try:
+            target = await self._keyring_cache.get(
+                KeyringId(request.tenant, request.target.keyring)
+            )
+        except KeyServiceError:
+            raise KeyServiceError(ErrorKind.TARGET_NOT_FOUND) from None
+        target.require(PURPOSE_OF[Operation.WRAP if wraps else Operation.ENCRYPT])
+        return await re_encryption.re_encrypt(request, self._key_cache.get, self._material)
+
+    async def _answer_on_keyring(self, request: OnKeyring) -> OperationResult:
+        if isinstance(request, ListKeyrings):
+            return keyrings.list_(request, await self._store.list_keyrings(request.tenant))
+        try:
+            current = await self._keyring_cache.get(KeyringId(request.tenant, request.keyring))
+        except KeyServiceError:
+            if isinstance(request, CreateKeyring):
+                return keyrings.create(request, None)
+            raise
+        match request:
+            case CreateKeyring():
+                return keyrings.create(request, current)
+            case UpdateKeyring():
+                return keyrings.update(request, current)
+            case GetKeyring():
+                return keyrings.get(current)
+            case _:
+                assert_never(request)
+
+    async def _names(self, request: ListKeys) -> Iterable[KeyName]:
+        algorithms = tuple(Algorithm) if request.algorithm is None else (request.algorithm,)
+        if not request.all_keyrings:
+            return [KeyName(request.tenant, each, request.keyring) for each in algorithms]
+        found = await self._store.query(list_keys, request.tenant)
+        return [name for name in found if name.algorithm in algorithms]
+
     async def _previous(
-        self, request: GenerateKey | RotateKey, keyring: Keyring
+        self, request: GenerateKey | RotateKey | ImportPrivateKey, versions: KeyVersions
     ) -> KeyEntry | None:
         idempotency = request.idempotency
         if idempotency is None:
             return None
-        entry = keyring.entry_generated_with(idempotency, datetime.now(UTC))
+        entry = versions.entry_generated_with(idempotency, datetime.now(UTC))
         if entry is None and await self._store.is_idempotency_key_used(request.tenant, idempotency):
-            raise KeyServiceError(ErrorKind.IDEMPOTENCY_KEY_REUSED)  # for another algorithm
+            raise KeyServiceError(ErrorKind.IDEMPOTENCY_KEY_REUSED)  # for another key
         return entry
+
+
+async def _with_supplied_key(
+    request: AnyRequest, executor: Executor, deadline: float
+) -> OperationResult | None:
+    """Answer a request that brings its key. None for every other."""
+    match request:
+        case Encrypt(public_key=bytes(public_key)):
+            return supplied_keys.encrypt(request, public_key)
+        case Encapsulate(public_key=bytes(public_key)):
+            return supplied_keys.encapsulate(request, public_key)
+        case (
+            Verify(public_key=bytes(public_key))
+            | VerifyHash(public_key=bytes(public_key))
+            | VerifyMu(public_key=bytes(public_key))
+        ):
+            return await supplied_keys.verify(request, public_key, executor, deadline)
+        case _:
+            return None
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

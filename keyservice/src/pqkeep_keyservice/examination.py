@@ -6,13 +6,15 @@ import sqlalchemy as sa
 from cryptography.exceptions import InvalidSignature
 
 from pqkeep_keyservice.audit.checkpoint_signer import CONTEXT, signed_text
+from pqkeep_keyservice.keys.key_versions import KeyName
 from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer
 from pqkeep_keyservice.ledger.checkpoints import all_checkpoints
 from pqkeep_keyservice.ledger.merkle import Frontier, leaf_hash
 from pqkeep_keyservice.ledger.search import record_texts
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.live.worker_processes import WorkerSettings, schemes_of
-from pqkeep_keyservice.storage.keyrings import find_generation, find_keyring, list_keyrings
+from pqkeep_keyservice.storage.key_versions import find_generation, find_key_versions, list_keys
+from pqkeep_keyservice.storage.keyrings import every_keyring, find_keyring
 from pqkeep_protocol.audit import Checkpoint
 from pqkeep_protocol.errors import KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION
@@ -51,24 +53,31 @@ def examine(connection: sa.Connection, sealer: Sealer) -> Examined:
 
 def _examine_keys(connection: sa.Connection, sealer: Sealer, material: KeyMaterial) -> int:
     generation, count = find_generation(connection), 0
-    for tenant, algorithm in list_keyrings(connection):
+    for name in list_keys(connection):
         try:
-            keyring = find_keyring(connection, sealer, tenant, algorithm, generation)
-            for entry in keyring.entries:
-                material.authenticate(tenant, entry)
+            versions = find_key_versions(connection, sealer, name, generation)
+            for entry in versions.entries:
+                material.authenticate(name.tenant, entry)
         except DamagedKeyError:
-            raise ConfigError(f"a key of tenant {tenant} for {algorithm} is damaged") from None
-        count += len(keyring.entries)
+            raise ConfigError(
+                f"a key of tenant {name.tenant} for {name.algorithm} is damaged"
+            ) from None
+        count += len(versions.entries)
+    for keyring in every_keyring(connection):
+        try:
+            find_keyring(connection, sealer, keyring)
+        except DamagedKeyError:
+            raise ConfigError(f"a keyring of tenant {keyring.tenant} is damaged") from None
     return count
 
 
 def _is_signed(
     connection: sa.Connection, sealer: Sealer, material: KeyMaterial, checkpoint: Checkpoint
 ) -> bool:
-    keyring = find_keyring(connection, sealer, INSTALLATION, checkpoint.algorithm, 0)
+    versions = find_key_versions(connection, sealer, KeyName(INSTALLATION, checkpoint.algorithm), 0)
     text = signed_text(checkpoint.log_id, checkpoint.size, checkpoint.root, checkpoint.at_us)
     try:
-        key = material.verifying_key(INSTALLATION, keyring.entry(checkpoint.key_version))
+        key = material.verifying_key(INSTALLATION, versions.entry(checkpoint.key_version))
         key.verify(checkpoint.signature, text, CONTEXT)
     except (DamagedKeyError, InvalidSignature, KeyServiceError):
         return False

@@ -6,7 +6,6 @@ The kernel says whose process a peer is (SO_PEERCRED). What is not in a socket's
 import asyncio
 import os
 import socket
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,22 +14,22 @@ from typing import get_args
 from msgspec import Struct
 
 from pqkeep_keyservice.config import Config
-from pqkeep_protocol.administration import ReloadRootKeys
+from pqkeep_protocol.administration import AnyAdministrationRequest
 from pqkeep_protocol.audit import AnyAuditRequest
-from pqkeep_protocol.messages import AnyRequest
+from pqkeep_protocol.messages import AnyRequest, Batch
 from pqkeep_protocol.metrics import GetMetrics
+from pqkeep_protocol.peer import peer_of
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import ConfigError
 
 _LOG = logger(__name__)
 
 GATEWAY_REQUESTS: frozenset[type[Struct]] = frozenset(
-    {*get_args(AnyRequest | AnyAuditRequest), GetMetrics}
+    {*get_args(AnyRequest | AnyAuditRequest), Batch, GetMetrics}
 )
-OPERATOR_REQUESTS: frozenset[type[Struct]] = frozenset({ReloadRootKeys})
+OPERATOR_REQUESTS: frozenset[type[Struct]] = frozenset(get_args(AnyAdministrationRequest))
 
 MAX_SOCKET_PATH = 107
-_UCRED = struct.Struct("=iII")  # pid, uid, gid; see unix(7), SO_PEERCRED
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +66,7 @@ class Listener:
 
     def accepts(self, transport: asyncio.Transport) -> bool:
         """Return whether the process at the other end of a connection may connect."""
-        peer = transport.get_extra_info("socket")
-        credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-        _, uid, _ = _UCRED.unpack(credentials)
+        uid = peer_of(transport.get_extra_info("socket")).uid
         if uid in self.users:
             return True
         _LOG.warning("refused a connection from another user's process", user=uid)

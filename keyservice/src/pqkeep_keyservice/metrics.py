@@ -13,8 +13,10 @@ from pqkeep_keyservice.audit.checkpoint_signer import CheckpointSigner
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.audit.service import AuditService
 from pqkeep_keyservice.live.worker_processes import WorkerProcesses
-from pqkeep_keyservice.storage.keyrings import count_keys, has_keys
+from pqkeep_keyservice.schedule import Schedule
+from pqkeep_keyservice.storage.key_versions import count_keys, has_keys
 from pqkeep_keyservice.storage.store import KeyStore
+from pqkeep_protocol.administration import NewestBackup
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.cached import Cached
 from pqkeep_protocol.messages import AnyRequest
@@ -23,6 +25,7 @@ from pqkeep_protocol.metrics import (
     Distribution,
     Metrics,
     Sample,
+    Samples,
     counted,
     measure_lag,
     one,
@@ -34,6 +37,8 @@ UP_WAIT_SECONDS = 1.5
 KEYS_SECONDS = 60.0
 """Counting a million keys takes a tenth of a second, on a connection of its own."""
 KEYS_WAIT_SECONDS = 0.5
+ROOT_KEY_SECONDS = 10.0
+"""What remains of a rotation is counted as keys are."""
 
 
 class ServiceMetrics:
@@ -46,22 +51,46 @@ class ServiceMetrics:
         signer: CheckpointSigner,
         audit_service: AuditService,
         workers: WorkerProcesses,
+        schedule: Schedule,
     ) -> None:
         self._store = store
         self._log = log
         self._signer = signer
         self._audit_service = audit_service
         self._workers = workers
+        self._schedule = schedule
         self._outcomes: Counter[tuple[Operation, Algorithm | None, str]] = Counter()
         self._durations: defaultdict[tuple[Operation, Algorithm | None], Distribution] = (
             defaultdict(Distribution)
         )
         self._lag = Distribution()
         self._up = Cached[bool](
-            self._is_up, otherwise=False, seconds=UP_SECONDS, wait_seconds=UP_WAIT_SECONDS
+            self._is_up,
+            otherwise=False,
+            name="the keys database",
+            seconds=UP_SECONDS,
+            wait_seconds=UP_WAIT_SECONDS,
         )
         self._keys = Cached[tuple[Sample, ...]](
-            self._count_keys, otherwise=(), seconds=KEYS_SECONDS, wait_seconds=KEYS_WAIT_SECONDS
+            self._count_keys,
+            otherwise=(),
+            name="the number of keys",
+            seconds=KEYS_SECONDS,
+            wait_seconds=KEYS_WAIT_SECONDS,
+        )
+        self._due = Cached[tuple[Sample, ...]](
+            self._count_due,
+            otherwise=(),
+            name="the number of keys that are due",
+            seconds=ROOT_KEY_SECONDS,
+            wait_seconds=KEYS_WAIT_SECONDS,
+        )
+        self._root_key = Cached[Samples](
+            self._root_key_state,
+            otherwise={},
+            name="the root key's state",
+            seconds=ROOT_KEY_SECONDS,
+            wait_seconds=KEYS_WAIT_SECONDS,
         )
         self._build = version("pqkeep-keyservice"), platform.python_version()
 
@@ -77,7 +106,9 @@ class ServiceMetrics:
 
     async def collect(self, calls: int) -> Metrics:
         """Return all numbers; ``calls`` are under way."""
-        is_up, keys = await asyncio.gather(self._up.get(), self._keys.get())
+        is_up, keys, root_key, due = await asyncio.gather(
+            self._up.get(), self._keys.get(), self._root_key.get(), self._due.get()
+        )
         log, signer = self._log, self._signer
         waiting = {
             "calls": calls,
@@ -102,6 +133,12 @@ class ServiceMetrics:
                 "pqkeep_key_service_build_info": one(1, *self._build),
                 "pqkeep_keys_database_up": one(is_up),
                 "pqkeep_keys": keys,
+                **root_key,
+                "pqkeep_schedule_due_keys": due,
+                "pqkeep_schedule_changes_total": tuple(
+                    Sample(labels, count) for labels, count in self._schedule.changes.items()
+                ),
+                **_of_backup(self._store.newest_backup),
                 "pqkeep_audit_log_records": one(self._store.size),
                 "pqkeep_audit_log_unsigned_records": one(
                     max(0, self._store.size - signer.signed_size)
@@ -116,11 +153,31 @@ class ServiceMetrics:
         await self._store.read(has_keys)
         return True
 
+    async def _root_key_state(self) -> Samples:
+        state = await self._store.find_root_key_state()
+        rotation = {} if state.is_alone else {"done": state.done, "remaining": state.remaining}
+        return {
+            "pqkeep_root_key_id": one(state.id),
+            "pqkeep_root_key_added_timestamp_seconds": one(state.added_at_us / 1_000_000),
+            "pqkeep_root_key_rotation_keys": counted(rotation),
+        }
+
+    async def _count_due(self) -> tuple[Sample, ...]:
+        return one(await self._schedule.count())
+
     async def _count_keys(self) -> tuple[Sample, ...]:
         found = await self._store.query(count_keys)
         return tuple(
             Sample((algorithm.value, status.value), count) for algorithm, status, count in found
         )
+
+
+def _of_backup(newest: NewestBackup | None) -> Samples:
+    number = newest and {"generation": newest.generation, "records": newest.records}
+    return {
+        "pqkeep_last_backup_timestamp_seconds": one(newest.created_at_us / 1e6) if newest else (),
+        "pqkeep_last_backup_number": counted(number or {}),
+    }
 
 
 def _label(algorithm: Algorithm | None) -> str:

@@ -84,23 +84,37 @@ async def serve(settings: Config, file: Path) -> None:
     database = await open_database(settings)
     store = KeyStore(database, sealer)
     await store.check()
-    parts = wire(store, sealer, worker_settings(settings), file, sources=sources)
+    workers = worker_settings(settings)
+    try:
+        parts = wire(store, sealer, workers, file, sources=sources)
+    except OSError as error:  # of the semaphores of worker processes
+        raise ConfigError(
+            f"cannot make worker processes: {error.strerror}; /dev/shm must be a tmpfs that the"
+            " process's user can write to"
+        ) from None
     await parts.checkpoint_signer.check()
     await parts.root_keys.start()
-    server = Server(parts.transactions, parts.audit_service, parts.root_keys, parts.metrics)
+    server = Server(
+        parts.transactions,
+        parts.batches,
+        parts.audit_service,
+        parts.administration,
+        parts.metrics,
+    )
     gc.collect()
     gc.freeze()  # what is here now stays: later collections need not examine it
     for socket in sockets:
         await server.listen(socket)
     if settings.link is not None and link is not None:
         server.listen_to_hosts(link, settings.link.listen)
-    _LOG.info("serving")
+    _LOG.info("serving", slh_dsa=workers.slh_dsa)
     tasks = [
         asyncio.create_task(work)
         for work in (
             _run_housekeeping(parts.material, database),
             parts.checkpoint_signer.run(),
             parts.root_keys.run(),
+            parts.schedule.run(),
             *(() if link is None else (link.run(),)),
             parts.metrics.run(),
         )
@@ -117,7 +131,9 @@ async def serve(settings: Config, file: Path) -> None:
 
 
 def _link_tls(link: Link) -> LinkTls:
-    return LinkTls(Identity(Role.KEY_SERVICE, link.certificate, link.key, link.ca))
+    return LinkTls(
+        Identity(Role.KEY_SERVICE, link.certificate, link.key, link.ca, link.require_post_quantum)
+    )
 
 
 async def open_database(settings: Config) -> Database:

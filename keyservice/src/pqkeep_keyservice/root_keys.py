@@ -2,7 +2,7 @@
 
 A root key is used as soon as the settings name it: at the start, or when an operator's command asks
 for the settings to be read again. From then on it seals new seeds and makes new MACs. Seeds under
-older root keys are resealed, keyring by keyring, each as a change like any other: if another change of the keyring
+older root keys are resealed, key by key, each as a change like any other: if another change of the key
 was committed first, it is tried again. When none is left the older root keys are dropped. All
 progress is in the database, so that a process that was killed continues.
 """
@@ -16,35 +16,38 @@ from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.config import RootKeySource
 from pqkeep_keyservice.keys.changes import (
     CommitOutcome,
+    KeyChange,
     KeyringChange,
     RootKeyAdded,
     RootKeysDropped,
 )
+from pqkeep_keyservice.keys.key_versions import KeyName
+from pqkeep_keyservice.keys.keyring import KeyringId
 from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer, sealing_root_key_id
 from pqkeep_keyservice.ledger.records import NewRecord
+from pqkeep_keyservice.live.key_cache import KeyCache, KeyringCache
 from pqkeep_keyservice.live.key_material import KeyMaterial
-from pqkeep_keyservice.live.keyring_cache import KeyringCache
 from pqkeep_keyservice.root_key_sources.sources import read_root_keys
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.root_keys import (
-    count_keyrings_to_reseal,
+    count_to_reseal,
     list_keyrings_to_reseal,
+    list_keys_to_reseal,
     require_root_keys,
 )
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.administration import ReloadRootKeys, RootKeys
-from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit_events import KeyServiceEvent, Outcome
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.keys import INSTALLATION, TenantId
+from pqkeep_protocol.keys import INSTALLATION
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import ConfigError
 
 _LOG = logger(__name__)
 
 OPERATOR, KEY_SERVICE = "operator", "key-service"
-KEYRINGS_AT_ONCE = 16
-"""Keyrings in one transaction."""
+KEYS_AT_ONCE = 16
+"""Keys in one transaction."""
 RETRY_SECONDS = 5.0
 
 
@@ -57,7 +60,8 @@ class RootKeyRotation:
         sealer: Sealer,
         store: KeyStore,
         log: AuditLog,
-        keyrings: KeyringCache,
+        key_cache: KeyCache,
+        keyring_cache: KeyringCache,
         material: KeyMaterial,
         sources: Mapping[int, RootKeySource],
     ) -> None:
@@ -67,7 +71,8 @@ class RootKeyRotation:
         self._sealer = sealer
         self._store = store
         self._log = log
-        self._keyrings = keyrings
+        self._key_cache = key_cache
+        self._keyring_cache = keyring_cache
         self._material = material
         self._lock = asyncio.Lock()
         self._wake = asyncio.Event()
@@ -81,7 +86,7 @@ class RootKeyRotation:
                 await self._use(await self._read(sources))
                 self._sources = sources
             in_use = tuple(sorted(await self._store.list_root_key_check_values()))
-            remaining = await self._store.query(count_keyrings_to_reseal, self._sealer.newest)
+            remaining = await self._store.query(count_to_reseal, self._sealer.newest)
         except ConfigError as error:
             _LOG.error("root keys not reloaded", error=str(error))
             raise KeyServiceError(ErrorKind.UNAVAILABLE) from None
@@ -156,12 +161,12 @@ class RootKeyRotation:
         if set(await self._store.list_root_key_check_values()) == {newest}:
             return True
         after, damaged = None, 0
-        while names := await self._store.query(
-            list_keyrings_to_reseal, newest, after, KEYRINGS_AT_ONCE
-        ):
-            are_damaged = await asyncio.gather(*(self._reseal_keyring(*name) for name in names))
+        while names := await self._store.query(list_keys_to_reseal, newest, after, KEYS_AT_ONCE):
+            are_damaged = await asyncio.gather(*(self._reseal_key(name) for name in names))
             damaged += sum(are_damaged)
             after = names[-1]
+        for name in await self._store.query(list_keyrings_to_reseal, newest):
+            damaged += await self._renew_keyring(name)
         self._damaged = damaged
         record = _record(KEY_SERVICE, newest, None, Outcome.COMPLETED)
         if await self._log.commit(record, RootKeysDropped(newest)) is not CommitOutcome.DURABLE:
@@ -170,44 +175,58 @@ class RootKeyRotation:
         _LOG.info("every private key is sealed under the newest root key", root_key=newest)
         return True
 
-    async def _reseal_keyring(self, tenant: TenantId, algorithm: Algorithm) -> bool:
-        """Reseal a keyring's seeds, and make its MAC again; return whether it is damaged."""
+    async def _renew_keyring(self, name: KeyringId) -> bool:
+        """Make a keyring's MAC again; return whether it is damaged."""
+        while True:
+            epoch = self._keyring_cache.epoch
+            try:
+                keyring = await self._keyring_cache.get(name)
+            except (DamagedKeyError, KeyServiceError):
+                return True
+            change = KeyringChange(keyring.with_new_mac())
+            record = _record(KEY_SERVICE, self._sealer.newest, None, Outcome.SUCCESS)
+            self._keyring_cache.invalidate(keyring)
+            if await self._log.commit(record, change, epoch) is CommitOutcome.DURABLE:
+                self._keyring_cache.update(change.new, epoch)
+                return False
+
+    async def _reseal_key(self, name: KeyName) -> bool:
+        """Reseal a key's seeds, and make its MAC again; return whether it is damaged."""
         newest = self._sealer.newest
         while True:
-            epoch = self._keyrings.epoch
+            epoch = self._key_cache.epoch
             try:
-                keyring = await self._keyrings.get(tenant, algorithm)
+                versions = await self._key_cache.get(name)
             except DamagedKeyError:
                 return True
             sealed, is_damaged = {}, False
-            for entry in keyring.entries:
+            for entry in versions.entries:
                 if entry.sealed is None or sealing_root_key_id(entry.sealed) == newest:
                     continue
                 try:
-                    sealed[entry.info.version] = self._material.reseal(tenant, entry)
+                    sealed[entry.info.version] = self._material.reseal(name.tenant, entry)
                 except DamagedKeyError:
                     is_damaged = True
             if is_damaged and not sealed:
                 return True
-            change = KeyringChange(keyring, keyring.with_resealed(sealed))
-            record = _record(KEY_SERVICE, newest, algorithm, Outcome.SUCCESS)
-            self._keyrings.invalidate(keyring)
+            change = KeyChange(versions, versions.with_resealed(sealed))
+            record = _record(KEY_SERVICE, newest, name, Outcome.SUCCESS)
+            self._key_cache.invalidate(versions)
             if await self._log.commit(record, change, epoch) is CommitOutcome.DURABLE:
-                self._keyrings.update(change.new, epoch)
+                self._key_cache.update(change.new, epoch)
                 return is_damaged
 
 
-def _record(
-    principal: str, root_key_id: int, algorithm: Algorithm | None, outcome: Outcome
-) -> NewRecord:
+def _record(principal: str, root_key_id: int, name: KeyName | None, outcome: Outcome) -> NewRecord:
     return NewRecord(
         tenant=INSTALLATION,
         principal=principal,
         operation=KeyServiceEvent.ROTATE_ROOT_KEY,
-        algorithm=algorithm,
+        algorithm=name and name.algorithm,
         key_version=None,
         outcome=outcome,
         request_id=f"root-key-{root_key_id}",
         source_address="",
         policy="",
+        keyring=name and name.keyring,
     )

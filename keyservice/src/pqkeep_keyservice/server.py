@@ -12,13 +12,14 @@ from time import perf_counter
 
 from msgspec import Struct
 
+from pqkeep_keyservice.administration import Administration
 from pqkeep_keyservice.audit.service import AuditService
+from pqkeep_keyservice.batch import Batches
 from pqkeep_keyservice.link_listener import LinkListener
 from pqkeep_keyservice.listeners import GATEWAY_REQUESTS, Listener
 from pqkeep_keyservice.metrics import ServiceMetrics
-from pqkeep_keyservice.root_keys import RootKeyRotation
 from pqkeep_keyservice.transaction import Transactions
-from pqkeep_protocol.administration import ReloadRootKeys, RootKeys
+from pqkeep_protocol.administration import AnyAdministrationRequest, AnyAdministrationResult
 from pqkeep_protocol.audit import AnyAuditResult
 from pqkeep_protocol.audit_events import Outcome
 from pqkeep_protocol.codec import (
@@ -36,7 +37,7 @@ from pqkeep_protocol.connection import Accepts, FramedConnection
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION
 from pqkeep_protocol.link import LinkTls
-from pqkeep_protocol.messages import AnyResult, KeyRequest
+from pqkeep_protocol.messages import AnyResult, Batch, BatchResults, KeyRequest, Refused
 from pqkeep_protocol.metrics import GetMetrics, Metrics
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import NetworkAddress
@@ -54,13 +55,15 @@ class Server:
     def __init__(
         self,
         transactions: Transactions,
+        batches: Batches,
         audit_service: AuditService,
-        root_keys: RootKeyRotation,
+        administration: Administration,
         metrics: ServiceMetrics,
     ) -> None:
         self._transactions = transactions
+        self._batches = batches
         self._audit_service = audit_service
-        self._root_keys = root_keys
+        self._administration = administration
         self._metrics = metrics
         self._connections: set[FramedConnection[ToKeyService]] = set()
         self._calls: set[asyncio.Task[None]] = set()
@@ -171,6 +174,8 @@ class Server:
         try:
             result = await self._result(call, deadline)
             connection.send(Answer(call.id, result))
+            if isinstance(call.request, Batch) and isinstance(result, BatchResults):
+                self._count_items(call.request, result, perf_counter() - began)
         except KeyServiceError as refusal:
             outcome = refusal.kind
         except ProtocolError:
@@ -184,18 +189,27 @@ class Server:
         if isinstance(call.request, KeyRequest):
             self._metrics.count(call.request, outcome, perf_counter() - began)
 
+    def _count_items(self, batch: Batch, results: BatchResults, seconds: float) -> None:
+        """Count each request of a batch, with its share of the time."""
+        share = seconds / len(batch.items)
+        for item, result in zip(batch.items, results.results, strict=True):
+            outcome = result.kind if isinstance(result, Refused) else Outcome.SUCCESS
+            self._metrics.count(item.request, outcome, share)
+
     async def _result(
         self, call: Call, deadline: float
-    ) -> AnyResult | AnyAuditResult | RootKeys | Metrics:
+    ) -> AnyResult | BatchResults | AnyAuditResult | AnyAdministrationResult | Metrics:
         request = call.request
         if isinstance(request, GetMetrics):
             return await self._metrics.collect(len(self._calls))
-        if isinstance(request, ReloadRootKeys):
-            return await self._root_keys.reload(request)
-        if not isinstance(request, KeyRequest):
+        if isinstance(request, AnyAdministrationRequest):
+            return await self._administration.answer(request)
+        if not isinstance(request, KeyRequest | Batch):
             return await self._audit_service.answer(request)
         if request.tenant == INSTALLATION:  # its keys are for checkpoints alone
             raise KeyServiceError(ErrorKind.KEY_NOT_FOUND)
+        if isinstance(request, Batch):
+            return await self._batches.execute(request, call.attribution, deadline)
         return await self._transactions.execute(request, call.attribution, deadline)
 
 

@@ -11,8 +11,8 @@ from uuid import UUID, uuid4
 import sqlalchemy as sa
 
 from pqkeep_keyservice.audit.checkpoint_signer import ALGORITHMS, CONTEXT, signed_text
-from pqkeep_keyservice.keys.changes import CommitOutcome, KeyringChange
-from pqkeep_keyservice.keys.keyring import VERSIONS_PER_GENERATION, KeyEntry
+from pqkeep_keyservice.keys.changes import CommitOutcome, KeyChange
+from pqkeep_keyservice.keys.key_versions import VERSIONS_PER_GENERATION, KeyEntry, KeyName
 from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.ledger import checkpoints
 from pqkeep_keyservice.ledger.append import insert_statement, load_log_state
@@ -21,12 +21,12 @@ from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.ledger.succession import succession_record
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.live.worker_processes import WorkerSettings, schemes_of
-from pqkeep_keyservice.storage.keyrings import find_generation, find_keyring
+from pqkeep_keyservice.storage.key_versions import find_generation, find_key_versions
 from pqkeep_keyservice.storage.store import RecordedChange, apply_changes
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.audit import Checkpoint
 from pqkeep_protocol.audit_events import Outcome
-from pqkeep_protocol.keys import INSTALLATION, KeyInfo, KeyStatus, KeyVersion
+from pqkeep_protocol.keys import DEFAULT_KEYRING, INSTALLATION, KeyInfo, KeyStatus, KeyVersion
 from pqkeep_protocol.startup.settings import ConfigError
 
 
@@ -45,14 +45,16 @@ def continue_log(connection: sa.Connection, sealer: Sealer) -> UUID:
         (succession_record(checkpoints.log_id(connection), last, first_version), None)
     ]
     for algorithm in ALGORITHMS:
-        keyring = find_keyring(connection, sealer, INSTALLATION, algorithm, generation)
-        if keyring.active is not None:
-            retired = keyring.with_retired(keyring.active.info.version)
-            change = KeyringChange(keyring, retired)
-            entries.append((_record(Operation.RETIRE_KEY, keyring.active), change))
-            keyring = retired
+        versions = find_key_versions(
+            connection, sealer, KeyName(INSTALLATION, algorithm), generation
+        )
+        if versions.active is not None:
+            retired = versions.with_retired(versions.active.info.version, signer.info.created_at)
+            change = KeyChange(versions, retired)
+            entries.append((_record(Operation.RETIRE_KEY, versions.active), change))
+            versions = retired
         if algorithm is signer.info.algorithm:
-            change = KeyringChange(keyring, keyring.with_first(signer))
+            change = KeyChange(versions, versions.with_first(signer))
             entries.append((_record(Operation.GENERATE_KEY, signer), change))
     outcomes, appended = apply_changes(connection, sealer, insert, log_state, entries)
     if set(outcomes) != {CommitOutcome.DURABLE}:
@@ -65,7 +67,7 @@ def continue_log(connection: sa.Connection, sealer: Sealer) -> UUID:
 
 def _new_key(material: KeyMaterial, version: KeyVersion) -> KeyEntry:
     algorithm = Algorithm.ML_DSA_65
-    public_key, sealed = material.generate(INSTALLATION, algorithm, version)
+    public_key, sealed = material.generate(KeyName(INSTALLATION, algorithm), version)
     now = datetime.now(UTC)
     return KeyEntry(KeyInfo(algorithm, version, KeyStatus.ACTIVE, public_key, now), sealed)
 
@@ -95,4 +97,5 @@ def _record(operation: Operation, key: KeyEntry) -> NewRecord:
         request_id=str(uuid4()),
         source_address="",
         policy="",
+        keyring=DEFAULT_KEYRING,
     )

@@ -1,38 +1,43 @@
 """Executes a request as one transaction: the operation, its change and its audit record.
 
 Nothing is answered before its record is durable. An operation whose change is stale, because
-another change of the keyring was committed first, is run again on the new keyring.
+another change of the key was committed first, is run again on its new versions.
 """
 
 import asyncio
 from contextlib import AbstractAsyncContextManager, nullcontext
+from datetime import datetime
 
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.dispatch import Dispatcher
-from pqkeep_keyservice.keys.changes import CommitOutcome, KeyringChange
-from pqkeep_keyservice.keys.keyring import Keyring
+from pqkeep_keyservice.keys.changes import CommitOutcome, KeyChange, KeyringChange
+from pqkeep_keyservice.keys.key_versions import KeyName, KeyVersions
 from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.ledger.records import NewRecord, operation_record
+from pqkeep_keyservice.live.key_cache import KeyCache, KeyringCache
+from pqkeep_keyservice.live.key_locks import KeyLocks
 from pqkeep_keyservice.live.key_material import KeyMaterial
-from pqkeep_keyservice.live.keyring_cache import KeyringCache
-from pqkeep_keyservice.live.keyring_locks import KeyringLocks
+from pqkeep_keyservice.operations.lifecycle import VersionChange
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.store import KeyStore
+from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.audit_events import Outcome
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.messages import (
     AnyRequest,
     AnyResult,
-    ArchiveKey,
     Attribution,
     GenerateKey,
-    RetireKey,
+    ImportPrivateKey,
     RotateKey,
     Wrap,
 )
 from pqkeep_protocol.startup.logs import logger
 
 _LOG = logger(__name__)
+
+KeyChanging = GenerateKey | ImportPrivateKey | RotateKey | VersionChange
+"""Requests that change a key: one after the other."""
 
 
 class Transactions:
@@ -43,15 +48,17 @@ class Transactions:
         dispatcher: Dispatcher,
         store: KeyStore,
         log: AuditLog,
-        keyrings: KeyringCache,
+        key_cache: KeyCache,
+        keyring_cache: KeyringCache,
         material: KeyMaterial,
     ) -> None:
         self._dispatcher = dispatcher
         self._store = store
         self._log = log
-        self._keyrings = keyrings
+        self._key_cache = key_cache
+        self._keyring_cache = keyring_cache
         self._material = material
-        self._locks = KeyringLocks()
+        self._locks = KeyLocks()
 
     async def execute(
         self, request: AnyRequest, attribution: Attribution, deadline: float
@@ -61,32 +68,21 @@ class Transactions:
         The deadline is in the event loop's time. Late work is given up before its change is
         committed, never after.
         """
-        epoch = self._keyrings.epoch
+        epoch = self._key_cache.epoch
         try:
             async with self._lock(request, deadline):
                 return await self._commit(request, attribution, deadline)
-        except KeyServiceError as refusal:
-            kind = refusal.kind
-        except DamagedKeyError as damage:
-            _LOG.error(
-                "a key is damaged",
-                operation=request.operation,
-                tenant=str(request.tenant),
-                damage=str(damage),
-            )
-            kind = ErrorKind.UNAVAILABLE
         except DatabaseUnavailableError:
             raise KeyServiceError(ErrorKind.UNAVAILABLE) from None  # nothing can be recorded
-        except Exception:  # noqa: BLE001 - an unexpected error is answered and recorded too
-            _LOG.exception("operation failed", operation=request.operation)
-            kind = ErrorKind.INTERNAL
+        except Exception as error:  # noqa: BLE001 - an unexpected error is answered and recorded too
+            kind = refusal_kind(error, request)
         finally:
             if isinstance(request, Wrap):  # not sooner: the operation may be run again
                 request.symmetric_key[:] = bytes(len(request.symmetric_key))
         version = getattr(request, "version", None)
         record = operation_record(request, attribution, version, kind)
         if await self._log.commit(record, epoch=epoch) is not CommitOutcome.DURABLE:
-            kind = ErrorKind.UNAVAILABLE  # the keyring may have changed, and the answer with it
+            kind = ErrorKind.UNAVAILABLE  # the key may have changed, and the answer with it
         raise KeyServiceError(kind)
 
     async def _commit(
@@ -94,47 +90,104 @@ class Transactions:
     ) -> AnyResult:
         while True:
             _require_time(deadline)
-            epoch = self._keyrings.epoch
+            epoch = self._key_cache.epoch
             done = await self._dispatcher.answer(request, deadline)
             _require_time(deadline)
-            record = operation_record(request, attribution, done.version, Outcome.SUCCESS)
+            record = operation_record(
+                request, attribution, done.version, Outcome.SUCCESS, done.target
+            )
             if done.change is None:
                 outcome = await self._log.commit(record, epoch=epoch)
+            elif isinstance(done.change, KeyringChange):
+                outcome = await self._commit_keyring(record, done.change, epoch)
             else:
                 outcome = await self._commit_change(record, done.change, epoch)
             if outcome is CommitOutcome.DURABLE:
                 return done.result
             if outcome is CommitOutcome.QUOTA_REACHED:
-                raise KeyServiceError(ErrorKind.KEY_QUOTA_REACHED)
+                raise KeyServiceError(
+                    ErrorKind.KEYRING_QUOTA_REACHED
+                    if isinstance(done.change, KeyringChange)
+                    else ErrorKind.KEY_QUOTA_REACHED
+                )
+
+    async def make_due_change(
+        self, name: KeyName, now: datetime, deadline: float
+    ) -> Operation | None:
+        """Make the next change of a key that is due, with its record; None if there is none.
+
+        Raises KeyServiceError and DamagedKeyError, without a record.
+        """
+        async with self._locks.lock(name, deadline):
+            while True:
+                _require_time(deadline)
+                epoch = self._key_cache.epoch
+                due = await self._dispatcher.due_change(name, now, deadline)
+                if due is None:
+                    return None
+                outcome = await self._commit_change(due.record, due.change, epoch)
+                if outcome is CommitOutcome.DURABLE:
+                    return due.operation
 
     async def _commit_change(
-        self, record: NewRecord, change: KeyringChange, epoch: int
+        self, record: NewRecord, change: KeyChange, epoch: int
     ) -> CommitOutcome:
         if change.destroys_a_seed and not await self._store.scrub():
             # Another process reads the file, so that a copy would stay: change nothing.
             raise KeyServiceError(ErrorKind.UNAVAILABLE)
-        self._keyrings.invalidate(change.old)  # also right if the commit's outcome stays unknown
+        self._key_cache.invalidate(change.old)  # also right if the commit's outcome stays unknown
         outcome = await self._log.commit(record, change, epoch)
         if outcome is CommitOutcome.DURABLE:
-            self._keyrings.update(change.new, epoch)
+            self._key_cache.update(change.new, epoch)
             if change.destroys_a_seed:
                 await self._destroy_copies(change.new)
         return outcome
 
-    async def _destroy_copies(self, keyring: Keyring) -> None:
+    async def _commit_keyring(
+        self, record: NewRecord, change: KeyringChange, epoch: int
+    ) -> CommitOutcome:
+        self._keyring_cache.invalidate(change.new)
+        outcome = await self._log.commit(record, change, epoch)
+        if outcome is CommitOutcome.DURABLE:
+            self._keyring_cache.update(change.new, epoch)
+        return outcome
+
+    async def _destroy_copies(self, versions: KeyVersions) -> None:
         """Remove archived private keys from memory and from the write-ahead log."""
-        for entry in keyring.entries:
+        for entry in versions.entries:
             if entry.sealed is None:
-                self._material.forget_private_key(keyring.tenant, entry)
+                self._material.forget_private_key(versions.tenant, entry)
         if not await self._store.scrub():
             _LOG.error(
                 "an archived key is still in the write-ahead log; removal will be tried again"
             )
 
     def _lock(self, request: AnyRequest, deadline: float) -> AbstractAsyncContextManager[None]:
-        if not isinstance(request, GenerateKey | RotateKey | RetireKey | ArchiveKey):
+        if not isinstance(request, KeyChanging):
             return nullcontext()
-        return self._locks.lock(request.tenant, request.algorithm, deadline)
+        return self._locks.lock(
+            KeyName(request.tenant, request.algorithm, request.keyring), deadline
+        )
+
+
+def refusal_kind(error: Exception, request: AnyRequest) -> ErrorKind:
+    """Return how an error is answered and recorded. Logs what is not a refusal."""
+    match error:
+        case KeyServiceError(kind=kind):
+            return kind
+        case DamagedKeyError():
+            _LOG.error(
+                "a key is damaged",
+                operation=request.operation,
+                tenant=str(request.tenant),
+                damage=str(error),
+            )
+            return ErrorKind.UNAVAILABLE
+        case DatabaseUnavailableError():  # which the database has logged
+            return ErrorKind.UNAVAILABLE
+        case _:
+            _LOG.error("operation failed", operation=request.operation, exc_info=error)
+            return ErrorKind.INTERNAL
 
 
 def _require_time(deadline: float) -> None:

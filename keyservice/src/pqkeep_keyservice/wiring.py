@@ -5,19 +5,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from pqkeep_keyservice.administration import Administration
 from pqkeep_keyservice.audit.checkpoint_signer import CheckpointSigner
 from pqkeep_keyservice.audit.log import AuditLog
+from pqkeep_keyservice.audit.note_signer import NoteSigner
 from pqkeep_keyservice.audit.service import AuditService
+from pqkeep_keyservice.batch import Batches
 from pqkeep_keyservice.config import RootKeySource
 from pqkeep_keyservice.dispatch import Dispatcher
 from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.live.executors import executors
 from pqkeep_keyservice.live.in_process import InProcess
+from pqkeep_keyservice.live.key_cache import KeyCache, KeyringCache
 from pqkeep_keyservice.live.key_material import KeyMaterial
-from pqkeep_keyservice.live.keyring_cache import KeyringCache
 from pqkeep_keyservice.live.worker_processes import WorkerProcesses, WorkerSettings, schemes_of
 from pqkeep_keyservice.metrics import ServiceMetrics
 from pqkeep_keyservice.root_keys import RootKeyRotation
+from pqkeep_keyservice.schedule import Schedule
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.transaction import Transactions
 
@@ -29,15 +33,19 @@ class KeyServiceParts:
     """What a key service consists of, but for its socket."""
 
     store: KeyStore
-    keyrings: KeyringCache
+    key_cache: KeyCache
+    keyring_cache: KeyringCache
     material: KeyMaterial
     in_process: InProcess
     workers: WorkerProcesses
     log: AuditLog
     transactions: Transactions
+    batches: Batches
     checkpoint_signer: CheckpointSigner
     audit_service: AuditService
     root_keys: RootKeyRotation
+    schedule: Schedule
+    administration: Administration
     metrics: ServiceMetrics
 
     def close(self) -> None:
@@ -57,24 +65,35 @@ def wire(
 ) -> KeyServiceParts:
     """Put a key service together that has nothing in memory but root keys, from these sources."""
     schemes = schemes_of(settings)
-    keyrings, log = KeyringCache(store), AuditLog(store)
+    key_cache = KeyCache(store, store.find_key_versions)
+    keyring_cache = KeyringCache(store, store.find_keyring)
+    log = AuditLog(store)
     material = material or KeyMaterial(sealer, schemes)
     in_process, workers = InProcess(material), WorkerProcesses(settings, material)
     executor_of = executors(schemes, in_process, workers)
-    dispatcher = Dispatcher(store, keyrings, material, executor_of)
-    transactions = Transactions(dispatcher, store, log, keyrings, material)
-    signer = CheckpointSigner(transactions.execute, store, keyrings, material, executor_of)
-    audit_service = AuditService(store, keyrings, log, signer)
+    dispatcher = Dispatcher(store, key_cache, keyring_cache, material, executor_of)
+    transactions = Transactions(dispatcher, store, log, key_cache, keyring_cache, material)
+    signer = CheckpointSigner(transactions.execute, store, key_cache, material, executor_of)
+    note_signer = NoteSigner(store, key_cache, material)
+    audit_service = AuditService(store, key_cache, keyring_cache, log, signer, note_signer)
+    schedule = Schedule(store, transactions)
+    root_keys = RootKeyRotation(
+        settings_file, sealer, store, log, key_cache, keyring_cache, material, sources
+    )
     return KeyServiceParts(
         store=store,
-        keyrings=keyrings,
+        key_cache=key_cache,
+        keyring_cache=keyring_cache,
         material=material,
         in_process=in_process,
         workers=workers,
         log=log,
         transactions=transactions,
+        batches=Batches(dispatcher, log, key_cache),
         checkpoint_signer=signer,
         audit_service=audit_service,
-        root_keys=RootKeyRotation(settings_file, sealer, store, log, keyrings, material, sources),
-        metrics=ServiceMetrics(store, log, signer, audit_service, workers),
+        root_keys=root_keys,
+        schedule=schedule,
+        administration=Administration(root_keys, store),
+        metrics=ServiceMetrics(store, log, signer, audit_service, workers, schedule),
     )

@@ -26,17 +26,31 @@ class Operation(StrEnum):
     DECAPSULATE = "decapsulate"
     WRAP = "wrap"
     UNWRAP = "unwrap"
+    RE_ENCRYPT = "re-encrypt"
     SIGN = "sign"
     VERIFY = "verify"
     SIGN_HASH = "sign-hash"
     VERIFY_HASH = "verify-hash"
+    SIGN_JWS = "sign-jws"
+    SIGN_MU = "sign-mu"
+    VERIFY_MU = "verify-mu"
     GENERATE_KEY = "generate-key"
     ROTATE_KEY = "rotate-key"
+    GET_IMPORT_KEY = "get-import-key"
+    IMPORT_KEY = "import-key"
     RETIRE_KEY = "retire-key"
+    DISABLE_KEY = "disable-key"
+    ENABLE_KEY = "enable-key"
+    SCHEDULE_ARCHIVE = "schedule-archive"
+    CANCEL_ARCHIVE = "cancel-archive"
     ARCHIVE_KEY = "archive-key"
     LIST_KEYS = "list-keys"
     GET_KEY = "get-key"
     GET_ACTIVE_KEY = "get-active-key"
+    CREATE_KEYRING = "create-keyring"
+    UPDATE_KEYRING = "update-keyring"
+    GET_KEYRING = "get-keyring"
+    LIST_KEYRINGS = "list-keyrings"
 
 
 READING = frozenset(
@@ -44,21 +58,45 @@ READING = frozenset(
         Operation.DECRYPT,
         Operation.DECAPSULATE,
         Operation.UNWRAP,
+        Operation.RE_ENCRYPT,
         Operation.VERIFY,
         Operation.VERIFY_HASH,
+        Operation.VERIFY_MU,
     }
 )
 """Operations on what a key has produced: allowed on every plan, and with retired keys."""
 
 _KEM = frozenset(
-    {Operation.ENCRYPT, Operation.DECRYPT, Operation.ENCAPSULATE, Operation.DECAPSULATE}
+    {
+        Operation.ENCRYPT,
+        Operation.DECRYPT,
+        Operation.ENCAPSULATE,
+        Operation.DECAPSULATE,
+        Operation.RE_ENCRYPT,
+    }
 )
 _KEY_WRAP = frozenset({Operation.WRAP, Operation.UNWRAP})
 _SIGNATURE = frozenset(
     {Operation.SIGN, Operation.VERIFY, Operation.SIGN_HASH, Operation.VERIFY_HASH}
 )
+_EXTERNAL_MU = frozenset({Operation.SIGN_MU, Operation.VERIFY_MU})
 
-LIFECYCLE = frozenset(Operation) - _KEM - _KEY_WRAP - _SIGNATURE
+_JWS = frozenset({Operation.SIGN_JWS})
+
+USES = _KEM | _KEY_WRAP | _SIGNATURE | _EXTERNAL_MU | _JWS
+"""Operations that use a key."""
+
+ON_KEYRINGS = frozenset(
+    {
+        Operation.CREATE_KEYRING,
+        Operation.UPDATE_KEYRING,
+        Operation.GET_KEYRING,
+        Operation.LIST_KEYRINGS,
+    }
+)
+"""Operations on keyrings. They concern no algorithm."""
+
+LIFECYCLE = frozenset(Operation) - USES - ON_KEYRINGS
 """Operations on the key itself: every algorithm has them."""
 
 
@@ -75,6 +113,13 @@ class Algorithm(StrEnum):
     SLH_DSA_SHA2_128F = "SLH-DSA-SHA2-128f"
     SLH_DSA_SHA2_192S = "SLH-DSA-SHA2-192s"
     SLH_DSA_SHA2_256S = "SLH-DSA-SHA2-256s"
+
+
+ALIASES: Mapping[str, Algorithm] = {
+    "ML-KEM-768": Algorithm.ML_KEM_768,
+    "ML-DSA-65": Algorithm.ML_DSA_65,
+}
+"""Other names that requests may use: the standards', where the wire value is an older one."""
 
 
 class HashAlgorithm(StrEnum):
@@ -94,6 +139,17 @@ DIGEST_SIZE: Mapping[HashAlgorithm, int] = {
 
 SYMMETRIC_KEY_SIZES = frozenset({16, 24, 32, 48, 64})
 """Bytes in a key that can be wrapped."""
+
+MU_SIZE = 64
+"""Bytes in an external mu (FIPS 204, algorithm 7, line 6)."""
+
+MAX_CONTEXT = 255
+"""Bytes in the context of a signature (FIPS 204 and 205)."""
+RESERVED_CONTEXT = b"pqkeep/"
+"""How contexts begin that only pqkeep itself signs with."""
+
+MAX_ASSOCIATED_DATA = 64 * 1024
+"""Bytes that a ciphertext can be bound to."""
 
 BOX_OVERHEAD = 28
 """Bytes that AES-256-GCM adds to a plaintext: nonce (12) and tag (16)."""
@@ -118,19 +174,20 @@ def _kem(
     return AlgorithmSpec(Kind.KEM, standard, operations, public_key_size, output_size)
 
 
-def _signature(standard: str, public_key_size: int, output_size: int) -> AlgorithmSpec:
-    return AlgorithmSpec(
-        Kind.SIGNATURE, standard, _SIGNATURE | LIFECYCLE, public_key_size, output_size
-    )
+def _signature(
+    standard: str, public_key_size: int, output_size: int, *, is_ml_dsa: bool = False
+) -> AlgorithmSpec:
+    operations = _SIGNATURE | LIFECYCLE | (_EXTERNAL_MU | _JWS if is_ml_dsa else frozenset())
+    return AlgorithmSpec(Kind.SIGNATURE, standard, operations, public_key_size, output_size)
 
 
 ALGORITHMS: Mapping[Algorithm, AlgorithmSpec] = {
     Algorithm.ML_KEM_768: _kem("FIPS 203", 1184, 1088),
     Algorithm.X_WING: _kem("draft-connolly-cfrg-xwing-kem", 1216, 1120),
     Algorithm.ML_KEM_1024: _kem("FIPS 203", 1568, 1568, wraps=False),
-    Algorithm.ML_DSA_65: _signature("FIPS 204", 1952, 3309),
+    Algorithm.ML_DSA_65: _signature("FIPS 204", 1952, 3309, is_ml_dsa=True),
     Algorithm.COMPOSITE_ML_DSA: _signature("draft-ietf-lamps-pq-composite-sigs", 2017, 3381),
-    Algorithm.ML_DSA_87: _signature("FIPS 204", 2592, 4627),
+    Algorithm.ML_DSA_87: _signature("FIPS 204", 2592, 4627, is_ml_dsa=True),
     Algorithm.SLH_DSA_SHA2_128S: _signature("FIPS 205", 32, 7856),
     Algorithm.SLH_DSA_SHA2_128F: _signature("FIPS 205", 32, 17088),
     Algorithm.SLH_DSA_SHA2_192S: _signature("FIPS 205", 48, 16224),

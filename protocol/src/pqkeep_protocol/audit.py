@@ -10,8 +10,8 @@ from uuid import UUID
 from msgspec import Meta, Struct
 
 from pqkeep_protocol.algorithms import Algorithm
-from pqkeep_protocol.keys import SomeVersion, TenantId
-from pqkeep_protocol.messages import PRINTABLE, Request, Result
+from pqkeep_protocol.keys import DEFAULT_KEYRING, PRINTABLE, KeyringName, SomeVersion, TenantId
+from pqkeep_protocol.messages import KeyPosition, Request, Result
 
 MAX_PAGE = 500
 """Records, checkpoints or events in one message: with their proofs they fit into a frame."""
@@ -36,6 +36,8 @@ class Event(Struct, frozen=True, array_like=True, kw_only=True):
     request_id: Annotated[str, Meta(max_length=128, pattern=PRINTABLE)]
     source_address: Annotated[str, Meta(max_length=64, pattern=PRINTABLE)]
     policy: Annotated[str, Meta(max_length=128, pattern=PRINTABLE)]
+    keyring: KeyringName | None = None
+    """None for what concerns no keyring."""
 
 
 class EventRefusal(StrEnum):
@@ -88,9 +90,11 @@ class ListRecords(Request[Records], frozen=True, kw_only=True, tag="list-records
     until_us: Natural | None = None
     """Microseconds since 1970: from, and before."""
     operation: Annotated[str, Meta(max_length=32)] | None = None
+    keyring: KeyringName | None = None
     algorithm: Algorithm | None = None
     key_version: SomeVersion | None = None
     outcome: Annotated[str, Meta(max_length=32)] | None = None
+    principal: Annotated[str, Meta(max_length=128)] | None = None
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 100
 
 
@@ -197,10 +201,22 @@ class AuditKeys(Result, frozen=True, kw_only=True, tag="audit-keys"):
 
     log_id: UUID
     keys: tuple[AuditKey, ...]
+    note_key: str | None = None
+    """The verifier key of the log's notes; None before the first checkpoint."""
 
 
 class ListAuditKeys(Request[AuditKeys], frozen=True, kw_only=True, tag="list-audit-keys"):
     """List the keys that checkpoints are verified with."""
+
+
+class Note(Result, frozen=True, kw_only=True, tag="note"):
+    """A checkpoint as a signed note (C2SP tlog-checkpoint)."""
+
+    text: str
+
+
+class GetNote(Request[Note], frozen=True, kw_only=True, tag="get-note"):
+    """Return the newest checkpoint as a note. Errors: RECORD_NOT_FOUND where there is none."""
 
 
 class Usage(Result, frozen=True, kw_only=True, tag="usage"):
@@ -213,8 +229,70 @@ class Usage(Result, frozen=True, kw_only=True, tag="usage"):
 class GetUsage(Request[Usage], frozen=True, kw_only=True, tag="get-usage"):
     """Count the uses of a key version. Errors: KEY_NOT_FOUND."""
 
+    keyring: KeyringName = DEFAULT_KEYRING
     algorithm: Algorithm
     version: SomeVersion
+
+
+MAX_USAGE_LISTED = 10_000
+"""Key versions in one message: less than a quarter of a frame."""
+
+
+class KeyVersionUsage(Struct, frozen=True, array_like=True):
+    """How often a key version was used, and when last (microseconds since 1970)."""
+
+    algorithm: Algorithm
+    version: SomeVersion
+    uses: Natural
+    last_used_us: Natural
+
+
+class UsageList(Result, frozen=True, kw_only=True, tag="usage-list"):
+    """Key versions that were used, by algorithm, then version."""
+
+    usage: tuple[KeyVersionUsage, ...]
+    total: Natural
+    """How many there are, on all pages."""
+    has_more: bool
+
+
+class ListUsage(Request[UsageList], frozen=True, kw_only=True, tag="list-usage"):
+    """List a keyring's key versions that were ever used, archived ones too."""
+
+    keyring: KeyringName = DEFAULT_KEYRING
+    algorithm: Algorithm | None
+    after: KeyPosition | None = None
+    """The last key of the page before."""
+    limit: Annotated[int, Meta(ge=1, le=MAX_USAGE_LISTED)] = MAX_USAGE_LISTED
+
+
+REFUSED = "refused"
+"""In place of an operation: whatever was refused."""
+
+
+class OperationCount(Struct, frozen=True, array_like=True):
+    """How often an operation succeeded in some hours, or how much was refused in them."""
+
+    hour: Natural
+    """The first of the hours, counted from 1970."""
+    operation: str
+    """An Operation, or REFUSED."""
+    count: Natural
+
+
+class OperationCounts(Result, frozen=True, kw_only=True, tag="operation-counts"):
+    """What happened in buckets of some hours each, in any order; nothing is left out but zeros."""
+
+    counts: tuple[OperationCount, ...]
+
+
+class CountOperations(Request[OperationCounts], frozen=True, kw_only=True, tag="count-operations"):
+    """Count operations since an hour. Hours are kept for forty days."""
+
+    since_hour: Annotated[int, Meta(ge=0, le=2**31 - 1)]
+    """Counted from 1970."""
+    hours: Annotated[int, Meta(ge=1, le=24)]
+    """In each bucket; a day's begins at midnight UTC."""
 
 
 AnyAuditRequest = (
@@ -226,8 +304,21 @@ AnyAuditRequest = (
     | ProveConsistency
     | ProveSuccessions
     | ListAuditKeys
+    | GetNote
     | GetUsage
+    | ListUsage
+    | CountOperations
 )
 AnyAuditResult = (
-    Recorded | Records | Proofs | Checkpoints | NewCheckpoint | Consistency | AuditKeys | Usage
+    Recorded
+    | Records
+    | Proofs
+    | Checkpoints
+    | NewCheckpoint
+    | Consistency
+    | AuditKeys
+    | Note
+    | Usage
+    | UsageList
+    | OperationCounts
 )

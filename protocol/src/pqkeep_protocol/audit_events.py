@@ -23,7 +23,7 @@ class KeyServiceEvent(StrEnum):
     """Events of the key service that are no Operation."""
 
     ROTATE_ROOT_KEY = "rotate-root-key"
-    """BEGUN, a SUCCESS for each keyring that is sealed again, COMPLETED."""
+    """BEGUN, a SUCCESS for each key that is sealed again, COMPLETED."""
     CONTINUE_LOG = "continue-log"
     """The first record of a log that continues another; see ``ledger/succession.py``."""
 
@@ -39,6 +39,11 @@ class AuditEvent(StrEnum):
     ADD_OPERATOR = "add-operator"
     ROTATE_OPERATOR = "rotate-operator"
     REMOVE_OPERATOR = "remove-operator"
+    LIST_OPERATORS = "list-operators"
+    OPERATOR_LOGIN = "operator-login"
+    OPERATOR_SIGN_IN = "operator-sign-in"
+    OPERATOR_LOGOUT = "operator-logout"
+    OPERATOR_SIGN_OUT = "operator-sign-out"
 
     # Tenants
     CREATE_TENANT = "create-tenant"
@@ -57,6 +62,7 @@ class AuditEvent(StrEnum):
     DELETE_TENANT = "delete-tenant"
     CANCEL_TENANT_DELETION = "cancel-tenant-deletion"
     TENANT_DELETED = "tenant-deleted"
+    GET_ORGANIZATION = "get-organization"
     CHANGE_ORGANIZATION = "change-organization"
     REQUIRE_MFA = "require-mfa"
     DO_NOT_REQUIRE_MFA = "do-not-require-mfa"
@@ -70,6 +76,7 @@ class AuditEvent(StrEnum):
     # Subscriptions
     LIST_PLANS = "list-plans"
     GET_SUBSCRIPTION = "get-subscription"
+    GET_LIMITS = "get-limits"
     LIST_INVOICES = "list-invoices"
     CHECK_OUT = "check-out"
     BEGIN_CHECKOUT = "begin-checkout"
@@ -108,6 +115,15 @@ class AuditEvent(StrEnum):
     ME = "me"
     CHANGE_ME = "change-me"
 
+    # Single sign-on
+    SINGLE_SIGN_ON = "single-sign-on"
+    LINK_IDENTITY = "link-identity"
+    CREATE_MEMBER = "create-member"
+    ASSIGN_ROLE = "assign-role"
+    REAUTHENTICATE = "reauthenticate"
+    LIST_PROVIDERS = "list-providers"
+    LIST_STEP_UP_METHODS = "list-step-up-methods"
+
     # Second factors
     ENROLL_MFA = "enroll-mfa"
     CONFIRM_MFA = "confirm-mfa"
@@ -140,11 +156,14 @@ class AuditEvent(StrEnum):
     WITHDRAW_INVITATION = "withdraw-invitation"
     ACCEPT_INVITATION = "accept-invitation"
 
-    # The audit log, and health
+    # Usage, the audit log, and health
+    GET_INSTALLATION = "get-installation"
+    GET_USAGE = "get-usage"
     LIST_AUDIT_RECORDS = "list-audit-records"
     PROVE_AUDIT_RECORD = "prove-audit-record"
     LIST_AUDIT_CHECKPOINTS = "list-audit-checkpoints"
     SIGN_AUDIT_CHECKPOINT = "sign-audit-checkpoint"
+    GET_AUDIT_NOTE = "get-audit-note"
     PROVE_AUDIT_CONSISTENCY = "prove-audit-consistency"
     LIST_AUDIT_KEYS = "list-audit-keys"
     EXPORT_AUDIT_LOG = "export-audit-log"

@@ -4,6 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
+from pqkeep_protocol.startup.logs import logger
+
+_LOG = logger(__name__)
+
 T = TypeVar("T")
 
 
@@ -11,7 +15,8 @@ class Cached(Generic[T]):
     """A value that is looked up when somebody asks and the last one is older than ``seconds``.
 
     Nobody waits longer than ``wait_seconds`` for a look-up: they get ``otherwise``, and it goes on,
-    as the only one. So something that hangs is asked once.
+    as the only one. So something that hangs is asked once. That it has no value, or has one again,
+    is logged once.
     """
 
     def __init__(
@@ -19,10 +24,16 @@ class Cached(Generic[T]):
         find: Callable[[], Awaitable[T]],
         otherwise: T,
         *,
+        name: str,
         seconds: float,
         wait_seconds: float,
     ) -> None:
-        """Take what looks it up; if that raises an exception, the value is ``otherwise``."""
+        """Take what looks it up; if that raises an exception, the value is ``otherwise``.
+
+        The name says in the log what is looked up.
+        """
+        self._name = name
+        self._problem = ""
         self._find = find
         self._otherwise = otherwise
         self._seconds = seconds
@@ -42,13 +53,26 @@ class Cached(Generic[T]):
             return self._value
         timeout = max(0.0, self._deadline - now)
         done, _ = await asyncio.wait([self._task], timeout=timeout)
-        return self._value if done else self._otherwise
+        if not done:
+            self._log("no answer in time")
+            return self._otherwise
+        return self._value
 
     async def _look_up(self) -> None:
         try:
             self._value = await self._find()
-        except Exception:  # noqa: BLE001 - whatever failed, there is no value
+            self._log("")
+        except Exception as error:  # noqa: BLE001 - whatever failed, there is no value
             self._value = self._otherwise
+            self._log(type(error).__name__)
         finally:
             self._fresh_until = asyncio.get_running_loop().time() + self._seconds
             self._task = None
+
+    def _log(self, problem: str) -> None:
+        """Log a change of state. Of an error only the class: its text may have what is secret."""
+        if problem and not self._problem:
+            _LOG.warning("a part does not answer what it is asked", part=self._name, error=problem)
+        elif self._problem and not problem:
+            _LOG.info("a part answers again", part=self._name)
+        self._problem = problem

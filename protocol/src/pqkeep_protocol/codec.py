@@ -10,14 +10,21 @@ from typing import Generic, TypeVar, get_args
 import msgspec
 from msgspec import Struct
 
-from pqkeep_protocol.administration import ReloadRootKeys, RootKeys
+from pqkeep_protocol.administration import AnyAdministrationRequest, AnyAdministrationResult
 from pqkeep_protocol.audit import AnyAuditRequest, AnyAuditResult
 from pqkeep_protocol.errors import ErrorKind
-from pqkeep_protocol.messages import AnyRequest, AnyResult, Attribution, Result
+from pqkeep_protocol.messages import (
+    AnyRequest,
+    AnyResult,
+    Attribution,
+    Batch,
+    BatchResults,
+    Result,
+)
 from pqkeep_protocol.metrics import GetMetrics, Metrics
 
-MAX_FRAME = 2 * 1024 * 1024
-"""Bytes in one frame: a 1 MiB message, a 64 KiB signature, and room to spare."""
+MAX_FRAME = 4 * 1024 * 1024
+"""Bytes in one frame: 128 signatures of the largest algorithm, or a body of 4 MiB without its base64."""
 
 MAX_IN_FLIGHT = 1024
 """Calls without an answer on one connection; the next is refused with OVERLOADED."""
@@ -37,7 +44,7 @@ class Call(Struct, frozen=True, array_like=True, tag="call"):
     timeout_ms: int
     """Time left. Relative, so that the two machines' clocks need not agree."""
     attribution: Attribution
-    request: AnyRequest | AnyAuditRequest | ReloadRootKeys | GetMetrics
+    request: AnyRequest | Batch | AnyAuditRequest | AnyAdministrationRequest | GetMetrics
 
 
 class Ping(Struct, frozen=True, array_like=True, tag="ping"):
@@ -50,7 +57,7 @@ class Answer(Struct, frozen=True, array_like=True, tag="answer"):
     """The result of a call. Its audit record is durable."""
 
     id: int
-    result: AnyResult | AnyAuditResult | RootKeys | Metrics
+    result: AnyResult | BatchResults | AnyAuditResult | AnyAdministrationResult | Metrics
 
 
 class Refusal(Struct, frozen=True, array_like=True, tag="refusal"):
@@ -68,7 +75,9 @@ class Pong(Struct, frozen=True, array_like=True, tag="pong"):
 
 RESULT_TYPE: Mapping[type[Struct], type[Result]] = {
     request: get_args(request.__orig_bases__[0])[0]
-    for request in get_args(AnyRequest | AnyAuditRequest | ReloadRootKeys | GetMetrics)
+    for request in get_args(
+        AnyRequest | Batch | AnyAuditRequest | AnyAdministrationRequest | GetMetrics
+    )
 }
 """The result type of each request, from its base class, for checking answers."""
 

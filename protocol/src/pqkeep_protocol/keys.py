@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, NewType
+from typing import Annotated, Final, NewType
 from uuid import UUID
 
 from msgspec import Meta, Struct
 
-from pqkeep_protocol.algorithms import LIFECYCLE, READING, Algorithm, Operation
+from pqkeep_protocol.algorithms import READING, USES, Algorithm, Operation
 
 TenantId = NewType("TenantId", UUID)
 KeyVersion = NewType("KeyVersion", int)
@@ -22,12 +22,26 @@ MAX_KEY_VERSION = 2**31 - 1
 SomeVersion = Annotated[KeyVersion, Meta(ge=1, le=MAX_KEY_VERSION)]
 """A version as the decoder accepts it."""
 
+PRINTABLE = r"\A[ -~\xa0-\U0010ffff]*\Z"
+"""The pattern of a text that is recorded: without control characters. PostgreSQL does not store NUL."""
+
+KEYRING_NAME = r"\A[a-z0-9][a-z0-9._-]{0,63}\Z"
+"""The pattern of a keyring's name."""
+
+KeyringName = Annotated[str, Meta(pattern=KEYRING_NAME)]
+"""A keyring of a tenant: it holds one key for each algorithm. 1 to 64 characters."""
+
+DEFAULT_KEYRING: Final = "default"
+"""The keyring that every tenant has, and that is meant where none is named."""
+
 
 class KeyStatus(StrEnum):
-    """The statuses of a key version, in order. None is ever returned to."""
+    """The statuses of a key version, in order. Only from DISABLED there is a way back."""
 
     ACTIVE = "active"
     RETIRED = "retired"
+    DISABLED = "disabled"
+    """Refused for every use until it is enabled, which makes it active or retired as it was."""
     ARCHIVED = "archived"
 
 
@@ -37,10 +51,12 @@ USABLE: Mapping[Operation, frozenset[KeyStatus]] = {
         if operation in READING
         else frozenset({KeyStatus.ACTIVE})
     )
-    for operation in Operation
-    if operation not in LIFECYCLE
+    for operation in USES
 }
-"""The key statuses with which each cryptographic operation works."""
+"""The key statuses with which each cryptographic operation works, unless its end is scheduled."""
+
+MIN_ARCHIVE_DAYS, MAX_ARCHIVE_DAYS = 7, 30
+"""How many days before a private key is destroyed that is scheduled; fewer are for development."""
 
 
 class KeyInfo(Struct, frozen=True, array_like=True):
@@ -51,3 +67,12 @@ class KeyInfo(Struct, frozen=True, array_like=True):
     status: KeyStatus
     public_key: bytes
     created_at: datetime
+    archive_at: datetime | None = None
+    """When the private key is destroyed, if that is scheduled: until then nothing can use it."""
+    keyring: KeyringName = DEFAULT_KEYRING
+    imported: bool = False
+    """Whether the private key was made elsewhere, and may be known there."""
+
+    def allows(self, operation: Operation) -> bool:
+        """Return whether a cryptographic operation may use it."""
+        return self.archive_at is None and self.status in USABLE[operation]

@@ -13,13 +13,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.secret_files import check_secret_file
 from pqkeep_protocol.startup.settings import ConfigError
-from pqkeep_protocol.tls_groups import POST_QUANTUM, group_of
+from pqkeep_protocol.tls_groups import POST_QUANTUM, GroupContext
 
 _LOG = logger(__name__)
 
@@ -61,6 +62,8 @@ class Identity:
     """The certificate's private key, not encrypted: a secret file."""
     ca: Path
     """The authorities whose certificates are accepted."""
+    require_post_quantum: bool = False
+    """Whether a peer without post-quantum key exchange is refused."""
 
 
 class LinkTls:
@@ -123,7 +126,7 @@ def reason(error: BaseException) -> str:
     return str(of_openssl or getattr(error, "strerror", None) or str(error) or type(error).__name__)
 
 
-def _load(identity: Identity) -> tuple[ssl.SSLContext, float]:
+def _load(identity: Identity) -> tuple[GroupContext, float]:
     """Return a context, and when the first of certificate and CA expires, in Unix seconds."""
     check_secret_file(identity.key, "private key of the link's certificate")
     is_server = identity.role is Role.KEY_SERVICE
@@ -134,14 +137,15 @@ def _load(identity: Identity) -> tuple[ssl.SSLContext, float]:
             f"cannot use the certificate in {identity.certificate}: expected one URI among its"
             f" names, {identity.role}"
         )
+    context.on_group = partial(_check_peers_group, required=identity.require_post_quantum)
     return context, min(
         ssl.cert_time_to_seconds(str(each["notAfter"]))
         for each in (certificate, *context.get_ca_certs())
     )
 
 
-def _new_context(identity: Identity, *, is_server: bool, verifies: bool) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT)
+def _new_context(identity: Identity, *, is_server: bool, verifies: bool) -> GroupContext:
+    context = GroupContext(ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     if is_server:
         context.num_tickets = 0
@@ -170,6 +174,7 @@ def _seen_by_the_other_end(identity: Identity) -> Mapping[str, Any]:
     is_server = identity.role is Role.KEY_SERVICE
     client = _new_context(identity, is_server=False, verifies=is_server)
     server = _new_context(identity, is_server=True, verifies=not is_server)
+    client.on_group = partial(_check_own_group, required=identity.require_post_quantum)
     client.check_hostname = False  # which host it is for, the gateway's settings say
     upwards, downwards = ssl.MemoryBIO(), ssl.MemoryBIO()
     client_end = client.wrap_bio(downwards, upwards)
@@ -178,9 +183,6 @@ def _seen_by_the_other_end(identity: Identity) -> Mapping[str, Any]:
         for end in (client_end, server_end):
             with suppress(ssl.SSLWantReadError):
                 end.do_handshake()
-        flight = downwards.read()
-        _check_group(group_of(flight))
-        downwards.write(flight)
         for end in (client_end, server_end):
             with suppress(ssl.SSLWantReadError):  # after a HelloRetryRequest
                 end.do_handshake()
@@ -191,10 +193,27 @@ def _seen_by_the_other_end(identity: Identity) -> Mapping[str, Any]:
     return (client_end if is_server else server_end).getpeercert() or {}
 
 
-def _check_group(group: str) -> None:
-    """Refuse key exchange that is not post-quantum, or warn of it where OpenSSL has no other."""
+def _check_peers_group(group: str, *, required: bool) -> None:
+    """Refuse a peer's key exchange that is not post-quantum, or warn of it. Raises SSLError."""
     if group in POST_QUANTUM:
         return
+    if required:
+        raise ssl.SSLError(ssl.SSL_ERROR_SSL, "NO_POST_QUANTUM_GROUP")
+    _LOG.warning("a connection of the link is not post-quantum", group=group)
+
+
+def _check_own_group(group: str, *, required: bool) -> None:
+    """Refuse key exchange that is not post-quantum, or warn of it where OpenSSL has no other.
+
+    Raises ConfigError.
+    """
+    if group in POST_QUANTUM:
+        return
+    if required and not _HAS_POST_QUANTUM:
+        raise ConfigError(
+            f"require_post_quantum: {ssl.OPENSSL_VERSION}, which Python is linked to, agrees on"
+            f" {group}; OpenSSL 3.5 or later has post-quantum groups"
+        )
     if _HAS_POST_QUANTUM:
         raise ConfigError(
             f"{ssl.OPENSSL_VERSION} is configured to agree on {group}, which is not post-quantum"

@@ -4,17 +4,42 @@ A request names its result in its base class, so ``await keys.execute(Encrypt(..
 On the wire each is an array that starts with its tag (see ``codec``).
 """
 
+from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar
+from uuid import UUID
 
 from msgspec import Meta, Struct
 
-from pqkeep_protocol.algorithms import Algorithm, HashAlgorithm, Operation
-from pqkeep_protocol.keys import KeyInfo, KeyStatus, SomeVersion, TenantId
+from pqkeep_protocol.algorithms import (
+    MAX_ASSOCIATED_DATA,
+    MAX_CONTEXT,
+    MU_SIZE,
+    RESERVED_CONTEXT,
+    Algorithm,
+    HashAlgorithm,
+    Operation,
+)
+from pqkeep_protocol.errors import ErrorKind
+from pqkeep_protocol.keyrings import (
+    ALL_PURPOSES,
+    Days,
+    Description,
+    KeyringInfo,
+    Labels,
+    Purposes,
+)
+from pqkeep_protocol.keys import (
+    DEFAULT_KEYRING,
+    MAX_ARCHIVE_DAYS,
+    PRINTABLE,
+    KeyInfo,
+    KeyringName,
+    KeyStatus,
+    SomeVersion,
+    TenantId,
+)
 
 R_co = TypeVar("R_co", covariant=True)
-
-PRINTABLE = r"\A[ -~\xa0-\U0010ffff]*\Z"
-"""The pattern of a text that is recorded: without control characters. PostgreSQL does not store NUL."""
 
 
 class Attribution(Struct, frozen=True, array_like=True):
@@ -26,6 +51,10 @@ class Attribution(Struct, frozen=True, array_like=True):
     source_address: Annotated[str, Meta(max_length=64, pattern=PRINTABLE)]
     policy: Annotated[str, Meta(max_length=128, pattern=PRINTABLE)] = ""
     """The policy that allowed the request."""
+
+    def under(self, policy: str) -> "Attribution":
+        """Return the same request's attribution, allowed by another policy."""
+        return Attribution(self.request_id, self.principal, self.source_address, policy)
 
     def by(self, principal: str) -> "Attribution":
         """Return the same request's attribution to another principal."""
@@ -54,26 +83,65 @@ class KeyRequest(Request[R_co], Generic[R_co], frozen=True, kw_only=True):
     """Base of all requests that use keys or change them. Each leaves one record in the log."""
 
     operation: ClassVar[Operation]
+    keyring: KeyringName = DEFAULT_KEYRING
 
 
 class Result(RedactedRepr, Struct, frozen=True, array_like=True, kw_only=True):
     """Base of all results."""
 
 
+AssociatedData = Annotated[bytes, Meta(max_length=MAX_ASSOCIATED_DATA)]
+"""What a ciphertext is bound to beside its key; empty: to nothing."""
+
+Context = Annotated[bytes, Meta(max_length=MAX_CONTEXT)]
+"""What a signature is bound to beside its message; empty: to nothing."""
+
+Mu = Annotated[bytes, Meta(min_length=MU_SIZE, max_length=MU_SIZE)]
+"""SHAKE256 of a public key's hash and a message with its context (FIPS 204, algorithm 7)."""
+
+
+SuppliedKey = Annotated[bytes, Meta(max_length=4096)]
+"""A public key that the caller brought, as its standard encodes it. No key of the tenant's is used."""
+
+
+class CiphertextFormat(StrEnum):
+    """What a ciphertext says of its key."""
+
+    CIPHERTEXT = "ciphertext"
+    """Nothing."""
+    ENVELOPE = "envelope"
+    """Keyring, algorithm and version, in a header to which it is bound."""
+
+
 class Encrypted(Result, frozen=True, kw_only=True, tag="encrypted"):
     """``ciphertext``: KEM ciphertext, nonce (12), AES-GCM ciphertext, tag (16)."""
 
     ciphertext: bytes
-    version: SomeVersion
+    version: SomeVersion | None
+    """None where the key was supplied."""
 
 
 class Encrypt(KeyRequest[Encrypted], frozen=True, kw_only=True, tag="encrypt"):
-    """Encrypt under a key version, or under the active key where it is None."""
+    """Encrypt under a key version, under the active key where it is None, or to a supplied key.
+
+    Errors: INVALID_PUBLIC_KEY.
+    """
 
     operation: ClassVar = Operation.ENCRYPT
     algorithm: Algorithm
     version: SomeVersion | None
     plaintext: bytes
+    associated_data: AssociatedData = b""
+    format: CiphertextFormat = CiphertextFormat.CIPHERTEXT
+    """With ENVELOPE the result is the part behind the header."""
+    public_key: SuppliedKey | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError on a supplied key with a version, or in an envelope, which names ours."""
+        if self.public_key is not None and (
+            self.version is not None or self.format is CiphertextFormat.ENVELOPE
+        ):
+            raise ValueError("a supplied key has no version")
 
 
 class Decrypted(Result, frozen=True, kw_only=True, tag="decrypted"):
@@ -89,6 +157,8 @@ class Decrypt(KeyRequest[Decrypted], frozen=True, kw_only=True, tag="decrypt"):
     algorithm: Algorithm
     version: SomeVersion
     ciphertext: bytes
+    associated_data: AssociatedData = b""
+    format: CiphertextFormat = CiphertextFormat.CIPHERTEXT
 
 
 class Encapsulated(Result, frozen=True, kw_only=True, tag="encapsulated"):
@@ -99,11 +169,19 @@ class Encapsulated(Result, frozen=True, kw_only=True, tag="encapsulated"):
 
 
 class Encapsulate(KeyRequest[Encapsulated], frozen=True, kw_only=True, tag="encapsulate"):
-    """Encapsulate a fresh shared secret to a key version."""
+    """Encapsulate a fresh shared secret to a key version or a supplied key.
+
+    Errors: INVALID_PUBLIC_KEY.
+    """
 
     operation: ClassVar = Operation.ENCAPSULATE
     algorithm: Algorithm
-    version: SomeVersion
+    version: SomeVersion | None
+    public_key: SuppliedKey | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError unless there is one of both."""
+        _require_one_key(self.version, self.public_key)
 
 
 class Decapsulated(Result, frozen=True, kw_only=True, tag="decapsulated"):
@@ -134,6 +212,7 @@ class Wrap(KeyRequest[Wrapped], frozen=True, kw_only=True, tag="wrap"):
     algorithm: Algorithm
     version: SomeVersion
     symmetric_key: bytearray
+    associated_data: AssociatedData = b""
 
 
 class Unwrapped(Result, frozen=True, kw_only=True, tag="unwrapped"):
@@ -149,6 +228,40 @@ class Unwrap(KeyRequest[Unwrapped], frozen=True, kw_only=True, tag="unwrap"):
     algorithm: Algorithm
     version: SomeVersion
     wrapped_key: bytes
+    associated_data: AssociatedData = b""
+
+
+class Target(Struct, frozen=True, array_like=True):
+    """Where a re-encryption goes: the active key of an algorithm in a keyring."""
+
+    algorithm: Algorithm
+    keyring: KeyringName = DEFAULT_KEYRING
+    associated_data: AssociatedData = b""
+    format: CiphertextFormat = CiphertextFormat.CIPHERTEXT
+
+
+class ReEncrypted(Result, frozen=True, kw_only=True, tag="re-encrypted"):
+    """A ciphertext or a wrapped key, and the version of the target that it is for."""
+
+    ciphertext: bytes
+    version: SomeVersion
+
+
+class ReEncrypt(KeyRequest[ReEncrypted], frozen=True, kw_only=True, tag="re-encrypt"):
+    """Decrypt a ciphertext or a wrapped key, and encrypt to a target what was in it.
+
+    Errors: DECRYPTION_FAILED, ALGORITHM_MISMATCH, TARGET_NOT_FOUND.
+    """
+
+    operation: ClassVar = Operation.RE_ENCRYPT
+    algorithm: Algorithm
+    version: SomeVersion
+    ciphertext: bytes
+    is_wrapped_key: bool
+    target: Target
+    associated_data: AssociatedData = b""
+    format: CiphertextFormat = CiphertextFormat.CIPHERTEXT
+    """Of the ciphertext, where it is no wrapped key."""
 
 
 class Signed(Result, frozen=True, kw_only=True, tag="signed"):
@@ -165,6 +278,11 @@ class Sign(KeyRequest[Signed], frozen=True, kw_only=True, tag="sign"):
     algorithm: Algorithm
     version: SomeVersion | None
     message: bytes
+    context: Context = b""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError on a context that is pqkeep's own."""
+        _refuse_reserved(self.context)
 
 
 class Verified(Result, frozen=True, kw_only=True, tag="verified"):
@@ -172,13 +290,23 @@ class Verified(Result, frozen=True, kw_only=True, tag="verified"):
 
 
 class Verify(KeyRequest[Verified], frozen=True, kw_only=True, tag="verify"):
-    """Verify a signature. Errors: VERIFICATION_FAILED."""
+    """Verify a signature, with a supplied key where there is no version.
+
+    Errors: VERIFICATION_FAILED, INVALID_PUBLIC_KEY.
+    """
 
     operation: ClassVar = Operation.VERIFY
     algorithm: Algorithm
-    version: SomeVersion
+    version: SomeVersion | None
     message: bytes
     signature: bytes
+    context: Context = b""
+    public_key: SuppliedKey | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError on a context that is pqkeep's own, and unless there is one key."""
+        _refuse_reserved(self.context)
+        _require_one_key(self.version, self.public_key)
 
 
 class SignHash(KeyRequest[Signed], frozen=True, kw_only=True, tag="sign-hash"):
@@ -192,24 +320,78 @@ class SignHash(KeyRequest[Signed], frozen=True, kw_only=True, tag="sign-hash"):
 
 
 class VerifyHash(KeyRequest[Verified], frozen=True, kw_only=True, tag="verify-hash"):
-    """Verify a signature over a digest. Errors: VERIFICATION_FAILED."""
+    """Verify a signature over a digest, with a supplied key where there is no version.
+
+    Errors: VERIFICATION_FAILED, INVALID_PUBLIC_KEY.
+    """
 
     operation: ClassVar = Operation.VERIFY_HASH
     algorithm: Algorithm
-    version: SomeVersion
+    version: SomeVersion | None
     hash_algorithm: HashAlgorithm
     digest: bytes
     signature: bytes
+    public_key: SuppliedKey | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError unless there is one key."""
+        _require_one_key(self.version, self.public_key)
+
+
+class Jws(Result, frozen=True, kw_only=True, tag="jws"):
+    """A JWS in compact form, and the key version that made it."""
+
+    jws: str
+    version: SomeVersion
+
+
+class SignJws(KeyRequest[Jws], frozen=True, kw_only=True, tag="sign-jws"):
+    """Sign a payload as JWS (RFC 7515); a detached one is left out of it (appendix F)."""
+
+    operation: ClassVar = Operation.SIGN_JWS
+    algorithm: Algorithm
+    version: SomeVersion | None
+    payload: bytes
+    detached: bool
+
+
+class SignMu(KeyRequest[Signed], frozen=True, kw_only=True, tag="sign-mu"):
+    """Sign with ML-DSA what the caller has hashed: the signature is one over the message."""
+
+    operation: ClassVar = Operation.SIGN_MU
+    algorithm: Algorithm
+    version: SomeVersion | None
+    mu: Mu
+
+
+class VerifyMu(KeyRequest[Verified], frozen=True, kw_only=True, tag="verify-mu"):
+    """Verify an ML-DSA signature by a mu, with a supplied key where there is no version.
+
+    Errors: VERIFICATION_FAILED, INVALID_PUBLIC_KEY.
+    """
+
+    operation: ClassVar = Operation.VERIFY_MU
+    algorithm: Algorithm
+    version: SomeVersion | None
+    mu: Mu
+    signature: bytes
+    public_key: SuppliedKey | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError unless there is one key."""
+        _require_one_key(self.version, self.public_key)
 
 
 class Key(Result, frozen=True, kw_only=True, tag="key"):
     """One key version."""
 
     key: KeyInfo
+    existed: bool = False
+    """Whether it was there before a GenerateKey with ``if_absent``."""
 
 
 class Keys(Result, frozen=True, kw_only=True, tag="keys"):
-    """One page of key versions, ordered by algorithm, then version."""
+    """One page of key versions, ordered by keyring, algorithm and version."""
 
     keys: tuple[KeyInfo, ...]
     total: int
@@ -243,7 +425,41 @@ class GenerateKey(KeyRequest[Key], frozen=True, kw_only=True, tag="generate-key"
     operation: ClassVar = Operation.GENERATE_KEY
     algorithm: Algorithm
     quota: int | None
-    """How many active keys the tenant may have over all algorithms; None: any number."""
+    """How many active keys the tenant may have over all keyrings; None: any number."""
+    idempotency: Idempotency | None = None
+    if_absent: bool = False
+    """Return the active key, if there is one, in place of KEY_EXISTS."""
+
+
+class ImportKey(Result, frozen=True, kw_only=True, tag="import-key"):
+    """A public key (ML-KEM-1024, 1568 bytes) to wrap one private key to, and the HPKE info."""
+
+    id: UUID
+    public_key: bytes
+    info: bytes
+    seconds: int
+    """For how long it is there."""
+
+
+class GetImportKey(KeyRequest[ImportKey], frozen=True, kw_only=True, tag="get-import-key"):
+    """Make an import key for one private key of an algorithm, for a keyring."""
+
+    operation: ClassVar = Operation.GET_IMPORT_KEY
+    algorithm: Algorithm
+
+
+class ImportPrivateKey(KeyRequest[Key], frozen=True, kw_only=True, tag="import-private-key"):
+    """Make a private key that was wrapped to an import key the active one, where none is.
+
+    Errors: IMPORT_KEY_NOT_FOUND, DECRYPTION_FAILED if it does not unwrap or is no private key of
+    the algorithm, KEY_EXISTS, KEY_QUOTA_REACHED, IDEMPOTENCY_KEY_REUSED.
+    """
+
+    operation: ClassVar = Operation.IMPORT_KEY
+    algorithm: Algorithm
+    import_key_id: UUID
+    wrapped_private_key: bytes
+    quota: int | None
     idempotency: Idempotency | None = None
 
 
@@ -266,8 +482,45 @@ class RetireKey(KeyRequest[Key], frozen=True, kw_only=True, tag="retire-key"):
     version: SomeVersion
 
 
+class DisableKey(KeyRequest[Key], frozen=True, kw_only=True, tag="disable-key"):
+    """Refuse every use of a key version until it is enabled. Errors: KEY_STATUS if archived."""
+
+    operation: ClassVar = Operation.DISABLE_KEY
+    algorithm: Algorithm
+    version: SomeVersion
+
+
+class EnableKey(KeyRequest[Key], frozen=True, kw_only=True, tag="enable-key"):
+    """Give a disabled key version the status back that it had. Errors: KEY_STATUS if archived."""
+
+    operation: ClassVar = Operation.ENABLE_KEY
+    algorithm: Algorithm
+    version: SomeVersion
+
+
+class ScheduleArchive(KeyRequest[Key], frozen=True, kw_only=True, tag="schedule-archive"):
+    """Have the key service archive a retired key version after some days.
+
+    Until then nothing can use it. A time that is set already stays. Errors: KEY_STATUS if the
+    version is active or archived.
+    """
+
+    operation: ClassVar = Operation.SCHEDULE_ARCHIVE
+    algorithm: Algorithm
+    version: SomeVersion
+    days: Annotated[int, Meta(ge=1, le=MAX_ARCHIVE_DAYS)]
+
+
+class CancelArchive(KeyRequest[Key], frozen=True, kw_only=True, tag="cancel-archive"):
+    """Keep a key version whose archiving is scheduled. Errors: KEY_STATUS if it is archived."""
+
+    operation: ClassVar = Operation.CANCEL_ARCHIVE
+    algorithm: Algorithm
+    version: SomeVersion
+
+
 class ArchiveKey(KeyRequest[Key], frozen=True, kw_only=True, tag="archive-key"):
-    """Destroy the private half of a retired key version. Errors: KEY_STATUS if not retired."""
+    """Destroy the private half of a retired key version, now. Errors: KEY_STATUS if not retired."""
 
     operation: ClassVar = Operation.ARCHIVE_KEY
     algorithm: Algorithm
@@ -279,14 +532,15 @@ MAX_KEYS_LISTED = 500
 
 
 class KeyPosition(Struct, frozen=True, array_like=True):
-    """A place in the list of a tenant's keys."""
+    """A place in a list of keys."""
 
     algorithm: Algorithm
     version: SomeVersion
+    keyring: KeyringName = DEFAULT_KEYRING
 
 
 class ListKeys(KeyRequest[Keys], frozen=True, kw_only=True, tag="list-keys"):
-    """List a tenant's keys; None means any algorithm, any status."""
+    """List a keyring's keys; None means any algorithm, any status."""
 
     operation: ClassVar = Operation.LIST_KEYS
     algorithm: Algorithm | None
@@ -294,6 +548,8 @@ class ListKeys(KeyRequest[Keys], frozen=True, kw_only=True, tag="list-keys"):
     after: KeyPosition | None = None
     """The last key of the page before."""
     limit: Annotated[int, Meta(ge=1, le=MAX_KEYS_LISTED)] = MAX_KEYS_LISTED
+    all_keyrings: bool = False
+    """List the keys of every keyring of the tenant, whichever ``keyring`` is."""
 
 
 class GetKey(KeyRequest[Key], frozen=True, kw_only=True, tag="get-key"):
@@ -311,6 +567,71 @@ class GetActiveKey(KeyRequest[Key], frozen=True, kw_only=True, tag="get-active-k
     algorithm: Algorithm
 
 
+class KeyringFound(Result, frozen=True, kw_only=True, tag="keyring"):
+    """One keyring."""
+
+    keyring: KeyringInfo
+
+
+class KeyringsFound(Result, frozen=True, kw_only=True, tag="keyrings"):
+    """One page of keyrings, by name."""
+
+    keyrings: tuple[KeyringInfo, ...]
+    total: int
+    """How many there are on all pages."""
+    has_more: bool
+
+
+class CreateKeyring(KeyRequest[KeyringFound], frozen=True, kw_only=True, tag="create-keyring"):
+    """Create the keyring that ``keyring`` names.
+
+    Errors: KEYRING_EXISTS, KEYRING_QUOTA_REACHED.
+    """
+
+    operation: ClassVar = Operation.CREATE_KEYRING
+    algorithm: ClassVar[Algorithm | None] = None
+    description: Description = ""
+    labels: Labels = {}
+    purposes: Purposes = ALL_PURPOSES
+    rotation_days: Days = 0
+    archive_after_days: Days = 0
+
+
+class UpdateKeyring(KeyRequest[KeyringFound], frozen=True, kw_only=True, tag="update-keyring"):
+    """Change a keyring; None leaves what there is. Errors: KEYRING_NOT_FOUND."""
+
+    operation: ClassVar = Operation.UPDATE_KEYRING
+    algorithm: ClassVar[Algorithm | None] = None
+    description: Description | None = None
+    labels: Labels | None = None
+    purposes: Purposes | None = None
+    rotation_days: Days | None = None
+    archive_after_days: Days | None = None
+
+
+class GetKeyring(KeyRequest[KeyringFound], frozen=True, kw_only=True, tag="get-keyring"):
+    """Return a keyring. Errors: KEYRING_NOT_FOUND."""
+
+    operation: ClassVar = Operation.GET_KEYRING
+    algorithm: ClassVar[Algorithm | None] = None
+
+
+MAX_KEYRINGS_LISTED = 100
+"""Keyrings on one page: the longest descriptions and labels fit into a frame."""
+
+
+class ListKeyrings(KeyRequest[KeyringsFound], frozen=True, kw_only=True, tag="list-keyrings"):
+    """List a tenant's keyrings, whichever ``keyring`` is."""
+
+    operation: ClassVar = Operation.LIST_KEYRINGS
+    algorithm: ClassVar[Algorithm | None] = None
+    after: KeyringName | None = None
+    """The last keyring of the page before."""
+    label: tuple[str, str] | None = None
+    """Only keyrings with a label of this name and value."""
+    limit: Annotated[int, Meta(ge=1, le=MAX_KEYRINGS_LISTED)] = MAX_KEYRINGS_LISTED
+
+
 AnyRequest = (
     Encrypt
     | Decrypt
@@ -318,17 +639,31 @@ AnyRequest = (
     | Decapsulate
     | Wrap
     | Unwrap
+    | ReEncrypt
     | Sign
     | Verify
     | SignHash
     | VerifyHash
+    | SignJws
+    | SignMu
+    | VerifyMu
     | GenerateKey
+    | GetImportKey
+    | ImportPrivateKey
     | RotateKey
     | RetireKey
+    | DisableKey
+    | EnableKey
+    | ScheduleArchive
+    | CancelArchive
     | ArchiveKey
     | ListKeys
     | GetKey
     | GetActiveKey
+    | CreateKeyring
+    | UpdateKeyring
+    | GetKeyring
+    | ListKeyrings
 )
 AnyResult = (
     Encrypted
@@ -337,12 +672,73 @@ AnyResult = (
     | Decapsulated
     | Wrapped
     | Unwrapped
+    | ReEncrypted
     | Signed
     | Verified
+    | Jws
     | Key
     | Keys
     | Rotated
+    | KeyringFound
+    | KeyringsFound
+    | ImportKey
 )
+
+MAX_ITEMS = 128
+"""Requests in one batch: the largest signatures of so many fit into a frame."""
+
+ItemRequest = (
+    Encrypt
+    | Decrypt
+    | Encapsulate
+    | Decapsulate
+    | Wrap
+    | Unwrap
+    | ReEncrypt
+    | Sign
+    | Verify
+    | SignHash
+    | VerifyHash
+    | SignMu
+    | VerifyMu
+)
+"""Requests that a batch can have: those that use keys, and change none."""
+ItemResult = (
+    Encrypted
+    | Decrypted
+    | Encapsulated
+    | Decapsulated
+    | Wrapped
+    | Unwrapped
+    | ReEncrypted
+    | Signed
+    | Verified
+)
+
+
+class Item(RedactedRepr, Struct, frozen=True, array_like=True):
+    """One request of a batch, and the policy that allowed it."""
+
+    request: ItemRequest
+    policy: Annotated[str, Meta(max_length=128, pattern=PRINTABLE)] = ""
+
+
+class Refused(Result, frozen=True, kw_only=True, tag="refused"):
+    """Why a request of a batch has no result."""
+
+    kind: ErrorKind
+
+
+class BatchResults(Result, frozen=True, kw_only=True, tag="batch-results"):
+    """A result for each request of a batch, in their order."""
+
+    results: tuple[ItemResult | Refused, ...]
+
+
+class Batch(Request[BatchResults], frozen=True, kw_only=True, tag="batch"):
+    """Requests of one tenant that are answered together. Each leaves one record in the log."""
+
+    items: Annotated[tuple[Item, ...], Meta(min_length=1, max_length=MAX_ITEMS)]
 
 
 class KeyService(Protocol):
@@ -351,3 +747,13 @@ class KeyService(Protocol):
     async def execute(self, request: Request[R_co], attribution: Attribution, /) -> R_co:
         """Execute one request. Raises KeyServiceError."""
         ...
+
+
+def _refuse_reserved(context: bytes) -> None:
+    if context.startswith(RESERVED_CONTEXT):
+        raise ValueError("the context is reserved")
+
+
+def _require_one_key(version: int | None, public_key: bytes | None) -> None:
+    if (version is None) is (public_key is None):
+        raise ValueError("either a version or a public key")

@@ -132,6 +132,8 @@ def names(values: Iterable[StrEnum], *others: str) -> frozenset[str]:
 
 
 OPERATIONS = names(Operation)
+SCHEDULED = (Operation.ARCHIVE_KEY, Operation.ROTATE_KEY, Operation.SCHEDULE_ARCHIVE)
+"""What the key service does by itself when it is due."""
 ALGORITHMS = names(Algorithm, NONE)
 
 KEY_SERVICE_METRICS = (
@@ -184,6 +186,47 @@ KEY_SERVICE_METRICS = (
         Kind.GAUGE,
         "Key versions by status, of all tenants and of the audit log.",
         {"algorithm": ALGORITHMS, "status": names(KeyStatus)},
+    ),
+    Metric(
+        "pqkeep_root_key_id",
+        Kind.GAUGE,
+        "The number of the root key that seals new keys.",
+    ),
+    Metric(
+        "pqkeep_root_key_added_timestamp_seconds",
+        Kind.GAUGE,
+        "Since when that root key is used (Unix time).",
+    ),
+    Metric(
+        "pqkeep_root_key_rotation_keys",
+        Kind.GAUGE,
+        "While older root keys are replaced: keys that are, and are not yet, under that one.",
+        {"state": frozenset({"done", "remaining"})},
+    ),
+    Metric(
+        "pqkeep_schedule_due_keys",
+        Kind.GAUGE,
+        "Keys with a change that is due by itself, and is not made yet.",
+    ),
+    Metric(
+        "pqkeep_schedule_changes_total",
+        Kind.COUNTER,
+        "Changes of keys that were due: made, or failed, to be tried again.",
+        {
+            "operation": names(SCHEDULED, NONE),
+            "outcome": frozenset({"success", "failure"}),
+        },
+    ),
+    Metric(
+        "pqkeep_last_backup_timestamp_seconds",
+        Kind.GAUGE,
+        "When the newest backup was made that pqkeepd backup has announced (Unix time).",
+    ),
+    Metric(
+        "pqkeep_last_backup_number",
+        Kind.GAUGE,
+        "The parts of that backup's number.",
+        {"part": frozenset({"generation", "records"})},
     ),
     Metric(
         "pqkeep_audit_log_records",

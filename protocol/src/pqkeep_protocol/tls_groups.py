@@ -4,7 +4,9 @@ Python's ssl tells it from 3.15 on. ServerHello and HelloRetryRequest are in the
 have the group that the server has chosen in their extension key_share (RFC 8446, 4.1.3 and 4.2.8).
 """
 
-from collections.abc import Mapping
+import ssl
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 NAMES: Mapping[int, str] = {
     0x0017: "secp256r1",
@@ -44,6 +46,70 @@ def group_of(flight: bytes) -> str:
             return NAMES.get(number, f"0x{number:04x}")
         at += 4 + size
     return ""
+
+
+class _GroupObject(ssl.SSLObject):
+    """One end of a connection, whose group is told once."""
+
+    def watch(self, flight: ssl.MemoryBIO, on_group: Callable[[str], None]) -> None:
+        """Look for the server's first message in these bytes."""
+        self._flight = flight
+        self._on_group = on_group
+        self._is_known = False
+        self._record = b""
+        self._left = 0
+
+    def do_handshake(self) -> None:
+        """Go on with the handshake, unless its group is refused."""
+        if not self.server_side:
+            self._look()
+        try:
+            super().do_handshake()
+        except ssl.SSLWantReadError:
+            if self.server_side:
+                self._look()
+            self._left = self._flight.pending
+            raise
+        if not self._is_known:
+            self._tell("")
+
+    def _look(self) -> None:
+        """Tell the group once the first record is there, which OpenSSL waits for as well.
+
+        A client's OpenSSL may have taken a part of it already.
+        """
+        if self._is_known:
+            return
+        data = self._flight.read()
+        self._flight.write(data)
+        record = self._record = self._record + data[self._left :]
+        is_whole = len(record) >= _RECORD + _number(record, _RECORD - 2)
+        if len(record) >= _RECORD and record[0] == _HANDSHAKE and is_whole:
+            self._tell(group_of(record))
+
+    def _tell(self, group: str) -> None:
+        self._is_known, self._record = True, b""
+        self._on_group(group)
+
+
+class GroupContext(ssl.SSLContext):
+    """A context whose every handshake passes its group to ``on_group``, before it is agreed to.
+
+    The server's end has not sent the group then, and the client's has not used it; where it cannot
+    be told it is empty. What ``on_group`` raises ends the handshake: for the event loop, an
+    ssl.SSLError.
+    """
+
+    sslobject_class = _GroupObject
+    on_group: Callable[[str], None] = staticmethod(lambda _: None)
+
+    def wrap_bio(
+        self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *arguments: Any, **options: Any
+    ) -> ssl.SSLObject:
+        """See ``ssl.SSLContext.wrap_bio``, which the event loop calls."""
+        tls = cast(_GroupObject, super().wrap_bio(incoming, outgoing, *arguments, **options))
+        tls.watch(outgoing if tls.server_side else incoming, self.on_group)
+        return tls
 
 
 def _number(data: bytes, at: int) -> int:

@@ -14,13 +14,14 @@ from uuid import UUID, uuid4
 
 from cryptography.exceptions import InvalidSignature
 
-from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
+from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName, KeyVersions
 from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.ledger import checkpoints
 from pqkeep_keyservice.ledger.records import iso_timestamp
 from pqkeep_keyservice.live.executors import Executors
+from pqkeep_keyservice.live.key_cache import KeyCache
 from pqkeep_keyservice.live.key_material import KeyMaterial
-from pqkeep_keyservice.live.keyring_cache import KeyringCache
+from pqkeep_keyservice.live.signables import Message
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.algorithms import Algorithm
@@ -62,14 +63,14 @@ class CheckpointSigner:
         self,
         execute: Execute,
         store: KeyStore,
-        keyrings: KeyringCache,
+        key_cache: KeyCache,
         material: KeyMaterial,
         executors: Executors,
     ) -> None:
         """Sign with keys that ``execute`` generates when they are first needed."""
         self._execute = execute
         self._store = store
-        self._keyrings = keyrings
+        self._key_cache = key_cache
         self._material = material
         self._executors = executors
         self._lock = asyncio.Lock()
@@ -87,7 +88,7 @@ class CheckpointSigner:
         """
         for algorithm in ALGORITHMS:
             try:
-                self._require_sealed(await self._keyrings.get(INSTALLATION, algorithm))
+                self._require_sealed(await self._key_cache.get(KeyName(INSTALLATION, algorithm)))
             except DamagedKeyError as damage:
                 raise ConfigError(
                     f"the audit log is damaged: its {algorithm} keys are not those that were made "
@@ -104,9 +105,9 @@ class CheckpointSigner:
                 "the audit log is damaged: its newest checkpoint is of another log; see docs/audit.md"
             )
         text = signed_text(newest.log_id, newest.size, newest.root, newest.at_us)
-        keyring = await self._keyrings.get(INSTALLATION, algorithm)
+        versions = await self._key_cache.get(KeyName(INSTALLATION, algorithm))
         try:
-            entry = keyring.entry(newest.key_version)
+            entry = versions.entry(newest.key_version)
             public = self._material.verifying_key(INSTALLATION, entry)
             public.verify(newest.signature, text, CONTEXT)
         except (KeyServiceError, InvalidSignature):
@@ -115,8 +116,8 @@ class CheckpointSigner:
                 "a signature that is not the log's; see docs/audit.md"
             ) from None
 
-    def _require_sealed(self, keyring: Keyring) -> None:
-        for entry in keyring.entries:
+    def _require_sealed(self, versions: KeyVersions) -> None:
+        for entry in versions.entries:
             if entry.sealed is None:  # the log's keys are never archived
                 raise DamagedKeyError("a private key is missing")
             self._material.authenticate(INSTALLATION, entry)
@@ -170,7 +171,7 @@ class CheckpointSigner:
                 algorithm=algorithm,
                 key_version=entry.info.version,
                 signature=await self._executors[algorithm].sign(
-                    INSTALLATION, entry, text, CONTEXT, _deadline()
+                    INSTALLATION, entry, Message(text, CONTEXT), _deadline()
                 ),
             )
             await self._store.write(checkpoints.add_checkpoint, checkpoint)
@@ -178,13 +179,13 @@ class CheckpointSigner:
         return checkpoint
 
     async def _active_key(self, algorithm: Algorithm) -> KeyEntry:
-        keyring = await self._keyrings.get(INSTALLATION, algorithm)
-        if keyring.active is None:
+        versions = await self._key_cache.get(KeyName(INSTALLATION, algorithm))
+        if versions.active is None:
             request = GenerateKey(tenant=INSTALLATION, algorithm=algorithm, quota=None)
             attribution = Attribution(str(uuid4()), "key-service", "", "")
             await self._execute(request, attribution, _deadline())
-            keyring = await self._keyrings.get(INSTALLATION, algorithm)
-        return keyring.require_active()
+            versions = await self._key_cache.get(KeyName(INSTALLATION, algorithm))
+        return versions.require_active()
 
     async def _is_day_over(self) -> bool:
         newest = await self._store.query(

@@ -16,11 +16,13 @@ from pqkeep_protocol.startup.logs import logger
 _LOG = logger(__name__)
 
 MAX_BATCH = 1_000
+"""Records in one transaction, but for those that belong together."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiting:
-    entry: RecordedChange
+    entries: Sequence[RecordedChange]
+    """One, with its change; or several without changes."""
     epoch: int
     outcome: asyncio.Future[CommitOutcome]
 
@@ -44,7 +46,7 @@ class AuditLog:
     @property
     def waiting(self) -> int:
         """How many records wait for a commit."""
-        return len(self._waiting)
+        return sum(len(each.entries) for each in self._waiting)
 
     async def commit(
         self, record: NewRecord, change: Change | None = None, epoch: int | None = None
@@ -54,9 +56,19 @@ class AuditLog:
         The epoch is the one in which the change was computed; None: the current one. Once it is
         over, record and change are STALE.
         """
+        return await self._commit([(record, change)], epoch)
+
+    async def commit_all(self, records: Sequence[NewRecord], epoch: int) -> CommitOutcome:
+        """Make records durable in one transaction, in their order and with no other between them.
+
+        Raises UNAVAILABLE if they cannot be written. Once their epoch is over, all are STALE.
+        """
+        return await self._commit([(record, None) for record in records], epoch)
+
+    async def _commit(self, entries: Sequence[RecordedChange], epoch: int | None) -> CommitOutcome:
         outcome: asyncio.Future[CommitOutcome] = asyncio.get_running_loop().create_future()
         epoch = self._store.epoch if epoch is None else epoch
-        self._waiting.append(_Waiting((record, change), epoch, outcome))
+        self._waiting.append(_Waiting(entries, epoch, outcome))
         if self._writer is None:
             self._writer = asyncio.create_task(self._write_all())
         return await outcome
@@ -70,20 +82,26 @@ class AuditLog:
     async def _write_batches(self) -> None:
         while self._waiting:
             epoch = self._store.epoch
-            batch = []
-            for waiting in self._waiting[:MAX_BATCH]:
+            batch: list[_Waiting] = []
+            records = taken = 0
+            for waiting in self._waiting:
+                if batch and records + len(waiting.entries) > MAX_BATCH:
+                    break
+                taken += 1
                 if waiting.epoch == epoch:
                     batch.append(waiting)
+                    records += len(waiting.entries)
                 else:
                     waiting.resolve(CommitOutcome.STALE)
-            self._waiting = self._waiting[MAX_BATCH:]
+            self._waiting = self._waiting[taken:]
             if batch:
                 await self._write(batch, epoch)
 
     async def _write(self, batch: Sequence[_Waiting], epoch: int) -> None:
         began, ended = perf_counter(), "failure"
         try:
-            outcomes = await self._store.commit([waiting.entry for waiting in batch], epoch)
+            entries = [entry for waiting in batch for entry in waiting.entries]
+            outcomes = await self._store.commit(entries, epoch)
         except DatabaseUnavailableError:  # the database has logged it, once
             _refuse(batch)
         except Exception:  # noqa: BLE001 - whatever failed, the records are not durable
@@ -91,8 +109,10 @@ class AuditLog:
             _refuse(batch)
         else:
             ended = "success"
-            for waiting, outcome in zip(batch, outcomes, strict=True):
-                waiting.resolve(outcome)
+            end = 0
+            for waiting in batch:
+                end += len(waiting.entries)
+                waiting.resolve(outcomes[end - 1])  # of several, which have no changes, any one's
         self.commits[ended] += 1
         self.durations.observe(perf_counter() - began)
 

@@ -9,12 +9,16 @@ import sqlalchemy as sa
 
 from pqkeep_keyservice.audit.checkpoint_signer import ALGORITHMS, CheckpointSigner
 from pqkeep_keyservice.audit.log import AuditLog
+from pqkeep_keyservice.audit.note_signer import NoteSigner
 from pqkeep_keyservice.keys.changes import CommitOutcome
+from pqkeep_keyservice.keys.key_versions import KeyName
+from pqkeep_keyservice.keys.keyring import KeyringId
 from pqkeep_keyservice.ledger import checkpoints, search
-from pqkeep_keyservice.ledger.key_usage import find_key_usage
+from pqkeep_keyservice.ledger.key_usage import find_key_usage, list_key_usage
+from pqkeep_keyservice.ledger.operation_counts import find_operation_counts
 from pqkeep_keyservice.ledger.records import NewRecord, event_record
 from pqkeep_keyservice.ledger.tree import DamagedLogError
-from pqkeep_keyservice.live.keyring_cache import KeyringCache
+from pqkeep_keyservice.live.key_cache import KeyCache, KeyringCache
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.audit import (
@@ -24,12 +28,16 @@ from pqkeep_protocol.audit import (
     AuditKeys,
     Checkpoints,
     Consistency,
+    CountOperations,
     EventRefusal,
+    GetNote,
     GetUsage,
     ListAuditKeys,
     ListCheckpoints,
     ListRecords,
+    ListUsage,
     NewCheckpoint,
+    Note,
     Proofs,
     ProveConsistency,
     ProveRecords,
@@ -65,14 +73,18 @@ class AuditService:
     def __init__(
         self,
         store: KeyStore,
-        keyrings: KeyringCache,
+        key_cache: KeyCache,
+        keyring_cache: KeyringCache,
         log: AuditLog,
         checkpoint_signer: CheckpointSigner,
+        note_signer: NoteSigner,
     ) -> None:
         self._store = store
-        self._keyrings = keyrings
+        self._key_cache = key_cache
+        self._keyring_cache = keyring_cache
         self._log = log
         self._checkpoint_signer = checkpoint_signer
+        self._note_signer = note_signer
         self._searches = FairQueue[TenantId, int](
             range(SEARCHES), per_subject=1, max_waiting=MAX_WAITING
         )
@@ -97,7 +109,7 @@ class AuditService:
             kind = ErrorKind.INTERNAL
         raise KeyServiceError(kind)
 
-    async def _answer(  # noqa: PLR0911 - one flat table, checked by assert_never
+    async def _answer(  # noqa: C901, PLR0911, PLR0912 - one flat table, checked by assert_never
         self, request: AnyAuditRequest
     ) -> AnyAuditResult:
         match request:
@@ -123,10 +135,17 @@ class AuditService:
                 return NewCheckpoint(
                     checkpoint=await self._checkpoint_signer.sign(request.algorithm)
                 )
+            case GetNote():
+                return Note(text=await self._note_signer.note())
             case ListAuditKeys():
                 return await self._keys()
             case GetUsage():
                 return await self._usage(request)
+            case ListUsage():
+                await self._keyring_cache.get(KeyringId(request.tenant, request.keyring))
+                return await self._search(request.tenant, list_key_usage, request)
+            case CountOperations():
+                return await self._search(request.tenant, find_operation_counts, request)
             case _:
                 assert_never(request)
 
@@ -165,20 +184,23 @@ class AuditService:
         return Recorded(refused=tuple(refused))
 
     async def _keys(self) -> AuditKeys:
-        keyrings = [await self._keyrings.get(INSTALLATION, algorithm) for algorithm in ALGORITHMS]
+        keys = [
+            await self._key_cache.get(KeyName(INSTALLATION, algorithm)) for algorithm in ALGORITHMS
+        ]
         return AuditKeys(
             log_id=await self._store.query(checkpoints.log_id),
+            note_key=await self._note_signer.verifier_key(),
             keys=tuple(
-                AuditKey(keyring.algorithm, entry.info.version, entry.info.public_key)
-                for keyring in keyrings
-                for entry in keyring.entries
+                AuditKey(versions.algorithm, entry.info.version, entry.info.public_key)
+                for versions in keys
+                for entry in versions.entries
             ),
         )
 
     async def _usage(self, request: GetUsage) -> Usage:
-        keyring = await self._keyrings.get(request.tenant, request.algorithm)
-        keyring.entry(request.version)
-        uses, last = await self._store.query(
-            find_key_usage, request.tenant, request.algorithm, request.version
-        )
+        await self._keyring_cache.get(KeyringId(request.tenant, request.keyring))
+        name = KeyName(request.tenant, request.algorithm, request.keyring)
+        versions = await self._key_cache.get(name)
+        versions.entry(request.version)
+        uses, last = await self._store.query(find_key_usage, request)
         return Usage(uses=uses, last_used_us=last)

@@ -2,8 +2,8 @@
 
     sealed = nonce (12) || AES-GCM ciphertext || tag (16)
 
-What the data is bound to is in the ``info`` of the key derivation; the associated data is empty,
-as the specified layout has it.
+What the data is bound to is in the ``info`` of the key derivation. The associated data is empty, as
+the specified layout has it, unless the caller has some.
 """
 
 import os
@@ -23,20 +23,32 @@ class DecryptionError(Exception):
 
 
 def encrypt(
-    hkdf_hash: HashAlgorithm, shared_secret: bytes, plaintext: bytes | bytearray, *, info: bytes
+    hkdf_hash: HashAlgorithm,
+    shared_secret: bytes,
+    plaintext: bytes | bytearray,
+    *,
+    info: bytes,
+    associated_data: bytes = b"",
 ) -> bytes:
     """Return sealed data (28 bytes longer than the plaintext)."""
     nonce = os.urandom(NONCE_SIZE)
-    return nonce + _aead(hkdf_hash, shared_secret, info).encrypt(nonce, plaintext, None)
+    return nonce + _aead(hkdf_hash, shared_secret, info).encrypt(nonce, plaintext, associated_data)
 
 
-def decrypt(hkdf_hash: HashAlgorithm, shared_secret: bytes, sealed: bytes, *, info: bytes) -> bytes:
+def decrypt(
+    hkdf_hash: HashAlgorithm,
+    shared_secret: bytes,
+    sealed: bytes,
+    *,
+    info: bytes,
+    associated_data: bytes = b"",
+) -> bytes:
     """Return the plaintext. Raises DecryptionError."""
     nonce, ciphertext = sealed[:NONCE_SIZE], sealed[NONCE_SIZE:]
     if len(ciphertext) < TAG_SIZE:
         raise DecryptionError
     try:
-        return _aead(hkdf_hash, shared_secret, info).decrypt(nonce, ciphertext, None)
+        return _aead(hkdf_hash, shared_secret, info).decrypt(nonce, ciphertext, associated_data)
     except InvalidTag:
         raise DecryptionError from None
 

@@ -7,8 +7,8 @@ from cryptography.hazmat.primitives.asymmetric import mldsa
 
 from pqkeep_keyservice.crypto.secret import Secret
 
-Private = mldsa.MLDSA65PrivateKey | mldsa.MLDSA87PrivateKey
-Public = mldsa.MLDSA65PublicKey | mldsa.MLDSA87PublicKey
+Private = mldsa.MLDSA44PrivateKey | mldsa.MLDSA65PrivateKey | mldsa.MLDSA87PrivateKey
+Public = mldsa.MLDSA44PublicKey | mldsa.MLDSA65PublicKey | mldsa.MLDSA87PublicKey
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -21,6 +21,10 @@ class VerifyingKey:
         """Raise InvalidSignature unless it holds (FIPS 204, algorithm 3)."""
         self._key.verify(signature, message, context)
 
+    def verify_mu(self, signature: bytes, mu: bytes) -> None:
+        """Raise InvalidSignature unless it holds for the message that a mu (64 bytes) stands for."""
+        self._key.verify_mu(signature, mu)
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SigningKey:
@@ -31,6 +35,13 @@ class SigningKey:
     def sign(self, message: bytes, context: bytes = b"") -> bytes:
         """Return a hedged signature (FIPS 204, algorithm 2)."""
         return self._key.sign(message, context)
+
+    def sign_mu(self, mu: bytes) -> bytes:
+        """Return a hedged signature over the message that a mu (64 bytes) stands for.
+
+        It is one of algorithm 2; only line 6 of algorithm 7 was computed elsewhere.
+        """
+        return self._key.sign_mu(mu)
 
     def seed(self) -> Secret:
         """Return the seed (32 bytes)."""
@@ -62,6 +73,13 @@ class MlDsa:
         """Expand a seed (32 bytes)."""
         return SigningKey(self._from_seed(seed.reveal()))
 
+
+ML_DSA_44 = MlDsa(
+    mldsa.MLDSA44PrivateKey.generate,
+    mldsa.MLDSA44PrivateKey.from_seed_bytes,
+    mldsa.MLDSA44PublicKey.from_public_bytes,
+)
+"""Verifying key 1312 bytes, signature 2420. For notes only: callers cannot have keys of it."""
 
 ML_DSA_65 = MlDsa(
     mldsa.MLDSA65PrivateKey.generate,

@@ -20,8 +20,8 @@ def is_kem_pair(kem: Kem, private: DecapsulationKey, public_key: bytes) -> bool:
 
 def is_signature_pair(scheme: SignatureScheme, private: SigningKey, public_key: bytes) -> bool:
     """Return whether a signature by a private key verifies under a public key."""
-    signature = private.sign(MESSAGE, CONTEXT)
     try:
+        signature = private.sign(MESSAGE, CONTEXT)
         scheme.load_public(public_key).verify(signature, MESSAGE, CONTEXT)
     except InvalidSignature:
         return False

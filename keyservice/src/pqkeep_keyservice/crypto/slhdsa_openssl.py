@@ -81,6 +81,11 @@ class OpenSsl:
                 function.restype, function.argtypes = result, arguments
         except (OSError, AttributeError) as error:
             raise ConfigError(f'slh_dsa = "openssl": {error}') from None
+        for algorithm in PARAMETER_SETS:
+            scheme = self._crypto.EVP_SIGNATURE_fetch(None, algorithm.encode(), None)
+            if scheme is None:
+                raise ConfigError(f'slh_dsa = "openssl": {path} has no {algorithm}')
+            self._crypto.EVP_SIGNATURE_free(scheme)
 
     def generate(self, algorithm: Algorithm) -> bytes:
         """Return a new private key (4n bytes)."""
@@ -163,6 +168,15 @@ class OpenSsl:
             self._crypto.EVP_SIGNATURE_free(scheme)
             self._crypto.EVP_PKEY_CTX_free(operation)
             self._crypto.EVP_PKEY_free(key)
+
+
+def is_installed() -> bool:
+    """Return whether the system has an OpenSSL of 3.5 or later with these parameter sets."""
+    try:
+        OpenSsl()
+    except ConfigError:
+        return False
+    return True
 
 
 def _parameters(values: Mapping[bytes, bytes]) -> ctypes.Array[_Parameter]:

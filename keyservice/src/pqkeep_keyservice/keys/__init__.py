@@ -1,1 +1,1 @@
-"""Keys of a tenant as values: the keyring with every lifecycle rule, and how seeds are sealed."""
+"""Keys of a tenant as values: the key with every lifecycle rule, and how seeds are sealed."""

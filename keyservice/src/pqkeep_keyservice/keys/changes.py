@@ -4,15 +4,16 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from hashlib import sha256
 
-from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
+from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyVersions
+from pqkeep_keyservice.keys.keyring import Keyring
 
 
 @dataclass(frozen=True, slots=True)
-class KeyringChange:
-    """Replaces a keyring by its next revision."""
+class KeyChange:
+    """Replaces a key by its next revision."""
 
-    old: Keyring
-    new: Keyring
+    old: KeyVersions
+    new: KeyVersions
     quota: int | None = None
     """How many active keys the tenant may have afterwards; None: any number."""
 
@@ -48,7 +49,16 @@ class RootKeysDropped:
     newest: int
 
 
-Change = KeyringChange | RootKeyAdded | RootKeysDropped
+@dataclass(frozen=True, slots=True)
+class KeyringChange:
+    """Replaces a keyring by its next revision, or adds one."""
+
+    new: Keyring
+    quota: int | None = None
+    """How many keyrings the tenant may have afterwards; None: it had this one before."""
+
+
+Change = KeyChange | KeyringChange | RootKeyAdded | RootKeysDropped
 
 
 class CommitOutcome(Enum):

@@ -1,57 +1,58 @@
-"""The MAC over a keyring's state, without which its rows would be whatever somebody wrote there.
+"""The MAC over a keyring's settings, without which whoever writes its row could widen its purposes.
 
     mac = 0x01 || root key id (1) || HMAC-SHA-256(key, header || state)
 
-The key is derived from a root key. The state is everything that is stored of a keyring but for the
-sealed seeds, which authenticate themselves; see sealing.py. It stays when a seed is destroyed, so
-that status and public key of an archived version are as authentic as any other's.
+The key is that of key_mac.py; the state begins with a label of its own, and has everything that is
+stored of a keyring.
 """
 
-from hashlib import sha256
+import msgspec
 
 from pqkeep_keyservice.crypto.binding import length_prefixed
-from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
+from pqkeep_keyservice.keys.key_versions import microseconds
+from pqkeep_keyservice.keys.keyring import Keyring
 from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer
-from pqkeep_protocol.keys import KeyStatus
+
+_ENCODER = msgspec.json.Encoder(order="deterministic")
 
 
 def keyring_mac(sealer: Sealer, keyring: Keyring) -> bytes:
-    """Return the MAC (34 bytes) of a keyring's state under the newest root key."""
+    """Return the MAC (34 bytes) of a keyring's settings under the newest root key."""
     return sealer.mac(_state(keyring))
 
 
-def require_authentic(sealer: Sealer, keyring: Keyring, mac: bytes) -> None:
-    """Raise DamagedKeyError unless the state is one that was stored with this MAC."""
+def require_authentic_keyring(sealer: Sealer, keyring: Keyring, mac: bytes) -> None:
+    """Raise DamagedKeyError unless the settings are those that were stored with this MAC."""
     if not sealer.is_mac(mac, _state(keyring)):
         raise DamagedKeyError("the keyring is not as it was stored")
-    for entry in keyring.entries:
-        if (entry.sealed is None) != (entry.info.status is KeyStatus.ARCHIVED):
-            raise DamagedKeyError("a private key is missing, or one that was destroyed is there")
+
+
+def labels_text(keyring: Keyring) -> str:
+    """Return the labels as JSON, by name and without spaces."""
+    return _ENCODER.encode(keyring.info.labels).decode()
+
+
+def purposes_text(keyring: Keyring) -> str:
+    """Return the purposes, with commas between them."""
+    return ",".join(keyring.info.purposes)
 
 
 def _state(keyring: Keyring) -> bytes:
+    info = keyring.info
+    created_at_us = 0 if info.created_at is None else microseconds(info.created_at)
     return b"".join(
         (
-            b"pqkeep/keyring/v1",
+            b"pqkeep/keyring-settings/v1",
             keyring.tenant.bytes,
-            length_prefixed(keyring.algorithm.encode()),
             keyring.revision.to_bytes(8, "big"),
-            len(keyring.entries).to_bytes(4, "big"),
-            *map(_entry_state, keyring.entries),
-        )
-    )
-
-
-def _entry_state(entry: KeyEntry) -> bytes:
-    idempotency = entry.idempotency
-    return b"".join(
-        (
-            entry.info.version.to_bytes(4, "big"),
-            entry.created_at_us.to_bytes(8, "big"),
-            sha256(entry.info.public_key).digest(),
+            created_at_us.to_bytes(8, "big"),
+            info.rotation_days.to_bytes(4, "big"),
+            info.archive_after_days.to_bytes(4, "big"),
             length_prefixed(
-                entry.info.status.encode(),
-                b"" if idempotency is None else idempotency.key + idempotency.request,
+                info.name.encode(),
+                info.description.encode(),
+                labels_text(keyring).encode(),
+                purposes_text(keyring).encode(),
             ),
         )
     )

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from pqkeep_keyservice.crypto.secret import Secret
-from pqkeep_keyservice.keys.keyring import KeyEntry, SealedSeed
+from pqkeep_keyservice.keys.key_versions import KeyEntry, SealedSeed
 from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer, associated_data
 from pqkeep_protocol.keys import TenantId
 
@@ -55,6 +55,21 @@ def generate_key(scheme: Scheme[P], is_pair: Callable[[P, bytes], bool]) -> tupl
     return public_key, seed
 
 
+def require_pair(scheme: Scheme[P], is_pair: Callable[[P, bytes], bool], seed: Secret) -> bytes:
+    """Return the public key of a private key that was made elsewhere, after a test of both.
+
+    Raises InconsistentKeyPairError if it is no private key of the scheme.
+    """
+    try:
+        private = scheme.load_seed(seed)
+    except ValueError:
+        raise InconsistentKeyPairError from None
+    public_key = private.public_bytes()
+    if not is_pair(private, public_key):
+        raise InconsistentKeyPairError
+    return public_key
+
+
 def unseal_key(sealer: Sealer, tenant: TenantId, entry: KeyEntry) -> Secret:
     """Return a key's seed. Raises DamagedKeyError."""
     if entry.sealed is None:
@@ -82,4 +97,4 @@ def reseal_key(sealer: Sealer, tenant: TenantId, entry: KeyEntry) -> SealedSeed:
 
 def _associated_data(tenant: TenantId, entry: KeyEntry) -> bytes:
     info = entry.info
-    return associated_data(tenant, info.algorithm, info.version, info.public_key)
+    return associated_data(tenant, info.keyring, info.algorithm, info.version, info.public_key)

@@ -4,8 +4,8 @@
 
 Root keys are numbered from 1. The newest seals, and each unseals what it sealed.
 
-The associated data is the header and the tenant, algorithm, version and public key: a sealed seed
-that was moved to another row cannot be unsealed. keyring_mac.py authenticates what else is stored.
+The associated data is the header and the tenant, keyring, algorithm, version and public key: a
+sealed seed that was moved to another row cannot be unsealed. key_mac.py authenticates what else is stored.
 """
 
 import hmac
@@ -19,11 +19,11 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from pqkeep_keyservice.crypto.binding import length_prefixed
+from pqkeep_keyservice.crypto.binding import bound_keyring, length_prefixed
 from pqkeep_keyservice.crypto.secret import Secret
-from pqkeep_keyservice.keys.keyring import SealedSeed
+from pqkeep_keyservice.keys.key_versions import SealedSeed
 from pqkeep_protocol.algorithms import Algorithm
-from pqkeep_protocol.keys import KeyVersion, TenantId
+from pqkeep_protocol.keys import KeyringName, KeyVersion, TenantId
 from pqkeep_protocol.startup.settings import ConfigError
 
 ROOT_KEY_SIZE = 32
@@ -128,7 +128,11 @@ def sealing_root_key_id(sealed: SealedSeed) -> int:
 
 
 def associated_data(
-    tenant: TenantId, algorithm: Algorithm, version: KeyVersion, public_key: bytes
+    tenant: TenantId,
+    keyring: KeyringName,
+    algorithm: Algorithm,
+    version: KeyVersion,
+    public_key: bytes,
 ) -> bytes:
     """Return the associated data that binds a sealed seed to its row."""
     return b"".join(
@@ -138,5 +142,6 @@ def associated_data(
             length_prefixed(algorithm.encode()),
             version.to_bytes(4, "big"),
             sha256(public_key).digest(),
+            length_prefixed(*bound_keyring(keyring)),
         )
     )

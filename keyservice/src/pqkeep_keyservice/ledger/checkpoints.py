@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from pqkeep_keyservice.ledger.dialects import insert_or_update
 from pqkeep_keyservice.ledger.key_usage import count_key_usage
 from pqkeep_keyservice.ledger.merkle import range_hash
+from pqkeep_keyservice.ledger.operation_counts import count_operations
 from pqkeep_keyservice.ledger.records import FORMATS, Formats
 from pqkeep_keyservice.ledger.schema import AUDIT_CHECKPOINTS, AUDIT_LOG, AUDIT_RECORDS
 from pqkeep_keyservice.ledger.tree import DamagedLogError, subtrees
@@ -28,7 +29,7 @@ def rename_log(connection: sa.Connection, new: UUID) -> None:
 
 
 def add_checkpoint(connection: sa.Connection, checkpoint: Checkpoint) -> None:
-    """Save a checkpoint, and count the uses of keys up to it."""
+    """Save a checkpoint, and count the uses of keys and the operations up to it."""
     row = {
         "size": checkpoint.size,
         "algorithm": checkpoint.algorithm,
@@ -41,6 +42,9 @@ def add_checkpoint(connection: sa.Connection, checkpoint: Checkpoint) -> None:
     insert = insert_or_update(connection, AUDIT_CHECKPOINTS).on_conflict_do_nothing()
     connection.execute(insert.values(row))
     count_key_usage(connection, checkpoint.size)
+    count_operations(connection, checkpoint.size)
+    is_behind = AUDIT_LOG.c.counted_until < checkpoint.size
+    connection.execute(sa.update(AUDIT_LOG).where(is_behind).values(counted_until=checkpoint.size))
 
 
 def find_largest_checkpoint(connection: sa.Connection) -> Checkpoint | None:

@@ -1,69 +1,153 @@
 """How often each key version was used: a count up to the newest checkpoint, and a query since."""
 
+from collections.abc import Iterable, Iterator
+from typing import Any
+
 import sqlalchemy as sa
 
 from pqkeep_keyservice.ledger.dialects import insert_or_update
-from pqkeep_keyservice.ledger.schema import AUDIT_LOG, AUDIT_RECORDS, KEY_USAGE
-from pqkeep_protocol.algorithms import LIFECYCLE, Algorithm, Operation
+from pqkeep_keyservice.ledger.records import target_of, target_text
+from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, IS_UNCOUNTED, KEY_USAGE
+from pqkeep_protocol.algorithms import USES, Algorithm
+from pqkeep_protocol.audit import GetUsage, KeyVersionUsage, ListUsage, UsageList
 from pqkeep_protocol.audit_events import Outcome
 from pqkeep_protocol.errors import ErrorKind
-from pqkeep_protocol.keys import KeyVersion, TenantId
+from pqkeep_protocol.keys import KeyVersion
 
 _IS_USE = (
     AUDIT_RECORDS.c.event_id.is_(None),  # what the gateway reports is no use of a key
     AUDIT_RECORDS.c.outcome.in_((Outcome.SUCCESS, ErrorKind.VERIFICATION_FAILED)),
-    AUDIT_RECORDS.c.operation.in_(frozenset(Operation) - LIFECYCLE),
+    AUDIT_RECORDS.c.operation.in_(USES),
     AUDIT_RECORDS.c.key_version.is_not(None),
+    AUDIT_RECORDS.c.keyring.is_not(None),  # null only in records of the formats before 3
 )
 
 
-def find_key_usage(
-    connection: sa.Connection, tenant: TenantId, algorithm: Algorithm, version: KeyVersion
-) -> tuple[int, int | None]:
+def find_key_usage(connection: sa.Connection, request: GetUsage) -> tuple[int, int | None]:
     """Return how often a key version was used, and when last (microseconds since 1970)."""
     counted = connection.execute(
         sa.select(KEY_USAGE.c.uses, KEY_USAGE.c.last_used_us).where(
-            KEY_USAGE.c.tenant_id == str(tenant),
-            KEY_USAGE.c.algorithm == algorithm,
-            KEY_USAGE.c.key_version == version,
+            *_is_asked(KEY_USAGE, request), KEY_USAGE.c.key_version == request.version
         )
     ).one_or_none()
     since = connection.execute(
         sa.select(sa.func.count(), sa.func.max(AUDIT_RECORDS.c.recorded_at_us)).where(
-            AUDIT_RECORDS.c.id > sa.select(AUDIT_LOG.c.used_until).scalar_subquery(),
-            AUDIT_RECORDS.c.tenant_id == str(tenant),
-            AUDIT_RECORDS.c.algorithm == algorithm,
-            AUDIT_RECORDS.c.key_version == version,
+            IS_UNCOUNTED,
+            *_is_asked(AUDIT_RECORDS, request),
+            AUDIT_RECORDS.c.key_version == request.version,
+            *_IS_USE,
+        )
+    ).one()
+    target = target_text(request.keyring, request.algorithm, request.version)
+    as_target = connection.execute(
+        sa.select(sa.func.count(), sa.func.max(AUDIT_RECORDS.c.recorded_at_us)).where(
+            IS_UNCOUNTED,
+            AUDIT_RECORDS.c.tenant_id == str(request.tenant),
+            AUDIT_RECORDS.c.target == target,
             *_IS_USE,
         )
     ).one()
     before, last = (0, None) if counted is None else counted
-    return before + since[0], since[1] or last
+    newest = max((each for each in (since[1], as_target[1]) if each is not None), default=last)
+    return before + since[0] + as_target[0], newest
+
+
+def list_key_usage(connection: sa.Connection, request: ListUsage) -> UsageList:
+    """Return one page of the key versions that were ever used, by algorithm, then version."""
+    columns = AUDIT_RECORDS.c
+    key = columns.algorithm, columns.key_version
+    counted = sa.select(
+        KEY_USAGE.c.algorithm,
+        KEY_USAGE.c.key_version,
+        KEY_USAGE.c.uses,
+        KEY_USAGE.c.last_used_us,
+    ).where(*_is_asked(KEY_USAGE, request))
+    since = (
+        sa.select(*key, sa.func.count(), sa.func.max(columns.recorded_at_us))
+        .where(IS_UNCOUNTED, *_is_asked(AUDIT_RECORDS, request), *_IS_USE)
+        .group_by(*key)
+    )
+    both = sa.union_all(counted, since).subquery()
+    version = both.c.algorithm, both.c.key_version
+    uses = sa.cast(sa.func.sum(both.c.uses), sa.BigInteger)
+    used = sa.select(*version, uses, sa.func.max(both.c.last_used_us)).group_by(*version)
+    found = _with_targets(connection, request, connection.execute(used))
+    after = (request.after.algorithm, request.after.version) if request.after else ("", 0)
+    rest = [each for each in found if each[:2] > after]
+    return UsageList(
+        usage=tuple(
+            KeyVersionUsage(Algorithm(algorithm), KeyVersion(number), *facts)
+            for algorithm, number, *facts in rest[: request.limit]
+        ),
+        total=len(found),
+        has_more=len(rest) > request.limit,
+    )
+
+
+def _with_targets(
+    connection: sa.Connection, request: ListUsage, used: Iterable[Any]
+) -> list[tuple[str, int, int, int]]:
+    """Return uses with those as targets of re-encryptions, by algorithm, then version."""
+    found = {(row[0], row[1]): (row[2], row[3]) for row in used}
+    targets = _targets(AUDIT_RECORDS.c.tenant_id == str(request.tenant))
+    for _, target, uses, last_us in connection.execute(targets):
+        keyring, algorithm, version = target_of(target)
+        if keyring == request.keyring and request.algorithm in (None, algorithm):
+            before, last_before_us = found.get((algorithm, version), (0, 0))
+            found[algorithm, version] = before + uses, max(last_before_us, last_us)
+    return sorted((*key, *facts) for key, facts in found.items())
+
+
+def _targets(*conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    """Return uses as targets of re-encryptions, by tenant and target, since the last count."""
+    columns = AUDIT_RECORDS.c
+    return (
+        sa.select(
+            columns.tenant_id,
+            columns.target,
+            sa.func.count(),
+            sa.func.max(columns.recorded_at_us),
+        )
+        .where(IS_UNCOUNTED, columns.target.is_not(None), *conditions, *_IS_USE)
+        .group_by(columns.tenant_id, columns.target)
+    )
+
+
+def _is_asked(table: sa.Table, request: GetUsage | ListUsage) -> Iterator[sa.ColumnElement[bool]]:
+    yield table.c.tenant_id == str(request.tenant)
+    yield table.c.keyring == request.keyring
+    if request.algorithm is not None:
+        yield table.c.algorithm == request.algorithm
 
 
 def count_key_usage(connection: sa.Connection, size: int) -> None:
     """Add the records up to a size to the counts."""
-    until = sa.select(AUDIT_LOG.c.used_until).scalar_subquery()
     group = (
         AUDIT_RECORDS.c.tenant_id,
+        AUDIT_RECORDS.c.keyring,
         AUDIT_RECORDS.c.algorithm,
         AUDIT_RECORDS.c.key_version,
     )
     new = sa.select(*group, sa.func.count(), sa.func.max(AUDIT_RECORDS.c.recorded_at_us)).where(
-        AUDIT_RECORDS.c.id > until, AUDIT_RECORDS.c.id <= size, *_IS_USE
+        IS_UNCOUNTED, AUDIT_RECORDS.c.id <= size, *_IS_USE
     )
-    insert = insert_or_update(connection, KEY_USAGE).from_select(
-        list(KEY_USAGE.columns), new.group_by(*group)
-    )
+    add = insert_or_update(connection, KEY_USAGE)
+    _add_uses(connection, add.from_select(list(KEY_USAGE.columns), new.group_by(*group)))
+    for tenant, target, uses, last_us in connection.execute(
+        _targets(AUDIT_RECORDS.c.id <= size)
+    ).all():
+        _add_uses(connection, add.values((tenant, *target_of(target), uses, last_us)))
+
+
+def _add_uses(connection: sa.Connection, insert: Any) -> None:
+    """Add uses, as a source or as a target: either kind may be the later one."""
+    before_us, after_us = KEY_USAGE.c.last_used_us, insert.excluded.last_used_us
     connection.execute(
         insert.on_conflict_do_update(
             index_elements=list(KEY_USAGE.primary_key),
             set_={
                 "uses": KEY_USAGE.c.uses + insert.excluded.uses,
-                "last_used_us": insert.excluded.last_used_us,
+                "last_used_us": sa.case((before_us > after_us, before_us), else_=after_us),
             },
         )
-    )
-    connection.execute(
-        sa.update(AUDIT_LOG).where(AUDIT_LOG.c.used_until < size).values(used_until=size)
     )

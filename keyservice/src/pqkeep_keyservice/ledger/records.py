@@ -8,17 +8,19 @@ made by that format's rule for ever: a further name is a further format (docs/au
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
 from msgspec import Struct
 
+from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import Event, EventRefusal
 from pqkeep_protocol.audit_events import Outcome, RecordedOperation, gateway_operation
 from pqkeep_protocol.errors import ErrorKind
-from pqkeep_protocol.keys import KeyVersion, TenantId
-from pqkeep_protocol.messages import AnyRequest, Attribution
+from pqkeep_protocol.keys import KeyringName, KeyVersion, TenantId
+from pqkeep_protocol.messages import AnyRequest, Attribution, ListKeyrings
 
 _ENCODER = msgspec.json.Encoder()
 
@@ -49,9 +51,24 @@ class NewRecord(NamedTuple):
     happened_at_us: int | None = None
     """When such an event happened, in microseconds since 1970."""
     public_key_sha256: bytes | None = None
-    """Of the key that was generated (32 bytes)."""
+    """Of the key that was generated, or of the one that the caller brought (32 bytes)."""
     keyring_revision: int | None = None
-    """Of the keyring that was changed, after the change."""
+    """Of the key that was changed, after the change."""
+    keyring: KeyringName | None = None
+    """None for what concerns no keyring."""
+    target: str | None = None
+    """Of a re-encryption: the key version that it encrypted to, as keyring/algorithm/version."""
+
+
+def target_text(keyring: KeyringName, algorithm: Algorithm, version: KeyVersion) -> str:
+    """Return a key version that was encrypted to, as records have it."""
+    return f"{keyring}/{algorithm}/{version}"
+
+
+def target_of(text: str) -> tuple[KeyringName, Algorithm, KeyVersion]:
+    """Return the key version that such a text names."""
+    keyring, algorithm, version = text.split("/")
+    return keyring, Algorithm(algorithm), KeyVersion(int(version))
 
 
 def operation_record(
@@ -59,8 +76,10 @@ def operation_record(
     attribution: Attribution,
     version: KeyVersion | None,
     outcome: Outcome | ErrorKind,
+    target: str | None = None,
 ) -> NewRecord:
     """Return the record of one operation."""
+    supplied = getattr(request, "public_key", None)
     return NewRecord(
         tenant=request.tenant,
         principal=attribution.principal,
@@ -71,7 +90,14 @@ def operation_record(
         request_id=attribution.request_id,
         source_address=attribution.source_address,
         policy=attribution.policy,
+        public_key_sha256=None if supplied is None else sha256(supplied).digest(),
+        keyring=_keyring(request) if supplied is None else None,
+        target=target,
     )
+
+
+def _keyring(request: AnyRequest) -> KeyringName | None:
+    return None if isinstance(request, ListKeyrings) else request.keyring
 
 
 def event_record(event: Event, newest_us: int, now_us: int) -> NewRecord | EventRefusal:
@@ -99,6 +125,7 @@ def event_record(event: Event, newest_us: int, now_us: int) -> NewRecord | Event
         policy=event.policy,
         event_id=str(event.id),
         happened_at_us=event.at_us,
+        keyring=event.keyring,
     )
 
 
@@ -123,6 +150,8 @@ class Row(NamedTuple):
     happened_at_us: int | None
     public_key_sha256: bytes | None
     keyring_revision: int | None
+    keyring: str | None
+    target: str | None
 
 
 Format = Callable[["Row | sa.Row[Any]"], Struct]
@@ -222,7 +251,58 @@ def format_2(row: "Row | sa.Row[Any]") -> Format2:
     )
 
 
-FORMATS: Formats = {1: format_1, 2: format_2}
+class Format3(Struct, frozen=True):
+    """A record of format 3."""
+
+    algorithm: str | None
+    event_id: str | None
+    format: int
+    happened_at: str | None
+    id: int
+    key_version: int | None
+    keyring: str | None
+    keyring_revision: int | None
+    nonce: str
+    number: int
+    operation: str
+    outcome: str
+    policy: str
+    principal: str
+    public_key_sha256: str | None
+    recorded_at: str
+    request_id: str
+    source_address: str
+    target: str | None
+    tenant_id: str
+
+
+def format_3(row: "Row | sa.Row[Any]") -> Format3:
+    """Return a record of format 3."""
+    return Format3(
+        row.algorithm,
+        row.event_id,
+        row.format,
+        None if row.happened_at_us is None else iso_timestamp(row.happened_at_us),
+        row.id,
+        row.key_version,
+        row.keyring,
+        row.keyring_revision,
+        row.nonce.hex(),
+        row.number,
+        row.operation,
+        row.outcome,
+        row.policy,
+        row.principal,
+        None if row.public_key_sha256 is None else row.public_key_sha256.hex(),
+        iso_timestamp(row.recorded_at_us),
+        row.request_id,
+        row.source_address,
+        row.target,
+        row.tenant_id,
+    )
+
+
+FORMATS: Formats = {1: format_1, 2: format_2, 3: format_3}
 """By number. New records have the largest. What is here stays here, as it is."""
 
 

@@ -3,6 +3,7 @@
 from sqlalchemy import (
     BigInteger,
     Column,
+    Index,
     Integer,
     LargeBinary,
     MetaData,
@@ -10,6 +11,7 @@ from sqlalchemy import (
     String,
     Table,
     UniqueConstraint,
+    select,
     text,
 )
 
@@ -36,6 +38,8 @@ AUDIT_RECORDS = Table(
     Column("happened_at_us", BigInteger, nullable=True),
     Column("public_key_sha256", LargeBinary(32), nullable=True),
     Column("keyring_revision", Integer, nullable=True),
+    Column("keyring", String(64), nullable=True),
+    Column("target", String(128), nullable=True),
     UniqueConstraint("tenant_id", "number"),
 )
 """``id`` counts all records from 1, ``number`` a tenant's own; see records.py.
@@ -72,16 +76,31 @@ AUDIT_LOG = Table(
     "audit_log",
     METADATA,
     Column("log_id", String(36), primary_key=True),
-    Column("used_until", BigInteger, nullable=False),
+    Column("counted_until", BigInteger, nullable=False),
 )
-"""One row: which log this is, and up to which record ``key_usage`` counts."""
+"""One row: which log this is, and up to which record KEY_USAGE and OPERATION_COUNTS count."""
+
+IS_UNCOUNTED = AUDIT_RECORDS.c.id > select(AUDIT_LOG.c.counted_until).scalar_subquery()
+"""Of a record that came after the newest checkpoint."""
 
 KEY_USAGE = Table(
     "key_usage",
     METADATA,
     Column("tenant_id", String(36), primary_key=True),
+    Column("keyring", String(64), primary_key=True),
     Column("algorithm", String(32), primary_key=True),
     Column("key_version", Integer, primary_key=True, autoincrement=False),
     Column("uses", BigInteger, nullable=False),
     Column("last_used_us", BigInteger, nullable=False),
 )
+
+OPERATION_COUNTS = Table(
+    "operation_counts",
+    METADATA,
+    Column("tenant_id", String(36), primary_key=True),
+    Column("hour", Integer, primary_key=True, autoincrement=False),
+    Column("operation", String(32), primary_key=True),
+    Column("count", BigInteger, nullable=False),
+    Index("operation_counts_by_hour", "hour"),
+)
+"""``hour`` counts from 1970; see operation_counts.py."""

@@ -11,7 +11,7 @@ from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, IS_SUCCESSION
 from pqkeep_keyservice.ledger.tree import DamagedLogError, has_format, log_size, subtrees
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import ListRecords, Proof, ProveConsistency, ProveRecords
-from pqkeep_protocol.keys import INSTALLATION, TenantId
+from pqkeep_protocol.keys import INSTALLATION, KeyringName, TenantId
 
 MAX_SCANNED = 10_000
 """Records that one request reads, at most."""
@@ -46,6 +46,7 @@ def list_records(
     scanned = window.subquery()
     filters = {
         "operation": request.operation,
+        "keyring": request.keyring,
         "algorithm": request.algorithm,
         "key_version": request.key_version,
         "outcome": request.outcome,
@@ -53,6 +54,7 @@ def list_records(
     query = (
         sa.select(scanned)
         .where(*(scanned.c[name] == value for name, value in filters.items() if value is not None))
+        .where(*_by(scanned.c.principal, request.principal))
         .order_by(scanned.c.id.desc() if request.newest_first else scanned.c.id)
         .limit(request.limit + 1)
     )
@@ -139,16 +141,40 @@ def prove_consistency(
     return tuple(consistency_proof(request.first, request.second, subtrees(connection, formats)))
 
 
-def newest_keyring_revision(
-    connection: sa.Connection, tenant: TenantId, algorithm: Algorithm
+def newest_key_revision(
+    connection: sa.Connection, tenant: TenantId, keyring: KeyringName, algorithm: Algorithm
 ) -> int:
-    """Return the keyring's revision after the last change that the log has; 0 without one."""
+    """Return the key's revision after the last change that the log has; 0 without one."""
     query = sa.select(sa.func.max(AUDIT_RECORDS.c.keyring_revision)).where(
         AUDIT_RECORDS.c.tenant_id == str(tenant),
+        AUDIT_RECORDS.c.keyring == keyring,
         AUDIT_RECORDS.c.algorithm == algorithm,
         AUDIT_RECORDS.c.keyring_revision.is_not(None),
     )
     return connection.execute(query).scalar() or 0
+
+
+def _by(column: sa.ColumnElement[str], principal: str | None) -> tuple[sa.ColumnElement[bool], ...]:
+    """Return the condition for a principal, with the name that an API key can have or without it."""
+    if principal is None:
+        return ()
+    with_name = sa.func.substr(column, 1, len(principal) + 1) == f"{principal}/"
+    return (sa.or_(column == principal, with_name),)
+
+
+def newest_keyring_revisions(
+    connection: sa.Connection, tenant: TenantId, keyring: KeyringName | None = None
+) -> dict[KeyringName, int]:
+    """Return the revision of each of a tenant's keyrings, or of one, after its last change."""
+    columns = AUDIT_RECORDS.c
+    query = sa.select(columns.keyring, sa.func.max(columns.keyring_revision)).where(
+        columns.tenant_id == str(tenant),
+        columns.algorithm.is_(None),
+        columns.keyring_revision.is_not(None),
+    )
+    if keyring is not None:
+        query = query.where(columns.keyring == keyring)
+    return dict(map(tuple, connection.execute(query.group_by(columns.keyring))))
 
 
 def _of(tenant: TenantId) -> tuple[sa.ColumnElement[bool], ...]:

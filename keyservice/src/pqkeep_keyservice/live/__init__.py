@@ -1,4 +1,4 @@
-"""What is held in memory while the process runs: keyrings, expanded keys, locks, workers."""
+"""What is held in memory while the process runs: key versions, expanded keys, locks, workers."""
 
 MAX_WAITING = 96
 """Requests in one queue, of changes or for worker processes: well below MAX_IN_FLIGHT of a connection,

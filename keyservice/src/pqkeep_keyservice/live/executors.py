@@ -6,12 +6,23 @@ second: it runs in worker processes, behind a queue in which no tenant can keep 
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
+from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.crypto.signature import SignatureSchemes
-from pqkeep_keyservice.keys.keyring import KeyEntry, SealedSeed
+from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName, SealedSeed
+from pqkeep_keyservice.live.signables import Signable
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import KeyVersion, TenantId
+
+
+@dataclass(frozen=True, slots=True)
+class SuppliedKey:
+    """A verifying key that the caller brought, as its standard encodes it."""
+
+    algorithm: Algorithm
+    public_key: bytes
 
 
 class Executor(Protocol):
@@ -21,13 +32,22 @@ class Executor(Protocol):
     """
 
     async def generate(
-        self, tenant: TenantId, algorithm: Algorithm, version: KeyVersion, deadline: float
+        self, name: KeyName, version: KeyVersion, deadline: float
     ) -> tuple[bytes, SealedSeed]:
         """Return a new public key and its private key, sealed for this version."""
         ...
 
+    async def adopt(
+        self, name: KeyName, version: KeyVersion, seed: Secret, deadline: float
+    ) -> tuple[bytes, SealedSeed]:
+        """Return the public key of a private key made elsewhere, and that key sealed; wipe it.
+
+        Raises InconsistentKeyPairError.
+        """
+        ...
+
     async def sign(
-        self, tenant: TenantId, entry: KeyEntry, message: bytes, context: bytes, deadline: float
+        self, tenant: TenantId, entry: KeyEntry, signable: Signable, deadline: float
     ) -> bytes:
         """Return a signature."""
         ...
@@ -35,13 +55,12 @@ class Executor(Protocol):
     async def verify(
         self,
         tenant: TenantId,
-        entry: KeyEntry,
-        message: bytes,
-        context: bytes,
+        key: KeyEntry | SuppliedKey,
+        signable: Signable,
         signature: bytes,
         deadline: float,
     ) -> None:
-        """Raise InvalidSignature unless it holds."""
+        """Raise InvalidSignature unless it holds; ValueError if a supplied key is none."""
         ...
 
 

@@ -4,9 +4,11 @@ import asyncio
 import os
 from concurrent.futures import ThreadPoolExecutor
 
-from pqkeep_keyservice.keys.keyring import KeyEntry, SealedSeed
+from pqkeep_keyservice.crypto.secret import Secret
+from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName, SealedSeed
+from pqkeep_keyservice.live.executors import SuppliedKey
 from pqkeep_keyservice.live.key_material import KeyMaterial
-from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_keyservice.live.signables import Signable, sign, verify
 from pqkeep_protocol.keys import KeyVersion, TenantId
 
 
@@ -19,29 +21,36 @@ class InProcess:
         self._threads = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="crypto")
 
     async def generate(
-        self, tenant: TenantId, algorithm: Algorithm, version: KeyVersion, deadline: float
+        self, name: KeyName, version: KeyVersion, deadline: float
     ) -> tuple[bytes, SealedSeed]:
-        return self._material.generate(tenant, algorithm, version)
+        return self._material.generate(name, version)
+
+    async def adopt(
+        self, name: KeyName, version: KeyVersion, seed: Secret, deadline: float
+    ) -> tuple[bytes, SealedSeed]:
+        return self._material.adopt(name, version, seed)
 
     async def sign(
-        self, tenant: TenantId, entry: KeyEntry, message: bytes, context: bytes, deadline: float
+        self, tenant: TenantId, entry: KeyEntry, signable: Signable, deadline: float
     ) -> bytes:
         private = self._material.signing_key(tenant, entry)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, private.sign, message, context)
+        return await loop.run_in_executor(self._threads, sign, private, signable)
 
     async def verify(
         self,
         tenant: TenantId,
-        entry: KeyEntry,
-        message: bytes,
-        context: bytes,
+        key: KeyEntry | SuppliedKey,
+        signable: Signable,
         signature: bytes,
         deadline: float,
     ) -> None:
-        public = self._material.verifying_key(tenant, entry)
+        if isinstance(key, SuppliedKey):
+            public = self._material.supplied_verifying_key(key.algorithm, key.public_key)
+        else:
+            public = self._material.verifying_key(tenant, key)
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._threads, public.verify, signature, message, context)
+        await loop.run_in_executor(self._threads, verify, public, signature, signable)
 
     def close(self) -> None:
         """Wait for what runs."""

@@ -11,25 +11,28 @@ from typing import TypeVar
 
 from cachetools import LRUCache, TTLCache
 
+from pqkeep_keyservice.crypto import note_key
 from pqkeep_keyservice.crypto.kem import KEMS, DecapsulationKey, EncapsulationKey
+from pqkeep_keyservice.crypto.mldsa import SigningKey as NoteKey
 from pqkeep_keyservice.crypto.pairwise import is_kem_pair, is_signature_pair
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.crypto.signature import SignatureSchemes, SigningKey, VerifyingKey
-from pqkeep_keyservice.keys.keyring import KeyEntry, SealedSeed
+from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName, SealedSeed
 from pqkeep_keyservice.keys.sealed_keys import (
     generate_key,
     load_key,
+    require_pair,
     reseal_key,
     unseal_key,
 )
 from pqkeep_keyservice.keys.sealing import Sealer, associated_data
 from pqkeep_protocol.algorithms import Algorithm
-from pqkeep_protocol.keys import KeyStatus, KeyVersion, TenantId
+from pqkeep_protocol.keys import KeyringName, KeyStatus, KeyVersion, TenantId
 
 CAPACITY = 1_000
 SECONDS = 60.0
 
-KeyId = tuple[TenantId, Algorithm, KeyVersion, bytes]
+KeyId = tuple[TenantId, KeyringName, Algorithm, KeyVersion, bytes]
 """With the public key: in a database that was restored, a version may belong to another key."""
 T = TypeVar("T")
 
@@ -58,6 +61,10 @@ class KeyMaterial:
         load = self._schemes[entry.info.algorithm].load_public
         return _cached(self._verifying, _id(tenant, entry), lambda: load(entry.info.public_key))
 
+    def supplied_verifying_key(self, algorithm: Algorithm, public_key: bytes) -> VerifyingKey:
+        """Return a verifying key that is nobody's here, and is not kept. Raises ValueError."""
+        return self._schemes[algorithm].load_public(public_key)
+
     def decapsulation_key(self, tenant: TenantId, entry: KeyEntry) -> DecapsulationKey:
         """Return the private half of a KEM key."""
         kem = KEMS[entry.info.algorithm]
@@ -76,6 +83,11 @@ class KeyMaterial:
             lambda: load_key(scheme, self.unseal(tenant, entry), entry.info.public_key),
         )
 
+    def note_key(self, tenant: TenantId, entry: KeyEntry) -> NoteKey:
+        """Return the key that signs notes beside a key that signs checkpoints."""
+        with self.unseal(tenant, entry) as seed:
+            return note_key.derive(seed)
+
     def authenticate(self, tenant: TenantId, entry: KeyEntry) -> None:
         """Check, once, that a public key is the one that was stored with its seed.
 
@@ -89,32 +101,39 @@ class KeyMaterial:
             self.unseal(tenant, entry).wipe()
             self._authentic[key_id] = True
 
-    def generate(
-        self, tenant: TenantId, algorithm: Algorithm, version: KeyVersion
-    ) -> tuple[bytes, SealedSeed]:
+    def generate(self, name: KeyName, version: KeyVersion) -> tuple[bytes, SealedSeed]:
         """Generate a key pair; return its public key, and its seed sealed for this version.
 
         Raises InconsistentKeyPairError.
         """
-        kem = KEMS.get(algorithm)
+        kem = KEMS.get(name.algorithm)
         if kem is not None:
             public_key, seed = generate_key(kem, partial(is_kem_pair, kem))
         else:
-            scheme = self._schemes[algorithm]
+            scheme = self._schemes[name.algorithm]
             public_key, seed = generate_key(scheme, partial(is_signature_pair, scheme))
-        return public_key, self.seal(seed, tenant, algorithm, version, public_key)
+        return public_key, self.seal(seed, name, version, public_key)
+
+    def adopt(self, name: KeyName, version: KeyVersion, seed: Secret) -> tuple[bytes, SealedSeed]:
+        """Return the public key of a private key made elsewhere, and that key sealed; wipe it.
+
+        Raises InconsistentKeyPairError.
+        """
+        with seed:
+            kem = KEMS.get(name.algorithm)
+            if kem is not None:
+                public_key = require_pair(kem, partial(is_kem_pair, kem), seed)
+            else:
+                scheme = self._schemes[name.algorithm]
+                public_key = require_pair(scheme, partial(is_signature_pair, scheme), seed)
+            return public_key, self.seal(seed, name, version, public_key)
 
     def seal(
-        self,
-        seed: Secret,
-        tenant: TenantId,
-        algorithm: Algorithm,
-        version: KeyVersion,
-        public_key: bytes,
+        self, seed: Secret, name: KeyName, version: KeyVersion, public_key: bytes
     ) -> SealedSeed:
         """Return a new key's seed, sealed for this version. Wipes the seed."""
         with seed:
-            place = associated_data(tenant, algorithm, version, public_key)
+            place = associated_data(name.tenant, name.keyring, name.algorithm, version, public_key)
             return self._sealer.seal(seed, place)
 
     def unseal(self, tenant: TenantId, entry: KeyEntry) -> Secret:
@@ -142,7 +161,7 @@ class KeyMaterial:
 
 def _id(tenant: TenantId, entry: KeyEntry) -> KeyId:
     info = entry.info
-    return tenant, info.algorithm, info.version, info.public_key
+    return tenant, info.keyring, info.algorithm, info.version, info.public_key
 
 
 def _cached(cache: MutableMapping[KeyId, T], key_id: KeyId, load: Callable[[], T]) -> T:

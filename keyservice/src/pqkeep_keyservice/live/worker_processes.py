@@ -18,15 +18,17 @@ from pqkeep_keyservice.crypto import selftest
 from pqkeep_keyservice.crypto.pairwise import is_signature_pair
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.crypto.signature import SignatureSchemes, signature_schemes
-from pqkeep_keyservice.crypto.slhdsa_openssl import OpenSsl
+from pqkeep_keyservice.crypto.slhdsa_openssl import OpenSsl, is_installed
 from pqkeep_keyservice.crypto.slhdsa_pqcrypto import Pqcrypto
-from pqkeep_keyservice.keys.keyring import KeyEntry, SealedSeed
-from pqkeep_keyservice.keys.sealed_keys import generate_key, load_key
+from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName, SealedSeed
+from pqkeep_keyservice.keys.sealed_keys import generate_key, load_key, require_pair
+from pqkeep_keyservice.live.executors import SuppliedKey
 from pqkeep_keyservice.live.key_material import KeyMaterial
+from pqkeep_keyservice.live.signables import Signable, sign, verify
 from pqkeep_keyservice.live.worker_pool import WorkerPool
 from pqkeep_keyservice.live.worker_process import WorkerProcess
 from pqkeep_protocol.algorithms import Algorithm
-from pqkeep_protocol.keys import KeyVersion, TenantId
+from pqkeep_protocol.keys import KeyInfo, KeyVersion, TenantId
 
 LOW_PRIORITY = 4
 """Signing yields to everything else on the same core, and still gets a third of it: see nice(2).
@@ -44,8 +46,16 @@ class WorkerSettings:
 
 
 def worker_settings(settings: Config) -> WorkerSettings:
-    """Return the part of the settings that worker processes need."""
-    return WorkerSettings(settings.slh_dsa, settings.openssl_library)
+    """Return the part of the settings that worker processes need.
+
+    A library that is named is used or refused: pqcrypto takes the place only of one that nobody
+    named, and that is not there. One that is there and fails its self-test is refused at start.
+    """
+    library = settings.openssl_library
+    if settings.slh_dsa != "auto":
+        return WorkerSettings(settings.slh_dsa, library)
+    has_openssl = library is not None or is_installed()
+    return WorkerSettings("openssl" if has_openssl else "pqcrypto", library)
 
 
 @cache
@@ -82,43 +92,57 @@ class WorkerProcesses:
         return self._verifying.waiting
 
     async def generate(
-        self, tenant: TenantId, algorithm: Algorithm, version: KeyVersion, deadline: float
+        self, name: KeyName, version: KeyVersion, deadline: float
     ) -> tuple[bytes, SealedSeed]:
         public_key, seed = await self._signing.run(
-            tenant, deadline, _generate, self._settings, algorithm
+            name.tenant, deadline, _generate, self._settings, name.algorithm
         )
         secret = Secret(seed)
-        return public_key, self._material.seal(secret, tenant, algorithm, version, public_key)
+        return public_key, self._material.seal(secret, name, version, public_key)
+
+    async def adopt(
+        self, name: KeyName, version: KeyVersion, seed: Secret, deadline: float
+    ) -> tuple[bytes, SealedSeed]:
+        with seed:
+            sent = bytearray(seed.reveal())
+            with Secret(sent):
+                public_key = await self._signing.run(
+                    name.tenant, deadline, _require_pair, self._settings, name.algorithm, sent
+                )
+            return public_key, self._material.seal(seed, name, version, public_key)
 
     async def sign(
-        self, tenant: TenantId, entry: KeyEntry, message: bytes, context: bytes, deadline: float
+        self, tenant: TenantId, entry: KeyEntry, signable: Signable, deadline: float
     ) -> bytes:
         with self._material.unseal(tenant, entry) as secret:
             seed = bytearray(secret.reveal())
         info = entry.info
         place = (self._settings, info.algorithm, info.public_key)
         with Secret(seed):
-            return await self._signing.run(tenant, deadline, _sign, *place, seed, message, context)
+            return await self._signing.run(tenant, deadline, _sign, *place, seed, signable)
 
     async def verify(
         self,
         tenant: TenantId,
-        entry: KeyEntry,
-        message: bytes,
-        context: bytes,
+        key: KeyEntry | SuppliedKey,
+        signable: Signable,
         signature: bytes,
         deadline: float,
     ) -> None:
-        self._material.authenticate(tenant, entry)
+        if isinstance(key, SuppliedKey):
+            info: KeyInfo | SuppliedKey = key
+            self._material.supplied_verifying_key(key.algorithm, key.public_key)
+        else:
+            info = key.info
+            self._material.authenticate(tenant, key)
         await self._verifying.run(
             tenant,
             deadline,
             _verify,
             self._settings,
-            entry.info.algorithm,
-            entry.info.public_key,
-            message,
-            context,
+            info.algorithm,
+            info.public_key,
+            signable,
             signature,
         )
 
@@ -153,25 +177,29 @@ def _generate(settings: WorkerSettings, algorithm: Algorithm) -> tuple[bytes, by
         return public_key, bytearray(seed.reveal())
 
 
+def _require_pair(settings: WorkerSettings, algorithm: Algorithm, seed: bytearray) -> bytes:
+    scheme = schemes_of(settings)[algorithm]
+    with Secret(seed) as secret:
+        return require_pair(scheme, partial(is_signature_pair, scheme), secret)
+
+
 def _sign(
     settings: WorkerSettings,
     algorithm: Algorithm,
     public_key: bytes,
     seed: bytearray,
-    message: bytes,
-    context: bytes,
+    signable: Signable,
 ) -> bytes:
     scheme = schemes_of(settings)[algorithm]
-    return load_key(scheme, Secret(seed), public_key).sign(message, context)
+    return sign(load_key(scheme, Secret(seed), public_key), signable)
 
 
 def _verify(
     settings: WorkerSettings,
     algorithm: Algorithm,
     public_key: bytes,
-    message: bytes,
-    context: bytes,
+    signable: Signable,
     signature: bytes,
 ) -> None:
     public = schemes_of(settings)[algorithm].load_public(public_key)
-    public.verify(signature, message, context)
+    verify(public, signature, signable)

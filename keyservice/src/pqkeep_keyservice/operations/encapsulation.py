@@ -1,28 +1,32 @@
 """encapsulate and decapsulate: the raw KEM, for callers that encrypt on their side."""
 
-from pqkeep_keyservice.keys.keyring import Keyring
+from pqkeep_keyservice.keys.key_versions import KeyVersions
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.operations.result import OperationResult
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.messages import Decapsulate, Decapsulated, Encapsulate, Encapsulated
 
 
-def encapsulate(request: Encapsulate, keyring: Keyring, material: KeyMaterial) -> OperationResult:
+def encapsulate(
+    request: Encapsulate, versions: KeyVersions, material: KeyMaterial
+) -> OperationResult:
     """Return a fresh shared secret and its KEM ciphertext."""
-    key = keyring.key_for(request.operation, request.version)
-    shared_secret, kem_ciphertext = material.encapsulation_key(keyring.tenant, key).encapsulate()
+    key = versions.key_for(request.operation, request.version)
+    shared_secret, kem_ciphertext = material.encapsulation_key(versions.tenant, key).encapsulate()
     result = Encapsulated(kem_ciphertext=kem_ciphertext, shared_secret=shared_secret)
     return OperationResult(result, key.info.version)
 
 
-def decapsulate(request: Decapsulate, keyring: Keyring, material: KeyMaterial) -> OperationResult:
+def decapsulate(
+    request: Decapsulate, versions: KeyVersions, material: KeyMaterial
+) -> OperationResult:
     """Return the shared secret.
 
     A damaged KEM ciphertext of the right size gives another secret, not an error: ML-KEM rejects
     implicitly. Raises DECRYPTION_FAILED on a wrong size, and on X-Wing's points of low order.
     """
-    key = keyring.key_for(request.operation, request.version)
-    private = material.decapsulation_key(keyring.tenant, key)
+    key = versions.key_for(request.operation, request.version)
+    private = material.decapsulation_key(versions.tenant, key)
     try:
         shared_secret = private.decapsulate(request.kem_ciphertext)
     except ValueError:

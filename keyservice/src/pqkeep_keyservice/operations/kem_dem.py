@@ -2,18 +2,21 @@
 
     ciphertext = KEM ciphertext || nonce (12) || AES-GCM ciphertext || tag (16)
 
-The purpose, the tenant, the algorithm and the version are in the key derivation: only with all of
-them right does a ciphertext decrypt.
+The purpose, the tenant, the keyring, the algorithm and the version are in the key derivation, and
+what the caller binds it to is the cipher's associated data: only with all of them right does a
+ciphertext decrypt.
+Of a public key that was supplied, none of them is known: the key itself is in the key derivation.
 """
 
+from contextlib import suppress
 from enum import Enum
 
 from pqkeep_keyservice.crypto import dem
-from pqkeep_keyservice.crypto.binding import key_info
+from pqkeep_keyservice.crypto.binding import key_info, supplied_key_info
 from pqkeep_keyservice.crypto.kem import KEMS
-from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
+from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyVersions
 from pqkeep_keyservice.live.key_material import KeyMaterial
-from pqkeep_protocol.algorithms import ALGORITHMS
+from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 
 
@@ -21,37 +24,69 @@ class Purpose(Enum):
     """What a ciphertext is for."""
 
     ENCRYPT = b"encrypt"
+    ENVELOPE = b"envelope"
     WRAP = b"wrap"
 
 
 def encrypt(
     purpose: Purpose,
     data: bytes | bytearray,
-    keyring: Keyring,
+    versions: KeyVersions,
     key: KeyEntry,
     material: KeyMaterial,
+    associated_data: bytes,
 ) -> bytes:
     """Encapsulate to the key, and encrypt the data under the shared secret."""
-    shared_secret, kem_ciphertext = material.encapsulation_key(keyring.tenant, key).encapsulate()
-    info = key_info(purpose.value, keyring.tenant, keyring.algorithm, key.info.version)
-    hkdf_hash = KEMS[keyring.algorithm].hkdf_hash
-    return kem_ciphertext + dem.encrypt(hkdf_hash, shared_secret, data, info=info)
+    shared_secret, kem_ciphertext = material.encapsulation_key(versions.tenant, key).encapsulate()
+    info = _info(purpose, versions, key)
+    hkdf_hash = KEMS[versions.algorithm].hkdf_hash
+    sealed = dem.encrypt(hkdf_hash, shared_secret, data, info=info, associated_data=associated_data)
+    return kem_ciphertext + sealed
+
+
+def seal_to(
+    algorithm: Algorithm,
+    public_key: bytes,
+    shared_secret: bytes,
+    data: bytes,
+    associated_data: bytes,
+) -> bytes:
+    """Encrypt data under the shared secret of a public key that was supplied."""
+    info = supplied_key_info(algorithm, public_key)
+    hkdf_hash = KEMS[algorithm].hkdf_hash
+    return dem.encrypt(hkdf_hash, shared_secret, data, info=info, associated_data=associated_data)
 
 
 def decrypt(
     purpose: Purpose,
     ciphertext: bytes,
-    keyring: Keyring,
+    versions: KeyVersions,
     key: KeyEntry,
     material: KeyMaterial,
+    associated_data: bytes,
 ) -> bytes:
-    """Return the data. Raises DECRYPTION_FAILED."""
-    private = material.decapsulation_key(keyring.tenant, key)
-    size = ALGORITHMS[keyring.algorithm].output_size
-    info = key_info(purpose.value, keyring.tenant, keyring.algorithm, key.info.version)
-    hkdf_hash = KEMS[keyring.algorithm].hkdf_hash
+    """Return the data, also if its key was supplied to encrypt. Raises DECRYPTION_FAILED."""
+    private = material.decapsulation_key(versions.tenant, key)
+    size = ALGORITHMS[versions.algorithm].output_size
+    info = _info(purpose, versions, key)
+    hkdf_hash = KEMS[versions.algorithm].hkdf_hash
+    bindings = [info]
+    if purpose is Purpose.ENCRYPT:
+        bindings.append(supplied_key_info(versions.algorithm, key.info.public_key))
     try:
         shared_secret = private.decapsulate(ciphertext[:size])
-        return dem.decrypt(hkdf_hash, shared_secret, ciphertext[size:], info=info)
-    except (ValueError, dem.DecryptionError):
+    except ValueError:
         raise KeyServiceError(ErrorKind.DECRYPTION_FAILED) from None
+    sealed = ciphertext[size:]
+    for binding in bindings:
+        with suppress(dem.DecryptionError):
+            return dem.decrypt(
+                hkdf_hash, shared_secret, sealed, info=binding, associated_data=associated_data
+            )
+    raise KeyServiceError(ErrorKind.DECRYPTION_FAILED)
+
+
+def _info(purpose: Purpose, versions: KeyVersions, key: KeyEntry) -> bytes:
+    return key_info(
+        purpose.value, versions.tenant, versions.algorithm, key.info.version, versions.keyring
+    )

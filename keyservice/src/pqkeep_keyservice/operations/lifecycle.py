@@ -1,12 +1,12 @@
 """generate, rotate, retire, archive, get and list keys."""
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from msgspec import structs
 
-from pqkeep_keyservice.keys.changes import KeyringChange
-from pqkeep_keyservice.keys.keyring import KeyEntry, Keyring
+from pqkeep_keyservice.keys.changes import KeyChange
+from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyVersions, SealedSeed
 from pqkeep_keyservice.live.executors import Executor
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.operations.result import OperationResult
@@ -14,43 +14,62 @@ from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import KeyInfo, KeyStatus
 from pqkeep_protocol.messages import (
     ArchiveKey,
+    CancelArchive,
+    DisableKey,
+    EnableKey,
     GenerateKey,
     GetActiveKey,
     GetKey,
+    Idempotency,
+    ImportPrivateKey,
     Key,
     Keys,
     ListKeys,
     RetireKey,
     Rotated,
     RotateKey,
+    ScheduleArchive,
 )
+
+VersionChange = RetireKey | DisableKey | EnableKey | ScheduleArchive | CancelArchive | ArchiveKey
+"""Requests that change one version that is there."""
 
 
 async def generate(
-    request: GenerateKey, keyring: Keyring, executor: Executor, deadline: float
+    request: GenerateKey,
+    versions: KeyVersions,
+    material: KeyMaterial,
+    executor: Executor,
+    deadline: float,
 ) -> OperationResult:
     """Generate a key where none is active. Raises KEY_EXISTS."""
-    keyring.require_no_active()
-    new = keyring.with_first(await _new_entry(request, keyring, executor, deadline))
+    if request.if_absent and versions.active is not None:
+        material.authenticate(versions.tenant, versions.active)
+        active = versions.active.info
+        return OperationResult(Key(key=active, existed=True), active.version)
+    versions.require_no_active()
+    entry = await new_entry(versions, executor, deadline, datetime.now(UTC), request.idempotency)
+    new = versions.with_first(entry)
     key = new.require_active().info
-    change = KeyringChange(keyring, new, request.quota)
+    change = KeyChange(versions, new, request.quota)
     return OperationResult(Key(key=key), key.version, change)
 
 
 async def rotate(
-    request: RotateKey, keyring: Keyring, executor: Executor, deadline: float
+    request: RotateKey, versions: KeyVersions, executor: Executor, deadline: float
 ) -> OperationResult:
     """Retire the active key and generate its successor. Raises KEY_NOT_FOUND."""
-    old = keyring.require_active().info
-    new = keyring.with_rotated(await _new_entry(request, keyring, executor, deadline))
+    old = versions.require_current().info
+    entry = await new_entry(versions, executor, deadline, datetime.now(UTC), request.idempotency)
+    new = versions.with_rotated(entry)
     key = new.require_active().info
-    change = KeyringChange(keyring, new)
+    change = KeyChange(versions, new)
     return OperationResult(Rotated(key=key, old_version=old.version), key.version, change)
 
 
 def repeat(
-    request: GenerateKey | RotateKey,
-    keyring: Keyring,
+    request: GenerateKey | RotateKey | ImportPrivateKey,
+    versions: KeyVersions,
     previous: KeyEntry,
     material: KeyMaterial,
 ) -> OperationResult:
@@ -60,76 +79,125 @@ def repeat(
     """
     if request.idempotency != previous.idempotency:
         raise KeyServiceError(ErrorKind.IDEMPOTENCY_KEY_REUSED)
-    material.authenticate(keyring.tenant, previous)
-    key = structs.replace(previous.info, status=KeyStatus.ACTIVE)
-    if isinstance(request, GenerateKey):
+    material.authenticate(versions.tenant, previous)
+    key = structs.replace(previous.info, status=KeyStatus.ACTIVE, archive_at=None)
+    if not isinstance(request, RotateKey):
         return OperationResult(Key(key=key), key.version)
-    old_version = keyring.version_before(key.version)
+    old_version = versions.version_before(key.version)
     return OperationResult(Rotated(key=key, old_version=old_version), key.version)
 
 
-def retire(request: RetireKey, keyring: Keyring, material: KeyMaterial) -> OperationResult:
+def retire(request: RetireKey, versions: KeyVersions, material: KeyMaterial) -> OperationResult:
     """Retire a key version. Raises KEY_STATUS."""
-    return _changed(keyring, keyring.with_retired(request.version), request, material)
+    new = versions.with_retired(request.version, datetime.now(UTC))
+    return _changed(versions, new, request, material)
 
 
-def archive(request: ArchiveKey, keyring: Keyring, material: KeyMaterial) -> OperationResult:
+def disable(request: DisableKey, versions: KeyVersions, material: KeyMaterial) -> OperationResult:
+    """Refuse every use of a key version until it is enabled. Raises KEY_STATUS."""
+    return _changed(versions, versions.with_disabled(request.version), request, material)
+
+
+def enable(request: EnableKey, versions: KeyVersions, material: KeyMaterial) -> OperationResult:
+    """Give a disabled key version its status back. Raises KEY_STATUS."""
+    return _changed(versions, versions.with_enabled(request.version), request, material)
+
+
+def schedule_archive(
+    request: ScheduleArchive, versions: KeyVersions, material: KeyMaterial
+) -> OperationResult:
+    """Set when a retired key version is archived. Raises KEY_STATUS."""
+    at = datetime.now(UTC) + timedelta(days=request.days)
+    new = versions.with_archive_scheduled(request.version, at)
+    return _changed(versions, new, request, material)
+
+
+def cancel_archive(
+    request: CancelArchive, versions: KeyVersions, material: KeyMaterial
+) -> OperationResult:
+    """Keep a key version that is to be archived. Raises KEY_STATUS."""
+    new = versions.with_archive_cancelled(request.version, datetime.now(UTC))
+    return _changed(versions, new, request, material)
+
+
+def archive(request: ArchiveKey, versions: KeyVersions, material: KeyMaterial) -> OperationResult:
     """Destroy the private half of a retired key version. Raises KEY_STATUS."""
-    return _changed(keyring, keyring.with_archived(request.version), request, material)
+    return _changed(versions, versions.with_archived(request.version), request, material)
 
 
-def get(request: GetKey | GetActiveKey, keyring: Keyring, material: KeyMaterial) -> OperationResult:
+def get(
+    request: GetKey | GetActiveKey, versions: KeyVersions, material: KeyMaterial
+) -> OperationResult:
     """Return one version, whatever its status, or the active one. Raises KEY_NOT_FOUND."""
     if isinstance(request, GetActiveKey):
-        entry = keyring.require_active()
+        entry = versions.require_active()
     else:
-        entry = keyring.entry(request.version)
-    material.authenticate(keyring.tenant, entry)
+        entry = versions.entry(request.version)
+    material.authenticate(versions.tenant, entry)
     return OperationResult(Key(key=entry.info), entry.info.version)
 
 
-def list_(request: ListKeys, keyrings: Iterable[Keyring], material: KeyMaterial) -> OperationResult:
-    """Return one page of keys, ordered by algorithm, then version."""
+def list_(request: ListKeys, keys: Iterable[KeyVersions], material: KeyMaterial) -> OperationResult:
+    """Return one page of keys, ordered by keyring, algorithm and version."""
     found = [
-        (keyring, entry)
-        for keyring in sorted(keyrings, key=lambda keyring: keyring.algorithm)
-        for entry in keyring.entries
+        (versions, entry)
+        for versions in sorted(keys, key=lambda versions: (versions.keyring, versions.algorithm))
+        for entry in versions.entries
         if request.status is None or entry.info.status is request.status
     ]
     after = request.after
     rest = [
-        (keyring, entry)
-        for keyring, entry in found
+        (versions, entry)
+        for versions, entry in found
         if after is None
-        or (keyring.algorithm, entry.info.version) > (after.algorithm, after.version)
+        or (versions.keyring, versions.algorithm, entry.info.version)
+        > (after.keyring, after.algorithm, after.version)
     ]
     page = rest[: request.limit]
-    for keyring, entry in page:
-        material.authenticate(keyring.tenant, entry)
-    keys = tuple(entry.info for _, entry in page)
+    for versions, entry in page:
+        material.authenticate(versions.tenant, entry)
+    infos = tuple(entry.info for _, entry in page)
     has_more = len(rest) > len(page)
-    return OperationResult(Keys(keys=keys, total=len(found), has_more=has_more), None)
+    return OperationResult(Keys(keys=infos, total=len(found), has_more=has_more), None)
 
 
 def _changed(
-    keyring: Keyring, new: Keyring, request: RetireKey | ArchiveKey, material: KeyMaterial
+    versions: KeyVersions, new: KeyVersions, request: VersionChange, material: KeyMaterial
 ) -> OperationResult:
-    material.authenticate(keyring.tenant, keyring.entry(request.version))
-    change = None if new is keyring else KeyringChange(keyring, new)
+    material.authenticate(versions.tenant, versions.entry(request.version))
+    change = None if new is versions else KeyChange(versions, new)
     return OperationResult(Key(key=new.entry(request.version).info), request.version, change)
 
 
-async def _new_entry(
-    request: GenerateKey | RotateKey, keyring: Keyring, executor: Executor, deadline: float
+async def new_entry(
+    versions: KeyVersions,
+    executor: Executor,
+    deadline: float,
+    created_at: datetime,
+    idempotency: Idempotency | None = None,
 ) -> KeyEntry:
-    public_key, sealed = await executor.generate(
-        keyring.tenant, keyring.algorithm, keyring.next_version, deadline
-    )
+    """Generate the next version of a key."""
+    made = await executor.generate(versions.name, versions.next_version, deadline)
+    return entry_of(versions, made, created_at, idempotency)
+
+
+def entry_of(
+    versions: KeyVersions,
+    made: tuple[bytes, SealedSeed],
+    created_at: datetime,
+    idempotency: Idempotency | None,
+    *,
+    imported: bool = False,
+) -> KeyEntry:
+    """Return the next version, active: its public key, and its sealed private key."""
+    public_key, sealed = made
     info = KeyInfo(
-        algorithm=keyring.algorithm,
-        version=keyring.next_version,
+        algorithm=versions.algorithm,
+        version=versions.next_version,
         status=KeyStatus.ACTIVE,
         public_key=public_key,
-        created_at=datetime.now(UTC),
+        created_at=created_at,
+        keyring=versions.keyring,
+        imported=imported,
     )
-    return KeyEntry(info, sealed, request.idempotency)
+    return KeyEntry(info, sealed, idempotency)

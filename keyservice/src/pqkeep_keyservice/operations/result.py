@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from pqkeep_keyservice.keys.changes import KeyringChange
+from pqkeep_keyservice.keys.changes import KeyChange, KeyringChange
 from pqkeep_protocol.keys import KeyVersion
 from pqkeep_protocol.messages import AnyResult
 
@@ -12,4 +12,6 @@ class OperationResult(Struct, frozen=True):
 
     result: AnyResult
     version: KeyVersion | None
-    change: KeyringChange | None = None
+    change: KeyChange | KeyringChange | None = None
+    target: str | None = None
+    """Of a re-encryption: the key version that it encrypted to, as keyring/algorithm/version."""

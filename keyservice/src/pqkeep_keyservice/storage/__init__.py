@@ -1,1 +1,1 @@
-"""The database: keyrings, root keys and idempotency records, committed with audit records."""
+"""The database: keys, root keys and idempotency records, committed with audit records."""

@@ -16,7 +16,7 @@ class DatabaseUnavailableError(Exception):
 class Database(Protocol):
     """One transaction at a time, durable once it has ended.
 
-    This process is the only writer, because keyrings are cached in memory.
+    This process is the only writer, because keys are cached in memory.
     """
 
     @property

@@ -1,16 +1,46 @@
-"""Which root keys seal the stored keyrings, and which keyrings are not under the newest."""
+"""Which root keys seal the stored keys, and which keys are not under the newest."""
 
+import time
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from pqkeep_keyservice.keys.changes import CommitOutcome, RootKeyAdded, RootKeysDropped
-from pqkeep_keyservice.keys.keyring import SealedSeed
+from pqkeep_keyservice.keys.key_versions import KeyName, SealedSeed
+from pqkeep_keyservice.keys.keyring import KeyringId
 from pqkeep_keyservice.keys.sealing import Sealer, sealing_root_key_id
-from pqkeep_keyservice.storage.schema import KEYRINGS, KEYS, ROOT_KEYS
+from pqkeep_keyservice.storage.schema import KEY_REVISIONS, KEYRINGS, KEYS, ROOT_KEYS
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.startup.settings import ConfigError
+
+
+class RootKeyState(NamedTuple):
+    """The newest root key, and how far older ones are replaced by it."""
+
+    id: int
+    added_at_us: int
+    """Microseconds since 1970."""
+    done: int
+    """Keys and keyrings that are wholly under it, if there are older ones."""
+    remaining: int
+    """Keys and keyrings that are not."""
+    is_alone: bool
+    """Whether there are no older ones."""
+
+
+def find_root_key_state(connection: sa.Connection, newest: int) -> RootKeyState:
+    """Return the state of the newest root key, which is stored."""
+    added = dict(map(tuple, connection.execute(sa.select(ROOT_KEYS.c.id, ROOT_KEYS.c.added_at_us))))
+    if len(added) == 1:
+        return RootKeyState(newest, added[newest], 0, 0, is_alone=True)
+    remaining = count_to_reseal(connection, newest)
+    total = sum(
+        connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
+        for table in (KEY_REVISIONS, KEYRINGS)
+    )
+    return RootKeyState(newest, added[newest], total - remaining, remaining, is_alone=False)
 
 
 def list_check_values(connection: sa.Connection) -> dict[int, bytes]:
@@ -44,7 +74,11 @@ def add_root_key(connection: sa.Connection, change: RootKeyAdded) -> CommitOutco
     """Save a root key's check value. STALE if its id is in use."""
     if change.root_key_id in list_check_values(connection):
         return CommitOutcome.STALE
-    row = {"id": change.root_key_id, "check_value": change.check_value}
+    row = {
+        "id": change.root_key_id,
+        "check_value": change.check_value,
+        "added_at_us": time.time_ns() // 1000,
+    }
     connection.execute(sa.insert(ROOT_KEYS), row)
     return CommitOutcome.DURABLE
 
@@ -52,11 +86,11 @@ def add_root_key(connection: sa.Connection, change: RootKeyAdded) -> CommitOutco
 def drop_root_keys(connection: sa.Connection, change: RootKeysDropped) -> CommitOutcome:
     """Delete the root keys before the newest.
 
-    STALE if there are none, if that one is not stored, or if a seed is sealed under another.
+    STALE if there are none, if that one is not stored, or if anything is under another.
     """
     if change.newest not in list_check_values(connection):
         return CommitOutcome.STALE
-    if list_keyrings_to_reseal(connection, change.newest, None, 1):
+    if count_to_reseal(connection, change.newest):
         return CommitOutcome.STALE
     dropped = connection.execute(sa.delete(ROOT_KEYS).where(ROOT_KEYS.c.id < change.newest))
     return CommitOutcome.DURABLE if dropped.rowcount else CommitOutcome.STALE
@@ -68,40 +102,56 @@ def is_under_dropped_root_key(connection: sa.Connection, sealed: SealedSeed) -> 
     return sealing_root_key_id(sealed) < oldest
 
 
-def list_keyrings_to_reseal(
+def list_keys_to_reseal(
     connection: sa.Connection,
     newest: int,
-    after: tuple[TenantId, Algorithm] | None,
+    after: KeyName | None,
     limit: int,
-) -> list[tuple[TenantId, Algorithm]]:
-    """Return keyrings with anything under another root key than the newest, after one of them."""
-    name = (KEYRINGS.c.tenant_id, KEYRINGS.c.algorithm)
+) -> list[KeyName]:
+    """Return keys with anything under another root key than the newest, after one of them."""
+    columns = KEY_REVISIONS.c
+    name = (columns.tenant_id, columns.keyring, columns.algorithm)
     query = sa.select(*name).where(_is_to_be_resealed(newest))
     if after is not None:
-        tenant, algorithm = after
         query = query.where(
             sa.or_(
-                KEYRINGS.c.tenant_id > tenant,
-                sa.and_(KEYRINGS.c.tenant_id == tenant, KEYRINGS.c.algorithm > algorithm),
+                columns.tenant_id > after.tenant,
+                sa.and_(columns.tenant_id == after.tenant, columns.keyring > after.keyring),
+                sa.and_(
+                    columns.tenant_id == after.tenant,
+                    columns.keyring == after.keyring,
+                    columns.algorithm > after.algorithm,
+                ),
             )
         )
     found = connection.execute(query.order_by(*name).limit(limit))
-    return [(TenantId(row.tenant_id), Algorithm(row.algorithm)) for row in found]
+    return [
+        KeyName(TenantId(row.tenant_id), Algorithm(row.algorithm), row.keyring) for row in found
+    ]
 
 
-def count_keyrings_to_reseal(connection: sa.Connection, newest: int) -> int:
-    """Return how many keyrings have anything under another root key than the newest."""
-    query = sa.select(sa.func.count()).select_from(KEYRINGS).where(_is_to_be_resealed(newest))
-    return connection.execute(query).scalar_one()
+def list_keyrings_to_reseal(connection: sa.Connection, newest: int) -> list[KeyringId]:
+    """Return the keyrings whose MAC is under another root key than the newest."""
+    query = sa.select(KEYRINGS.c.tenant_id, KEYRINGS.c.name)
+    found = connection.execute(query.where(_is_under_another(KEYRINGS.c.mac, newest)))
+    return [KeyringId(*row) for row in found]
+
+
+def count_to_reseal(connection: sa.Connection, newest: int) -> int:
+    """Return how many keys and keyrings have anything under another root key than the newest."""
+    keys = sa.select(sa.func.count()).select_from(KEY_REVISIONS).where(_is_to_be_resealed(newest))
+    keyrings = sa.select(sa.func.count()).where(_is_under_another(KEYRINGS.c.mac, newest))
+    return sum(connection.execute(query).scalar_one() for query in (keys, keyrings))
 
 
 def _is_to_be_resealed(newest: int) -> sa.ColumnElement[bool]:
     seed = sa.exists().where(
-        KEYS.c.tenant_id == KEYRINGS.c.tenant_id,
-        KEYS.c.algorithm == KEYRINGS.c.algorithm,
+        KEYS.c.tenant_id == KEY_REVISIONS.c.tenant_id,
+        KEYS.c.keyring == KEY_REVISIONS.c.keyring,
+        KEYS.c.algorithm == KEY_REVISIONS.c.algorithm,
         _is_under_another(KEYS.c.sealed_seed, newest),
     )
-    return sa.or_(_is_under_another(KEYRINGS.c.mac, newest), seed)
+    return sa.or_(_is_under_another(KEY_REVISIONS.c.mac, newest), seed)
 
 
 def _is_under_another(column: sa.Column[bytes], root_key_id: int) -> sa.ColumnElement[bool]:

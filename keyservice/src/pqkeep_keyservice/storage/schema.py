@@ -2,6 +2,7 @@
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     ForeignKeyConstraint,
     Index,
@@ -10,7 +11,9 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
+    Text,
     Uuid,
+    false,
 )
 
 METADATA = MetaData()
@@ -20,35 +23,74 @@ ROOT_KEYS = Table(
     METADATA,
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("check_value", LargeBinary, nullable=False),
+    Column("added_at_us", BigInteger, nullable=False),
 )
+
+NEWEST_BACKUP = Table(
+    "newest_backup",
+    METADATA,
+    Column("generation", BigInteger, primary_key=True, autoincrement=False),
+    Column("records", BigInteger, nullable=False),
+    Column("created_at_us", BigInteger, nullable=False),
+)
+"""One row: the number of the newest backup that was announced, and its time; 0 if there is none."""
 
 KEYRINGS = Table(
     "keyrings",
     METADATA,
     Column("tenant_id", Uuid, primary_key=True),
+    Column("name", String(64), primary_key=True),
+    Column("revision", Integer, nullable=False),
+    Column("description", Text, nullable=False),
+    Column("labels", Text, nullable=False),
+    Column("purposes", Text, nullable=False),
+    Column("rotation_days", Integer, nullable=False),
+    Column("archive_after_days", Integer, nullable=False),
+    Column("created_at_us", BigInteger, nullable=True),
+    Column("mac", LargeBinary, nullable=False),
+)
+"""``mac`` is over everything else. The default keyring has a row once it is changed."""
+
+KEY_REVISIONS = Table(
+    "key_revisions",
+    METADATA,
+    Column("tenant_id", Uuid, primary_key=True),
+    Column("keyring", String(64), primary_key=True),
     Column("algorithm", String(32), primary_key=True),
     Column("revision", Integer, nullable=False),
     Column("mac", LargeBinary, nullable=False),
+    Column("due_at_us", BigInteger, nullable=True),
+    Index("ix_due", "due_at_us", "tenant_id", "keyring", "algorithm"),
 )
-"""``mac`` is over everything that is stored of a keyring but for the sealed seeds."""
+"""``mac`` is over everything that is stored of a key but for the sealed seeds.
+``due_at_us`` follows from it: when the schedule has something to do."""
 
 KEYS = Table(
     "keys",
     METADATA,
     Column("tenant_id", Uuid, primary_key=True),
+    Column("keyring", String(64), primary_key=True),
     Column("algorithm", String(32), primary_key=True),
     Column("version", Integer, primary_key=True, autoincrement=False),
     Column("status", String(16), nullable=False),
+    Column("disabled_from", String(16), nullable=True),
+    Column("retired_at_us", BigInteger, nullable=True),
+    Column("archive_at_us", BigInteger, nullable=True),
+    Column("imported", Boolean, nullable=False, server_default=false()),
     Column("public_key", LargeBinary, nullable=False),
     Column("sealed_seed", LargeBinary, nullable=True),
     Column("created_at_us", BigInteger, nullable=False),
     Column("idempotency_key", LargeBinary(32), nullable=True),
     Column("idempotency_request", LargeBinary(32), nullable=True),
-    ForeignKeyConstraint(["tenant_id", "algorithm"], ["keyrings.tenant_id", "keyrings.algorithm"]),
+    ForeignKeyConstraint(
+        ["tenant_id", "keyring", "algorithm"],
+        ["key_revisions.tenant_id", "key_revisions.keyring", "key_revisions.algorithm"],
+    ),
     Index("ix_keys_idempotency_key", "tenant_id", "idempotency_key"),
     Index("ix_keys_status", "algorithm", "status"),
 )
-"""``one_active_key``, a unique partial index, says that no keyring has two active keys.
+"""``one_active_key``, a unique partial index, says that no key has two active keys,
+also not where one is disabled.
 
 The Idempotency-Key of the request that generated a key is that of
 pqkeep_protocol.messages.Idempotency.

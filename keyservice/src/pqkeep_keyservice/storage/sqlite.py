@@ -16,6 +16,7 @@ from pqkeep_keyservice.storage.database import Arguments, DatabaseUnavailableErr
 from pqkeep_keyservice.storage.migration import migrate
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_protocol.startup.sqlite_files import EXISTING, open_database_file, uri_of
 
 _LOG = logger(__name__)
 
@@ -52,7 +53,7 @@ class SqliteDatabase:
     """
 
     def __init__(self, path: str) -> None:
-        """Open the file, or create it, and migrate it. Raises ConfigError."""
+        """Open the file, and migrate it; an empty one becomes a new database. Raises ConfigError."""
         self._file_lock = _lock_file(path)
         self._commit_thread = ThreadPoolExecutor(1, thread_name_prefix="commit")
         self._lock = asyncio.Lock()
@@ -60,7 +61,7 @@ class SqliteDatabase:
         self._is_failing = False
         self._query_thread = ThreadPoolExecutor(1, thread_name_prefix="query")
         self._engine = engine = sa.create_engine(
-            sa.URL.create("sqlite", database=path),
+            sa.URL.create("sqlite", database=uri_of(path), query=EXISTING),
             isolation_level="AUTOCOMMIT",  # transactions begin and end in this class
             connect_args={"check_same_thread": False},
             hide_parameters=True,
@@ -191,19 +192,11 @@ def _on_connect(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
 
 
 def _lock_file(path: str) -> int:
-    """Lock the file: keyrings are cached, so no other process may write to it."""
+    """Lock the file: keys are cached, so no other process may write to it."""
+    descriptor = open_database_file(path)
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise ConfigError(f"cannot open the database {path}: {error.strerror}") from None
-    if os.fstat(descriptor).st_mode & 0o077:
-        problem = "can be read by others; its mode must be 0600"
-    else:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            problem = "is in use by another key service"
-        else:
-            return descriptor
-    os.close(descriptor)
-    raise ConfigError(f"the database {path} {problem}")
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise ConfigError(f"the database {path} is in use by another key service") from None
+    return descriptor

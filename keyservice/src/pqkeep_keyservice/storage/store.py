@@ -1,4 +1,4 @@
-"""The key service's one store: keyrings, and changes of them committed with their audit records."""
+"""The key service's one store: keys, and changes of them committed with their audit records."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar, TypeVarTuple, assert_never
@@ -9,11 +9,13 @@ import sqlalchemy as sa
 from pqkeep_keyservice.keys.changes import (
     Change,
     CommitOutcome,
+    KeyChange,
     KeyringChange,
     RootKeyAdded,
     RootKeysDropped,
 )
-from pqkeep_keyservice.keys.keyring import Keyring
+from pqkeep_keyservice.keys.key_versions import KeyName, KeyVersions
+from pqkeep_keyservice.keys.keyring import Keyring, KeyringId
 from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.ledger.append import (
     LogState,
@@ -26,20 +28,25 @@ from pqkeep_keyservice.ledger.checkpoints import check_log, log_id
 from pqkeep_keyservice.ledger.merkle import Frontier
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.ledger.tree import newest_record
+from pqkeep_keyservice.storage.backups import announce_backup, find_newest_backup
 from pqkeep_keyservice.storage.database import Database
-from pqkeep_keyservice.storage.keyrings import (
+from pqkeep_keyservice.storage.key_versions import (
     find_generation,
-    find_keyring,
+    find_key_versions,
     is_idempotency_key_used,
-    replace_keyring,
+    replace_key_versions,
 )
+from pqkeep_keyservice.storage.keyrings import find_keyring, list_keyrings, replace_keyring
 from pqkeep_keyservice.storage.root_keys import (
+    RootKeyState,
     add_root_key,
     check_root_keys,
     drop_root_keys,
+    find_root_key_state,
     list_check_values,
 )
-from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.administration import AnnounceBackup, NewestBackup
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Idempotency
 
@@ -51,10 +58,10 @@ RecordedChange = tuple[NewRecord, Change | None]
 
 
 class KeyStore:
-    """Finds keyrings and commits records with their changes. Raises DatabaseUnavailableError."""
+    """Finds keys and commits records with their changes. Raises DatabaseUnavailableError."""
 
     def __init__(self, database: Database, sealer: Sealer) -> None:
-        """Store keyrings with MACs by the root keys of a sealer."""
+        """Store keys with MACs by the root keys of a sealer."""
         self._database = database
         self._sealer = sealer
         self._insert_record = insert_statement(database.dialect)
@@ -66,6 +73,8 @@ class KeyStore:
         """The time of the newest of them, in microseconds since 1970."""
         self.generation = 0
         """How often the installation was restored from a backup."""
+        self.newest_backup: NewestBackup | None = None
+        """The newest backup that was announced."""
 
     @property
     def epoch(self) -> int:
@@ -81,20 +90,41 @@ class KeyStore:
         (self.size, self.recorded_at_us), self.generation = await self._database.write(
             _check, self._sealer
         )
+        self.newest_backup = await self._database.read(find_newest_backup)
 
     async def list_root_key_check_values(self) -> dict[int, bytes]:
         """Return the check values of the root keys that seal stored seeds, by root key id."""
         return await self._database.read(list_check_values)
 
-    async def find_keyring(self, tenant: TenantId, algorithm: Algorithm) -> Keyring:
-        """Return the current keyring, empty if there are no keys. Raises DamagedKeyError."""
-        return await self._database.read(
-            find_keyring, self._sealer, tenant, algorithm, self.generation
-        )
+    async def find_root_key_state(self) -> RootKeyState:
+        """Return the state of the newest root key."""
+        return await self._database.query(find_root_key_state, self._sealer.newest)
+
+    async def find_key_versions(self, name: KeyName) -> KeyVersions:
+        """Return the current versions of a key, none if there is no key. Raises DamagedKeyError."""
+        return await self._database.read(find_key_versions, self._sealer, name, self.generation)
+
+    async def find_keyring(self, name: KeyringId) -> Keyring:
+        """Return a keyring. Raises KEYRING_NOT_FOUND and DamagedKeyError."""
+        found = await self._database.read(find_keyring, self._sealer, name)
+        if found is None:
+            raise KeyServiceError(ErrorKind.KEYRING_NOT_FOUND)
+        return found
+
+    async def list_keyrings(self, tenant: TenantId) -> list[Keyring]:
+        """Return a tenant's keyrings, by name. Raises DamagedKeyError."""
+        return await self._database.query(list_keyrings, self._sealer, tenant)
 
     async def is_idempotency_key_used(self, tenant: TenantId, idempotency: Idempotency) -> bool:
         """Return whether a request with this Idempotency-Key generated a key in the last day."""
         return await self._database.read(is_idempotency_key_used, tenant, idempotency)
+
+    async def announce_backup(self, backup: AnnounceBackup) -> NewestBackup | None:
+        """Note a backup; return the newest, or None if it cannot be a backup of this database."""
+        newest = await self._database.write(announce_backup, backup)
+        if newest is not None:
+            self.newest_backup = newest
+        return newest
 
     async def write(
         self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
@@ -185,11 +215,15 @@ def _check(connection: sa.Connection, sealer: Sealer) -> tuple[tuple[int, int], 
 
 
 def _with_state(record: NewRecord, change: Change | None) -> NewRecord:
-    """Return the record with the state after a change of its own tenant's keyring."""
-    if not isinstance(change, KeyringChange) or change.new.tenant != record.tenant:
+    """Return the record with the state after a change of its own tenant's key or keyring."""
+    if not isinstance(change, KeyChange | KeyringChange) or change.new.tenant != record.tenant:
         return record
+    if isinstance(change, KeyringChange):
+        return record._replace(keyring_revision=change.new.revision)
     return record._replace(
-        public_key_sha256=change.fingerprint, keyring_revision=change.new.revision
+        public_key_sha256=change.fingerprint,
+        keyring_revision=change.new.revision,
+        keyring=change.new.keyring,
     )
 
 
@@ -197,6 +231,8 @@ def _apply(connection: sa.Connection, sealer: Sealer, change: Change) -> CommitO
     match change:
         case KeyringChange():
             return replace_keyring(connection, sealer, change)
+        case KeyChange():
+            return replace_key_versions(connection, sealer, change)
         case RootKeyAdded():
             return add_root_key(connection, change)
         case RootKeysDropped():

@@ -199,8 +199,11 @@ def _require_known(
             suggestion = _suggestion(name, fields)
             raise ConfigError(f"{file}: there is no setting {table}{name}{suggestion}")
         for each in _kinds(fields[name]):
-            if isinstance(each, inspect.StructType) and isinstance(value, Mapping):
-                _require_known(file, value, each.cls, f"{name}.")
+            kind = each.item_type if isinstance(each, inspect.VarTupleType) else each
+            if isinstance(kind, inspect.StructType):
+                for found in value if isinstance(value, list) else [value]:
+                    if isinstance(found, Mapping):
+                        _require_known(file, found, kind.cls, f"{name}.")
 
 
 def _suggestion(name: str, known: Mapping[str, object]) -> str:

@@ -1,4 +1,4 @@
-"""Root keys, keyrings and keys; the audit log and what is counted from it."""
+"""Root keys, keys and their versions; the audit log and what is counted from it."""
 
 import uuid
 
@@ -7,6 +7,9 @@ from alembic import op
 
 revision = "keys_0001"
 down_revision = None
+
+
+_IS_ACTIVE = sa.text("status = 'active' OR disabled_from = 'active'")
 
 
 def upgrade() -> None:
@@ -20,36 +23,66 @@ def _create_key_tables() -> None:
         "root_keys",
         sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
         sa.Column("check_value", sa.LargeBinary, nullable=False),
+        sa.Column("added_at_us", sa.BigInteger, nullable=False),
     )
+    backup = op.create_table(
+        "newest_backup",
+        sa.Column("generation", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("records", sa.BigInteger, nullable=False),
+        sa.Column("created_at_us", sa.BigInteger, nullable=False),
+    )
+    op.bulk_insert(backup, [{"generation": 0, "records": 0, "created_at_us": 0}])
     op.create_table(
         "keyrings",
         sa.Column("tenant_id", sa.Uuid, primary_key=True),
-        sa.Column("algorithm", sa.String(32), primary_key=True),
+        sa.Column("name", sa.String(64), primary_key=True),
         sa.Column("revision", sa.Integer, nullable=False),
+        sa.Column("description", sa.Text, nullable=False),
+        sa.Column("labels", sa.Text, nullable=False),
+        sa.Column("purposes", sa.Text, nullable=False),
+        sa.Column("rotation_days", sa.Integer, nullable=False),
+        sa.Column("archive_after_days", sa.Integer, nullable=False),
+        sa.Column("created_at_us", sa.BigInteger, nullable=True),
         sa.Column("mac", sa.LargeBinary, nullable=False),
     )
     op.create_table(
+        "key_revisions",
+        sa.Column("tenant_id", sa.Uuid, primary_key=True),
+        sa.Column("keyring", sa.String(64), primary_key=True),
+        sa.Column("algorithm", sa.String(32), primary_key=True),
+        sa.Column("revision", sa.Integer, nullable=False),
+        sa.Column("mac", sa.LargeBinary, nullable=False),
+        sa.Column("due_at_us", sa.BigInteger, nullable=True),
+    )
+    op.create_index("ix_due", "key_revisions", ["due_at_us", "tenant_id", "keyring", "algorithm"])
+    op.create_table(
         "keys",
         sa.Column("tenant_id", sa.Uuid, primary_key=True),
+        sa.Column("keyring", sa.String(64), primary_key=True),
         sa.Column("algorithm", sa.String(32), primary_key=True),
         sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
         sa.Column("status", sa.String(16), nullable=False),
+        sa.Column("disabled_from", sa.String(16), nullable=True),
+        sa.Column("retired_at_us", sa.BigInteger, nullable=True),
+        sa.Column("archive_at_us", sa.BigInteger, nullable=True),
+        sa.Column("imported", sa.Boolean, nullable=False, server_default=sa.false()),
         sa.Column("public_key", sa.LargeBinary, nullable=False),
         sa.Column("sealed_seed", sa.LargeBinary, nullable=True),
         sa.Column("created_at_us", sa.BigInteger, nullable=False),
         sa.Column("idempotency_key", sa.LargeBinary(32), nullable=True),
         sa.Column("idempotency_request", sa.LargeBinary(32), nullable=True),
         sa.ForeignKeyConstraint(
-            ["tenant_id", "algorithm"], ["keyrings.tenant_id", "keyrings.algorithm"]
+            ["tenant_id", "keyring", "algorithm"],
+            ["key_revisions.tenant_id", "key_revisions.keyring", "key_revisions.algorithm"],
         ),
     )
     op.create_index(
         "one_active_key",
         "keys",
-        ["tenant_id", "algorithm"],
+        ["tenant_id", "keyring", "algorithm"],
         unique=True,
-        sqlite_where=sa.text("status = 'active'"),
-        postgresql_where=sa.text("status = 'active'"),
+        sqlite_where=_IS_ACTIVE,
+        postgresql_where=_IS_ACTIVE,
     )
     op.create_index("ix_keys_idempotency_key", "keys", ["tenant_id", "idempotency_key"])
     op.create_index("ix_keys_status", "keys", ["algorithm", "status"])
@@ -76,6 +109,8 @@ def _create_audit_tables() -> None:
         sa.Column("happened_at_us", sa.BigInteger, nullable=True),
         sa.Column("public_key_sha256", sa.LargeBinary(32), nullable=True),
         sa.Column("keyring_revision", sa.Integer, nullable=True),
+        sa.Column("keyring", sa.String(64), nullable=True),
+        sa.Column("target", sa.String(128), nullable=True),
         sa.UniqueConstraint("tenant_id", "number"),
     )
     op.create_index(
@@ -94,9 +129,9 @@ def _create_audit_tables() -> None:
         postgresql_where=sa.text("operation = 'continue-log'"),
     )
     op.create_index(
-        "keyring_changes",
+        "key_changes",
         "audit_records",
-        ["tenant_id", "algorithm", "keyring_revision"],
+        ["tenant_id", "keyring", "algorithm", "keyring_revision"],
         sqlite_where=sa.text("keyring_revision IS NOT NULL"),
         postgresql_where=sa.text("keyring_revision IS NOT NULL"),
     )
@@ -119,14 +154,23 @@ def _create_audit_tables() -> None:
     log = op.create_table(
         "audit_log",
         sa.Column("log_id", sa.String(36), primary_key=True),
-        sa.Column("used_until", sa.BigInteger, nullable=False),
+        sa.Column("counted_until", sa.BigInteger, nullable=False),
     )
-    op.bulk_insert(log, [{"log_id": str(uuid.uuid4()), "used_until": 0}])
+    op.bulk_insert(log, [{"log_id": str(uuid.uuid4()), "counted_until": 0}])
     op.create_table(
         "key_usage",
         sa.Column("tenant_id", sa.String(36), primary_key=True),
+        sa.Column("keyring", sa.String(64), primary_key=True),
         sa.Column("algorithm", sa.String(32), primary_key=True),
         sa.Column("key_version", sa.Integer, primary_key=True, autoincrement=False),
         sa.Column("uses", sa.BigInteger, nullable=False),
         sa.Column("last_used_us", sa.BigInteger, nullable=False),
     )
+    op.create_table(
+        "operation_counts",
+        sa.Column("tenant_id", sa.String(36), primary_key=True),
+        sa.Column("hour", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("operation", sa.String(32), primary_key=True),
+        sa.Column("count", sa.BigInteger, nullable=False),
+    )
+    op.create_index("operation_counts_by_hour", "operation_counts", ["hour"])

@@ -1,0 +1,45 @@
+"""Answers the operator's commands."""
+
+import time
+from typing import assert_never
+
+from pqkeep_keyservice.root_keys import RootKeyRotation
+from pqkeep_keyservice.storage.database import DatabaseUnavailableError
+from pqkeep_keyservice.storage.store import KeyStore
+from pqkeep_protocol.administration import (
+    AnnounceBackup,
+    AnyAdministrationRequest,
+    AnyAdministrationResult,
+    NewestBackup,
+    ReloadRootKeys,
+)
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+
+
+class Administration:
+    """Reads root keys again, and notes backups."""
+
+    def __init__(self, root_keys: RootKeyRotation, store: KeyStore) -> None:
+        self._root_keys = root_keys
+        self._store = store
+
+    async def answer(self, request: AnyAdministrationRequest) -> AnyAdministrationResult:
+        """Do what a command asks. Raises KeyServiceError."""
+        match request:
+            case ReloadRootKeys():
+                return await self._root_keys.reload(request)
+            case AnnounceBackup():
+                return await self._announce(request)
+            case _:
+                assert_never(request)
+
+    async def _announce(self, backup: AnnounceBackup) -> NewestBackup:
+        if backup.created_at_us > time.time_ns() // 1000:
+            raise KeyServiceError(ErrorKind.RECORD_NOT_FOUND)
+        try:
+            newest = await self._store.announce_backup(backup)
+        except DatabaseUnavailableError:
+            raise KeyServiceError(ErrorKind.UNAVAILABLE) from None
+        if newest is None:
+            raise KeyServiceError(ErrorKind.RECORD_NOT_FOUND)
+        return newest

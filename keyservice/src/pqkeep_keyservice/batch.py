@@ -1,0 +1,174 @@
+"""Executes a batch: its requests one by one, then all their records in one commit.
+
+A request that is refused leaves the others as they are. Nothing is answered before all records are
+durable.
+
+KEMs run on the event loop, in slices: between two of them, of whatever batches, everything else
+runs, and the tenants of the batches take turns. Signatures are made elsewhere, a few of a batch at
+once.
+"""
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from time import perf_counter
+from typing import NamedTuple, cast
+
+from pqkeep_keyservice.audit.log import AuditLog
+from pqkeep_keyservice.dispatch import Dispatcher
+from pqkeep_keyservice.keys.changes import CommitOutcome
+from pqkeep_keyservice.ledger.records import NewRecord, operation_record
+from pqkeep_keyservice.live.key_cache import KeyCache
+from pqkeep_keyservice.transaction import refusal_kind
+from pqkeep_protocol.algorithms import ALGORITHMS, Kind
+from pqkeep_protocol.audit_events import Outcome
+from pqkeep_protocol.codec import MAX_IN_FLIGHT
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.fair_queue import FairQueue
+from pqkeep_protocol.keys import KeyVersion, TenantId
+from pqkeep_protocol.messages import (
+    Attribution,
+    Batch,
+    BatchResults,
+    ItemRequest,
+    ItemResult,
+    Refused,
+    Wrap,
+)
+
+SLICE_SECONDS = 0.001
+"""How long a batch keeps the event loop in one piece, and one request more."""
+SIGNERS = max(2, os.cpu_count() or 1)
+"""Requests of a batch that wait for a signature at once."""
+SECONDS_TO_SIGN = 2.0
+"""Before the deadline, when no other signature is begun: SLH-DSA takes that long."""
+
+
+class Answered(NamedTuple):
+    """A result, and what its record says of keys."""
+
+    result: ItemResult | Refused
+    version: KeyVersion | None
+    target: str | None = None
+
+
+class Batches:
+    """Executes batches."""
+
+    def __init__(self, dispatcher: Dispatcher, log: AuditLog, key_cache: KeyCache) -> None:
+        self._dispatcher = dispatcher
+        self._log = log
+        self._key_cache = key_cache
+        self._turns = FairQueue[TenantId, None](
+            [None], per_subject=1, max_waiting=64 * MAX_IN_FLIGHT
+        )
+
+    async def execute(
+        self, batch: Batch, attribution: Attribution, deadline: float
+    ) -> BatchResults:
+        """Return a result for each request, all durably recorded. Raises UNAVAILABLE, UNSUPPORTED.
+
+        What is not done before the deadline, in the event loop's time, is DEADLINE_EXCEEDED.
+        """
+        requests = [item.request for item in batch.items]
+        if any(request.tenant != batch.tenant for request in requests):
+            raise KeyServiceError(ErrorKind.UNSUPPORTED)
+        try:
+            while True:
+                epoch = self._key_cache.epoch
+                answered = await self._answer_all(requests, deadline)
+                records = list(_records(batch, answered, attribution))
+                if await self._log.commit_all(records, epoch) is CommitOutcome.DURABLE:
+                    return BatchResults(results=tuple(each.result for each in answered))
+        finally:
+            for request in requests:
+                if isinstance(request, Wrap):  # not sooner: it may be executed again
+                    request.symmetric_key[:] = bytes(len(request.symmetric_key))
+
+    async def _answer_all(
+        self, requests: Sequence[ItemRequest], deadline: float
+    ) -> Sequence[Answered]:
+        answered: dict[int, Answered] = {}
+        here, elsewhere = _places(requests)
+        if elsewhere:
+            last = deadline - SECONDS_TO_SIGN
+            await asyncio.gather(
+                *(self._sign(requests, elsewhere, answered, last) for _ in range(SIGNERS))
+            )
+        while here:
+            await self._answer_slice(requests, here, answered, deadline)
+        if _now() >= deadline:  # nobody waits for it any more
+            return [_refused(each, ErrorKind.DEADLINE_EXCEEDED) for each in requests]
+        return [answered[place] for place in range(len(requests))]
+
+    async def _sign(
+        self,
+        requests: Sequence[ItemRequest],
+        places: deque[int],
+        answered: dict[int, Answered],
+        last: float,
+    ) -> None:
+        """Answer one request after the other, as long as there are any; begin none after ``last``.
+
+        Nor does one that has no worker by then wait for it any longer.
+        """
+        while places:
+            place = places.popleft()
+            answered[place] = await self._answer(requests[place], last)
+
+    async def _answer_slice(
+        self,
+        requests: Sequence[ItemRequest],
+        places: deque[int],
+        answered: dict[int, Answered],
+        deadline: float,
+    ) -> None:
+        """Answer requests for SLICE_SECONDS, when it is the tenant's turn."""
+        tenant = requests[0].tenant
+        await self._turns.acquire(tenant)
+        try:
+            end = perf_counter() + SLICE_SECONDS
+            while places:
+                place = places.popleft()
+                answered[place] = await self._answer(requests[place], deadline)
+                if perf_counter() >= end:
+                    break
+            await asyncio.sleep(0)  # before it is another batch's turn
+        finally:
+            self._turns.release(tenant, None)
+
+    async def _answer(self, request: ItemRequest, deadline: float) -> Answered:
+        if _now() >= deadline:
+            return _refused(request, ErrorKind.DEADLINE_EXCEEDED)
+        try:
+            done = await self._dispatcher.answer(request, deadline)
+        except Exception as error:  # noqa: BLE001 - an unexpected error is answered and recorded too
+            return _refused(request, refusal_kind(error, request))
+        return Answered(cast(ItemResult, done.result), done.version, done.target)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _places(requests: Sequence[ItemRequest]) -> tuple[deque[int], deque[int]]:
+    """Return which requests are answered on the event loop, and which in threads or processes."""
+    here, elsewhere = deque[int](), deque[int]()
+    for place, request in enumerate(requests):
+        is_kem = ALGORITHMS[request.algorithm].kind is Kind.KEM
+        (here if is_kem else elsewhere).append(place)
+    return here, elsewhere
+
+
+def _refused(request: ItemRequest, kind: ErrorKind) -> Answered:
+    return Answered(Refused(kind=kind), request.version)
+
+
+def _records(
+    batch: Batch, answered: Sequence[Answered], attribution: Attribution
+) -> Iterator[NewRecord]:
+    policies = {item.policy: attribution.under(item.policy) for item in batch.items}
+    for item, (result, version, target) in zip(batch.items, answered, strict=True):
+        outcome = result.kind if isinstance(result, Refused) else Outcome.SUCCESS
+        yield operation_record(item.request, policies[item.policy], version, outcome, target)

@@ -1,0 +1,66 @@
+"""The MAC over a key's state, without which its rows would be whatever somebody wrote there.
+
+    mac = 0x01 || root key id (1) || HMAC-SHA-256(key, header || state)
+
+The key is derived from a root key. The state is everything that is stored of a key but for the
+sealed seeds, which authenticate themselves; see sealing.py. It stays when a seed is destroyed, so
+that status and public key of an archived version are as authentic as any other's.
+"""
+
+from datetime import datetime
+from hashlib import sha256
+
+from pqkeep_keyservice.crypto.binding import bound_keyring, length_prefixed
+from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyVersions, microseconds
+from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer
+from pqkeep_protocol.keys import KeyStatus
+
+
+def key_mac(sealer: Sealer, versions: KeyVersions) -> bytes:
+    """Return the MAC (34 bytes) of a key's state under the newest root key."""
+    return sealer.mac(_state(versions))
+
+
+def require_authentic(sealer: Sealer, versions: KeyVersions, mac: bytes) -> None:
+    """Raise DamagedKeyError unless the state is one that was stored with this MAC."""
+    if not sealer.is_mac(mac, _state(versions)):
+        raise DamagedKeyError("the key is not as it was stored")
+    for entry in versions.entries:
+        if (entry.sealed is None) != (entry.info.status is KeyStatus.ARCHIVED):
+            raise DamagedKeyError("a private key is missing, or one that was destroyed is there")
+
+
+def _state(versions: KeyVersions) -> bytes:
+    return b"".join(
+        (
+            b"pqkeep/keyring/v1",
+            versions.tenant.bytes,
+            length_prefixed(versions.algorithm.encode()),
+            versions.revision.to_bytes(8, "big"),
+            len(versions.entries).to_bytes(4, "big"),
+            *map(_entry_state, versions.entries),
+            length_prefixed(*bound_keyring(versions.keyring)),
+        )
+    )
+
+
+def _entry_state(entry: KeyEntry) -> bytes:
+    idempotency = entry.idempotency
+    return b"".join(
+        (
+            entry.info.version.to_bytes(4, "big"),
+            entry.created_at_us.to_bytes(8, "big"),
+            sha256(entry.info.public_key).digest(),
+            length_prefixed(
+                entry.info.status.encode() + (b"/imported" if entry.info.imported else b""),
+                (entry.disabled_from or "").encode(),
+                _time(entry.retired_at),
+                _time(entry.info.archive_at),
+                b"" if idempotency is None else idempotency.key + idempotency.request,
+            ),
+        )
+    )
+
+
+def _time(when: datetime | None) -> bytes:
+    return b"" if when is None else microseconds(when).to_bytes(8, "big")

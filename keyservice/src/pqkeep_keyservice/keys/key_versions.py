@@ -1,0 +1,304 @@
+"""All versions of one key, and every rule of their lifecycle.
+
+Every change of a key's status is a method of KeyVersions, in this file, which does no I/O and no
+cryptography. KeyVersions is a value: a method returns the next one, and storage swaps it in if the
+old one is still the current one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple, NewType, NoReturn
+
+from msgspec import structs
+
+from pqkeep_protocol.algorithms import Algorithm, Operation
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import (
+    DEFAULT_KEYRING,
+    KeyInfo,
+    KeyringName,
+    KeyStatus,
+    KeyVersion,
+    TenantId,
+)
+from pqkeep_protocol.messages import Idempotency
+
+SealedSeed = NewType("SealedSeed", bytes)
+"""A private key encrypted under a root key; see sealing.py."""
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+
+IDEMPOTENCY_KEY_LIFETIME = timedelta(days=1)
+
+VERSIONS_PER_GENERATION = 1_000_000
+"""More versions than a key gets between two restores of an installation."""
+
+
+def microseconds(when: datetime) -> int:
+    """Return a time in microseconds since 1970."""
+    return (when - EPOCH) // MICROSECOND
+
+
+def generation_of(version: KeyVersion) -> int:
+    """Return how often the installation had been restored when a key version was made."""
+    return (version - 1) // VERSIONS_PER_GENERATION
+
+
+class KeyName(NamedTuple):
+    """Which key: one of a tenant's keyrings has one for each algorithm."""
+
+    tenant: TenantId
+    algorithm: Algorithm
+    keyring: KeyringName = DEFAULT_KEYRING
+
+
+@dataclass(frozen=True, slots=True)
+class KeyEntry:
+    """One key version."""
+
+    info: KeyInfo
+    sealed: SealedSeed | None
+    """None once the key is archived."""
+    idempotency: Idempotency | None = None
+    """The Idempotency-Key of the request that generated the key."""
+    disabled_from: KeyStatus | None = None
+    """Of a disabled version: the status that it had, which enabling gives back."""
+    retired_at: datetime | None = None
+    """Since when it is retired, or kept once more: archiving it was cancelled then."""
+
+    @property
+    def lasting_status(self) -> KeyStatus:
+        """The status, or of a disabled version the one that it had."""
+        return self.disabled_from or self.info.status
+
+    @property
+    def created_at_us(self) -> int:
+        """When the key was generated, in microseconds since 1970."""
+        return microseconds(self.info.created_at)
+
+
+class AgeLimits(NamedTuple):
+    """How old versions become, in days; 0: any age."""
+
+    rotation_days: int = 0
+    """Since it was generated, until the active version is replaced."""
+    archive_after_days: int = 0
+    """Since it was retired, until archiving a version is scheduled."""
+
+    def due_at(self, entry: KeyEntry) -> datetime | None:
+        """Return when the schedule has something to do with a version, if ever.
+
+        A disabled version stays as it is, unless archiving it is scheduled already.
+        """
+        if entry.info.archive_at is not None:
+            return entry.info.archive_at
+        if entry.info.status is KeyStatus.ACTIVE and self.rotation_days:
+            return entry.info.created_at + timedelta(days=self.rotation_days)
+        if entry.info.status is KeyStatus.RETIRED and entry.retired_at and self.archive_after_days:
+            return entry.retired_at + timedelta(days=self.archive_after_days)
+        return None
+
+
+NO_LIMITS = AgeLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class KeyVersions:
+    """All versions of one key, oldest first: one algorithm in one of a tenant's keyrings."""
+
+    tenant: TenantId
+    algorithm: Algorithm
+    entries: tuple[KeyEntry, ...] = ()
+    revision: int = 0
+    """Counts the changes. Storage compares it before it swaps."""
+    generation: int = 0
+    """How often the installation was restored from a backup. Versions that were made after the
+    backup are lost then: so that none is given out twice, each generation has its own range."""
+    keyring: KeyringName = DEFAULT_KEYRING
+    _by_version: Mapping[int, KeyEntry] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        by_version = {entry.info.version: entry for entry in self.entries}
+        object.__setattr__(self, "_by_version", by_version)
+
+    @property
+    def name(self) -> KeyName:
+        """Which key it is."""
+        return KeyName(self.tenant, self.algorithm, self.keyring)
+
+    @property
+    def active(self) -> KeyEntry | None:
+        """The active key. It is the newest version, or there is none."""
+        current = self.current
+        return current if current and current.info.status is KeyStatus.ACTIVE else None
+
+    @property
+    def current(self) -> KeyEntry | None:
+        """The active key, also while it is disabled: no other can become active beside it."""
+        newest = self.entries[-1] if self.entries else None
+        return newest if newest and newest.lasting_status is KeyStatus.ACTIVE else None
+
+    def due_at(self, limits: AgeLimits) -> datetime | None:
+        """Return when the schedule has something to do with this key; None: not as it is now."""
+        due = (at for entry in self.entries if (at := limits.due_at(entry)) is not None)
+        return min(due, default=None)
+
+    def first_due(
+        self, limits: AgeLimits, now: datetime, *, destroys: bool = True
+    ) -> KeyEntry | None:
+        """Return the oldest version of which something is due, destroying it or anything else."""
+        for entry in self.entries:
+            at = limits.due_at(entry)
+            if at is not None and at <= now and (destroys or entry.info.archive_at is None):
+                return entry
+        return None
+
+    @property
+    def next_version(self) -> KeyVersion:
+        """The version of the next new key."""
+        newest = self.entries[-1].info.version if self.entries else 0
+        return KeyVersion(max(newest, self.generation * VERSIONS_PER_GENERATION) + 1)
+
+    def entry(self, version: KeyVersion) -> KeyEntry:
+        """Return a key version, whatever its status. Raises KEY_NOT_FOUND."""
+        return self._by_version.get(version) or _not_found()
+
+    def version_before(self, version: KeyVersion) -> KeyVersion:
+        """Return the version that one replaced. Raises KEY_NOT_FOUND."""
+        index = self.entries.index(self.entry(version))
+        return self.entries[index - 1].info.version if index else _not_found()
+
+    def entry_generated_with(self, idempotency: Idempotency, now: datetime) -> KeyEntry | None:
+        """Return the key that a request with the same Idempotency-Key generated in the last day."""
+        oldest = now - IDEMPOTENCY_KEY_LIFETIME
+        for entry in self.entries:
+            is_same = entry.idempotency is not None and entry.idempotency.key == idempotency.key
+            if is_same and entry.info.created_at > oldest:
+                return entry
+        return None
+
+    def require_active(self) -> KeyEntry:
+        """Return the active key. Raises KEY_NOT_FOUND."""
+        return self.active or _not_found()
+
+    def key_for(self, operation: Operation, version: KeyVersion | None) -> KeyEntry:
+        """Return the key for a cryptographic operation; None means the active one.
+
+        Raises KEY_NOT_FOUND, also for a version whose status does not allow the operation.
+        """
+        entry = self.require_active() if version is None else self.entry(version)
+        return entry if entry.info.allows(operation) else _not_found()
+
+    def require_current(self) -> KeyEntry:
+        """Return the active key, also while it is disabled. Raises KEY_NOT_FOUND."""
+        return self.current or _not_found()
+
+    def require_no_active(self) -> None:
+        """Raise KEY_EXISTS if there is an active key, or one that enabling makes active."""
+        if self.current is not None:
+            raise KeyServiceError(ErrorKind.KEY_EXISTS)
+
+    def with_first(self, new: KeyEntry) -> "KeyVersions":
+        """Add a key where none is active. Raises KEY_EXISTS."""
+        self.require_no_active()
+        return self._next((*self.entries, new))
+
+    def with_rotated(self, new: KeyEntry) -> "KeyVersions":
+        """Retire the active key, also a disabled one, and add its successor. Raises KEY_NOT_FOUND."""
+        retired = _retired(self.require_current(), new.info.created_at)
+        return self._next((*self.entries[:-1], retired, new))
+
+    def with_retired(self, version: KeyVersion, now: datetime) -> "KeyVersions":
+        """Retire a key; retiring a retired key changes nothing. Raises KEY_STATUS."""
+        entry = self._not_archived(version)
+        if entry.lasting_status is KeyStatus.RETIRED:
+            return self
+        return self._with(_retired(entry, now))
+
+    def with_disabled(self, version: KeyVersion) -> "KeyVersions":
+        """Disable a key; disabling a disabled key changes nothing. Raises KEY_STATUS."""
+        entry = self._not_archived(version)
+        if entry.disabled_from is not None:
+            return self
+        disabled = _with_status(entry, KeyStatus.DISABLED)
+        return self._with(replace(disabled, disabled_from=entry.info.status))
+
+    def with_enabled(self, version: KeyVersion) -> "KeyVersions":
+        """Give a disabled key its status back; any other stays as it is. Raises KEY_STATUS."""
+        entry = self._not_archived(version)
+        if entry.disabled_from is None:
+            return self
+        return self._with(replace(_with_status(entry, entry.disabled_from), disabled_from=None))
+
+    def with_archive_scheduled(self, version: KeyVersion, at: datetime) -> "KeyVersions":
+        """Set when a retired key is archived; a time that is set already stays. Raises KEY_STATUS."""
+        entry = self._retired(version)
+        if entry.info.archive_at is not None:
+            return self
+        return self._with(_with_archive_at(entry, at))
+
+    def with_archive_cancelled(self, version: KeyVersion, now: datetime) -> "KeyVersions":
+        """Keep a key that is to be archived; any other stays as it is. Raises KEY_STATUS."""
+        entry = self._not_archived(version)
+        if entry.info.archive_at is None:
+            return self
+        return self._with(replace(_with_archive_at(entry, None), retired_at=now))
+
+    def with_archived(self, version: KeyVersion) -> "KeyVersions":
+        """Remove a retired key's private half, irreversibly. Raises KEY_STATUS."""
+        entry = _with_archive_at(self._retired(version), None)
+        archived = _with_status(entry, KeyStatus.ARCHIVED)
+        return self._with(replace(archived, sealed=None, disabled_from=None))
+
+    def with_resealed(self, sealed: Mapping[KeyVersion, SealedSeed]) -> "KeyVersions":
+        """Replace the sealed form of some seeds. The keys stay what they are."""
+        return self._next(
+            tuple(
+                replace(entry, sealed=sealed[entry.info.version])
+                if entry.sealed and entry.info.version in sealed
+                else entry
+                for entry in self.entries
+            )
+        )
+
+    def _not_archived(self, version: KeyVersion) -> KeyEntry:
+        entry = self.entry(version)
+        if entry.info.status is KeyStatus.ARCHIVED:
+            raise KeyServiceError(ErrorKind.KEY_STATUS)
+        return entry
+
+    def _retired(self, version: KeyVersion) -> KeyEntry:
+        entry = self.entry(version)
+        if entry.lasting_status is not KeyStatus.RETIRED:
+            raise KeyServiceError(ErrorKind.KEY_STATUS)
+        return entry
+
+    def _with(self, entry: KeyEntry) -> "KeyVersions":
+        version = entry.info.version
+        return self._next(
+            tuple(entry if each.info.version == version else each for each in self.entries)
+        )
+
+    def _next(self, entries: tuple[KeyEntry, ...]) -> "KeyVersions":
+        return replace(self, entries=entries, revision=self.revision + 1)
+
+
+def _with_status(entry: KeyEntry, status: KeyStatus) -> KeyEntry:
+    return replace(entry, info=structs.replace(entry.info, status=status))
+
+
+def _with_archive_at(entry: KeyEntry, at: datetime | None) -> KeyEntry:
+    return replace(entry, info=structs.replace(entry.info, archive_at=at))
+
+
+def _retired(entry: KeyEntry, now: datetime) -> KeyEntry:
+    """Return a key as a retired one, still disabled if it was."""
+    if entry.disabled_from is not None:
+        return replace(entry, disabled_from=KeyStatus.RETIRED, retired_at=now)
+    return replace(_with_status(entry, KeyStatus.RETIRED), retired_at=now)
+
+
+def _not_found() -> NoReturn:
+    raise KeyServiceError(ErrorKind.KEY_NOT_FOUND)

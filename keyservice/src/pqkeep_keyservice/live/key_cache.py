@@ -1,0 +1,82 @@
+"""Keys and keyrings in memory, so that a request needs no query."""
+
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, Protocol, TypeAlias, TypeVar
+
+from cachetools import LRUCache
+
+from pqkeep_keyservice.keys.key_versions import KeyName, KeyVersions
+from pqkeep_keyservice.keys.keyring import Keyring, KeyringId
+from pqkeep_keyservice.storage.store import KeyStore
+
+CAPACITY = 10_000
+
+N = TypeVar("N", bound=Hashable)
+N_co = TypeVar("N_co", bound=Hashable, covariant=True)
+
+
+class Revisioned(Protocol[N_co]):
+    """What has a name and counts its changes."""
+
+    @property
+    def name(self) -> N_co:
+        """Which one it is."""
+        ...
+
+    @property
+    def revision(self) -> int:
+        """How often it was changed."""
+        ...
+
+
+V = TypeVar("V", bound=Revisioned[Hashable])
+
+
+class RevisionCache(Generic[N, V]):
+    """The current values. Within one epoch, this process is the only one that changes them."""
+
+    def __init__(self, store: KeyStore, find: Callable[[N], Awaitable[V]]) -> None:
+        """Cache what ``find`` returns."""
+        self._store = store
+        self._find = find
+        self._epoch = store.epoch
+        self._cached: LRUCache[Hashable, V] = LRUCache(CAPACITY)
+
+    @property
+    def epoch(self) -> int:
+        """The store's current epoch. A new one empties the cache."""
+        if self._epoch != self._store.epoch:
+            self._epoch = self._store.epoch
+            self._cached.clear()
+        return self._epoch
+
+    async def get(self, name: N) -> V:
+        """Return the current value. Raises DatabaseUnavailableError and what ``find`` raises."""
+        epoch = self.epoch
+        cached = self._cached.get(name)
+        if cached is not None:
+            return cached
+        return self.update(await self._find(name), epoch)
+
+    def update(self, value: V, epoch: int) -> V:
+        """Cache a value unless a newer revision is cached; return the newer of the two.
+
+        A value of an epoch that is over is returned and not cached.
+        """
+        if epoch != self.epoch:
+            return value
+        cached = self._cached.get(value.name)
+        if cached is not None and cached.revision > value.revision:
+            return cached
+        self._cached[value.name] = value
+        return value
+
+    def invalidate(self, value: V) -> None:
+        """Load the value from the store the next time."""
+        self._cached.pop(value.name, None)
+
+
+KeyCache: TypeAlias = RevisionCache[KeyName, KeyVersions]
+"""The versions of each key, none if there is no key. Raises DamagedKeyError."""
+KeyringCache: TypeAlias = RevisionCache[KeyringId, Keyring]
+"""Keyrings. Raises KEYRING_NOT_FOUND and DamagedKeyError."""

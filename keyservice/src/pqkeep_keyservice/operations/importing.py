@@ -1,0 +1,51 @@
+"""Import keys, and private keys that were made elsewhere."""
+
+from datetime import UTC, datetime
+
+from pqkeep_keyservice.crypto import pkcs8
+from pqkeep_keyservice.crypto.key_wrapping import UnwrappingError, import_info
+from pqkeep_keyservice.keys.changes import KeyChange
+from pqkeep_keyservice.keys.key_versions import KeyVersions
+from pqkeep_keyservice.keys.sealed_keys import InconsistentKeyPairError
+from pqkeep_keyservice.live.executors import Executor
+from pqkeep_keyservice.live.import_keys import LIFETIME_SECONDS, ImportKeys
+from pqkeep_keyservice.operations.lifecycle import entry_of
+from pqkeep_keyservice.operations.result import OperationResult
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.messages import ImportKey, ImportPrivateKey, Key
+
+
+def issue(versions: KeyVersions, import_keys: ImportKeys, now: float) -> OperationResult:
+    """Give out an import key for this key. Raises OVERLOADED."""
+    import_key_id, public_key, info = import_keys.issue(versions.name, now)
+    issued = ImportKey(
+        id=import_key_id, public_key=public_key, info=info, seconds=int(LIFETIME_SECONDS)
+    )
+    return OperationResult(issued, None)
+
+
+async def import_key(
+    request: ImportPrivateKey,
+    versions: KeyVersions,
+    import_keys: ImportKeys,
+    executor: Executor,
+    now: float,
+    deadline: float,
+) -> OperationResult:
+    """Make a private key active where none is. The import key is used up, however it ends.
+
+    Raises KEY_EXISTS, before that, and IMPORT_KEY_NOT_FOUND and DECRYPTION_FAILED.
+    """
+    versions.require_no_active()
+    wrapping = import_keys.claim(request.import_key_id, versions.name, now)
+    info = import_info(request.import_key_id, versions.algorithm, versions.keyring)
+    try:
+        with wrapping.unwrap(request.wrapped_private_key, info) as data:
+            seed = pkcs8.decode(versions.algorithm, data)
+        made = await executor.adopt(versions.name, versions.next_version, seed, deadline)
+    except (UnwrappingError, ValueError, InconsistentKeyPairError):
+        raise KeyServiceError(ErrorKind.DECRYPTION_FAILED) from None
+    entry = entry_of(versions, made, datetime.now(UTC), request.idempotency, imported=True)
+    new = versions.with_first(entry)
+    key = new.require_active().info
+    return OperationResult(Key(key=key), key.version, KeyChange(versions, new, request.quota))

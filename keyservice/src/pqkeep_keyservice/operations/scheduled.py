@@ -1,0 +1,70 @@
+"""What the key service does with keys by itself, because its time has come."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from pqkeep_keyservice.keys.changes import KeyChange
+from pqkeep_keyservice.keys.key_versions import AgeLimits, KeyVersions
+from pqkeep_keyservice.ledger.records import NewRecord
+from pqkeep_keyservice.live.executors import Executor
+from pqkeep_keyservice.operations.lifecycle import new_entry
+from pqkeep_protocol.algorithms import Operation
+from pqkeep_protocol.audit_events import Outcome
+from pqkeep_protocol.keys import MIN_ARCHIVE_DAYS, KeyStatus, KeyVersion
+
+SCHEDULE = "schedule"
+"""The principal of its records."""
+
+
+@dataclass(frozen=True, slots=True)
+class DueChange:
+    """A change that is due."""
+
+    operation: Operation
+    version: KeyVersion
+    reason: str
+    """Which setting of the key asks for it."""
+    change: KeyChange
+
+    @property
+    def record(self) -> NewRecord:
+        """The record of the change."""
+        key = self.change.new
+        return NewRecord(
+            tenant=key.tenant,
+            principal=SCHEDULE,
+            operation=self.operation,
+            algorithm=key.algorithm,
+            key_version=self.version,
+            outcome=Outcome.SUCCESS,
+            request_id=f"{SCHEDULE}-{self.reason}",
+            source_address="",
+            policy=self.reason,
+            keyring=key.keyring,
+        )
+
+
+async def next_due(
+    versions: KeyVersions,
+    limits: AgeLimits,
+    now: datetime,
+    executor: Executor,
+    deadline: float,
+    *,
+    destroys: bool,
+) -> DueChange | None:
+    """Return the first change of a key that is due, if there is one; or none that destroys a key."""
+    entry = versions.first_due(limits, now, destroys=destroys)
+    if entry is None:
+        return None
+    version = entry.info.version
+    if entry.info.archive_at is not None:
+        change = KeyChange(versions, versions.with_archived(version))
+        return DueChange(Operation.ARCHIVE_KEY, version, "archive-at", change)
+    if entry.info.status is KeyStatus.RETIRED:
+        at = now + timedelta(days=MIN_ARCHIVE_DAYS)
+        change = KeyChange(versions, versions.with_archive_scheduled(version, at))
+        return DueChange(Operation.SCHEDULE_ARCHIVE, version, "archive-after-days", change)
+    rotated = versions.with_rotated(await new_entry(versions, executor, deadline, now))
+    version = rotated.require_active().info.version
+    return DueChange(Operation.ROTATE_KEY, version, "rotation-days", KeyChange(versions, rotated))

@@ -1,0 +1,257 @@
+"""Rows of keys and their versions. A change is a compare-and-swap on the key's revision."""
+
+from contextlib import suppress
+from datetime import UTC, datetime
+
+import sqlalchemy as sa
+
+from pqkeep_keyservice.keys.changes import CommitOutcome, KeyChange
+from pqkeep_keyservice.keys.key_mac import key_mac, require_authentic
+from pqkeep_keyservice.keys.key_versions import (
+    EPOCH,
+    IDEMPOTENCY_KEY_LIFETIME,
+    MICROSECOND,
+    KeyEntry,
+    KeyName,
+    KeyVersions,
+    SealedSeed,
+    generation_of,
+    microseconds,
+)
+from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer
+from pqkeep_keyservice.ledger.search import newest_key_revision
+from pqkeep_keyservice.storage.age_limits import find_age_limits
+from pqkeep_keyservice.storage.root_keys import is_under_dropped_root_key
+from pqkeep_keyservice.storage.schema import KEY_REVISIONS, KEYS
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.keys import (
+    INSTALLATION,
+    KeyInfo,
+    KeyringName,
+    KeyStatus,
+    KeyVersion,
+    TenantId,
+)
+from pqkeep_protocol.messages import Idempotency
+
+
+def find_generation(connection: sa.Connection) -> int:
+    """Return how often the installation was restored: its newest checkpoint key tells.
+
+    A restore makes a new one, whose version is sealed with it.
+    """
+    is_checkpoint_key = _is_of(KEYS, KeyName(INSTALLATION, Algorithm.ML_DSA_65))
+    newest = sa.select(sa.func.max(KEYS.c.version)).where(is_checkpoint_key)
+    return generation_of(connection.execute(newest).scalar() or KeyVersion(1))
+
+
+def has_keys(connection: sa.Connection) -> bool:
+    """Return whether there are keys: for a check of the database, one page is read."""
+    return connection.execute(sa.select(sa.exists(sa.select(KEYS.c.version)))).scalar_one()
+
+
+def count_keys(connection: sa.Connection) -> list[tuple[Algorithm, KeyStatus, int]]:
+    """Return how many key versions there are of each algorithm and status, from an index alone."""
+    query = sa.select(KEYS.c.algorithm, KEYS.c.status, sa.func.count())
+    found = connection.execute(query.group_by(KEYS.c.algorithm, KEYS.c.status))
+    return [(Algorithm(algorithm), KeyStatus(status), count) for algorithm, status, count in found]
+
+
+def list_keys(connection: sa.Connection, tenant: TenantId | None = None) -> list[KeyName]:
+    """Return the names of a tenant's keys, or of all keys."""
+    name = (KEY_REVISIONS.c.tenant_id, KEY_REVISIONS.c.keyring, KEY_REVISIONS.c.algorithm)
+    query = sa.select(*name).order_by(*name)
+    if tenant is not None:
+        query = query.where(KEY_REVISIONS.c.tenant_id == tenant)
+    found = connection.execute(query)
+    return [
+        KeyName(TenantId(row.tenant_id), Algorithm(row.algorithm), row.keyring) for row in found
+    ]
+
+
+def find_key_versions(
+    connection: sa.Connection, sealer: Sealer, name: KeyName, generation: int
+) -> KeyVersions:
+    """Return the versions of a key, none if there is no key.
+
+    Raises DamagedKeyError if its rows are not those that were stored, or are those that were stored
+    before the last change that the audit log has.
+    """
+    versions = _find_authentic(connection, sealer, name, generation)
+    if versions.revision < newest_key_revision(
+        connection, name.tenant, name.keyring, name.algorithm
+    ):
+        raise DamagedKeyError("the key is older than the audit log says")
+    return versions
+
+
+def _find_authentic(
+    connection: sa.Connection, sealer: Sealer, name: KeyName, generation: int
+) -> KeyVersions:
+    row = connection.execute(
+        sa.select(KEY_REVISIONS).where(_is_of(KEY_REVISIONS, name))
+    ).one_or_none()
+    if row is None:
+        return KeyVersions(name.tenant, name.algorithm, generation=generation, keyring=name.keyring)
+    keys = connection.execute(
+        sa.select(KEYS).where(_is_of(KEYS, name)).order_by(KEYS.c.version)
+    ).all()
+    try:
+        entries = tuple(_entry(name, key) for key in keys)
+        versions = KeyVersions(
+            name.tenant, name.algorithm, entries, row.revision, generation, name.keyring
+        )
+        require_authentic(sealer, versions, row.mac)
+        if row.due_at_us != stored_time(versions.due_at(find_age_limits(connection, name))):
+            raise DamagedKeyError("the key is not as it was stored")
+    except (TypeError, ValueError, OverflowError):  # a SQLite column holds values of any type
+        raise DamagedKeyError("the key has values that were never stored") from None
+    return versions
+
+
+def is_idempotency_key_used(
+    connection: sa.Connection, tenant: TenantId, idempotency: Idempotency
+) -> bool:
+    """Return whether a request with this Idempotency-Key generated a key in the last day."""
+    oldest = datetime.now(UTC) - IDEMPOTENCY_KEY_LIFETIME
+    query = sa.select(KEYS.c.version).where(
+        KEYS.c.tenant_id == tenant,
+        KEYS.c.idempotency_key == idempotency.key,
+        KEYS.c.created_at_us > (oldest - EPOCH) // MICROSECOND,
+    )
+    return connection.execute(query.limit(1)).one_or_none() is not None
+
+
+def replace_key_versions(
+    connection: sa.Connection, sealer: Sealer, change: KeyChange
+) -> CommitOutcome:
+    """Swap the new key in if the old one is still the current one."""
+    old, new = change.old, change.new
+    is_same = _is_of(KEY_REVISIONS, new.name)
+    current = connection.execute(sa.select(KEY_REVISIONS.c.revision).where(is_same)).scalar()
+    if (current or 0) != old.revision:
+        return CommitOutcome.STALE
+    for added in change.added:
+        if added.sealed and is_under_dropped_root_key(connection, added.sealed):
+            return CommitOutcome.STALE
+        if added.idempotency and is_idempotency_key_used(connection, new.tenant, added.idempotency):
+            return CommitOutcome.STALE
+    if change.quota is not None and _count_active_keys(connection, new.tenant) >= change.quota:
+        return CommitOutcome.QUOTA_REACHED
+    state = {
+        "revision": new.revision,
+        "mac": key_mac(sealer, new),
+        "due_at_us": stored_time(new.due_at(find_age_limits(connection, new.name))),
+    }
+    if current is None:
+        row = {**_columns(new.name), **state}
+        connection.execute(sa.insert(KEY_REVISIONS), row)
+    else:
+        swap = sa.update(KEY_REVISIONS).where(is_same, KEY_REVISIONS.c.revision == old.revision)
+        if connection.execute(swap.values(state)).rowcount == 0:
+            return CommitOutcome.STALE
+    _save_keys(connection, change)
+    return CommitOutcome.DURABLE
+
+
+def set_due(connection: sa.Connection, tenant: TenantId, keyring: KeyringName) -> None:
+    """Store anew when the schedule has something to do with a keyring's keys: its limits changed.
+
+    A key whose rows are damaged stays as it is, and refused.
+    """
+    stored = KEY_REVISIONS.c.tenant_id == tenant, KEY_REVISIONS.c.keyring == keyring
+    for row in connection.execute(sa.select(KEY_REVISIONS.c.algorithm).where(*stored)).all():
+        with suppress(TypeError, ValueError, OverflowError):
+            name = KeyName(tenant, Algorithm(row.algorithm), keyring)
+            keys = connection.execute(sa.select(KEYS).where(_is_of(KEYS, name))).all()
+            versions = KeyVersions(
+                tenant, name.algorithm, tuple(_entry(name, key) for key in keys), keyring=keyring
+            )
+            due_at = versions.due_at(find_age_limits(connection, name))
+            same = sa.update(KEY_REVISIONS).where(_is_of(KEY_REVISIONS, name))
+            connection.execute(same.values(due_at_us=stored_time(due_at)))
+
+
+def _save_keys(connection: sa.Connection, change: KeyChange) -> None:
+    old, new = change.old, change.new
+    for before, after in zip(old.entries, new.entries, strict=False):
+        if after is not before:
+            connection.execute(
+                sa.update(KEYS)
+                .where(
+                    _is_of(KEYS, new.name),
+                    KEYS.c.version == after.info.version,
+                )
+                .values({**_state(after), "sealed_seed": after.sealed})
+            )
+    if change.added:
+        connection.execute(sa.insert(KEYS), [_row(new.name, added) for added in change.added])
+
+
+def _count_active_keys(connection: sa.Connection, tenant: TenantId) -> int:
+    active = sa.or_(KEYS.c.status == KeyStatus.ACTIVE, KEYS.c.disabled_from == KeyStatus.ACTIVE)
+    query = sa.select(sa.func.count()).where(KEYS.c.tenant_id == tenant, active)
+    return connection.execute(query).scalar_one()
+
+
+def _columns(name: KeyName) -> dict[str, object]:
+    return {"tenant_id": name.tenant, "keyring": name.keyring, "algorithm": name.algorithm}
+
+
+def _is_of(table: sa.Table, name: KeyName) -> sa.ColumnElement[bool]:
+    return sa.and_(*(table.c[column] == value for column, value in _columns(name).items()))
+
+
+def _row(name: KeyName, entry: KeyEntry) -> dict[str, object]:
+    idempotency = entry.idempotency
+    return {
+        **_columns(name),
+        "version": entry.info.version,
+        **_state(entry),
+        "imported": entry.info.imported,
+        "public_key": entry.info.public_key,
+        "sealed_seed": entry.sealed,
+        "created_at_us": entry.created_at_us,
+        "idempotency_key": None if idempotency is None else idempotency.key,
+        "idempotency_request": None if idempotency is None else idempotency.request,
+    }
+
+
+def _state(entry: KeyEntry) -> dict[str, object]:
+    return {
+        "status": entry.info.status,
+        "disabled_from": entry.disabled_from,
+        "retired_at_us": stored_time(entry.retired_at),
+        "archive_at_us": stored_time(entry.info.archive_at),
+    }
+
+
+def stored_time(when: datetime | None) -> int | None:
+    """Return a time as it is stored: in microseconds since 1970."""
+    return None if when is None else microseconds(when)
+
+
+def loaded_time(stored: int | None) -> datetime | None:
+    """Return a stored time."""
+    return None if stored is None else EPOCH + stored * MICROSECOND
+
+
+def _entry(name: KeyName, row: sa.Row[tuple[object, ...]]) -> KeyEntry:
+    info = KeyInfo(
+        algorithm=name.algorithm,
+        version=KeyVersion(row.version),
+        status=KeyStatus(row.status),
+        public_key=row.public_key,
+        created_at=EPOCH + row.created_at_us * MICROSECOND,
+        archive_at=loaded_time(row.archive_at_us),
+        keyring=name.keyring,
+        imported=row.imported,
+    )
+    has_idempotency = (row.idempotency_key, row.idempotency_request) != (None, None)
+    return KeyEntry(
+        info,
+        None if row.sealed_seed is None else SealedSeed(row.sealed_seed),
+        Idempotency(row.idempotency_key, row.idempotency_request) if has_idempotency else None,
+        None if row.disabled_from is None else KeyStatus(row.disabled_from),
+        loaded_time(row.retired_at_us),
+    )

@@ -1,0 +1,128 @@
+"""The ciphertext of an envelope opens with its own header only, and is no plain ciphertext."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Kind
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import KeyVersion, TenantId
+from pqkeep_protocol.messages import (
+    Attribution,
+    CiphertextFormat,
+    CreateKeyring,
+    Decrypt,
+    Encrypt,
+    GenerateKey,
+    KeyService,
+    RotateKey,
+)
+
+KEMS = [a for a, spec in ALGORITHMS.items() if spec.kind is Kind.KEM]
+ONE, TWO = KeyVersion(1), KeyVersion(2)
+ENVELOPE, CIPHERTEXT = CiphertextFormat.ENVELOPE, CiphertextFormat.CIPHERTEXT
+DATA, ROW = b"4111-1111", b"customers/42"
+SMALLEST = 28
+
+
+class Safe:
+    """A tenant with two versions of a key of each KEM."""
+
+    def __init__(self, keys: KeyService, tenant: TenantId, attribution: Attribution) -> None:
+        self._keys, self._tenant, self._attribution = keys, tenant, attribution
+
+    async def seal(self, algorithm: Algorithm, version: KeyVersion | None, **more: Any) -> bytes:
+        """Encrypt."""
+        request = Encrypt(
+            tenant=self._tenant, algorithm=algorithm, version=version, plaintext=DATA, **more
+        )
+        return (await self._keys.execute(request, self._attribution)).ciphertext
+
+    async def open(
+        self, algorithm: Algorithm, version: KeyVersion, blob: bytes, **more: Any
+    ) -> bytes | ErrorKind:
+        """Decrypt; what is refused is its kind."""
+        request = Decrypt(
+            tenant=self._tenant, algorithm=algorithm, version=version, ciphertext=blob, **more
+        )
+        try:
+            return (await self._keys.execute(request, self._attribution)).plaintext
+        except KeyServiceError as refusal:
+            return refusal.kind
+
+
+@pytest.fixture
+async def safe(keys: KeyService, tenant: TenantId, attribution: Attribution) -> Safe:
+    """Make the keys."""
+    for algorithm in KEMS:
+        named: Any = {"tenant": tenant, "algorithm": algorithm}
+        await keys.execute(GenerateKey(**named, quota=None), attribution)
+        await keys.execute(RotateKey(**named), attribution)
+    return Safe(keys, tenant, attribution)
+
+
+@pytest.mark.parametrize("algorithm", KEMS)
+async def test_an_envelope_opens_by_its_header_only(algorithm: Algorithm, safe: Safe) -> None:
+    """With the version and algorithm of its header, and in no other way."""
+    blob = await safe.seal(algorithm, None, format=ENVELOPE)
+    assert await safe.open(algorithm, TWO, blob, format=ENVELOPE) == DATA
+    for other, version in ((algorithm, ONE), *((a, TWO) for a in KEMS if a is not algorithm)):
+        assert await safe.open(other, version, blob, format=ENVELOPE) in {
+            ErrorKind.DECRYPTION_FAILED,
+            ErrorKind.ALGORITHM_MISMATCH,
+        }
+
+
+@pytest.mark.parametrize("algorithm", KEMS)
+async def test_envelopes_and_ciphertexts_stay_apart(algorithm: Algorithm, safe: Safe) -> None:
+    """Taken out of its envelope, or put into one, nothing opens."""
+    for made, read in permutations((ENVELOPE, CIPHERTEXT)):
+        blob = await safe.seal(algorithm, TWO, format=made)
+        failed = await safe.open(algorithm, TWO, blob, format=read)
+        assert failed is ErrorKind.DECRYPTION_FAILED
+
+
+async def test_an_envelope_is_bound_to_associated_data_too(safe: Safe) -> None:
+    """The header stands before the caller's own data, which is bound as ever."""
+    algorithm = Algorithm.ML_KEM_768
+    blob = await safe.seal(algorithm, TWO, format=ENVELOPE, associated_data=ROW)
+    for data, expected in ((ROW, DATA), (b"", ErrorKind.DECRYPTION_FAILED)):
+        opened = await safe.open(algorithm, TWO, blob, format=ENVELOPE, associated_data=data)
+        assert opened == expected
+
+
+async def test_every_byte_of_a_blob_counts(safe: Safe) -> None:
+    """The nonce, the data and the tag, one byte after the other; of the KEM's half some."""
+    algorithm = Algorithm.ML_KEM_768
+    blob = await safe.seal(algorithm, TWO, format=ENVELOPE)
+    size = ALGORITHMS[algorithm].output_size
+    assert len(blob) == size + SMALLEST + len(DATA)
+    for place in (0, size // 2, *range(size - 1, len(blob))):
+        changed = blob[:place] + bytes((blob[place] ^ 1,)) + blob[place + 1 :]
+        failed = await safe.open(algorithm, TWO, changed, format=ENVELOPE)
+        assert failed is ErrorKind.DECRYPTION_FAILED
+
+
+async def test_an_envelope_of_one_keyring_opens_in_no_other(
+    safe: Safe, keys: KeyService, tenant: TenantId, attribution: Attribution
+) -> None:
+    """The name in the header is bound: with another keyring's it is the decrypt error."""
+    algorithm = Algorithm.ML_KEM_768
+    for keyring in ("payments.cards", "payments.logs"):
+        named: Any = {"tenant": tenant, "algorithm": algorithm, "keyring": keyring}
+        await keys.execute(CreateKeyring(tenant=tenant, keyring=keyring), attribution)
+        await keys.execute(GenerateKey(**named, quota=None), attribution)
+    keyrings = ("default", "payments.cards", "payments.logs")
+    for made in keyrings:
+        blob = await safe.seal(algorithm, ONE if made != "default" else TWO, **_of(made))
+        for read in keyrings:
+            version = TWO if read == "default" else ONE
+            opened = await safe.open(algorithm, version, blob, **_of(read))
+            assert opened == (DATA if read == made else ErrorKind.DECRYPTION_FAILED)
+
+
+def _of(keyring: str) -> dict[str, Any]:
+    return {"keyring": keyring, "format": ENVELOPE}

@@ -1,0 +1,333 @@
+"""Private keys that were made elsewhere: taken in once, tested, marked, and used like any other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
+
+import pytest
+from asn1crypto import core
+from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA65PrivateKey, MLDSA87PrivateKey
+from cryptography.hazmat.primitives.asymmetric.mlkem import (
+    MLKEM768PrivateKey,
+    MLKEM1024PrivateKey,
+    MLKEM1024PublicKey,
+)
+from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from pqkeep_keyservice.crypto.kem import KEMS
+from pqkeep_keyservice.crypto.signature import signature_schemes
+from pqkeep_keyservice.crypto.slhdsa_pqcrypto import Pqcrypto
+from pqkeep_keyservice.keys.key_versions import KeyName
+from pqkeep_keyservice.live import import_keys
+from pqkeep_keyservice.live.import_keys import ImportKeys
+from pqkeep_protocol import public_keys
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import KeyInfo, KeyStatus, KeyVersion, TenantId
+from pqkeep_protocol.messages import (
+    ArchiveKey,
+    Attribution,
+    Decapsulate,
+    GenerateKey,
+    GetImportKey,
+    GetKey,
+    Idempotency,
+    ImportKey,
+    ImportPrivateKey,
+    ListKeys,
+    Request,
+    RetireKey,
+    RotateKey,
+    Sign,
+    Verify,
+)
+
+if TYPE_CHECKING:
+    from keyservice.tests.conftest import InProcessService, Sql
+
+    from pqkeep_protocol.messages import KeyService, R_co
+
+BOTH = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+KEM_768, ML_DSA = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65
+V1, V2 = KeyVersion(1), KeyVersion(2)
+SUITE = Suite(KEM.MLKEM1024, KDF.HKDF_SHA384, AEAD.AES_256_GCM)
+OF_CRYPTOGRAPHY: dict[Algorithm, Any] = {
+    Algorithm.ML_KEM_768: MLKEM768PrivateKey,
+    Algorithm.ML_KEM_1024: MLKEM1024PrivateKey,
+    Algorithm.ML_DSA_65: MLDSA65PrivateKey,
+    Algorithm.ML_DSA_87: MLDSA87PrivateKey,
+}
+IN_PROCESS = [*OF_CRYPTOGRAPHY, Algorithm.X_WING, Algorithm.COMPOSITE_ML_DSA]
+
+
+def schemes() -> dict[Algorithm, Any]:
+    """Return every KEM and signature scheme."""
+    return {**KEMS, **signature_schemes(Pqcrypto())}
+
+
+def made_elsewhere(algorithm: Algorithm) -> tuple[bytes, bytes]:
+    """Return the PKCS#8 and the public key of a new key pair, by another library where one has it."""
+    if algorithm in OF_CRYPTOGRAPHY:
+        private = OF_CRYPTOGRAPHY[algorithm].generate()
+        data = private.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
+        return data, private.public_key().public_bytes_raw()
+    key = schemes()[algorithm].generate()
+    return _info(algorithm, bytes(key.seed().reveal())), key.public_bytes()
+
+
+def _info(algorithm: Algorithm, private_key: bytes) -> bytes:
+    """Return a PKCS#8 by a general writer of DER."""
+    asn1: Any = core
+    identifier = asn1.SequenceOf(spec=core.ObjectIdentifier)
+    identifier.append(asn1.ObjectIdentifier.load(public_keys.OBJECT_IDENTIFIER[algorithm]).native)
+    parts = (asn1.Integer(0), identifier, asn1.OctetString(private_key))
+    contents = b"".join(part.dump() for part in parts)
+    data: bytes = asn1.Sequence(contents=contents).dump()
+    return data
+
+
+def wrap(issued: ImportKey, private_key: bytes, info: bytes | None = None) -> bytes:
+    """Wrap a private key as anybody would."""
+    public = MLKEM1024PublicKey.from_public_bytes(issued.public_key)
+    return SUITE.encrypt(private_key, public, issued.info if info is None else info)
+
+
+@dataclass
+class Caller:
+    """Somebody with one tenant."""
+
+    keys: KeyService
+    attribution: Attribution
+    tenant: TenantId
+
+    async def ask(self, request: Request[R_co]) -> R_co:
+        return await self.keys.execute(request, self.attribution)
+
+    async def refusal(self, request: Request[Any]) -> ErrorKind:
+        with pytest.raises(KeyServiceError) as refusal:
+            await self.ask(request)
+        return refusal.value.kind
+
+    async def issue(self, algorithm: Algorithm = ML_DSA, keyring: str = "default") -> ImportKey:
+        return await self.ask(
+            GetImportKey(tenant=self.tenant, algorithm=algorithm, keyring=keyring)
+        )
+
+    def importing(
+        self,
+        issued: ImportKey,
+        private_key: bytes,
+        algorithm: Algorithm = ML_DSA,
+        **more: Any,
+    ) -> ImportPrivateKey:
+        fields: dict[str, Any] = {
+            "import_key_id": issued.id,
+            "wrapped_private_key": wrap(issued, private_key),
+            "quota": None,
+            **more,
+        }
+        return ImportPrivateKey(tenant=self.tenant, algorithm=algorithm, **fields)
+
+    async def import_key(self, private_key: bytes, algorithm: Algorithm = ML_DSA) -> KeyInfo:
+        request = self.importing(await self.issue(algorithm), private_key, algorithm)
+        return (await self.ask(request)).key
+
+
+@pytest.fixture
+def caller(keys: KeyService, attribution: Attribution, tenant: TenantId) -> Caller:
+    """Ask as one tenant."""
+    return Caller(keys, attribution, tenant)
+
+
+@BOTH
+@pytest.mark.parametrize("algorithm", [*IN_PROCESS, Algorithm.SLH_DSA_SHA2_128F])
+async def test_an_imported_key_is_the_one_that_was_made(
+    algorithm: Algorithm, caller: Caller
+) -> None:
+    """It has the public key it had elsewhere, opens or signs for it, and says that it is imported."""
+    private_key, public_key = made_elsewhere(algorithm)
+    key = await caller.import_key(private_key, algorithm)
+    assert (key.version, key.status, key.imported) == (V1, KeyStatus.ACTIVE, True)
+    assert key.public_key == public_key
+    named: dict[str, Any] = {"tenant": caller.tenant, "algorithm": algorithm, "version": V1}
+    if algorithm in KEMS:
+        secret, ciphertext = KEMS[algorithm].load_public(public_key).encapsulate()
+        opened = await caller.ask(Decapsulate(**named, kem_ciphertext=ciphertext))
+        assert opened.shared_secret == secret
+    else:
+        signature = (await caller.ask(Sign(**named, message=b"text"))).signature
+        schemes()[algorithm].load_public(public_key).verify(signature, b"text")
+
+
+@BOTH
+async def test_it_is_imported_for_ever(
+    caller: Caller, restarted: Callable[[], KeyService], sql: Sql
+) -> None:
+    """The mark stays in lists, after a rotation, in an archived key, and after a restart.
+
+    Who removes it in the database gets no key at all. What is generated here has none.
+    """
+    await caller.import_key(made_elsewhere(ML_DSA)[0])
+    named: dict[str, Any] = {"tenant": caller.tenant, "algorithm": ML_DSA}
+    await caller.ask(RotateKey(**named))
+    await caller.ask(ArchiveKey(**named, version=V1))
+    for keys in (caller.keys, restarted()):
+        asking = Caller(keys, caller.attribution, caller.tenant)
+        listed = (await asking.ask(ListKeys(**named, status=None))).keys
+        assert [(key.version, key.imported) for key in listed] == [(V1, True), (V2, False)]
+        assert (await asking.ask(GetKey(**named, version=V1))).key.imported
+    sql("UPDATE keys SET imported = (version = 2)")
+    asking = Caller(restarted(), caller.attribution, caller.tenant)
+    assert await asking.refusal(GetKey(**named, version=V1)) is ErrorKind.UNAVAILABLE
+
+
+async def test_an_import_key_is_good_for_one_private_key(
+    caller: Caller, attribution: Attribution
+) -> None:
+    """Not for a second, not for another tenant or algorithm, and not if it was made up."""
+    private_key = made_elsewhere(ML_DSA)[0]
+    not_found = ErrorKind.IMPORT_KEY_NOT_FOUND
+    issued = await caller.issue()
+    stranger = Caller(caller.keys, attribution, TenantId(uuid4()))
+    assert await stranger.refusal(stranger.importing(issued, private_key)) is not_found
+    for other in (Algorithm.ML_DSA_87, KEM_768):
+        assert await caller.refusal(caller.importing(issued, private_key, other)) is not_found
+    made_up = caller.importing(issued, private_key, import_key_id=UUID(int=1))
+    assert await caller.refusal(made_up) is not_found
+    await caller.ask(caller.importing(issued, private_key))
+    await caller.ask(RetireKey(tenant=caller.tenant, algorithm=ML_DSA, version=V1))
+    assert await caller.refusal(caller.importing(issued, private_key)) is not_found
+
+
+async def test_only_one_of_many_uses_an_import_key(caller: Caller) -> None:
+    """Sixteen imports at once with one import key make one key."""
+    private_key = made_elsewhere(ML_DSA)[0]
+    issued = await caller.issue()
+    request = caller.importing(issued, private_key)
+    outcomes = await asyncio.gather(
+        *(caller.ask(request) for _ in range(16)), return_exceptions=True
+    )
+    assert sum(not isinstance(each, BaseException) for each in outcomes) == 1
+    listed = await caller.ask(ListKeys(tenant=caller.tenant, algorithm=ML_DSA, status=None))
+    assert listed.total == 1
+
+
+async def test_after_a_restart_there_are_no_import_keys(
+    caller: Caller, restarted: Callable[[], KeyService]
+) -> None:
+    """What was issued before is not found afterwards."""
+    issued = await caller.issue()
+    asking = Caller(restarted(), caller.attribution, caller.tenant)
+    request = asking.importing(issued, made_elsewhere(ML_DSA)[0])
+    assert await asking.refusal(request) is ErrorKind.IMPORT_KEY_NOT_FOUND
+
+
+def _changed(data: bytes, at: int) -> bytes:
+    changed = bytearray(data)
+    changed[at] ^= 1
+    return bytes(changed)
+
+
+async def test_what_is_no_private_key_is_refused(caller: Caller) -> None:
+    """Wrong wrapping, info, algorithm, form or halves: one answer, and the import key is used up."""
+    good, _ = made_elsewhere(ML_DSA)
+    slh = Algorithm.SLH_DSA_SHA2_128F
+    slh_key, _ = made_elsewhere(slh)
+    kem_key, _ = made_elsewhere(KEM_768)
+    composite, _ = made_elsewhere(Algorithm.COMPOSITE_ML_DSA)
+    cases: list[tuple[Algorithm, Callable[[ImportKey], bytes]]] = [
+        (ML_DSA, lambda issued: wrap(issued, good, b"another info")),
+        (ML_DSA, lambda issued: wrap(issued, good)[:-1]),
+        (ML_DSA, lambda issued: _changed(wrap(issued, good), -1)),
+        (ML_DSA, lambda issued: b""),
+        (ML_DSA, lambda issued: wrap(issued, kem_key)),
+        (Algorithm.ML_DSA_87, lambda issued: wrap(issued, good)),
+        (ML_DSA, lambda issued: wrap(issued, good[22:])),
+        (ML_DSA, lambda issued: wrap(issued, good + b"\0")),
+        (ML_DSA, lambda issued: wrap(issued, _changed(good, 4))),
+        (ML_DSA, lambda issued: wrap(issued, b"")),
+        (Algorithm.COMPOSITE_ML_DSA, lambda issued: wrap(issued, _changed(composite, -50))),
+        (slh, lambda issued: wrap(issued, _changed(slh_key, -1))),
+    ]
+    for algorithm, wrapped in cases:
+        issued = await caller.issue(algorithm)
+        request = caller.importing(issued, b"", algorithm, wrapped_private_key=wrapped(issued))
+        assert await caller.refusal(request) is ErrorKind.DECRYPTION_FAILED
+        assert await caller.refusal(request) is ErrorKind.IMPORT_KEY_NOT_FOUND
+    listed = await caller.ask(ListKeys(tenant=caller.tenant, algorithm=None, status=None))
+    assert listed.total == 0
+
+
+async def test_an_active_key_or_a_quota_refuses_it(caller: Caller) -> None:
+    """As with generate; where a key is active the import key stays good."""
+    private_key = made_elsewhere(ML_DSA)[0]
+    await caller.ask(GenerateKey(tenant=caller.tenant, algorithm=KEM_768, quota=None))
+    over = caller.importing(await caller.issue(), private_key, quota=1)
+    assert await caller.refusal(over) is ErrorKind.KEY_QUOTA_REACHED
+    await caller.ask(GenerateKey(tenant=caller.tenant, algorithm=ML_DSA, quota=None))
+    issued = await caller.issue()
+    request = caller.importing(issued, private_key)
+    assert await caller.refusal(request) is ErrorKind.KEY_EXISTS
+    await caller.ask(RetireKey(tenant=caller.tenant, algorithm=ML_DSA, version=V1))
+    assert (await caller.ask(request)).key.version == V2
+
+
+async def test_a_repeated_import_gives_the_first_answer(caller: Caller) -> None:
+    """With the same Idempotency-Key; the import key is asked for once."""
+    idempotency = Idempotency(bytes(32), bytes(32))
+    issued = await caller.issue()
+    request = caller.importing(issued, made_elsewhere(ML_DSA)[0], idempotency=idempotency)
+    first, again = await caller.ask(request), await caller.ask(request)
+    assert first.key == again.key
+
+
+async def test_a_signature_from_before_still_verifies(caller: Caller) -> None:
+    """What a key has signed elsewhere verifies here once it is imported."""
+    private = MLDSA65PrivateKey.generate()
+    signature = private.sign(b"text")
+    data = private.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
+    await caller.import_key(data)
+    named: dict[str, Any] = {"tenant": caller.tenant, "algorithm": ML_DSA, "version": V1}
+    await caller.ask(Verify(**named, message=b"text", signature=signature))
+
+
+def test_import_keys_end_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One is good until its time is over; a tenant's oldest go first; all together have a bound."""
+    monkeypatch.setattr(import_keys, "CAPACITY", 20)
+    held = ImportKeys()
+    mine = KeyName(TenantId(uuid4()), ML_DSA)
+    first, _, _ = held.issue(mine, 0.0)
+    with pytest.raises(KeyServiceError):
+        held.claim(first, mine._replace(keyring="other"), 0.0)
+    held.claim(first, mine, import_keys.LIFETIME_SECONDS - 1)
+    second, _, _ = held.issue(mine, 0.0)
+    with pytest.raises(KeyServiceError):
+        held.claim(second, mine, import_keys.LIFETIME_SECONDS)
+    assert len(held) == 0
+    ids = [held.issue(mine, 0.0)[0] for _ in range(import_keys.PER_TENANT + 1)]
+    assert len(held) == import_keys.PER_TENANT
+    with pytest.raises(KeyServiceError):
+        held.claim(ids[0], mine, 1.0)
+    held.claim(ids[1], mine, 1.0)
+    for _ in range(20 - len(held)):
+        held.issue(KeyName(TenantId(uuid4()), ML_DSA), 1.0)
+    with pytest.raises(KeyServiceError) as refusal:
+        held.issue(KeyName(TenantId(uuid4()), ML_DSA), 1.0)
+    assert refusal.value.kind is ErrorKind.OVERLOADED
+    held.issue(KeyName(TenantId(uuid4()), ML_DSA), import_keys.LIFETIME_SECONDS + 1.0)
+    assert len(held) == 1
+
+
+def test_what_an_import_key_decrypts_is_not_shown(service: InProcessService) -> None:
+    """Neither half of it nor a private key is in a repr."""
+    held = ImportKeys()
+    name = KeyName(TenantId(uuid4()), ML_DSA)
+    issued, _, _ = held.issue(name, 0.0)
+    key = held.claim(issued, name, 0.0)
+    assert "0x" in repr(key)
+    assert len(repr(key)) < 120

@@ -1,0 +1,214 @@
+"""Random walks over keyrings, their versions and their purposes, in a real key service.
+
+The model says which keyrings there are, what each is for, and which versions of its key read. After
+each step every ciphertext that was ever made is tried under every keyring.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+from uuid import uuid4
+
+import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as walks
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+from keyservice.tests.conftest import InProcessService, Location
+
+from pqkeep_keyservice.storage.store import KeyStore
+from pqkeep_keyservice.wiring import wire
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keyrings import ALL_PURPOSES, KeyPurpose
+from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyVersion, TenantId
+from pqkeep_protocol.messages import (
+    ArchiveKey,
+    Attribution,
+    CreateKeyring,
+    Decrypt,
+    Encrypt,
+    GenerateKey,
+    ListKeyrings,
+    Request,
+    RetireKey,
+    RotateKey,
+    UpdateKeyring,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pqkeep_keyservice.keys.sealing import Sealer
+    from pqkeep_keyservice.live.worker_processes import WorkerSettings
+    from pqkeep_keyservice.storage.database import Database
+
+KEM = Algorithm.ML_KEM_768
+NAMES = (DEFAULT_KEYRING, "cards", "logs")
+PURPOSES = [ALL_PURPOSES, (KeyPurpose.ENCRYPT,), (KeyPurpose.DECRYPT,), (KeyPurpose.SIGN,)]
+ACTIVE, RETIRED, ARCHIVED = "active", "retired", "archived"
+TEXT = b"text"
+ANY = st.sampled_from(NAMES)
+
+
+@dataclass
+class Model:
+    """What a keyring is."""
+
+    purposes: tuple[KeyPurpose, ...] = ALL_PURPOSES
+    versions: list[str] = field(default_factory=list[str])
+
+
+class Keyrings(RuleBasedStateMachine):
+    """One tenant's keyrings, with keys of one algorithm."""
+
+    def __init__(self, runner: asyncio.Runner, new: Callable[[], InProcessService]) -> None:
+        super().__init__()
+        self.runner, self.new, self.service = runner, new, new()
+        self.tenant = TenantId(uuid4())
+        self.keyrings = {DEFAULT_KEYRING: Model()}
+        self.blobs: list[tuple[str, int, bytes]] = []
+
+    def ask(self, kind: Callable[..., Request[Any]], name: str, **more: Any) -> Any:
+        """Return a result, or the kind of a refusal."""
+        request = kind(tenant=self.tenant, keyring=name, **more)
+        try:
+            return self.runner.run(self.service.execute(request, Attribution("r", "p", "", "")))
+        except KeyServiceError as refusal:
+            return refusal.kind
+
+    def expect(self, answer: Any, name: str, refusal: ErrorKind | None) -> bool:
+        """Check an answer; return whether something was done."""
+        expected = refusal if name in self.keyrings else ErrorKind.KEYRING_NOT_FOUND
+        if expected is None:
+            assert not isinstance(answer, ErrorKind), answer
+            return True
+        assert answer is expected
+        return False
+
+    @rule(name=ANY, purposes=st.sampled_from(PURPOSES))
+    def create(self, name: str, purposes: tuple[KeyPurpose, ...]) -> None:
+        """Create a keyring that is not there."""
+        answer = self.ask(CreateKeyring, name, purposes=purposes)
+        assert (answer is ErrorKind.KEYRING_EXISTS) == (name in self.keyrings)
+        self.keyrings.setdefault(name, Model(purposes))
+
+    @rule(name=ANY, purposes=st.sampled_from(PURPOSES))
+    def update(self, name: str, purposes: tuple[KeyPurpose, ...]) -> None:
+        """Change what it is for."""
+        if self.expect(self.ask(UpdateKeyring, name, purposes=purposes), name, None):
+            self.keyrings[name].purposes = purposes
+
+    @rule(name=ANY)
+    def generate(self, name: str) -> None:
+        """Generate where none is active, and encrypt with the new key if the keyring is for that."""
+        found = self.keyrings.get(name, Model())
+        is_active = found.versions[-1:] == [ACTIVE]
+        answer = self.ask(GenerateKey, name, algorithm=KEM, quota=None)
+        if self.expect(answer, name, ErrorKind.KEY_EXISTS if is_active else None):
+            found.versions.append(ACTIVE)
+            self.encrypt(name)
+
+    @rule(name=ANY)
+    def rotate(self, name: str) -> None:
+        """Rotate the active key."""
+        found = self.keyrings.get(name, Model())
+        is_active = found.versions[-1:] == [ACTIVE]
+        answer = self.ask(RotateKey, name, algorithm=KEM)
+        if self.expect(answer, name, None if is_active else ErrorKind.KEY_NOT_FOUND):
+            found.versions[-1:] = [RETIRED, ACTIVE]
+            self.encrypt(name)
+
+    @rule(name=ANY, number=st.integers(1, 3), kind=st.sampled_from([RetireKey, ArchiveKey]))
+    def retire_or_archive(self, name: str, number: int, kind: type[RetireKey | ArchiveKey]) -> None:
+        """Take a version one step further."""
+        found = self.keyrings.get(name, Model())
+        answer = self.ask(kind, name, algorithm=KEM, version=KeyVersion(number))
+        if number > len(found.versions):
+            self.expect(answer, name, ErrorKind.KEY_NOT_FOUND)
+            return
+        before = found.versions[number - 1]
+        is_refused = before == ARCHIVED if kind is RetireKey else before != RETIRED
+        if self.expect(answer, name, ErrorKind.KEY_STATUS if is_refused else None):
+            found.versions[number - 1] = RETIRED if kind is RetireKey else ARCHIVED
+
+    @rule(name=ANY)
+    def encrypt(self, name: str) -> None:
+        """Encrypt with the active key, if the keyring is for that."""
+        found = self.keyrings.get(name, Model())
+        answer = self.ask(Encrypt, name, algorithm=KEM, version=None, plaintext=TEXT)
+        refusal = None if found.versions[-1:] == [ACTIVE] else ErrorKind.KEY_NOT_FOUND
+        if KeyPurpose.ENCRYPT not in found.purposes:
+            refusal = ErrorKind.PURPOSE_DENIED
+        if self.expect(answer, name, refusal):
+            self.blobs = [*self.blobs[-3:], (name, answer.version, answer.ciphertext)]
+
+    @rule()
+    def restart(self) -> None:
+        """Start again, with nothing in memory."""
+        self.service = self.new()
+
+    @invariant()
+    def every_ciphertext_opens_where_it_was_made_and_nowhere_else(self) -> None:
+        """Under another keyring's key of the same version it is a decryption error."""
+        for origin, version, blob in self.blobs:
+            for name in NAMES:
+                found = self.keyrings.get(name, Model())
+                reads = found.versions[version - 1 : version] in ([ACTIVE], [RETIRED])
+                refusal = None if name == origin else ErrorKind.DECRYPTION_FAILED
+                if not reads:
+                    refusal = ErrorKind.KEY_NOT_FOUND
+                if KeyPurpose.DECRYPT not in found.purposes:
+                    refusal = ErrorKind.PURPOSE_DENIED
+                answer = self.ask(
+                    Decrypt, name, algorithm=KEM, version=KeyVersion(version), ciphertext=blob
+                )
+                self.expect(answer, name, refusal)
+
+    @invariant()
+    def the_list_is_the_model(self) -> None:
+        """Every keyring is listed, with what it is for."""
+        listed = self.ask(ListKeyrings, DEFAULT_KEYRING).keyrings
+        assert {each.name: each.purposes for each in listed} == {
+            name: found.purposes for name, found in self.keyrings.items()
+        }
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+def test_every_walk_is_as_the_model_has_it(
+    location: Location, sealer: Sealer, worker_settings: WorkerSettings, settings: Path
+) -> None:
+    """Keyrings, versions, statuses and purposes, with restarts in between."""
+    with asyncio.Runner() as runner:
+        database: Database = runner.run(cast(Any, location.open()))
+        store = KeyStore(database, sealer)
+        runner.run(store.check())
+        services: list[InProcessService] = []
+
+        def new() -> InProcessService:
+            if services:
+                services.pop().parts.close()
+            services.append(InProcessService(wire(store, sealer, worker_settings, settings)))
+            return services[0]
+
+        try:
+            run_state_machine_as_test(
+                cast(Any, lambda: Keyrings(runner, new)),
+                settings=walks(
+                    max_examples=5,
+                    stateful_step_count=20,
+                    deadline=None,
+                    suppress_health_check=list(HealthCheck),
+                ),
+            )
+        finally:
+            services.pop().parts.close()
+            runner.run(database.close())

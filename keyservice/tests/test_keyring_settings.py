@@ -1,0 +1,258 @@
+"""What a tenant says of a keyring: created, changed, listed, enforced, and not changed by others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import msgspec
+import pytest
+from keyservice.tests.test_keyrings import CARDS, LOGS, TEXT, V1, Caller
+from msgspec import structs
+
+from pqkeep_protocol.algorithms import USES, Algorithm, HashAlgorithm, Operation
+from pqkeep_protocol.audit import GetUsage, ListRecords, ListUsage
+from pqkeep_protocol.errors import ErrorKind
+from pqkeep_protocol.keyrings import (
+    ALL_PURPOSES,
+    MAX_KEYRINGS,
+    PURPOSE_OF,
+    KeyPurpose,
+    KeyringInfo,
+)
+from pqkeep_protocol.keys import DEFAULT_KEYRING, TenantId
+from pqkeep_protocol.messages import (
+    AnyRequest,
+    Attribution,
+    CreateKeyring,
+    Decapsulate,
+    Decrypt,
+    Encapsulate,
+    Encrypt,
+    GenerateKey,
+    GetActiveKey,
+    GetKeyring,
+    KeyService,
+    ListKeyrings,
+    ListKeys,
+    RotateKey,
+    Sign,
+    SignHash,
+    SignJws,
+    SignMu,
+    Unwrap,
+    UpdateKeyring,
+    Verify,
+    VerifyHash,
+    VerifyMu,
+    Wrap,
+)
+
+if TYPE_CHECKING:
+    from keyservice.tests.conftest import InProcessService, Sql
+
+KEM, SIGNATURE = Algorithm.ML_KEM_768, Algorithm.ML_DSA_65
+BOTH = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+
+
+@pytest.fixture
+def caller(keys: KeyService, tenant: TenantId, attribution: Attribution) -> Caller:
+    """Ask as one tenant."""
+    return Caller(keys, tenant, attribution)
+
+
+def uses_of(tenant: TenantId, **more: Any) -> list[AnyRequest]:
+    """Return a request of each operation that uses a key; nothing in them opens or verifies."""
+    of: dict[str, Any] = {"tenant": tenant, "keyring": CARDS, "version": V1, **more}
+    kem, signature = {**of, "algorithm": KEM}, {**of, "algorithm": SIGNATURE}
+    digest: dict[str, Any] = {"hash_algorithm": HashAlgorithm.SHA_256, "digest": bytes(32)}
+    return [
+        Encrypt(**kem, plaintext=TEXT),
+        Decrypt(**kem, ciphertext=bytes(1200)),
+        Wrap(**kem, symmetric_key=bytearray(32)),
+        Unwrap(**kem, wrapped_key=bytes(1200)),
+        Encapsulate(**kem),
+        Decapsulate(**kem, kem_ciphertext=bytes(1088)),
+        Sign(**signature, message=TEXT),
+        SignHash(**signature, **digest),
+        SignJws(**signature, payload=TEXT, detached=False),
+        SignMu(**signature, mu=bytes(64)),
+        Verify(**signature, message=TEXT, signature=bytes(3309)),
+        VerifyHash(**signature, **digest, signature=bytes(3309)),
+        VerifyMu(**signature, mu=bytes(64), signature=bytes(3309)),
+    ]
+
+
+WITH_ONE_KEY = USES - {Operation.RE_ENCRYPT}
+"""A re-encryption needs a purpose of each of two keyrings: tests/contract/test_re_encryption.py."""
+
+
+STANDS_FOR = {
+    KeyPurpose.ENCRYPT: {"encrypt"},
+    KeyPurpose.DECRYPT: {"decrypt"},
+    KeyPurpose.WRAP: {"wrap"},
+    KeyPurpose.UNWRAP: {"unwrap"},
+    KeyPurpose.ENCAPSULATE: {"encapsulate"},
+    KeyPurpose.DECAPSULATE: {"decapsulate"},
+    KeyPurpose.SIGN: {"sign", "sign-hash", "sign-jws", "sign-mu"},
+    KeyPurpose.VERIFY: {"verify", "verify-hash", "verify-mu"},
+}
+"""The operations that each purpose allows."""
+
+
+def test_every_use_of_a_key_has_a_purpose(tenant: TenantId) -> None:
+    """No operation is left out of the table, and no purpose is without an operation."""
+    assert PURPOSE_OF.keys() == WITH_ONE_KEY == {each.operation for each in uses_of(tenant)}
+    assert set(PURPOSE_OF.values()) == set(KeyPurpose)
+
+
+@pytest.mark.parametrize("purpose", KeyPurpose)
+async def test_each_operation_needs_its_purpose(purpose: KeyPurpose, caller: Caller) -> None:
+    """With one purpose only the operations that it stands for are not denied."""
+    await caller.create(CARDS, purposes=(purpose,))
+    await caller.generate(KEM, CARDS)
+    await caller.generate(SIGNATURE, CARDS)
+    denied = set[Operation]()
+    for use in uses_of(caller.tenant):
+        try:
+            await caller.ask(use)
+        except Exception as error:  # noqa: BLE001 - of any kind, but for the one
+            if getattr(error, "kind", None) is ErrorKind.PURPOSE_DENIED:
+                denied.add(use.operation)
+    assert denied == WITH_ONE_KEY - {Operation(name) for name in STANDS_FOR[purpose]}
+
+
+async def test_purposes_do_not_keep_keys_from_being_kept(caller: Caller) -> None:
+    """A keyring for verifying alone has its keys generated, rotated and looked up."""
+    await caller.create(CARDS, purposes=(KeyPurpose.VERIFY,))
+    await caller.generate(KEM, CARDS)
+    of: dict[str, Any] = {"tenant": caller.tenant, "keyring": CARDS, "algorithm": KEM}
+    await caller.ask(RotateKey(**of))
+    assert (await caller.ask(GetActiveKey(**of))).key.version == 2
+
+
+async def test_a_purpose_that_is_taken_away_ends_at_once(caller: Caller) -> None:
+    """What was allowed is denied from the answer to the change on, and allowed again later."""
+    await caller.generate(KEM, DEFAULT_KEYRING)
+    use = Encrypt(tenant=caller.tenant, algorithm=KEM, version=None, plaintext=TEXT)
+    await caller.ask(use)
+    await caller.ask(UpdateKeyring(tenant=caller.tenant, purposes=(KeyPurpose.DECRYPT,)))
+    assert await caller.refusal(use) is ErrorKind.PURPOSE_DENIED
+    await caller.ask(UpdateKeyring(tenant=caller.tenant, purposes=ALL_PURPOSES))
+    await caller.ask(use)
+
+
+@BOTH
+async def test_settings_come_back_after_a_restart(
+    caller: Caller,
+    restarted: Callable[[], KeyService],
+    attribution: Attribution,
+) -> None:
+    """A keyring is what was said of it; a change changes what it names and nothing else."""
+    labels = {"team": "payments", "stage": "grün"}
+    made = await caller.create(
+        CARDS, description="cards", labels=labels, purposes=(KeyPurpose.SIGN,), rotation_days=90
+    )
+    assert made.created_at is not None
+    changed = await caller.ask(
+        UpdateKeyring(tenant=caller.tenant, keyring=CARDS, rotation_days=0, archive_after_days=30)
+    )
+    expected = KeyringInfo(CARDS, "cards", labels, (KeyPurpose.SIGN,), 0, 30, made.created_at)
+    assert changed.keyring == expected
+    again = Caller(restarted(), caller.tenant, attribution)
+    assert (await again.ask(GetKeyring(tenant=caller.tenant, keyring=CARDS))).keyring == expected
+    listed = await again.ask(ListKeyrings(tenant=caller.tenant))
+    assert listed.keyrings == (KeyringInfo(DEFAULT_KEYRING), expected)
+
+
+async def test_the_default_keyring_is_always_there(caller: Caller) -> None:
+    """It is found and changed like any other, and cannot be created; others must be."""
+    get = GetKeyring(tenant=caller.tenant)
+    assert (await caller.ask(get)).keyring == KeyringInfo(DEFAULT_KEYRING)
+    again = CreateKeyring(tenant=caller.tenant, keyring=DEFAULT_KEYRING)
+    assert await caller.refusal(again) is ErrorKind.KEYRING_EXISTS
+    await caller.ask(UpdateKeyring(tenant=caller.tenant, description="ours"))
+    assert (await caller.ask(get)).keyring == KeyringInfo(DEFAULT_KEYRING, "ours")
+    assert await caller.refusal(again) is ErrorKind.KEYRING_EXISTS
+
+
+async def test_a_keyring_that_does_not_exist_is_not_found(caller: Caller) -> None:
+    """Whatever is asked of it, and another tenant's is as little there."""
+    of: dict[str, Any] = {"tenant": caller.tenant, "keyring": CARDS}
+    requests: list[Any] = [
+        GenerateKey(**of, algorithm=KEM, quota=None),
+        ListKeys(**of, algorithm=None, status=None),
+        GetKeyring(**of),
+        UpdateKeyring(**of),
+        ListUsage(**of, algorithm=None),
+        GetUsage(**of, algorithm=KEM, version=V1),
+        *uses_of(caller.tenant),
+    ]
+    for request in requests:
+        assert await caller.refusal(request) is ErrorKind.KEYRING_NOT_FOUND
+    await caller.create(CARDS)
+    stranger = structs.replace(GetKeyring(**of), tenant=TenantId(uuid4()))
+    assert await caller.refusal(stranger) is ErrorKind.KEYRING_NOT_FOUND
+
+
+async def test_a_tenant_has_a_bounded_number_of_keyrings(caller: Caller) -> None:
+    """With MAX_KEYRINGS, the default one among them, there is no further one."""
+    for number in range(MAX_KEYRINGS - 1):
+        await caller.create(f"k{number}")
+    more = CreateKeyring(tenant=caller.tenant, keyring="more")
+    assert await caller.refusal(more) is ErrorKind.KEYRING_QUOTA_REACHED
+    await caller.ask(UpdateKeyring(tenant=caller.tenant, description="still changed"))
+    assert await caller.refusal(more) is ErrorKind.KEYRING_QUOTA_REACHED
+    page = await caller.ask(ListKeyrings(tenant=caller.tenant, limit=100))
+    assert (len(page.keyrings), page.total, page.has_more) == (100, MAX_KEYRINGS, True)
+
+
+async def test_lists_are_paged_and_filtered(caller: Caller) -> None:
+    """Pages go on after a name; a label with another value does not match."""
+    for name, team in ((CARDS, "payments"), (LOGS, "payments"), ("mail", "people")):
+        await caller.create(name, labels={"team": team})
+    listing = ListKeyrings(tenant=caller.tenant, label=("team", "payments"), limit=1)
+    first = await caller.ask(listing)
+    assert ([each.name for each in first.keyrings], first.total) == ([CARDS], 2)
+    second = await caller.ask(structs.replace(listing, after=CARDS))
+    assert ([each.name for each in second.keyrings], second.has_more) == ([LOGS], False)
+
+
+@BOTH
+async def test_an_earlier_state_or_a_missing_row_is_refused(
+    caller: Caller,
+    restarted: Callable[[], InProcessService],
+    attribution: Attribution,
+    sql: Sql,
+) -> None:
+    """Purposes that were taken away do not come back with the row that was there before."""
+    await caller.generate(KEM, DEFAULT_KEYRING)
+    await caller.ask(UpdateKeyring(tenant=caller.tenant, description="first"))
+    sql("CREATE TABLE before AS SELECT * FROM keyrings")
+    await caller.ask(UpdateKeyring(tenant=caller.tenant, purposes=(KeyPurpose.DECRYPT,)))
+    use = Encrypt(tenant=caller.tenant, algorithm=KEM, version=None, plaintext=TEXT)
+    assert await caller.refusal(use) is ErrorKind.PURPOSE_DENIED
+    for change in ("DELETE FROM keyrings", "INSERT INTO keyrings SELECT * FROM before"):
+        sql(change)
+        again = Caller(restarted(), caller.tenant, attribution)
+        assert await again.refusal(use) is ErrorKind.UNAVAILABLE
+        listing = ListKeyrings(tenant=caller.tenant)
+        assert await again.refusal(listing) is ErrorKind.UNAVAILABLE
+
+
+async def test_what_is_done_with_keyrings_is_recorded(caller: Caller) -> None:
+    """Each has its record, with the keyring's name and, of a change, its revision."""
+    await caller.create(CARDS)
+    await caller.ask(UpdateKeyring(tenant=caller.tenant, keyring=CARDS, description="cards"))
+    await caller.ask(GetKeyring(tenant=caller.tenant, keyring=CARDS))
+    await caller.ask(ListKeyrings(tenant=caller.tenant))
+    found = await caller.ask(ListRecords(tenant=caller.tenant))
+    said = [msgspec.json.decode(line) for line in found.lines]
+    names = ("operation", "keyring", "keyring_revision", "algorithm", "format")
+    assert [tuple(record[name] for name in names) for record in said] == [
+        ("create-keyring", CARDS, 1, None, 3),
+        ("update-keyring", CARDS, 2, None, 3),
+        ("get-keyring", CARDS, None, None, 3),
+        ("list-keyrings", None, None, None, 3),
+    ]

@@ -1,0 +1,285 @@
+"""Random walks through the life of keys, in a real key service on either database.
+
+A model says what every version is: active or retired, disabled or not, to be archived on some day,
+archived; and how old versions become in their keyring. The key service is started anew in between,
+days pass, and what is due is carried out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, cast
+from uuid import uuid4
+
+import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as walks
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+from keyservice.tests.conftest import InProcessService, Location
+
+from pqkeep_keyservice.storage.store import KeyStore
+from pqkeep_keyservice.wiring import wire
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import KeyStatus, KeyVersion, TenantId
+from pqkeep_protocol.messages import (
+    ArchiveKey,
+    Attribution,
+    CancelArchive,
+    CreateKeyring,
+    Decrypt,
+    DisableKey,
+    EnableKey,
+    Encrypt,
+    GenerateKey,
+    ListKeys,
+    Request,
+    RetireKey,
+    RotateKey,
+    ScheduleArchive,
+    UpdateKeyring,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pqkeep_keyservice.keys.sealing import Sealer
+    from pqkeep_keyservice.live.worker_processes import WorkerSettings
+    from pqkeep_keyservice.storage.database import Database
+
+KEM = Algorithm.ML_KEM_768
+ACTIVE, RETIRED, DISABLED, ARCHIVED = KeyStatus
+TEXT = b"text"
+VERSIONS = st.integers(1, 5)
+DAYS = st.sampled_from([7, 14, 30])
+
+
+@dataclass
+class Version:
+    """What a version is by the model."""
+
+    blob: bytes
+    status: KeyStatus = ACTIVE
+    is_disabled: bool = False
+    archive_day: int | None = None
+    born: int = 0
+    """The day on which it was made: 0 is today."""
+    retired: int = 0
+
+    @property
+    def shown(self) -> KeyStatus:
+        """The status that it is shown with."""
+        return DISABLED if self.is_disabled else self.status
+
+    @property
+    def reads(self) -> bool:
+        """Whether it decrypts."""
+        return self.shown in (ACTIVE, RETIRED) and self.archive_day is None
+
+
+class Lives(RuleBasedStateMachine):
+    """One tenant's key of one algorithm."""
+
+    def __init__(self, runner: asyncio.Runner, new: Callable[[], InProcessService]) -> None:
+        super().__init__()
+        self.runner, self.new = runner, new
+        self.service = new()
+        tenant = TenantId(uuid4())
+        self.keyring: dict[str, Any] = {"tenant": tenant, "keyring": "cards"}
+        self.key: dict[str, Any] = {**self.keyring, "algorithm": KEM}
+        self.rotation_days = self.archive_after_days = 0
+        self.versions: list[Version] = []
+
+    def ask(self, request: Request[Any]) -> Any:
+        """Return a result, or the kind of a refusal."""
+        try:
+            return self.runner.run(self.service.execute(request, Attribution("r", "p", "", "")))
+        except KeyServiceError as refusal:
+            return refusal.kind
+
+    def change(self, kind: Callable[..., Request[Any]], number: int) -> tuple[Any, Version | None]:
+        """Ask for a change of a version; return the answer and the version, if it is there."""
+        answer = self.ask(kind(**self.key, version=KeyVersion(number)))
+        if number > len(self.versions):
+            assert answer is ErrorKind.KEY_NOT_FOUND
+            return answer, None
+        return answer, self.versions[number - 1]
+
+    def made(self, day: int = 0) -> None:
+        """Add the version that was made."""
+        blob = self.ask(Encrypt(**self.key, version=None, plaintext=TEXT))
+        self.versions.append(Version(blob.ciphertext, born=day))
+
+    @property
+    def current(self) -> Version | None:
+        """The version that is active, or would be once it is enabled."""
+        newest = self.versions[-1] if self.versions else None
+        return newest if newest and newest.status is ACTIVE else None
+
+    @initialize()
+    def begin(self) -> None:
+        """Make two versions, so that there is something to change."""
+        self.ask(CreateKeyring(**self.keyring))
+        self.generate()
+        self.rotate()
+
+    @rule()
+    def generate(self) -> None:
+        """Generate: only where no version is active, nor disabled as one."""
+        answer = self.ask(GenerateKey(**self.key, quota=None))
+        assert (answer is ErrorKind.KEY_EXISTS) == (self.current is not None)
+        if self.current is None:
+            self.made()
+
+    @rule()
+    def rotate(self) -> None:
+        """Rotate: also a disabled key, which stays disabled."""
+        answer = self.ask(RotateKey(**self.key))
+        before = self.current
+        assert (answer is ErrorKind.KEY_NOT_FOUND) == (before is None)
+        if before is not None:
+            before.status, before.retired = RETIRED, 0
+            self.made()
+
+    @rule(number=VERSIONS)
+    def retire(self, number: int) -> None:
+        """Retire what is not archived."""
+        answer, version = self.change(RetireKey, number)
+        if version is not None:
+            assert (answer is ErrorKind.KEY_STATUS) == (version.status is ARCHIVED)
+            if version.status is ACTIVE:
+                version.status, version.retired = RETIRED, 0
+
+    @rule(number=VERSIONS, kind=st.sampled_from([DisableKey, EnableKey]))
+    def disable(self, number: int, kind: type[DisableKey | EnableKey]) -> None:
+        """Disable or enable what is not archived."""
+        answer, version = self.change(kind, number)
+        if version is not None:
+            assert (answer is ErrorKind.KEY_STATUS) == (version.status is ARCHIVED)
+            version.is_disabled = kind is DisableKey and version.status is not ARCHIVED
+
+    @rule(number=VERSIONS, days=DAYS)
+    def schedule(self, number: int, days: int) -> None:
+        """Schedule what is retired; a day that is set stays."""
+        answer, version = self.change(lambda **key: ScheduleArchive(**key, days=days), number)
+        if version is not None:
+            assert (answer is ErrorKind.KEY_STATUS) == (version.status is not RETIRED)
+            if version.status is RETIRED and version.archive_day is None:
+                version.archive_day = days  # the clock of the request is that of today
+
+    @rule(number=VERSIONS)
+    def cancel(self, number: int) -> None:
+        """Keep what is not archived yet."""
+        answer, version = self.change(CancelArchive, number)
+        if version is not None:
+            assert (answer is ErrorKind.KEY_STATUS) == (version.status is ARCHIVED)
+            if version.archive_day is not None:
+                version.archive_day, version.retired = None, 0
+
+    @rule(rotation=st.sampled_from([0, 7, 20]), archive=st.sampled_from([0, 5, 12]))
+    def limit(self, rotation: int, archive: int) -> None:
+        """Have versions of the keyring become so old."""
+        self.ask(UpdateKeyring(**self.keyring, rotation_days=rotation, archive_after_days=archive))
+        self.rotation_days, self.archive_after_days = rotation, archive
+
+    @rule(number=VERSIONS)
+    def archive(self, number: int) -> None:
+        """Archive at once what is retired."""
+        answer, version = self.change(ArchiveKey, number)
+        if version is not None:
+            assert (answer is ErrorKind.KEY_STATUS) == (version.status is not RETIRED)
+            if version.status is RETIRED:
+                self._archived(version)
+
+    @rule(days=st.sampled_from([-5, 0, 6, 8, 15, 31]))
+    def look(self, days: int) -> None:
+        """Carry out what is due by a clock that is ahead, or behind."""
+        now = datetime.now(UTC) + timedelta(days=days)
+        self.runner.run(self.service.parts.schedule.carry_out(now))
+        is_rotated = False
+        for each in self.versions:
+            if each.archive_day is not None:
+                if each.archive_day <= days:
+                    self._archived(each)
+            elif each.shown is RETIRED:
+                if 0 < self.archive_after_days <= days - each.retired:
+                    each.archive_day = days + 7
+            elif each.shown is ACTIVE and 0 < self.rotation_days <= days - each.born:
+                each.status, each.retired, is_rotated = RETIRED, days, True
+        if is_rotated:
+            self.made(days)
+
+    @rule()
+    def restart(self) -> None:
+        """Start again, with nothing in memory."""
+        self.service = self.new()
+
+    @invariant()
+    def every_version_is_what_it_should_be(self) -> None:
+        """Everything is shown as the model has it, and decrypts exactly where it may."""
+        listed = self.ask(ListKeys(**self.key, status=None)).keys
+        assert [(each.status, each.archive_at is not None) for each in listed] == [
+            (each.shown, each.archive_day is not None) for each in self.versions
+        ]
+        for number, version in enumerate(self.versions, 1):
+            blob = version.blob
+            read = self.ask(Decrypt(**self.key, version=KeyVersion(number), ciphertext=blob))
+            if version.reads:
+                assert read.plaintext == TEXT
+            else:
+                assert read is ErrorKind.KEY_NOT_FOUND
+
+    @invariant()
+    def at_most_one_version_encrypts(self) -> None:
+        """Without a version it is the active one that encrypts, and there is one at the most."""
+        active = [each for each in self.versions if each.shown is ACTIVE]
+        assert len(active) <= 1
+        written = self.ask(Encrypt(**self.key, version=None, plaintext=TEXT))
+        assert (written is ErrorKind.KEY_NOT_FOUND) == (not active)
+
+    @staticmethod
+    def _archived(version: Version) -> None:
+        version.status, version.is_disabled, version.archive_day = ARCHIVED, False, None
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+def test_every_walk_is_as_the_model_has_it(
+    location: Location, sealer: Sealer, worker_settings: WorkerSettings, settings: Path
+) -> None:
+    """Status, schedule, disabling and age of versions of a keyring, with restarts in between."""
+    with asyncio.Runner() as runner:
+        database: Database = runner.run(cast(Any, location.open()))
+        store = KeyStore(database, sealer)
+        runner.run(store.check())
+        services: list[InProcessService] = []
+
+        def new() -> InProcessService:
+            if services:
+                services.pop().parts.close()
+            parts = wire(store, sealer, worker_settings, settings)
+            services.append(InProcessService(parts))
+            return services[0]
+
+        try:
+            run_state_machine_as_test(
+                cast(Any, lambda: Lives(runner, new)),
+                settings=walks(
+                    max_examples=6,
+                    stateful_step_count=20,
+                    deadline=None,
+                    suppress_health_check=list(HealthCheck),
+                ),
+            )
+        finally:
+            services.pop().parts.close()
+            runner.run(database.close())

@@ -1,0 +1,89 @@
+"""Re-encryption in the key service: the plaintext is in no answer, no record and no log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.codec import Answer, encode
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import KeyVersion, TenantId
+from pqkeep_protocol.messages import (
+    Attribution,
+    Decrypt,
+    Encrypt,
+    GenerateKey,
+    KeyService,
+    ReEncrypt,
+    Target,
+    Wrap,
+)
+
+Sql = Callable[..., list[Any]]
+KEM, HYBRID = Algorithm.ML_KEM_768, Algorithm.X_WING
+ONE = KeyVersion(1)
+CANARY = b"a canary in a mine, 32 bytes lon"
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+async def test_the_plaintext_stays_inside(
+    *,
+    tenant: TenantId,
+    keys: KeyService,
+    attribution: Attribution,
+    sql: Sql,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Neither of a ciphertext nor of a wrapped key; one record names the source and the target."""
+    for algorithm in (KEM, HYBRID):
+        await keys.execute(GenerateKey(tenant=tenant, algorithm=algorithm, quota=None), attribution)
+    encrypt = Encrypt(tenant=tenant, algorithm=KEM, version=None, plaintext=CANARY)
+    wrap = Wrap(tenant=tenant, algorithm=KEM, version=ONE, symmetric_key=bytearray(CANARY))
+    sealed = (await keys.execute(encrypt, attribution)).ciphertext
+    wrapped = (await keys.execute(wrap, attribution)).wrapped_key
+    with caplog.at_level(logging.DEBUG):
+        for blob, is_wrapped_key in ((sealed, False), (wrapped, True)):
+            request = ReEncrypt(
+                tenant=tenant,
+                algorithm=KEM,
+                version=ONE,
+                ciphertext=blob,
+                is_wrapped_key=is_wrapped_key,
+                target=Target(HYBRID),
+            )
+            moved = await keys.execute(request, attribution)
+            assert CANARY not in encode(Answer(1, moved))
+            assert CANARY.decode() not in repr(request) + repr(moved)
+    assert CANARY.decode() not in caplog.text
+    rows = sql("SELECT * FROM audit_records")
+    assert all(CANARY not in str(each).encode() for each in rows)
+    found = sql(
+        "SELECT algorithm, key_version, target FROM audit_records WHERE operation = 're-encrypt'"
+    )
+    assert found == [(KEM, 1, "default/X-Wing/1")] * 2
+
+
+async def test_a_ciphertext_is_no_wrapped_key(
+    tenant: TenantId, keys: KeyService, attribution: Attribution
+) -> None:
+    """Neither is taken for the other, and what was moved opens under the target alone."""
+    for algorithm in (KEM, HYBRID):
+        await keys.execute(GenerateKey(tenant=tenant, algorithm=algorithm, quota=None), attribution)
+    encrypt = Encrypt(tenant=tenant, algorithm=KEM, version=None, plaintext=CANARY)
+    sealed = (await keys.execute(encrypt, attribution)).ciphertext
+    named: dict[str, Any] = {"tenant": tenant, "algorithm": KEM, "version": ONE}
+    request = ReEncrypt(**named, ciphertext=sealed, is_wrapped_key=True, target=Target(HYBRID))
+    with pytest.raises(KeyServiceError) as refused:
+        await keys.execute(request, attribution)
+    assert refused.value.kind is ErrorKind.DECRYPTION_FAILED
+    request = ReEncrypt(**named, ciphertext=sealed, is_wrapped_key=False, target=Target(HYBRID))
+    moved = await keys.execute(request, attribution)
+    decrypt = Decrypt(**named, ciphertext=moved.ciphertext)
+    with pytest.raises(KeyServiceError):
+        await keys.execute(decrypt, attribution)
+    decrypt = Decrypt(**{**named, "algorithm": HYBRID}, ciphertext=moved.ciphertext)
+    assert (await keys.execute(decrypt, attribution)).plaintext == CANARY

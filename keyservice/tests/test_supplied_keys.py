@@ -1,0 +1,212 @@
+"""With a public key that the caller brings, no key of ours is used, counted or recorded as used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from tests.sampling import fast_algorithms_first
+
+from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, HashAlgorithm, Kind
+from pqkeep_protocol.audit import ListUsage
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import KeyVersion, TenantId
+from pqkeep_protocol.messages import (
+    Attribution,
+    CiphertextFormat,
+    Decapsulate,
+    Decrypt,
+    Encapsulate,
+    Encrypt,
+    GenerateKey,
+    KeyService,
+    Sign,
+    SignHash,
+    SignMu,
+    Verify,
+    VerifyHash,
+    VerifyMu,
+)
+
+Sql = Callable[..., list[Any]]
+ONE = KeyVersion(1)
+KEMS = [a for a, spec in ALGORITHMS.items() if spec.kind is Kind.KEM]
+SIGNATURES = [a for a, spec in ALGORITHMS.items() if spec.kind is Kind.SIGNATURE]
+DATA, ROW = b"4111-1111", b"customers/42"
+HASHED: dict[str, Any] = {"hash_algorithm": HashAlgorithm.SHA_256, "digest": bytes(32)}
+LOW_ORDER = bytes(32)
+
+
+@pytest.fixture
+def stranger() -> TenantId:
+    """Return a tenant without any key."""
+    return TenantId(uuid4())
+
+
+@pytest.mark.parametrize("algorithm", KEMS)
+async def test_the_key_s_owner_opens_what_a_stranger_made(
+    algorithm: Algorithm,
+    keys: KeyService,
+    tenant: TenantId,
+    stranger: TenantId,
+    attribution: Attribution,
+) -> None:
+    """What was encrypted or encapsulated to a key decrypts where its private half is, only there."""
+    mine: Any = {"tenant": tenant, "algorithm": algorithm}
+    theirs: Any = {"tenant": stranger, "algorithm": algorithm, "version": None}
+    made = await keys.execute(GenerateKey(**mine, quota=None), attribution)
+    public_key = made.key.public_key
+    sealed = await keys.execute(
+        Encrypt(**theirs, plaintext=DATA, associated_data=ROW, public_key=public_key), attribution
+    )
+    assert sealed.version is None
+    decrypt: Any = {**mine, "version": ONE, "ciphertext": sealed.ciphertext}
+    opened = await keys.execute(Decrypt(**decrypt, associated_data=ROW), attribution)
+    assert opened.plaintext == DATA
+    wrong: tuple[dict[str, Any], ...] = (
+        {},
+        {"associated_data": ROW, "format": CiphertextFormat.ENVELOPE},
+    )
+    for more in wrong:
+        with pytest.raises(KeyServiceError) as refused:
+            await keys.execute(Decrypt(**decrypt, **more), attribution)
+        assert refused.value.kind is ErrorKind.DECRYPTION_FAILED
+    shared = await keys.execute(Encapsulate(**theirs, public_key=public_key), attribution)
+    decapsulate = Decapsulate(**mine, version=ONE, kem_ciphertext=shared.kem_ciphertext)
+    recovered = await keys.execute(decapsulate, attribution)
+    assert recovered.shared_secret == shared.shared_secret
+
+
+@pytest.mark.parametrize("algorithm", fast_algorithms_first(SIGNATURES))
+async def test_a_supplied_key_verifies_as_a_version_does(
+    algorithm: Algorithm,
+    keys: KeyService,
+    tenant: TenantId,
+    stranger: TenantId,
+    attribution: Attribution,
+) -> None:
+    """Of a message with its context, a digest and a mu: the same answers, good or bad."""
+    mine: Any = {"tenant": tenant, "algorithm": algorithm}
+    made = await keys.execute(GenerateKey(**mine, quota=None), attribution)
+    by_version: Any = {**mine, "version": ONE}
+    by_key: Any = {
+        "tenant": stranger,
+        "algorithm": algorithm,
+        "version": None,
+        "public_key": made.key.public_key,
+    }
+    signed: list[tuple[Any, Any, dict[str, Any]]] = [
+        (Sign, Verify, {"message": DATA, "context": b"cards"}),
+        (SignHash, VerifyHash, HASHED),
+    ]
+    if SignMu.operation in ALGORITHMS[algorithm].operations:
+        signed.append((SignMu, VerifyMu, {"mu": bytes(64)}))
+    for sign, verify, what in signed:
+        signature = (await keys.execute(sign(**by_version, **what), attribution)).signature
+        for key in (by_version, by_key):
+            await keys.execute(verify(**key, **what, signature=signature), attribution)
+            with pytest.raises(KeyServiceError) as refused:
+                await keys.execute(verify(**key, **what, signature=signature[:-1]), attribution)
+            assert refused.value.kind is ErrorKind.VERIFICATION_FAILED
+
+
+BAD = [
+    (Algorithm.ML_KEM_768, b""),
+    (Algorithm.ML_KEM_768, bytes(1183)),
+    (Algorithm.ML_KEM_768, b"\xff" * 1184),  # coefficients beyond the modulus, FIPS 203, 7.2
+    (Algorithm.ML_KEM_1024, b"\xff" * 1568),
+    (Algorithm.X_WING, bytes(1184) + LOW_ORDER),
+    (Algorithm.X_WING, bytes(1184)),
+    (Algorithm.ML_DSA_65, bytes(1951)),
+    (Algorithm.ML_DSA_87, bytes(1952)),
+    (Algorithm.COMPOSITE_ML_DSA, bytes(2017)),
+    (Algorithm.COMPOSITE_ML_DSA, bytes(1952) + b"\4" + b"\1" * 64),  # not on the curve
+    (Algorithm.SLH_DSA_SHA2_128F, bytes(31)),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "public_key"), BAD)
+async def test_what_is_no_key_is_refused_as_such(
+    algorithm: Algorithm,
+    public_key: bytes,
+    keys: KeyService,
+    stranger: TenantId,
+    attribution: Attribution,
+) -> None:
+    """Of a wrong size, beyond the modulus, off the curve, of low order: a kind of its own."""
+    key: Any = {
+        "tenant": stranger,
+        "algorithm": algorithm,
+        "version": None,
+        "public_key": public_key,
+    }
+    if algorithm in KEMS:
+        requests: list[Any] = [Encapsulate(**key), Encrypt(**key, plaintext=DATA)]
+    else:
+        requests = [
+            Verify(**key, message=DATA, signature=DATA),
+            VerifyHash(**key, **HASHED, signature=DATA),
+        ]
+    for request in requests:
+        with pytest.raises(KeyServiceError) as refused:
+            await keys.execute(request, attribution)
+        assert refused.value.kind is ErrorKind.INVALID_PUBLIC_KEY
+
+
+async def test_it_is_recorded_by_its_fingerprint_and_counted_as_no_version_s_use(
+    keys: KeyService, tenant: TenantId, attribution: Attribution, sql: Sql
+) -> None:
+    """Success, an invalid signature, and what is no key: no version, and SHA-256 of what was sent."""
+    algorithm = Algorithm.ML_DSA_65
+    mine: Any = {"tenant": tenant, "algorithm": algorithm}
+    made = await keys.execute(GenerateKey(**mine, quota=None), attribution)
+    public_key = made.key.public_key
+    sign = Sign(**mine, version=ONE, message=DATA)
+    signature = (await keys.execute(sign, attribution)).signature
+    uses = (await keys.execute(ListUsage(tenant=tenant, algorithm=None), attribution)).usage
+    for key, message, outcome in (
+        (public_key, DATA, "success"),
+        (public_key, ROW, ErrorKind.VERIFICATION_FAILED),
+        (b"no key", DATA, ErrorKind.INVALID_PUBLIC_KEY),
+    ):
+        request = Verify(**mine, version=None, public_key=key, message=message, signature=signature)
+        try:
+            await keys.execute(request, attribution)
+        except KeyServiceError as refusal:
+            assert refusal.kind == outcome  # noqa: PT017 - or there is a result, see below
+        (recorded,) = sql(
+            "SELECT operation, algorithm, key_version, outcome, public_key_sha256"
+            " FROM audit_records ORDER BY id DESC LIMIT 1"
+        )
+        assert recorded == ("verify", algorithm, None, outcome, sha256(key).digest())
+    after = (await keys.execute(ListUsage(tenant=tenant, algorithm=None), attribution)).usage
+    assert after == uses
+
+
+def test_a_request_has_one_key() -> None:
+    """With a version and a supplied key, or with neither, no request can even be made."""
+    named: Any = {"tenant": TenantId(uuid4()), "algorithm": Algorithm.ML_KEM_768}
+    verify: Any = {**named, "message": b"", "signature": b""}
+    for kind, fields, both in (
+        (Encapsulate, named, False),
+        (Verify, verify, False),
+        (VerifyHash, {**named, **HASHED, "signature": b""}, False),
+        (VerifyMu, {**named, "mu": bytes(64), "signature": b""}, False),
+        (Encrypt, {**named, "plaintext": b""}, True),
+    ):
+        with pytest.raises(ValueError, match="version"):
+            kind(**fields, version=ONE, public_key=b"")
+        if not both:  # encrypt has the active key then
+            with pytest.raises(ValueError, match="version"):
+                kind(**fields, version=None)
+    with pytest.raises(ValueError, match="version"):
+        Encrypt(
+            **named,
+            version=None,
+            plaintext=b"",
+            public_key=b"",
+            format=CiphertextFormat.ENVELOPE,
+        )

@@ -1,0 +1,38 @@
+"""A SQLite database's file: it must be there, and nobody else's.
+
+A process that found no file and made a new one would serve an empty installation. So ``pqkeepd
+init`` and ``pqkeepd dev`` make the files, empty, and a process opens what is there.
+"""
+
+import os
+from collections.abc import Mapping
+from urllib.parse import quote
+
+from pqkeep_protocol.startup.settings import ConfigError
+
+EXISTING: Mapping[str, str] = {"mode": "rw", "uri": "true"}
+"""The query of a database's URL, with which SQLite makes no file."""
+
+
+def open_database_file(path: str) -> int:
+    """Return a descriptor of a database's file. Raises ConfigError."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise ConfigError(
+            f"there is no database {path}. If there was one, do not make another: restore a backup,"
+            ' as the runbook "A database is lost" says (docs/runbooks.md). A new installation'
+            " begins with an empty file there, of the process's user and with mode 0600, as pqkeepd"
+            " init makes it"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"cannot open the database {path}: {error.strerror}") from None
+    if os.fstat(descriptor).st_mode & 0o077:
+        os.close(descriptor)
+        raise ConfigError(f"the database {path} can be read by others; its mode must be 0600")
+    return descriptor
+
+
+def uri_of(path: str) -> str:
+    """Return the name of a file by which SQLite heeds the query."""
+    return f"file:{quote(path)}"
