@@ -6,6 +6,7 @@ Tests run on a SQLite file. A module that is about what any database must do say
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
@@ -17,11 +18,13 @@ import psycopg
 import pytest
 from gateway.tests.world import FakeAuditLog, World, add_tenant, new_tenant
 from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.fixtures.schema import migrated_database, migrated_file
 
 from pqkeep_gateway.access.credentials import PEPPER_SIZE, Pepper
 from pqkeep_gateway.audit_events import AuditDelivery
 from pqkeep_gateway.storage.audit_outbox import SqlAuditOutbox
 from pqkeep_gateway.storage.database import open_database
+from pqkeep_gateway.storage.migration import migrate
 from pqkeep_gateway.storage.time_limits import TimeLimits
 
 if TYPE_CHECKING:
@@ -38,8 +41,10 @@ def pepper() -> Pepper:
 
 @pytest.fixture
 def database_path(tmp_path: Path) -> Path:
-    """Where the accounts database is."""
-    return tmp_path / "accounts.sqlite3"
+    """Where the accounts database is: an empty file at first."""
+    path = tmp_path / "accounts.sqlite3"
+    path.touch(0o600)
+    return path
 
 
 @dataclass(frozen=True)
@@ -56,22 +61,42 @@ def backend(request: pytest.FixtureRequest) -> str:
     return getattr(request, "param", "sqlite")
 
 
+@pytest.fixture(scope="session")
+def file_with_schema(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with the schema, to copy."""
+    return migrated_file(tmp_path_factory.mktemp("schema") / "accounts.sqlite3", migrate)
+
+
+@pytest.fixture(scope="session")
+def database_with_schema(postgres_server: PostgresServer) -> str:
+    """A database with the schema, to copy."""
+    return migrated_database(postgres_server, ROLE, migrate)
+
+
+@pytest.fixture
+def has_schema() -> bool:
+    """Whether a new database has the schema already, or nothing."""
+    return True
+
+
 @pytest.fixture
 def location(
-    backend: str, request: pytest.FixtureRequest, database_path: Path
+    *, backend: str, request: pytest.FixtureRequest, database_path: Path, has_schema: bool
 ) -> Iterator[Location]:
     """Where a new database is."""
     if backend == "sqlite":
+        if has_schema:
+            shutil.copy(request.getfixturevalue("file_with_schema"), database_path)
 
         def in_file(statement: str) -> None:
-            database_path.touch(0o600)
             with closing(sqlite3.connect(database_path)) as connection, connection:
                 connection.execute(statement)
 
         yield Location(str(database_path), in_file)
         return
     server: PostgresServer = request.getfixturevalue("postgres_server")
-    name = server.new_database(ROLE)
+    template = "database_with_schema" if has_schema else None
+    name = server.new_database(ROLE, template and request.getfixturevalue(template))
     url = server.url(ROLE, name)
 
     def on_server(statement: Any) -> None:

@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
@@ -17,6 +16,7 @@ from pqkeep_gateway.access.source_budget import SourceBudget
 from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.observer import RequestObserver
 from pqkeep_gateway.http.protocol import LIMITS, BoundedHttpProtocol
+from pqkeep_gateway.http.server import configuration
 from pqkeep_gateway.http.tls_server import TlsServer
 
 
@@ -32,7 +32,7 @@ class Server:
     @asynccontextmanager
     async def serving(self, app: ASGIApp) -> AsyncIterator[None]:
         """Accept connections."""
-        config = uvicorn.Config(app, ws="none", lifespan="off", log_config=None, access_log=False)
+        config = configuration(app)
         config.load()
         arrivals = SourceBudget(Limit(LIMITS.new_per_second, 1), time.monotonic)
         counted = Connections(LIMITS.connections, self._per_address, arrivals)

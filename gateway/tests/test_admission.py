@@ -5,7 +5,7 @@ from dataclasses import replace
 from uuid import UUID
 
 import pytest
-from gateway.tests.world import HERE
+from gateway.tests.world import HERE, FakeLastUses
 
 from pqkeep_gateway.access.admission import (
     Admission,
@@ -18,7 +18,8 @@ from pqkeep_gateway.access.authentication import Authenticator, Found
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, new_credential
 from pqkeep_gateway.access.entitlements import Entitlements, Subscription, Tier
-from pqkeep_gateway.access.principals import ApiKeyPrincipal, OperatorPrincipal, SessionPrincipal
+from pqkeep_gateway.access.last_uses import LastUse, LastUses
+from pqkeep_gateway.access.principals import ApiKeyPrincipal, OperatorPrincipal
 from pqkeep_gateway.access.rate_limit import Limit, MemoryRateLimiter
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.keys import TenantId
@@ -31,7 +32,7 @@ PER_MINUTE = {tier: 2 + number for number, tier in enumerate(Tier)}
 class Nobody:
     """A directory without sessions."""
 
-    async def find(self, access_token: str, source_address: str) -> SessionPrincipal | None:
+    async def find(self, token: str, source_address: str) -> None:
         return None
 
 
@@ -50,6 +51,8 @@ class Admissions:
         self.rate_limiter = rate_limiter or MemoryRateLimiter(lambda: self.now)
         self.known: dict[bytes, Found] = {}
         self.unreachable = False
+        self.uses = FakeLastUses()
+        self.last_uses = LastUses(self.uses, lambda: self.now)
         authenticator = Authenticator(
             self,
             NoOperators(),
@@ -57,9 +60,12 @@ class Admissions:
             self.rate_limiter,
             pepper,
             pepper.digest(OPERATOR),
+            self.last_uses,
             lambda: self.now,
         )
-        self.admission = Admission(authenticator, self.rate_limiter, PER_MINUTE, Nobody())
+        self.admission = Admission(
+            authenticator, self.rate_limiter, PER_MINUTE, Nobody(), Nobody(), self.last_uses
+        )
         self._pepper = pepper
 
     async def find(self, digest: bytes) -> Found | None:
@@ -262,3 +268,29 @@ async def test_requests_at_once_are_counted_exactly(admissions: Admissions) -> N
     )
     assert sum(isinstance(outcome, Admitted) for outcome in outcomes) == 30
     assert sum(isinstance(outcome, RateLimitedError) for outcome in outcomes) == 70
+
+
+async def test_what_is_admitted_is_noted(admissions: Admissions) -> None:
+    """The last use is that of the last request that was admitted, with its time and address."""
+    credential = admissions.add(Entitlements(Tier.FREE))
+    for admissions.now, address in ((2000.0, "192.0.2.1"), (2001.0, "192.0.2.2")):
+        await admissions.admission.admit(credential, address)
+    await admissions.last_uses.store()
+    (digest,) = admissions.known
+    assert admissions.uses.saved == [{digest: LastUse(2001.0, "192.0.2.2")}]
+
+
+async def test_what_is_refused_is_not_noted(admissions: Admissions) -> None:
+    """A request with a revoked, unknown or suspended credential, or over the limit, is no use."""
+    suspended = admissions.add(Entitlements(Tier.FREE), 2, suspended=True)
+    busy, revoked = (admissions.add(Entitlements(Tier.FREE), tenant) for tenant in (3, 4))
+    for credential in (busy, revoked):
+        await admissions.admitted(credential, PER_MINUTE[Tier.FREE])
+    await admissions.last_uses.store()
+    admissions.uses.saved.clear()
+    await admissions.revoke(revoked)
+    for credential in (suspended, busy, revoked, new_credential(CredentialKind.API_KEY)):
+        with pytest.raises((SuspendedError, RateLimitedError, UnknownCredentialError)):
+            await admissions.admission.admit(credential, HERE)
+    await admissions.last_uses.store()
+    assert admissions.uses.saved == []

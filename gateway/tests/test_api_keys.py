@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -10,10 +11,13 @@ import pytest
 from gateway.tests.world import ROUNDS, add_tenant, count_successes, new_tenant
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from pqkeep_gateway.access.api_key_limits import ApiKeyLimits
 from pqkeep_gateway.access.authentication import Found
 from pqkeep_gateway.access.entitlements import Entitlements, Tier
 from pqkeep_gateway.access.idempotency import IdempotencyKeyReusedError
+from pqkeep_gateway.access.networks import Networks
 from pqkeep_gateway.access.principals import ApiKeyPrincipal
+from pqkeep_gateway.access.scopes import Scope, Scopes
 from pqkeep_gateway.storage.api_keys import SqlApiKeys
 from pqkeep_gateway.tenancy.api_keys import (
     AlreadyRotatedError,
@@ -141,14 +145,16 @@ async def test_a_rotated_key_is_found_with_the_end_of_its_overlap(engine: AsyncE
     old = await _add(store, tenant, 1, quota=1)
     added, revoked = await _rotate(store, tenant, 1, 2)
     assert (added, revoked) == (ApiKey(2, "0002", ApiKeyStatus.ACTIVE, NOW), 1)
-    listed = ApiKey(1, "0001", ApiKeyStatus.REVOKED, old.created_at, NOW)
+    listed = ApiKey(1, "0001", ApiKeyStatus.REVOKED, old.created_at, NOW, NOW + OVERLAP)
     assert await store.list(tenant.id) == (listed, added)
     found = await store.find((1).to_bytes(32, "big"))
     principal = ApiKeyPrincipal(
         tenant.id, Entitlements(Tier.FREE), 1, suspended=False, is_rotated=True
     )
     assert found == Found(principal, (NOW + OVERLAP).timestamp())
-    assert await store.revoke(tenant.id, 1, NOW + OVERLAP, ATTRIBUTION) == listed
+    assert await store.revoke(tenant.id, 1, NOW + OVERLAP, ATTRIBUTION) == replace(
+        listed, accepted_until=None
+    )
     assert await store.find((1).to_bytes(32, "big")) is None
 
 
@@ -225,3 +231,125 @@ async def test_revoke_is_each_tenant_s_own(engine: AsyncEngine) -> None:
     for each, version in ((tenant, 2), (other, 0), (new_tenant(), 1)):
         with pytest.raises(ApiKeyNotFoundError):
             await store.revoke(each.id, version, NOW, ATTRIBUTION)
+
+
+SCOPES = Scopes([Scope(operations=("use",), keyrings=("payments.*",))])
+LIMITS = ApiKeyLimits(SCOPES, NOW + timedelta(days=90), Networks(["192.0.2.0/24"]))
+
+
+def _stated(key: ApiKey) -> tuple[object, ...]:
+    """Return what an API key is limited by, comparable."""
+    scopes, addresses = key.limits.scopes, key.limits.addresses
+    return (
+        key.name,
+        None if scopes is None else scopes.stated,
+        key.limits.expires_at,
+        None if addresses is None else addresses.texts,
+    )
+
+
+EVERYTHING = ("worker", SCOPES.stated, NOW + timedelta(days=90), ("192.0.2.0/24",))
+
+
+async def test_limits_are_stored_and_found(engine: AsyncEngine) -> None:
+    """An API key's name and limits are in the list, in the answer and with its digest."""
+    tenant = new_tenant()
+    await add_tenant(engine, tenant)
+    store = SqlApiKeys(engine)
+    draft = replace(_draft(1), name="worker", limits=LIMITS)
+    added = (await store.add(tenant.id, draft, 1, ATTRIBUTION)).metadata
+    (listed,) = await store.list(tenant.id)
+    found = await store.find((1).to_bytes(32, "big"))
+    assert found is not None
+    assert _stated(added) == _stated(listed) == EVERYTHING
+    assert str(found.principal) == "api-key:1/worker"
+    assert found.principal.scopes is not None
+    assert found.principal.scopes.stated == SCOPES.stated
+    assert "192.0.2.9" in (found.principal.limits.addresses or ())
+    assert found.accepted_until == (NOW + timedelta(days=90)).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (_draft(2), EVERYTHING),
+        (replace(_draft(2), name="other"), ("other", *EVERYTHING[1:])),
+        (
+            replace(_draft(2), limits=ApiKeyLimits(expires_at=NOW + OVERLAP)),
+            (*EVERYTHING[:2], NOW + OVERLAP, EVERYTHING[3]),
+        ),
+        (
+            replace(_draft(2), limits=ApiKeyLimits(scopes=Scopes([Scope()]))),
+            (EVERYTHING[0], (Scope(),), *EVERYTHING[2:]),
+        ),
+        (
+            replace(_draft(2), limits=ApiKeyLimits(addresses=Networks(["::1"]))),
+            (*EVERYTHING[:3], ("::1/128",)),
+        ),
+    ],
+)
+async def test_a_rotation_keeps_what_it_does_not_change(
+    engine: AsyncEngine, changes: ApiKeyDraft, expected: tuple[object, ...]
+) -> None:
+    """The new API key has the old one's name and limits, but for those that the rotation names."""
+    tenant = new_tenant()
+    await add_tenant(engine, tenant)
+    store = SqlApiKeys(engine)
+    draft = replace(_draft(1), name="worker", limits=LIMITS)
+    await store.add(tenant.id, draft, 1, ATTRIBUTION)
+    rotated = await store.rotate(tenant.id, None, changes, NOW + OVERLAP, ATTRIBUTION)
+    old, new = await store.list(tenant.id)
+    assert _stated(old) == EVERYTHING
+    assert _stated(rotated.metadata) == _stated(new) == expected
+
+
+async def test_an_overlap_ends_with_the_expiry(engine: AsyncEngine) -> None:
+    """A rotated API key is accepted no longer than until it expires."""
+    tenant = new_tenant()
+    await add_tenant(engine, tenant)
+    store = SqlApiKeys(engine)
+    soon = NOW + timedelta(seconds=1)
+    await store.add(
+        tenant.id, replace(_draft(1), limits=ApiKeyLimits(expires_at=soon)), 1, ATTRIBUTION
+    )
+    await _rotate(store, tenant, 1, 2)
+    found = await store.find((1).to_bytes(32, "big"))
+    assert found is not None
+    assert found.accepted_until == soon.timestamp()
+
+
+async def test_an_expired_key_is_neither_counted_nor_rotated(engine: AsyncEngine) -> None:
+    """From its expiry on an API key leaves room in the quota, and cannot come back by a rotation."""
+    tenant = new_tenant()
+    await add_tenant(engine, tenant)
+    store = SqlApiKeys(engine)
+    expiring = replace(_draft(1, tenant.created_at), limits=ApiKeyLimits(expires_at=NOW))
+    await store.add(tenant.id, expiring, 1, ATTRIBUTION)
+    early = NOW - timedelta(microseconds=1)
+    with pytest.raises(QuotaReachedError):
+        await store.add(tenant.id, _draft(2, early), 1, ATTRIBUTION)
+    assert (await store.add(tenant.id, _draft(2, NOW), 1, ATTRIBUTION)).metadata.version == 2
+    with pytest.raises(AlreadyRotatedError):
+        await _rotate(store, tenant, 1, 3)
+    assert (await _rotate(store, tenant, None, 3))[1] == 2
+
+
+async def test_an_idempotency_key_does_not_give_another_key_s_successor(
+    engine: AsyncEngine,
+) -> None:
+    """A rotation that another API key repeats is refused: it would get that one's successor."""
+    tenant = new_tenant()
+    await add_tenant(engine, tenant)
+    store = SqlApiKeys(engine)
+    for number in (1, 2):
+        await _add(store, tenant, number, quota=2)
+    same = Idempotency(bytes(32), bytes(32))
+
+    async def rotate(version: int | None) -> StoredApiKey:
+        until = NOW + OVERLAP
+        return await store.rotate(tenant.id, version, _draft(3), until, ATTRIBUTION, same)
+
+    first = await rotate(1)
+    assert await rotate(1) == await rotate(None) == first
+    with pytest.raises(IdempotencyKeyReusedError):
+        await rotate(2)

@@ -19,9 +19,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import Pepper
 from pqkeep_gateway.access.entitlements import Subscription, Tier
-from pqkeep_gateway.audit_events import AuditDelivery, event
+from pqkeep_gateway.audit_events import AuditDelivery, RefusedEvent, event
 from pqkeep_gateway.storage.api_keys import SqlApiKeys
-from pqkeep_gateway.storage.audit_outbox import SqlAuditOutbox, add_audit_event
+from pqkeep_gateway.storage.audit_outbox import (
+    UNREADABLE,
+    SqlAuditOutbox,
+    add_audit_event,
+)
 from pqkeep_gateway.storage.database import transaction
 from pqkeep_gateway.storage.schema import AUDIT_OUTBOX
 from pqkeep_gateway.storage.tenants import SqlTenants
@@ -272,6 +276,10 @@ async def test_a_refused_event_holds_no_other_up(
     assert log.received == 4
     assert await waiting(outbox) == []
     assert await outbox.count_refused() == 2
+    kept = await outbox.list_refused()
+    assert {each.reason for each in kept} == {"not-an-event"}
+    assert [each.event and each.event.key_version for each in kept] == [1, 2]
+    assert kept[0].at_us == long_ago
 
 
 @pytest.mark.parametrize("damage", ["cut", "out of bounds"])
@@ -294,7 +302,8 @@ async def test_an_unreadable_event_holds_no_other_up(
     await audit_delivery.empty()
     await tenants.create("one", Tier.FREE, ATTRIBUTION)
     assert log.operations == ["create-tenant"]
-    assert (log.received, await outbox.count_refused()) == (1, 1)
+    assert log.received == await outbox.count_refused() == 1
+    assert await outbox.list_refused() == (RefusedEvent(str(row["id"]), 1, UNREADABLE, None),)
 
 
 async def _state(tenants: Tenants, api_keys: ApiKeys, tenant: Tenant) -> object:

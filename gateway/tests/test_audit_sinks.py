@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.fixtures.certificate import new_certificate
 from pqkeep_gateway.audit_stream import SinkError, StreamedRecord
 from pqkeep_gateway.delivery.audit_file import FileSink
 from pqkeep_gateway.delivery.http_collector import HttpCollector
+from pqkeep_gateway.delivery.sink_connection import trusting
 from pqkeep_gateway.delivery.syslog import DatagramSyslog, StreamSyslog, message
 from pqkeep_protocol.startup.settings import ConfigError
 
@@ -122,6 +124,81 @@ def test_a_stream_of_syslog() -> None:
     assert rest == b""
 
 
+@pytest.mark.parametrize("confirms", [True, False])
+def test_a_stream_of_syslog_over_tls(tmp_path: Path, *, confirms: bool) -> None:
+    """A verified server has a page when it answers close_notify; an end of the connection is not enough."""
+    certificate = new_certificate(tmp_path)
+    received = bytearray()
+
+    def reads(connection: socket.socket) -> None:
+        with certificate.context.wrap_socket(connection, server_side=True) as tls:
+            while block := tls.recv(4096):
+                received.extend(block)
+            if confirms:
+                tls.unwrap()
+
+    with server_that(reads) as address:
+        sink = StreamSyslog(address, trusting(certificate.path))
+        with nullcontext() if confirms else pytest.raises((ssl.SSLError, ConnectionError)):
+            sink.send(RECORDS)
+    assert all(record.line in received for record in RECORDS)
+
+
+def test_a_syslog_server_that_nobody_vouches_for_gets_nothing(tmp_path: Path) -> None:
+    """A certificate of an authority that is not named is refused."""
+    certificate = new_certificate(tmp_path)
+
+    def shakes_hands(connection: socket.socket) -> None:
+        with suppress(OSError):
+            certificate.context.wrap_socket(connection, server_side=True).close()
+
+    with server_that(shakes_hands) as address, pytest.raises(ssl.SSLCertVerificationError):
+        StreamSyslog(address, trusting(None)).send(RECORDS)
+
+
+def drips(first: bytes, then: bytes) -> Callable[[socket.socket], None]:
+    """Answer a page by some bytes, and then by others, again and again, until the client has gone."""
+
+    def answer(connection: socket.socket) -> None:
+        connection.recv(65536)
+        with suppress(OSError):
+            connection.sendall(first)
+            while not select.select([connection], [], [], 0.01)[0] or connection.recv(65536):
+                connection.sendall(then)
+
+    return answer
+
+
+ENDLESS: dict[str, tuple[str, bytes, bytes]] = {
+    "a status line": ("http", b"", b"H"),
+    "headers": ("http", b"HTTP/1.1 200 OK\r\nX: ", b"x"),
+    "a body": ("http", b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n", b"x"),
+    "statuses before the last": ("http", b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "a handshake": ("https", b"\x16\x03\x03\x40\x00", b"\x00"),
+}
+
+
+@pytest.mark.parametrize("what", ENDLESS)
+def test_an_answer_that_never_ends_is_no_answer(what: str) -> None:
+    """A sink that sends a byte now and then, for ever, has one page's time and no more."""
+    scheme, first, then = ENDLESS[what]
+    with server_that(drips(first, then)) as (host, port):
+        sink = HttpCollector(f"{scheme}://{host}:{port}/", None, None, page_seconds=0.3)
+        with pytest.raises(SinkError, match=r"longer than 0\.3 seconds"):
+            sink.send(RECORDS)
+
+
+def test_more_headers_than_an_answer_has_are_refused() -> None:
+    """A line, or a number of headers, without a bound is an error of the sink, and is not collected."""
+    for answer in (b"X: " + b"x" * 70_000, b"X: y\r\n" * 200):
+        answers = drips(b"HTTP/1.1 200 OK\r\n" + answer, b"")
+        with (
+            server_that(answers) as (host, port),
+            pytest.raises(SinkError, match=r"LineTooLong|HTTPException"),
+        ):
+            HttpCollector(f"http://{host}:{port}/", None, None).send(RECORDS)
+
+
 def test_a_stream_that_breaks_is_not_taken() -> None:
     """A server that ends the connection without reading has nothing."""
 
@@ -130,7 +207,7 @@ def test_a_stream_that_breaks_is_not_taken() -> None:
         connection.recv(1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
 
-    with server_that(breaks) as address, pytest.raises(ConnectionError):
+    with server_that(breaks) as address, pytest.raises(OSError, match=r"reset|pipe|not connected"):
         StreamSyslog(address).send(RECORDS)
 
 

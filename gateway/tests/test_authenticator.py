@@ -1,12 +1,20 @@
 """Credentials become principals, and are remembered together with how much had changed."""
 
 import asyncio
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
-from gateway.tests.world import HERE
+from gateway.tests.world import HERE, FakeLastUses
 
-from pqkeep_gateway.access.authentication import Authenticated, Authenticator, Found
+from pqkeep_gateway.access.api_key_limits import ApiKeyLimits
+from pqkeep_gateway.access.authentication import (
+    RECORDED_SECONDS,
+    AddressNotAllowedError,
+    Authenticated,
+    Authenticator,
+    Found,
+)
 from pqkeep_gateway.access.credential_lookups import (
     UNKNOWN_CREDENTIALS,
     CredentialLookups,
@@ -14,6 +22,8 @@ from pqkeep_gateway.access.credential_lookups import (
 )
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, new_credential
 from pqkeep_gateway.access.entitlements import Entitlements, Tier
+from pqkeep_gateway.access.last_uses import LastUses
+from pqkeep_gateway.access.networks import Networks
 from pqkeep_gateway.access.principals import ApiKeyPrincipal, OperatorPrincipal
 from pqkeep_gateway.access.rate_limit import MemoryRateLimiter
 from pqkeep_protocol.keys import TenantId
@@ -68,6 +78,7 @@ class Setting:
             self.rate_limiter,
             pepper,
             pepper.digest(OPERATOR),
+            LastUses(FakeLastUses(), lambda: self.now),
             lambda: self.now,
         )
         self.pepper = pepper
@@ -85,6 +96,10 @@ class Setting:
         """Take an API key out of the directory."""
         del self.directory.known[self.pepper.digest(credential)]
 
+    def authenticated(self, as_of: int) -> Authenticated:
+        """Return what showing the API key leads to."""
+        return Authenticated(self.principal, as_of, self.pepper.digest(self.api_key))
+
 
 @pytest.fixture
 async def setting(pepper: Pepper) -> Setting:
@@ -95,7 +110,7 @@ async def setting(pepper: Pepper) -> Setting:
 async def test_an_api_key_is_its_tenant(setting: Setting) -> None:
     """Who shows an API key is what the directory says of that key."""
     found = await setting.authenticator.authenticate(setting.api_key, HERE)
-    assert found == Authenticated(setting.principal, as_of=0)
+    assert found == setting.authenticated(as_of=0)
 
 
 async def test_the_operator_needs_no_directory(setting: Setting) -> None:
@@ -201,10 +216,10 @@ async def test_a_look_up_is_as_old_as_its_beginning(setting: Setting) -> None:
     await setting.directory.started.wait()
     await setting.rate_limiter.announce_change()
     setting.directory.go_on.set()
-    assert await looking == Authenticated(setting.principal, as_of=0)
+    assert await looking == setting.authenticated(as_of=0)
     setting.authenticator.forget(setting.api_key)
     found = await setting.authenticator.authenticate(setting.api_key, HERE)
-    assert found == Authenticated(setting.principal, as_of=1)
+    assert found == setting.authenticated(as_of=1)
 
 
 async def test_an_overlap_ends_by_the_clock(setting: Setting) -> None:
@@ -234,3 +249,55 @@ async def test_principals_show_no_secret(setting: Setting) -> None:
     assert str(found.principal) == "api-key:1"
     assert setting.api_key not in repr(found)
     assert str(OperatorPrincipal()) == "operator"
+
+
+async def test_an_api_key_expires_at_the_second(setting: Setting) -> None:
+    """An API key is accepted until its expiry and not from then on, though it is remembered."""
+    expiring = setting.add(accepted_until=setting.now + 10)
+    setting.now += 9.999
+    assert await setting.authenticator.authenticate(expiring, HERE)
+    setting.now += 0.001
+    assert await setting.authenticator.authenticate(expiring, HERE) is None
+
+
+async def test_an_api_key_is_accepted_from_its_addresses(setting: Setting) -> None:
+    """Only an address in one of its networks is let in: remembered or not, mapped or not."""
+    limits = ApiKeyLimits(addresses=Networks(["192.0.2.0/24", "2001:db8::/32"]))
+    setting.principal = replace(setting.principal, limits=limits)
+    authenticate = setting.authenticator.authenticate
+    for _ in range(2):
+        bound = setting.add()
+        for address in ("192.0.2.7", "::ffff:192.0.2.7", "2001:db8::1"):
+            assert await authenticate(bound, address)
+        for address in ("198.51.100.7", "::ffff:198.51.100.7", "2001:db9::1", "", "unix"):
+            with pytest.raises(AddressNotAllowedError) as refused:
+                await authenticate(bound, address)
+            assert refused.value.principal is setting.principal
+    assert await authenticate(setting.api_key, "198.51.100.7")
+
+
+async def test_an_address_that_is_not_allowed_is_recorded_once_a_minute(setting: Setting) -> None:
+    """Of many uses from elsewhere, one a minute and API key is recorded: a copy cannot fill the log."""
+    limits = ApiKeyLimits(addresses=Networks(["192.0.2.0/24"]))
+    setting.principal = replace(setting.principal, limits=limits)
+    first, second = setting.add(), setting.add()
+
+    async def is_recorded(credential: str, address: str) -> bool:
+        with pytest.raises(AddressNotAllowedError) as refused:
+            await setting.authenticator.authenticate(credential, address)
+        return refused.value.is_recorded
+
+    assert not await is_recorded(first, "198.51.100.7")
+    assert await is_recorded(first, "198.51.100.7")
+    assert await is_recorded(first, "203.0.113.9")
+    assert not await is_recorded(second, "198.51.100.7")
+    setting.now += RECORDED_SECONDS
+    assert not await is_recorded(first, "198.51.100.7")
+
+
+async def test_an_expired_api_key_is_unknown_from_anywhere(setting: Setting) -> None:
+    """Who shows an expired API key is told nothing, and nothing is recorded."""
+    limits = ApiKeyLimits(addresses=Networks(["192.0.2.0/24"]))
+    setting.principal = replace(setting.principal, limits=limits)
+    expired = setting.add(accepted_until=setting.now)
+    assert await setting.authenticator.authenticate(expired, "198.51.100.7") is None

@@ -1,13 +1,21 @@
 """Unknown credentials cost the database little, and nobody who is known notices them."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from typing import Never
 
 import pytest
-from gateway.tests.world import ATTRIBUTION, HERE, OTHER_EMAIL, SettableClock, World
+from gateway.tests.world import (
+    ATTRIBUTION,
+    HERE,
+    NEW_PASSWORD,
+    OTHER_EMAIL,
+    PASSWORD,
+    SettableClock,
+    World,
+)
 
 from pqkeep_gateway.access.credential_lookups import (
     UNKNOWN_CAPACITY,
@@ -19,6 +27,10 @@ from pqkeep_gateway.access.credential_lookups import (
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_gateway.access.rate_limit import MINUTE, Limit
 from pqkeep_gateway.access.source_budget import CAPACITY, SourceBudget
+from pqkeep_gateway.people.challenges import InvalidChallengeError
+from pqkeep_gateway.people.invitations import InvalidInvitationTokenError
+from pqkeep_gateway.people.password_resets import InvalidPasswordResetTokenError
+from pqkeep_gateway.people.registration import InvalidRegistrationTokenError
 from pqkeep_gateway.people.sessions import InvalidRefreshTokenError
 from pqkeep_gateway.storage.api_keys import SqlApiKeys
 from pqkeep_gateway.unavailable import UnavailableError
@@ -248,3 +260,48 @@ async def test_a_new_api_key_is_accepted(world: World) -> None:
     for each in (created, rotated):
         digest = world.pepper.digest(each.plaintext)
         assert await world.lookups.find(digest, HERE, SqlApiKeys(world.engine).find)
+
+
+def _uses_of_unknown_tokens(world: World) -> tuple[Callable[[], Awaitable[object]], ...]:
+    return (
+        lambda: world.resets.complete(
+            new_credential(CredentialKind.PASSWORD_RESET), PASSWORD, ATTRIBUTION
+        ),
+        lambda: world.invitations.accept(
+            new_credential(CredentialKind.INVITATION), PASSWORD, ATTRIBUTION
+        ),
+        lambda: world.registration.complete(
+            new_credential(CredentialKind.REGISTRATION), "name", PASSWORD, ATTRIBUTION
+        ),
+        lambda: world.challenges.find(new_credential(CredentialKind.CHALLENGE), HERE),
+    )
+
+
+async def test_random_tokens_in_mail_and_challenges_have_the_same_budget(world: World) -> None:
+    """A token that nobody has is invalid until its address's budget is used up, whatever it is for."""
+    invalid = (
+        InvalidPasswordResetTokenError,
+        InvalidInvitationTokenError,
+        InvalidRegistrationTokenError,
+        InvalidChallengeError,
+    )
+    uses = _uses_of_unknown_tokens(world)
+    for _ in range(UNKNOWN_CREDENTIALS.events // len(uses)):
+        for use, error in zip(uses, invalid, strict=True):
+            with pytest.raises(error):
+                await use()
+    for use in uses:
+        with pytest.raises(TooManyUnknownCredentialsError):
+            await use()
+
+
+async def test_a_token_works_though_its_address_s_budget_is_used_up(world: World) -> None:
+    """Invitations, registrations, resets and challenges that this gateway makes are known to it."""
+    await _exhaust(world)
+    owner = await world.person()
+    await world.enroll(owner)
+    await world.challenges.find(await world.challenge(), HERE)
+    await world.registration.complete(
+        await world.registration_token(), "name", PASSWORD, ATTRIBUTION
+    )
+    await world.resets.complete(await world.reset_token(), NEW_PASSWORD, ATTRIBUTION)

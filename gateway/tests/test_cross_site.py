@@ -4,7 +4,7 @@ import pytest
 
 from pqkeep_gateway.http.cookies import Cookies
 
-BEHIND_A_PROXY = Cookies(public_url="https://keep.example.org")
+BEHIND_A_PROXY = Cookies(origins=("https://keep.example.org", "https://people.example.org", None))
 
 
 @pytest.mark.parametrize(
@@ -12,6 +12,7 @@ BEHIND_A_PROXY = Cookies(public_url="https://keep.example.org")
     [
         (b"https://keep.example.org", False),
         (b"https://KEEP.example.org:443", False),
+        (b"https://people.example.org", False),
         (b"http://10.0.0.7:8080", False),
         (b"https://portal.example.org", True),
         (b"https://keep.example.org.example.net", True),
@@ -21,7 +22,7 @@ BEHIND_A_PROXY = Cookies(public_url="https://keep.example.org")
     ],
 )
 def test_pages_of_the_public_address_are_ours(origin: bytes, is_cross_site: bool) -> None:  # noqa: FBT001
-    """Behind a proxy that changes Host, pages of public_url and of the host are ours; no others."""
+    """Behind a proxy that changes Host, pages of public_url, portal_url and the host are ours."""
     headers = {b"origin": origin, b"host": b"10.0.0.7:8080"}
     assert BEHIND_A_PROXY.is_cross_site("POST", headers) is is_cross_site
 

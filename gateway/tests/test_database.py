@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 
 
+@pytest.fixture
+def has_schema() -> bool:
+    """It has not."""
+    return False
+
+
 async def test_migrations_create_the_schema(engine: AsyncEngine) -> None:
     """The migrated database has exactly the tables, columns and constraints of the schema."""
 

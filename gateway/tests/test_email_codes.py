@@ -7,8 +7,8 @@ from gateway.tests.world import (
     ATTRIBUTION,
     CONCURRENCY,
     EMAIL,
+    FEW_ROUNDS,
     PASSWORD,
-    ROUNDS,
     World,
     count_successes,
 )
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indire
 async def test_a_code_is_used_once(world: World) -> None:
     """Of 32 uses of a code at once exactly one begins a session, and none does later."""
     await world.codes.choose(await world.person(), ATTRIBUTION, wanted=True)
-    for _ in range(ROUNDS // 2):
+    for _ in range(FEW_ROUNDS):
         challenge = await world.challenge()
         code = await world.email_code(challenge)
         attempts = [world.codes.answer(challenge, code, ATTRIBUTION) for _ in range(CONCURRENCY)]

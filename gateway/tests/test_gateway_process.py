@@ -33,6 +33,7 @@ port = 0
 def folder(tmp_path: Path) -> Path:
     """Where a gateway is set up rightly."""
     (tmp_path / "settings.toml").write_text(SETTINGS)
+    (tmp_path / "accounts.sqlite3").touch(0o600)
     (tmp_path / "pepper").write_bytes(bytes(PEPPER_SIZE))
     (tmp_path / "pepper").chmod(0o400)
     return tmp_path
@@ -64,7 +65,6 @@ def _earlier_database(folder: Path) -> None:
     with closing(sqlite3.connect(folder / "accounts.sqlite3")) as database, database:
         database.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
         database.execute("INSERT INTO alembic_version VALUES ('0009')")
-    (folder / "accounts.sqlite3").chmod(0o600)
 
 
 def _stripe(folder: Path, **changes: str) -> None:
@@ -123,6 +123,10 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
     "an unknown tier": (lambda at: _plans(at, "[gold]\napi_keys = 1\n"), "plans.toml"),
     "no requests": (lambda at: _plans(at, "[free]\nrequests_per_minute = 0\n"), "plans.toml"),
     "a database of an earlier version": (_earlier_database, "made by another version of pqkeep"),
+    "a lost database": (
+        lambda at: (at / "accounts.sqlite3").unlink(),
+        'the runbook \\"A database is lost\\"',
+    ),
     "no plans": (lambda at: _set(at, 'plans_file = "missing.toml"'), "missing.toml"),
     "a policy without a name": (
         lambda at: _policies(at, "forbid (principal, action, resource);"),

@@ -75,10 +75,14 @@ def test_what_has_no_default_is_required(tmp_path: Path, name: str) -> None:
         ("port", '"8080"'),
         ("signup", '"everyone"'),
         ("trusted_proxies", '["10.0.0.1/8"]'),
+        ("trusted_proxies", '["fe80::1%eth0"]'),
         ("trusted_proxies", '["proxy.example.org"]'),
         ("api_key_overlap_seconds", "-1"),
         ("api_key_overlap_seconds", "86401"),
         ("api_key_overlap_seconds", "0.5"),
+        ("archive_delay_days", "6"),
+        ("archive_delay_days", "0"),
+        ("archive_delay_days", "31"),
         ("password_costs", "{memory_kib = 19455}"),
         ("password_costs", "{passes = 1}"),
         ("password_costs", "{lanes = 0}"),
@@ -96,6 +100,22 @@ def test_what_is_wrong_is_named(tmp_path: Path, name: str, value: str) -> None:
     with pytest.raises(ConfigError, match=name) as raised:
         config.read(path)
     assert str(path) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "days"),
+    [
+        ({}, 7),
+        ({"archive_delay_days": "30"}, 30),
+        ({"cookies": '"loopback"'}, 0),
+        ({"cookies": '"loopback"', "archive_delay_days": "3"}, 3),
+    ],
+)
+def test_keys_are_destroyed_at_once_in_development_only(
+    tmp_path: Path, settings: dict[str, str], days: int
+) -> None:
+    """Elsewhere after a week, or more."""
+    assert config.read(write(tmp_path, GOOD | settings)).min_archive_days == days
 
 
 @pytest.mark.parametrize("content", [b"{", b"# \xff", b"port = 1\nport = 2"])
@@ -245,6 +265,9 @@ def test_audit_sinks(tmp_path: Path, sink: str) -> None:
         ("ftp://example.org/", {}),
         ("syslog+unix:///dev/log", {"audit_sink_token_file": '"token"'}),
         ("file:///audit", {"audit_sink_ca_file": '"ca.pem"'}),
+        ("syslog+tcp://host:601", {"audit_sink_ca_file": '"ca.pem"'}),
+        ("syslog+tls://host:6514", {"audit_sink_token_file": '"token"'}),
+        ("syslog+tls://host", {}),
     ],
 )
 def test_unsafe_sinks_are_refused(tmp_path: Path, sink: str, more: dict[str, str]) -> None:

@@ -9,6 +9,7 @@ from gateway.tests.world import (
     ATTRIBUTION,
     CONCURRENCY,
     EMAIL,
+    FEW_ROUNDS,
     OTHER_EMAIL,
     PASSWORD,
     ROUNDS,
@@ -57,17 +58,17 @@ async def test_a_withdrawn_invitation_is_not_accepted(world: World) -> None:
         else:
             assert isinstance(withdrawn, InvitationNotFoundError)
             assert not isinstance(accepted, BaseException)
-        assert await world.invitations.list(world.tenant.id) == ()
+        assert (await world.invitations.list(world.tenant.id)).entries == ()
 
 
 async def test_an_address_has_one_invitation_to_a_tenant(world: World) -> None:
     """Of eight invitations of one address at once one is pending, and the tokens of others are void."""
     by = await world.person()
-    for number in range(ROUNDS // 10):
+    for number in range(FEW_ROUNDS):
         email = f"{number}@example.com"
         attempts = [world.invite(email, Role.VIEWER, by) for _ in range(8)]
         invited = await asyncio.gather(*attempts)
-        (pending,) = await world.invitations.list(world.tenant.id)
+        (pending,) = (await world.invitations.list(world.tenant.id)).entries
         assert pending.id in [each.id for each in invited]
         accepted = [world.invitations.accept(each.token, PASSWORD, ATTRIBUTION) for each in invited]
         assert await count_successes(accepted, InvalidInvitationTokenError) == 1
@@ -85,7 +86,9 @@ async def test_only_owners_replace_an_invitation_of_an_owner(world: World) -> No
         ]
         assert await count_successes(attempts, OwnersOnlyError) >= 1
         pending = [
-            each for each in await world.invitations.list(world.tenant.id) if each.email == email
+            each
+            for each in (await world.invitations.list(world.tenant.id)).entries
+            if each.email == email
         ]
         assert [each.role for each in pending] == [Role.OWNER]
 
@@ -97,4 +100,4 @@ async def test_an_inviter_needs_authority_when_the_invitation_is_stored(world: W
     await world.members.change_role(world.tenant.id, admin.user, Role.DEVELOPER, owner, ATTRIBUTION)
     with pytest.raises(NotPermittedError):
         await world.invite("somebody@example.com", Role.VIEWER, admin)
-    assert await world.invitations.list(world.tenant.id) == ()
+    assert (await world.invitations.list(world.tenant.id)).entries == ()

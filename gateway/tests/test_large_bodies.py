@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from pqkeep_gateway.http.body import LARGE, LargeBodies, read_json_object
+from pqkeep_gateway.http.body import (
+    LARGE,
+    MAX_NESTED_ELEMENTS,
+    LargeBodies,
+    read_json_object,
+)
+from pqkeep_gateway.http.errors import ApiError
 
 MANY = 16
 
 
 async def _read(size: int, large_bodies: LargeBodies) -> Mapping[str, Any]:
-    body = b'{"plaintext":"' + b"A" * (size - 16) + b'"}'
+    return await _parse(b'{"plaintext":"' + b"A" * (size - 16) + b'"}', large_bodies)
 
+
+async def _parse(body: bytes, large_bodies: LargeBodies, *nested: str) -> Mapping[str, Any]:
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return await read_json_object(receive, {}, large_bodies, at_most=size, required=True)
+    return await read_json_object(
+        receive, {}, large_bodies, at_most=len(body), required=True, nested=frozenset(nested)
+    )
 
 
 async def _order(size: int) -> str:
@@ -51,6 +62,63 @@ async def test_between_two_large_bodies_others_are_served(size: int) -> None:
     order = await _order(size)
     assert order.count("B") == MANY
     assert "BB" not in order
+
+
+@pytest.mark.parametrize("nested", [b"[],", b"{},", b'{"":0},', b"[" * 14 + b"]" * 14 + b","])
+async def test_arrays_and_objects_are_not_parsed(nested: bytes) -> None:
+    """A field that has thousands of them is an empty array, which no field takes, in no more memory."""
+    body = b'{"name":"text","field":[' + nested * (16_000 // len(nested)) + b"0]}"
+    tracemalloc.start()
+    assert await _parse(body, LargeBodies()) == {"name": "text", "field": []}
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 4 * len(body)
+
+
+async def test_members_that_may_be_nested_are_parsed_and_no_others() -> None:
+    """A field of arrays or objects has its elements; the one beside it is empty."""
+    body = b'{"items":[{"to":{"algorithm":"X-Wing"}}],"other":[1,{"a":2}]}'
+    expected = {"items": [{"to": {"algorithm": "X-Wing"}}], "other": []}
+    assert await _parse(body, LargeBodies(), "items") == expected
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"items":[{"a":1,"a":2}]}',
+        b'{"items":[],"a":1,"a":2}',
+        b'{"items":[],"items":[1]}',
+        b'{"items":[{"to":{"a":1,"b":2,"a":3}}]}',
+        b'{"items":' + b"[" * 4000 + b"]" * 4000 + b"}",
+        b'{"items":' + b'{"a":' * 4000 + b"1" + b"}" * 4001,
+        b'{"items":[NaN]}',
+        b'{"items":[{"a":"\\ud800"}]}',
+    ],
+)
+async def test_what_is_no_json_at_any_depth_is_refused(body: bytes) -> None:
+    """A name that is there twice, half a character or too deep a nest is refused inside, too."""
+    with pytest.raises(ApiError, match="not a JSON object"):
+        await _parse(body, LargeBodies(), "items")
+
+
+async def test_nested_members_have_a_bound() -> None:
+    """A body with nested members has so many elements, and one more is refused."""
+    most = b'{"items":[' + b"0," * MAX_NESTED_ELEMENTS + b"0]}"
+    assert len((await _parse(most, LargeBodies(), "items"))["items"]) == MAX_NESTED_ELEMENTS + 1
+    with pytest.raises(ApiError, match="too many elements"):
+        await _parse(most.replace(b"[", b"[0,"), LargeBodies(), "items")
+
+
+@pytest.mark.parametrize("nest", [b"[" * 400 + b"]" * 400, b'{"a":' * 400 + b"1" + b"}" * 400])
+async def test_the_depth_of_nested_members_counts(nest: bytes) -> None:
+    """Many deep nests with few commas are refused before they are parsed."""
+    body = b'{"items":[' + b",".join([nest] * 100) + b"]}"
+    tracemalloc.start()
+    with pytest.raises(ApiError, match="too many elements"):
+        await _parse(body, LargeBodies(), "items")
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 4 * len(body)
 
 
 async def test_small_bodies_do_not_wait() -> None:

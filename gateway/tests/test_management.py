@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import time
 from collections import Counter
@@ -26,17 +27,20 @@ from pqkeep_gateway.http.observer import RequestObserver, Route
 from pqkeep_gateway.management.app import management_app
 from pqkeep_gateway.management.collection import METRICS, Backlog, Collection, Sources
 from pqkeep_gateway.management.exposition import exposition
+from pqkeep_gateway.management.installation import REASONS, Accounts, Inspection, MailMode
 from pqkeep_gateway.management.listener import LIMITS, open_listener, serving
 from pqkeep_gateway.management.readiness import Readiness
 from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.audit import Checkpoints
 from pqkeep_protocol.cached import Cached
-from pqkeep_protocol.errors import ErrorKind
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.metrics import KEY_SERVICE_METRICS, NONE, Sample, Samples, counted, one
 from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress
 
 if TYPE_CHECKING:
     from pqkeep_gateway.audit_stream import AuditStream
     from pqkeep_gateway.http.tls_server import TlsServer
+    from pqkeep_gateway.tenancy.operators import Operator, Operators
     from pqkeep_protocol.link import LinkTls
 
 MANY = 1000
@@ -109,7 +113,11 @@ class Setting:
     def __init__(self, parts: FakeParts, *names: str, wait_seconds: float = 5.0) -> None:
         self.observer = RequestObserver()
         key_service = Cached[Samples | None](
-            parts.key_metrics, otherwise=None, seconds=60, wait_seconds=wait_seconds
+            parts.key_metrics,
+            otherwise=None,
+            name="key service",
+            seconds=60,
+            wait_seconds=wait_seconds,
         )
         self.readiness = Readiness(
             key_service,
@@ -117,21 +125,19 @@ class Setting:
             lambda: parts.is_mail_deferred,
         )
         arrivals = SourceBudget(Limit(1, 1), lambda: 0.0)
-        self.collection = Collection(
-            Sources(
-                observer=self.observer,
-                connections=Connections(1, 1, arrivals),
-                calls=parts,
-                key_service=key_service,
-                find_backlog=parts.backlog,
-                waiting_passwords=lambda: 4,
-                mail_attempts={"delivered": 1},
-                tls=cast("TlsServer", FakeTls()),
-                link=cast("LinkTls", FakeLink()),
-                audit_stream=cast("AuditStream", FakeStream()),
-            ),
-            self.readiness,
+        self.sources = Sources(
+            observer=self.observer,
+            connections=Connections(1, 1, arrivals),
+            calls=parts,
+            key_service=key_service,
+            find_backlog=parts.backlog,
+            waiting_passwords=lambda: 4,
+            mail_attempts={"delivered": 1},
+            tls=cast("TlsServer", FakeTls()),
+            link=cast("LinkTls", FakeLink()),
+            audit_stream=cast("AuditStream", FakeStream()),
         )
+        self.collection = Collection(self.sources, self.readiness)
         self.app = management_app(self.readiness, self.collection, names)
 
     async def ask(
@@ -198,10 +204,33 @@ async def test_a_gateway_that_stops_is_not_ready() -> None:
 async def test_a_part_that_hangs_is_asked_once() -> None:
     """However many ask meanwhile, a database that does not answer gets one question."""
     parts = FakeParts(hangs=True)
-    asked = Cached[bool](_answers(parts.database), otherwise=False, seconds=0, wait_seconds=0.01)
+    asked = Cached[bool](
+        _answers(parts.database), otherwise=False, name="database", seconds=0, wait_seconds=0.01
+    )
     assert not any(await asyncio.gather(*(asked.get() for _ in range(MANY))))
     assert not await asked.get()
     assert parts.asked == {"database": 1}
+
+
+async def test_what_is_lost_and_found_again_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A part that fails has one log line, whose text is not the error's, and one when it answers again."""
+    caplog.set_level(logging.INFO)
+    problems: list[Exception | None] = [None, OSError("secret"), ValueError("secret"), None, None]
+
+    async def answer() -> bool:
+        if (problem := problems.pop(0)) is not None:
+            raise problem
+        return True
+
+    asked = Cached[bool](answer, otherwise=False, name="database", seconds=0, wait_seconds=60)
+    assert [await asked.get() for _ in range(5)] == [True, False, False, True, True]
+    lines = [cast("dict[str, Any]", record.msg) for record in caplog.records]
+    assert [(each["event"], each["part"], each.get("error")) for each in lines] == [
+        ("a part does not answer what it is asked", "database", "OSError"),
+        ("a part answers again", "database", None),
+    ]
 
 
 async def test_many_questions_cost_the_parts_one() -> None:
@@ -402,3 +431,80 @@ def _answers(check: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[boo
         return True
 
     return answers
+
+
+def inspection_of(parts: FakeParts, *, oldest_event: float = 0.0) -> Inspection:
+    """Return the inspection of an installation with such parts."""
+    setting = Setting(parts)
+
+    class Directory:
+        async def list(self) -> tuple[Operator, ...]:
+            return ()
+
+    class KeyService:
+        async def execute(self, request: object, attribution: object) -> Checkpoints:
+            if parts.samples is None:
+                raise KeyServiceError(ErrorKind.UNAVAILABLE)
+            return Checkpoints(checkpoints=())
+
+    async def find_accounts() -> Accounts:
+        await parts.database()
+        backlog = Backlog(1, 0, int(oldest_event * 1_000_000), 0, 0)
+        return Accounts(backlog, mail_attempted=0, tenants=1, suspended=0, scheduled=0)
+
+    return Inspection(
+        setting.readiness,
+        setting.sources,
+        find_accounts,
+        cast("Operators", Directory()),
+        cast("Any", KeyService()),
+        MailMode.SMTP,
+    )
+
+
+async def test_an_inspection_finds_everything_ready() -> None:
+    """What works has no reason, and the certificates that there are have their times."""
+    found = await inspection_of(FakeParts()).inspect()
+    assert {each.name: each.reason for each in found.parts} == dict.fromkeys(REASONS)
+    assert found.certificates == {"https": 4e9, "link.gateway": 5e9}
+    assert found.numbers == {("pqkeep_keys_database_up",): 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "broken"),
+    [
+        ("accounts_database", {"is_database_up": False}),
+        ("rate_limits", {"is_redis_up": False}),
+        ("mail_server", {"is_mail_deferred": True}),
+        ("keys_database", {"samples": DOWN}),
+        ("key_service", {"samples": None}),
+    ],
+)
+async def test_an_inspection_says_what_is_missing(name: str, broken: dict[str, Any]) -> None:
+    """A part that is missing is told with its reason, and the others as they are."""
+    found = await inspection_of(FakeParts(**broken)).inspect()
+    missing = {each.name: each.reason for each in found.parts if each.reason is not None}
+    assert missing.pop(name) == REASONS[name]
+    if name == "key_service":
+        unknown = missing.pop("keys_database")
+        assert unknown is not None
+        assert "not known" in unknown
+    assert missing == {}
+    assert (found.accounts is None) == (name == "accounts_database")
+
+
+async def test_an_inspection_tells_an_outbox_that_refuses() -> None:
+    """Events that wait for five minutes, after which changes are refused, are a reason."""
+    for age, is_ready in ((200, True), (301, False)):
+        inspection = inspection_of(FakeParts(), oldest_event=time.time() - age)
+        found = {each.name: each for each in (await inspection.inspect()).parts}
+        assert (found["audit_log"].reason is None) == is_ready
+
+
+async def test_an_inspection_asks_once_however_often_it_is_asked() -> None:
+    """A thousand inspections at once ask the database as often as one does."""
+    alone, parts = FakeParts(), FakeParts()
+    await inspection_of(alone).inspect()
+    inspection = inspection_of(parts)
+    await asyncio.gather(*(inspection.inspect() for _ in range(MANY)))
+    assert parts.asked == alone.asked

@@ -1,9 +1,11 @@
 """Named operators are added, rotated and removed, and the audit log has each change."""
 
 import asyncio
+from collections import Counter
+from contextlib import suppress
 
 import pytest
-from gateway.tests.world import ROUNDS, World
+from gateway.tests.world import CONCURRENCY, ROUNDS, World
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
@@ -62,6 +64,33 @@ async def test_a_removed_operator_is_nobody(
     assert await operators.list() == ()
     assert await operators.add("ada") != credential
     assert await store.find(pepper.digest(credential)) is None
+
+
+async def test_of_rotations_at_once_one_credential_is_valid(
+    operators: Operators, store: SqlOperators, pepper: Pepper
+) -> None:
+    """However often a credential is replaced at the same time, one is valid in the end, and no earlier one."""
+    first = await operators.add("ada")
+    made = await asyncio.gather(*(operators.rotate("ada") for _ in range(CONCURRENCY)))
+    found = [await store.find(pepper.digest(each)) for each in (first, *made)]
+    assert Counter(found) == {None: CONCURRENCY, "ada": 1}
+    assert found[0] is None
+
+
+async def test_a_removal_ends_what_is_rotated_at_once(
+    operators: Operators, store: SqlOperators, pepper: Pepper
+) -> None:
+    """An operator who is removed while the credential is replaced is nobody, with either of the two."""
+    for _ in range(ROUNDS):
+        made = [await operators.add("ada")]
+
+        async def rotate(credentials: list[str] = made) -> None:
+            with suppress(OperatorError):
+                credentials.append(await operators.rotate("ada"))
+
+        await asyncio.gather(rotate(), operators.remove("ada"))
+        assert [await store.find(pepper.digest(each)) for each in made] == [None] * len(made)
+        assert await operators.list() == ()
 
 
 async def test_who_is_not_there_is_not_changed(operators: Operators) -> None:

@@ -7,6 +7,7 @@ from gateway.tests.world import (
     ATTRIBUTION,
     CONCURRENCY,
     EMAIL,
+    FEW_ROUNDS,
     HERE,
     NEW_PASSWORD,
     OTHER_EMAIL,
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indire
 async def test_a_password_is_reset_once(world: World) -> None:
     """Of 32 uses of one token at once exactly one is done; every session of before is over."""
     await world.join()
-    for number in range(ROUNDS // 4):
+    for number in range(FEW_ROUNDS):
         account = await world.account()
         before = await world.sessions.begin(account, ATTRIBUTION)
         token = await world.reset_token()

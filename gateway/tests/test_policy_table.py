@@ -19,9 +19,9 @@ MAY_WRITE = {
     "Kyber768": ("use", "wrap", "wrap", "wrap", "wrap", "wrap", "use"),
     "X-Wing": ("", "wrap", "wrap", "wrap", "wrap", "wrap", ""),
     "ML-KEM-1024": ("", "", "", "", "use", "use", ""),
-    "Dilithium3": ("sign", "sign", "sign", "sign", "sign", "sign", "sign"),
+    "Dilithium3": ("ml-dsa",) * 7,
     "Composite-ML-DSA": ("", "sign", "sign", "sign", "sign", "sign", ""),
-    "ML-DSA-87": ("", "", "", "", "sign", "sign", ""),
+    "ML-DSA-87": ("", "", "", "", "ml-dsa", "ml-dsa", ""),
     "SLH-DSA-SHA2-128s": ("", "sign", "sign", "sign", "sign", "sign", ""),
     "SLH-DSA-SHA2-128f": ("", "sign", "sign", "sign", "sign", "sign", ""),
     "SLH-DSA-SHA2-192s": ("", "sign", "sign", "sign", "sign", "sign", ""),
@@ -29,19 +29,25 @@ MAY_WRITE = {
 }
 """The specification's column "Plans (write side)"; what the words stand for is in ``WRITING``."""
 COLUMNS = ("free", "starter", "growth", "professional", "enterprise", "enterprise_plus")
+NEW = ("get-import-key", "import-key")
 WRITING: Mapping[str, set[str]] = {
     "": set(),
-    "use": {"generate-key", "encrypt", "encapsulate"},
-    "wrap": {"generate-key", "encrypt", "encapsulate", "wrap"},
-    "sign": {"generate-key", "sign", "sign-hash"},
+    "use": {*NEW, "generate-key", "encrypt", "encapsulate"},
+    "wrap": {*NEW, "generate-key", "encrypt", "encapsulate", "wrap"},
+    "sign": {*NEW, "generate-key", "sign", "sign-hash"},
+    "ml-dsa": {*NEW, "generate-key", "sign", "sign-hash", "sign-jws", "sign-mu"},
 }
 READING = {
-    "use": {"decrypt", "decapsulate"},
-    "wrap": {"decrypt", "decapsulate", "unwrap"},
+    "use": {"decrypt", "decapsulate", "re-encrypt"},
+    "wrap": {"decrypt", "decapsulate", "re-encrypt", "unwrap"},
     "sign": {"verify", "verify-hash"},
+    "ml-dsa": {"verify", "verify-hash", "verify-mu"},
 }
 """What is allowed always, by the best that any plan has of the algorithm."""
-UPKEEP = {"rotate-key", "retire-key", "archive-key"}
+UPKEEP = {
+    *("rotate-key", "retire-key", "disable-key", "enable-key"),
+    *("schedule-archive", "cancel-archive", "archive-key"),
+}
 LOOKING_UP = {"list-keys", "get-key", "get-active-key"}
 
 
@@ -54,7 +60,10 @@ def policy() -> Policy:
 def _allowed_by(tier: str, subscription: str, algorithm: str | None) -> dict[str, str]:
     """Return the operations that are allowed, and by which policies, as the tables above say."""
     if algorithm is None:
-        return {"list-keys": "own-public-keys"}
+        return {
+            **dict.fromkeys(("create-keyring", "update-keyring"), "upkeep-on-every-plan"),
+            **dict.fromkeys(("list-keys", "get-keyring", "list-keyrings"), "own-public-keys"),
+        }
     row = MAY_WRITE[algorithm]
     here = row[-1] if subscription == "ended" else row[COLUMNS.index(tier)]
     policy = (
@@ -249,6 +258,22 @@ def test_a_mistake_is_found_at_start(tmp_path: Path, text: str) -> None:
     """Policies with a mistake build no table at all, not even the rest of one."""
     with pytest.raises(ConfigError):
         cedar.build(plans.read(), _own(tmp_path, text))
+
+
+def test_a_name_as_long_as_a_record_holds(tmp_path: Path) -> None:
+    """A policy's name of 128 characters decides as any other does; one of 129 is refused."""
+    forbid = '@id("{}") forbid (principal, action == Action::"list-keys", resource);'
+    own = cedar.build(plans.read(), _own(tmp_path, forbid.format(128 * "x")))
+    assert own.decide(Entitlements(Tier.FREE), Operation.LIST_KEYS, None) == Denied(128 * "x")
+    with pytest.raises(ConfigError, match="too long"):
+        cedar.build(plans.read(), _own(tmp_path, forbid.format(129 * "x")))
+
+
+def test_a_template_is_called_one(tmp_path: Path) -> None:
+    """A template is refused for what it is, beside a policy that decides something too."""
+    template = '@id("x") forbid (principal == ?principal, action, resource);'
+    with pytest.raises(ConfigError, match="a template decides nothing"):
+        cedar.build(plans.read(), _own(tmp_path, template + NO_NIGHT_WORK))
 
 
 def test_a_policy_that_is_not_utf_8(tmp_path: Path) -> None:

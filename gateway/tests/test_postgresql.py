@@ -119,6 +119,7 @@ async def test_a_restarted_server_is_used_again(
     await engine.dispose()
 
 
+@pytest.mark.parametrize("has_schema", [False])
 async def test_concurrent_gateways_migrate_once(location: Location) -> None:
     """Six gateways that open an empty database concurrently all succeed."""
     engines = await asyncio.gather(*(open_database(location.name) for _ in range(6)))

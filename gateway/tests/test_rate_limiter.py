@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 from pqkeep_gateway.access.clock import Clock
 from pqkeep_gateway.access.rate_limit import (
     MAX_WINDOWS,
+    MINUTE,
+    SIGN_UPS,
     ChangedError,
     Limit,
     MemoryRateLimiter,
     RateLimiter,
+    Usage,
 )
 from pqkeep_gateway.storage.redis_rate_limiter import RedisRateLimiter
 
@@ -95,6 +98,27 @@ async def test_what_is_left_of_the_limit(setting: Setting) -> None:
     assert await count() == (1, 5.0, False)
     setting.now = 2000.0
     assert await count() == (4, 60.0, False)
+
+
+async def test_several_events_happen_all_or_not_at_all(setting: Setting) -> None:
+    """Three of five may happen, three more may not; two may, and so may three when three have left."""
+
+    async def count(events: int) -> tuple[int, float, bool]:
+        _, remaining, reset, is_refused = await setting.rate_limiter.count(
+            "a", LIMIT, events=events
+        )
+        return remaining, round(reset, 4), is_refused
+
+    assert await count(3) == (2, 60.0, False)
+    setting.now += 10
+    assert await count(3) == (0, 50.0, True)
+    assert await count(2) == (0, 50.0, False)
+    assert await count(1) == (0, 50.0, True)
+    setting.now += 50.001
+    assert await count(4) == (0, 9.999, True)
+    assert await count(3) == (0, 9.999, False)
+    setting.now += 60.001
+    assert await count(5) == (0, 60.0, False)
 
 
 async def test_each_subject_has_its_own_window(setting: Setting) -> None:
@@ -273,6 +297,48 @@ async def test_in_memory_the_edge_belongs_to_the_next_window(wait: float) -> Non
     assert await setting[0].enter(limit=Limit(1, 60)) == wait
     setting[0].now += wait
     assert await setting[0].enter(limit=Limit(1, 60)) is None
+
+
+async def test_waits_are_told_however_old_the_clock_is() -> None:
+    """A clock that has run for less than twice the window tells the same times as any other."""
+    now = [100.0]
+    rate_limiter = MemoryRateLimiter(lambda: now[0])
+    assert await rate_limiter.count("a", Limit(1, 60)) == Usage(Limit(1, 60), 0, 60.0)
+    now[0] = 110.0
+    refused = Usage(Limit(1, 60), 0, 50.0, is_refused=True)
+    assert await rate_limiter.count("a", Limit(1, 60)) == refused
+
+
+async def test_several_events_wait_for_as_many_to_leave() -> None:
+    """Two events that find no room are told when the second of those before them leaves."""
+    now = [100.0]
+    rate_limiter = MemoryRateLimiter(lambda: now[0])
+    limit = Limit(5, 60)
+    for now[0] in (100.0, 101.0, 102.0, 103.0, 104.0):
+        await rate_limiter.enter("a", limit)
+    now[0] = 110.0
+    refused = Usage(limit, 0, 51.0, is_refused=True)
+    assert await rate_limiter.count("a", limit, events=2) == refused
+
+
+async def test_nothing_is_left_of_what_was_withdrawn() -> None:
+    """A subject whose only event is taken back has no window, and the next one finds room."""
+    rate_limiter = MemoryRateLimiter(lambda: 1000.0)
+    await rate_limiter.enter("a", LIMIT)
+    await rate_limiter.withdraw("a")
+    assert not rate_limiter._windows
+    assert await rate_limiter.enter("b", LIMIT) is None
+
+
+async def test_nothing_has_changed_when_it_starts() -> None:
+    """Changes are counted from none: what a gateway looks up first is as of 0."""
+    assert await MemoryRateLimiter(lambda: 0.0).changes() == 0
+
+
+def test_an_address_signs_up_twenty_tenants_an_hour() -> None:
+    """The limit of new tenants is 20 in 3,600 seconds, and a minute has 60."""
+    assert Limit(20, 3600) == SIGN_UPS
+    assert MINUTE == 60
 
 
 async def test_windows_in_memory_let_go_of_who_is_idle() -> None:

@@ -52,7 +52,7 @@ READS: dict[str, Callable[[AsyncEngine, TenantId], Awaitable[Any]]] = {
     "reset": lambda engine, _: SqlPasswordResets(engine).find(DIGEST, NOW),
     "known network": lambda engine, _: SqlKnownNetworks(engine).is_known(DIGEST, NOW),
     "registration": lambda engine, _: SqlRegistrations(engine).is_valid(DIGEST, NOW),
-    "invitation": lambda engine, _: SqlInvitations(engine).is_valid(DIGEST, NOW),
+    "invitation": lambda engine, _: SqlInvitations(engine).find(DIGEST, NOW),
     "invitations": lambda engine, tenant: SqlInvitations(engine).list(tenant, NOW),
     "usage": lambda engine, tenant: SqlUsage(engine).used(tenant, "2026-03"),
     "contract": lambda engine, tenant: SqlBilling(engine).find_running(tenant),

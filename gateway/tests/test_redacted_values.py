@@ -7,8 +7,9 @@ import pytest
 from pqkeep_gateway.access.entitlements import Entitlements, Tier
 from pqkeep_gateway.access.principals import ApiKeyPrincipal
 from pqkeep_gateway.http.endpoint import ApiCall, SignedBody
+from pqkeep_gateway.people.single_sign_on import Beginning, CallbackQuery
 from pqkeep_protocol.keys import TenantId
-from pqkeep_protocol.messages import Attribution
+from pqkeep_protocol.messages import Attribution, RedactedRepr
 
 MARKER = "do not print me"
 VALUES = (
@@ -18,11 +19,13 @@ VALUES = (
         attribution=Attribution("1", "api-key:1", "127.0.0.1"),
         values={"plaintext": MARKER},
     ),
+    Beginning(MARKER, MARKER),
+    CallbackQuery(MARKER, MARKER),
 )
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
-def test_a_body_is_in_no_repr(value: ApiCall | SignedBody) -> None:
-    """Neither repr, nor str, nor Rich shows what a body or a query holds."""
+def test_what_came_is_in_no_repr(value: RedactedRepr) -> None:
+    """Neither repr, nor str, nor Rich shows what a body, a query or a cookie holds."""
     assert MARKER not in repr(value) + str(value)
     assert MARKER not in str(value.__rich_repr__())

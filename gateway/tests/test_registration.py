@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from gateway.tests.world import ATTRIBUTION, CONCURRENCY, PASSWORD, ROUNDS, World, count_successes
+from gateway.tests.world import (
+    ATTRIBUTION,
+    CONCURRENCY,
+    FEW_ROUNDS,
+    PASSWORD,
+    World,
+    count_successes,
+)
 
 from pqkeep_gateway.people import registration
 from pqkeep_gateway.people.registration import InvalidRegistrationTokenError
@@ -14,7 +21,7 @@ pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indire
 
 async def test_a_registration_is_completed_once(world: World) -> None:
     """Of 32 confirmations at once exactly one creates a tenant and its owner."""
-    rounds = ROUNDS // 4
+    rounds = FEW_ROUNDS
     for number in range(rounds):
         token = await world.registration_token(f"{number}@example.com")
         attempts = [

@@ -13,7 +13,6 @@ from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.mail.outgoing_mail import MailKind, new_mail
 from pqkeep_gateway.people.challenges import InvalidChallengeError
 from pqkeep_gateway.people.second_factors import (
-    RECOVERY_CODES,
     AlreadyEnrolledError,
     NotEnrolledError,
     WrongCodeError,
@@ -81,10 +80,12 @@ async def test_the_authenticator_in_force_is_the_one_that_was_confirmed(world: W
 async def test_a_recovery_code_is_accepted_once(world: World) -> None:
     """Of 32 uses of each recovery code at once exactly one succeeds."""
     person = await world.person()
-    for _ in range(0, ROUNDS, RECOVERY_CODES):
+    used = 0
+    while used < ROUNDS:
         _, codes = await world.enroll(person)
         account = await world.account()
-        for code in codes:
+        for code in codes[: ROUNDS - used]:
+            used += 1
             attempts = [world.factors.check(account, code, ATTRIBUTION) for _ in range(CONCURRENCY)]
             assert await count_successes(attempts, WrongCodeError) == 1
         mail = new_mail(MailKind.SECOND_FACTOR_REMOVED, EMAIL, date_of(world.now))

@@ -16,6 +16,8 @@ DIGESTS = frozenset(
     {
         "tenants.name_key",
         "operators.digest",
+        "operator_sessions.digest",
+        "operator_sessions.operator_digest",
         "api_keys.digest",
         "idempotency_keys.key",
         "idempotency_keys.request",
@@ -34,6 +36,7 @@ DIGESTS = frozenset(
         "step_up_tokens.used_by_request",
         "registrations.digest",
         "password_resets.digest",
+        "used_sign_ins.digest",
     }
 )
 """32 bytes each."""
@@ -46,17 +49,27 @@ CONTENTS = frozenset({"idempotency_keys.result", "audit_outbox.event"})
 TEXTS = frozenset(
     {
         "operators.name",
+        "operators.last_used_from",
+        "operator_sessions.source_address",
         "tenants.name",
+        "tenants.folded_name",
         "tenants.tier",
         "tenants.subscription",
         "tenants.status",
         "api_keys.last4",
         "api_keys.status",
+        "api_keys.last_used_from",
+        "api_keys.name",
+        "api_keys.scopes",
+        "api_keys.allowed_addresses",
         "usage.month",
         "users.email",
         "users.email_key",
         "users.role",
+        "identities.issuer",
+        "identities.subject",
         "sessions.source_address",
+        "sessions.user_agent",
         "invitations.email",
         "invitations.email_key",
         "invitations.role",

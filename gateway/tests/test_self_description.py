@@ -18,7 +18,7 @@ from pqkeep_gateway.http.text import base64
 from pqkeep_gateway.reference.guidance import GUIDANCE
 from pqkeep_protocol.algorithms import ALGORITHMS
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.keys import DEFAULT_KEYRING, TenantId
 from pqkeep_protocol.messages import Attribution, Request
 
 ROWS = (*kem.OPERATIONS, *signature.OPERATIONS)
@@ -37,6 +37,19 @@ WHOLE = {
     "wrapped_key": base64(bytes(min(WRAPPED_KEY_SIZES[kem.DEFAULT]))),
 }
 """What is cut short in the examples, in a size that an operation takes."""
+_KEM_KEY, _SIGNATURE_KEY = (
+    {"public_key": base64(bytes(ALGORITHMS[default].public_key_size))}
+    for default in (kem.DEFAULT, signature.DEFAULT)
+)
+WHOLE_INSTEAD: Mapping[str, Mapping[str, object]] = {
+    "encrypt": {**_KEM_KEY, "format": "ciphertext"},
+    "decrypt": {},
+    "encapsulate": _KEM_KEY,
+    "verify": _SIGNATURE_KEY,
+    "verify_hash": _SIGNATURE_KEY,
+    "verify_mu": _SIGNATURE_KEY,
+}
+"""The same, where a field is sent instead of others."""
 
 
 class Watched(Mapping[str, object]):
@@ -74,6 +87,7 @@ async def use(row: KeyOperation, values: Mapping[str, object]) -> None:
             tenant=tenant,
             principal=principal,
             algorithm=row.default,
+            keyring=DEFAULT_KEYRING,
             call=ApiCall(principal=principal, attribution=attribution, values=values),
             attribution=attribution,
             keys=NoKeys(),
@@ -81,8 +95,17 @@ async def use(row: KeyOperation, values: Mapping[str, object]) -> None:
     )
 
 
-def example(row: KeyOperation) -> dict[str, object]:
-    return {each.name: WHOLE.get(each.name, each.example) for each in row.fields}
+def example(row: KeyOperation, *, instead: str = "") -> dict[str, object]:
+    """Return a value for each field, but for those that others are sent instead of."""
+    others = {each.replaced_by for each in row.fields} - {instead}
+    left_out = others | {
+        each.name for each in row.fields if instead and each.replaced_by == instead
+    }
+    return {
+        each.name: WHOLE.get(each.name, each.example)
+        for each in row.fields
+        if each.name not in left_out
+    }
 
 
 @ROW
@@ -102,6 +125,25 @@ async def test_what_is_required_is_required(row: KeyOperation, name: str) -> Non
     with pytest.raises(FieldError) as refused:
         await use(row, values)
     assert (refused.value.field, refused.value.problem) == (name, Problem.MISSING)
+
+
+INSTEAD = [
+    pytest.param(row, name, id=f"{row.name} {name}")
+    for row in ROWS
+    for name in sorted({each.replaced_by for each in row.fields} - {""})
+]
+
+
+@pytest.mark.parametrize(("row", "name"), INSTEAD)
+async def test_what_is_sent_instead_is_enough(row: KeyOperation, name: str) -> None:
+    """With a field instead of others it comes as far; with both, one that it replaces is named."""
+    values = {**example(row, instead=name), **WHOLE_INSTEAD[row.name]}
+    with pytest.raises(KeyServiceError):
+        await use(row, values)
+    replaced = next(each for each in row.fields if each.replaced_by == name)
+    with pytest.raises(FieldError) as refused:
+        await use(row, {**values, replaced.name: replaced.example})
+    assert (refused.value.field, refused.value.problem) == (replaced.name, Problem.MALFORMED)
 
 
 @ROW

@@ -154,7 +154,9 @@ async def test_a_change_of_second_factors_ends_other_sessions(world: World, chan
             await world.factors.disable(person, codes[0], ATTRIBUTION)
         case _:
             await world.codes.choose(person, ATTRIBUTION, wanted=True)
-    assert [each.id for each in await world.sessions.list(person.user)] == [person.session]
+    assert [each.id for each in (await world.sessions.list(person.user)).entries] == [
+        person.session
+    ]
     for each in others:
         assert await world.sessions.find(each.access, HERE) is None
         with pytest.raises(InvalidRefreshTokenError):

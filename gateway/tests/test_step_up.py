@@ -18,6 +18,7 @@ from gateway.tests.world import (
     count_successes,
 )
 
+from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_gateway.access.idempotency import IdempotencyKeyReusedError
 from pqkeep_gateway.access.principals import UserId
 from pqkeep_gateway.people.second_factors import WrongCodeError
@@ -154,6 +155,39 @@ async def test_a_repetition_waits_for_the_first_request(world: World) -> None:
             await world.step_up.spend(person, token, action, had_no_effect, request)
 
     await world.step_up.spend(person, token, action, had_no_effect, request)
+
+
+async def test_a_wrong_password_is_no_step_up(world: World) -> None:
+    """No token is given for it, and it is in the log, as the step-ups are that succeed."""
+    person = await world.person()
+    with pytest.raises(WrongCodeError):
+        await world.step_up.issue(person, PASSWORD + "!", ATTRIBUTION)
+    await world.step_up.issue(person, PASSWORD, ATTRIBUTION)
+    failed, done = list(world.log.recorded.values())[-2:]
+    assert (failed.operation, failed.outcome) == ("step-up-failed", "ERR_MFA_001")
+    assert (done.operation, done.outcome) == ("step-up", "success")
+
+
+async def test_a_wrong_code_is_no_step_up(world: World) -> None:
+    """With an authenticator neither another code nor the password gives a token."""
+    person = await world.person()
+    totp, _ = await world.enroll(person)
+    for wrong in (totp.at(int(world.now) - 3600), PASSWORD):
+        with pytest.raises(WrongCodeError):
+            await world.step_up.issue(person, wrong, ATTRIBUTION)
+
+
+async def test_a_token_of_another_kind_is_no_step_up(world: World) -> None:
+    """A credential of any other kind is refused before the database is asked."""
+    person = await world.person()
+
+    async def action() -> None:
+        raise AssertionError
+
+    others = set(CredentialKind) - {CredentialKind.STEP_UP}
+    for shown in ("", "pqx_", *map(new_credential, others)):
+        with pytest.raises(StepUpRequiredError):
+            await world.step_up.spend(person, shown, action, had_no_effect)
 
 
 async def test_a_step_up_token_expires(world: World) -> None:

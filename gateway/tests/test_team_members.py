@@ -22,7 +22,7 @@ from pqkeep_gateway.people.team import (
     OwnersOnlyError,
 )
 from pqkeep_gateway.people.users import UserNotFoundError
-from pqkeep_gateway.storage.schema import METADATA, SPENT_REFRESH_TOKENS, TABLES_OF_USER
+from pqkeep_gateway.storage.schema import IDENTITIES, METADATA, SPENT_REFRESH_TOKENS, TABLES_OF_USER
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
 
@@ -50,7 +50,7 @@ async def test_a_team_keeps_an_owner(world: World) -> None:
             )
         for each in await asyncio.gather(*acts, return_exceptions=True):
             assert each is None or isinstance(each, Member | REFUSALS), each
-        left = [each.user for each in await world.members.list(world.tenant.id)]
+        left = [each.user for each in (await world.members.list(world.tenant.id)).entries]
         assert Role.OWNER in [each.role for each in left]
         for each in left:
             if each.role is not Role.OWNER:
@@ -68,6 +68,9 @@ async def test_a_removed_user_leaves_no_rows(world: World) -> None:
     tokens = await world.sessions.begin(await world.account(), ATTRIBUTION)
     await world.sessions.refresh(tokens.refresh, b"", ATTRIBUTION)
     await world.challenge()
+    async with world.engine.begin() as connection:
+        row = {"issuer": "https://id.example.org", "subject": "1", "linked_at_us": 1}
+        await connection.execute(sa.insert(IDENTITIES).values(user_id=person.user, **row))
 
     async def rows() -> dict[str, int]:
         counts = {}
@@ -83,7 +86,7 @@ async def test_a_removed_user_leaves_no_rows(world: World) -> None:
     assert all(before.values()), before
     await world.members.remove(world.tenant.id, person.user, OperatorPrincipal(), ATTRIBUTION)
     assert not any((await rows()).values())
-    (left,) = await world.members.list(world.tenant.id)
+    (left,) = (await world.members.list(world.tenant.id)).entries
     assert left.user.email == "grace@example.com"
 
 

@@ -10,7 +10,16 @@ from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
-from gateway.tests.world import ATTRIBUTION, HERE, OTHER_EMAIL, World, add_tenant, new_tenant
+from gateway.tests.world import (
+    ATTRIBUTION,
+    HERE,
+    OTHER_EMAIL,
+    ROUNDS,
+    World,
+    add_tenant,
+    count_successes,
+    new_tenant,
+)
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.entitlements import Tier
@@ -72,8 +81,12 @@ class FakeKeys:
             raise KeyServiceError(ErrorKind.UNAVAILABLE)
         if self.fails_after is not None:
             self.fails_after -= 1
-        expected = KeyStatus.ACTIVE if isinstance(request, RetireKey) else KeyStatus.RETIRED
-        if self.is_stuck or self.statuses[request.version] is not expected:
+        expected = (
+            {KeyStatus.ACTIVE, KeyStatus.DISABLED}
+            if isinstance(request, RetireKey)
+            else {KeyStatus.RETIRED}
+        )
+        if self.is_stuck or self.statuses[request.version] not in expected:
             raise KeyServiceError(ErrorKind.KEY_STATUS)
         if isinstance(request, RetireKey):
             self.statuses[request.version] = KeyStatus.RETIRED
@@ -91,8 +104,9 @@ def _key(version: int, status: KeyStatus) -> KeyInfo:
 
 @pytest.fixture
 def keys() -> FakeKeys:
-    """Six keys: an active one, four retired and one archived."""
-    statuses = [KeyStatus.ARCHIVED, *[KeyStatus.RETIRED] * 4, KeyStatus.ACTIVE]
+    """Six keys: an active one, three retired, a disabled and an archived one."""
+    retired = [KeyStatus.RETIRED] * 3
+    statuses = [KeyStatus.ARCHIVED, *retired, KeyStatus.DISABLED, KeyStatus.ACTIVE]
     return FakeKeys(dict(enumerate(statuses, 1)))
 
 
@@ -224,6 +238,61 @@ async def test_gateways_that_delete_at_once_do_it_once(world: World, keys: FakeK
     assert operations.count("tenant-deleted") == operations.count("revoke-api-key") == 1
 
 
+async def test_a_cancellation_at_its_time_is_all_or_nothing(world: World) -> None:
+    """Of a deletion and its cancellation at the same moment one happens, and the other does nothing."""
+    for _ in range(ROUNDS):
+        keys = FakeKeys({1: KeyStatus.ACTIVE})
+        started = await scheduled(world, keys)
+        world.now += 7 * DAY
+        cancelled = count_successes(
+            [started.cancel(world.tenant.id, ATTRIBUTION) for _ in range(2)], NoDeletionError
+        )
+        count, *_ = await asyncio.gather(
+            cancelled, started.delete_due(), deletions(world, keys).delete_due()
+        )
+        found = await status(world)
+        if count:
+            assert (count, found, keys.archived) == (1, TenantStatus.SUSPENDED, [])
+        else:
+            assert (found, keys.archived) == (TenantStatus.DELETED, [1])
+        world.tenant = await add_tenant(world.engine, new_tenant())
+
+
+async def test_a_deletion_and_a_resumption_exclude_each_other(world: World, keys: FakeKeys) -> None:
+    """Asked for at once, the tenant is active, or its deletion is scheduled once; never both."""
+    for _ in range(ROUNDS):
+        await world.tenants.change(world.tenant.id, SUSPEND, ATTRIBUTION)
+        started = deletions(world, keys)
+        before = world.log.operations.count("delete-tenant")
+        await asyncio.gather(
+            count_successes(
+                [world.tenants.change(world.tenant.id, RESUME, ATTRIBUTION)], DeletionScheduledError
+            ),
+            count_successes(
+                [started.schedule(world.tenant.id, 7, ATTRIBUTION) for _ in range(2)],
+                NotSuspendedError,
+            ),
+        )
+        found = await world.tenants.get(world.tenant.id)
+        is_scheduled = found.deletion_at is not None
+        assert is_scheduled is (found.status is TenantStatus.SUSPENDED)
+        assert world.log.operations.count("delete-tenant") - before == is_scheduled
+        world.tenant = await add_tenant(world.engine, new_tenant())
+
+
+async def test_a_deleted_tenant_gets_nothing_new(world: World, keys: FakeKeys) -> None:
+    """What an operator began to add before the end, and adds after it, is refused as nobody's."""
+    await scheduled(world, keys)
+    world.now += 7 * DAY
+    await deletions(world, keys).delete_due()
+    assert await status(world) is TenantStatus.DELETED
+    with pytest.raises(TenantNotFoundError):
+        await world.api_keys.create(world.tenant, ATTRIBUTION)
+    with pytest.raises(TenantNotFoundError):
+        await world.invite(OTHER_EMAIL, Role.OWNER)
+    assert await world.api_keys.list(world.tenant.id) == ()
+
+
 async def test_one_that_fails_holds_no_other_up(world: World, keys: FakeKeys) -> None:
     """Where a tenant's keys cannot be destroyed, nothing of it ends, and the next one is deleted."""
     await scheduled(world, FakeKeys())
@@ -241,6 +310,21 @@ async def test_one_that_fails_holds_no_other_up(world: World, keys: FakeKeys) ->
     assert await status(world) is TenantStatus.DELETED
     world.tenant = first
     assert await status(world) is TenantStatus.DELETING
+
+
+async def test_more_that_fail_than_are_tried_at_once_hold_no_other_up(world: World) -> None:
+    """Which of those that are due are tried is left to chance: each has its turn."""
+    store = SqlDeletions(world.engine)
+    due = set()
+    for _ in range(3):
+        await scheduled(world, FakeKeys())
+        due.add(world.tenant.id)
+        world.tenant = await add_tenant(world.engine, new_tenant())
+    world.now += 7 * DAY
+    now = datetime.fromtimestamp(world.now, UTC)
+    while due:
+        (tried,) = await store.begin_due(now, 1)
+        due.discard(tried)
 
 
 async def test_what_is_paid_elsewhere_is_ended_there_first(world: World, keys: FakeKeys) -> None:

@@ -120,6 +120,59 @@ def test_a_classical_client_is_refused_where_post_quantum_is_required(
     assert not handshakes
 
 
+def first_flight(client: ssl.SSLContext, name: str | None) -> bytes:
+    """Return what a client sends first."""
+    outgoing = ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        client.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname=name).do_handshake()
+    return outgoing.read()
+
+
+@pytest.mark.parametrize("protocols", [["h2"], ["h2", "http/1.1"], [f"p{n}" for n in range(200)]])
+@pytest.mark.parametrize("name", [None, "other.example.org", ".".join(["a" * 62] * 4)])
+def test_whatever_name_and_protocols_a_client_has_it_is_served(
+    certificate: Certificate, tls: TlsServer, name: str | None, protocols: list[str]
+) -> None:
+    """There is one certificate and one protocol: a client's SNI and ALPN choose nothing."""
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.load_verify_locations(certificate.path)
+    client.set_alpn_protocols(protocols)
+    session = tls.session()
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    end = client.wrap_bio(incoming, outgoing, server_hostname=name)
+    for _ in range(3):
+        with suppress(ssl.SSLWantReadError):
+            end.do_handshake()
+        session.receive(outgoing.read())
+        incoming.write(session.to_send())
+    assert session.is_established
+    assert end.selected_alpn_protocol() in {None, "http/1.1"}
+
+
+def test_a_first_message_in_records_of_a_byte(certificate: Certificate, tls: TlsServer) -> None:
+    """A ClientHello in as many records as it has bytes is answered as one in one record is."""
+    flight = first_flight(certificate.client(), "127.0.0.1")
+    session = tls.session()
+    for byte in flight[5:]:
+        session.receive(flight[:3] + b"\0\1" + bytes([byte]))
+    assert session.group
+    assert session.to_send()
+
+
+def test_a_damaged_first_message_fails_and_does_no_more(
+    certificate: Certificate, tls: TlsServer
+) -> None:
+    """Whichever byte of a ClientHello is another, nothing but TlsError is raised, and nobody is let in."""
+    flight = first_flight(certificate.client(), "name.example.org")
+    for at in range(len(flight)):
+        for value in (0, 0xFF):
+            session = tls.session()
+            with suppress(TlsError):
+                session.receive(flight[:at] + bytes([value]) + flight[at + 1 :])
+            assert not session.is_established
+
+
 async def hello(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer with what is known of the connection."""
     text = f"{scope['scheme']} {scope['state'].get('tls_group')}".encode()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -19,6 +19,7 @@ from pqkeep_gateway.access.clock import date_of
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper
 from pqkeep_gateway.access.entitlements import Entitlements, Tier
+from pqkeep_gateway.access.last_uses import LastUse
 from pqkeep_gateway.access.principals import OperatorPrincipal, Principal, SessionPrincipal
 from pqkeep_gateway.access.rate_limit import Limit, MemoryRateLimiter
 from pqkeep_gateway.access.roles import Role
@@ -56,6 +57,7 @@ from pqkeep_gateway.storage.users import SqlUsers
 from pqkeep_gateway.tenancy import plans
 from pqkeep_gateway.tenancy.api_keys import ApiKeys
 from pqkeep_gateway.tenancy.tenants import Tenant, Tenants, TenantStatus
+from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import Event, EventRefusal, Recorded, RecordEvents, RefusedEvent
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
@@ -71,8 +73,10 @@ CHEAP = PasswordHasher(1, 8, 1)
 
 CONCURRENCY = 32
 """Concurrent uses of something single-use."""
-ROUNDS = int(os.environ.get("PQKEEP_ROUNDS", "10"))
+ROUNDS = int(os.environ.get("PQKEEP_ROUNDS", "3"))
 """How often each race is run; ``make races`` runs it 200 times."""
+FEW_ROUNDS = max(1, ROUNDS // 4)
+"""How often one is run that takes long."""
 MOMENT = 1 / 1024
 """A fraction of a second that a float represents exactly."""
 
@@ -122,6 +126,20 @@ class Unlimited(MemoryRateLimiter):
         return None
 
 
+@dataclass
+class FakeLastUses:
+    """A LastUseStore in memory, which can be unavailable."""
+
+    saved: list[dict[bytes, LastUse]] = field(default_factory=list)
+    """What each call has stored."""
+    is_unavailable: bool = False
+
+    async def save(self, uses: Mapping[bytes, LastUse]) -> None:
+        if self.is_unavailable:
+            raise UnavailableError
+        self.saved.append(dict(uses))
+
+
 class SettableClock:
     """A clock that stands still until a test sets it."""
 
@@ -146,6 +164,7 @@ class World:
         hasher: PasswordHasher = CHEAP,
         sends_mail: bool = True,
         has_limits: bool = False,
+        has_passwords: bool = True,
     ) -> None:
         self.engine, self.pepper, self.log, self.tenant = engine, pepper, log, tenant
         self.clock = clock = clock or SettableClock()
@@ -167,7 +186,8 @@ class World:
             clock,
         )
         self.users = users = SqlUsers(engine)
-        self.passwords = passwords = Passwords(pepper, hasher)
+        disabled_for = () if has_passwords else (tenant.id,)
+        self.passwords = passwords = Passwords(pepper, hasher, disabled_for=disabled_for)
         self.known_networks = KnownNetworks(SqlKnownNetworks(engine), pepper, clock)
         limiter = MemoryRateLimiter(clock) if has_limits else Unlimited(clock)
         attempts = AttemptLimits(limiter, self.known_networks, pepper)
@@ -178,7 +198,7 @@ class World:
             SqlSecondFactors(engine), users, attempts, pepper, delivery, clock
         )
         store = SqlChallenges(engine)
-        self.challenges = Challenges(store, users, pepper, clock, sends_mail=sends_mail)
+        self.challenges = Challenges(store, users, lookups, pepper, clock, sends_mail=sends_mail)
         self.codes = EmailCodes(
             store, users, self.challenges, sessions, attempts, pepper, delivery, clock
         )
@@ -198,13 +218,21 @@ class World:
         )
         self.members = TeamMembers(SqlTeam(engine), delivery)
         self.invitations = Invitations(
-            SqlInvitations(engine), users, sessions, passwords, attempts, pepper, delivery, clock
+            SqlInvitations(engine),
+            users,
+            sessions,
+            passwords,
+            attempts,
+            lookups,
+            pepper,
+            delivery,
+            clock,
         )
         self.registration = Registration(
-            SqlRegistrations(engine), users, sessions, passwords, attempts, pepper, clock
+            SqlRegistrations(engine), users, sessions, passwords, attempts, lookups, pepper, clock
         )
         self.resets = PasswordResets(
-            SqlPasswordResets(engine), users, passwords, attempts, pepper, delivery, clock
+            SqlPasswordResets(engine), users, passwords, attempts, lookups, pepper, delivery, clock
         )
 
     def restarted(
@@ -213,6 +241,7 @@ class World:
         hasher: PasswordHasher = CHEAP,
         sends_mail: bool = True,
         has_limits: bool = False,
+        has_passwords: bool = True,
     ) -> World:
         """Return the same installation with other settings."""
         return World(
@@ -224,6 +253,7 @@ class World:
             hasher=hasher,
             sends_mail=sends_mail,
             has_limits=has_limits,
+            has_passwords=has_passwords,
         )
 
     @property

@@ -16,6 +16,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 from uuid import UUID, uuid4
@@ -25,7 +26,7 @@ from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import MAX_PAGE, Event, RecordEvents
 from pqkeep_protocol.audit_events import GatewayOperation, Outcome
 from pqkeep_protocol.errors import KeyServiceError
-from pqkeep_protocol.keys import INSTALLATION, KeyVersion, TenantId
+from pqkeep_protocol.keys import INSTALLATION, KeyringName, KeyVersion, TenantId
 from pqkeep_protocol.messages import Attribution, KeyService
 from pqkeep_protocol.startup.logs import logger
 
@@ -48,6 +49,7 @@ def event(
     policy: str = "",
     algorithm: str | None = None,
     key_version: int | None = None,
+    keyring: KeyringName | None = None,
 ) -> Event:
     """Return an event that happens now. The outcome of a refusal is its error code.
 
@@ -65,7 +67,20 @@ def event(
         request_id=attribution.request_id,
         source_address=attribution.source_address,
         policy=policy,
+        keyring=keyring,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedEvent:
+    """An event that is kept because the audit log refused it."""
+
+    id: str
+    at_us: int
+    """When it says that it happened, in microseconds since 1970: that may be what is wrong."""
+    reason: str
+    event: Event | None
+    """None if it cannot be read."""
 
 
 class AuditOutbox(Protocol):
@@ -92,6 +107,10 @@ class AuditOutbox(Protocol):
 
     async def count_refused(self) -> int:
         """Return how many events the log has refused, or cannot be read."""
+        ...
+
+    async def list_refused(self) -> tuple[RefusedEvent, ...]:
+        """Return these events, the oldest first, up to a bound."""
         ...
 
 
@@ -122,18 +141,20 @@ class AuditDelivery:
         with suppress(UnavailableError):
             await self._empty(_moment())
 
-    async def record(self, event: Event) -> None:
-        """Deliver an event of no transaction, or store it to be delivered later.
+    async def record(self, *events: Event) -> None:
+        """Deliver events of no transaction, at most MAX_PAGE, or store them to be delivered later.
 
         Raises UnavailableError if neither succeeds.
         """
         try:
-            refusals = await self._send((event,), _moment())
+            refusals = await self._send(events, _moment())
         except UnavailableError:
-            await self._outbox.add(event)
+            for event in events:
+                await self._outbox.add(event)
         else:
-            if refusals:
-                await self._outbox.add(event, refusals[event.id])
+            for event in events:
+                if event.id in refusals:
+                    await self._outbox.add(event, refusals[event.id])
 
     async def require_open(self) -> None:
         """Refuse what has effects outside the database, where a change would be refused.

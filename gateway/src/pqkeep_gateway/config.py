@@ -11,9 +11,11 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
+from uuid import UUID
 
 from msgspec import Meta, Struct, structs
 
+from pqkeep_protocol.keys import MAX_ARCHIVE_DAYS, MIN_ARCHIVE_DAYS
 from pqkeep_protocol.startup.settings import (
     ConfigError,
     DatabaseAddress,
@@ -29,6 +31,14 @@ MAX_PORT = 65535
 ADDRESS = Annotated[str, Meta(pattern=r"^(https://|http://127\.0\.0\.1(:|/|$))[^?#@]*$")]
 """https, or http on this machine; without query and user information."""
 
+ISSUER = Annotated[
+    str,
+    Meta(max_length=255, pattern=r"^(https://|http://(127\.0\.0\.1|localhost)(:|/|$))[^?#@\s\\]*$"),
+]
+"""An OpenID Connect issuer: https, or http on this machine; without query and fragment."""
+_SHORT_TEXT = Annotated[str, Meta(min_length=1, max_length=255)]
+_ROLE = Literal["owner", "admin", "developer", "viewer"]
+
 PREFIX = "PQKEEP_GATEWAY_"
 """What variables of the environment begin with that replace settings."""
 
@@ -36,7 +46,7 @@ AUDIT_SINK = Annotated[
     str,
     Meta(
         max_length=255,
-        pattern=r"^(file:///|syslog\+(unix:///|udp://|tcp://)|https://|http://127\.0\.0\.1(:|/|$))"
+        pattern=r"^(file:///|syslog\+(unix:///|udp://|tcp://|tls://)|https://|http://127\.0\.0\.1(:|/|$))"
         r"[^?#@\s]*$",
     ),
 ]
@@ -86,6 +96,60 @@ class Smtp(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             structs.force_setattr(self, "port", _SMTP_PORTS[self.security])
 
 
+class SingleSignOn(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A provider of sign-in by OpenID Connect, for one tenant: a table ``[[single_sign_on]]``.
+
+    docs/single-sign-on.md explains how to set one up.
+    """
+
+    name: Annotated[str, Meta(pattern="^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$")]
+    """What it is called in addresses: /portal/sso/NAME. The redirect URI to register with the
+    provider is the public_url with /portal/sso/NAME/callback."""
+    label: (
+        Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]*$")] | None
+    ) = None
+    """What the sign-in page calls it, for everybody to see; without one it is not listed, and people
+    begin at its address."""
+    tenant: UUID
+    """The identifier of the tenant whose people it signs in."""
+    issuer: ISSUER
+    """The provider's issuer, exactly as it writes it. http is for development, on this machine."""
+    client_id: _SHORT_TEXT
+    """What the provider calls this gateway."""
+    client_secret_file: Path | None = None
+    """The client's secret: a secret file. Without one it is a public client."""
+    ca_file: Path | None = None
+    """Trusted certificate authorities in PEM, instead of the system's."""
+    scopes: tuple[Annotated[str, Meta(pattern=r"^[\x21\x23-\x5b\x5d-\x7e]+$")], ...] = (
+        "openid",
+        "email",
+    )
+    """What is asked of the provider; openid must be among it."""
+    groups_claim: _SHORT_TEXT = "groups"
+    """The claim that lists a person's groups."""
+    roles: dict[_SHORT_TEXT, _ROLE] = {}
+    """Groups, and the role of their members. Of several the most powerful one holds."""
+    default_role: _ROLE | None = None
+    """The role of people in none of these groups; without one they are refused."""
+    create_members: bool = False
+    """Whether people who are not members yet become members when they sign in. Needs
+    email_domains."""
+    email_domains: tuple[Annotated[str, Meta(pattern=r"^[A-Za-z0-9.-]+$")], ...] = ()
+    """The domains of e-mail addresses that the provider may vouch for; none: any."""
+    local_passwords: bool = True
+    """Whether the tenant's people may have passwords here too. With false they neither sign in by
+    one nor set one; API keys are not affected."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for settings that contradict each other."""
+        if "openid" not in self.scopes:
+            raise ValueError("single_sign_on: scopes: openid is missing")
+        if not self.roles and self.default_role is None:
+            raise ValueError("single_sign_on: nobody would have a role: set roles or default_role")
+        if self.create_members and not self.email_domains:
+            raise ValueError("single_sign_on: create_members needs email_domains")
+
+
 class OpenTelemetry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A collector that traces are sent to: the table ``[opentelemetry]``."""
 
@@ -121,6 +185,9 @@ class Link(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ca: Path
     """The private certificate authority that the key service's certificate must come from, in
     PEM."""
+    require_post_quantum: bool = False
+    """Whether a connection without post-quantum key exchange is refused. OpenSSL 3.5 or later has
+    it; without it the gateway does not start."""
 
 
 class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -154,6 +221,9 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     public_url: ADDRESS | None = None
     """The address at which browsers reach the gateway, https://…; needed to send mail, which links
     to it, and where a proxy changes the Host header."""
+    portal_url: ADDRESS | None = None
+    """The address of the portal, https://…, where that is another than the public_url: a name of its
+    own for the same gateway. Pages are then served there only, and messages link to it."""
     smtp: Smtp | None = None
     """The mail server; without one no mail is sent, and operations that need mail are refused."""
     mailbox: Path | None = None
@@ -167,8 +237,14 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """When they change, each password is hashed again at its next sign-in."""
     api_key_overlap_seconds: Annotated[int, Meta(ge=0, le=86_400)] = 30
     """How long a rotated API key is still accepted."""
+    archive_delay_days: Annotated[int, Meta(ge=0, le=MAX_ARCHIVE_DAYS)] | None = None
+    """How many days must pass before a key that a person archives is destroyed: 7 to 30, by itself
+    7; they may choose more. In development (cookies = "loopback") fewer too, by itself 0."""
     plans_file: Path | None = None
-    """Values that replace those of the built-in plans; see plans.toml."""
+    """A TOML file with what differs from the built-in plans: for each of them a table such as
+    [starter], with any of monthly_price_usd, self_service, requests_per_minute,
+    operations_per_month, pqc_keys, api_keys, algorithms and key_wrap. GET /billing/plans shows what
+    is in force."""
     policy_directory: Path | None = None
     """Cedar policies (*.cedar) in addition to the built-in ones."""
     redis_url: str | None = None
@@ -176,16 +252,18 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     several gateways share a database. Without it they are kept in memory."""
     redis_password_file: Path | None = None
     """That server's password: a secret file."""
+    single_sign_on: tuple[SingleSignOn, ...] = ()
+    """Providers of sign-in by OpenID Connect; two may have the same tenant."""
     stripe: StripeSettings | None = None
     """The Stripe account; without one invoice lines are recorded and no payment is collected."""
     audit_sink: AUDIT_SINK | None = None
     """Where the audit log is streamed to, as JSON lines: file:///…, syslog+unix:///…,
-    syslog+udp://host:port, syslog+tcp://host:port, or https://… of a collector (http on this
-    machine only)."""
+    syslog+udp://host:port, syslog+tcp://host:port, syslog+tls://host:port, or https://… of a
+    collector (http on this machine only)."""
     audit_sink_token_file: Path | None = None
     """The collector's bearer token: a secret file."""
     audit_sink_ca_file: Path | None = None
-    """Certificate authorities in PEM for the collector, instead of the system's."""
+    """Certificate authorities in PEM for a collector, or syslog with TLS, instead of the system's."""
     trusted_proxies: tuple[str, ...] = ()
     """Networks of reverse proxies, in CIDR notation, that say in Forwarded or X-Forwarded-For who
     asked them. A request's source address is theirs to tell, and their connections are not limited
@@ -229,10 +307,34 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             raise ValueError("mailbox: mail is sent by the mail server (smtp) already")
         if self.smtp is not None and self.public_url is None:
             raise ValueError("smtp: messages link to the public_url, which is missing")
+        _check_single_sign_on(self.single_sign_on, self.cookies, self.public_url)
+        if self.min_archive_days < MIN_ARCHIVE_DAYS and self.cookies != "loopback":
+            raise ValueError(
+                f"archive_delay_days: fewer than {MIN_ARCHIVE_DAYS} are for development"
+            )
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ValueError("tls_certificate and tls_key go together")
         if self.require_post_quantum and self.tls_certificate is None:
             raise ValueError("require_post_quantum: there is no TLS without a tls_certificate")
+
+    @property
+    def min_archive_days(self) -> int:
+        """How many days must pass at the least before an archived key is destroyed."""
+        if self.archive_delay_days is None:
+            return 0 if self.cookies == "loopback" else MIN_ARCHIVE_DAYS
+        return self.archive_delay_days
+
+    @property
+    def moved_pages(self) -> tuple[str, str] | None:
+        """The host that serves no pages, and the address that does, if they have one of their own."""
+        if self.portal_url is None or self.public_url is None:
+            return None
+        return urlsplit(self.public_url).netloc.lower(), self.portal_url
+
+    @property
+    def pages_url(self) -> str | None:
+        """Where browsers open the portal, if a setting says it."""
+        return self.portal_url or self.public_url
 
     @property
     def management(self) -> tuple[str, int] | None:
@@ -273,26 +375,47 @@ def _resolves_to_loopback(host: str) -> bool:
 
 
 def _check_network(text: str) -> None:
-    """Raise ValueError for what is no network, or has bits beyond its prefix."""
+    """Raise ValueError for what is no network, has bits beyond its prefix, or a zone."""
+    message = "trusted_proxies: not networks in CIDR notation"
+    if "%" in text:
+        raise ValueError(message)
     try:
         ip_network(text)
     except ValueError:
-        raise ValueError("trusted_proxies: not networks in CIDR notation") from None
+        raise ValueError(message) from None
 
 
-def _check_audit_sink(sink: str | None, *collector_files: Path | None) -> None:
-    """Raise ValueError for a sink without its port, or files of a collector without one."""
+def _check_audit_sink(sink: str | None, token_file: Path | None, ca_file: Path | None) -> None:
+    """Raise ValueError for a sink without its port, or with files that it has no use for."""
     parts = urlsplit(sink or "")
     try:
         port = parts.port
     except ValueError:
         raise ValueError("audit_sink: the port is not a number up to 65535") from None
-    if not parts.scheme.startswith("http") and any(collector_files):
-        raise ValueError("audit_sink_token_file and audit_sink_ca_file are for an HTTP collector")
-    if parts.scheme in {"syslog+udp", "syslog+tcp"} and not (parts.hostname and port):
+    if not parts.scheme.startswith("http") and token_file is not None:
+        raise ValueError("audit_sink_token_file is for an HTTP collector")
+    if parts.scheme not in {"https", "syslog+tls"} and ca_file is not None:
+        raise ValueError("audit_sink_ca_file is for a sink with TLS")
+    if parts.scheme in {"syslog+udp", "syslog+tcp", "syslog+tls"} and not (parts.hostname and port):
         raise ValueError("audit_sink: expected host and port")
     if parts.scheme.startswith("http") and not parts.hostname:
         raise ValueError("audit_sink: expected a host")
+
+
+def _check_single_sign_on(
+    providers: tuple[SingleSignOn, ...], cookies: str, public_url: str | None
+) -> None:
+    """Raise ValueError for two of a name, or what is for development only."""
+    if len({each.name for each in providers}) < len(providers):
+        raise ValueError("single_sign_on: two have the same name")
+    if not providers or cookies == "loopback":
+        return
+    if public_url is None:
+        raise ValueError(
+            "single_sign_on: providers send people to the public_url, which is missing"
+        )
+    if not all(each.issuer.startswith("https://") for each in providers):
+        raise ValueError("single_sign_on: issuer: expected https")
 
 
 def _management(text: str) -> tuple[str, int] | None:

@@ -7,7 +7,7 @@ time DEADLINE_EXCEEDED, an answer that is none BAD_ANSWER.
 import asyncio
 import itertools
 from collections import Counter
-from typing import cast
+from typing import Any, cast
 
 from pqkeep_gateway.key_service_address import KeyServiceAddress
 from pqkeep_protocol.algorithms import ALGORITHMS
@@ -28,7 +28,7 @@ from pqkeep_protocol.connection import Accepts, FramedConnection
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION
 from pqkeep_protocol.link import reason
-from pqkeep_protocol.messages import AnyRequest, Attribution, R_co, Request
+from pqkeep_protocol.messages import AnyRequest, Attribution, Batch, R_co, Request
 from pqkeep_protocol.metrics import GetMetrics, Samples
 from pqkeep_protocol.startup.logs import logger
 
@@ -79,13 +79,12 @@ class KeyClient:
 
     async def execute(self, request: Request[R_co], attribution: Attribution) -> R_co:
         """Carry out one request, or raise KeyServiceError."""
-        is_slow = getattr(request, "algorithm", None) in SLOW
-        seconds = SLOW_SECONDS if is_slow else TIMEOUT_SECONDS
+        seconds = SLOW_SECONDS if _is_slow(request) else TIMEOUT_SECONDS
         call = Call(
             next(self._ids),
             int(seconds * 1000),
             attribution,
-            cast(AnyRequest | AnyAuditRequest, request),
+            cast(AnyRequest | Batch | AnyAuditRequest, request),
         )
         try:
             answer = await self._exchange(call, seconds)
@@ -129,7 +128,7 @@ class KeyClient:
             self._connection.send(frame)
             return await answer
         except ProtocolError:
-            raise KeyServiceError(ErrorKind.INTERNAL) from None
+            raise KeyServiceError(ErrorKind.TOO_LARGE) from None
         finally:
             timer.cancel()
             self._waiting.pop(frame.id, None)
@@ -162,6 +161,12 @@ class KeyClient:
         answer = self._waiting.get(frame.id)
         if answer is not None and not answer.done():
             answer.set_result(frame)
+
+
+def _is_slow(request: Request[Any]) -> bool:
+    if isinstance(request, Batch):
+        return any(_is_slow(item.request) for item in request.items)
+    return getattr(request, "algorithm", None) in SLOW
 
 
 def _fail(answer: asyncio.Future[ToGateway], kind: ErrorKind) -> None:

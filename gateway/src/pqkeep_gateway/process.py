@@ -27,6 +27,7 @@ from pqkeep_gateway.http.protocol import (
     ConnectionLimits,
     watch_connections,
 )
+from pqkeep_gateway.http.server import configuration
 from pqkeep_gateway.http.tls_server import TlsServer
 from pqkeep_gateway.management.listener import open_listener, serving
 from pqkeep_gateway.unavailable import UnavailableError
@@ -145,19 +146,13 @@ async def serve(
         tls=tls,
     )
     server = _Server(
-        uvicorn.Config(
+        configuration(
             gateway.app,
+            protocol=protocol,
             host=settings.host,
             port=settings.port,
-            http=protocol,  # type: ignore[arg-type]  # uvicorn calls it
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
             headers=ON_EVERY_ANSWER,
-            timeout_graceful_shutdown=DRAIN_SECONDS,
+            drain_seconds=DRAIN_SECONDS,
         ),
         scheme,
     )
@@ -169,6 +164,7 @@ async def serve(
         gateway.billing,
         gateway.deletions,
         gateway.mail_delivery,
+        gateway.last_uses,
         *(() if gateway.audit_stream is None else (gateway.audit_stream,)),
         gateway.management.collection,
     )

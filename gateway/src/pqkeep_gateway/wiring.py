@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,37 +20,51 @@ from pqkeep_gateway.access.allowance import Allowances
 from pqkeep_gateway.access.authentication import Authenticator
 from pqkeep_gateway.access.clock import Clock, steady_clock
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
-from pqkeep_gateway.access.credentials import read_pepper
+from pqkeep_gateway.access.credentials import Pepper, read_pepper
 from pqkeep_gateway.access.entitlements import Plan, Tier
 from pqkeep_gateway.access.export_limits import ExportLimits
+from pqkeep_gateway.access.last_uses import LastUses
 from pqkeep_gateway.access.rate_limit import Limit, MemoryRateLimiter, RateLimiter
+from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.access.source_budget import SourceBudget
 from pqkeep_gateway.access.trusted_proxies import TrustedProxies
 from pqkeep_gateway.api import (
     api_keys,
     audit,
+    batch,
     billing,
     health,
+    installation,
     kem,
+    key_import,
     key_operation,
+    keyrings,
     keys,
+    operators,
     password_resets,
+    plan_limits,
+    public_keys,
+    re_encryption,
     registration,
     second_factors,
     sign_in,
     signature,
+    single_sign_on,
     team,
     tenants,
+    usage,
 )
 from pqkeep_gateway.api.errors import answer_to
 from pqkeep_gateway.api.key_operation import KeyAccess
-from pqkeep_gateway.audit_events import AuditDelivery
+from pqkeep_gateway.audit_events import AuditDelivery, RefusedEvent
 from pqkeep_gateway.audit_stream import AuditStream, Sink
 from pqkeep_gateway.config import Config, OpenTelemetry, StripeSettings
+from pqkeep_gateway.config import SingleSignOn as SingleSignOnSettings
 from pqkeep_gateway.delivery.audit_file import FileSink
 from pqkeep_gateway.delivery.disabled import DisabledMailer
 from pqkeep_gateway.delivery.http_collector import HttpCollector
 from pqkeep_gateway.delivery.mailbox import Mailbox
+from pqkeep_gateway.delivery.sink_connection import trusting
 from pqkeep_gateway.delivery.syslog import DatagramSyslog, StreamSyslog
 from pqkeep_gateway.http.app import create_app
 from pqkeep_gateway.http.connections import Connections
@@ -66,6 +80,7 @@ from pqkeep_gateway.key_service_address import RemoteHost, UnixSocket
 from pqkeep_gateway.mail.mail_delivery import MailDelivery, Mailer
 from pqkeep_gateway.management.app import Management, management_app
 from pqkeep_gateway.management.collection import Collection, Sources
+from pqkeep_gateway.management.installation import Inspection, MailMode
 from pqkeep_gateway.management.readiness import (
     ACCOUNTS_DATABASE,
     CHECK_SECONDS,
@@ -77,6 +92,7 @@ from pqkeep_gateway.payments.stripe_billing import StripeBilling
 from pqkeep_gateway.people.attempt_limits import AttemptLimits
 from pqkeep_gateway.people.challenges import Challenges
 from pqkeep_gateway.people.email_codes import EmailCodes
+from pqkeep_gateway.people.identity_providers import Provider
 from pqkeep_gateway.people.invitations import Invitations
 from pqkeep_gateway.people.known_networks import KnownNetworks
 from pqkeep_gateway.people.password_change import PasswordChange
@@ -86,9 +102,13 @@ from pqkeep_gateway.people.registration import Registration
 from pqkeep_gateway.people.second_factors import SecondFactors
 from pqkeep_gateway.people.sessions import Sessions
 from pqkeep_gateway.people.sign_in import SignIn
+from pqkeep_gateway.people.single_sign_on import BEGINNINGS, SingleSignOn
 from pqkeep_gateway.people.step_up import StepUp
+from pqkeep_gateway.people.step_up_methods import StepUpMethods
 from pqkeep_gateway.people.team import TeamMembers
+from pqkeep_gateway.portal.app import portal
 from pqkeep_gateway.reference.documents import documents
+from pqkeep_gateway.single_sign_on.openid_provider import OpenIdProvider
 from pqkeep_gateway.storage import monitoring
 from pqkeep_gateway.storage.api_keys import SqlApiKeys
 from pqkeep_gateway.storage.audit_outbox import SqlAuditOutbox
@@ -97,8 +117,11 @@ from pqkeep_gateway.storage.billing import SqlBilling
 from pqkeep_gateway.storage.challenges import SqlChallenges
 from pqkeep_gateway.storage.database import open_database
 from pqkeep_gateway.storage.deletion import SqlDeletions
+from pqkeep_gateway.storage.identities import SqlIdentities
 from pqkeep_gateway.storage.invitations import SqlInvitations
 from pqkeep_gateway.storage.known_networks import SqlKnownNetworks
+from pqkeep_gateway.storage.last_uses import SqlLastUses
+from pqkeep_gateway.storage.operator_sessions import SqlOperatorSessions
 from pqkeep_gateway.storage.operators import SqlOperators
 from pqkeep_gateway.storage.outgoing_mail import SqlMailOutbox
 from pqkeep_gateway.storage.password_resets import SqlPasswordResets
@@ -114,12 +137,16 @@ from pqkeep_gateway.tenancy import plans
 from pqkeep_gateway.tenancy.api_keys import ApiKeys
 from pqkeep_gateway.tenancy.billing import BuiltInBilling
 from pqkeep_gateway.tenancy.deletion import Deletions
+from pqkeep_gateway.tenancy.operator_sessions import OperatorSessions
 from pqkeep_gateway.tenancy.operators import Operators
 from pqkeep_gateway.tenancy.plans import Plans
 from pqkeep_gateway.tenancy.tenants import Tenants
 from pqkeep_protocol.cached import Cached
-from pqkeep_protocol.link import Identity, LinkTls, Role
+from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.link import Identity, LinkTls
+from pqkeep_protocol.link import Role as LinkRole
 from pqkeep_protocol.messages import KeyService
+from pqkeep_protocol.startup.secret_files import read_secret_text
 from pqkeep_protocol.startup.settings import ConfigError
 
 if TYPE_CHECKING:
@@ -137,6 +164,7 @@ class Gateway:
     billing: BuiltInBilling
     deletions: Deletions
     mail_delivery: MailDelivery
+    last_uses: LastUses
     link: LinkTls | None
     """TLS to a key service on another host."""
     audit_stream: AuditStream | None
@@ -161,20 +189,22 @@ async def assemble(
     clock = steady_clock()
     rate_limiter = _rate_limiter(config, clock)
     account = None if config.stripe is None else _stripe_account(config.stripe)
+    clients = _provider_clients(config)
     engine = await open_database(config.database.location, config.database_password_file)
 
     key_client, link = _key_client(config)
     tracing = None if config.opentelemetry is None else _tracing(config.opentelemetry)
     key_service: KeyService = key_client if tracing is None else tracing.calls(key_client)
-    sql_api_keys = SqlApiKeys(engine)
     lookups = CredentialLookups(clock)
+    last_uses = LastUses(SqlLastUses(engine), clock)
     authenticator = Authenticator(
-        sql_api_keys,
+        SqlApiKeys(engine),
         SqlOperators(engine),
         lookups,
         rate_limiter,
         pepper,
-        None if config.operator_digest is None else bytes.fromhex(config.operator_digest),
+        _operator_digest(config),
+        last_uses,
         clock,
     )
     audit_delivery = AuditDelivery(SqlAuditOutbox(engine), key_client)
@@ -186,11 +216,22 @@ async def assemble(
         clock,
         timedelta(days=config.session_lifetime_days),
     )
+    operator_sessions = OperatorSessions(
+        SqlOperatorSessions(engine),
+        authenticator,
+        lookups,
+        pepper,
+        audit_delivery,
+        _operator_digest(config),
+        clock,
+    )
     admission = Admission(
         authenticator,
         rate_limiter,
         {tier: each.requests_per_minute for tier, each in terms.items()},
         sessions,
+        operator_sessions,
+        last_uses,
     )
     allowances = Allowances(
         SqlUsage(engine),
@@ -204,7 +245,7 @@ async def assemble(
         SqlDeletions(engine), key_client, rate_limiter.announce_change, audit_delivery, clock
     )
     all_api_keys = ApiKeys(
-        sql_api_keys,
+        SqlApiKeys(engine),
         terms,
         pepper,
         lookups,
@@ -214,7 +255,13 @@ async def assemble(
         clock,
     )
     users = SqlUsers(engine)
-    passwords = Passwords(pepper, hasher(config.password_costs))
+    passwords = Passwords(
+        pepper,
+        hasher(config.password_costs),
+        disabled_for={
+            TenantId(each.tenant) for each in config.single_sign_on if not each.local_passwords
+        },
+    )
     attempts = AttemptLimits(
         rate_limiter, KnownNetworks(SqlKnownNetworks(engine), pepper, clock), pepper
     )
@@ -222,7 +269,7 @@ async def assemble(
         SqlSecondFactors(engine), users, attempts, pepper, audit_delivery, clock
     )
     sql_challenges = SqlChallenges(engine)
-    challenges = Challenges(sql_challenges, users, pepper, clock, sends_mail=sends_mail)
+    challenges = Challenges(sql_challenges, users, lookups, pepper, clock, sends_mail=sends_mail)
     codes = EmailCodes(
         sql_challenges, users, challenges, sessions, attempts, pepper, audit_delivery, clock
     )
@@ -236,6 +283,7 @@ async def assemble(
         sessions,
         passwords,
         attempts,
+        lookups,
         pepper,
         audit_delivery,
         clock,
@@ -250,20 +298,60 @@ async def assemble(
         clock,
         self_service=config.self_service,
     )
-    signing_up = Registration(
-        SqlRegistrations(engine), users, sessions, passwords, attempts, pepper, clock
-    )
     resets = PasswordResets(
-        SqlPasswordResets(engine), users, passwords, attempts, pepper, audit_delivery, clock
+        SqlPasswordResets(engine),
+        users,
+        passwords,
+        attempts,
+        lookups,
+        pepper,
+        audit_delivery,
+        clock,
     )
     mail_delivery = MailDelivery(
-        SqlMailOutbox(engine), mailer, pepper, config.public_url or here, clock
+        SqlMailOutbox(engine), mailer, pepper, config.pages_url or here, clock
     )
-    cookies = Cookies(config.cookies == "secure", config.public_url)
+    cookies = Cookies(config.cookies == "secure", (config.public_url, config.portal_url))
+    sign_ons = _sign_ons(clients, SqlIdentities(engine), sessions, pepper, audit_delivery, clock)
+    proxies = TrustedProxies(config.trusted_proxies)
+    connections = _connections(limits, proxies)
+    observer = RequestObserver(logs=config.access_log)
+    audit_stream = _audit_stream(config, engine, key_client, clock)
+    management = _management(
+        config,
+        engine,
+        rate_limiter,
+        mail_delivery,
+        Operators(SqlOperators(engine), pepper),
+        Sources(
+            observer=observer,
+            connections=connections,
+            calls=key_client,
+            key_service=Cached(
+                key_client.metrics,
+                otherwise=None,
+                name="the key service's metrics",
+                seconds=CHECK_SECONDS,
+                wait_seconds=WAIT_SECONDS,
+            ),
+            find_backlog=partial(monitoring.find_backlog, engine),
+            waiting_passwords=lambda: passwords.waiting,
+            mail_attempts=mail_delivery.attempts,
+            tls=tls,
+            link=link,
+            audit_stream=audit_stream,
+        ),
+        key_client,
+    )
     api = (
         *(key_operation.endpoint(row, access) for row in kem.OPERATIONS),
+        key_operation.endpoint(re_encryption.OPERATION, access),
         *(key_operation.endpoint(row, access) for row in signature.OPERATIONS),
-        *keys.endpoints(access, terms),
+        *batch.endpoints(access, audit_delivery),
+        *keys.endpoints(access, terms, config.min_archive_days),
+        *public_keys.endpoints(access),
+        *keyrings.endpoints(access),
+        *key_import.endpoints(access, terms),
         *tenants.endpoints(
             all_tenants,
             deletions,
@@ -273,6 +361,9 @@ async def assemble(
         ),
         *api_keys.endpoints(all_tenants, all_api_keys),
         *audit.endpoints(key_service, ExportLimits(rate_limiter)),
+        *installation.endpoints(management.inspection),
+        *plan_limits.endpoints(key_service, all_api_keys, terms, allowances, admission),
+        *usage.endpoints(key_service, all_tenants, allowances, admission, clock),
         *sign_in.endpoints(
             signing_in,
             invitations,
@@ -284,11 +375,29 @@ async def assemble(
             sends_mail=sends_mail,
         ),
         *registration.endpoints(
-            signing_up, cookies, open_signup=config.signup == "open", sends_mail=sends_mail
+            Registration(
+                SqlRegistrations(engine),
+                users,
+                sessions,
+                passwords,
+                attempts,
+                lookups,
+                pepper,
+                clock,
+            ),
+            cookies,
+            open_signup=config.signup == "open",
+            sends_mail=sends_mail,
         ),
         *password_resets.endpoints(resets, sends_mail=sends_mail),
         *second_factors.endpoints(
             signing_in, factors, codes, step_up, all_tenants, cookies, sends_mail=sends_mail
+        ),
+        *single_sign_on.endpoints(
+            [each.provider for each in sign_ons],
+            StepUpMethods(
+                users, passwords, SqlIdentities(engine), [each.provider for each in sign_ons]
+            ),
         ),
         *team.endpoints(
             TeamMembers(SqlTeam(engine), audit_delivery),
@@ -297,12 +406,10 @@ async def assemble(
             cookies,
             sends_mail=sends_mail,
         ),
+        *operators.endpoints(Operators(SqlOperators(engine), pepper), operator_sessions, cookies),
         *sales,
     )
     outside = (health.endpoint(key_client.is_reachable),)
-    proxies = TrustedProxies(config.trusted_proxies)
-    connections = _connections(limits, proxies)
-    observer = RequestObserver(logs=config.access_log)
     pipeline = Pipeline(
         admission,
         rate_limiter,
@@ -314,61 +421,104 @@ async def assemble(
         SignedBodies(SourceBudget(UNVERIFIED, clock)),
         observer,
     )
-    audit_stream = _audit_stream(config, engine, key_client, clock)
-    wrapped = () if tracing is None else (tracing.requests,)
-    app = create_app(api, outside, documents(api, outside), pipeline, *wrapped)
+    pages: dict[str, ASGIApp] = {
+        **documents(api, outside),
+        **portal(api, pipeline, moved=config.moved_pages, development=config.cookies == "loopback"),
+        **single_sign_on.pages(sign_ons, sessions, cookies, proxies, config.pages_url or here),
+    }
     return Gateway(
-        app=app,
+        app=create_app(
+            api, outside, pages, pipeline, *(() if tracing is None else (tracing.requests,))
+        ),
         key_client=key_client,
         audit_delivery=audit_delivery,
         billing=built_in,
         deletions=deletions,
         mail_delivery=mail_delivery,
+        last_uses=last_uses,
         observer=observer,
         connections=connections,
-        management=_management(
-            config,
-            engine,
-            rate_limiter,
-            mail_delivery,
-            Sources(
-                observer=observer,
-                connections=connections,
-                calls=key_client,
-                key_service=Cached(
-                    key_client.metrics,
-                    otherwise=None,
-                    seconds=CHECK_SECONDS,
-                    wait_seconds=WAIT_SECONDS,
-                ),
-                find_backlog=partial(monitoring.find_backlog, engine),
-                waiting_passwords=lambda: passwords.waiting,
-                mail_attempts=mail_delivery.attempts,
-                tls=tls,
-                link=link,
-                audit_stream=audit_stream,
-            ),
-        ),
+        management=management,
         link=link,
         audit_stream=audit_stream,
-        close=partial(_close, passwords, account, rate_limiter, engine, tracing),
+        close=partial(
+            _close,
+            passwords,
+            account,
+            clients,
+            rate_limiter,
+            engine,
+            tracing,
+        ),
     )
 
 
 async def _close(
     passwords: Passwords,
     account: "StripeAccount | None",
+    providers: Iterable[OpenIdProvider],
     rate_limiter: RateLimiter,
     engine: AsyncEngine,
     tracing: "Tracing | None",
 ) -> None:
     passwords.close()
+    for each in providers:
+        each.close()
     if account is not None:
         account.close()
     await rate_limiter.close()
     await engine.dispose()
     if tracing is not None:
         await asyncio.to_thread(tracing.close)
+
+
+def _operator_digest(config: Config) -> bytes | None:
+    return None if config.operator_digest is None else bytes.fromhex(config.operator_digest)
+
+
+def _provider_clients(config: Config) -> Sequence[OpenIdProvider]:
+    """Return a client for each provider of single sign-on. Raises ConfigError."""
+    return [
+        OpenIdProvider(_provider(each), _client_secret(each), each.ca_file)
+        for each in config.single_sign_on
+    ]
+
+
+def _sign_ons(
+    clients: Iterable[OpenIdProvider],
+    store: SqlIdentities,
+    sessions: Sessions,
+    pepper: Pepper,
+    audit_delivery: AuditDelivery,
+    clock: Clock,
+) -> Sequence[SingleSignOn]:
+    budget = SourceBudget(BEGINNINGS, clock)
+    return [
+        SingleSignOn(each.provider, each, store, sessions, budget, pepper, audit_delivery, clock)
+        for each in clients
+    ]
+
+
+def _provider(settings: SingleSignOnSettings) -> Provider:
+    return Provider(
+        name=settings.name,
+        label=settings.label,
+        tenant=TenantId(settings.tenant),
+        issuer=settings.issuer,
+        client_id=settings.client_id,
+        scopes=settings.scopes,
+        groups_claim=settings.groups_claim,
+        roles={group: Role(role) for group, role in settings.roles.items()},
+        default_role=None if settings.default_role is None else Role(settings.default_role),
+        creates_members=settings.create_members,
+        email_domains=frozenset(each.lower() for each in settings.email_domains),
+    )
+
+
+def _client_secret(settings: SingleSignOnSettings) -> str | None:
+    if settings.client_secret_file is None:
+        return None
+    return read_secret_text(settings.client_secret_file, "client secret for single sign-on")
 
 
 def _tracing(settings: OpenTelemetry) -> "Tracing":
@@ -391,7 +541,9 @@ def _management(
     engine: AsyncEngine,
     rate_limiter: RateLimiter,
     mail_delivery: MailDelivery,
+    all_operators: Operators,
     sources: Sources,
+    keys: KeyService,
 ) -> Management:
     readiness = Readiness(
         sources.key_service,
@@ -403,7 +555,21 @@ def _management(
     )
     collection = Collection(sources, readiness)
     app = management_app(readiness, collection, config.management_hosts)
-    return Management(app, readiness, collection)
+    inspection = Inspection(
+        readiness,
+        sources,
+        partial(monitoring.find_accounts, engine),
+        all_operators,
+        keys,
+        _mail_mode(config),
+    )
+    return Management(app, readiness, collection, inspection)
+
+
+def _mail_mode(config: Config) -> MailMode:
+    if config.smtp is not None:
+        return MailMode.SMTP
+    return MailMode.DISABLED if config.mailbox is None else MailMode.FOLDER
 
 
 def _key_client(config: Config) -> tuple[KeyClient, LinkTls | None]:
@@ -411,7 +577,9 @@ def _key_client(config: Config) -> tuple[KeyClient, LinkTls | None]:
     link = config.link
     if link is None:
         return KeyClient(UnixSocket(str(config.key_service_socket))), None
-    tls = LinkTls(Identity(Role.GATEWAY, link.certificate, link.key, link.ca))
+    tls = LinkTls(
+        Identity(LinkRole.GATEWAY, link.certificate, link.key, link.ca, link.require_post_quantum)
+    )
     address = RemoteHost(link.key_service, link.name or link.key_service.host, tls)
     return KeyClient(address), tls
 
@@ -423,6 +591,15 @@ async def migrate_database(config: Config) -> None:
     """
     engine = await open_database(config.database.location, config.database_password_file)
     await engine.dispose()
+
+
+async def list_refused_events(config: Config) -> tuple[RefusedEvent, ...]:
+    """Return the events that the audit log refused. Raises ConfigError, UnavailableError."""
+    engine = await open_database(config.database.location, config.database_password_file)
+    try:
+        return await SqlAuditOutbox(engine).list_refused()
+    finally:
+        await engine.dispose()
 
 
 @asynccontextmanager
@@ -458,8 +635,9 @@ def _sink(config: Config, address: str) -> Sink:
             return DatagramSyslog(parts.path)
         case "syslog+udp":
             return DatagramSyslog((str(parts.hostname), int(parts.port or 0)))
-        case "syslog+tcp":
-            return StreamSyslog((str(parts.hostname), int(parts.port or 0)))
+        case "syslog+tcp" | "syslog+tls":
+            tls = trusting(config.audit_sink_ca_file) if parts.scheme == "syslog+tls" else None
+            return StreamSyslog((str(parts.hostname), int(parts.port or 0)), tls)
         case _:
             return HttpCollector(address, config.audit_sink_token_file, config.audit_sink_ca_file)
 

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 from pqkeep_gateway.access.authentication import Authenticator
 from pqkeep_gateway.access.entitlements import Entitlements, Tier
+from pqkeep_gateway.access.last_uses import LastUses
 from pqkeep_gateway.access.principals import (
     ApiKeyPrincipal,
     OperatorPrincipal,
@@ -51,11 +52,31 @@ class Admitted(NamedTuple):
     usage: Usage | None
 
 
+class BatchOverLimitError(Exception):
+    """A batch has more items than the tenant's rate limit lets happen in its whole time."""
+
+    def __init__(self, limit: Limit) -> None:
+        """Carry the limit."""
+        super().__init__()
+        self.limit = limit
+
+
 class SessionDirectory(Protocol):
     """Where sessions are looked up."""
 
     async def find(self, access_token: str, source_address: str) -> SessionPrincipal | None:
         """Return whose session an access token opens.
+
+        Raises TooManyUnknownCredentialsError, UnavailableError.
+        """
+        ...
+
+
+class OperatorSessionDirectory(Protocol):
+    """Where sessions of operators are looked up."""
+
+    async def find(self, token: str, source_address: str) -> OperatorPrincipal | None:
+        """Return whose session a token opens.
 
         Raises TooManyUnknownCredentialsError, UnavailableError.
         """
@@ -71,18 +92,22 @@ class Admission:
         rate_limiter: RateLimiter,
         requests_per_minute: Mapping[Tier, int],
         sessions: SessionDirectory,
+        operator_sessions: OperatorSessionDirectory,
+        last_uses: LastUses,
     ) -> None:
         """Take the tiers' rate limits; the operator has none."""
         self._authenticator = authenticator
         self._rate_limiter = rate_limiter
         self._sessions = sessions
+        self._operator_sessions = operator_sessions
+        self._last_uses = last_uses
         self._limits = {tier: Limit(many, MINUTE) for tier, many in requests_per_minute.items()}
 
     async def admit(self, credential: str, source_address: str) -> Admitted:
         """Return who is asking.
 
-        Raises UnknownCredentialError, TooManyUnknownCredentialsError, SuspendedError,
-        RateLimitedError; UnavailableError where that cannot be told.
+        Raises UnknownCredentialError, TooManyUnknownCredentialsError, AddressNotAllowedError,
+        SuspendedError, RateLimitedError; UnavailableError where that cannot be told.
         """
         while True:
             shown = await self._authenticator.authenticate(credential, source_address)
@@ -91,9 +116,12 @@ class Admission:
             if isinstance(shown, OperatorPrincipal):
                 return Admitted(shown, None)
             try:
-                return await self._count(shown.principal, shown.as_of)
+                admitted = await self._count(shown.principal, shown.as_of)
             except ChangedError:
                 self._authenticator.forget(credential)
+            else:
+                self._last_uses.note(shown.digest, source_address)
+                return admitted
 
     async def admit_session(self, access_token: str, source_address: str) -> Admitted:
         """Return who is signed in. Raises what ``admit`` raises."""
@@ -102,8 +130,15 @@ class Admission:
             raise UnknownCredentialError
         return await self._count(principal)
 
+    async def admit_operator_session(self, token: str, source_address: str) -> Admitted:
+        """Return which operator has signed in. Raises what ``admit`` raises."""
+        principal = await self._operator_sessions.find(token, source_address)
+        if principal is None:
+            raise UnknownCredentialError
+        return Admitted(principal, None)
+
     async def _count(self, principal: TenantPrincipal, as_of: int | None = None) -> Admitted:
-        limit = self._limit_of(principal.entitlements)
+        limit = self.limit_of(principal.entitlements)
         usage = await self._rate_limiter.count(str(principal.tenant), limit, as_of)
         if usage.is_refused:
             raise RateLimitedError(limit, usage.reset)
@@ -111,7 +146,23 @@ class Admission:
             raise SuspendedError(principal, usage)
         return Admitted(principal, usage)
 
-    def _limit_of(self, entitlements: Entitlements) -> Limit:
+    async def count_items(self, principal: TenantPrincipal, items: int) -> Usage | None:
+        """Count the items of a batch, all or none; the first is the request, which was counted.
+
+        Raises RateLimitedError, BatchOverLimitError, UnavailableError.
+        """
+        if items == 1:
+            return None
+        limit = self.limit_of(principal.entitlements)
+        if items > limit.events:
+            raise BatchOverLimitError(limit)
+        usage = await self._rate_limiter.count(str(principal.tenant), limit, events=items - 1)
+        if usage.is_refused:
+            raise RateLimitedError(limit, usage.reset)
+        return usage
+
+    def limit_of(self, entitlements: Entitlements) -> Limit:
+        """Return the rate limit of a tenant with these entitlements."""
         if entitlements.requests_per_minute is not None:
             return Limit(entitlements.requests_per_minute, MINUTE)
         return self._limits[entitlements.effective_tier]

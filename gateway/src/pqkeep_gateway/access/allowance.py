@@ -4,10 +4,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, TypeVar
 
 from pqkeep_gateway.access.clock import Clock, date_of
-from pqkeep_gateway.access.entitlements import Tier
+from pqkeep_gateway.access.entitlements import Entitlements, Tier
 from pqkeep_gateway.access.principals import TenantPrincipal
 from pqkeep_gateway.unavailable import UnavailableError
-from pqkeep_protocol.algorithms import LIFECYCLE, Operation
+from pqkeep_protocol.algorithms import USES, Operation
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.startup.logs import logger
 
@@ -15,7 +15,7 @@ _LOG = logger(__name__)
 
 T = TypeVar("T")
 
-COUNTED = frozenset(Operation) - LIFECYCLE
+COUNTED = USES
 """Operations with keys. Managing keys is free, so that nobody puts a rotation off."""
 
 
@@ -26,17 +26,63 @@ class AllowanceUsedUpError(Exception):
 class Usage(Protocol):
     """How many operations each tenant has used in a month. All raise UnavailableError."""
 
-    async def reserve(self, tenant: TenantId, month: str, allowance: int) -> bool:
-        """Count one operation, in one step, unless the allowance is used up."""
+    async def reserve(self, tenant: TenantId, month: str, allowance: int, operations: int) -> bool:
+        """Count operations, all or none, in one step; none if the allowance has not as many left."""
         ...
 
-    async def release(self, tenant: TenantId, month: str) -> None:
-        """Count one operation less: it did not succeed."""
+    async def release(self, tenant: TenantId, month: str, operations: int) -> None:
+        """Count so many operations less: they did not succeed."""
         ...
 
     async def used(self, tenant: TenantId, month: str) -> int:
         """Return how many operations were counted."""
         ...
+
+
+class Spending(Protocol):
+    """Counts operations, before and after the work that they are."""
+
+    async def spend(
+        self,
+        principal: TenantPrincipal,
+        operation: Operation,
+        work: Callable[[], Awaitable[T]],
+    ) -> T:
+        """Do a piece of work and count one operation, unless it fails. Raises AllowanceUsedUpError."""
+        ...
+
+    async def spend_many(
+        self,
+        principal: TenantPrincipal,
+        operation: Operation,
+        many: int,
+        work: Callable[[], Awaitable[tuple[T, int]]],
+    ) -> T:
+        """Do a piece of work that is so many operations, and count those that it says succeeded.
+
+        Raises AllowanceUsedUpError before anything is done, if there are not as many left.
+        """
+        ...
+
+
+class Uncounted:
+    """Counts nothing: of what is counted elsewhere."""
+
+    async def spend(
+        self, principal: TenantPrincipal, operation: Operation, work: Callable[[], Awaitable[T]]
+    ) -> T:
+        """Do a piece of work."""
+        return await work()
+
+    async def spend_many(
+        self,
+        principal: TenantPrincipal,
+        operation: Operation,
+        many: int,
+        work: Callable[[], Awaitable[tuple[T, int]]],
+    ) -> T:
+        """Do a piece of work."""
+        return (await work())[0]
 
 
 class Allowances:
@@ -59,30 +105,53 @@ class Allowances:
         It is reserved before and released after a failure, so that many at once never exceed the
         allowance. A gateway that is killed in between leaves one too many counted.
         """
+
+        async def counted() -> tuple[T, int]:
+            return await work(), 1
+
+        return await self.spend_many(principal, operation, 1, counted)
+
+    async def spend_many(
+        self,
+        principal: TenantPrincipal,
+        operation: Operation,
+        many: int,
+        work: Callable[[], Awaitable[tuple[T, int]]],
+    ) -> T:
+        """Do a piece of work that is so many operations, and count those that it says succeeded.
+
+        Raises AllowanceUsedUpError before anything is done, if there are not as many left.
+        """
         allowance = self._operations[principal.entitlements.effective_tier]
         if allowance is None or operation not in COUNTED:
-            return await work()
+            return (await work())[0]
         month = self._month()
-        if not await self._usage.reserve(principal.tenant, month, allowance):
+        if not await self._usage.reserve(principal.tenant, month, allowance, many):
             raise AllowanceUsedUpError
+        succeeded = 0
         try:
-            return await work()
-        except BaseException:
-            await self._release(principal.tenant, month)
-            raise
+            result, succeeded = await work()
+        finally:
+            if many > succeeded:
+                await self._release(principal.tenant, month, many - succeeded)
+        return result
 
-    async def used(self, principal: TenantPrincipal) -> tuple[int, int] | None:
-        """Return how much is used of the month's allowance; None where there is none."""
-        allowance = self._operations[principal.entitlements.effective_tier]
+    async def used(self, tenant: TenantId, entitlements: Entitlements) -> tuple[int, int] | None:
+        """Return how much is used of the month's allowance, and it; None where there is none."""
+        allowance = self._operations[entitlements.effective_tier]
         if allowance is None:
             return None
-        return await self._usage.used(principal.tenant, self._month()), allowance
+        return await self._usage.used(tenant, self._month()), allowance
 
     def _month(self) -> str:
         return f"{date_of(self._clock()):%Y-%m}"
 
-    async def _release(self, tenant: TenantId, month: str) -> None:
+    async def _release(self, tenant: TenantId, month: str, operations: int) -> None:
         try:
-            await self._usage.release(tenant, month)
+            await self._usage.release(tenant, month, operations)
         except UnavailableError:
-            _LOG.warning("a failed operation stays counted in the allowance", month=month)
+            _LOG.warning(
+                "failed operations stay counted in the allowance",
+                month=month,
+                operations=operations,
+            )

@@ -1,18 +1,22 @@
 """From a credential to a principal, without asking the database what the last request asked."""
 
 import hmac
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from cachetools import LRUCache
+from cachetools import LRUCache, TTLCache
 
 from pqkeep_gateway.access.clock import Clock
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
+from pqkeep_gateway.access.last_uses import LastUses
 from pqkeep_gateway.access.principals import ApiKeyPrincipal, OperatorPrincipal
 from pqkeep_gateway.access.rate_limit import RateLimiter
 
 CAPACITY = 100_000
+RECORDED_SECONDS = 60.0
+"""How often the log says that one API key was shown from where it may not be used: whoever has
+copied it could fill the log otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +29,21 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Authenticated:
-    """A principal, and the number of changes there had been when it was looked up."""
+    """A principal, the number of changes when it was looked up, and the credential's digest."""
 
     principal: ApiKeyPrincipal
     as_of: int
+    digest: bytes = field(repr=False)
+
+
+class AddressNotAllowedError(Exception):
+    """An API key was shown from an address that it may not be used from."""
+
+    def __init__(self, principal: ApiKeyPrincipal, *, is_recorded: bool) -> None:
+        """Take whose API key it is, and whether the audit log already says so."""
+        super().__init__()
+        self.principal = principal
+        self.is_recorded = is_recorded
 
 
 class ApiKeyDirectory(Protocol):
@@ -62,6 +77,7 @@ class Authenticator:
         rate_limiter: RateLimiter,
         pepper: Pepper,
         operator: bytes | None,
+        last_uses: LastUses,
         clock: Clock,
     ) -> None:
         """Take the digest of the credential of the operator without a name (32 bytes), if any."""
@@ -71,15 +87,17 @@ class Authenticator:
         self._rate_limiter = rate_limiter
         self._pepper = pepper
         self._operator = operator
+        self._last_uses = last_uses
         self._clock = clock
         self._known: LRUCache[bytes, tuple[Found, int]] = LRUCache(CAPACITY)
+        self._recorded: TTLCache[bytes, None] = TTLCache(CAPACITY, RECORDED_SECONDS, clock)
 
     async def authenticate(
         self, credential: str, source_address: str
     ) -> Authenticated | OperatorPrincipal | None:
         """Return who shows this credential; None for nobody we know.
 
-        Raises TooManyUnknownCredentialsError.
+        Raises TooManyUnknownCredentialsError, AddressNotAllowedError.
         """
         digest = self._pepper.digest(credential)
         known: tuple[Found, int] | None = self._known.get(digest)
@@ -96,7 +114,12 @@ class Authenticator:
         found, as_of = known
         if found.accepted_until is not None and found.accepted_until <= self._clock():
             return None
-        return Authenticated(found.principal, as_of)
+        addresses = found.principal.limits.addresses
+        if addresses is not None and source_address not in addresses:
+            is_recorded = digest in self._recorded
+            self._recorded[digest] = None
+            raise AddressNotAllowedError(found.principal, is_recorded=is_recorded)
+        return Authenticated(found.principal, as_of, digest)
 
     def forget(self, credential: str) -> None:
         """Look a credential up again: something has changed."""
@@ -106,7 +129,10 @@ class Authenticator:
         if self._operator is not None and hmac.compare_digest(digest, self._operator):
             return OperatorPrincipal()
         name = await self._lookups.find(digest, source_address, self._operators.find)
-        return None if name is None else OperatorPrincipal(name)
+        if name is None:
+            return None
+        self._last_uses.note(digest, source_address)
+        return OperatorPrincipal(name)
 
     async def _look_up(self, digest: bytes) -> tuple[Found, int] | None:
         as_of = await self._rate_limiter.changes()  # before the database is asked, never after

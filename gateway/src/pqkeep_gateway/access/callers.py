@@ -55,6 +55,7 @@ class Permission(StrEnum):
     """Creating a tenant where sign-up is open."""
     CREATE_TENANTS = "create-tenants"
     MANAGE_TENANTS = "manage-tenants"
+    VIEW_INSTALLATION = "view-installation"
     SIGN_CHECKPOINTS = "sign-checkpoints"
 
 
@@ -85,6 +86,7 @@ GRANTS: Mapping[Permission, frozenset[Caller]] = {
     Permission.SIGN_UP: _OPERATOR | {Credential.NONE},
     Permission.CREATE_TENANTS: _OPERATOR,
     Permission.MANAGE_TENANTS: _OPERATOR,
+    Permission.VIEW_INSTALLATION: _OPERATOR,
     Permission.SIGN_CHECKPOINTS: _OPERATOR,
 }
 
@@ -95,17 +97,31 @@ PERMISSION_OF: Mapping[Operation, Permission] = {
     Operation.DECAPSULATE: Permission.USE_KEYS,
     Operation.WRAP: Permission.USE_KEYS,
     Operation.UNWRAP: Permission.USE_KEYS,
+    Operation.RE_ENCRYPT: Permission.USE_KEYS,
     Operation.SIGN: Permission.USE_KEYS,
     Operation.VERIFY: Permission.USE_KEYS,
     Operation.SIGN_HASH: Permission.USE_KEYS,
     Operation.VERIFY_HASH: Permission.USE_KEYS,
+    Operation.SIGN_JWS: Permission.USE_KEYS,
+    Operation.SIGN_MU: Permission.USE_KEYS,
+    Operation.VERIFY_MU: Permission.USE_KEYS,
     Operation.GENERATE_KEY: Permission.MANAGE_KEYS,
+    Operation.GET_IMPORT_KEY: Permission.MANAGE_KEYS,
+    Operation.IMPORT_KEY: Permission.MANAGE_KEYS,
     Operation.ROTATE_KEY: Permission.MANAGE_KEYS,
     Operation.RETIRE_KEY: Permission.MANAGE_KEYS,
+    Operation.DISABLE_KEY: Permission.MANAGE_KEYS,
+    Operation.ENABLE_KEY: Permission.MANAGE_KEYS,
+    Operation.SCHEDULE_ARCHIVE: Permission.ARCHIVE_KEYS,
+    Operation.CANCEL_ARCHIVE: Permission.MANAGE_KEYS,
     Operation.ARCHIVE_KEY: Permission.ARCHIVE_KEYS,
     Operation.LIST_KEYS: Permission.VIEW_KEYS,
     Operation.GET_KEY: Permission.VIEW_KEYS,
     Operation.GET_ACTIVE_KEY: Permission.VIEW_KEYS,
+    Operation.CREATE_KEYRING: Permission.MANAGE_KEYS,
+    Operation.UPDATE_KEYRING: Permission.MANAGE_KEYS,
+    Operation.GET_KEYRING: Permission.VIEW_KEYS,
+    Operation.LIST_KEYRINGS: Permission.VIEW_KEYS,
 }
 """What each operation of the key service asks for. An operation without a row cannot be served."""
 

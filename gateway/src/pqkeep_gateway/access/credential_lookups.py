@@ -65,6 +65,16 @@ class CredentialLookups:
             self._accepted[digest] = None
         return found
 
+    async def is_known(
+        self, digest: bytes, source_address: str, look_up: Callable[[bytes], Awaitable[bool]]
+    ) -> bool:
+        """Return likewise whether a credential is known."""
+
+        async def found(digest: bytes) -> bool | None:
+            return await look_up(digest) or None
+
+        return await self.find(digest, source_address, found) is not None
+
     def accept(self, digest: bytes) -> None:
         """Look a new credential up whenever it is shown, from now on."""
         self._unknown.pop(digest, None)

@@ -34,6 +34,7 @@ class CredentialKind(StrEnum):
     PASSWORD_RESET = "pqp_"  # noqa: S105 - a prefix
     CHALLENGE = "pqc_"
     STEP_UP = "pqu_"
+    OPERATOR_SESSION = "pqb_"
 
 
 def new_credential(kind: CredentialKind, random: bytes | None = None) -> str:
@@ -66,6 +67,7 @@ class Purpose(StrEnum):
     PASSWORD = "pqkeep/v1/password"  # noqa: S105 - a label
     RECOVERY_CODE = "pqkeep/v1/recovery-code"
     SESSION_TOKEN = "pqkeep/v1/session-token"  # noqa: S105 - a label
+    SINGLE_SIGN_ON = "pqkeep/v1/single-sign-on"
     TOTP = "pqkeep/v1/totp"
 
 

@@ -4,9 +4,11 @@ from dataclasses import dataclass
 from typing import ClassVar, NewType
 from uuid import UUID
 
+from pqkeep_gateway.access.api_key_limits import UNLIMITED, ApiKeyLimits
 from pqkeep_gateway.access.callers import Caller, Credential
 from pqkeep_gateway.access.entitlements import Entitlements
 from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.access.scopes import Scopes
 from pqkeep_protocol.keys import TenantId
 
 UserId = NewType("UserId", UUID)
@@ -23,16 +25,26 @@ class ApiKeyPrincipal:
     suspended: bool
     is_rotated: bool = False
     """Whether another API key has taken its place, and it is in its overlap."""
+    name: str | None = None
+    """What its owner calls it."""
+    limits: ApiKeyLimits = UNLIMITED
     user: ClassVar[None] = None
     must_enroll: ClassVar[bool] = False
+    is_read_only: ClassVar[bool] = False
 
     @property
     def caller(self) -> Caller:
         """The column of the access table."""
         return Credential.ROTATED_API_KEY if self.is_rotated else Credential.API_KEY
 
+    @property
+    def scopes(self) -> Scopes | None:
+        """What it may do; None: all that the access table grants."""
+        return self.limits.scopes
+
     def __str__(self) -> str:
-        return f"api-key:{self.api_key_version}"
+        name = "" if self.name is None else f"/{self.name}"
+        return f"api-key:{self.api_key_version}{name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +60,9 @@ class SessionPrincipal:
     must_enroll: bool = False
     """Whether their tenant requires a second factor that they do not have yet."""
     api_key_version: ClassVar[None] = None
+    limits: ClassVar[ApiKeyLimits] = UNLIMITED
+    scopes: ClassVar[None] = None
+    is_read_only: ClassVar[bool] = False
 
     @property
     def caller(self) -> Caller:
@@ -64,10 +79,14 @@ class OperatorPrincipal:
 
     name: str | None = None
     """None: the operator whose credential's digest is in the settings."""
+    is_read_only: bool = False
+    """Whether a browser's session shows it, and not the credential: it changes nothing then."""
     caller: ClassVar[Caller] = Credential.OPERATOR
     tenant: ClassVar[None] = None
     user: ClassVar[None] = None
     api_key_version: ClassVar[None] = None
+    limits: ClassVar[ApiKeyLimits] = UNLIMITED
+    scopes: ClassVar[None] = None
     must_enroll: ClassVar[bool] = False
 
     def __str__(self) -> str:
@@ -82,7 +101,10 @@ class AnonymousPrincipal:
     tenant: ClassVar[None] = None
     user: ClassVar[None] = None
     api_key_version: ClassVar[None] = None
+    limits: ClassVar[ApiKeyLimits] = UNLIMITED
+    scopes: ClassVar[None] = None
     must_enroll: ClassVar[bool] = False
+    is_read_only: ClassVar[bool] = False
 
     def __str__(self) -> str:
         return "anonymous"

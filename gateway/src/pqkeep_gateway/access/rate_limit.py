@@ -39,7 +39,7 @@ class Usage(NamedTuple):
     remaining: int
     """How many more events may happen now, at the least."""
     reset: float
-    """Seconds until an event leaves the window; if it was refused, until one may happen."""
+    """Seconds until an event leaves the window; if they were refused, until they may happen."""
     is_refused: bool = False
 
 
@@ -53,11 +53,13 @@ class RateLimiter(Protocol):
     All methods raise UnavailableError if the counts are unavailable.
     """
 
-    async def count(self, subject: str, limit: Limit, as_of: int | None = None) -> Usage:
-        """Count one event of a subject, if it may happen; return what there is of the limit.
+    async def count(
+        self, subject: str, limit: Limit, as_of: int | None = None, *, events: int = 1
+    ) -> Usage:
+        """Count events of a subject, if all may happen; return what there is of the limit.
 
-        Raises ChangedError unless there have been exactly ``as_of`` changes so far; None: whatever
-        there have been.
+        There are at most as many as the limit has. Raises ChangedError unless there have been
+        exactly ``as_of`` changes so far; None: whatever there have been.
         """
         ...
 
@@ -97,8 +99,10 @@ class MemoryRateLimiter:
         self._windows: OrderedDict[str, tuple[deque[float], int]] = OrderedDict()
         self._changes = 0
 
-    async def count(self, subject: str, limit: Limit, as_of: int | None = None) -> Usage:
-        """Count one event of a subject, if it may happen; return what there is of the limit."""
+    async def count(
+        self, subject: str, limit: Limit, as_of: int | None = None, *, events: int = 1
+    ) -> Usage:
+        """Count events of a subject, if all may happen; return what there is of the limit."""
         if as_of is not None and as_of != self._changes:
             raise ChangedError
         now = self._clock()
@@ -110,9 +114,10 @@ class MemoryRateLimiter:
         begin = now - limit.seconds
         while times and times[0] <= begin:
             times.popleft()
-        if len(times) >= limit.events:
-            return Usage(limit, 0, times[len(times) - limit.events] - begin, is_refused=True)
-        times.append(now)
+        excess = len(times) + events - limit.events
+        if excess > 0:
+            return Usage(limit, 0, times[excess - 1] - begin, is_refused=True)
+        times.extend([now] * events)
         return Usage(limit, limit.events - len(times), times[0] - begin)
 
     async def enter(self, subject: str, limit: Limit, as_of: int | None = None) -> float | None:

@@ -8,8 +8,9 @@ own: a proxy's address for many clients limits too much, and an invented one wou
 
 import re
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
-from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv6Address, ip_address
+
+from pqkeep_gateway.access.networks import Networks
 
 FORWARDED = b"forwarded"
 X_FORWARDED_FOR = b"x-forwarded-for"
@@ -21,19 +22,16 @@ _NODE = re.compile(
 _PAIR = re.compile(r'[ \t]*([A-Za-z]+)=(?:"([^"\\]*)"|([^",; \t]+))[ \t]*([,;]|\Z)')
 """One parameter of Forwarded, and what separates it from the next one."""
 
-Network = IPv4Network | IPv6Network
-
 
 class TrustedProxies:
     """Networks whose addresses are believed to say who asked them."""
 
     def __init__(self, networks: Iterable[str]) -> None:
         """Take networks in CIDR notation. Raises ValueError."""
-        self._networks = tuple(ip_network(each) for each in networks)
-        self._is_trusted = lru_cache(1024)(self._is_in_a_network)
+        self._networks = Networks(networks)
 
     def __contains__(self, address: object) -> bool:
-        return bool(self._networks) and self._is_trusted(str(address))
+        return address in self._networks
 
     def client_of(self, peer: str, headers: Sequence[tuple[bytes, bytes]]) -> str:
         """Return the source address of a request: the peer's, unless that is a trusted proxy."""
@@ -48,15 +46,6 @@ class TrustedProxies:
             if address not in self:
                 break
         return address
-
-    def _is_in_a_network(self, text: str) -> bool:
-        try:
-            address = ip_address(text)
-        except ValueError:  # of a Unix socket
-            return False
-        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-            address = address.ipv4_mapped
-        return any(address in each for each in self._networks)
 
 
 def _forwarding_nodes(headers: Sequence[tuple[bytes, bytes]]) -> Sequence[str]:

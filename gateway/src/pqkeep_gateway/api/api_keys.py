@@ -3,14 +3,28 @@
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
-from msgspec import Meta, structs
+from msgspec import UNSET, Meta, UnsetType, structs
 
+from pqkeep_gateway.access.api_key_limits import BeyondOwnLimitsError
 from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.api.api_key_fields import (
+    ALLOWED_ADDRESSES,
+    EXPIRES_AT,
+    KEPT_LIMIT_FIELDS,
+    LIMIT_FIELDS,
+    NAME,
+    SCOPES,
+    ScopeData,
+    limits_in,
+    shown_addresses,
+    shown_scopes,
+    shown_time,
+)
 from pqkeep_gateway.api.errors import BAD_REQUEST_FIELDS
 from pqkeep_gateway.api.tenants import TENANT, visible_tenant
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
-from pqkeep_gateway.http.field import FieldError, Problem, integer_field, text_field
+from pqkeep_gateway.http.field import DETAILS, FieldError, Problem, integer_field, text_field
 from pqkeep_gateway.http.text import Timestamp, timestamp
 from pqkeep_gateway.tenancy.api_keys import (
     AlreadyRotatedError,
@@ -18,6 +32,7 @@ from pqkeep_gateway.tenancy.api_keys import (
     ApiKeyNotFoundError,
     ApiKeys,
     ApiKeyStatus,
+    ExpiryPassedError,
     NewApiKey,
     QuotaReachedError,
 )
@@ -34,24 +49,58 @@ Last4 = Annotated[str, Meta(min_length=4, max_length=4, description="The last ch
 ApiKeyVersion = Annotated[int, Meta(ge=1, description="Counted from 1 for each tenant.")]
 
 
+_Name = Annotated[str | UnsetType | None, Meta(description="What its owner calls it.")]
+_Scopes = Annotated[
+    tuple[ScopeData, ...] | UnsetType | None,
+    Meta(description="What it may do; null: all that an API key may do."),
+]
+_ExpiresAt = Annotated[
+    Timestamp | UnsetType | None,
+    Meta(description="From when on it is accepted no longer; null: it does not expire."),
+]
+_AllowedAddresses = Annotated[
+    tuple[str, ...] | UnsetType | None,
+    Meta(description="The networks that it is accepted from; null: from everywhere."),
+]
+
+
 class NewApiKeyData(Data, frozen=True, kw_only=True):
-    """An API key, shown this once."""
+    """An API key, shown this once. The last four are there where the request names them."""
 
     api_key: Annotated[str, Meta(description="The API key itself. It is never shown again.")]
     key_last4: Last4
     version: ApiKeyVersion
     status: ApiKeyStatus
     created_at: Timestamp
+    name: _Name = UNSET
+    scopes: _Scopes = UNSET
+    expires_at: _ExpiresAt = UNSET
+    allowed_addresses: _AllowedAddresses = UNSET
 
 
 class ApiKeyData(Data, frozen=True, kw_only=True):
-    """What can be told of an API key."""
+    """What can be told of an API key. Name, scopes, expiry and addresses: with details."""
 
     key_last4: Last4
     version: ApiKeyVersion
     status: ApiKeyStatus
     created_at: Timestamp
     revoked_at: Annotated[Timestamp | None, Meta(description="null while it is active.")]
+    last_used_at: Annotated[
+        Timestamp | UnsetType | None,
+        Meta(description="With details: null where it never was; up to 30 seconds late."),
+    ] = UNSET
+    last_used_from: Annotated[
+        str | UnsetType | None, Meta(description="With details: the last use's source address.")
+    ] = UNSET
+    overlap_ends_at: Annotated[
+        Timestamp | UnsetType | None,
+        Meta(description="With details: until when a rotated API key is still accepted."),
+    ] = UNSET
+    name: _Name = UNSET
+    scopes: _Scopes = UNSET
+    expires_at: _ExpiresAt = UNSET
+    allowed_addresses: _AllowedAddresses = UNSET
 
 
 class ApiKeysData(Data, frozen=True, kw_only=True):
@@ -59,6 +108,9 @@ class ApiKeysData(Data, frozen=True, kw_only=True):
 
     api_keys: tuple[ApiKeyData, ...]
     total: Annotated[int, Meta(ge=0, description="How many there are.")]
+    max_overlap_seconds: Annotated[
+        int | UnsetType, Meta(description="The longest overlap, and that of whoever names none.")
+    ] = UNSET
 
 
 class RotatedApiKey(Data, frozen=True, kw_only=True):
@@ -92,6 +144,9 @@ _OVERLAP = integer_field(
     at_least=0,
     at_most=MAX_OVERLAP,
 ).optional()
+_DETAILS = DETAILS.described(
+    "Whether to say when and from where each was used last, and when an overlap ends."
+)
 _NEW = NewApiKeyData(
     api_key="pqk_" + "0" * 43 + "3aXb2c",
     key_last4="Xb2c",
@@ -119,12 +174,18 @@ def endpoints(tenants: Tenants, api_keys: ApiKeys) -> tuple[Endpoint, ...]:
             handler=handlers.create,
             permission=Permission.MANAGE_API_KEYS,
             needs_step_up=True,
-            fields=(TENANT,),
+            fields=(TENANT, *LIMIT_FIELDS),
             field_codes=BAD_REQUEST_FIELDS,
             example=_NEW,
             status=201,
             idempotent=True,
-            errors=(TenantNotFoundError, QuotaReachedError),
+            body_optional=True,
+            errors=(
+                TenantNotFoundError,
+                BeyondOwnLimitsError,
+                ExpiryPassedError,
+                QuotaReachedError,
+            ),
         ),
         Endpoint(
             method="GET",
@@ -132,7 +193,7 @@ def endpoints(tenants: Tenants, api_keys: ApiKeys) -> tuple[Endpoint, ...]:
             name="list_api_keys",
             handler=handlers.list_keys,
             permission=Permission.VIEW_TENANT,
-            fields=(TENANT,),
+            fields=(TENANT, _DETAILS),
             field_codes=BAD_REQUEST_FIELDS,
             example=ApiKeysData(api_keys=(_LISTED,), total=1),
             errors=(TenantNotFoundError,),
@@ -143,13 +204,19 @@ def endpoints(tenants: Tenants, api_keys: ApiKeys) -> tuple[Endpoint, ...]:
             name="rotate_api_key",
             handler=handlers.rotate,
             permission=Permission.ROTATE_API_KEYS,
-            fields=(TENANT, _KEY_ID, _OVERLAP),
+            fields=(TENANT, _KEY_ID, _OVERLAP, *KEPT_LIMIT_FIELDS),
             field_codes=BAD_REQUEST_FIELDS,
             example=RotatedApiKey(new_key=structs.replace(_NEW, version=2), revoked_version=1),
             idempotent=True,
             needs_step_up=True,
             body_optional=True,
-            errors=(TenantNotFoundError, ApiKeyNotFoundError, AlreadyRotatedError),
+            errors=(
+                TenantNotFoundError,
+                BeyondOwnLimitsError,
+                ExpiryPassedError,
+                ApiKeyNotFoundError,
+                AlreadyRotatedError,
+            ),
         ),
         Endpoint(
             method="DELETE",
@@ -176,38 +243,67 @@ class _ApiKeys:
         self._api_keys = api_keys
 
     async def create(self, call: ApiCall) -> NewApiKeyData:
-        """Create one more API key. It is shown this once."""
+        """Create one more API key. It is shown this once.
+
+        An API key that has scopes, an expiry or allowed addresses creates only what these cover.
+        """
         tenant = await visible_tenant(call, self._tenants)
-        return _new_api_key(
-            await self._api_keys.create(tenant, call.attribution, call.idempotency_key)
+        made = await self._api_keys.create(
+            tenant,
+            call.attribution,
+            call.idempotency_key,
+            call[NAME],
+            limits_in(call),
+            within=call.principal.limits,
         )
+        return _new_api_key(made, call)
 
     async def list_keys(self, call: ApiCall) -> ApiKeysData:
         """List a tenant's API keys, by version, without the keys themselves."""
         tenant = await visible_tenant(call, self._tenants)
         listed = await self._api_keys.list(tenant.id)
-        return ApiKeysData(api_keys=tuple(_api_key(key) for key in listed), total=len(listed))
+        if not call[_DETAILS]:
+            return ApiKeysData(api_keys=tuple(map(_api_key, listed)), total=len(listed))
+        return ApiKeysData(
+            api_keys=tuple(map(_in_detail, listed)),
+            total=len(listed),
+            max_overlap_seconds=self._longest_overlap,
+        )
 
     async def rotate(self, call: ApiCall) -> RotatedApiKey:
         """Put a new API key in the place of an old one, which is accepted for a short while longer.
 
         With an API key, of that one; a signed-in person names one; otherwise the newest active one.
+        It has the name and the limits of the old one, but for what the request names; an API key
+        can narrow its own limits so, and not widen them.
         """
         tenant = await visible_tenant(call, self._tenants)
         version = await self._replaced(call, tenant.id)
         created, revoked = await self._api_keys.rotate(
-            tenant.id, version, call.attribution, call.idempotency_key, self._overlap(call)
+            tenant.id,
+            version,
+            call.attribution,
+            call.idempotency_key,
+            self._overlap(call),
+            call[NAME],
+            limits_in(call),
+            within=call.principal.limits,
         )
-        return RotatedApiKey(new_key=_new_api_key(created), revoked_version=revoked)
+        return RotatedApiKey(new_key=_new_api_key(created, call), revoked_version=revoked)
 
     async def revoke(self, call: ApiCall) -> ApiKeyData:
         """Accept an API key no longer, from now on. It may be done again."""
         tenant = await visible_tenant(call, self._tenants)
         return _api_key(await self._api_keys.revoke(tenant.id, call[_VERSION], call.attribution))
 
+    @property
+    def _longest_overlap(self) -> int:
+        """Seconds."""
+        return self._api_keys.overlap // timedelta(seconds=1)
+
     def _overlap(self, call: ApiCall) -> timedelta | None:
         """Return the overlap that a caller wants, at most the installation's. Raises FieldError."""
-        wanted, longest = call[_OVERLAP], self._api_keys.overlap // timedelta(seconds=1)
+        wanted, longest = call[_OVERLAP], self._longest_overlap
         if wanted is None:
             return None
         if wanted > longest:
@@ -230,14 +326,21 @@ class _ApiKeys:
         return version
 
 
-def _new_api_key(made: NewApiKey) -> NewApiKeyData:
-    key = made.metadata
+def _new_api_key(made: NewApiKey, call: ApiCall) -> NewApiKeyData:
+    """Return a new API key. Of what limits it, what the request names: others do not expect it."""
+    key, limits = made.metadata, made.metadata.limits
     return NewApiKeyData(
         api_key=made.plaintext,
         key_last4=key.last4,
         version=key.version,
         status=key.status,
         created_at=timestamp(key.created_at),
+        name=UNSET if call[NAME] is None else key.name,
+        scopes=UNSET if call[SCOPES] is None else shown_scopes(limits.scopes),
+        expires_at=UNSET if call[EXPIRES_AT] is None else shown_time(limits.expires_at),
+        allowed_addresses=(
+            UNSET if call[ALLOWED_ADDRESSES] is None else shown_addresses(limits.addresses)
+        ),
     )
 
 
@@ -247,5 +350,18 @@ def _api_key(key: ApiKey) -> ApiKeyData:
         version=key.version,
         status=key.status,
         created_at=timestamp(key.created_at),
-        revoked_at=None if key.revoked_at is None else timestamp(key.revoked_at),
+        revoked_at=shown_time(key.revoked_at),
+    )
+
+
+def _in_detail(key: ApiKey) -> ApiKeyData:
+    return structs.replace(
+        _api_key(key),
+        last_used_at=shown_time(key.last_used_at),
+        last_used_from=key.last_used_from,
+        overlap_ends_at=shown_time(key.accepted_until),
+        name=key.name,
+        scopes=shown_scopes(key.limits.scopes),
+        expires_at=shown_time(key.limits.expires_at),
+        allowed_addresses=shown_addresses(key.limits.addresses),
     )

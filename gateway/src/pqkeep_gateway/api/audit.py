@@ -33,7 +33,17 @@ from pqkeep_gateway.api.audit_data import (
     shown_keys,
 )
 from pqkeep_gateway.api.errors import AUDIT_CODES, UNPROCESSABLE_FIELDS
-from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, JsonLines, Response
+from pqkeep_gateway.api.key_fields import keyring_field
+from pqkeep_gateway.http.endpoint import (
+    JSON,
+    JSON_LINES,
+    TEXT,
+    ApiCall,
+    Document,
+    Endpoint,
+    JsonLines,
+    Response,
+)
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import not_found
 from pqkeep_gateway.http.field import (
@@ -48,6 +58,7 @@ from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import (
     MAX_PAGE,
     Checkpoint,
+    GetNote,
     ListAuditKeys,
     ListCheckpoints,
     ListRecords,
@@ -66,6 +77,7 @@ FORMAT = "pqkeep/v1/audit-export"
 SIGNING = (Algorithm.ML_DSA_65, Algorithm.SLH_DSA_SHA2_128S)
 MAX_NUMBER = 2**53 - 1
 MAX_TEXT = 32
+MAX_PRINCIPAL = 128
 DEFAULT_LIMIT = 100
 MAX_CHECKPOINTS = 100
 EXPORTED_AT_ONCE = 200
@@ -101,9 +113,16 @@ _FROM = time_field("from", "Recorded then or later.", "2026-01-31T12:00:00Z").op
 _TO = time_field("to", "Recorded before then.", "2026-02-01T00:00:00Z").optional()
 _OPERATION = text_field("operation", "Only this operation.", "encrypt", at_most=MAX_TEXT).optional()
 _OUTCOME = text_field("outcome", "Only this outcome.", "success", at_most=MAX_TEXT).optional()
+_PRINCIPAL = text_field(
+    "principal",
+    "Only what this principal did. An API key's is its version, with its name or without it.",
+    "api-key:1",
+    at_most=MAX_PRINCIPAL,
+).optional()
 _ALGORITHM = choice_field(
     "algorithm", "Only this algorithm.", tuple(Algorithm), Algorithm.ML_DSA_65
 ).optional()
+_KEYRING = keyring_field("keyring", "Only what concerns this keyring.").optional()
 _KEY_VERSION = cast(
     "Field[KeyVersion]",
     integer_field("key_version", "Only this key version.", 1, at_least=1, at_most=MAX_KEY_VERSION),
@@ -132,8 +151,8 @@ def endpoints(keys: KeyService, exports: ExportLimits) -> tuple[Endpoint, ...]:
             "list_audit_records",
             audit.list_records,
             RECORDS,
-            *(_AFTER, _BEFORE, _ORDER, _FROM, _TO, _OPERATION, _ALGORITHM, _KEY_VERSION),
-            *(_OUTCOME, _RECORDS_LIMIT),
+            *(_AFTER, _BEFORE, _ORDER, _FROM, _TO, _OPERATION, _KEYRING, _ALGORITHM, _KEY_VERSION),
+            *(_OUTCOME, _PRINCIPAL, _RECORDS_LIMIT),
         ),
         _reading("/audit/records/{id}/proof", "prove_audit_record", audit.prove, PROOF, _RECORD_ID),
         _reading(
@@ -162,8 +181,9 @@ def endpoints(keys: KeyService, exports: ExportLimits) -> tuple[Endpoint, ...]:
             CONSISTENCY,
             *(_FIRST, _SECOND),
         ),
+        _reading("/audit/checkpoints/note", "get_audit_note", audit.note, None, content_type=TEXT),
         _reading("/audit/keys", "list_audit_keys", audit.list_keys, KEYS),
-        _reading("/audit/export", "export_audit_log", audit.export, None),
+        _reading("/audit/export", "export_audit_log", audit.export, None, content_type=JSON_LINES),
     )
 
 
@@ -173,6 +193,7 @@ def _reading(
     handler: Callable[[ApiCall], Awaitable[Response]],
     example: Data | None,
     *fields: Field[Any],
+    content_type: str = JSON,
 ) -> Endpoint:
     """Return a row that reads the log."""
     return Endpoint(
@@ -185,6 +206,7 @@ def _reading(
         field_codes=UNPROCESSABLE_FIELDS,
         example=example,
         codes=AUDIT_CODES,
+        content_type=content_type,
     )
 
 
@@ -208,9 +230,11 @@ class _Audit:
             since_us=call[_FROM],
             until_us=call[_TO],
             operation=call[_OPERATION],
+            keyring=call[_KEYRING],
             algorithm=call[_ALGORITHM],
             key_version=call[_KEY_VERSION],
             outcome=call[_OUTCOME],
+            principal=call[_PRINCIPAL],
             limit=call[_RECORDS_LIMIT],
         )
         page = await self._ask(request)
@@ -254,6 +278,14 @@ class _Audit:
         """Sign what the log is now."""
         request = SignCheckpoint(tenant=INSTALLATION, algorithm=call[_SIGNING])
         return shown((await self._ask(request)).checkpoint)
+
+    async def note(self, call: ApiCall) -> Document:
+        """Return the newest checkpoint as a signed note, for witnesses of transparency logs.
+
+        Text without the envelope: a C2SP checkpoint, signed with ML-DSA-44. note_key of /audit/keys
+        verifies it.
+        """
+        return Document(TEXT, (await self._ask(GetNote(tenant=INSTALLATION))).text.encode())
 
     async def prove_consistency(self, call: ApiCall) -> ConsistencyData:
         """Prove that the log of one size grew into that of another."""

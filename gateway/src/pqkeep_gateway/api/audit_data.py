@@ -37,12 +37,29 @@ class RecordData(Data, frozen=True, kw_only=True):
     tenant_id: str
     # A record has the names of its format only: with others it would have another hash.
     keyring_revision: (
-        Annotated[int, Meta(description="Of the keyring that was changed, afterwards. Format 2.")]
+        Annotated[int, Meta(description="Of the key that was changed, afterwards. Format 2.")]
         | UnsetType
         | None
     ) = UNSET
     public_key_sha256: (
-        Annotated[str, Meta(description="Fingerprint of the key that was generated. Format 2.")]
+        Annotated[
+            str,
+            Meta(
+                description="Fingerprint of the key that was generated, or that the caller brought. "
+                "Format 2."
+            ),
+        ]
+        | UnsetType
+        | None
+    ) = UNSET
+    keyring: Annotated[str, Meta(description="The key's keyring. Format 3.")] | UnsetType | None = (
+        UNSET
+    )
+    target: (
+        Annotated[
+            str,
+            Meta(description="What re-encrypt encrypted to: keyring/algorithm/version. Format 3."),
+        ]
         | UnsetType
         | None
     ) = UNSET
@@ -107,6 +124,10 @@ class AuditKeysData(Data, frozen=True, kw_only=True):
 
     log_id: str
     keys: tuple[AuditKeyData, ...]
+    note_key: Annotated[
+        str | None,
+        Meta(description="What verifies notes, as C2SP signed-note has it; null before the first."),
+    ]
 
 
 def record(line: bytes) -> RecordData:
@@ -139,6 +160,7 @@ def shown_keys(found: AuditKeys) -> AuditKeysData:
             )
             for each in found.keys
         ),
+        note_key=found.note_key,
     )
 
 
@@ -154,11 +176,12 @@ _LOG_ID = "0b9f8d5e-3f7c-4a55-9d0e-6f6d1f2f9c11"
 _TENANT_ID = "6f1c2c52-52a5-4d0e-9a43-7f4d0c8f8a11"
 _AT = 1_769_860_800_000_000
 _HASH = base64(bytes(range(32)))
+_NOTE_KEY = base64(b"\x06" + bytes(20))
 
 RECORD = RecordData(
     algorithm=Algorithm.ML_KEM_768,
     event_id=None,
-    format=2,
+    format=3,
     happened_at=None,
     id=42,
     key_version=1,
@@ -174,6 +197,8 @@ RECORD = RecordData(
     tenant_id=_TENANT_ID,
     keyring_revision=None,
     public_key_sha256=None,
+    keyring="default",
+    target=None,
 )
 CHECKPOINT = CheckpointData(
     log_id=_LOG_ID,
@@ -193,4 +218,5 @@ KEYS = AuditKeysData(
     keys=(
         AuditKeyData(algorithm=Algorithm.ML_DSA_65, key_version=1, public_key=base64(b"\x1d" * 24)),
     ),
+    note_key=f"pqkeep/audit/{_LOG_ID}+1d1d1d1d+{_NOTE_KEY}",
 )

@@ -283,7 +283,10 @@ class _Billing:
         """Tell what the tenant subscribes to, and what it has used of its allowance."""
         principal = call.tenant
         contract = await self._store.find_running(principal.tenant)
-        used, allowance = await self._allowances.used(principal) or (None, None)
+        used, allowance = await self._allowances.used(principal.tenant, principal.entitlements) or (
+            None,
+            None,
+        )
         shown = _granted(principal.entitlements) if contract is None else _contract(contract)
         return CurrentSubscriptionData(
             tier=shown.tier,

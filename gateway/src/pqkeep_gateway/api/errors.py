@@ -7,18 +7,23 @@ and by domain exception.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from pqkeep_gateway.access.admission import (
+    BatchOverLimitError,
     RateLimitedError,
     SuspendedError,
     UnknownCredentialError,
 )
+from pqkeep_gateway.access.api_key_limits import BeyondOwnLimitsError
+from pqkeep_gateway.access.authentication import AddressNotAllowedError
 from pqkeep_gateway.access.credential_lookups import TooManyUnknownCredentialsError
 from pqkeep_gateway.access.entitlements import MfaNotInPlanError
 from pqkeep_gateway.access.idempotency import IdempotencyKeyReusedError
+from pqkeep_gateway.access.scopes import ScopeDeniedError
 from pqkeep_gateway.http.endpoint import Endpoint
-from pqkeep_gateway.http.errors import ApiError, Code, too_many, unavailable
+from pqkeep_gateway.http.errors import ApiError, Code, invalid, too_many, unavailable
 from pqkeep_gateway.http.field import FieldCodes, FieldError, Problem
 from pqkeep_gateway.mail.mail_delivery import MailDisabledError
 from pqkeep_gateway.people.attempt_limits import TooManyAttemptsError
@@ -28,8 +33,9 @@ from pqkeep_gateway.people.invitations import (
     InvalidInvitationTokenError,
     InvitationNotFoundError,
 )
+from pqkeep_gateway.people.pages import PositionNotFoundError
 from pqkeep_gateway.people.password_resets import InvalidPasswordResetTokenError
-from pqkeep_gateway.people.passwords import InvalidPasswordError
+from pqkeep_gateway.people.passwords import InvalidPasswordError, PasswordsDisabledError
 from pqkeep_gateway.people.registration import InvalidRegistrationTokenError
 from pqkeep_gateway.people.second_factors import (
     AlreadyEnrolledError,
@@ -53,6 +59,7 @@ from pqkeep_gateway.people.users import EmailTakenError, UserNotFoundError
 from pqkeep_gateway.tenancy.api_keys import (
     AlreadyRotatedError,
     ApiKeyNotFoundError,
+    ExpiryPassedError,
     QuotaReachedError,
 )
 from pqkeep_gateway.tenancy.billing import (
@@ -70,8 +77,9 @@ from pqkeep_gateway.tenancy.tenants import (
     TenantNotFoundError,
 )
 from pqkeep_gateway.unavailable import UnavailableError
-from pqkeep_protocol.algorithms import LIFECYCLE, Operation
+from pqkeep_protocol.algorithms import LIFECYCLE, ON_KEYRINGS, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keyrings import MAX_KEYRINGS
 
 # --- By field -------------------------------------------------------------------------------
 
@@ -82,23 +90,30 @@ _MALFORMED: Mapping[Operation, Code] = {
     Operation.DECAPSULATE: Code.KEM_002,
     Operation.WRAP: Code.KEM_010,
     Operation.UNWRAP: Code.KEM_011,
+    Operation.RE_ENCRYPT: Code.KEM_002,
     Operation.SIGN: Code.SIG_001,
     Operation.VERIFY: Code.SIG_001,
     Operation.SIGN_HASH: Code.SIG_001,
     Operation.VERIFY_HASH: Code.SIG_001,
-    **dict.fromkeys(LIFECYCLE, Code.INVALID_001),
+    Operation.SIGN_JWS: Code.SIG_001,
+    Operation.SIGN_MU: Code.SIG_001,
+    Operation.VERIFY_MU: Code.SIG_001,
+    **dict.fromkeys(LIFECYCLE | ON_KEYRINGS, Code.INVALID_001),
 }
 _TOO_LARGE: Mapping[Operation, Code] = {
     Operation.SIGN: Code.SIG_002,
     Operation.VERIFY: Code.SIG_002,
+    Operation.SIGN_JWS: Code.SIG_002,
 }
 _OF_KEY_FIELDS: Mapping[tuple[str, Problem], Code] = {
     ("algorithm", Problem.MISSING): Code.INVALID_001,
     ("algorithm", Problem.MALFORMED): Code.INVALID_001,
+    ("keyring", Problem.MALFORMED): Code.INVALID_001,
     ("hash_algorithm", Problem.MISSING): Code.SIG_010,
     ("hash_algorithm", Problem.MALFORMED): Code.SIG_010,
     ("hash", Problem.WRONG_SIZE): Code.SIG_011,
     ("hash", Problem.TOO_LARGE): Code.SIG_011,
+    ("context", Problem.TOO_LARGE): Code.SIG_001,
     ("mode", Problem.MALFORMED): Code.KEM_007,
     ("salt", Problem.MISSING): Code.INVALID_001,
     ("salt", Problem.MALFORMED): Code.INVALID_002,
@@ -157,13 +172,18 @@ class Answer:
 
 _UNDECRYPTABLE: Mapping[Operation, Answer] = {
     Operation.DECRYPT: Answer(
-        Code.KEM_002, "ciphertext does not open with this key", ("ciphertext",)
+        Code.KEM_002, "it does not open with this key", ("ciphertext", "envelope")
     ),
     Operation.DECAPSULATE: Answer(
         Code.KEM_002, "kem_ciphertext does not open with this key", ("kem_ciphertext",)
     ),
     Operation.UNWRAP: Answer(
         Code.KEM_012, "wrapped_key does not open with this key", ("wrapped_key",)
+    ),
+    Operation.IMPORT_KEY: Answer(
+        Code.INVALID_001,
+        "wrapped_private_key does not unwrap, or is no private key of the algorithm",
+        ("wrapped_private_key",),
     ),
 }
 """The right form, but it does not open with this key."""
@@ -174,10 +194,32 @@ KEY_SERVICE_ERRORS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
         "no such key, or its status does not allow this",
         None,
     ),
+    ErrorKind.TARGET_NOT_FOUND: (
+        Code.NOT_FOUND_001,
+        "there is no active key to re-encrypt to",
+        "to",
+    ),
     ErrorKind.KEY_EXISTS: (
         Code.INVALID_001,
         "the algorithm has an active key; rotate it instead",
         "algorithm",
+    ),
+    ErrorKind.KEYRING_NOT_FOUND: (Code.NOT_FOUND_001, "no such keyring", None),
+    ErrorKind.KEYRING_EXISTS: (Code.CONFLICT_001, "there is such a keyring", "name"),
+    ErrorKind.KEYRING_QUOTA_REACHED: (
+        Code.FORBIDDEN_001,
+        f"a tenant has at most {MAX_KEYRINGS} keyrings",
+        None,
+    ),
+    ErrorKind.PURPOSE_DENIED: (
+        Code.POLICY_001,
+        "denied by policy keyring-purposes: the keyring's keys are not for this",
+        None,
+    ),
+    ErrorKind.IMPORT_KEY_NOT_FOUND: (
+        Code.NOT_FOUND_001,
+        "no such import key, or it was used or is over; get another",
+        "import_key_id",
     ),
     ErrorKind.KEY_QUOTA_REACHED: (
         Code.FORBIDDEN_001,
@@ -209,6 +251,7 @@ KEY_SERVICE_ERRORS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
         "it was made with another algorithm's key",
         "algorithm",
     ),
+    ErrorKind.TOO_LARGE: (Code.INVALID_001, "the items are too large together", "items"),
     ErrorKind.OVERLOADED: (Code.SERVICE_001, "the key service has too much to do", None),
     ErrorKind.UNAVAILABLE: (Code.SERVICE_001, "the key service is unavailable", None),
     ErrorKind.DEADLINE_EXCEEDED: (
@@ -232,14 +275,35 @@ _OUTAGES = (
     ErrorKind.BAD_ANSWER,
     ErrorKind.INTERNAL,
 )
-_NAMES_A_KEY = frozenset(Operation) - {Operation.GENERATE_KEY, Operation.LIST_KEYS}
+_TAKES_PUBLIC_KEY = frozenset(
+    {
+        Operation.ENCRYPT,
+        Operation.ENCAPSULATE,
+        Operation.VERIFY,
+        Operation.VERIFY_HASH,
+        Operation.VERIFY_MU,
+    }
+)
+"""Operations that a caller can bring a public key for. What is wrong with it has their own code."""
+_NAMES_NO_KEYRING = frozenset({Operation.CREATE_KEYRING, Operation.LIST_KEYRINGS})
 _KINDS: Mapping[Operation, tuple[ErrorKind, ...]] = {
     Operation.GENERATE_KEY: (ErrorKind.KEY_EXISTS, ErrorKind.KEY_QUOTA_REACHED),
+    Operation.IMPORT_KEY: (
+        ErrorKind.IMPORT_KEY_NOT_FOUND,
+        ErrorKind.KEY_EXISTS,
+        ErrorKind.KEY_QUOTA_REACHED,
+    ),
     Operation.RETIRE_KEY: (ErrorKind.KEY_STATUS,),
+    Operation.DISABLE_KEY: (ErrorKind.KEY_STATUS,),
+    Operation.ENABLE_KEY: (ErrorKind.KEY_STATUS,),
+    Operation.SCHEDULE_ARCHIVE: (ErrorKind.KEY_STATUS,),
+    Operation.CANCEL_ARCHIVE: (ErrorKind.KEY_STATUS,),
     Operation.ARCHIVE_KEY: (ErrorKind.KEY_STATUS,),
     Operation.DECRYPT: (ErrorKind.ALGORITHM_MISMATCH,),
     Operation.DECAPSULATE: (ErrorKind.ALGORITHM_MISMATCH,),
     Operation.UNWRAP: (ErrorKind.ALGORITHM_MISMATCH,),
+    Operation.RE_ENCRYPT: (ErrorKind.ALGORITHM_MISMATCH, ErrorKind.TARGET_NOT_FOUND),
+    Operation.CREATE_KEYRING: (ErrorKind.KEYRING_EXISTS, ErrorKind.KEYRING_QUOTA_REACHED),
 }
 
 KEY_SERVICE_OUTAGE = frozenset(KEY_SERVICE_ERRORS[kind][0] for kind in _OUTAGES)
@@ -251,19 +315,25 @@ AUDIT_CODES = KEY_SERVICE_OUTAGE | {Code.NOT_FOUND_001}
 def codes_of_operation(operation: Operation) -> frozenset[Code]:
     """Return what an operation of the key service can be refused with, whatever its fields."""
     kinds = _OUTAGES + _KINDS.get(operation, ())
-    if operation in _NAMES_A_KEY:
-        kinds += (ErrorKind.KEY_NOT_FOUND,)
+    if operation not in _NAMES_NO_KEYRING:
+        kinds += (ErrorKind.KEY_NOT_FOUND, ErrorKind.KEYRING_NOT_FOUND)
     codes = {Code.POLICY_001, *(KEY_SERVICE_ERRORS[kind][0] for kind in kinds)}
     if operation in _UNDECRYPTABLE:
         codes.add(_UNDECRYPTABLE[operation].code)
+    if operation in _TAKES_PUBLIC_KEY:
+        codes.add(_MALFORMED[operation])
     return frozenset(codes)
 
 
-def error_for(operation: Operation, kind: ErrorKind) -> ApiError:
-    """Return what to say when the key service refuses an operation."""
+def error_for(
+    operation: Operation, kind: ErrorKind, values: Mapping[str, object] = MappingProxyType({})
+) -> ApiError:
+    """Return what to say when the key service refuses an operation with these values."""
     if kind is ErrorKind.DECRYPTION_FAILED and operation in _UNDECRYPTABLE:
-        answer = _UNDECRYPTABLE[operation]
-        return ApiError(answer.code, answer.message, answer.fields[0], is_recorded=True)
+        return _UNDECRYPTABLE[operation].error(values, is_recorded=True)
+    if kind is ErrorKind.INVALID_PUBLIC_KEY and operation in _TAKES_PUBLIC_KEY:
+        message = "public_key is no public key of the algorithm"
+        return ApiError(_MALFORMED[operation], message, "public_key", is_recorded=True)
     return key_service_error(kind)
 
 
@@ -276,10 +346,14 @@ def key_service_error(kind: ErrorKind) -> ApiError:
     return ApiError(code, message, field, is_recorded=True)
 
 
-def denied_by(policy: str, algorithm: str | None, hint: str) -> ApiError:
+def denied_by(policy: str, algorithm: str | None, hint: str, field: str | None = None) -> ApiError:
     """Return what to say when a policy denies an operation, and what would do instead."""
     message = f"denied by policy {policy}: {hint}"
-    return ApiError(Code.POLICY_001, message, policy=policy, algorithm=algorithm)
+    return ApiError(Code.POLICY_001, message, field, policy=policy, algorithm=algorithm)
+
+
+SCOPE_POLICY = "api-key-scope"
+ADDRESS_POLICY = "api-key-address"
 
 
 def archived_in_portal() -> ApiError:
@@ -291,9 +365,11 @@ def archived_in_portal() -> ApiError:
 
 NO_MAIL = "this service is not set up to send e-mail"
 
+_NO_CREDENTIAL = "missing or invalid credential"
+
 DOMAIN_ERRORS: Mapping[type[Exception], Answer] = {
-    UnknownCredentialError: Answer(Code.AUTH_001, "missing or invalid credential"),
-    UserNotFoundError: Answer(Code.AUTH_001, "missing or invalid credential"),
+    UnknownCredentialError: Answer(Code.AUTH_001, _NO_CREDENTIAL),
+    UserNotFoundError: Answer(Code.AUTH_001, _NO_CREDENTIAL),
     SuspendedError: Answer(Code.FORBIDDEN_001, "the tenant is suspended"),
     StepUpRequiredError: Answer(Code.MFA_013, "a step-up token is required: see /auth/step-up"),
     WrongPasswordError: Answer(Code.AUTH_001, "wrong e-mail address or password"),
@@ -317,6 +393,9 @@ DOMAIN_ERRORS: Mapping[type[Exception], Answer] = {
         "the code is wrong, or was used already",
         ("email_code", "recovery_code", "totp_code", "password"),
     ),
+    PasswordsDisabledError: Answer(
+        Code.FORBIDDEN_001, "the tenant's people sign in by their provider, without passwords"
+    ),
     MfaNotInPlanError: Answer(Code.MFA_011, "the plan does not let you require a second factor"),
     MailDisabledError: Answer(Code.FORBIDDEN_001, NO_MAIL),
     AlreadyEnrolledError: Answer(Code.CONFLICT_001, "there is a second factor already"),
@@ -329,6 +408,9 @@ DOMAIN_ERRORS: Mapping[type[Exception], Answer] = {
     ),
     NotPermittedError: Answer(Code.FORBIDDEN_001, "your role does not allow this"),
     OwnersOnlyError: Answer(Code.FORBIDDEN_001, "only owners decide about owners"),
+    PositionNotFoundError: Answer(
+        Code.NOT_FOUND_001, "there is no such entry to go on after", ("after",)
+    ),
     MemberNotFoundError: Answer(Code.NOT_FOUND_001, "no such member", ("id",)),
     InvitationNotFoundError: Answer(Code.NOT_FOUND_001, "no such invitation", ("id",)),
     LastOwnerError: Answer(Code.CONFLICT_001, "a team keeps its last owner"),
@@ -340,9 +422,12 @@ DOMAIN_ERRORS: Mapping[type[Exception], Answer] = {
         Code.CONFLICT_001, "the tenant's deletion is scheduled: cancel it first", ("status",)
     ),
     QuotaReachedError: Answer(Code.INVALID_001, "the plan allows no more active API keys"),
+    ExpiryPassedError: Answer(
+        Code.INVALID_001, "expires_at must be in the future", ("expires_at",)
+    ),
     ApiKeyNotFoundError: Answer(Code.NOT_FOUND_001, "no such API key", ("version", "key_id")),
     AlreadyRotatedError: Answer(
-        Code.CONFLICT_001, "another API key has taken this one's place", ("key_id",)
+        Code.CONFLICT_001, "the API key was rotated or revoked, or has expired", ("key_id",)
     ),
     AlreadySubscribedError: Answer(Code.CONFLICT_001, "you subscribe to this tier", ("tier",)),
     NotSubscribedError: Answer(Code.CONFLICT_001, "there is no subscription to cancel"),
@@ -374,14 +459,41 @@ def _bad_signature(error: InvalidNoticeSignatureError, endpoint: Endpoint) -> Ap
     return ApiError(Code.INVALID_001, message, endpoint.signature_header)
 
 
+def _outside_scopes(error: ScopeDeniedError, endpoint: Endpoint) -> ApiError:
+    return denied_by(SCOPE_POLICY, error.algorithm, "the API key's scopes do not allow it")
+
+
+def _beyond_limits(error: BeyondOwnLimitsError, endpoint: Endpoint) -> ApiError:
+    hint = f"an API key gives no more than it has: its own {error.field} must cover these"
+    return denied_by(SCOPE_POLICY, None, hint, error.field)
+
+
+def _from_elsewhere(error: AddressNotAllowedError, endpoint: Endpoint) -> ApiError:
+    """Return the same answer as for an unknown credential; the audit log says more."""
+    return ApiError(
+        Code.AUTH_001, _NO_CREDENTIAL, policy=ADDRESS_POLICY, is_recorded=error.is_recorded
+    )
+
+
 _WITH_DETAILS: Mapping[type[Exception], tuple[Code, Callable[[Any, Endpoint], ApiError]]] = {
     FieldError: (Code.INVALID_001, _wrong_field),
     SecondFactorRequiredError: (Code.AUTH_MFA_001, _challenged),
+    ScopeDeniedError: (Code.POLICY_001, _outside_scopes),
+    BeyondOwnLimitsError: (Code.POLICY_001, _beyond_limits),
+    AddressNotAllowedError: (Code.AUTH_001, _from_elsewhere),
     InvalidPasswordError: (Code.UNPROCESSABLE, _invalid_password),
     InvalidNoticeSignatureError: (Code.INVALID_001, _bad_signature),
     RateLimitedError: (
         Code.RATE_LIMIT_001,
         lambda error, _: too_many("too many requests", error.limit, error.wait),
+    ),
+    BatchOverLimitError: (
+        Code.INVALID_001,
+        lambda error, _: invalid(
+            f"at most {error.limit.events} items: the requests allowed in"
+            f" {error.limit.seconds} seconds",
+            "items",
+        ),
     ),
     TooManyAttemptsError: (
         Code.RATE_LIMIT_001,

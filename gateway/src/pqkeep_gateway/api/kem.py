@@ -3,11 +3,13 @@
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
+from pqkeep_gateway.api.envelopes import ENVELOPE, ENVELOPE_HEADER, envelope_of
 from pqkeep_gateway.api.key_fields import (
-    ACTIVE_KEY_VERSION,
+    ASSOCIATED_DATA,
     CIPHERTEXT,
+    FORMAT,
     KEM_CIPHERTEXT,
     KEY_VERSION,
     MODE,
@@ -17,6 +19,7 @@ from pqkeep_gateway.api.key_fields import (
     SYMMETRIC_KEY,
     WRAPPED_KEY,
     AlgorithmUsed,
+    KeyAnswer,
     KeyVersionUsed,
     SharedSecret,
     check_kem_ciphertext,
@@ -25,19 +28,43 @@ from pqkeep_gateway.api.key_fields import (
     shortened,
 )
 from pqkeep_gateway.api.key_operation import KeyCall, KeyOperation
-from pqkeep_gateway.http.envelope import Data
+from pqkeep_gateway.api.supplied_keys import (
+    ACTIVE_KEY_VERSION_OR_KEY,
+    KEY_VERSION_OR_KEY,
+    PUBLIC_KEY,
+    key_of,
+    version_of,
+)
+from pqkeep_gateway.http.field import FieldError, Problem
 from pqkeep_gateway.http.text import Base64, base64
 from pqkeep_protocol.algorithms import Algorithm, Operation
-from pqkeep_protocol.messages import Decapsulate, Decrypt, Encapsulate, Encrypt, Unwrap, Wrap
+from pqkeep_protocol.envelopes import Header
+from pqkeep_protocol.keys import KeyVersion
+from pqkeep_protocol.messages import (
+    CiphertextFormat,
+    Decapsulate,
+    Decrypt,
+    Encapsulate,
+    Encrypt,
+    Unwrap,
+    Wrap,
+)
 
 
-class Encrypted(Data, frozen=True, kw_only=True):
+class Encrypted(KeyAnswer, frozen=True, kw_only=True):
     """Encrypted data."""
 
-    ciphertext: Annotated[
-        Base64, Meta(description="KEM ciphertext, nonce (12), AES-GCM ciphertext, tag (16).")
-    ]
-    key_version: KeyVersionUsed
+    ciphertext: (
+        Annotated[
+            Base64, Meta(description="KEM ciphertext, nonce (12), AES-GCM ciphertext, tag (16).")
+        ]
+        | UnsetType
+    ) = UNSET
+    envelope: (
+        Annotated[str, Meta(description="Ciphertext, and the key it is for, if it was asked for.")]
+        | UnsetType
+    ) = UNSET
+    key_version: KeyVersionUsed | UnsetType = UNSET
     algorithm: AlgorithmUsed
 
 
@@ -45,22 +72,32 @@ async def encrypt(call: KeyCall) -> Encrypted:
     """Encrypt data with the active key, or with the active version that is named."""
     mode, salt = call[MODE], call[SALT]
     check_salt(salt, mode)
+    format_, public_key = call[FORMAT], key_of(call)
+    if public_key is not None and format_ is CiphertextFormat.ENVELOPE:
+        raise FieldError("format", Problem.MALFORMED, "an envelope names a key of yours")
     encrypted = await call.execute(
         Encrypt(
             tenant=call.tenant,
             algorithm=call.algorithm,
             plaintext=call[PLAINTEXT],
-            version=call[ACTIVE_KEY_VERSION],
+            associated_data=call[ASSOCIATED_DATA],
+            version=call[ACTIVE_KEY_VERSION_OR_KEY],
+            format=format_,
+            public_key=public_key,
         )
     )
+    blob, version = encrypted.ciphertext, encrypted.version
+    if format_ is CiphertextFormat.ENVELOPE and version is not None:
+        header = Header(call.algorithm, version, call.keyring)
+        return Encrypted(
+            envelope=envelope_of(header, blob), key_version=version, algorithm=call.algorithm
+        )
     return Encrypted(
-        ciphertext=base64(encrypted.ciphertext),
-        key_version=encrypted.version,
-        algorithm=call.algorithm,
+        ciphertext=base64(blob), key_version=version_of(version), algorithm=call.algorithm
     )
 
 
-class Decrypted(Data, frozen=True, kw_only=True):
+class Decrypted(KeyAnswer, frozen=True, kw_only=True):
     """Decrypted data."""
 
     plaintext: Annotated[Base64, Meta(description="What was encrypted.")]
@@ -70,11 +107,15 @@ class Decrypted(Data, frozen=True, kw_only=True):
 
 async def decrypt(call: KeyCall) -> Decrypted:
     """Decrypt what encrypt returned."""
-    ciphertext = call[CIPHERTEXT]
-    version = call[KEY_VERSION]
+    ciphertext, version, format_ = _what_to_decrypt(call)
     decrypted = await call.execute(
         Decrypt(
-            tenant=call.tenant, algorithm=call.algorithm, version=version, ciphertext=ciphertext
+            tenant=call.tenant,
+            algorithm=call.algorithm,
+            version=version,
+            ciphertext=ciphertext,
+            associated_data=call[ASSOCIATED_DATA],
+            format=format_,
         )
     )
     return Decrypted(
@@ -84,32 +125,45 @@ async def decrypt(call: KeyCall) -> Decrypted:
     )
 
 
-class Encapsulated(Data, frozen=True, kw_only=True):
+def _what_to_decrypt(call: KeyCall) -> tuple[bytes, KeyVersion, CiphertextFormat]:
+    ciphertext, version = call[_CIPHERTEXT], call[_KEY_VERSION]
+    if ciphertext is not None and version is not None:
+        return ciphertext, version, CiphertextFormat.CIPHERTEXT
+    envelope = call[ENVELOPE]
+    return envelope.blob, envelope.header.version, CiphertextFormat.ENVELOPE
+
+
+class Encapsulated(KeyAnswer, frozen=True, kw_only=True):
     """A fresh shared secret, and what carries it."""
 
     kem_ciphertext: Annotated[
         Base64, Meta(description="From which decapsulate makes the same secret.")
     ]
     shared_secret: SharedSecret
-    key_version: KeyVersionUsed
+    key_version: KeyVersionUsed | UnsetType = UNSET
     algorithm: AlgorithmUsed
 
 
 async def encapsulate(call: KeyCall) -> Encapsulated:
     """Make a shared secret."""
-    version = call[KEY_VERSION]
+    version = call[KEY_VERSION_OR_KEY]
     encapsulated = await call.execute(
-        Encapsulate(tenant=call.tenant, algorithm=call.algorithm, version=version)
+        Encapsulate(
+            tenant=call.tenant,
+            algorithm=call.algorithm,
+            version=version,
+            public_key=key_of(call),
+        )
     )
     return Encapsulated(
         kem_ciphertext=base64(encapsulated.kem_ciphertext),
         shared_secret=base64(encapsulated.shared_secret),
-        key_version=version,
+        key_version=version_of(version),
         algorithm=call.algorithm,
     )
 
 
-class Decapsulated(Data, frozen=True, kw_only=True):
+class Decapsulated(KeyAnswer, frozen=True, kw_only=True):
     """The shared secret that encapsulate made."""
 
     shared_secret: SharedSecret
@@ -137,7 +191,7 @@ async def decapsulate(call: KeyCall) -> Decapsulated:
     )
 
 
-class Wrapped(Data, frozen=True, kw_only=True):
+class Wrapped(KeyAnswer, frozen=True, kw_only=True):
     """A wrapped symmetric key."""
 
     wrapped_key: Annotated[Base64, Meta(description="The symmetric key, wrapped.")]
@@ -149,6 +203,7 @@ class Wrapped(Data, frozen=True, kw_only=True):
 async def wrap(call: KeyCall) -> Wrapped:
     """Wrap a symmetric key, and overwrite our copy of it."""
     version = call[KEY_VERSION]
+    associated_data = call[ASSOCIATED_DATA]
     symmetric_key = call[SYMMETRIC_KEY]
     try:
         wrapped = await call.execute(
@@ -157,6 +212,7 @@ async def wrap(call: KeyCall) -> Wrapped:
                 algorithm=call.algorithm,
                 version=version,
                 symmetric_key=symmetric_key,
+                associated_data=associated_data,
             )
         )
     finally:
@@ -169,7 +225,7 @@ async def wrap(call: KeyCall) -> Wrapped:
     )
 
 
-class Unwrapped(Data, frozen=True, kw_only=True):
+class Unwrapped(KeyAnswer, frozen=True, kw_only=True):
     """The symmetric key that wrap was given."""
 
     symmetric_key: Annotated[Base64, Meta(description="The symmetric key.")]
@@ -184,7 +240,11 @@ async def unwrap(call: KeyCall) -> Unwrapped:
     version = call[KEY_VERSION]
     unwrapped = await call.execute(
         Unwrap(
-            tenant=call.tenant, algorithm=call.algorithm, version=version, wrapped_key=wrapped_key
+            tenant=call.tenant,
+            algorithm=call.algorithm,
+            version=version,
+            wrapped_key=wrapped_key,
+            associated_data=call[ASSOCIATED_DATA],
         )
     )
     return Unwrapped(
@@ -195,6 +255,8 @@ async def unwrap(call: KeyCall) -> Unwrapped:
 
 
 DEFAULT = Algorithm.ML_KEM_768
+_CIPHERTEXT = CIPHERTEXT.unless(ENVELOPE)
+_KEY_VERSION = KEY_VERSION.unless(ENVELOPE)
 
 _SECRET = base64(bytes(range(SHARED_SECRET_SIZE)))
 
@@ -205,7 +267,7 @@ _WRAP = KeyOperation(
     wrap,
     DEFAULT,
     name="wrap",
-    fields=(SYMMETRIC_KEY, KEY_VERSION),
+    fields=(SYMMETRIC_KEY, KEY_VERSION, ASSOCIATED_DATA),
     example=Wrapped(
         wrapped_key=shortened(WRAPPED_KEY),
         key_version=1,
@@ -220,9 +282,12 @@ _UNWRAP = KeyOperation(
     unwrap,
     DEFAULT,
     name="unwrap",
-    fields=(WRAPPED_KEY, KEY_VERSION),
+    fields=(WRAPPED_KEY, KEY_VERSION, ASSOCIATED_DATA),
     example=Unwrapped(symmetric_key=_SECRET, key_version=1, algorithm=DEFAULT),
 )
+
+SHORT_PATHS = frozenset({"/kem/wrap", "/kem/unwrap"})
+"""Other paths of operations that have one."""
 
 OPERATIONS = (
     KeyOperation(
@@ -232,7 +297,15 @@ OPERATIONS = (
         encrypt,
         DEFAULT,
         name="encrypt",
-        fields=(PLAINTEXT, ACTIVE_KEY_VERSION, MODE, SALT),
+        fields=(
+            PLAINTEXT,
+            ACTIVE_KEY_VERSION_OR_KEY,
+            MODE,
+            SALT,
+            ASSOCIATED_DATA,
+            FORMAT,
+            PUBLIC_KEY,
+        ),
         example=Encrypted(ciphertext=shortened(CIPHERTEXT), key_version=1, algorithm=DEFAULT),
     ),
     KeyOperation(
@@ -242,7 +315,8 @@ OPERATIONS = (
         decrypt,
         DEFAULT,
         name="decrypt",
-        fields=(CIPHERTEXT, KEY_VERSION),
+        fields=(_CIPHERTEXT, _KEY_VERSION, ASSOCIATED_DATA, ENVELOPE.optional()),
+        header=ENVELOPE_HEADER,
         example=Decrypted(plaintext=shortened(PLAINTEXT), key_version=1, algorithm=DEFAULT),
     ),
     KeyOperation(
@@ -252,7 +326,7 @@ OPERATIONS = (
         encapsulate,
         DEFAULT,
         name="encapsulate",
-        fields=(KEY_VERSION,),
+        fields=(KEY_VERSION_OR_KEY, PUBLIC_KEY),
         example=Encapsulated(
             kem_ciphertext=shortened(KEM_CIPHERTEXT),
             shared_secret=_SECRET,

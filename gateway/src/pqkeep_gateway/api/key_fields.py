@@ -1,34 +1,51 @@
 """The fields of operations with keys, and the values that several of their answers have."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from enum import StrEnum
-from typing import Annotated, cast
+from typing import Annotated, TypeVar, cast
 
 import pybase64
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType, structs
 
+from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.field import (
     Field,
     FieldError,
     InvalidValueError,
     Problem,
     base64_field,
+    boolean_field,
     choice_field,
+    decode_base64,
     decode_base64_into_buffer,
     integer_field,
 )
 from pqkeep_gateway.http.text import Base64, base64, base64_pattern
 from pqkeep_protocol.algorithms import (
     ALGORITHMS,
+    ALIASES,
     BOX_OVERHEAD,
     DIGEST_SIZE,
+    MAX_ASSOCIATED_DATA,
+    MAX_CONTEXT,
+    MU_SIZE,
+    RESERVED_CONTEXT,
     SYMMETRIC_KEY_SIZES,
     Algorithm,
     HashAlgorithm,
     Operation,
 )
-from pqkeep_protocol.keys import MAX_KEY_VERSION, KeyStatus, KeyVersion
+from pqkeep_protocol.keys import (
+    DEFAULT_KEYRING,
+    KEYRING_NAME,
+    MAX_KEY_VERSION,
+    KeyringName,
+    KeyStatus,
+    KeyVersion,
+)
+from pqkeep_protocol.messages import CiphertextFormat
 
 MAX_PLAINTEXT = MAX_MESSAGE = 1_048_576
 MAX_SIGNATURE = 65_536
@@ -52,11 +69,75 @@ WRAPPED_KEY_SIZES: Mapping[Algorithm, frozenset[int]] = {
 """Bytes of a wrapped key, for each size of a key that can be wrapped."""
 
 
+class KeyAnswer(Data, frozen=True, kw_only=True):
+    """Base of what operations on keys answer."""
+
+    keyring: (
+        Annotated[str, Meta(description="The keyring, if the request names it.")] | UnsetType
+    ) = UNSET
+
+
+A = TypeVar("A", bound=KeyAnswer)
+
+
+def naming(answer: A, values: Mapping[str, object]) -> A:
+    """Return an answer in the names of the request: of its keyring, if any, and of its algorithm."""
+    names = {"keyring": values.get(KEYRING.name), "algorithm": alias_in(values)}
+    return structs.replace(
+        answer,
+        **{
+            name: value
+            for name, value in names.items()
+            if value is not None and name in answer.__struct_fields__
+        },
+    )
+
+
+def alias_in(values: Mapping[str, object]) -> Algorithm | None:
+    """Return the other name that a request uses for an algorithm, if it does, for the answer."""
+    named = values.get("algorithm")
+    return cast("Algorithm", named) if isinstance(named, str) and named in ALIASES else None
+
+
 class Mode(StrEnum):
     """Both encrypt at random."""
 
     STANDARD = "standard"
     DETERMINISTIC = "deterministic"
+
+
+_is_keyring_name = re.compile(KEYRING_NAME).fullmatch
+
+
+def keyring_field(name: str, description: str, *, not_found: str = "") -> Field[KeyringName]:
+    """Return a field of a keyring's name; ``not_found``: what to say of what is none: 404 then."""
+    message = not_found or "must be 1 to 64 of a-z 0-9 . _ -, a letter or digit first"
+    problem = Problem.NOT_FOUND if not_found else Problem.MALFORMED
+
+    def parse(value: object) -> KeyringName:
+        if not (isinstance(value, str) and _is_keyring_name(value)):
+            raise InvalidValueError(message, problem)
+        return value
+
+    schema = {"type": "string", "pattern": "^[a-z0-9][a-z0-9._-]{0,63}$"}
+    return Field(
+        name=name,
+        description=description,
+        schema=schema,
+        example="payments.cards",
+        parse=parse,
+        problems=frozenset({problem}),
+    )
+
+
+KEYRING = keyring_field(
+    "keyring", f"The keyring that has the key. Left out: `{DEFAULT_KEYRING}`."
+).optional()
+
+
+def keyring_named(values: Mapping[str, object]) -> KeyringName:
+    """Return the keyring that a request means. Raises FieldError."""
+    return KEYRING.read(values) or DEFAULT_KEYRING
 
 
 def exact_base64(exact: Iterable[int]) -> dict[str, object]:
@@ -81,6 +162,29 @@ def _parse_symmetric_key(value: object) -> bytearray:
     if len(data) not in SYMMETRIC_KEY_SIZES:
         raise InvalidValueError(_NO_SYMMETRIC_KEY)
     return data
+
+
+def _parse_mu(value: object) -> bytes:
+    mu = decode_base64(value)
+    if len(mu) != MU_SIZE:
+        raise InvalidValueError(f"must be base64 of {MU_SIZE} bytes")
+    return mu
+
+
+def _or_empty(field: Field[bytes]) -> Field[bytes]:
+    return replace(field, required=False, default=b"")
+
+
+def _not_reserved(context: Field[bytes]) -> Field[bytes]:
+    """Return the field of a context that is not one of pqkeep's own."""
+
+    def parse(value: object) -> bytes:
+        parsed = context.parse(value)
+        if parsed.startswith(RESERVED_CONTEXT):
+            raise InvalidValueError(f"must not begin with {RESERVED_CONTEXT.decode()}")
+        return parsed
+
+    return replace(context, parse=parse)
 
 
 PLAINTEXT = base64_field(
@@ -126,6 +230,15 @@ MESSAGE = base64_field(
     "cGF5IEJvYiAxMCBFVVI=",
     at_most=MAX_MESSAGE,
 )
+PAYLOAD = base64_field(
+    "payload",
+    f"What is signed: at most {MAX_MESSAGE:,} bytes.",
+    "eyJhbW91bnQiOjEwfQ==",
+    at_most=MAX_MESSAGE,
+)
+DETACHED = boolean_field(
+    "detached", "Whether to leave the payload out of the answer.", example=False
+).or_default(default=False)
 SIGNATURE = base64_field(
     "signature",
     f"The signature to check: at most {MAX_SIGNATURE:,} bytes.",
@@ -140,6 +253,51 @@ SIGNATURE_OVER_HASH = base64_field(
     at_most=MAX_SIGNATURE,
     made_by="sign_hash",
 )
+SIGNATURE_OVER_MU = base64_field(
+    SIGNATURE.name,
+    SIGNATURE.description,
+    str(SIGNATURE.example),
+    at_most=MAX_SIGNATURE,
+    made_by="sign_mu",
+)
+ASSOCIATED_DATA = _or_empty(
+    base64_field(
+        "associated_data",
+        f"What to bind to, such as the record's identifier: at most {MAX_ASSOCIATED_DATA:,} bytes. "
+        "Reading needs the same. Empty is the same as left out.",
+        "Y3VzdG9tZXJzLzQyL2liYW4=",
+        at_most=MAX_ASSOCIATED_DATA,
+    )
+)
+CONTEXT = _or_empty(
+    _not_reserved(
+        base64_field(
+            "context",
+            f"The context string of FIPS 204 and 205: at most {MAX_CONTEXT} bytes, which do not "
+            f"begin with `{RESERVED_CONTEXT.decode()}`. Verifying needs the same. "
+            "Empty is the same as left out.",
+            "aW52b2ljZXM=",
+            at_most=MAX_CONTEXT,
+        )
+    )
+)
+MU = replace(
+    base64_field(
+        "mu",
+        f"The message representative of FIPS 204, algorithm 7: {MU_SIZE} bytes.",
+        base64(bytes(range(MU_SIZE))),
+        at_most=MU_SIZE,
+    ),
+    schema=exact_base64([MU_SIZE]),
+    parse=_parse_mu,
+    problems=frozenset({Problem.MALFORMED}),
+)
+FORMAT = choice_field(
+    "format",
+    "What to return: the `ciphertext` alone, or an `envelope`, which names its key.",
+    tuple(CiphertextFormat),
+    CiphertextFormat.ENVELOPE,
+).or_default(CiphertextFormat.CIPHERTEXT)
 HASH_ALGORITHM = choice_field(
     "hash_algorithm",
     "The hash function that made the digest.",
@@ -196,7 +354,7 @@ STATUS = choice_field(
 def algorithm_field(operation: Operation) -> Field[Algorithm]:
     """Return the field ``algorithm`` of an operation: one of those that have it."""
     usable = tuple(each for each, spec in ALGORITHMS.items() if operation in spec.operations)
-    return choice_field("algorithm", "The algorithm.", usable, usable[0])
+    return choice_field("algorithm", "The algorithm.", usable, usable[0], ALIASES)
 
 
 def check_kem_ciphertext(kem_ciphertext: bytes, algorithm: Algorithm) -> None:

@@ -1,27 +1,36 @@
 """Operations of the key service as endpoints.
 
-algorithm -> policy -> allowance -> the other fields -> the key service -> answer
+algorithm -> scopes -> policy -> allowance -> the other fields -> the key service -> answer
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, NamedTuple, TypeVar, cast
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from pqkeep_gateway.access.allowance import Allowances, AllowanceUsedUpError
+from pqkeep_gateway.access.allowance import AllowanceUsedUpError, Spending
 from pqkeep_gateway.access.callers import PERMISSION_OF
 from pqkeep_gateway.access.policy import Allowed, Policy
 from pqkeep_gateway.access.principals import TenantPrincipal
+from pqkeep_gateway.access.scopes import check_scope
 from pqkeep_gateway.api.errors import KEY_FIELDS, codes_of_operation, denied_by, error_for
-from pqkeep_gateway.api.key_fields import algorithm_field
-from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
+from pqkeep_gateway.api.key_fields import (
+    KEYRING,
+    KeyAnswer,
+    algorithm_field,
+    keyring_named,
+    naming,
+)
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Existing
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import ApiError
-from pqkeep_gateway.http.field import Field
+from pqkeep_gateway.http.field import Field, FieldError, Problem
 from pqkeep_protocol.algorithms import Algorithm, Operation
+from pqkeep_protocol.envelopes import Header
 from pqkeep_protocol.errors import KeyServiceError
-from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyringName, TenantId
 from pqkeep_protocol.messages import (
     Attribution,
     Idempotency,
@@ -33,13 +42,17 @@ from pqkeep_protocol.messages import (
 R = TypeVar("R")
 T = TypeVar("T")
 
+MAX_NAME = 128
+"""Characters of the names of the policies in a record."""
+
 
 class KeyCall(RedactedRepr, Struct, frozen=True, kw_only=True):
-    """One call that policy allows, for one tenant and one algorithm."""
+    """One call that policy allows, for one algorithm of one tenant's keyring."""
 
     tenant: TenantId
     principal: TenantPrincipal
     algorithm: Algorithm
+    keyring: KeyringName
     call: ApiCall
     attribution: Attribution
     keys: KeyService
@@ -51,7 +64,9 @@ class KeyCall(RedactedRepr, Struct, frozen=True, kw_only=True):
         return field.read(self.call.values)
 
     async def execute(self, request: Request[R]) -> R:
-        """Have the key service carry a request out. Raises KeyServiceError."""
+        """Have the key service carry a request out, on the keyring. Raises KeyServiceError."""
+        if self.keyring != DEFAULT_KEYRING:
+            request = structs.replace(request, keyring=self.keyring)
         return await self.keys.execute(request, self.attribution)
 
 
@@ -62,17 +77,24 @@ class KeyOperation:
     method: str
     path: str
     operation: Operation
-    handler: Callable[[KeyCall], Awaitable[Data]]
+    handler: Callable[[KeyCall], Awaitable[KeyAnswer | Existing]]
     default: Algorithm | None = None
     """The algorithm where the call names none; None: it must name one."""
+    header: Field[Header] | None = None
+    """The field that names the key where it is sent, so that ``algorithm`` need not, which has a
+    default then."""
     status: int = 200
+    may_exist: bool = False
+    """Whether it answers with what was there before, if the request wants that."""
     idempotent: bool = False
     needs_step_up: bool = False
     denial: Callable[[], ApiError] | None = None
+    target: "Callable[[ApiCall, KeyringName, Algorithm], TargetUse] | None" = None
+    """What it uses a second key for, given the keyring and the algorithm of the first."""
     name: str = field(kw_only=True)
-    example: Data = field(kw_only=True)
+    example: KeyAnswer = field(kw_only=True)
     fields: tuple[Field[Any], ...] = field(kw_only=True)
-    """What it reads beside ``algorithm``."""
+    """What it reads beside ``algorithm`` and ``keyring``."""
 
     @property
     def algorithm(self) -> Field[Algorithm]:
@@ -81,50 +103,87 @@ class KeyOperation:
         return named if self.default is None else named.or_default(self.default)
 
 
+class TargetUse(NamedTuple):
+    """What an operation uses a second key for."""
+
+    operation: Operation
+    """What the policies are asked for."""
+    keyring: KeyringName
+    algorithm: Algorithm
+
+
 @dataclass(frozen=True, slots=True)
 class KeyAccess:
     """What stands between a request and the keys, and the keys' service."""
 
     policy: Policy
-    allowances: Allowances
+    allowances: Spending
     keys: KeyService
 
     def attribute(
-        self, call: ApiCall, operation: Operation, algorithm: Algorithm | None
+        self,
+        call: ApiCall,
+        operation: Operation,
+        keyring: KeyringName | None,
+        algorithm: Algorithm | None,
     ) -> Attribution:
-        """Ask the policy, and return who asks and what allows it. Raises ApiError if it denies."""
+        """Ask scopes and policy, and return who asks and what allows it.
+
+        Raises ScopeDeniedError, and ApiError if a policy denies it.
+        """
+        check_scope(call.principal, operation, keyring, algorithm)
+        return call.attribution.under(self._policy(call, operation, algorithm))
+
+    def attribute_target(
+        self, call: ApiCall, operation: Operation, target: TargetUse, source: Attribution
+    ) -> Attribution:
+        """Ask scopes and policy about the second key too, and return what allows both.
+
+        The scopes must have the operation itself for either key. Raises what ``attribute`` raises.
+        """
+        check_scope(call.principal, operation, target.keyring, target.algorithm)
+        policy = self._policy(call, target.operation, target.algorithm)
+        both = f"{source.policy} and {policy}"
+        return source.under(both if len(both) <= MAX_NAME else policy)
+
+    def _policy(self, call: ApiCall, operation: Operation, algorithm: Algorithm | None) -> str:
         decision = self.policy.decide(call.tenant.entitlements, operation, algorithm)
-        if not isinstance(decision, Allowed):
-            plans = ", ".join(self.policy.plans_that_allow(operation, algorithm)) or "none"
-            raise denied_by(decision.policy, algorithm, f"plans that allow it: {plans}")
-        asked = call.attribution
-        return Attribution(asked.request_id, asked.principal, asked.source_address, decision.policy)
+        if isinstance(decision, Allowed):
+            return decision.policy
+        plans = ", ".join(self.policy.plans_that_allow(operation, algorithm)) or "none"
+        raise denied_by(decision.policy, algorithm, f"plans that allow it: {plans}")
 
 
 def endpoint(row: KeyOperation, access: KeyAccess) -> Endpoint:
     """Return the endpoint of a row."""
     algorithm_of = row.algorithm
 
-    async def handler(call: ApiCall) -> Data:
+    async def handler(call: ApiCall) -> Data | Existing:
         principal = call.tenant
-        algorithm = call[algorithm_of]
+        algorithm, keyring = _key_named(row, algorithm_of, call)
+        attribution = access.attribute(call, row.operation, keyring, algorithm)
+        if row.target is not None:
+            target = row.target(call, keyring, algorithm)
+            attribution = access.attribute_target(call, row.operation, target, attribution)
         key_call = KeyCall(
             tenant=principal.tenant,
             principal=principal,
             algorithm=algorithm,
+            keyring=keyring,
             call=call,
-            attribution=access.attribute(call, row.operation, algorithm),
+            attribution=attribution,
             keys=access.keys,
             idempotency=call.idempotency,
         )
         try:
-            return await access.allowances.spend(
+            answer = await access.allowances.spend(
                 principal, row.operation, lambda: row.handler(key_call)
             )
         except AllowanceUsedUpError:
             raise denied_by("monthly-allowance", algorithm, "it is used up") from None
         except KeyServiceError as refusal:
-            raise error_for(row.operation, refusal.kind) from None
+            raise error_for(row.operation, refusal.kind, call.values) from None
+        return _named(answer, call.values) if row.target is None else answer
 
     handler.__doc__ = row.handler.__doc__
     return Endpoint(
@@ -134,13 +193,46 @@ def endpoint(row: KeyOperation, access: KeyAccess) -> Endpoint:
         handler=handler,
         permission=PERMISSION_OF[row.operation],
         example=row.example,
-        fields=(*row.fields, algorithm_of),
+        fields=(*row.fields, algorithm_of, KEYRING),
         field_codes=KEY_FIELDS[row.operation],
         codes=codes_of_operation(row.operation),
         status=row.status,
+        may_exist=row.may_exist,
         recorded_as=row.operation,
         idempotent=row.idempotent,
         needs_step_up=row.needs_step_up,
         default_algorithm=row.default,
+        algorithm_elsewhere="" if row.header is None else row.header.name,
+        keyring_of=partial(_keyring_named, row.header),
         denial=row.denial,
     )
+
+
+def _named(answer: KeyAnswer | Existing, values: Mapping[str, object]) -> Data | Existing:
+    if isinstance(answer, Existing):
+        return Existing(naming(cast("KeyAnswer", answer.data), values))
+    return naming(answer, values)
+
+
+def _keyring_named(header: Field[Header] | None, values: Mapping[str, object]) -> KeyringName:
+    """Return the keyring that a request's fields name, or its header. Raises FieldError."""
+    if header is None or values.get(header.name) is None:
+        return keyring_named(values)
+    return header.read(values).keyring
+
+
+def _key_named(
+    row: KeyOperation, algorithm_of: Field[Algorithm], call: ApiCall
+) -> tuple[Algorithm, KeyringName]:
+    """Return the key that a call names, itself or by its header. Raises FieldError."""
+    keyring = call[KEYRING]
+    if row.header is None or call.values.get(row.header.name) is None:
+        return call[algorithm_of], keyring or DEFAULT_KEYRING
+    header = call[row.header]
+    for name, said, is_s in (
+        ("algorithm", call[algorithm_of], header.algorithm),
+        ("keyring", keyring, header.keyring),
+    ):
+        if call.values.get(name) is not None and said != is_s:
+            raise FieldError(name, Problem.MALFORMED, f"{row.header.name} is another {name}'s")
+    return header.algorithm, header.keyring

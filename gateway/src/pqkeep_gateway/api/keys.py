@@ -1,7 +1,7 @@
 """/api/v1/kms/keys: the lifecycle of keys, and looking them up."""
 
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType, structs
 
@@ -13,20 +13,46 @@ from pqkeep_gateway.api.errors import (
     codes_of_operation,
     error_for,
 )
-from pqkeep_gateway.api.key_fields import KEY_VERSION, STATUS, algorithm_field
+from pqkeep_gateway.api.key_fields import (
+    KEY_VERSION,
+    KEYRING,
+    STATUS,
+    KeyAnswer,
+    algorithm_field,
+    alias_in,
+    keyring_named,
+    naming,
+)
 from pqkeep_gateway.api.key_operation import KeyAccess, KeyCall, KeyOperation, endpoint
-from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
-from pqkeep_gateway.http.envelope import Data
-from pqkeep_gateway.http.field import LIST_LIMIT, Field, InvalidValueError
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Existing
+from pqkeep_gateway.http.field import (
+    LIST_LIMIT,
+    Field,
+    InvalidValueError,
+    boolean_field,
+    integer_field,
+)
 from pqkeep_gateway.http.text import Base64, Timestamp, base64, timestamp
 from pqkeep_gateway.tenancy.plans import Plans, bound
 from pqkeep_protocol.algorithms import Algorithm, Operation
-from pqkeep_protocol.audit import GetUsage
+from pqkeep_protocol.audit import GetUsage, KeyVersionUsage, ListUsage
 from pqkeep_protocol.errors import KeyServiceError
-from pqkeep_protocol.keys import MAX_KEY_VERSION, KeyInfo, KeyStatus, KeyVersion
+from pqkeep_protocol.keys import (
+    DEFAULT_KEYRING,
+    MAX_ARCHIVE_DAYS,
+    MAX_KEY_VERSION,
+    MIN_ARCHIVE_DAYS,
+    KeyInfo,
+    KeyringName,
+    KeyStatus,
+    KeyVersion,
+)
 from pqkeep_protocol.messages import (
     MAX_KEYS_LISTED,
     ArchiveKey,
+    CancelArchive,
+    DisableKey,
+    EnableKey,
     GenerateKey,
     GetActiveKey,
     GetKey,
@@ -34,15 +60,18 @@ from pqkeep_protocol.messages import (
     ListKeys,
     RetireKey,
     RotateKey,
+    ScheduleArchive,
 )
 
-KeyVersionOf = Annotated[int, Meta(ge=1, description="Counted from 1 for each algorithm.")]
+KeyVersionOf = Annotated[
+    int, Meta(ge=1, description="Counted from 1 for each algorithm of a keyring.")
+]
 PublicKey = Annotated[
     Base64, Meta(description="The public half, as the algorithm's standard encodes it.")
 ]
 
 
-class Key(Data, frozen=True, kw_only=True):
+class Key(KeyAnswer, frozen=True, kw_only=True):
     """One version of a key: everything that is ever shown of it."""
 
     key_version: KeyVersionOf
@@ -50,10 +79,21 @@ class Key(Data, frozen=True, kw_only=True):
     status: KeyStatus
     public_key: PublicKey
     created_at: Timestamp
+    archive_at: Annotated[
+        Timestamp | UnsetType,
+        Meta(
+            description="Where it is scheduled: when the private key is destroyed. Until then"
+            " nothing can use it."
+        ),
+    ] = UNSET
+    imported: Annotated[
+        Literal[True] | UnsetType,
+        Meta(description="There where the private key was made elsewhere, and may be known there."),
+    ] = UNSET
 
 
-class Keys(Data, frozen=True, kw_only=True):
-    """Versions of keys, ordered by algorithm, then version."""
+class Keys(KeyAnswer, frozen=True, kw_only=True):
+    """Versions of keys of a keyring, ordered by algorithm, then version."""
 
     keys: tuple[Key, ...]
     total: Annotated[int, Meta(ge=0, description="How many match, on all pages.")]
@@ -62,7 +102,7 @@ class Keys(Data, frozen=True, kw_only=True):
     ] = UNSET
 
 
-class KeyUsage(Data, frozen=True, kw_only=True):
+class KeyUsage(KeyAnswer, frozen=True, kw_only=True):
     """How much one version of a key is in use."""
 
     key_version: KeyVersionOf
@@ -71,7 +111,17 @@ class KeyUsage(Data, frozen=True, kw_only=True):
     last_used_at: Instant | None
 
 
-class RotatedKey(Data, frozen=True, kw_only=True):
+class KeyUsages(KeyAnswer, frozen=True, kw_only=True):
+    """How much each version that was ever used is in use, ordered by algorithm, then version."""
+
+    usage: tuple[KeyUsage, ...]
+    total: Annotated[int, Meta(ge=0, description="How many match, on all pages.")]
+    next: Annotated[
+        str | UnsetType, Meta(description="Where there are more: what to send as after.")
+    ] = UNSET
+
+
+class RotatedKey(KeyAnswer, frozen=True, kw_only=True):
     """The new active key."""
 
     public_key: PublicKey
@@ -89,11 +139,21 @@ EXAMPLE = Key(
     public_key=base64(b"\x1d\xa2\x7f" * 8),
     created_at=timestamp(datetime(2026, 1, 31, 12, tzinfo=UTC)),
 )
-
+_USAGE = KeyUsage(
+    key_version=1,
+    algorithm=EXAMPLE.algorithm,
+    uses=1200,
+    last_used_at=instant(1_769_860_800_000_000),
+)
 
 _ALGORITHM_FILTER = (
     algorithm_field(Operation.LIST_KEYS).described("Only this algorithm's keys.").optional()
 )
+
+
+_IF_ABSENT = boolean_field(
+    "if_absent", "Whether to answer with the active key, if there is one.", example=True
+).or_default(default=False)
 
 
 def _parse_cursor(value: object) -> KeyPosition:
@@ -114,9 +174,11 @@ _AFTER: Field[KeyPosition | None] = Field(
 )
 
 
-def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
-    """Return the endpoints of key management."""
-    management = _KeyManagement(access, plans)
+def endpoints(
+    access: KeyAccess, plans: Plans, archive_delay_days: int = MIN_ARCHIVE_DAYS
+) -> tuple[Endpoint, ...]:
+    """Return the endpoints of key management; a private key is destroyed after so many days."""
+    management = _KeyManagement(access, plans, archive_delay_days)
     rows = (
         KeyOperation(
             "POST",
@@ -125,8 +187,9 @@ def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
             management.generate,
             status=201,
             idempotent=True,
+            may_exist=True,
             name="generate_key",
-            fields=(),
+            fields=(_IF_ABSENT,),
             example=EXAMPLE,
         ),
         KeyOperation(
@@ -157,14 +220,45 @@ def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
         ),
         KeyOperation(
             "POST",
+            "/kms/keys/disable",
+            Operation.DISABLE_KEY,
+            disable,
+            name="disable_key",
+            fields=(KEY_VERSION,),
+            example=structs.replace(EXAMPLE, status=KeyStatus.DISABLED),
+        ),
+        KeyOperation(
+            "POST",
+            "/kms/keys/enable",
+            Operation.ENABLE_KEY,
+            enable,
+            name="enable_key",
+            fields=(KEY_VERSION,),
+            example=EXAMPLE,
+        ),
+        KeyOperation(
+            "POST",
             "/kms/keys/archive",
             Operation.ARCHIVE_KEY,
-            archive,
+            management.archive,
             needs_step_up=True,
             denial=archived_in_portal,
             name="archive_key",
+            fields=(KEY_VERSION, management.delay_days),
+            example=structs.replace(
+                EXAMPLE,
+                status=KeyStatus.RETIRED,
+                archive_at=timestamp(datetime(2026, 3, 31, 12, tzinfo=UTC)),
+            ),
+        ),
+        KeyOperation(
+            "POST",
+            "/kms/keys/archive/cancel",
+            Operation.CANCEL_ARCHIVE,
+            cancel_archive,
+            name="cancel_archive",
             fields=(KEY_VERSION,),
-            example=structs.replace(EXAMPLE, status=KeyStatus.ARCHIVED),
+            example=structs.replace(EXAMPLE, status=KeyStatus.RETIRED),
         ),
         KeyOperation(
             "GET",
@@ -182,12 +276,7 @@ def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
             usage,
             name="get_key_usage",
             fields=(KEY_VERSION,),
-            example=KeyUsage(
-                key_version=1,
-                algorithm=EXAMPLE.algorithm,
-                uses=1200,
-                last_used_at=instant(1_769_860_800_000_000),
-            ),
+            example=_USAGE,
         ),
         KeyOperation(
             "GET",
@@ -207,10 +296,24 @@ def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
             handler=management.list_keys,
             permission=PERMISSION_OF[Operation.LIST_KEYS],
             example=Keys(keys=(EXAMPLE,), total=1),
-            fields=(_ALGORITHM_FILTER, STATUS, LIST_LIMIT, _AFTER),
+            fields=(_ALGORITHM_FILTER, STATUS, LIST_LIMIT, _AFTER, KEYRING),
             field_codes=KEY_FIELDS[Operation.LIST_KEYS],
             codes=codes_of_operation(Operation.LIST_KEYS),
             recorded_as=Operation.LIST_KEYS,
+            keyring_of=keyring_named,
+        ),
+        Endpoint(
+            method="GET",
+            path="/kms/keys/usage",
+            name="list_key_usage",
+            handler=management.list_usage,
+            permission=PERMISSION_OF[Operation.LIST_KEYS],
+            example=KeyUsages(usage=(_USAGE,), total=1),
+            fields=(_ALGORITHM_FILTER, LIST_LIMIT, _AFTER, KEYRING),
+            field_codes=KEY_FIELDS[Operation.LIST_KEYS],
+            codes=codes_of_operation(Operation.LIST_KEYS),
+            recorded_as=Operation.LIST_KEYS,
+            keyring_of=keyring_named,
         ),
         *(endpoint(row, access) for row in rows),
     )
@@ -219,12 +322,22 @@ def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
 class _KeyManagement:
     """The handlers that need more than a key call."""
 
-    def __init__(self, access: KeyAccess, plans: Plans) -> None:
+    def __init__(self, access: KeyAccess, plans: Plans, archive_delay_days: int) -> None:
         self._access = access
         self._plans = plans
+        self.delay_days = integer_field(
+            "delay_days",
+            "After how many days the private key is destroyed.",
+            max(archive_delay_days, MIN_ARCHIVE_DAYS),
+            at_least=archive_delay_days,
+            at_most=MAX_ARCHIVE_DAYS,
+        ).or_default(archive_delay_days)
 
-    async def generate(self, call: KeyCall) -> Key:
-        """Generate an algorithm's first key, or the next one where none is active."""
+    async def generate(self, call: KeyCall) -> Key | Existing:
+        """Generate an algorithm's first key, or the next one where none is active.
+
+        With if_absent, where one is active, it is the answer, with 200.
+        """
         quota = bound(self._plans[call.principal.entitlements.effective_tier].pqc_keys)
         generated = await call.execute(
             GenerateKey(
@@ -232,20 +345,40 @@ class _KeyManagement:
                 algorithm=call.algorithm,
                 quota=quota,
                 idempotency=call.idempotency,
+                if_absent=call[_IF_ABSENT],
             )
         )
-        return _key(generated.key)
+        key = shown_key(generated.key)
+        return Existing(key) if generated.existed else key
+
+    async def archive(self, call: KeyCall) -> Key:
+        """Have the private half of a retired key destroyed, for ever. People only; programs may not.
+
+        It happens after some days. Until then nothing can use the key, and archive/cancel keeps it.
+        """
+        tenant, algorithm, version = call.tenant, call.algorithm, call[KEY_VERSION]
+        days = call[self.delay_days]
+        archived = await call.execute(
+            ScheduleArchive(tenant=tenant, algorithm=algorithm, version=version, days=days)
+            if days
+            else ArchiveKey(tenant=tenant, algorithm=algorithm, version=version)
+        )
+        return shown_key(archived.key)
 
     async def list_keys(self, call: ApiCall) -> Keys:
         """List keys, ordered by algorithm, then version: all, or page by page."""
         limit = call[LIST_LIMIT]
+        keyring = call[KEYRING]
         request = ListKeys(
             tenant=call.tenant.tenant,
+            keyring=keyring or DEFAULT_KEYRING,
             algorithm=call[_ALGORITHM_FILTER],
             status=call[STATUS],
-            after=call[_AFTER],
+            after=_in_keyring(call[_AFTER], keyring),
         )
-        attribution = self._access.attribute(call, request.operation, request.algorithm)
+        attribution = self._access.attribute(
+            call, request.operation, request.keyring, request.algorithm
+        )
         listed: list[KeyInfo] = []
         try:
             while True:
@@ -258,11 +391,46 @@ class _KeyManagement:
                 request = structs.replace(request, after=_position(listed[-1]))
         except KeyServiceError as refusal:
             raise error_for(request.operation, refusal.kind) from None
-        return Keys(
-            keys=tuple(_key(key) for key in listed),
+        alias = alias_in(call.values)
+        found = Keys(
+            keys=tuple(shown_key(key, alias) for key in listed),
             total=page.total,
             next=_cursor(listed[-1]) if page.has_more else UNSET,
         )
+        return naming(found, call.values)
+
+    async def list_usage(self, call: ApiCall) -> KeyUsages:
+        """Tell of each version that was ever used how often, and when last."""
+        keyring = call[KEYRING]
+        request = ListUsage(
+            tenant=call.tenant.tenant,
+            keyring=keyring or DEFAULT_KEYRING,
+            algorithm=call[_ALGORITHM_FILTER],
+            after=call[_AFTER],
+            limit=call[LIST_LIMIT],
+        )
+        attribution = self._access.attribute(
+            call, Operation.LIST_KEYS, request.keyring, request.algorithm
+        )
+        try:
+            page = await self._access.keys.execute(request, attribution)
+        except KeyServiceError as refusal:
+            raise error_for(Operation.LIST_KEYS, refusal.kind) from None
+        alias = alias_in(call.values)
+        found = KeyUsages(
+            usage=tuple(
+                KeyUsage(
+                    key_version=each.version,
+                    algorithm=alias or each.algorithm,
+                    uses=each.uses,
+                    last_used_at=instant(each.last_used_us),
+                )
+                for each in page.usage
+            ),
+            total=page.total,
+            next=_cursor(page.usage[-1]) if page.has_more else UNSET,
+        )
+        return naming(found, call.values)
 
 
 async def rotate(call: KeyCall) -> RotatedKey:
@@ -278,22 +446,35 @@ async def rotate(call: KeyCall) -> RotatedKey:
     )
 
 
+async def _of_version(
+    call: KeyCall, request: type[RetireKey | DisableKey | EnableKey | CancelArchive | GetKey]
+) -> Key:
+    """Have a request about one version carried out, and return the key as it is then."""
+    version = call[KEY_VERSION]
+    answer = await call.execute(
+        request(tenant=call.tenant, algorithm=call.algorithm, version=version)
+    )
+    return shown_key(answer.key)
+
+
 async def retire(call: KeyCall) -> Key:
     """Allow no new use of a key."""
-    version = call[KEY_VERSION]
-    retired = await call.execute(
-        RetireKey(tenant=call.tenant, algorithm=call.algorithm, version=version)
-    )
-    return _key(retired.key)
+    return await _of_version(call, RetireKey)
 
 
-async def archive(call: KeyCall) -> Key:
-    """Destroy the private half of a retired key, for ever. People only; programs may not."""
-    version = call[KEY_VERSION]
-    archived = await call.execute(
-        ArchiveKey(tenant=call.tenant, algorithm=call.algorithm, version=version)
-    )
-    return _key(archived.key)
+async def disable(call: KeyCall) -> Key:
+    """Refuse every use of a key, until it is enabled again."""
+    return await _of_version(call, DisableKey)
+
+
+async def enable(call: KeyCall) -> Key:
+    """Give a disabled key the status back that it had: active or retired."""
+    return await _of_version(call, EnableKey)
+
+
+async def cancel_archive(call: KeyCall) -> Key:
+    """Keep a key that is to be archived: it can be used again as before."""
+    return await _of_version(call, CancelArchive)
 
 
 async def usage(call: KeyCall) -> KeyUsage:
@@ -315,32 +496,36 @@ async def usage(call: KeyCall) -> KeyUsage:
 
 async def get(call: KeyCall) -> Key:
     """Return one version, whatever its status."""
-    version = call[KEY_VERSION]
-    found = await call.execute(
-        GetKey(tenant=call.tenant, algorithm=call.algorithm, version=version)
-    )
-    return _key(found.key)
+    return await _of_version(call, GetKey)
 
 
 async def get_active(call: KeyCall) -> Key:
     """Return the active key."""
     found = await call.execute(GetActiveKey(tenant=call.tenant, algorithm=call.algorithm))
-    return _key(found.key)
+    return shown_key(found.key)
+
+
+def _in_keyring(after: KeyPosition | None, keyring: KeyringName | None) -> KeyPosition | None:
+    """Return a place in a keyring's list."""
+    return None if after is None else structs.replace(after, keyring=keyring or DEFAULT_KEYRING)
 
 
 def _position(key: KeyInfo) -> KeyPosition:
-    return KeyPosition(key.algorithm, key.version)
+    return KeyPosition(key.algorithm, key.version, key.keyring)
 
 
-def _cursor(key: KeyInfo) -> str:
+def _cursor(key: KeyInfo | KeyVersionUsage) -> str:
     return f"{key.algorithm.value}:{key.version}"
 
 
-def _key(key: KeyInfo) -> Key:
+def shown_key(key: KeyInfo, alias: Algorithm | None = None) -> Key:
+    """Return a key as it is shown."""
     return Key(
         key_version=key.version,
-        algorithm=key.algorithm,
+        algorithm=alias or key.algorithm,
         status=key.status,
         public_key=base64(key.public_key),
         created_at=timestamp(key.created_at),
+        archive_at=UNSET if key.archive_at is None else timestamp(key.archive_at),
+        imported=True if key.imported else UNSET,
     )

@@ -1,6 +1,7 @@
 """/api/v1/auth/forgot-password and /auth/reset-password: another password, by e-mail."""
 
 from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.access.credential_lookups import TooManyUnknownCredentialsError
 from pqkeep_gateway.api.errors import NO_MAIL, UNPROCESSABLE_FIELDS
 from pqkeep_gateway.api.people_fields import (
     ACCEPTED,
@@ -48,7 +49,11 @@ def endpoints(resets: PasswordResets, *, sends_mail: bool) -> tuple[Endpoint, ..
             fields=(_TOKEN, OTHER_PASSWORD),
             field_codes=UNPROCESSABLE_FIELDS,
             example=SIGNED_OUT,
-            errors=(InvalidPasswordResetTokenError, InvalidPasswordError),
+            errors=(
+                InvalidPasswordResetTokenError,
+                TooManyUnknownCredentialsError,
+                InvalidPasswordError,
+            ),
         ),
     )
 

@@ -7,6 +7,7 @@ from typing import Annotated
 from msgspec import UNSET, Meta, UnsetType
 
 from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.api.people_pages import Next
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.field import Field, choice_field, text_field
 from pqkeep_gateway.http.text import Timestamp, timestamp
@@ -55,13 +56,18 @@ class SessionData(Data, frozen=True, kw_only=True):
     refreshed_at: Timestamp
     source_address: Annotated[str, Meta(description="Where it was begun from.")]
     current: Annotated[bool, Meta(description="Whether it is the one that asks.")]
+    client: Annotated[
+        str | UnsetType | None,
+        Meta(description="With details: a browser and its system, or a program; null: unknown."),
+    ] = UNSET
 
 
 class SessionsData(Data, frozen=True, kw_only=True):
     """A person's sessions, the newest first."""
 
     sessions: tuple[SessionData, ...]
-    total: Annotated[int, Meta(ge=0, description="How many there are.")]
+    total: Annotated[int, Meta(ge=0, description="How many there are, on all pages.")]
+    next: Next = UNSET
 
 
 class InvitationData(Data, frozen=True, kw_only=True):

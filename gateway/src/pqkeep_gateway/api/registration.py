@@ -1,6 +1,7 @@
 """/api/v1/auth/register: signing up, where the installation is open to everybody."""
 
 from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.access.credential_lookups import TooManyUnknownCredentialsError
 from pqkeep_gateway.access.rate_limit import SIGN_UPS
 from pqkeep_gateway.api.errors import NO_MAIL, UNPROCESSABLE_FIELDS
 from pqkeep_gateway.api.people_fields import (
@@ -57,6 +58,7 @@ def endpoints(
             status=201,
             errors=(
                 InvalidRegistrationTokenError,
+                TooManyUnknownCredentialsError,
                 InvalidPasswordError,
                 NameTakenError,
                 EmailTakenError,
@@ -87,6 +89,6 @@ class _Registration:
         After a refusal the token can still be used: choose another name or password.
         """
         owner, tokens = await self._registration.complete(
-            call[_TOKEN], call[NAME], call[NEW_PASSWORD], call.attribution
+            call[_TOKEN], call[NAME], call[NEW_PASSWORD], call.attribution, call.user_agent
         )
         return WithCookies(user_data(owner), self._cookies.of(tokens))

@@ -6,6 +6,7 @@ import segno
 from msgspec import Meta
 
 from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.access.credential_lookups import TooManyUnknownCredentialsError
 from pqkeep_gateway.access.entitlements import WITH_REQUIRED_MFA, MfaNotInPlanError
 from pqkeep_gateway.api.errors import NO_MAIL, UNPROCESSABLE_FIELDS
 from pqkeep_gateway.api.people_fields import (
@@ -13,7 +14,9 @@ from pqkeep_gateway.api.people_fields import (
     MAX_TOKEN,
     PASSWORD,
     SIGNED_IN,
+    USER,
     AcceptedData,
+    Identifier,
 )
 from pqkeep_gateway.http.cookies import Cookies
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, WithCookies
@@ -66,6 +69,13 @@ class OrganizationData(Data, frozen=True, kw_only=True):
     """What holds for everybody in a tenant."""
 
     require_mfa: bool
+
+
+class OwnOrganizationData(OrganizationData, frozen=True, kw_only=True):
+    """The tenant of a person."""
+
+    tenant_id: Identifier
+    name: Annotated[str, Meta(description="Unique.")]
 
 
 _CODE = text_field(
@@ -166,7 +176,12 @@ def endpoints(
             field_codes=UNPROCESSABLE_FIELDS,
             example=ACCEPTED,
             status=202,
-            errors=(InvalidChallengeError, AuthenticatorRequiredError, TooManyAttemptsError),
+            errors=(
+                InvalidChallengeError,
+                TooManyUnknownCredentialsError,
+                AuthenticatorRequiredError,
+                TooManyAttemptsError,
+            ),
         ),
         Endpoint(
             method="POST",
@@ -177,7 +192,12 @@ def endpoints(
             fields=(_CHALLENGE, _OPTIONAL_CODE, _OPTIONAL_RECOVERY_CODE, _OPTIONAL_EMAIL_CODE),
             field_codes=UNPROCESSABLE_FIELDS,
             example=SIGNED_IN,
-            errors=(InvalidChallengeError, WrongCodeError, TooManyAttemptsError),
+            errors=(
+                InvalidChallengeError,
+                TooManyUnknownCredentialsError,
+                WrongCodeError,
+                TooManyAttemptsError,
+            ),
         ),
         Endpoint(
             method="POST",
@@ -193,6 +213,17 @@ def endpoints(
                 expires_in=int(LIFETIME.total_seconds()),
             ),
             errors=(WrongCodeError, TooManyAttemptsError),
+        ),
+        Endpoint(
+            method="GET",
+            path="/auth/organization",
+            name="get_organization",
+            handler=handlers.get_organization,
+            permission=Permission.OWN_ACCOUNT,
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=OwnOrganizationData(
+                require_mfa=False, tenant_id=USER.tenant_id, name="Example Corporation"
+            ),
         ),
         Endpoint(
             method="PATCH",
@@ -257,21 +288,37 @@ class _SecondFactors:
         """Finish signing in, by a code of any kind. The tokens come as cookies."""
         challenge, email_code = call[_CHALLENGE], call[_OPTIONAL_EMAIL_CODE]
         if email_code is not None:
-            tokens = await self._codes.answer(challenge, email_code, call.attribution)
+            tokens = await self._codes.answer(
+                challenge, email_code, call.attribution, call.user_agent
+            )
         else:
             code = _code_in(call, _OPTIONAL_RECOVERY_CODE)
-            tokens = await self._sign_in.answer_challenge(challenge, code, call.attribution)
+            tokens = await self._sign_in.answer_challenge(
+                challenge, code, call.attribution, call.user_agent
+            )
         return WithCookies(SIGNED_IN, self._cookies.of(tokens))
 
     async def step_up(self, call: ApiCall) -> StepUpData:
         """Prove again who one is, for one sensitive action in the next five minutes.
 
-        By a code; whoever has no second factor, by their password.
+        By a code; whoever has no second factor, by their password, or by none within five minutes
+        after their provider of single sign-on has asked them again.
         """
-        needs_code = await self._step_up.needs_code(call.person)
-        proof = call[_CODE] if needs_code else call[PASSWORD]
-        token = await self._step_up.issue(call.person, proof, call.attribution)
+        token: str | None = None
+        if call[_OPTIONAL_CODE] is None and call[_OPTIONAL_PASSWORD] is None:
+            token = await self._step_up.issue_after_reauthentication(call.person, call.attribution)
+        if token is None:
+            needs_code = await self._step_up.needs_code(call.person)
+            proof = call[_CODE] if needs_code else call[PASSWORD]
+            token = await self._step_up.issue(call.person, proof, call.attribution)
         return StepUpData(step_up_token=token, expires_in=int(LIFETIME.total_seconds()))
+
+    async def get_organization(self, call: ApiCall) -> OwnOrganizationData:
+        """Tell a person's tenant, and whether it requires a second factor."""
+        tenant = await self._tenants.get(call.person.tenant)
+        return OwnOrganizationData(
+            require_mfa=tenant.requires_mfa, tenant_id=str(tenant.id), name=tenant.name
+        )
 
     async def change_organization(self, call: ApiCall) -> OrganizationData:
         """Require a second factor of everybody in the tenant, or no longer.

@@ -24,17 +24,20 @@ from pqkeep_gateway.api.people_fields import (
     token_field,
     user_data,
 )
+from pqkeep_gateway.api.people_pages import AFTER, next_of, part_of
 from pqkeep_gateway.http.cookies import REFRESH, Cookies
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, WithCookies
-from pqkeep_gateway.http.field import Field, boolean_field, uuid_field
+from pqkeep_gateway.http.field import DETAILS, LIST_LIMIT, Field, boolean_field, uuid_field
 from pqkeep_gateway.http.text import timestamp
 from pqkeep_gateway.mail.mail_delivery import MailDisabledError
 from pqkeep_gateway.people.attempt_limits import TooManyAttemptsError
 from pqkeep_gateway.people.challenges import SecondFactorRequiredError
+from pqkeep_gateway.people.client_names import client_name
 from pqkeep_gateway.people.email_codes import EmailCodes
 from pqkeep_gateway.people.invitations import InvalidInvitationTokenError, Invitations
+from pqkeep_gateway.people.pages import PositionNotFoundError
 from pqkeep_gateway.people.password_change import PasswordChange
-from pqkeep_gateway.people.passwords import InvalidPasswordError
+from pqkeep_gateway.people.passwords import InvalidPasswordError, PasswordsDisabledError
 from pqkeep_gateway.people.sessions import (
     InvalidRefreshTokenError,
     Session,
@@ -49,6 +52,7 @@ _TOKEN = token_field("The invitation's token.", "pqi_")
 _EMAIL_CODES = boolean_field(
     "email_codes", "Whether a code is sent at each sign-in, without an app.", example=True
 )
+_DETAILS = DETAILS.described("Whether to say which client began each session.")
 _ID = cast(
     "Field[SessionId]",
     uuid_field("id", "The session's identifier.", SESSION.id, not_found="no such session"),
@@ -99,7 +103,13 @@ def endpoints(
             field_codes=UNPROCESSABLE_FIELDS,
             example=USER,
             status=201,
-            errors=(InvalidInvitationTokenError, InvalidPasswordError, EmailTakenError),
+            errors=(
+                InvalidInvitationTokenError,
+                TooManyUnknownCredentialsError,
+                InvalidPasswordError,
+                EmailTakenError,
+                PasswordsDisabledError,
+            ),
         ),
         Endpoint(
             method="POST",
@@ -149,8 +159,10 @@ def endpoints(
             name="list_sessions",
             handler=handlers.list_sessions,
             permission=Permission.OWN_ACCOUNT,
+            fields=(_DETAILS, LIST_LIMIT, AFTER),
             field_codes=UNPROCESSABLE_FIELDS,
             example=SessionsData(sessions=(SESSION,), total=1),
+            errors=(PositionNotFoundError,),
         ),
         Endpoint(
             method="DELETE",
@@ -173,7 +185,7 @@ def endpoints(
             fields=(OTHER_PASSWORD,),
             field_codes=UNPROCESSABLE_FIELDS,
             example=SIGNED_OUT,
-            errors=(InvalidPasswordError,),
+            errors=(InvalidPasswordError, PasswordsDisabledError),
         ),
     )
 
@@ -210,14 +222,14 @@ class _SignIn:
         Whether there is nobody with the address, or the password is another: it is the same 401.
         """
         tokens = await self._sign_in.with_password(
-            call[SIGN_IN_EMAIL], call[PASSWORD], call.attribution
+            call[SIGN_IN_EMAIL], call[PASSWORD], call.attribution, call.user_agent
         )
         return WithCookies(SIGNED_IN, self._cookies.of(tokens))
 
     async def accept(self, call: ApiCall) -> WithCookies:
         """Accept an invitation with a password of one's own, and be signed in."""
         user, tokens = await self._invitations.accept(
-            call[_TOKEN], call[NEW_PASSWORD], call.attribution
+            call[_TOKEN], call[NEW_PASSWORD], call.attribution, call.user_agent
         )
         return WithCookies(user_data(user), self._cookies.of(tokens))
 
@@ -256,9 +268,14 @@ class _SignIn:
     async def list_sessions(self, call: ApiCall) -> SessionsData:
         """List one's sessions, the newest first."""
         person = call.person
-        listed = await self._sessions.list(person.user)
-        shown = tuple(_session(each, person.session) for each in listed)
-        return SessionsData(sessions=shown, total=len(shown))
+        page = await self._sessions.list(person.user, part_of(call))
+        shown = tuple(_session(each, person.session) for each in page.entries)
+        if call[_DETAILS]:
+            shown = tuple(
+                structs.replace(data, client=client_name(each.user_agent))
+                for data, each in zip(shown, page.entries, strict=True)
+            )
+        return SessionsData(sessions=shown, total=page.total, next=next_of(page, shown))
 
     async def end_session(self, call: ApiCall) -> SignedOutData:
         """End one of one's sessions, at once."""

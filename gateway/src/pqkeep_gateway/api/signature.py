@@ -2,30 +2,43 @@
 
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from pqkeep_gateway.api.key_fields import (
     ACTIVE_KEY_VERSION,
+    CONTEXT,
+    DETACHED,
     HASH,
     HASH_ALGORITHM,
-    KEY_VERSION,
     MESSAGE,
+    MU,
+    PAYLOAD,
     SIGNATURE,
     SIGNATURE_OVER_HASH,
+    SIGNATURE_OVER_MU,
     AlgorithmUsed,
+    KeyAnswer,
     KeyVersionUsed,
     check_digest,
     shortened,
 )
 from pqkeep_gateway.api.key_operation import KeyCall, KeyOperation
-from pqkeep_gateway.http.envelope import Data
+from pqkeep_gateway.api.supplied_keys import KEY_VERSION_OR_KEY, PUBLIC_KEY, key_of, version_of
 from pqkeep_gateway.http.text import Base64, base64
 from pqkeep_protocol.algorithms import Algorithm, HashAlgorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.messages import Sign, SignHash, Verify, VerifyHash
+from pqkeep_protocol.messages import (
+    Sign,
+    SignHash,
+    SignJws,
+    SignMu,
+    Verify,
+    VerifyHash,
+    VerifyMu,
+)
 
 
-class Signed(Data, frozen=True, kw_only=True):
+class Signed(KeyAnswer, frozen=True, kw_only=True):
     """A signature over a message."""
 
     signature: Annotated[Base64, Meta(description="The signature.")]
@@ -40,6 +53,7 @@ async def sign(call: KeyCall) -> Signed:
             tenant=call.tenant,
             algorithm=call.algorithm,
             message=call[MESSAGE],
+            context=call[CONTEXT],
             version=call[ACTIVE_KEY_VERSION],
         )
     )
@@ -50,11 +64,11 @@ async def sign(call: KeyCall) -> Signed:
     )
 
 
-class Verified(Data, frozen=True, kw_only=True):
+class Verified(KeyAnswer, frozen=True, kw_only=True):
     """Whether a signature over a message holds."""
 
     valid: Annotated[bool, Meta(description="Whether the signature holds.")]
-    key_version: KeyVersionUsed
+    key_version: KeyVersionUsed | UnsetType = UNSET
     algorithm: AlgorithmUsed
 
 
@@ -64,17 +78,19 @@ async def verify(call: KeyCall) -> Verified:
         tenant=call.tenant,
         algorithm=call.algorithm,
         message=call[MESSAGE],
+        context=call[CONTEXT],
         signature=call[SIGNATURE],
-        version=call[KEY_VERSION],
+        version=call[KEY_VERSION_OR_KEY],
+        public_key=key_of(call),
     )
     return Verified(
         valid=await _holds(call, request),
-        key_version=request.version,
+        key_version=version_of(request.version),
         algorithm=call.algorithm,
     )
 
 
-class SignedHash(Data, frozen=True, kw_only=True):
+class SignedHash(KeyAnswer, frozen=True, kw_only=True):
     """A signature over a digest."""
 
     signature: Annotated[Base64, Meta(description="The signature.")]
@@ -106,11 +122,11 @@ async def sign_hash(call: KeyCall) -> SignedHash:
     )
 
 
-class VerifiedHash(Data, frozen=True, kw_only=True):
+class VerifiedHash(KeyAnswer, frozen=True, kw_only=True):
     """Whether a signature over a digest holds."""
 
     valid: Annotated[bool, Meta(description="Whether the signature holds.")]
-    key_version: KeyVersionUsed
+    key_version: KeyVersionUsed | UnsetType = UNSET
     algorithm: AlgorithmUsed
     hash_algorithm: HashAlgorithm
 
@@ -125,17 +141,55 @@ async def verify_hash(call: KeyCall) -> VerifiedHash:
         hash_algorithm=hash_algorithm,
         digest=digest,
         signature=call[SIGNATURE],
-        version=call[KEY_VERSION],
+        version=call[KEY_VERSION_OR_KEY],
+        public_key=key_of(call),
     )
     return VerifiedHash(
         valid=await _holds(call, request),
-        key_version=request.version,
+        key_version=version_of(request.version),
         algorithm=call.algorithm,
         hash_algorithm=hash_algorithm,
     )
 
 
-async def _holds(call: KeyCall, request: Verify | VerifyHash) -> bool:
+async def sign_mu(call: KeyCall) -> Signed:
+    """Sign a message by its mu, which the caller computed. Any verifier of ML-DSA takes the result.
+
+    What mu stands for cannot be seen: whoever may call this may sign any message with any context.
+    """
+    signed = await call.execute(
+        SignMu(
+            tenant=call.tenant,
+            algorithm=call.algorithm,
+            mu=call[MU],
+            version=call[ACTIVE_KEY_VERSION],
+        )
+    )
+    return Signed(
+        signature=base64(signed.signature),
+        key_version=signed.version,
+        algorithm=call.algorithm,
+    )
+
+
+async def verify_mu(call: KeyCall) -> Verified:
+    """Check a signature by its message's mu. One that does not hold is an answer, not an error."""
+    request = VerifyMu(
+        tenant=call.tenant,
+        algorithm=call.algorithm,
+        mu=call[MU],
+        signature=call[SIGNATURE_OVER_MU],
+        version=call[KEY_VERSION_OR_KEY],
+        public_key=key_of(call),
+    )
+    return Verified(
+        valid=await _holds(call, request),
+        key_version=version_of(request.version),
+        algorithm=call.algorithm,
+    )
+
+
+async def _holds(call: KeyCall, request: Verify | VerifyHash | VerifyMu) -> bool:
     try:
         await call.execute(request)
     except KeyServiceError as refusal:
@@ -143,6 +197,35 @@ async def _holds(call: KeyCall, request: Verify | VerifyHash) -> bool:
             return False
         raise
     return True
+
+
+class SignedJws(KeyAnswer, frozen=True, kw_only=True):
+    """A JWS."""
+
+    jws: Annotated[
+        str,
+        Meta(description="Header, payload and signature in compact form; detached: no payload."),
+    ]
+    key_version: KeyVersionUsed
+    algorithm: AlgorithmUsed
+
+
+async def sign_jws(call: KeyCall) -> SignedJws:
+    """Sign a payload as a JSON Web Signature (RFC 7515), with ML-DSA as RFC 9964 defines it.
+
+    Anybody can verify it by the key in /kms/jwks that the header's kid names. A detached payload is
+    signed as any other and left out of the answer: put it back, in base64url, to verify.
+    """
+    signed = await call.execute(
+        SignJws(
+            tenant=call.tenant,
+            algorithm=call.algorithm,
+            payload=call[PAYLOAD],
+            detached=call[DETACHED],
+            version=call[ACTIVE_KEY_VERSION],
+        )
+    )
+    return SignedJws(jws=signed.jws, key_version=signed.version, algorithm=call.algorithm)
 
 
 DEFAULT = Algorithm.ML_DSA_65
@@ -155,7 +238,7 @@ OPERATIONS = (
         sign,
         DEFAULT,
         name="sign",
-        fields=(MESSAGE, ACTIVE_KEY_VERSION),
+        fields=(MESSAGE, ACTIVE_KEY_VERSION, CONTEXT),
         example=Signed(signature=shortened(SIGNATURE), key_version=1, algorithm=DEFAULT),
     ),
     KeyOperation(
@@ -165,7 +248,7 @@ OPERATIONS = (
         verify,
         DEFAULT,
         name="verify",
-        fields=(MESSAGE, SIGNATURE, KEY_VERSION),
+        fields=(MESSAGE, SIGNATURE, KEY_VERSION_OR_KEY, CONTEXT, PUBLIC_KEY),
         example=Verified(valid=True, key_version=1, algorithm=DEFAULT),
     ),
     KeyOperation(
@@ -191,12 +274,46 @@ OPERATIONS = (
         verify_hash,
         DEFAULT,
         name="verify_hash",
-        fields=(HASH_ALGORITHM, HASH, SIGNATURE_OVER_HASH, KEY_VERSION),
+        fields=(HASH_ALGORITHM, HASH, SIGNATURE_OVER_HASH, KEY_VERSION_OR_KEY, PUBLIC_KEY),
         example=VerifiedHash(
             valid=True,
             key_version=1,
             algorithm=DEFAULT,
             hash_algorithm=HashAlgorithm.SHA_256,
         ),
+    ),
+    KeyOperation(
+        "POST",
+        "/signature/jws",
+        Operation.SIGN_JWS,
+        sign_jws,
+        DEFAULT,
+        name="sign_jws",
+        fields=(PAYLOAD, DETACHED, ACTIVE_KEY_VERSION),
+        example=SignedJws(
+            jws="eyJhbGciOiJNTC1EU0EtNjUifQ.eyJhbW91bnQiOjEwfQ.xV3Jb0nRUZ3ZoN8HqY0mS4uC5cEw2kPz",
+            key_version=1,
+            algorithm=DEFAULT,
+        ),
+    ),
+    KeyOperation(
+        "POST",
+        "/signature/sign-mu",
+        Operation.SIGN_MU,
+        sign_mu,
+        DEFAULT,
+        name="sign_mu",
+        fields=(MU, ACTIVE_KEY_VERSION),
+        example=Signed(signature=shortened(SIGNATURE_OVER_MU), key_version=1, algorithm=DEFAULT),
+    ),
+    KeyOperation(
+        "POST",
+        "/signature/verify-mu",
+        Operation.VERIFY_MU,
+        verify_mu,
+        DEFAULT,
+        name="verify_mu",
+        fields=(MU, SIGNATURE_OVER_MU, KEY_VERSION_OR_KEY, PUBLIC_KEY),
+        example=Verified(valid=True, key_version=1, algorithm=DEFAULT),
     ),
 )

@@ -18,12 +18,21 @@ from pqkeep_gateway.api.people_fields import (
     Identifier,
     InvitationData,
 )
+from pqkeep_gateway.api.people_pages import AFTER, Next, next_of, part_of
 from pqkeep_gateway.api.tenants import TENANT, visible_tenant
 from pqkeep_gateway.http.cookies import Cookies
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, WithCookies
 from pqkeep_gateway.http.envelope import Data
-from pqkeep_gateway.http.field import Field, FieldError, Problem, uuid_field
+from pqkeep_gateway.http.field import (
+    LIST_LIMIT,
+    Field,
+    FieldError,
+    Problem,
+    text_field,
+    uuid_field,
+)
 from pqkeep_gateway.http.text import Timestamp, timestamp
+from pqkeep_gateway.mail.addresses import MAX_EMAIL
 from pqkeep_gateway.people.attempt_limits import TooManyAttemptsError
 from pqkeep_gateway.people.invitations import (
     InvitationId,
@@ -31,6 +40,7 @@ from pqkeep_gateway.people.invitations import (
     Invitations,
     PendingInvitation,
 )
+from pqkeep_gateway.people.pages import PositionNotFoundError
 from pqkeep_gateway.people.team import (
     LastOwnerError,
     Member,
@@ -63,7 +73,8 @@ class MembersData(Data, frozen=True, kw_only=True):
     """A team, whoever came first first."""
 
     members: tuple[MemberData, ...]
-    total: Annotated[int, Meta(ge=0, description="How many there are.")]
+    total: Annotated[int, Meta(ge=0, description="How many there are, on all pages.")]
+    next: Next = UNSET
 
 
 class PendingInvitationData(Data, frozen=True, kw_only=True):
@@ -79,7 +90,8 @@ class PendingInvitationsData(Data, frozen=True, kw_only=True):
     """Invitations that can be accepted, the one that ends first first."""
 
     invitations: tuple[PendingInvitationData, ...]
-    total: Annotated[int, Meta(ge=0, description="How many there are.")]
+    total: Annotated[int, Meta(ge=0, description="How many there are, on all pages.")]
+    next: Next = UNSET
 
 
 class RemovedData(Data, frozen=True, kw_only=True):
@@ -96,6 +108,12 @@ _TENANT = cast(
         str(TENANT.example),
     ).optional(),
 )
+_PART_OF_EMAIL = text_field(
+    "email",
+    "Only members with this in their address, in capitals or not.",
+    "ada",
+    at_most=MAX_EMAIL,
+).optional()
 _MEMBER = cast(
     "Field[UserId]",
     uuid_field("id", "The person's identifier.", USER.id, not_found="no such member"),
@@ -139,10 +157,10 @@ def endpoints(
             name="list_members",
             handler=handlers.list_members,
             permission=Permission.MANAGE_TEAM,
-            fields=(_TENANT,),
+            fields=(_TENANT, LIST_LIMIT, AFTER, _PART_OF_EMAIL),
             field_codes=UNPROCESSABLE_FIELDS,
             example=MembersData(members=(_EXAMPLE,), total=1),
-            errors=(TenantNotFoundError,),
+            errors=(TenantNotFoundError, PositionNotFoundError),
         ),
         Endpoint(
             method="PATCH",
@@ -186,10 +204,10 @@ def endpoints(
             name="list_invitations",
             handler=handlers.list_invitations,
             permission=Permission.MANAGE_TEAM,
-            fields=(_TENANT,),
+            fields=(_TENANT, LIST_LIMIT, AFTER),
             field_codes=UNPROCESSABLE_FIELDS,
             example=PendingInvitationsData(invitations=(_PENDING,), total=1),
-            errors=(TenantNotFoundError,),
+            errors=(TenantNotFoundError, PositionNotFoundError),
         ),
         Endpoint(
             method="POST",
@@ -249,8 +267,10 @@ class _Team:
 
     async def list_members(self, call: ApiCall) -> MembersData:
         """List who is in the team, by the date they joined."""
-        listed = await self._members.list(await self._tenant_of(call))
-        return MembersData(members=tuple(_member(each) for each in listed), total=len(listed))
+        tenant, part = await self._tenant_of(call), part_of(call)
+        page = await self._members.list(tenant, part, call[_PART_OF_EMAIL])
+        shown = tuple(_member(each) for each in page.entries)
+        return MembersData(members=shown, total=page.total, next=next_of(page, shown))
 
     async def change_role(self, call: ApiCall) -> MemberData:
         """Give somebody another role. It holds from their next request on.
@@ -276,9 +296,11 @@ class _Team:
 
     async def list_invitations(self, call: ApiCall) -> PendingInvitationsData:
         """List the invitations that can be accepted. Their tokens are not shown again."""
-        listed = await self._invitations.list(await self._tenant_of(call))
-        shown = tuple(_invitation(each) for each in listed)
-        return PendingInvitationsData(invitations=shown, total=len(shown))
+        page = await self._invitations.list(await self._tenant_of(call), part_of(call))
+        shown = tuple(_invitation(each) for each in page.entries)
+        return PendingInvitationsData(
+            invitations=shown, total=page.total, next=next_of(page, shown)
+        )
 
     async def invite(self, call: ApiCall) -> InvitationData:
         """Invite somebody by an e-mail address, to which a token is sent. It is good for a week.

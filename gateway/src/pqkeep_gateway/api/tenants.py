@@ -21,6 +21,7 @@ from pqkeep_gateway.http.field import (
     Problem,
     choice_field,
     integer_field,
+    text_field,
     uuid_field,
 )
 from pqkeep_gateway.http.text import Timestamp, timestamp
@@ -32,12 +33,13 @@ from pqkeep_gateway.tenancy.deletion import (
     NoDeletionError,
     NotSuspendedError,
 )
-from pqkeep_gateway.tenancy.names import MAX_NAME, normalized_name
+from pqkeep_gateway.tenancy.names import MAX_NAME, folded_name, normalized_name
 from pqkeep_gateway.tenancy.tenants import (
     DeletionScheduledError,
     NameTakenError,
     Tenant,
     TenantChange,
+    TenantFilter,
     TenantNotFoundError,
     Tenants,
     TenantStatus,
@@ -118,6 +120,12 @@ _AFTER = cast(
         "after", "Only what comes after this tenant, as next says.", str(TENANT.example)
     ).optional(),
 )
+_PART_OF_NAME = text_field(
+    "name", "Only tenants with this in their name, in capitals or not.", "Ex", at_most=MAX_NAME
+).optional()
+_OF_STATUS = choice_field(
+    "status", "Only tenants in this status.", tuple(TenantStatus), TenantStatus.ACTIVE
+).optional()
 _NEW_PLAN = choice_field("plan", "The new plan.", tuple(Plan), Plan.STARTER).optional()
 _NEW_TIER = choice_field(
     "tier", "The new commercial tier, instead of a plan.", tuple(Tier), Tier.STARTER
@@ -219,7 +227,7 @@ def endpoints(
             name="list_tenants",
             handler=handlers.list_tenants,
             permission=Permission.VIEW_TENANT,
-            fields=(LIST_LIMIT, _AFTER),
+            fields=(LIST_LIMIT, _AFTER, _PART_OF_NAME, _OF_STATUS),
             field_codes=BAD_REQUEST_FIELDS,
             errors=(TenantNotFoundError,),
             example=TenantsData(tenants=(_EXAMPLE,), total=1),
@@ -305,10 +313,12 @@ class _Tenants:
 
     async def list_tenants(self, call: ApiCall) -> TenantsData:
         """List tenants: every one for the operator, their own for everybody else."""
-        own = call.principal.tenant
+        own, only = call.principal.tenant, TenantFilter(call[_PART_OF_NAME], call[_OF_STATUS])
         if own is not None:
-            return TenantsData(tenants=(_tenant(await self._tenants.get(own)),), total=1)
-        page = await self._tenants.list(call[LIST_LIMIT], call[_AFTER])
+            tenant = await self._tenants.get(own)
+            found = (_tenant(tenant),) if _is_asked(tenant, only) else ()
+            return TenantsData(tenants=found, total=len(found))
+        page = await self._tenants.list(call[LIST_LIMIT], call[_AFTER], only)
         return TenantsData(
             tenants=tuple(_in_full(each) for each in page.tenants),
             total=page.total,
@@ -356,6 +366,11 @@ async def _own_or_any(call: ApiCall, tenants: Tenants) -> Tenant:
     if call.principal.tenant not in (None, tenant):
         raise TenantNotFoundError
     return await tenants.get(tenant)
+
+
+def _is_asked(tenant: Tenant, only: TenantFilter) -> bool:
+    is_named = only.name is None or folded_name(only.name) in folded_name(tenant.name)
+    return is_named and only.status in (None, tenant.status)
 
 
 def _change(call: ApiCall) -> TenantChange:

@@ -1,16 +1,17 @@
 """The audit log as messages of syslog, RFC 5424: the record's JSON is the message.
 
-Over a stream the messages are counted (RFC 6587), and a page is taken when the server has closed the
-connection after it: what only left this machine may be lost. Datagrams are not acknowledged.
+Over a stream the messages are counted (RFC 6587; with TLS RFC 5425), and a page is taken when the
+server has ended the connection after it, with TLS by close_notify: what only left this machine may be
+lost. Datagrams are not acknowledged.
 """
 
 import socket
+import ssl
 from collections.abc import Sequence
 
 from pqkeep_gateway.audit_stream import SinkError, StreamedRecord
+from pqkeep_gateway.delivery.sink_connection import PAGE_SECONDS, STEP_SECONDS, connected
 
-SECONDS = 5.0
-"""For connecting, and for each step of sending."""
 PRIORITY = 13 * 8 + 6
 """Facility "log audit", severity "informational"."""
 
@@ -31,47 +32,56 @@ class DatagramSyslog:
 
     def send(self, records: Sequence[StreamedRecord]) -> None:
         """Send a datagram for each record. Raises OSError."""
-        with _connected(self._address, socket.SOCK_DGRAM) as server:
+        with _connected(self._address) as server:
             for record in records:
                 server.send(message(record, self._host))
 
 
 class StreamSyslog:
-    """A Sink: TCP, a connection for each page."""
+    """A Sink: TCP, or TLS over TCP, a connection for each page."""
 
-    def __init__(self, address: tuple[str, int]) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        tls: ssl.SSLContext | None = None,
+        *,
+        page_seconds: float = PAGE_SECONDS,
+    ) -> None:
         self._address = address
+        self._tls = tls
+        self._page_seconds = page_seconds
         self._host = _host()
 
     def send(self, records: Sequence[StreamedRecord]) -> None:
         """Send the records, and wait until the server has read them. Raises SinkError, OSError."""
-        with _connected(self._address, socket.SOCK_STREAM) as server:
+        with connected(self._address, self._tls, self._page_seconds) as server:
             messages = (message(record, self._host) for record in records)
             server.sendall(b"".join(b"%d " % len(text) + text for text in messages))
+            if isinstance(server, ssl.SSLSocket):
+                server.unwrap()  # the server answers close_notify (RFC 5425, 4.4)
+                return
             server.shutdown(socket.SHUT_WR)
             if server.recv(1):
                 raise SinkError("the server sends data, which syslog does not")
 
 
-def _connected(address: tuple[str, int] | str, kind: socket.SocketKind) -> socket.socket:
-    """Return a socket that is connected. Raises OSError."""
+def _connected(address: tuple[str, int] | str) -> socket.socket:
+    """Return a datagram socket that is connected. Raises OSError."""
     if isinstance(address, str):
-        return _connect(socket.AF_UNIX, kind, address)
+        return _connect(socket.AF_UNIX, address)
     error: OSError = OSError("the host has no address")
-    for family, *_, found in socket.getaddrinfo(*address, type=kind):
+    for family, *_, found in socket.getaddrinfo(*address, type=socket.SOCK_DGRAM):
         try:
-            return _connect(family, kind, found)
+            return _connect(family, found)
         except OSError as problem:
             error = problem
     raise error
 
 
-def _connect(
-    family: int, kind: socket.SocketKind, address: str | tuple[object, ...]
-) -> socket.socket:
-    opened = socket.socket(family, kind)
+def _connect(family: int, address: str | tuple[object, ...]) -> socket.socket:
+    opened = socket.socket(family, socket.SOCK_DGRAM)
     try:
-        opened.settimeout(SECONDS)
+        opened.settimeout(STEP_SECONDS)
         opened.connect(address)
     except OSError:
         opened.close()

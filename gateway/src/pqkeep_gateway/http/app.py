@@ -33,12 +33,13 @@ def create_app(
     resources = {
         path: wrap(path, Resource(path, methods, pipeline)) for path, methods in by_path.items()
     }
-    fixed: dict[str, ASGIApp] = {
-        **{path: resource for path, resource in resources.items() if "{" not in path},
+    served: dict[str, ASGIApp] = {
+        **resources,
         **{path: pipeline.observer.watch(document) for path, document in documents.items()},
     }
+    fixed = {path: each for path, each in served.items() if "{" not in path}
     others = Router(
-        [Route(path, resource) for path, resource in resources.items() if path not in fixed],
+        [Route(path, each) for path, each in served.items() if path not in fixed],
         redirect_slashes=False,
         default=pipeline.observer.watch(send_not_found, NONE),
     )

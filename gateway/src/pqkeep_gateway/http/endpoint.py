@@ -1,6 +1,6 @@
 """The row that describes an endpoint, and the request as its handler sees it."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -14,16 +14,22 @@ from pqkeep_gateway.access.principals import (
     SessionPrincipal,
     TenantPrincipal,
 )
-from pqkeep_gateway.access.rate_limit import Limit
+from pqkeep_gateway.access.rate_limit import Limit, Usage
 from pqkeep_gateway.http.cookies import read_cookies
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import ApiError, Code, forbidden
 from pqkeep_gateway.http.field import Field, FieldCodes
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit_events import AuditEvent, GatewayOperation
+from pqkeep_protocol.keys import KeyringName
 from pqkeep_protocol.messages import Attribution, Idempotency, RedactedRepr
 
 T = TypeVar("T")
+
+JSON = "application/json"
+JSON_LINES = "application/jsonl"
+JWK_SET = "application/jwk-set+json"
+TEXT = "text/plain; charset=utf-8"
 
 BODY_METHODS = frozenset({"POST", "PUT", "PATCH"})
 MAX_TEXT_BODY = 16 * 1024
@@ -43,6 +49,21 @@ class JsonLines:
 
 
 @dataclass(frozen=True, slots=True)
+class Document:
+    """A response that is sent as it is, without the envelope."""
+
+    content_type: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Existing:
+    """A response with what was there before: with 200, whatever status the endpoint has."""
+
+    data: Data
+
+
+@dataclass(frozen=True, slots=True)
 class WithCookies:
     """A response, and the values of the Set-Cookie headers that go with it."""
 
@@ -50,7 +71,7 @@ class WithCookies:
     cookies: tuple[str, ...] = field(repr=False)
 
 
-Response = Data | JsonLines | WithCookies
+Response = Data | JsonLines | Document | WithCookies | Existing
 """What handlers return."""
 
 
@@ -78,6 +99,8 @@ class ApiCall(RedactedRepr, Struct, frozen=True, kw_only=True):
     step_up_token: str = ""
     signed: SignedBody = NOT_SIGNED
     """Where the endpoint takes a signed body."""
+    usage: Usage | None = None
+    """What the request found of its tenant's rate limit, if it was counted."""
 
     @property
     def idempotency(self) -> Idempotency | None:
@@ -120,11 +143,15 @@ class Endpoint:
     permission: Permission
     """What the caller must have: see the table in ``access.callers``."""
     example: Data | None
-    """An answer, whose type is the answer's type; None for JSON lines."""
+    """An answer, whose type is the answer's type; None for JSON lines and text."""
     field_codes: FieldCodes
     fields: tuple[Field[Any], ...] = ()
     """Everything that may be sent. By name in the path, else in the body, or the query of a GET."""
     status: int = 200
+    may_exist: bool = False
+    """Whether it can answer ``Existing``."""
+    content_type: str = JSON
+    """Of its answer, which is in no envelope where it is not JSON."""
     errors: tuple[type[Exception], ...] = ()
     """Exceptions of the handler that the error table turns into answers."""
     codes: frozenset[Code] = frozenset()
@@ -145,10 +172,17 @@ class Endpoint:
     """Why this installation refuses it, to everybody."""
     default_algorithm: Algorithm | None = None
     """The algorithm where the request names none, if it has one."""
+    algorithm_elsewhere: str = ""
+    """The field inside of which the algorithm is named, if it is sent."""
+    keyring_of: Callable[[Mapping[str, object]], KeyringName | None] | None = None
+    """Which keyring a request's fields name; None: it concerns none. The audit log has it."""
     denial: Callable[[], ApiError] | None = None
     """What a caller without a session is told instead of 403 ERR_FORBIDDEN_001."""
     signature_header: str = ""
     """The header that signs the body, which is then taken byte for byte."""
+
+    items: Field[Sequence[object]] | None = None
+    """The field whose elements each count as a request."""
 
     def __post_init__(self) -> None:
         """Raise ValueError if refusals would be recorded under a name that is not listed."""
@@ -170,6 +204,8 @@ class Endpoint:
 
         So a value that is too large is refused as such by its operation.
         """
+        if self.items is not None:
+            return MAX_BODY
         binary = [each.schema for each in self.other_fields if each.is_base64]
         if not binary:
             return MAX_TEXT_BODY

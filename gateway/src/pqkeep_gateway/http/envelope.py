@@ -52,12 +52,16 @@ def success(data: Data, request_id: str) -> bytes:
 
 def failure(error: ApiError, request_id: str) -> bytes:
     """Return the body of an error."""
+    return _ENCODER.encode(Failure(fault(error), request_id, timestamp(datetime.now(UTC))))
+
+
+def fault(error: ApiError) -> Fault:
+    """Return what an error says."""
     token, factor = (UNSET, UNSET) if error.challenge is None else error.challenge
-    fault = Fault(
+    return Fault(
         error.code.code,
         error.message,
         UNSET if error.field is None else error.field,
         token,
         factor,
     )
-    return _ENCODER.encode(Failure(fault, request_id, timestamp(datetime.now(UTC))))

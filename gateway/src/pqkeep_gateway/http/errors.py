@@ -102,6 +102,12 @@ def enrollment_required() -> ApiError:
     return ApiError(Code.AUTH_MFA_001, "your organization requires a second factor")
 
 
+def credential_required() -> ApiError:
+    """Return the error for an operator's session that asks for a change."""
+    message = "this changes something: send the operator's credential in X-API-Key"
+    return ApiError(Code.MFA_013, message)
+
+
 def internal() -> ApiError:
     """Return the error for a fault of the service."""
     return ApiError(Code.INTERNAL_001, "internal error")

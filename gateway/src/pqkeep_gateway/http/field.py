@@ -3,7 +3,7 @@
 A field that is null counts as one that was not sent, everywhere; the schema says so.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum, auto
@@ -24,6 +24,8 @@ Schema = Mapping[str, object]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _MAX_DIGITS = 20
+MAX_NAME_SHOWN = 64
+"""Characters of an unknown field's name that an error shows."""
 
 
 class Problem(StrEnum):
@@ -101,14 +103,20 @@ class Field(Generic[T]):
     """What else can be wrong than that it is missing."""
     made_by: str = ""
     """The operation whose answer has the real value; the example is cut short then."""
+    replaced_by: str = ""
+    """The field that is sent instead of it, if there is one. Both together are refused."""
 
     def read(self, values: Mapping[str, object]) -> T:
         """Return the field's value. Raises FieldError."""
         value = values.get(self.name)
+        is_replaced = bool(self.replaced_by) and values.get(self.replaced_by) is not None
         if value is None:
-            if self.required:
+            if self.required and not is_replaced:
                 raise FieldError(self.name, Problem.MISSING, f"{self.name} is required")
             return cast("T", self.default)
+        if is_replaced:
+            message = f"{self.name} and {self.replaced_by} exclude each other"
+            raise FieldError(self.name, Problem.MALFORMED, message)
         try:
             return self.parse(value)
         except InvalidValueError as invalid:
@@ -121,9 +129,18 @@ class Field(Generic[T]):
         """Whether its values are binary."""
         return self.schema.get("contentEncoding") == "base64"
 
+    @property
+    def is_nested(self) -> bool:
+        """Whether its values are arrays or objects. The elements of any other field are not parsed."""
+        return self.schema.get("type") in ("array", "object")
+
     def optional(self) -> "Field[T | None]":
         """Return the field as one that may be left out."""
         return cast("Field[T | None]", replace(self, required=False))
+
+    def unless(self, other: "Field[Any]") -> "Field[T | None]":
+        """Return the field as one that another field is sent instead of: None then."""
+        return cast("Field[T | None]", replace(self, replaced_by=other.name))
 
     def or_default(self, default: T) -> "Field[T]":
         """Return the field as one that has a value where it is left out."""
@@ -133,6 +150,54 @@ class Field(Generic[T]):
     def described(self, description: str) -> "Field[T]":
         """Return the field with another description."""
         return replace(self, description=description)
+
+
+def unknown_field(names: Iterable[str], known: Iterable[str]) -> FieldError:
+    """Return the error for fields that an operation does not have, naming the first if it is a name."""
+    name = min(names)
+    shown = name if name.isidentifier() and len(name) <= MAX_NAME_SHOWN else ""
+    message = f"unknown field; the fields are: {', '.join(known) or 'none'}"
+    return FieldError(shown, Problem.UNKNOWN, message)
+
+
+def object_schema(fields: Sequence[Field[Any]]) -> dict[str, Any]:
+    """Return the JSON schema of an object with these fields and no other."""
+    names = [each.name for each in fields if each.required and not each.replaced_by]
+    return {
+        "type": "object",
+        "properties": {each.name: _property(each) for each in fields},
+        **({"required": names} if names else {}),
+        **_alternatives(fields),
+        "additionalProperties": False,
+    }
+
+
+def _alternatives(fields: Iterable[Field[Any]]) -> dict[str, Any]:
+    """Return which fields are sent instead of others, where an object must have either."""
+    replaced: dict[str, list[str]] = {}
+    for each in fields:
+        if each.required and each.replaced_by:
+            replaced.setdefault(each.replaced_by, []).append(each.name)
+    if not replaced:
+        return {}
+    return {
+        "anyOf": [
+            each
+            for instead, names in replaced.items()
+            for each in ({"required": names}, {"required": [instead]})
+        ]
+    }
+
+
+def _property(field: Field[Any]) -> dict[str, Any]:
+    """Return a field's schema; null is what a field that may be left out may be, too."""
+    made_by = f" Made by `{field.made_by}`." if field.made_by else ""
+    described = {"description": field.description + made_by}
+    if field.required:
+        return {**field.schema, **described}
+    schema = dict(field.schema)
+    default = {"default": schema.pop("default")} if "default" in schema else {}
+    return {"anyOf": [schema, {"type": "null"}], **default, **described}
 
 
 def decode_base64(value: object) -> bytes:
@@ -219,9 +284,17 @@ def text_field(
     return Field(name=name, description=description, schema=schema, example=example, parse=parse)
 
 
-def choice_field(name: str, description: str, choices: Sequence[E], example: E) -> Field[E]:
-    """Return a field of one of several texts."""
-    members: Mapping[object, E] = {each.value: each for each in choices}
+def choice_field(
+    name: str,
+    description: str,
+    choices: Sequence[E],
+    example: E,
+    aliases: Mapping[str, E] | None = None,
+) -> Field[E]:
+    """Return a field of one of several texts, or of another text that stands for one of them."""
+    others = {text: each for text, each in (aliases or {}).items() if each in choices}
+    members: dict[object, E] = {each.value: each for each in choices}
+    members.update(others.items())
     message = "must be one of " + ", ".join(choices)
 
     def parse(value: object) -> E:
@@ -230,7 +303,7 @@ def choice_field(name: str, description: str, choices: Sequence[E], example: E) 
             raise InvalidValueError(message)
         return found
 
-    schema = {"type": "string", "enum": list(choices)}
+    schema = {"type": "string", "enum": [*choices, *others]}
     return Field(name=name, description=description, schema=schema, example=example, parse=parse)
 
 
@@ -280,8 +353,14 @@ def boolean_field(name: str, description: str, *, example: bool) -> Field[bool]:
             raise InvalidValueError("must be true or false")
         return value
 
-    schema = {"type": "boolean"}
-    return Field(name=name, description=description, schema=schema, example=example, parse=parse)
+    return Field(
+        name=name,
+        description=description,
+        schema={"type": "boolean"},
+        example=example,
+        parse=parse,
+        from_text=_boolean_in,
+    )
 
 
 def time_field(name: str, description: str, example: str) -> Field[int]:
@@ -328,6 +407,11 @@ def _integer_in(text: str) -> object:
     return text
 
 
+def _boolean_in(text: str) -> object:
+    """Return what ``true`` and ``false`` say; any other text as it is."""
+    return {"true": True, "false": False}.get(text, text)
+
+
 MAX_LISTED = 10_000
 """Entries of any list in one response."""
 LIST_LIMIT = integer_field(
@@ -337,3 +421,8 @@ LIST_LIMIT = integer_field(
     at_least=1,
     at_most=MAX_LISTED,
 ).or_default(MAX_LISTED)
+
+DETAILS = boolean_field(
+    "details", "Whether each entry also has the fields that say so.", example=False
+).or_default(default=False)
+"""For what a client that knows the specification alone does not expect."""

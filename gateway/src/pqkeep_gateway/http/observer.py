@@ -38,6 +38,8 @@ class Route:
     operation: str
     algorithm: str = NONE
     """The algorithm where the request names none."""
+    algorithm_elsewhere: str = ""
+    """The field inside of which it is named. It is not looked for there."""
 
 
 def route_of(endpoint: Endpoint, path: str) -> Route:
@@ -48,10 +50,8 @@ def route_of(endpoint: Endpoint, path: str) -> Route:
         path,
         endpoint.audit_operation.value,
         NONE if default is None else default.value,
+        endpoint.algorithm_elsewhere,
     )
-
-
-NO_ROUTE = Route(NONE, NONE, NONE)
 
 
 class RequestObserver:
@@ -119,32 +119,44 @@ class RequestObserver:
 
     def watch(self, app: ASGIApp, operation: str = DOCUMENT) -> ASGIApp:
         """Return an application that is no endpoint, and takes note of its requests."""
+        return _Watched(app, operation, self, logs=self._logs)
 
-        async def watched(scope: Scope, receive: Receive, send: Send) -> None:
-            began, status = perf_counter(), 0
 
-            async def watched_send(message: Message) -> None:
-                nonlocal status
-                status = message.get("status", status)
-                await send(message)
+class _Watched:
+    """An application whose requests are noted. A class: a router takes functions for handlers."""
 
-            try:
-                await app(scope, receive, watched_send)
-            finally:
-                outcome = _DOCUMENT_OUTCOMES.get(status, SUCCESS if status else CLIENT_GONE)
-                self.outcomes[operation, NONE, outcome] += 1
-                self.durations[operation].observe(perf_counter() - began)
-                if self._logs:
-                    _LOG.info(
-                        "request answered",
-                        method=scope["method"],
-                        operation=operation,
-                        status=status,
-                        outcome=outcome,
-                        source_address=scope["client"][0] if scope["client"] else "",
-                    )
+    def __init__(
+        self, app: ASGIApp, operation: str, observer: RequestObserver, *, logs: bool
+    ) -> None:
+        self._app = app
+        self._operation = operation
+        self._observer = observer
+        self._logs = logs
 
-        return watched
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        began, status = perf_counter(), 0
+
+        async def watched_send(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched_send)
+        finally:
+            outcome = _DOCUMENT_OUTCOMES.get(status, SUCCESS if status else CLIENT_GONE)
+            self._observer.outcomes[self._operation, NONE, outcome] += 1
+            self._observer.durations[self._operation].observe(perf_counter() - began)
+            if self._logs:
+                _LOG.info(
+                    "request answered",
+                    method=scope["method"],
+                    operation=self._operation,
+                    status=status,
+                    outcome=outcome,
+                    source_address=scope["client"][0] if scope["client"] else "",
+                )
 
 
 def _algorithm(route: Route, values: Mapping[str, object]) -> str:
@@ -152,5 +164,6 @@ def _algorithm(route: Route, values: Mapping[str, object]) -> str:
         return NONE
     named = values.get("algorithm")
     if named is None:
-        return route.algorithm
+        is_elsewhere = values.get(route.algorithm_elsewhere) is not None
+        return NONE if is_elsewhere else route.algorithm
     return named if type(named) is str and named in ALGORITHMS else NONE

@@ -1,20 +1,22 @@
 """What happens to every request, in order, exactly once.
 
-route -> credential -> rate limit -> suspension -> cross-site -> access table -> body -> fields
--> handler -> envelope
+route -> credential -> rate limit -> suspension -> cross-site -> access table -> scopes -> body
+-> fields -> handler -> envelope
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import parse_qsl
 
 from starlette.types import Receive, Scope, Send
 
 from pqkeep_gateway.access.admission import Admission, SuspendedError
-from pqkeep_gateway.access.callers import GRANTS, Credential, may
+from pqkeep_gateway.access.authentication import AddressNotAllowedError
+from pqkeep_gateway.access.callers import GRANTS, Credential, Permission, may
 from pqkeep_gateway.access.idempotency import (
     MAX_LENGTH,
     IdempotencyKey,
@@ -23,14 +25,22 @@ from pqkeep_gateway.access.idempotency import (
 )
 from pqkeep_gateway.access.principals import AnonymousPrincipal, Principal
 from pqkeep_gateway.access.rate_limit import RateLimiter, Usage
+from pqkeep_gateway.access.scopes import check_call
 from pqkeep_gateway.access.source_address import network_of
 from pqkeep_gateway.access.trusted_proxies import TrustedProxies
 from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.http.body import ClientGoneError, LargeBodies, read_json_object
-from pqkeep_gateway.http.cookies import ACCESS, Cookies, read_cookies
-from pqkeep_gateway.http.endpoint import NOT_SIGNED, ApiCall, Endpoint, Response
+from pqkeep_gateway.http.cookies import (
+    ACCESS,
+    OPERATOR,
+    SAFE_METHODS,
+    Cookies,
+    read_cookies,
+)
+from pqkeep_gateway.http.endpoint import NOT_SIGNED, ApiCall, Endpoint, Existing, Response
 from pqkeep_gateway.http.errors import (
     ApiError,
+    credential_required,
     enrollment_required,
     forbidden,
     internal,
@@ -39,23 +49,23 @@ from pqkeep_gateway.http.errors import (
     too_many,
     unavailable,
 )
-from pqkeep_gateway.http.field import Field, FieldError, Problem
+from pqkeep_gateway.http.field import Field, FieldError, Problem, unknown_field
 from pqkeep_gateway.http.observer import RequestObserver, Route, route_of
 from pqkeep_gateway.http.responses import request_id_of, send_error, send_response
 from pqkeep_gateway.http.signed_bodies import SignedBodies
 from pqkeep_gateway.people.step_up import StepUp
 from pqkeep_gateway.unavailable import UnavailableError
-from pqkeep_protocol.keys import INSTALLATION, MAX_KEY_VERSION
+from pqkeep_protocol.audit import Event
+from pqkeep_protocol.keys import INSTALLATION, MAX_KEY_VERSION, KeyringName
 from pqkeep_protocol.messages import Attribution
 from pqkeep_protocol.metrics import NONE
 from pqkeep_protocol.startup.logs import logger
 
 _LOG = logger(__name__)
 
-MAX_NAME_SHOWN = 64
-"""Characters of an unknown field's name that an error shows."""
-
 Headers = Mapping[bytes, bytes]
+_UNREAD: Mapping[str, object] = MappingProxyType({})
+"""The fields of a request that was refused before they were read."""
 ErrorTable = Callable[[Exception, Endpoint, Mapping[str, object]], ApiError | None]
 """Turns an exception into the answer; None: a fault of the service."""
 
@@ -76,20 +86,23 @@ class Pipeline:
     large_bodies: LargeBodies = field(default_factory=LargeBodies)
 
     async def admit(
-        self, endpoint: Endpoint, headers: Headers, source_address: str
+        self, permission: Permission, headers: Headers, source_address: str
     ) -> tuple[Principal, Usage | None]:
         """Return who is asking, and what there is of their limit. Raises what Admission raises."""
         credential = headers.get(b"x-api-key")
         if credential is not None:
             text = credential.strip(b" \t").decode("latin-1")
             return await self.admission.admit(text, source_address)
-        if Credential.NONE in GRANTS[endpoint.permission]:
+        cookies = read_cookies(headers.get(b"cookie"))
+        operator_token = cookies.get(OPERATOR)
+        if operator_token and permission is not Permission.PUBLIC:
+            return await self.admission.admit_operator_session(operator_token, source_address)
+        if Credential.NONE in GRANTS[permission]:
             return AnonymousPrincipal(), None
-        access_token = read_cookies(headers.get(b"cookie")).get(ACCESS, "")
-        return await self.admission.admit_session(access_token, source_address)
+        return await self.admission.admit_session(cookies.get(ACCESS, ""), source_address)
 
     def authorize(self, endpoint: Endpoint, principal: Principal, headers: Headers) -> None:
-        """Refuse what another site's page asks for, and what the access table does not grant."""
+        """Refuse what another site's page asks for, and what table or scopes do not grant."""
         is_credential = b"x-api-key" in headers
         if not is_credential and self.cookies.is_cross_site(endpoint.method, headers):
             raise forbidden("another site's page may not ask for this")
@@ -99,6 +112,10 @@ class Pipeline:
             if endpoint.denial is not None:
                 raise endpoint.denial()
             raise forbidden("this credential does not allow this")
+        if endpoint.permission is not Permission.PUBLIC:
+            check_call(principal, endpoint.audit_operation)
+        if principal.is_read_only and endpoint.method not in SAFE_METHODS:
+            raise credential_required()
         if principal.must_enroll and not endpoint.during_enrollment:
             raise enrollment_required()
         if endpoint.disabled:
@@ -117,6 +134,12 @@ class Pipeline:
         if usage.is_refused:
             raise too_many("too many requests from this address", limit, usage.reset)
         return usage
+
+    async def count_items(self, endpoint: Endpoint, call: ApiCall) -> Usage | None:
+        """Count each item of a batch as a request."""
+        if endpoint.items is None:
+            return None
+        return await self.admission.count_items(call.tenant, len(call[endpoint.items]))
 
     async def handle(self, endpoint: Endpoint, call: ApiCall) -> Response:
         """Call the handler; where it needs a step-up token, use one up."""
@@ -143,27 +166,19 @@ class Pipeline:
         values: Mapping[str, object],
         attribution: Attribution,
     ) -> ApiError:
-        """Return what to answer. A refusal (403) is recorded in the audit log before."""
+        """Return what to answer. A refusal (403, or by a policy) is recorded in the log before."""
         error = self._answer_to(raised, endpoint, values)
         if error is None:
             _LOG.error("request failed", request_id=attribution.request_id, exc_info=raised)
             return internal()
-        if isinstance(raised, SuspendedError):
+        if isinstance(raised, SuspendedError | AddressNotAllowedError):
             principal = raised.principal
-        is_refusal = error.code.status == HTTPStatus.FORBIDDEN and not error.is_recorded
-        if not is_refusal or principal is None or principal.caller is Credential.NONE:
+        if principal is None or principal.caller is Credential.NONE or not is_refusal(error):
             return error  # anonymous refusals are not recorded: anyone could fill the log
-        refusal = event(
-            attribution.by(str(principal)),
-            principal.tenant or INSTALLATION,
-            endpoint.audit_operation,
-            outcome=error.code.code,
-            policy=error.policy,
-            algorithm=error.algorithm,
-            key_version=_key_version(values),
-        )
         try:
-            await self.audit_delivery.record(refusal)
+            await self.audit_delivery.record(
+                refusal_event(error, endpoint, principal, values, attribution)
+            )
         except UnavailableError:
             return unavailable()
         return error
@@ -174,6 +189,32 @@ class Pipeline:
         if isinstance(raised, ApiError):
             return raised
         return self.error_table(raised, endpoint, values)
+
+
+def is_refusal(error: ApiError) -> bool:
+    """Return whether an error is a refusal (403, or by a policy) that is still to be recorded."""
+    is_refused = error.code.status == HTTPStatus.FORBIDDEN or bool(error.policy)
+    return is_refused and not error.is_recorded
+
+
+def refusal_event(
+    error: ApiError,
+    endpoint: Endpoint,
+    principal: Principal,
+    values: Mapping[str, object],
+    attribution: Attribution,
+) -> Event:
+    """Return the event that records a refusal."""
+    return event(
+        attribution.by(str(principal)),
+        principal.tenant or INSTALLATION,
+        endpoint.audit_operation,
+        outcome=error.code.code,
+        policy=error.policy,
+        algorithm=error.algorithm,
+        key_version=_key_version(values),
+        keyring=_keyring(endpoint, values),
+    )
 
 
 class Resource:
@@ -208,14 +249,13 @@ class Resource:
         attribution = Attribution(request_id, "", source_address)
         principal: Principal | None = None
         usage: Usage | None = None
-        values: Mapping[str, object] = {}
+        values = _UNREAD
         answer: ApiError | int | None = None
         try:
-            principal, usage = await pipeline.admit(endpoint, headers, source_address)
+            principal, usage = await pipeline.admit(endpoint.permission, headers, source_address)
             attribution = Attribution(request_id, str(principal), source_address)
             pipeline.authorize(endpoint, principal, headers)
-            if endpoint.address_limit is not None:
-                usage = await pipeline.count(endpoint, principal, attribution) or usage
+            usage = await pipeline.count(endpoint, principal, attribution) or usage
             fields = self._fields[endpoint.method]
             signed = NOT_SIGNED
             body: Mapping[str, object] = {}
@@ -237,14 +277,16 @@ class Resource:
                 user_agent=headers.get(b"user-agent", b""),
                 step_up_token=headers.get(b"x-step-up-token", b"").decode("latin-1"),
                 signed=signed,
+                usage=usage,
             )
+            usage = await pipeline.count_items(endpoint, call) or usage
             response = await pipeline.handle(endpoint, call)
             if endpoint.signature_header:
                 pipeline.signed_bodies.accept(source_address)
             await send_response(
                 receive, send, endpoint.status, response, request_id, usage=usage, is_head=is_head
             )
-            answer = endpoint.status
+            answer = HTTPStatus.OK if isinstance(response, Existing) else endpoint.status
         except ClientGoneError:
             return
         except Exception as raised:  # noqa: BLE001 - a fault is answered in the envelope too
@@ -274,19 +316,25 @@ class _Fields:
         self._path = endpoint.path_fields
         self._in_body = frozenset(each.name for each in others if endpoint.takes_body)
         self._in_query = {each.name: each for each in others if not endpoint.takes_body}
+        self._nested = frozenset(each.name for each in others if each.is_nested)
         self._max_body = endpoint.max_body
         self._needs_body = bool(self._in_body) and not endpoint.body_optional
-        self._known = ", ".join(each.name for each in others) or "none"
+        self._known = [each.name for each in others]
 
     async def read_body(
         self, headers: Headers, receive: Receive, large_bodies: LargeBodies
     ) -> Mapping[str, object]:
         """Return a body that has no unknown field. Raises ApiError, FieldError."""
         body = await read_json_object(
-            receive, headers, large_bodies, at_most=self._max_body, required=self._needs_body
+            receive,
+            headers,
+            large_bodies,
+            at_most=self._max_body,
+            required=self._needs_body,
+            nested=self._nested,
         )
         if not body.keys() <= self._in_body:
-            raise self._unknown(body.keys() - self._in_body)
+            raise unknown_field(body.keys() - self._in_body, self._known)
         return body
 
     def values(self, scope: Scope, body: Mapping[str, object]) -> Mapping[str, object]:
@@ -296,16 +344,11 @@ class _Fields:
         values = dict(body)
         for name, text in _query(scope):
             if name not in self._in_query:
-                raise self._unknown([name])
+                raise unknown_field([name], self._known)
             if name in values:
                 raise FieldError(name, Problem.UNKNOWN, f"{name} is there twice")
             values[name] = self._in_query[name].from_text(text)
         return values | {each.name: _path_value(each, scope) for each in self._path}
-
-    def _unknown(self, names: Iterable[str]) -> FieldError:
-        name = min(names)
-        shown = name if name.isidentifier() and len(name) <= MAX_NAME_SHOWN else ""
-        return FieldError(shown, Problem.UNKNOWN, f"unknown field; the fields are: {self._known}")
 
 
 def _path_value(field: Field[Any], scope: Scope) -> object:
@@ -321,6 +364,16 @@ def _key_version(values: Mapping[str, object]) -> int | None:
     """Return the key version that a request names, if it can be one."""
     named = values.get("key_version")
     return named if type(named) is int and 0 < named <= MAX_KEY_VERSION else None
+
+
+def _keyring(endpoint: Endpoint, values: Mapping[str, object]) -> KeyringName | None:
+    """Return the keyring that a request names, if that was read and the endpoint has one."""
+    if endpoint.keyring_of is None or values is _UNREAD:
+        return None
+    try:
+        return endpoint.keyring_of(values)
+    except FieldError:
+        return None
 
 
 def _idempotency_key(

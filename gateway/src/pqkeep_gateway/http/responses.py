@@ -11,7 +11,15 @@ from starlette.types import Receive, Scope, Send
 
 from pqkeep_gateway.access.rate_limit import Usage
 from pqkeep_gateway.http import envelope
-from pqkeep_gateway.http.endpoint import JsonLines, Response, WithCookies
+from pqkeep_gateway.http.endpoint import (
+    JSON,
+    JSON_LINES,
+    Document,
+    Existing,
+    JsonLines,
+    Response,
+    WithCookies,
+)
 from pqkeep_gateway.http.errors import ApiError, not_found
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -43,6 +51,11 @@ async def send_response(
     match response:
         case JsonLines():
             await _send_lines(receive, send, response, request_id, headers, is_head=is_head)
+        case Document(content_type=content_type, body=body):
+            await _send(send, status, body, request_id, headers, content_type)
+        case Existing(data=data):
+            body = envelope.success(data, request_id)
+            await _send(send, HTTPStatus.OK, body, request_id, headers)
         case WithCookies(data=data, cookies=cookies):
             set_cookies = [(b"set-cookie", cookie.encode()) for cookie in cookies]
             body = envelope.success(data, request_id)
@@ -62,6 +75,20 @@ async def send_error(
     if usage is not None and error.code.status != HTTPStatus.TOO_MANY_REQUESTS:
         headers.extend(_usage_headers(usage))
     await _send(send, error.code.status, body, request_id, headers)
+
+
+async def send_redirect(send: Send, location: str, cookies: Sequence[str], request_id: str) -> None:
+    """Send a browser elsewhere. Nobody is told where it came from: that may have a code in it."""
+    headers = [
+        (b"location", location.encode("ascii")),
+        (b"content-length", b"0"),
+        (b"cache-control", b"no-store"),
+        (b"referrer-policy", b"no-referrer"),
+        (b"x-request-id", request_id.encode()),
+        *((b"set-cookie", each.encode()) for each in cookies),
+    ]
+    await send({"type": "http.response.start", "status": HTTPStatus.FOUND, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
 
 
 async def send_not_found(scope: Scope, receive: Receive, send: Send) -> None:
@@ -94,7 +121,7 @@ async def _send_lines(
         "type": "http.response.start",
         "status": HTTPStatus.OK,
         "headers": [
-            (b"content-type", b"application/jsonl"),
+            (b"content-type", JSON_LINES.encode("ascii")),
             (b"content-disposition", f'attachment; filename="{lines.name}"'.encode()),
             (b"cache-control", b"no-store"),
             (b"x-request-id", request_id.encode()),
@@ -133,13 +160,14 @@ async def _send(
     body: bytes,
     request_id: str,
     headers: Headers,
+    content_type: str = JSON,
 ) -> None:
     await send(
         {
             "type": "http.response.start",
             "status": status,
             "headers": [
-                (b"content-type", b"application/json"),
+                (b"content-type", content_type.encode("ascii")),
                 (b"content-length", str(len(body)).encode()),
                 (b"cache-control", b"no-store"),
                 (b"x-request-id", request_id.encode()),

@@ -9,20 +9,32 @@ from pqkeep_gateway.http.errors import method_not_allowed
 from pqkeep_gateway.http.responses import request_id_of, send_error
 
 METHODS = ("GET", "HEAD")
+REVALIDATE = "no-cache"
+"""May be kept, and is asked for again by its ETag."""
 
 
 class StaticDocument:
     """An ASGI application for one document. It needs no credential."""
 
-    def __init__(self, body: bytes, content_type: str, headers: Mapping[str, str]) -> None:
-        """Serve a body, with headers beside its type, size and ETag."""
+    def __init__(
+        self,
+        body: bytes,
+        content_type: str,
+        headers: Mapping[str, str],
+        *,
+        cache_control: str = REVALIDATE,
+        gzipped: bytes | None = None,
+    ) -> None:
+        """Serve a body, with headers beside its type, size and ETag; gzipped to who accepts that."""
         self._body = body
+        self._gzipped = gzipped
         self._etag = f'"{sha256(body).hexdigest()[:32]}"'.encode()
         self._headers = (
             (b"content-type", content_type.encode()),
-            (b"cache-control", b"no-cache"),  # may be kept, and is asked for again by its ETag
+            (b"cache-control", cache_control.encode()),
             (b"etag", self._etag),
             *((name.lower().encode(), value.encode()) for name, value in headers.items()),
+            *(() if gzipped is None else ((b"vary", b"accept-encoding"),)),
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -36,9 +48,13 @@ class StaticDocument:
             each.strip().removeprefix(b"W/")
             for each in headers.get(b"if-none-match", b"").split(b",")
         ]
-        size = () if known else ((b"content-length", str(len(self._body)).encode()),)
+        content = self._body
+        encoding: tuple[tuple[bytes, bytes], ...] = ()
+        if self._gzipped is not None and b"gzip" in headers.get(b"accept-encoding", b""):
+            content, encoding = self._gzipped, ((b"content-encoding", b"gzip"),)
+        size = () if known else ((b"content-length", b"%d" % len(content)), *encoding)
         sent = (*self._headers, *size, (b"x-request-id", request_id.encode()))
-        body = b"" if known or scope["method"] == "HEAD" else self._body
+        body = b"" if known or scope["method"] == "HEAD" else content
         await send(
             {"type": "http.response.start", "status": 304 if known else 200, "headers": sent}
         )

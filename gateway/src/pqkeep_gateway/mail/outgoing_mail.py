@@ -133,7 +133,7 @@ class _Template:
 
 
 _LINK = """
-    {here}/{page}#{token}
+    {here}/portal/{page}#{token}
 
 The link works once, until {until}. A program sends the token after the # to
 POST {here}/api/v1/auth/{endpoint}

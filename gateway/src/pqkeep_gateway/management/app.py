@@ -13,6 +13,7 @@ import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pqkeep_gateway.management.collection import Collection
+from pqkeep_gateway.management.installation import Inspection
 from pqkeep_gateway.management.readiness import Readiness
 
 METHODS = frozenset({"GET", "HEAD"})
@@ -30,6 +31,7 @@ class Management:
     app: ASGIApp
     readiness: Readiness
     collection: Collection
+    inspection: Inspection
 
 
 def management_app(

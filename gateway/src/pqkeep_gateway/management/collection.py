@@ -89,11 +89,16 @@ class Collection:
         self._backlog = Cached[Backlog | None](
             sources.find_backlog,
             otherwise=None,
+            name="what waits in the accounts database",
             seconds=BACKLOG_SECONDS,
             wait_seconds=BACKLOG_WAIT_SECONDS,
         )
         self._text = Cached[bytes](
-            self._write, otherwise=b"", seconds=TEXT_SECONDS, wait_seconds=TEXT_WAIT_SECONDS
+            self._write,
+            otherwise=b"",
+            name="the text of the metrics",
+            seconds=TEXT_SECONDS,
+            wait_seconds=TEXT_WAIT_SECONDS,
         )
         self._lag = Distribution()
         self._build = version("pqkeep-gateway"), platform.python_version()

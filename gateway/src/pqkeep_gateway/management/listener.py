@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
 
-import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
@@ -16,6 +15,7 @@ from pqkeep_gateway.access.source_budget import SourceBudget
 from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.observer import RequestObserver
 from pqkeep_gateway.http.protocol import BoundedHttpProtocol, ConnectionLimits, watch_connections
+from pqkeep_gateway.http.server import configuration
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import ConfigError
 
@@ -50,16 +50,7 @@ async def serving(app: ASGIApp, listener: socket.socket) -> AsyncIterator[None]:
     host, port = listener.getsockname()[:2]
     if not ip_address(host).is_loopback:
         _LOG.warning("the management address can be reached from other machines", address=host)
-    config = uvicorn.Config(
-        app,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        date_header=False,
-    )
+    config = configuration(app)
     config.load()
     state = ServerState()
     arrivals = SourceBudget(Limit(LIMITS.new_per_second, 1), time.monotonic)
@@ -73,7 +64,7 @@ async def serving(app: ASGIApp, listener: socket.socket) -> AsyncIterator[None]:
 
     server = await asyncio.get_running_loop().create_server(protocol, sock=listener)
     watch = asyncio.create_task(watch_connections(state.connections))
-    _LOG.info("management address", host=host, port=port)
+    _LOG.info("serving on the management address", host=host, port=port)
     try:
         yield
     finally:

@@ -36,7 +36,11 @@ class Readiness:
         self._key_service = key_service
         self._checks = {
             name: Cached[bool](
-                _succeeds(check), otherwise=False, seconds=CHECK_SECONDS, wait_seconds=WAIT_SECONDS
+                _succeeds(check),
+                otherwise=False,
+                name=name,
+                seconds=CHECK_SECONDS,
+                wait_seconds=WAIT_SECONDS,
             )
             for name, check in checks.items()
         }

@@ -8,7 +8,8 @@ from enum import StrEnum
 from typing import Protocol
 
 from pqkeep_gateway.access.clock import Clock, date_of
-from pqkeep_gateway.access.credentials import CredentialKind, Pepper, new_credential
+from pqkeep_gateway.access.credential_lookups import CredentialLookups
+from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of, new_credential
 from pqkeep_gateway.access.principals import UserId
 from pqkeep_gateway.mail.outgoing_mail import OutgoingMail
 from pqkeep_gateway.people.users import Account, UserStore
@@ -79,6 +80,7 @@ class Challenges:
         self,
         store: ChallengeStore,
         users: UserStore,
+        lookups: CredentialLookups,
         pepper: Pepper,
         clock: Clock,
         *,
@@ -86,6 +88,7 @@ class Challenges:
     ) -> None:
         self._store = store
         self._users = users
+        self._lookups = lookups
         self._pepper = pepper
         self._clock = clock
         self._sends_mail = sends_mail
@@ -106,13 +109,22 @@ class Challenges:
         """Return what to raise after a correct password. Raises AccountChangedError."""
         token = new_credential(CredentialKind.CHALLENGE)
         expires_at = date_of(self._clock()) + LIFETIME
-        await self._store.add(account, self._pepper.digest(token), expires_at)
+        digest = self._pepper.digest(token)
+        await self._store.add(account, digest, expires_at)
+        self._lookups.accept(digest)
         return SecondFactorRequiredError(token, factor)
 
-    async def find(self, token: str) -> tuple[bytes, Account]:
-        """Return a pending challenge's digest, and whose it is. Raises InvalidChallengeError."""
-        digest = self._pepper.digest(token)
-        user = await self._store.find(digest, date_of(self._clock()))
+    async def find(self, token: str, source_address: str) -> tuple[bytes, Account]:
+        """Return a pending challenge's digest, and whose it is.
+
+        Raises InvalidChallengeError, TooManyUnknownCredentialsError.
+        """
+        if kind_of(token) is not CredentialKind.CHALLENGE:
+            raise InvalidChallengeError
+        digest, now = self._pepper.digest(token), date_of(self._clock())
+        user = await self._lookups.find(
+            digest, source_address, lambda digest: self._store.find(digest, now)
+        )
         if user is None:
             raise InvalidChallengeError
         return digest, await self._users.get(user)

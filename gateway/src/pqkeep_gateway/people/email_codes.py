@@ -59,9 +59,10 @@ class EmailCodes:
     async def send(self, token: str, attribution: Attribution) -> None:
         """Send a code for a challenge.
 
-        Raises InvalidChallengeError, AuthenticatorRequiredError, TooManyAttemptsError.
+        Raises InvalidChallengeError, TooManyUnknownCredentialsError, AuthenticatorRequiredError,
+        TooManyAttemptsError.
         """
-        challenge, account = await self._challenges.find(token)
+        challenge, account = await self._challenges.find(token, attribution.source_address)
         if self._challenges.required_factor(account) is not Factor.EMAIL:
             raise AuthenticatorRequiredError
         user = account.user
@@ -73,12 +74,15 @@ class EmailCodes:
             raise InvalidChallengeError
         await self._audit_delivery.deliver()
 
-    async def answer(self, token: str, code: str, attribution: Attribution) -> Tokens:
+    async def answer(
+        self, token: str, code: str, attribution: Attribution, user_agent: bytes = b""
+    ) -> Tokens:
         """Begin a session with the code that was sent.
 
-        Raises InvalidChallengeError, WrongCodeError, TooManyAttemptsError.
+        Raises InvalidChallengeError, TooManyUnknownCredentialsError, WrongCodeError,
+        TooManyAttemptsError.
         """
-        challenge, account = await self._challenges.find(token)
+        challenge, account = await self._challenges.find(token, attribution.source_address)
         async with self._attempts.code(account.user.email, attribution.source_address):
             factor = self._challenges.required_factor(account)
             is_correct = factor is Factor.EMAIL and await self._store.use_email_code(
@@ -88,7 +92,9 @@ class EmailCodes:
                 await self._audit_delivery.record(second_factor_failed(account, attribution))
                 raise WrongCodeError
         try:
-            return await self._sessions.begin(account, attribution, used_second_factor=True)
+            return await self._sessions.begin(
+                account, attribution, used_second_factor=True, user_agent=user_agent
+            )
         except AccountChangedError:
             raise InvalidChallengeError from None
 

@@ -7,12 +7,14 @@ from typing import NewType, Protocol
 from uuid import UUID, uuid4
 
 from pqkeep_gateway.access.clock import Clock, date_of
+from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
 from pqkeep_gateway.access.principals import Principal
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, mailed_token, new_mail
 from pqkeep_gateway.people.attempt_limits import AttemptLimits
+from pqkeep_gateway.people.pages import WHOLE, Page, Part
 from pqkeep_gateway.people.passwords import Passwords
 from pqkeep_gateway.people.sessions import Sessions, Tokens
 from pqkeep_gateway.people.users import Account, EmailTakenError, User, UserStore
@@ -83,8 +85,8 @@ class InvitationStore(Protocol):
         """
         ...
 
-    async def is_valid(self, digest: bytes, now: datetime) -> bool:
-        """Return whether a token's digest belongs to a pending invitation."""
+    async def find(self, digest: bytes, now: datetime) -> TenantId | None:
+        """Return whose pending invitation a token's digest belongs to."""
         ...
 
     async def accept(
@@ -96,8 +98,10 @@ class InvitationStore(Protocol):
         """
         ...
 
-    async def list(self, tenant: TenantId, now: datetime) -> tuple[PendingInvitation, ...]:
-        """Return a tenant's pending invitations, the first to expire first."""
+    async def list(
+        self, tenant: TenantId, now: datetime, part: Part = WHOLE
+    ) -> Page[PendingInvitation]:
+        """Return pending invitations, the first to expire first. Raises PositionNotFoundError."""
         ...
 
     async def remove(
@@ -113,13 +117,14 @@ class InvitationStore(Protocol):
 class Invitations:
     """Invites people by mail, and accepts their tokens once."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - each once, in wiring.py
         self,
         store: InvitationStore,
         users: UserStore,
         sessions: Sessions,
         passwords: Passwords,
         attempts: AttemptLimits,
+        lookups: CredentialLookups,
         pepper: Pepper,
         audit_delivery: AuditDelivery,
         clock: Clock,
@@ -129,6 +134,7 @@ class Invitations:
         self._sessions = sessions
         self._passwords = passwords
         self._attempts = attempts
+        self._lookups = lookups
         self._pepper = pepper
         self._audit_delivery = audit_delivery
         self._clock = clock
@@ -157,28 +163,37 @@ class Invitations:
         identifier = InvitationId(uuid4())
         invitation = Invitation(identifier, tenant, email, role, mail.expires_at, token)
         invited = event(attribution, tenant, _INVITE[role])
-        await self._store.add(invitation, self._pepper.digest(token), mail, by, invited)
+        digest = self._pepper.digest(token)
+        await self._store.add(invitation, digest, mail, by, invited)
+        self._lookups.accept(digest)
         await self._audit_delivery.deliver()
         return invitation
 
     async def accept(
-        self, token: str, password: str, attribution: Attribution
+        self, token: str, password: str, attribution: Attribution, user_agent: bytes = b""
     ) -> tuple[User, Tokens]:
         """Create the invited user, and begin a session.
 
-        Raises InvalidInvitationTokenError, EmailTakenError, InvalidPasswordError.
+        Raises InvalidInvitationTokenError, TooManyUnknownCredentialsError, EmailTakenError,
+        InvalidPasswordError, PasswordsDisabledError.
         """
-        digest, now = self._pepper.digest(token), date_of(self._clock())
-        is_token = kind_of(token) is CredentialKind.INVITATION
-        if not (is_token and await self._store.is_valid(digest, now)):
+        if kind_of(token) is not CredentialKind.INVITATION:
             raise InvalidInvitationTokenError
+        digest, now = self._pepper.digest(token), date_of(self._clock())
+        tenant = await self._lookups.find(
+            digest, attribution.source_address, lambda digest: self._store.find(digest, now)
+        )
+        if tenant is None:
+            raise InvalidInvitationTokenError
+        self._passwords.require_enabled(tenant)
         password_hash = await self._passwords.hash(password, attribution.source_address)
         account = await self._store.accept(digest, password_hash, now, attribution)
-        return account.user, await self._sessions.begin(account, attribution)
+        tokens = await self._sessions.begin(account, attribution, user_agent=user_agent)
+        return account.user, tokens
 
-    async def list(self, tenant: TenantId) -> tuple[PendingInvitation, ...]:
-        """Return a tenant's pending invitations, the first to expire first."""
-        return await self._store.list(tenant, date_of(self._clock()))
+    async def list(self, tenant: TenantId, part: Part = WHOLE) -> Page[PendingInvitation]:
+        """Return pending invitations, the first to expire first. Raises PositionNotFoundError."""
+        return await self._store.list(tenant, date_of(self._clock()), part)
 
     async def withdraw(
         self,

@@ -28,7 +28,11 @@ class PasswordChange:
     async def change(
         self, principal: SessionPrincipal, password: str, attribution: Attribution
     ) -> None:
-        """Replace a password and end every session of its user. Raises InvalidPasswordError."""
+        """Replace a password and end every session of its user.
+
+        Raises InvalidPasswordError, PasswordsDisabledError.
+        """
+        self._passwords.require_enabled(principal.tenant)
         password_hash = await self._passwords.hash(password, attribution.source_address)
         email = (await self._users.get(principal.user)).user.email
         mail = new_mail(MailKind.PASSWORD_CHANGED, email, date_of(self._clock()))

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from pqkeep_gateway.access.clock import Clock, date_of
+from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
 from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, mailed_token, new_mail
@@ -64,6 +65,7 @@ class PasswordResets:
         users: UserStore,
         passwords: Passwords,
         attempts: AttemptLimits,
+        lookups: CredentialLookups,
         pepper: Pepper,
         audit_delivery: AuditDelivery,
         clock: Clock,
@@ -72,6 +74,7 @@ class PasswordResets:
         self._users = users
         self._passwords = passwords
         self._attempts = attempts
+        self._lookups = lookups
         self._pepper = pepper
         self._audit_delivery = audit_delivery
         self._clock = clock
@@ -79,25 +82,36 @@ class PasswordResets:
     async def begin(self, email: str, attribution: Attribution) -> None:
         """Send a token to an address. Raises TooManyAttemptsError.
 
-        For an unknown address the same work is done, but the mail is discarded when it is due.
+        For an unknown address, and where there are no passwords, the same work is done, but the
+        mail is discarded when it is due.
         """
         await self._attempts.count_mail(email, attribution.source_address)
         account = await self._users.find_by_email(email)
-        kind = MailKind.DISCARDED if account is None else MailKind.PASSWORD_RESET
+        is_possible = account is not None and self._passwords.are_enabled(account.user.tenant)
+        kind = MailKind.PASSWORD_RESET if is_possible else MailKind.DISCARDED
         to = email if account is None else account.user.email
         mail = new_mail(kind, to, date_of(self._clock()), LIFETIME)
         token = mailed_token(mail, CredentialKind.PASSWORD_RESET, self._pepper)
         tenant = INSTALLATION if account is None else account.user.tenant
         requested = event(attribution, tenant, AuditEvent.FORGOT_PASSWORD)
-        await self._store.add(to, self._pepper.digest(token), mail, requested)
+        digest = self._pepper.digest(token)
+        await self._store.add(to, digest, mail, requested)
+        self._lookups.accept(digest)
         await self._audit_delivery.deliver()
 
     async def complete(self, token: str, password: str, attribution: Attribution) -> None:
-        """Replace a password, once. Raises InvalidPasswordResetTokenError, InvalidPasswordError."""
+        """Replace a password, once.
+
+        Raises InvalidPasswordResetTokenError, TooManyUnknownCredentialsError, InvalidPasswordError.
+        """
+        if kind_of(token) is not CredentialKind.PASSWORD_RESET:
+            raise InvalidPasswordResetTokenError
         digest, now = self._pepper.digest(token), date_of(self._clock())
-        is_token = kind_of(token) is CredentialKind.PASSWORD_RESET
-        email = await self._store.find(digest, now) if is_token else None
-        if email is None:
+        email = await self._lookups.find(
+            digest, attribution.source_address, lambda digest: self._store.find(digest, now)
+        )
+        account = None if email is None else await self._users.find_by_email(email)
+        if email is None or (account and not self._passwords.are_enabled(account.user.tenant)):
             raise InvalidPasswordResetTokenError
         password_hash = await self._passwords.hash(password, attribution.source_address)
         network = network_digest(self._pepper, email, attribution.source_address)

@@ -8,7 +8,7 @@ import asyncio
 import secrets
 import unicodedata
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -19,8 +19,10 @@ from pqkeep_gateway.access.credentials import Pepper, Purpose
 from pqkeep_gateway.access.source_address import network_of
 from pqkeep_gateway.config import PasswordCosts
 from pqkeep_gateway.people.common_passwords import is_common
+from pqkeep_gateway.people.users import Account
 from pqkeep_gateway.unavailable import OverloadedError
 from pqkeep_protocol.fair_queue import FairQueue, QueueFullError
+from pqkeep_protocol.keys import TenantId
 
 T = TypeVar("T")
 
@@ -38,14 +40,21 @@ class InvalidPasswordError(Exception):
     """The password cannot be chosen. The message says why, for the person who chose it."""
 
 
+class PasswordsDisabledError(Exception):
+    """The people of this tenant sign in by a provider, and have no passwords here."""
+
+
 class Passwords:
     """Hashes and verifies passwords, in threads of its own, in turns by source address.
 
     If too much waits, the last of the address with the most raises OverloadedError.
     """
 
-    def __init__(self, pepper: Pepper, hasher: PasswordHasher) -> None:
-        """Take a hasher with the costs of new hashes."""
+    def __init__(
+        self, pepper: Pepper, hasher: PasswordHasher, *, disabled_for: Collection[TenantId] = ()
+    ) -> None:
+        """Take a hasher with the costs of new hashes, and the tenants without passwords."""
+        self._disabled_for = frozenset(disabled_for)
         self._pepper = pepper
         self._hasher = hasher
         self._threads = ThreadPoolExecutor(THREADS, "password")
@@ -59,6 +68,21 @@ class Passwords:
         """How many hashes wait for a thread."""
         return self._queue.waiting
 
+    def hash_of(self, account: Account | None) -> str | None:
+        """Return the hash that an account may sign in by, if there is one."""
+        if account is None or not self.are_enabled(account.user.tenant):
+            return None
+        return account.password_hash
+
+    def are_enabled(self, tenant: TenantId) -> bool:
+        """Return whether a tenant's people may have passwords."""
+        return tenant not in self._disabled_for
+
+    def require_enabled(self, tenant: TenantId) -> None:
+        """Raise PasswordsDisabledError unless a tenant's people may have passwords."""
+        if not self.are_enabled(tenant):
+            raise PasswordsDisabledError
+
     async def hash(self, password: str, source_address: str) -> str:
         """Return the hash of a new password. Raises InvalidPasswordError, OverloadedError."""
         require_valid(password)
@@ -70,9 +94,9 @@ class Passwords:
             source_address, lambda: self._hasher.hash(self._digest(password))
         )
 
-    def is_outdated(self, password_hash: str) -> bool:
-        """Return whether a hash has other costs than new ones have."""
-        return self._hasher.check_needs_rehash(password_hash)
+    def is_outdated(self, password_hash: str | None) -> bool:
+        """Return whether there is a hash, with other costs than new ones have."""
+        return password_hash is not None and self._hasher.check_needs_rehash(password_hash)
 
     async def verify(self, password_hash: str | None, password: str, source_address: str) -> bool:
         """Return whether a password matches. Raises OverloadedError.

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from pqkeep_gateway.access.clock import Clock, date_of
+from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of
 from pqkeep_gateway.mail.outgoing_mail import MailKind, OutgoingMail, mailed_token, new_mail
 from pqkeep_gateway.people.attempt_limits import AttemptLimits
@@ -60,6 +61,7 @@ class Registration:
         sessions: Sessions,
         passwords: Passwords,
         attempts: AttemptLimits,
+        lookups: CredentialLookups,
         pepper: Pepper,
         clock: Clock,
     ) -> None:
@@ -68,6 +70,7 @@ class Registration:
         self._sessions = sessions
         self._passwords = passwords
         self._attempts = attempts
+        self._lookups = lookups
         self._pepper = pepper
         self._clock = clock
 
@@ -82,21 +85,32 @@ class Registration:
         kind = MailKind.ALREADY_REGISTERED if is_taken else MailKind.REGISTRATION
         mail = new_mail(kind, email, now, LIFETIME)
         token = mailed_token(mail, CredentialKind.REGISTRATION, self._pepper)
-        await self._store.add(email, self._pepper.digest(token), mail)
+        digest = self._pepper.digest(token)
+        await self._store.add(email, digest, mail)
+        self._lookups.accept(digest)
 
     async def complete(
-        self, token: str, name: str, password: str, attribution: Attribution
+        self,
+        token: str,
+        name: str,
+        password: str,
+        attribution: Attribution,
+        user_agent: bytes = b"",
     ) -> tuple[User, Tokens]:
         """Create a tenant and its owner, and begin a session.
 
-        Raises InvalidRegistrationTokenError, NameTakenError, EmailTakenError,
-        InvalidPasswordError; all of them leave the registration as it was.
+        Raises InvalidRegistrationTokenError, TooManyUnknownCredentialsError, NameTakenError,
+        EmailTakenError, InvalidPasswordError; all of them leave the registration as it was.
         """
+        if kind_of(token) is not CredentialKind.REGISTRATION:
+            raise InvalidRegistrationTokenError
         digest, now = self._pepper.digest(token), date_of(self._clock())
-        is_token = kind_of(token) is CredentialKind.REGISTRATION
-        if not (is_token and await self._store.is_valid(digest, now)):
+        if not await self._lookups.is_known(
+            digest, attribution.source_address, lambda digest: self._store.is_valid(digest, now)
+        ):
             raise InvalidRegistrationTokenError
         password_hash = await self._passwords.hash(password, attribution.source_address)
         tenant = new_tenant(name)
         account = await self._store.complete(digest, tenant, password_hash, now, attribution)
-        return account.user, await self._sessions.begin(account, attribution)
+        tokens = await self._sessions.begin(account, attribution, user_agent=user_agent)
+        return account.user, tokens

@@ -28,7 +28,9 @@ from pqkeep_gateway.access.credentials import (
 from pqkeep_gateway.access.principals import SessionId, SessionPrincipal, UserId
 from pqkeep_gateway.access.source_address import network_of
 from pqkeep_gateway.audit_events import AuditDelivery, event
+from pqkeep_gateway.people.client_names import stored_user_agent
 from pqkeep_gateway.people.known_networks import network_digest
+from pqkeep_gateway.people.pages import WHOLE, Page, Part
 from pqkeep_gateway.people.users import Account
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
@@ -98,6 +100,8 @@ class Session:
     refreshed_at: datetime
     source_address: str
     used_second_factor: bool = False
+    user_agent: str = ""
+    """The printable part of what the client called itself at the sign-in."""
 
 
 class SessionStore(Protocol):
@@ -130,8 +134,8 @@ class SessionStore(Protocol):
         """
         ...
 
-    async def list(self, user: UserId, now: datetime) -> tuple[Session, ...]:
-        """Return a user's sessions, newest first."""
+    async def list(self, user: UserId, now: datetime, part: Part = WHOLE) -> Page[Session]:
+        """Return a user's sessions, newest first. Raises PositionNotFoundError."""
         ...
 
     async def remove(self, user: UserId, session: SessionId, audit_events: Sequence[Event]) -> None:
@@ -160,21 +164,37 @@ class Sessions:
         self._lifetime = lifetime
 
     async def begin(
-        self, account: Account, attribution: Attribution, *, used_second_factor: bool = False
+        self,
+        account: Account,
+        attribution: Attribution,
+        *,
+        used_second_factor: bool = False,
+        signed_in: tuple[AuditEvent, str] = (AuditEvent.SIGN_IN, ""),
+        user_agent: bytes = b"",
     ) -> Tokens:
-        """Begin a session of an authenticated user. Raises AccountChangedError."""
+        """Begin a session of an authenticated user. Raises AccountChangedError.
+
+        ``signed_in``: what the audit log says of it, and by which policy.
+        """
         user = account.user
         now = date_of(self._clock())
         tokens = Tokens(
             new_credential(CredentialKind.ACCESS), new_credential(CredentialKind.REFRESH)
         )
         session = Session(
-            SessionId(uuid4()), user.id, now, now, attribution.source_address, used_second_factor
+            SessionId(uuid4()),
+            user.id,
+            now,
+            now,
+            attribution.source_address,
+            used_second_factor,
+            stored_user_agent(user_agent),
         )
-        signed_in = event(attribution.by(str(user)), user.tenant, AuditEvent.SIGN_IN)
+        operation, policy = signed_in
+        begun = event(attribution.by(str(user)), user.tenant, operation, policy=policy)
         digests = self._digests(tokens, now)
         network = network_digest(self._pepper, user.email, attribution.source_address)
-        await self._store.add(session, digests, account, network, (signed_in,))
+        await self._store.add(session, digests, account, network, (begun,))
         self._accept(digests)
         await self._audit_delivery.deliver()
         return tokens
@@ -227,9 +247,9 @@ class Sessions:
         self._accept(digests)
         return tokens
 
-    async def list(self, user: UserId) -> tuple[Session, ...]:
-        """Return a user's sessions, newest first."""
-        return await self._store.list(user, date_of(self._clock()))
+    async def list(self, user: UserId, part: Part = WHOLE) -> Page[Session]:
+        """Return a user's sessions, newest first. Raises PositionNotFoundError."""
+        return await self._store.list(user, date_of(self._clock()), part)
 
     async def end(
         self,

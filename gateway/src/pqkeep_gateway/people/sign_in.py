@@ -39,7 +39,9 @@ class SignIn:
         self._challenges = challenges
         self._audit_delivery = audit_delivery
 
-    async def with_password(self, email: str, password: str, attribution: Attribution) -> Tokens:
+    async def with_password(
+        self, email: str, password: str, attribution: Attribution, user_agent: bytes = b""
+    ) -> Tokens:
         """Begin a session, unless a code is required too.
 
         Raises WrongPasswordError, SecondFactorRequiredError, TooManyAttemptsError. An unknown
@@ -47,9 +49,8 @@ class SignIn:
         """
         async with self._attempts.password(email, attribution.source_address):
             account = await self._users.find_by_email(email)
-            password_hash = None if account is None else account.password_hash
             is_correct = await self._passwords.verify(
-                password_hash, password, attribution.source_address
+                self._passwords.hash_of(account), password, attribution.source_address
             )
             if account is None or not is_correct:
                 await self._record_failure(account, attribution)
@@ -58,23 +59,28 @@ class SignIn:
         factor = self._challenges.required_factor(account)
         try:
             if factor is None:
-                return await self._sessions.begin(account, attribution)
+                return await self._sessions.begin(account, attribution, user_agent=user_agent)
             required = await self._challenges.issue(account, factor)
         except AccountChangedError:
             raise WrongPasswordError from None
         raise required
 
-    async def answer_challenge(self, token: str, code: str, attribution: Attribution) -> Tokens:
+    async def answer_challenge(
+        self, token: str, code: str, attribution: Attribution, user_agent: bytes = b""
+    ) -> Tokens:
         """Begin a session with an authenticator's code or a recovery code.
 
-        Raises InvalidChallengeError, WrongCodeError, TooManyAttemptsError.
+        Raises InvalidChallengeError, TooManyUnknownCredentialsError, WrongCodeError,
+        TooManyAttemptsError.
         """
-        challenge, account = await self._challenges.find(token)
+        challenge, account = await self._challenges.find(token, attribution.source_address)
         try:
             async with self._attempts.code(account.user.email, attribution.source_address):
                 await self._factors.check(account, code, attribution)
             await self._challenges.remove(challenge)
-            return await self._sessions.begin(account, attribution, used_second_factor=True)
+            return await self._sessions.begin(
+                account, attribution, used_second_factor=True, user_agent=user_agent
+            )
         except (NotEnrolledError, AccountChangedError):
             raise InvalidChallengeError from None
 
@@ -87,11 +93,9 @@ class SignIn:
         """
         if not self._passwords.is_outdated(account.password_hash):
             return account
-        renewed = replace(
-            account, password_hash=await self._passwords.rehash(password, source_address)
-        )
-        if await self._users.save_rehashed_password(account, renewed.password_hash):
-            return renewed
+        rehashed = await self._passwords.rehash(password, source_address)
+        if await self._users.save_rehashed_password(account, rehashed):
+            return replace(account, password_hash=rehashed)
         current = await self._users.get(account.user.id)
         if not await self._passwords.verify(current.password_hash, password, source_address):
             raise WrongPasswordError

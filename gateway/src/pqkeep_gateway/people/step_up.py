@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, kind_of, new_credential
-from pqkeep_gateway.access.principals import SessionPrincipal, UserId
+from pqkeep_gateway.access.principals import SessionId, SessionPrincipal, UserId
 from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.people.attempt_limits import AttemptLimits
 from pqkeep_gateway.people.passwords import Passwords
@@ -42,6 +42,13 @@ class StepUpStore(Protocol):
         self, user: UserId, digest: bytes, expires_at: datetime, audit_event: Event
     ) -> None:
         """Store a token, and remove the user's expired ones. Raises UserNotFoundError."""
+        ...
+
+    async def use_reauthentication(self, session: SessionId, now: datetime) -> bool:
+        """Use up that a session's provider has asked its person again, in one conditional UPDATE.
+
+        Returns whether it has.
+        """
         ...
 
     async def reserve(self, user: UserId, digest: bytes, now: datetime) -> bool:
@@ -103,13 +110,30 @@ class StepUp:
             if account.has_mfa:
                 await self._factors.check(account, proof, attribution)
             elif not await self._passwords.verify(
-                account.password_hash, proof, attribution.source_address
+                self._passwords.hash_of(account), proof, attribution.source_address
             ):
                 failed = event(
                     attribution, principal.tenant, AuditEvent.STEP_UP_FAILED, outcome="ERR_MFA_001"
                 )
                 await self._audit_delivery.record(failed)
                 raise WrongCodeError
+        return await self._new_token(principal, attribution)
+
+    async def issue_after_reauthentication(
+        self, principal: SessionPrincipal, attribution: Attribution
+    ) -> str | None:
+        """Return a token if the person's provider has asked them again for this session, once.
+
+        Not for people with an authenticator: their code is needed. None: the provider has not.
+        """
+        if await self.needs_code(principal):
+            return None
+        now = date_of(self._clock())
+        if not await self._store.use_reauthentication(principal.session, now):
+            return None
+        return await self._new_token(principal, attribution)
+
+    async def _new_token(self, principal: SessionPrincipal, attribution: Attribution) -> str:
         token = new_credential(CredentialKind.STEP_UP)
         expires_at = date_of(self._clock()) + LIFETIME
         issued = event(attribution, principal.tenant, AuditEvent.STEP_UP)

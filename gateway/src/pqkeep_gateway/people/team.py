@@ -14,18 +14,20 @@ from pqkeep_gateway.access.callers import Permission, may
 from pqkeep_gateway.access.principals import Principal, UserId
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.audit_events import AuditDelivery, event
+from pqkeep_gateway.people.pages import WHOLE, Page, Part
 from pqkeep_gateway.people.users import User
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution
 
-_ROLE_IS: Mapping[Role, AuditEvent] = {
+ROLE_IS: Mapping[Role, AuditEvent] = {
     Role.OWNER: AuditEvent.ROLE_IS_OWNER,
     Role.ADMIN: AuditEvent.ROLE_IS_ADMIN,
     Role.DEVELOPER: AuditEvent.ROLE_IS_DEVELOPER,
     Role.VIEWER: AuditEvent.ROLE_IS_VIEWER,
 }
+"""What is recorded of a member who is given a role."""
 
 
 class MemberNotFoundError(Exception):
@@ -90,16 +92,24 @@ class Team:
             self.require_authority(by, role, to)
         if role is None:
             raise MemberNotFoundError
-        owners = sum(each is Role.OWNER for each in self.roles.values())
-        if role is Role.OWNER and to is not Role.OWNER and owners == 1:
+        if to is not Role.OWNER and self.is_last_owner(member):
             raise LastOwnerError
+
+    def is_last_owner(self, member: UserId) -> bool:
+        """Return whether the team would have no owner without a member."""
+        return [each for each, role in self.roles.items() if role is Role.OWNER] == [member]
 
 
 class TeamStore(Protocol):
     """Teams in the database. All methods raise UnavailableError."""
 
-    async def list_members(self, tenant: TenantId) -> tuple[Member, ...]:
-        """Return every member, the first to join first."""
+    async def list_members(
+        self, tenant: TenantId, part: Part = WHOLE, email: str | None = None
+    ) -> Page[Member]:
+        """Return members, the first to join first; with a part of their e-mail address, if given.
+
+        Raises PositionNotFoundError.
+        """
         ...
 
     async def save_role(
@@ -130,9 +140,14 @@ class TeamMembers:
         self._store = store
         self._audit_delivery = audit_delivery
 
-    async def list(self, tenant: TenantId) -> tuple[Member, ...]:
-        """Return every member, the first to join first."""
-        return await self._store.list_members(tenant)
+    async def list(
+        self, tenant: TenantId, part: Part = WHOLE, email: str | None = None
+    ) -> Page[Member]:
+        """Return members, the first to join first; with a part of their e-mail address, if given.
+
+        Raises PositionNotFoundError.
+        """
+        return await self._store.list_members(tenant, part, email)
 
     async def change_role(
         self,
@@ -146,7 +161,7 @@ class TeamMembers:
 
         Raises what Team.require_change raises.
         """
-        events = _events(attribution, tenant, member, AuditEvent.CHANGE_ROLE, _ROLE_IS[role])
+        events = _events(attribution, tenant, member, AuditEvent.CHANGE_ROLE, ROLE_IS[role])
         changed = await self._store.save_role(tenant, member, role, by, events)
         await self._audit_delivery.deliver()
         return changed

@@ -38,7 +38,8 @@ class Account:
     """A user, and what is needed to authenticate them."""
 
     user: User
-    password_hash: str = field(repr=False)
+    password_hash: str | None = field(repr=False)
+    """None: they have never had a password, and sign in by a provider."""
     totp_salt: bytes | None = field(default=None, repr=False)
     has_mfa: bool = False
     """Whether an authenticator app is enrolled and confirmed."""

@@ -7,8 +7,12 @@ import msgspec
 from pqkeep_gateway.http.app import API
 from pqkeep_gateway.http.endpoint import Endpoint
 from pqkeep_gateway.http.static_document import StaticDocument
-from pqkeep_gateway.reference import page
 from pqkeep_gateway.reference.openapi import PARTS, document
+from pqkeep_gateway.reference.pages import HEADERS, ROOT, STATIC, pages, static
+from pqkeep_gateway.reference.snippets import example
+
+_HTML = "text/html; charset=utf-8"
+_JSON = "application/json"
 
 
 def documents(api: Iterable[Endpoint], outside: Iterable[Endpoint]) -> Mapping[str, StaticDocument]:
@@ -23,12 +27,21 @@ def documents(api: Iterable[Endpoint], outside: Iterable[Endpoint]) -> Mapping[s
             if part != "service"
         },
     }
-    html, css = "text/html; charset=utf-8", "text/css; charset=utf-8"
+    snippets = {
+        **{row.name: example(row) for row in rows},
+        **{row.name: example(row, prefix="") for row in others},
+    }
     return {
         **{
-            path: StaticDocument(msgspec.json.encode(each), "application/json", {})
+            path: StaticDocument(msgspec.json.encode(each), _JSON, {})
             for path, each in described.items()
         },
-        "/docs": StaticDocument(page.page(whole), html, page.HEADERS),
-        page.STYLE_PATH: StaticDocument(page.style(), css, page.HEADERS),
+        **{
+            path: StaticDocument(body, _JSON if path.endswith(".json") else _HTML, HEADERS)
+            for path, body in pages(whole, snippets).items()
+        },
+        **{
+            f"{ROOT}/{name}": StaticDocument(static(name), kind, HEADERS)
+            for name, kind in STATIC.items()
+        },
     }

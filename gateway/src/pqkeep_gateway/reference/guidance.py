@@ -32,16 +32,19 @@ GUIDANCE: Mapping[Code, Guidance] = {
         "The plan does not let an organization require a second factor.", "Use another plan."
     ),
     Code.MFA_013: Guidance(
-        "A signed-in person has to prove again who they are.",
-        "Get a token at /auth/step-up and send it in X-Step-Up-Token.",
+        "A signed-in person has to prove again who they are; an operator's session changes"
+        " nothing.",
+        "Get a token at /auth/step-up and send it in X-Step-Up-Token. As the operator, send the"
+        " credential in X-API-Key.",
     ),
     Code.FORBIDDEN_001: Guidance(
         "The tenant is suspended, the plan allows no more, or this credential may not do this.",
         "Ask the operator.",
     ),
     Code.POLICY_001: Guidance(
-        "The plan does not include this, or its monthly allowance is used up.",
-        "Use another algorithm, or another plan.",
+        "The plan does not include this, its monthly allowance is used up, or the API key's scopes"
+        " do not allow it.",
+        "Use another algorithm, another plan, or an API key with other scopes.",
     ),
     Code.KMS_020: Guidance("Keys are not archived over the API.", "Archive it in the portal."),
     Code.NOT_FOUND_001: Guidance(

@@ -7,15 +7,24 @@ from typing import Any
 
 import msgspec
 
-from pqkeep_gateway.access.callers import CALLERS, GRANTS, Caller, Credential
+from pqkeep_gateway.access.callers import CALLERS, GRANTS, Caller, Credential, Permission
 from pqkeep_gateway.access.idempotency import MAX_LENGTH as MAX_IDEMPOTENCY_KEY
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.api.errors import code_of, codes_of_fields
-from pqkeep_gateway.http.cookies import ACCESS
-from pqkeep_gateway.http.endpoint import MAX_BODY, MAX_TEXT_BODY, MIN_BINARY_BODY, Endpoint
+from pqkeep_gateway.http.cookies import ACCESS, OPERATOR, SAFE_METHODS
+from pqkeep_gateway.http.endpoint import (
+    JSON,
+    JSON_LINES,
+    JWK_SET,
+    MAX_BODY,
+    MAX_TEXT_BODY,
+    MIN_BINARY_BODY,
+    TEXT,
+    Endpoint,
+)
 from pqkeep_gateway.http.envelope import Failure, Fault
 from pqkeep_gateway.http.errors import Code
-from pqkeep_gateway.http.field import Field
+from pqkeep_gateway.http.field import Field, object_schema
 from pqkeep_gateway.http.responses import MAX_REQUEST_ID
 from pqkeep_gateway.http.text import Timestamp
 from pqkeep_gateway.reference.guidance import GUIDANCE
@@ -40,9 +49,12 @@ PARTS: Mapping[str, str] = {
     "signature": "Signatures over messages and over digests.",
     "kms": "The life of keys. Private keys are never shown.",
     "tenants": "The organisations that own keys, and their API keys.",
+    "operators": "Who runs the installation.",
     "auth": "People: signing in, and what belongs to their own account.",
     "team": "The people of a tenant, and those who are invited.",
     "billing": "Plans, subscriptions and invoices.",
+    "installation": "The state of the installation, for its operator.",
+    "usage": "How much is done with keys, and how much of it is allowed.",
     "audit": "The audit log, and what proves that nobody changed it.",
     "service": "The service itself.",
 }
@@ -103,7 +115,7 @@ def document(
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
-        "security": [{"ApiKey": []}, {"Session": []}],
+        "security": [{"ApiKey": []}, {"Session": []}, {"OperatorSession": []}],
         "tags": [
             {"name": name, "description": text}
             for name, text in PARTS.items()
@@ -127,6 +139,12 @@ def document(
                     "name": ACCESS,
                     "description": "What login hands out: somebody who has signed in.",
                 },
+                "OperatorSession": {
+                    "type": "apiKey",
+                    "in": "cookie",
+                    "name": OPERATOR,
+                    "description": "What operator_login hands out: an operator who reads.",
+                },
             },
         },
     }
@@ -140,12 +158,20 @@ def codes(row: Endpoint) -> frozenset[Code]:
         found |= {row.denial().code}
     if row.idempotent:
         found |= {Code.CONFLICT_001}
+    if _is_for_api_keys(row):
+        found |= {Code.POLICY_001}
     is_by_session = bool(callers & frozenset(Role)) and Credential.NONE not in callers
     if is_by_session and not row.during_enrollment:
         found |= {Code.AUTH_MFA_001}
-    if row.needs_step_up:
+    is_for_operators = Credential.OPERATOR in callers and row.permission is not Permission.PUBLIC
+    if row.needs_step_up or (is_for_operators and row.method not in SAFE_METHODS):
         found |= {Code.MFA_013}
     return found
+
+
+def _is_for_api_keys(row: Endpoint) -> bool:
+    """Return whether it needs a credential that an API key can be, and its scopes are asked then."""
+    return Credential.API_KEY in GRANTS[row.permission] and row.permission is not Permission.PUBLIC
 
 
 def callers_of(row: Endpoint) -> tuple[Caller, ...]:
@@ -184,11 +210,14 @@ def _operation(part: str, row: Endpoint) -> Json:
         operation["requestBody"] = _SIGNED_BODY
     elif row.takes_body and others:
         operation["requestBody"] = _request_body(others, required=not row.body_optional)
-    success = _LINES if row.example is None else _success(row)
-    operation["responses"] = {str(row.status): success} | _failures(codes(row))
+    success = _success(row) if row.content_type == JSON else _document(row)
+    existing = {"200": success | {"description": "What was there before"}} if row.may_exist else {}
+    operation["responses"] = {str(row.status): success} | existing | _failures(codes(row))
     operation["security"] = _security(row)
     operation["x-permission"] = row.permission
     operation["x-callers"] = list(callers_of(row))
+    if _is_for_api_keys(row):
+        operation["x-scope-operation"] = row.audit_operation
     return operation
 
 
@@ -202,6 +231,8 @@ def _security(row: Endpoint) -> list[Json]:
         credentials.append({"ApiKey": []})
     if callers & frozenset(Role):
         credentials.append({"Session": []})
+    if Credential.OPERATOR in callers and row.method in SAFE_METHODS:
+        credentials.append({"OperatorSession": []})
     if Credential.NONE in callers:
         credentials.append({})
     return credentials
@@ -229,7 +260,6 @@ def _signature(header: str) -> Json:
 
 
 def _request_body(fields: tuple[Field[Any], ...], *, required: bool) -> Json:
-    names = [each.name for each in fields if each.required]
     shown = [each for each in fields if each.required] or fields[:1]
     example: Json = {"value": {each.name: each.example for each in shown}}
     cut = [each for each in shown if each.made_by]
@@ -239,27 +269,11 @@ def _request_body(fields: tuple[Field[Any], ...], *, required: bool) -> Json:
         "required": required,
         "content": {
             "application/json": {
-                "schema": {
-                    "type": "object",
-                    "properties": {each.name: _property(each) for each in fields},
-                    **({"required": names} if names else {}),
-                    "additionalProperties": False,
-                },
+                "schema": object_schema(fields),
                 "examples": {"form" if cut else "request": example},
             }
         },
     }
-
-
-def _property(field: Field[Any]) -> Json:
-    """Return a field's schema; null is what a field that may be left out may be, too."""
-    made_by = f" Made by `{field.made_by}`." if field.made_by else ""
-    described = {"description": field.description + made_by}
-    if field.required:
-        return {**field.schema, **described}
-    schema = dict(field.schema)
-    default = {"default": schema.pop("default")} if "default" in schema else {}
-    return {"anyOf": [schema, {"type": "null"}], **default, **described}
 
 
 def _success(row: Endpoint) -> Json:
@@ -288,6 +302,21 @@ def _success(row: Endpoint) -> Json:
                 },
             }
         },
+    }
+
+
+def _document(row: Endpoint) -> Json:
+    """Return the description of an answer that is in no envelope."""
+    content: Json = {"schema": {"type": "string"}}
+    if row.example is not None:
+        content = {
+            "schema": {"$ref": _reference(type(row.example).__name__)},
+            "examples": {"answer": {"value": msgspec.to_builtins(row.example)}},
+        }
+    return {
+        "description": _DOCUMENTS[row.content_type],
+        "headers": _sent(),
+        "content": {row.content_type: content},
     }
 
 
@@ -362,11 +391,12 @@ _SIGNED_BODY: Json = {
         }
     },
 }
-_LINES: Json = {
-    "description": "JSON lines, one object each, as docs/audit.md describes them.",
-    "headers": _sent(),
-    "content": {"application/jsonl": {"schema": {"type": "string"}}},
+_DOCUMENTS: Mapping[str, str] = {
+    JSON_LINES: "JSON lines, one object each, as docs/audit.md describes them.",
+    JWK_SET: "A JWK Set (RFC 7517), without the envelope.",
+    TEXT: "Text, without the envelope.",
 }
+"""Answers that are in no envelope, by content type."""
 _REQUEST_ID_FORM: Json = {
     "type": "string",
     "minLength": 1,

@@ -1,20 +1,24 @@
 """API keys in SQL."""
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from pqkeep_gateway.access.api_key_limits import ApiKeyLimits
 from pqkeep_gateway.access.authentication import Found
 from pqkeep_gateway.access.idempotency import IdempotencyKeyReusedError
+from pqkeep_gateway.access.networks import Networks
 from pqkeep_gateway.access.principals import ApiKeyPrincipal
+from pqkeep_gateway.access.scopes import scopes_in, scopes_text
 from pqkeep_gateway.audit_events import event
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
 from pqkeep_gateway.storage.idempotency import add_idempotency_key, find_idempotency_key
 from pqkeep_gateway.storage.schema import API_KEYS, TENANTS
-from pqkeep_gateway.storage.tenant_lock import lock_tenant
+from pqkeep_gateway.storage.tenant_lock import lock_tenant, lock_tenant_to_add
 from pqkeep_gateway.storage.tenants import ENTITLEMENTS, entitlements_of
 from pqkeep_gateway.tenancy.api_keys import (
     AlreadyRotatedError,
@@ -47,14 +51,14 @@ class SqlApiKeys:
     ) -> StoredApiKey:
         """Store an API key as the next version.
 
-        Raises QuotaReachedError, IdempotencyKeyReusedError.
+        Raises QuotaReachedError, IdempotencyKeyReusedError, TenantNotFoundError.
         """
         async with transaction(self._engine) as connection:
-            await lock_tenant(connection, tenant)
+            await lock_tenant_to_add(connection, tenant)
             earlier = await _find_earlier(connection, idempotency, draft)
             if earlier is not None:
                 return earlier
-            count = sa.select(sa.func.count()).where(_of(tenant), _IS_ACTIVE)
+            count = sa.select(sa.func.count()).where(_of(tenant), _is_valid(draft.created_at))
             if (await connection.execute(count)).scalar_one() >= quota:
                 raise QuotaReachedError
             added = await _add(connection, tenant, draft, None, idempotency)
@@ -82,16 +86,21 @@ class SqlApiKeys:
         Raises AlreadyRotatedError, IdempotencyKeyReusedError.
         """
         async with transaction(self._engine) as connection:
-            await lock_tenant(connection, tenant)
+            await lock_tenant_to_add(connection, tenant)
             earlier = await _find_earlier(connection, idempotency, draft)
             if earlier is not None:
+                if version not in (None, earlier.revoked):  # another API key's rotation
+                    raise IdempotencyKeyReusedError
                 return earlier
             if version is None:
-                newest = sa.select(sa.func.max(API_KEYS.c.version)).where(_of(tenant), _IS_ACTIVE)
+                newest = sa.select(sa.func.max(API_KEYS.c.version)).where(
+                    _of(tenant), _is_valid(draft.created_at)
+                )
                 version = (await connection.execute(newest)).scalar()
             if version is not None:
+                draft = await _kept(connection, tenant, version, draft)
                 revoke = sa.update(API_KEYS).where(
-                    _of(tenant), API_KEYS.c.version == version, _IS_ACTIVE
+                    _of(tenant), API_KEYS.c.version == version, _is_valid(draft.created_at)
                 )
                 values = {
                     "status": ApiKeyStatus.REVOKED,
@@ -136,18 +145,26 @@ class SqlApiKeys:
             row = (await connection.execute(query)).one_or_none()
         if row is None:
             return None
-        until = row.accepted_until_us
+        limits = _limits(row)
         principal = ApiKeyPrincipal(
             tenant=TenantId(row.tenant_id),
             entitlements=entitlements_of(row),
             api_key_version=row.version,
             suspended=row.tenant_status != TenantStatus.ACTIVE,
-            is_rotated=until is not None,
+            is_rotated=row.accepted_until_us is not None,
+            name=row.name,
+            limits=limits,
         )
-        return Found(principal, None if until is None else time_of(until).timestamp())
+        ends = [each for each in (row.accepted_until_us, row.expires_at_us) if each is not None]
+        return Found(principal, time_of(min(ends)).timestamp() if ends else None)
 
 
 _IS_ACTIVE = API_KEYS.c.status == ApiKeyStatus.ACTIVE
+
+
+def _is_valid(now: datetime) -> sa.ColumnElement[bool]:
+    expires_at = API_KEYS.c.expires_at_us
+    return sa.and_(_IS_ACTIVE, sa.or_(expires_at.is_(None), expires_at > microseconds(now)))
 
 
 def _of(tenant: TenantId) -> sa.ColumnElement[bool]:
@@ -180,6 +197,8 @@ async def _add(
         "last4": draft.last4,
         "status": ApiKeyStatus.ACTIVE,
         "created_at_us": microseconds(draft.created_at),
+        "name": draft.name,
+        **_limit_columns(draft.limits),
     }
     await connection.execute(sa.insert(API_KEYS), row)
     if idempotency is not None:
@@ -195,8 +214,45 @@ async def _add(
             )
         except sa.exc.IntegrityError:  # by the operator, for another tenant: this one is locked
             raise IdempotencyKeyReusedError from None
-    metadata = ApiKey(version, draft.last4, ApiKeyStatus.ACTIVE, draft.created_at)
+    metadata = ApiKey(
+        version=version,
+        last4=draft.last4,
+        status=ApiKeyStatus.ACTIVE,
+        created_at=draft.created_at,
+        name=draft.name,
+        limits=draft.limits,
+    )
     return StoredApiKey(metadata, draft.salt, revoked)
+
+
+async def _kept(
+    connection: AsyncConnection, tenant: TenantId, version: int, draft: ApiKeyDraft
+) -> ApiKeyDraft:
+    """Return a draft with what it does not change of a version."""
+    query = sa.select(API_KEYS).where(_of(tenant), API_KEYS.c.version == version)
+    row = (await connection.execute(query)).one_or_none()
+    if row is None:
+        return draft
+    limits = _limits(row).with_changes(draft.limits)
+    return replace(draft, name=draft.name or row.name, limits=limits)
+
+
+def _limits(row: sa.Row[Any]) -> ApiKeyLimits:
+    addresses = row.allowed_addresses
+    return ApiKeyLimits(
+        scopes=None if row.scopes is None else scopes_in(row.scopes),
+        expires_at=_time_or_none(row.expires_at_us),
+        addresses=None if addresses is None else Networks(addresses.split()),
+    )
+
+
+def _limit_columns(limits: ApiKeyLimits) -> dict[str, object]:
+    expires_at = limits.expires_at
+    return {
+        "scopes": None if limits.scopes is None else scopes_text(limits.scopes.stated),
+        "expires_at_us": None if expires_at is None else microseconds(expires_at),
+        "allowed_addresses": None if limits.addresses is None else str(limits.addresses),
+    }
 
 
 async def _find_earlier(
@@ -212,7 +268,14 @@ async def _find_earlier(
         _of(earlier.tenant_id), API_KEYS.c.version == earlier.api_key_version
     )
     row = (await connection.execute(query)).one()
-    metadata = ApiKey(row.version, row.last4, ApiKeyStatus.ACTIVE, time_of(row.created_at_us))
+    metadata = ApiKey(
+        version=row.version,
+        last4=row.last4,
+        status=ApiKeyStatus.ACTIVE,
+        created_at=time_of(row.created_at_us),
+        name=row.name,
+        limits=_limits(row),
+    )
     return StoredApiKey(metadata, earlier.salt, earlier.revoked_version)
 
 
@@ -222,5 +285,14 @@ def _api_key(row: sa.Row[Any]) -> ApiKey:
         last4=row.last4,
         status=ApiKeyStatus(row.status),
         created_at=time_of(row.created_at_us),
-        revoked_at=None if row.revoked_at_us is None else time_of(row.revoked_at_us),
+        revoked_at=_time_or_none(row.revoked_at_us),
+        accepted_until=_time_or_none(row.accepted_until_us),
+        last_used_at=_time_or_none(row.last_used_at_us),
+        last_used_from=row.last_used_from,
+        name=row.name,
+        limits=_limits(row),
     )
+
+
+def _time_or_none(stored: int | None) -> datetime | None:
+    return None if stored is None else time_of(stored)

@@ -8,7 +8,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from pqkeep_gateway.audit_events import MAX_DELAY
+from pqkeep_gateway.audit_events import MAX_DELAY, RefusedEvent
 from pqkeep_gateway.storage.database import MICROSECOND, read_transaction, transaction
 from pqkeep_gateway.storage.schema import AUDIT_OUTBOX
 from pqkeep_gateway.unavailable import UnavailableError
@@ -18,6 +18,7 @@ from pqkeep_protocol.startup.logs import logger
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Event)
 _LOG = logger(__name__)
+MAX_LISTED = 1000
 _WAITS = AUDIT_OUTBOX.c.refusal.is_(None)
 
 UNREADABLE = "unreadable"
@@ -75,6 +76,25 @@ class SqlAuditOutbox:
         query = sa.select(sa.func.count()).where(AUDIT_OUTBOX.c.refusal.is_not(None))
         async with read_transaction(self._engine) as connection:
             return (await connection.execute(query)).scalar_one()
+
+    async def list_refused(self) -> tuple[RefusedEvent, ...]:
+        """Return the events that the log has refused or that cannot be read, MAX_LISTED at most."""
+        query = (
+            sa.select(AUDIT_OUTBOX)
+            .where(~_WAITS)
+            .order_by(AUDIT_OUTBOX.c.at_us, AUDIT_OUTBOX.c.id)
+            .limit(MAX_LISTED)
+        )
+        async with read_transaction(self._engine) as connection:
+            rows = (await connection.execute(query)).all()
+        return tuple(RefusedEvent(row.id, row.at_us, row.refusal, _read(row.event)) for row in rows)
+
+
+def _read(stored: bytes) -> Event | None:
+    try:
+        return _DECODER.decode(stored)
+    except msgspec.MsgspecError:
+        return None
 
 
 async def add_audit_event(connection: AsyncConnection, *events: Event) -> None:

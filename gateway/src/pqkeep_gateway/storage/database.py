@@ -28,7 +28,7 @@ MICROSECOND = timedelta(microseconds=1)
 async def open_database(
     location: str, password_file: Path | None = None, limits: TimeLimits = LIMITS
 ) -> AsyncEngine:
-    """Open a file, creating it if it does not exist, or connect to a server; create the schema.
+    """Open a file, or connect to a server; create the schema where there is none.
 
     ``limits`` are those of a server: a file does not hang. A database with the schema of another
     version is refused and left as it is. Raises ConfigError, and UnavailableError if another

@@ -18,13 +18,15 @@ from pqkeep_gateway.people.invitations import (
     InvitationNotFoundError,
     PendingInvitation,
 )
+from pqkeep_gateway.people.pages import WHOLE, Page, Part
 from pqkeep_gateway.people.users import Account, EmailTakenError, User, email_key
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
 from pqkeep_gateway.storage.outgoing_mail import add_mail
+from pqkeep_gateway.storage.pages import Order, read_page
 from pqkeep_gateway.storage.schema import INVITATIONS
 from pqkeep_gateway.storage.team import lock_team
-from pqkeep_gateway.storage.tenant_lock import lock_tenant
+from pqkeep_gateway.storage.tenant_lock import lock_tenant_to_add
 from pqkeep_gateway.storage.users import add_user
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
@@ -67,7 +69,7 @@ class SqlInvitations:
         )
         now = microseconds(mail.created_at)
         async with transaction(self._engine) as connection:
-            await lock_tenant(connection, invitation.tenant)
+            await lock_tenant_to_add(connection, invitation.tenant)
             team = await lock_team(connection, invitation.tenant)
             replaced = (await connection.execute(replace)).all()
             pending = (Role(each.role) for each in replaced if each.expires_at_us > now)
@@ -76,11 +78,12 @@ class SqlInvitations:
             await add_mail(connection, mail)
             await add_audit_event(connection, audit_event)
 
-    async def is_valid(self, digest: bytes, now: datetime) -> bool:
-        """Return whether a token's digest belongs to a pending invitation."""
-        query = sa.select(INVITATIONS.c.id).where(_is_pending(digest, now))
+    async def find(self, digest: bytes, now: datetime) -> TenantId | None:
+        """Return whose pending invitation a token's digest belongs to."""
+        query = sa.select(INVITATIONS.c.tenant_id).where(_is_pending(digest, now))
         async with read_transaction(self._engine) as connection:
-            return (await connection.execute(query)).one_or_none() is not None
+            tenant = (await connection.execute(query)).scalar()
+        return None if tenant is None else TenantId(tenant)
 
     async def accept(
         self, digest: bytes, password_hash: str, now: datetime, attribution: Attribution
@@ -104,18 +107,17 @@ class SqlInvitations:
             raise EmailTakenError from None
         return Account(user, password_hash)
 
-    async def list(self, tenant: TenantId, now: datetime) -> tuple[PendingInvitation, ...]:
-        """Return a tenant's pending invitations, the first to expire first."""
-        query = (
-            sa.select(INVITATIONS)
-            .where(
-                INVITATIONS.c.tenant_id == tenant,
-                INVITATIONS.c.expires_at_us > microseconds(now),
-            )
-            .order_by(INVITATIONS.c.expires_at_us, INVITATIONS.c.id)
+    async def list(
+        self, tenant: TenantId, now: datetime, part: Part = WHOLE
+    ) -> Page[PendingInvitation]:
+        """Return pending invitations, the first to expire first. Raises PositionNotFoundError."""
+        query = sa.select(INVITATIONS).where(
+            INVITATIONS.c.tenant_id == tenant,
+            INVITATIONS.c.expires_at_us > microseconds(now),
         )
+        order = Order(INVITATIONS.c.expires_at_us, INVITATIONS.c.id)
         async with read_transaction(self._engine) as connection:
-            return tuple(_pending(row) for row in await connection.execute(query))
+            return await read_page(connection, query, order, part, _pending)
 
     async def remove(
         self, tenant: TenantId, invitation: InvitationId, by: Principal, audit_event: Event

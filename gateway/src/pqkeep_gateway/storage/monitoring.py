@@ -4,14 +4,39 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.management.collection import Backlog
+from pqkeep_gateway.management.installation import Accounts
 from pqkeep_gateway.storage.database import read_transaction
 from pqkeep_gateway.storage.schema import AUDIT_OUTBOX, OUTGOING_MAIL, TENANTS
+from pqkeep_gateway.tenancy.tenants import TenantStatus
 
 
 async def check(engine: AsyncEngine) -> None:
     """Read one row. Raises UnavailableError."""
     async with read_transaction(engine) as connection:
         await connection.execute(sa.select(TENANTS.c.id).limit(1))
+
+
+async def find_accounts(engine: AsyncEngine) -> Accounts:
+    """Return what the operator is told of the accounts. Raises UnavailableError."""
+    is_suspended = TENANTS.c.status == TenantStatus.SUSPENDED
+    tenants = sa.select(
+        sa.func.count().filter(TENANTS.c.status != TenantStatus.DELETED),
+        sa.func.count().filter(is_suspended),
+        sa.func.count().filter(is_suspended, TENANTS.c.deletion_at_us.is_not(None)),
+    ).select_from(TENANTS)
+    attempted = (
+        sa.select(sa.func.count()).select_from(OUTGOING_MAIL).where(OUTGOING_MAIL.c.attempts > 0)
+    )
+    async with read_transaction(engine) as connection:
+        total, suspended, scheduled = (await connection.execute(tenants)).one()
+        mail_attempted = (await connection.execute(attempted)).scalar_one()
+    return Accounts(
+        backlog=await find_backlog(engine),
+        mail_attempted=mail_attempted,
+        tenants=total,
+        suspended=suspended,
+        scheduled=scheduled,
+    )
 
 
 async def find_backlog(engine: AsyncEngine) -> Backlog:

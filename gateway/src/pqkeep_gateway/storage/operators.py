@@ -29,7 +29,13 @@ class SqlOperators:
         query = sa.select(OPERATORS).order_by(OPERATORS.c.name)
         async with read_transaction(self._engine) as connection:
             return tuple(
-                Operator(row.name, time_of(row.added_at_us), time_of(row.rotated_at_us))
+                Operator(
+                    row.name,
+                    time_of(row.added_at_us),
+                    time_of(row.rotated_at_us),
+                    None if row.last_used_at_us is None else time_of(row.last_used_at_us),
+                    row.last_used_from,
+                )
                 for row in await connection.execute(query)
             )
 

@@ -35,13 +35,14 @@ _REFUSED = 0
 ENTER = """
 if ARGV[1] ~= '' and ARGV[1] ~= redis.call('GET', KEYS[2]) then return {-1, 0, 0} end
 local events, length, now = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local new = tonumber(ARGV[6])
 local newest = redis.call('LINDEX', KEYS[1], 0)
 if newest and tonumber(newest) > now + length then redis.call('DEL', KEYS[1]) end
-local oldest = redis.call('LINDEX', KEYS[1], events - 1)
+local oldest = redis.call('LINDEX', KEYS[1], events - new)
 if oldest and tonumber(oldest) + length > now then
   return {0, 0, tonumber(oldest) + length - now}
 end
-redis.call('LPUSH', KEYS[1], ARGV[4])
+for _ = 1, new do redis.call('LPUSH', KEYS[1], ARGV[4]) end
 redis.call('LTRIM', KEYS[1], 0, events - 1)
 redis.call('EXPIRE', KEYS[1], ARGV[5])
 oldest = tonumber(redis.call('LINDEX', KEYS[1], -1))
@@ -52,7 +53,7 @@ for _ = 1, 100 do
 end
 return {1, events - redis.call('LLEN', KEYS[1]), math.max(oldest + length - now, 0)}
 """
-"""Enter a window: a list of microseconds, newest first. Return the outcome, the remaining events
+"""Enter a window so many times, or not at all: a list of microseconds, newest first. Return the outcome, the remaining events
 and microseconds.
 
 What has left the window is removed a hundred at a time, so that no call takes long.
@@ -102,9 +103,11 @@ class RedisRateLimiter:
         self._clock = clock
         self._offset: float | None = None
 
-    async def count(self, subject: str, limit: Limit, as_of: int | None = None) -> Usage:
-        """Count one event of a subject, if it may happen; return what there is of the limit."""
-        outcome, remaining, reset = await _available(self._enter_now(subject, limit, as_of))
+    async def count(
+        self, subject: str, limit: Limit, as_of: int | None = None, *, events: int = 1
+    ) -> Usage:
+        """Count events of a subject, if all may happen; return what there is of the limit."""
+        outcome, remaining, reset = await _available(self._enter_now(subject, limit, as_of, events))
         if outcome == _CHANGED:
             raise ChangedError
         return Usage(limit, remaining, reset / _MICROSECONDS, outcome == _REFUSED)
@@ -134,7 +137,9 @@ class RedisRateLimiter:
         args = [CACHE_SECONDS, count]
         return int(await _available(self._changes(keys=[CHANGES_KEY], args=args)))
 
-    async def _enter_now(self, subject: str, limit: Limit, as_of: int | None) -> list[int]:
+    async def _enter_now(
+        self, subject: str, limit: Limit, as_of: int | None, events: int
+    ) -> list[int]:
         if self._offset is None:
             seconds, microseconds = await self._redis.time()
             self._offset = seconds + microseconds / _MICROSECONDS - self._clock()
@@ -147,6 +152,7 @@ class RedisRateLimiter:
                 limit.seconds * _MICROSECONDS,
                 int(now * _MICROSECONDS),
                 limit.seconds + MARGIN_SECONDS,
+                events,
             ],
         )
         return answer

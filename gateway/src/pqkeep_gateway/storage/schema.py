@@ -14,6 +14,7 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
+    Text,
     Uuid,
     text,
 )
@@ -26,6 +27,7 @@ TENANTS = Table(
     Column("id", Uuid, primary_key=True),
     Column("name", String(255), nullable=False),
     Column("name_key", LargeBinary(32), nullable=False, unique=True),
+    Column("folded_name", Text, nullable=False),
     Column("tier", String(32), nullable=False),
     Column("subscription", String(16), nullable=False),
     Column("requests_per_minute", Integer, nullable=True),
@@ -35,7 +37,7 @@ TENANTS = Table(
     Column("requires_mfa", Boolean, nullable=False, default=False),
     Column("deletion_at_us", BigInteger, nullable=True, index=True),
 )
-"""``name_key``: the form in which names are compared; see pqkeep_gateway.tenancy.names."""
+"""``folded_name``: the form in which names are compared; see pqkeep_gateway.tenancy.names."""
 
 OPERATORS = Table(
     "operators",
@@ -44,7 +46,20 @@ OPERATORS = Table(
     Column("digest", LargeBinary(32), nullable=False, unique=True),
     Column("added_at_us", BigInteger, nullable=False),
     Column("rotated_at_us", BigInteger, nullable=False),
+    Column("last_used_at_us", BigInteger, nullable=True),
+    Column("last_used_from", String(64), nullable=True),
 )
+
+OPERATOR_SESSIONS = Table(
+    "operator_sessions",
+    METADATA,
+    Column("digest", LargeBinary(32), primary_key=True),
+    Column("operator_digest", LargeBinary(32), nullable=False),
+    Column("created_at_us", BigInteger, nullable=False),
+    Column("last_seen_at_us", BigInteger, nullable=False),
+    Column("source_address", String(64), nullable=False),
+)
+"""``operator_digest``: of the credential that began it, with which it ends."""
 
 API_KEYS = Table(
     "api_keys",
@@ -57,8 +72,15 @@ API_KEYS = Table(
     Column("created_at_us", BigInteger, nullable=False),
     Column("revoked_at_us", BigInteger, nullable=True),
     Column("accepted_until_us", BigInteger, nullable=True),
+    Column("last_used_at_us", BigInteger, nullable=True),
+    Column("last_used_from", String(64), nullable=True),
+    Column("name", String(64), nullable=True),
+    Column("scopes", Text, nullable=True),
+    Column("expires_at_us", BigInteger, nullable=True),
+    Column("allowed_addresses", Text, nullable=True),
 )
-"""``accepted_until_us``: for a rotated key, the end of its overlap with the new one."""
+"""``accepted_until_us``: for a rotated key, the end of its overlap with the new one. ``scopes``:
+JSON, and ``allowed_addresses``: networks with a space between them; null: no limit."""
 
 USAGE = Table(
     "usage",
@@ -116,7 +138,7 @@ USERS = Table(
     Column("tenant_id", Uuid, ForeignKey("tenants.id"), nullable=False, index=True),
     Column("email", String(254), nullable=False),
     Column("email_key", String(254), nullable=False, unique=True),
-    Column("password_hash", String(255), nullable=False),
+    Column("password_hash", String(255), nullable=True),
     Column("role", String(16), nullable=False),
     Column("created_at_us", BigInteger, nullable=False),
     Column("totp_salt", LargeBinary(16), nullable=True),
@@ -125,7 +147,29 @@ USERS = Table(
     Column("last_sign_in_at_us", BigInteger, nullable=True),
     Column("email_codes", Boolean, nullable=False, default=False),
 )
-"""``email_key``: the address in lower case. ``last_totp_step``: the last one that was accepted."""
+"""``email_key``: the address in lower case. ``last_totp_step``: the last one that was accepted.
+
+``password_hash``: of people who sign in by a provider only, NULL.
+"""
+
+IDENTITIES = Table(
+    "identities",
+    METADATA,
+    Column("issuer", String(255), primary_key=True),
+    Column("subject", String(255), primary_key=True),
+    Column("user_id", Uuid, ForeignKey("users.id"), nullable=False, index=True),
+    Column("linked_at_us", BigInteger, nullable=False),
+    Index("ix_identities_user", "issuer", "user_id", unique=True),
+)
+"""Who somebody is at a provider of single sign-on."""
+
+USED_SIGN_INS = Table(
+    "used_sign_ins",
+    METADATA,
+    Column("digest", LargeBinary(32), primary_key=True),
+    Column("expires_at_us", BigInteger, nullable=False, index=True),
+)
+"""States of single sign-on that have signed somebody in; see pqkeep_gateway.people.single_sign_on."""
 
 SESSIONS = Table(
     "sessions",
@@ -143,9 +187,15 @@ SESSIONS = Table(
     Column("exchanged_digest", LargeBinary(32), nullable=True, index=True),
     Column("exchange_client", LargeBinary(32), nullable=True),
     Column("exchange_salt", LargeBinary(16), nullable=True),
+    Column("reauthenticated_until_us", BigInteger, nullable=True),
+    Column("user_agent", String(256), nullable=False),
 )
 """``exchanged_digest``: the refresh token that was exchanged last, for tokens that are derived from
-it and ``exchange_salt``, by the client with the digest ``exchange_client``."""
+it and ``exchange_salt``, by the client with the digest ``exchange_client``.
+
+``reauthenticated_until_us``: until when the session may step up once, since its provider has asked
+the person again.
+"""
 
 SPENT_REFRESH_TOKENS = Table(
     "spent_refresh_tokens",

@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from pqkeep_gateway.access.principals import SessionId, SessionPrincipal, UserId
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.audit_events import event
+from pqkeep_gateway.people.pages import WHOLE, Page, Part
 from pqkeep_gateway.people.sessions import (
     GRACE,
     AccountChangedError,
@@ -30,6 +31,7 @@ from pqkeep_gateway.storage.database import (
     transaction,
 )
 from pqkeep_gateway.storage.known_networks import remember_network
+from pqkeep_gateway.storage.pages import Order, read_page
 from pqkeep_gateway.storage.schema import (
     SESSIONS,
     SPENT_REFRESH_TOKENS,
@@ -80,6 +82,7 @@ class SqlSessions:
             "refreshed_at_us": microseconds(session.refreshed_at),
             "source_address": session.source_address,
             "used_second_factor": session.used_second_factor,
+            "user_agent": session.user_agent,
             **_digest_columns(digests),
             **_expiry_columns(digests),
         }
@@ -172,16 +175,13 @@ class SqlSessions:
             was_reused = await _end_session_of_spent(connection, exchange)
         raise RefreshTokenReusedError if was_reused else InvalidRefreshTokenError
 
-    async def list(self, user: UserId, now: datetime) -> tuple[Session, ...]:
-        """Return a user's sessions, newest first."""
+    async def list(self, user: UserId, now: datetime, part: Part = WHOLE) -> Page[Session]:
+        """Return a user's sessions, newest first. Raises PositionNotFoundError."""
         is_valid = SESSIONS.c.refresh_expires_at_us > microseconds(now)
-        query = (
-            sa.select(SESSIONS)
-            .where(SESSIONS.c.user_id == user, is_valid)
-            .order_by(SESSIONS.c.created_at_us.desc(), SESSIONS.c.id)
-        )
+        query = sa.select(SESSIONS).where(SESSIONS.c.user_id == user, is_valid)
+        order = Order(SESSIONS.c.created_at_us, SESSIONS.c.id, newest_first=True)
         async with read_transaction(self._engine) as connection:
-            return tuple(_session(row) for row in await connection.execute(query))
+            return await read_page(connection, query, order, part, _session)
 
     async def remove(self, user: UserId, session: SessionId, audit_events: Sequence[Event]) -> None:
         """End one of a user's sessions. Raises SessionNotFoundError."""
@@ -206,6 +206,9 @@ async def end_sessions(connection: AsyncConnection, condition: sa.ColumnElement[
 async def end_other_sessions(connection: AsyncConnection, user: UserId, session: SessionId) -> None:
     """End every session of a user but one, and step-ups proved by factors that may be gone."""
     await end_sessions(connection, sa.and_(SESSIONS.c.user_id == user, SESSIONS.c.id != session))
+    is_session = SESSIONS.c.id == session
+    forget = sa.update(SESSIONS).where(is_session).values(reauthenticated_until_us=None)
+    await connection.execute(forget)
     is_free = sa.and_(STEP_UP_TOKENS.c.user_id == user, STEP_UP_TOKENS.c.is_reserved.is_(False))
     await connection.execute(sa.delete(STEP_UP_TOKENS).where(is_free))
 
@@ -267,4 +270,5 @@ def _session(row: sa.Row[Any]) -> Session:
         time_of(row.refreshed_at_us),
         row.source_address,
         used_second_factor=bool(row.used_second_factor),
+        user_agent=row.user_agent,
     )

@@ -6,7 +6,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_protocol.startup.sqlite_files import EXISTING, open_database_file, uri_of
 
 PRAGMAS = (
     "PRAGMA journal_mode = WAL",
@@ -20,17 +20,12 @@ SQLITE_READ_ONLY = "sqlite_readonly"
 
 
 def sqlite_engine(path: str) -> AsyncEngine:
-    """Return an engine on a file, which is created if it does not exist. Raises ConfigError."""
-    try:  # the driver would report it in a thread that outlives the event loop
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise ConfigError(f"cannot open the database {path}: {error.strerror}") from None
-    is_shared = os.fstat(descriptor).st_mode & 0o077
-    os.close(descriptor)
-    if is_shared:
-        raise ConfigError(f"the database {path} can be read by others; its mode must be 0600")
+    """Return an engine on a file, which may be empty. Raises ConfigError."""
+    # The driver would report a problem in a thread that outlives the event loop.
+    os.close(open_database_file(path))
     engine = create_async_engine(
-        sa.URL.create("sqlite+aiosqlite", database=path), hide_parameters=True
+        sa.URL.create("sqlite+aiosqlite", database=uri_of(path), query=EXISTING),
+        hide_parameters=True,
     )
     sa.event.listen(engine.sync_engine, "connect", _on_connect)
     sa.event.listen(engine.sync_engine, "begin", _on_begin)

@@ -6,10 +6,10 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from pqkeep_gateway.access.idempotency import IdempotencyKeyReusedError
-from pqkeep_gateway.access.principals import UserId
+from pqkeep_gateway.access.principals import SessionId, UserId
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, transaction
-from pqkeep_gateway.storage.schema import STEP_UP_TOKENS
+from pqkeep_gateway.storage.schema import SESSIONS, STEP_UP_TOKENS
 from pqkeep_gateway.storage.users import lock_user
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.messages import Idempotency
@@ -39,6 +39,18 @@ class SqlStepUpTokens:
             await connection.execute(sa.delete(STEP_UP_TOKENS).where(is_expired))
             await connection.execute(sa.insert(STEP_UP_TOKENS), row)
             await add_audit_event(connection, audit_event)
+
+    async def use_reauthentication(self, session: SessionId, now: datetime) -> bool:
+        """Use up that a session's provider has asked its person again; return whether it has."""
+        use_up = (
+            sa.update(SESSIONS)
+            .where(
+                SESSIONS.c.id == session, SESSIONS.c.reauthenticated_until_us > microseconds(now)
+            )
+            .values(reauthenticated_until_us=None)
+        )
+        async with transaction(self._engine) as connection:
+            return (await connection.execute(use_up)).rowcount == 1
 
     async def reserve(self, user: UserId, digest: bytes, now: datetime) -> bool:
         """Reserve a user's token; return whether it was free and not expired."""

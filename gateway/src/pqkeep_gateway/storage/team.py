@@ -8,9 +8,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from pqkeep_gateway.access.principals import Principal, UserId
 from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.people.pages import WHOLE, Page, Part
 from pqkeep_gateway.people.team import Member, MemberStatus, Team
+from pqkeep_gateway.people.users import email_key
 from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import read_transaction, time_of, transaction
+from pqkeep_gateway.storage.pages import Order, read_page
 from pqkeep_gateway.storage.schema import SESSIONS, TABLES_OF_USER, TENANTS, USERS
 from pqkeep_gateway.storage.sessions import end_sessions
 from pqkeep_gateway.storage.tenants import MFA_REQUIREMENT, requires_mfa
@@ -25,12 +28,15 @@ class SqlTeam:
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
-    async def list_members(self, tenant: TenantId) -> tuple[Member, ...]:
-        """Return every member, the first to join first."""
+    async def list_members(
+        self, tenant: TenantId, part: Part = WHOLE, email: str | None = None
+    ) -> Page[Member]:
+        """Return members, the first to join first. Raises PositionNotFoundError."""
         query = _MEMBERS.where(USERS.c.tenant_id == tenant)
+        if email is not None:
+            query = query.where(USERS.c.email_key.contains(email_key(email), autoescape=True))
         async with read_transaction(self._engine) as connection:
-            rows = await connection.execute(query.order_by(USERS.c.created_at_us, USERS.c.id))
-            return tuple(_member(row) for row in rows)
+            return await read_page(connection, query, _BY_JOINING, part, _member)
 
     async def save_role(
         self,
@@ -63,6 +69,7 @@ class SqlTeam:
             await add_audit_event(connection, *audit_events)
 
 
+_BY_JOINING = Order(USERS.c.created_at_us, USERS.c.id)
 _MEMBERS = sa.select(USERS, *MFA_REQUIREMENT).join(TENANTS, TENANTS.c.id == USERS.c.tenant_id)
 
 

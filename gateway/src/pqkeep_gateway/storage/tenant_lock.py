@@ -4,6 +4,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from pqkeep_gateway.storage.schema import TENANTS
+from pqkeep_gateway.tenancy.tenants import TenantNotFoundError, TenantStatus
 from pqkeep_protocol.keys import TenantId
 
 
@@ -14,3 +15,12 @@ async def lock_tenant(connection: AsyncConnection, tenant: TenantId) -> None:
     """
     query = sa.select(TENANTS.c.id).where(TENANTS.c.id == tenant)
     await connection.execute(query.with_for_update(key_share=True))
+
+
+async def lock_tenant_to_add(connection: AsyncConnection, tenant: TenantId) -> None:
+    """Lock a tenant that gets something new. Raises TenantNotFoundError where it was deleted meanwhile."""
+    await lock_tenant(connection, tenant)
+    query = sa.select(TENANTS.c.status).where(TENANTS.c.id == tenant)
+    status = (await connection.execute(query)).scalar_one_or_none()
+    if status in {None, TenantStatus.DELETED}:
+        raise TenantNotFoundError

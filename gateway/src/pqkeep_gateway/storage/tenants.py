@@ -1,6 +1,6 @@
 """Tenants in SQL."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any
@@ -19,12 +19,14 @@ from pqkeep_gateway.storage.contracts import end_contract
 from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
 from pqkeep_gateway.storage.idempotency import add_idempotency_key, find_idempotency_key
 from pqkeep_gateway.storage.schema import TENANTS
-from pqkeep_gateway.tenancy.names import name_key
+from pqkeep_gateway.tenancy.names import folded_name, name_key
 from pqkeep_gateway.tenancy.tenants import (
+    EVERY_TENANT,
     DeletionScheduledError,
     NameTakenError,
     Tenant,
     TenantChange,
+    TenantFilter,
     TenantNotFoundError,
     TenantPage,
     TenantStatus,
@@ -75,10 +77,16 @@ class SqlTenants:
             raise TenantNotFoundError
         return tenant_of(row)
 
-    async def list(self, limit: int | None = None, after: TenantId | None = None) -> TenantPage:
+    async def list(
+        self,
+        limit: int | None = None,
+        after: TenantId | None = None,
+        only: TenantFilter = EVERY_TENANT,
+    ) -> TenantPage:
         """Return tenants, oldest first: at most so many, behind one. Raises TenantNotFoundError."""
         columns = TENANTS.c
-        query = sa.select(TENANTS).order_by(columns.created_at_us, columns.id)
+        is_asked = tuple(_conditions(only))
+        query = sa.select(TENANTS).where(*is_asked).order_by(columns.created_at_us, columns.id)
         created_at = sa.select(columns.created_at_us).where(columns.id == after)
         async with read_transaction(self._engine) as connection:
             if after is not None:
@@ -90,7 +98,7 @@ class SqlTenants:
             if limit is not None:
                 query = query.limit(limit + 1)
             tenants = tuple(tenant_of(row) for row in await connection.execute(query))
-            count = sa.select(sa.func.count()).select_from(TENANTS)
+            count = sa.select(sa.func.count()).select_from(TENANTS).where(*is_asked)
             total = (await connection.execute(count)).scalar_one()
         return TenantPage(tenants[:limit], total, has_more=len(tenants) > len(tenants[:limit]))
 
@@ -155,12 +163,20 @@ class SqlTenants:
         )
 
 
+def _conditions(only: TenantFilter) -> Iterator[sa.ColumnElement[bool]]:
+    if only.name is not None:
+        yield TENANTS.c.folded_name.contains(folded_name(only.name), autoescape=True)
+    if only.status is not None:
+        yield TENANTS.c.status == only.status
+
+
 async def add_tenant(connection: AsyncConnection, tenant: Tenant) -> None:
     """Insert a tenant. A name that is taken raises sqlalchemy.exc.IntegrityError."""
     row = {
         "id": tenant.id,
         "name": tenant.name,
         "name_key": name_key(tenant.name),
+        "folded_name": folded_name(tenant.name),
         "tier": tenant.entitlements.tier,
         "subscription": tenant.entitlements.subscription,
         "requests_per_minute": tenant.entitlements.requests_per_minute,
@@ -191,4 +207,5 @@ def tenant_of(row: Any) -> Tenant:
         created_at=time_of(row.created_at_us),
         updated_at=time_of(row.updated_at_us),
         deletion_at=None if row.deletion_at_us is None else time_of(row.deletion_at_us),
+        requires_mfa=bool(row.requires_mfa),
     )

@@ -15,24 +15,26 @@ class SqlUsage:
         """Use an open database."""
         self._engine = engine
 
-    async def reserve(self, tenant: TenantId, month: str, allowance: int) -> bool:
-        """Count one operation, in one conditional UPDATE, unless the allowance is used up."""
+    async def reserve(self, tenant: TenantId, month: str, allowance: int, operations: int) -> bool:
+        """Count operations, all or none, in one conditional UPDATE."""
         row = {"tenant_id": tenant, "month": month, "operations": 0}
-        one_more = _of(tenant, month).where(USAGE.c.operations < allowance)
+        more = (
+            _of(tenant, month)
+            .where(USAGE.c.operations <= allowance - operations)
+            .values(operations=USAGE.c.operations + operations)
+        )
         async with transaction(self._engine) as connection:
-            counted = await connection.execute(one_more.values(operations=USAGE.c.operations + 1))
+            counted = await connection.execute(more)
             if counted.rowcount == 0:
                 await insert_if_absent(connection, USAGE, row)
-                counted = await connection.execute(
-                    one_more.values(operations=USAGE.c.operations + 1)
-                )
+                counted = await connection.execute(more)
         return counted.rowcount == 1
 
-    async def release(self, tenant: TenantId, month: str) -> None:
-        """Count one operation less, after a failure."""
-        release = _of(tenant, month).where(USAGE.c.operations > 0)
+    async def release(self, tenant: TenantId, month: str, operations: int) -> None:
+        """Count so many operations less, after a failure."""
+        release = _of(tenant, month).where(USAGE.c.operations >= operations)
         async with transaction(self._engine) as connection:
-            await connection.execute(release.values(operations=USAGE.c.operations - 1))
+            await connection.execute(release.values(operations=USAGE.c.operations - operations))
 
     async def used(self, tenant: TenantId, month: str) -> int:
         """Return how many operations were counted."""

@@ -69,17 +69,16 @@ class SqlUsers:
             await add_audit_event(connection, audit_event)
 
     async def _find(self, condition: sa.ColumnElement[bool]) -> Account | None:
-        query = (
-            sa.select(USERS, *MFA_REQUIREMENT)
-            .join(TENANTS, TENANTS.c.id == USERS.c.tenant_id)
-            .where(condition)
-        )
         async with read_transaction(self._engine) as connection:
-            row = (await connection.execute(query)).one_or_none()
-        return None if row is None else _account(row)
+            row = (await connection.execute(ACCOUNTS.where(condition))).one_or_none()
+        return None if row is None else account_of(row)
 
 
-async def add_user(connection: AsyncConnection, user: User, password_hash: str) -> None:
+ACCOUNTS = sa.select(USERS, *MFA_REQUIREMENT).join(TENANTS, TENANTS.c.id == USERS.c.tenant_id)
+"""Rows for ``account_of``."""
+
+
+async def add_user(connection: AsyncConnection, user: User, password_hash: str | None) -> None:
     """Insert a user. An address that is taken raises sqlalchemy.exc.IntegrityError."""
     row = {
         "id": user.id,
@@ -123,7 +122,8 @@ def user_of(row: Any) -> User:
     )
 
 
-def _account(row: sa.Row[Any]) -> Account:
+def account_of(row: sa.Row[Any]) -> Account:
+    """Return the account in a row of ACCOUNTS."""
     return Account(
         user_of(row),
         row.password_hash,

@@ -2,11 +2,12 @@
 
 import secrets
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
 
+from pqkeep_gateway.access.api_key_limits import UNLIMITED, ApiKeyLimits
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import CredentialKind, Pepper, Purpose, new_credential
@@ -36,6 +37,18 @@ class ApiKey:
     status: ApiKeyStatus
     created_at: datetime
     revoked_at: datetime | None = None
+    accepted_until: datetime | None = None
+    """The end of its overlap, where it has been rotated."""
+    last_used_at: datetime | None = None
+    last_used_from: str | None = None
+    """The source address of the last use."""
+    name: str | None = None
+    limits: ApiKeyLimits = UNLIMITED
+
+    def is_valid(self, now: datetime) -> bool:
+        """Return whether it is active, and has not expired."""
+        expires_at = self.limits.expires_at
+        return self.status is ApiKeyStatus.ACTIVE and (expires_at is None or expires_at > now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +63,16 @@ class QuotaReachedError(Exception):
     """The plan allows no more active API keys."""
 
 
+class ExpiryPassedError(Exception):
+    """The API key would have expired before anybody used it."""
+
+
 class ApiKeyNotFoundError(Exception):
     """The tenant has no API key of this version."""
 
 
 class AlreadyRotatedError(Exception):
-    """The API key is not active any more: it was rotated or revoked."""
+    """The API key is not valid any more: it was rotated or revoked, or has expired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +84,9 @@ class ApiKeyDraft:
     salt: bytes = field(repr=False)
     """16 bytes, from which the plaintext is derived again for a repeated Idempotency-Key."""
     created_at: datetime
+    name: str | None = None
+    limits: ApiKeyLimits = UNLIMITED
+    """In a rotation, None keeps what the API key had that is replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +133,8 @@ class ApiKeyStore(Protocol):
     ) -> StoredApiKey:
         """Revoke a version (None: the newest active) and store an API key in its place.
 
-        Raises AlreadyRotatedError if the named version is not active any more; IdempotencyKeyReusedError.
+        Its name and limits are those of the version, except the draft's. Raises AlreadyRotatedError
+        if the named version is not valid any more; IdempotencyKeyReusedError.
         """
         ...
 
@@ -156,9 +177,16 @@ class ApiKeys:
         tenant: Tenant,
         attribution: Attribution,
         idempotency_key: IdempotencyKey | None = None,
+        name: str | None = None,
+        limits: ApiKeyLimits = UNLIMITED,
+        within: ApiKeyLimits = UNLIMITED,
     ) -> NewApiKey:
-        """Create an API key. Raises QuotaReachedError, IdempotencyKeyReusedError."""
-        plaintext, draft = self._draft(tenant.id, idempotency_key)
+        """Create an API key, within the limits of who asks.
+
+        Raises BeyondOwnLimitsError, ExpiryPassedError, QuotaReachedError, IdempotencyKeyReusedError.
+        """
+        within.check_covers(limits)
+        plaintext, draft = self._draft(tenant.id, idempotency_key, name, limits)
         quota = self._plans[tenant.entitlements.effective_tier].api_keys
         idempotency = idempotency_of(idempotency_key)
         stored = await self._store.add(tenant.id, draft, quota, attribution, idempotency)
@@ -166,8 +194,14 @@ class ApiKeys:
         return self._new_api_key(tenant.id, plaintext, draft, stored, idempotency_key)
 
     async def list(self, tenant: TenantId) -> tuple[ApiKey, ...]:
-        """Return a tenant's API keys, by version."""
-        return await self._store.list(tenant)
+        """Return a tenant's API keys, by version. An overlap that is over is not shown."""
+        now = date_of(self._clock())
+        return tuple(
+            replace(key, accepted_until=None)
+            if key.accepted_until is not None and key.accepted_until <= now
+            else key
+            for key in await self._store.list(tenant)
+        )
 
     async def rotate(
         self,
@@ -176,12 +210,20 @@ class ApiKeys:
         attribution: Attribution,
         idempotency_key: IdempotencyKey | None = None,
         overlap: timedelta | None = None,
+        name: str | None = None,
+        changes: ApiKeyLimits = UNLIMITED,
+        within: ApiKeyLimits = UNLIMITED,
     ) -> tuple[NewApiKey, int | None]:
         """Replace a version (None: the newest active) by a new API key.
 
-        The old one is accepted for the overlap (None: the installation's). Returns the new one, and the version it replaced. Raises AlreadyRotatedError, IdempotencyKeyReusedError.
+        The old one is accepted for the overlap (None: the installation's). The new one has its name
+        and its limits, but for what is changed. ``within`` are the limits of who asks: an API key's
+        own, which is then the one that is replaced. Returns the new one, and the version it
+        replaced. Raises BeyondOwnLimitsError, ExpiryPassedError, AlreadyRotatedError,
+        IdempotencyKeyReusedError.
         """
-        plaintext, draft = self._draft(tenant, idempotency_key)
+        within.check_covers(within.with_changes(changes))
+        plaintext, draft = self._draft(tenant, idempotency_key, name, changes)
         until = draft.created_at + (self.overlap if overlap is None else overlap)
         idempotency = idempotency_of(idempotency_key)
         try:
@@ -203,13 +245,25 @@ class ApiKeys:
         await self._audit_delivery.deliver()
         return revoked
 
+    async def count_valid(self, tenant: TenantId) -> int:
+        """Return how many API keys count against the plan's quota."""
+        now = date_of(self._clock())
+        return sum(each.is_valid(now) for each in await self._store.list(tenant))
+
     def _draft(
-        self, tenant: TenantId, idempotency_key: IdempotencyKey | None
+        self,
+        tenant: TenantId,
+        idempotency_key: IdempotencyKey | None,
+        name: str | None,
+        limits: ApiKeyLimits,
     ) -> tuple[str, ApiKeyDraft]:
         salt = secrets.token_bytes(SALT_SIZE)
         plaintext = self._plaintext(tenant, salt, idempotency_key)
         now = date_of(self._clock())
-        return plaintext, ApiKeyDraft(self._pepper.digest(plaintext), plaintext[-4:], salt, now)
+        if limits.expires_at is not None and limits.expires_at <= now:
+            raise ExpiryPassedError
+        digest = self._pepper.digest(plaintext)
+        return plaintext, ApiKeyDraft(digest, plaintext[-4:], salt, now, name, limits)
 
     def _new_api_key(
         self,

@@ -5,7 +5,7 @@ end in one transaction. Its records stay: the audit log, invoices, and the tenan
 is interrupted goes on where it was: the status ``deleting`` is left by nothing but the end.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -28,6 +28,11 @@ AT_ONCE = 100
 RETRY_SECONDS = 5.0
 """How often tenants whose time has come are looked for."""
 GATEWAY = Attribution("", "gateway", "", "tenant-deletion")
+_STEPS: Mapping[KeyStatus, tuple[type[RetireKey | ArchiveKey], ...]] = {
+    KeyStatus.ACTIVE: (RetireKey,),
+    KeyStatus.DISABLED: (RetireKey, ArchiveKey),
+    KeyStatus.RETIRED: (ArchiveKey,),
+}
 _CHANGED_ELSEWHERE = frozenset({ErrorKind.KEY_STATUS, ErrorKind.KEY_NOT_FOUND})
 """What the key service says where another gateway was first."""
 
@@ -123,7 +128,7 @@ class Deletions:
 
     async def _destroy_keys(self, tenant: TenantId) -> None:
         """Destroy every private key of a tenant. Raises KeyServiceError unless none is left."""
-        for status in (KeyStatus.ACTIVE, KeyStatus.RETIRED):
+        for status in (KeyStatus.ACTIVE, KeyStatus.DISABLED, KeyStatus.RETIRED):
             before: Sequence[KeyInfo] = ()
             while found := await self._list(tenant, status):
                 if found == before:
@@ -133,17 +138,19 @@ class Deletions:
                 before = found
 
     async def _list(self, tenant: TenantId, status: KeyStatus) -> Sequence[KeyInfo]:
-        request = ListKeys(tenant=tenant, algorithm=None, status=status)
+        request = ListKeys(tenant=tenant, algorithm=None, status=status, all_keyrings=True)
         return (await self._keys.execute(request, GATEWAY)).keys
 
     async def _destroy(self, tenant: TenantId, key: KeyInfo) -> None:
-        kind = RetireKey if key.status is KeyStatus.ACTIVE else ArchiveKey
-        request = kind(tenant=tenant, algorithm=key.algorithm, version=key.version)
-        try:
-            await self._keys.execute(request, GATEWAY)
-        except KeyServiceError as error:
-            if error.kind not in _CHANGED_ELSEWHERE:
-                raise
+        for kind in _STEPS[key.status]:
+            request = kind(
+                tenant=tenant, keyring=key.keyring, algorithm=key.algorithm, version=key.version
+            )
+            try:
+                await self._keys.execute(request, GATEWAY)
+            except KeyServiceError as error:
+                if error.kind not in _CHANGED_ELSEWHERE:
+                    raise
 
     def _now(self) -> datetime:
         return date_of(self._clock())

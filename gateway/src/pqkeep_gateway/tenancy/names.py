@@ -28,15 +28,20 @@ def normalized_name(text: str) -> str:
     return name
 
 
-def name_key(name: str) -> bytes:
-    """Return the form in which names are compared: a SHA-256 (32 bytes).
+def folded_name(name: str) -> str:
+    """Return the form in which names are compared, and parts of them are looked for.
 
     Names are the same if they differ in case, composition, joiners, or the kind and number of
     spaces only (canonical caseless matching, Unicode 15, D145).
     """
     folded = unicodedata.normalize("NFD", unicodedata.normalize("NFD", name).casefold())
     shown = "".join(" " if each in _SPACES else each for each in folded if each not in _JOINERS)
-    return hashlib.sha256(" ".join(filter(None, shown.split(" "))).encode()).digest()
+    return " ".join(filter(None, shown.split(" ")))
+
+
+def name_key(name: str) -> bytes:
+    """Return what is the same of names that are the same: a SHA-256 (32 bytes)."""
+    return hashlib.sha256(folded_name(name).encode()).digest()
 
 
 def _may_be_used(character: str) -> bool:

@@ -25,6 +25,9 @@ class Operator:
     added_at: datetime
     rotated_at: datetime
     """Since when the credential is valid."""
+    last_used_at: datetime | None = None
+    """When a credential of theirs was shown last."""
+    last_used_from: str | None = None
 
 
 class OperatorError(Exception):

@@ -39,6 +39,8 @@ class Tenant:
     updated_at: datetime
     deletion_at: datetime | None = None
     """When a suspended tenant is deleted; it stays after that."""
+    requires_mfa: bool = False
+    """Whether it wants a second factor of its people, which not every plan includes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,18 @@ class TenantChange:
     status: TenantStatus | None = None
     requests_per_minute: int | Literal["plan"] | None = None
     """A rate limit of the tenant's own; "plan": the plan's."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantFilter:
+    """Which tenants are asked for; None: whichever."""
+
+    name: str | None = None
+    """A part of the name, as ``names.folded_name`` compares."""
+    status: TenantStatus | None = None
+
+
+EVERY_TENANT = TenantFilter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +105,12 @@ class TenantStore(Protocol):
         """Return a tenant. Raises TenantNotFoundError."""
         ...
 
-    async def list(self, limit: int | None = None, after: TenantId | None = None) -> TenantPage:
+    async def list(
+        self,
+        limit: int | None = None,
+        after: TenantId | None = None,
+        only: TenantFilter = EVERY_TENANT,
+    ) -> TenantPage:
         """Return tenants, oldest first: at most so many, behind one. Raises TenantNotFoundError."""
         ...
 
@@ -147,9 +166,14 @@ class Tenants:
         """Return a tenant. Raises TenantNotFoundError."""
         return await self._store.get(tenant)
 
-    async def list(self, limit: int | None = None, after: TenantId | None = None) -> TenantPage:
+    async def list(
+        self,
+        limit: int | None = None,
+        after: TenantId | None = None,
+        only: TenantFilter = EVERY_TENANT,
+    ) -> TenantPage:
         """Return tenants, oldest first: at most so many, behind one. Raises TenantNotFoundError."""
-        return await self._store.list(limit, after)
+        return await self._store.list(limit, after, only)
 
     async def require_mfa(
         self, tenant: TenantId, attribution: Attribution, *, required: bool

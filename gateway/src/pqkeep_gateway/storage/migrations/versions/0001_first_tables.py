@@ -23,6 +23,16 @@ def _create_operators() -> None:
         sa.Column("digest", sa.LargeBinary(32), nullable=False, unique=True),
         sa.Column("added_at_us", sa.BigInteger, nullable=False),
         sa.Column("rotated_at_us", sa.BigInteger, nullable=False),
+        sa.Column("last_used_at_us", sa.BigInteger, nullable=True),
+        sa.Column("last_used_from", sa.String(64), nullable=True),
+    )
+    op.create_table(
+        "operator_sessions",
+        sa.Column("digest", sa.LargeBinary(32), primary_key=True),
+        sa.Column("operator_digest", sa.LargeBinary(32), nullable=False),
+        sa.Column("created_at_us", sa.BigInteger, nullable=False),
+        sa.Column("last_seen_at_us", sa.BigInteger, nullable=False),
+        sa.Column("source_address", sa.String(64), nullable=False),
     )
 
 
@@ -32,6 +42,7 @@ def _create_tenant_tables() -> None:
         sa.Column("id", sa.Uuid, primary_key=True),
         sa.Column("name", sa.String(255), nullable=False),
         sa.Column("name_key", sa.LargeBinary(32), nullable=False, unique=True),
+        sa.Column("folded_name", sa.Text, nullable=False),
         sa.Column("tier", sa.String(32), nullable=False),
         sa.Column("subscription", sa.String(16), nullable=False),
         sa.Column("requests_per_minute", sa.Integer, nullable=True),
@@ -51,6 +62,12 @@ def _create_tenant_tables() -> None:
         sa.Column("created_at_us", sa.BigInteger, nullable=False),
         sa.Column("revoked_at_us", sa.BigInteger, nullable=True),
         sa.Column("accepted_until_us", sa.BigInteger, nullable=True),
+        sa.Column("last_used_at_us", sa.BigInteger, nullable=True),
+        sa.Column("last_used_from", sa.String(64), nullable=True),
+        sa.Column("name", sa.String(64), nullable=True),
+        sa.Column("scopes", sa.Text, nullable=True),
+        sa.Column("expires_at_us", sa.BigInteger, nullable=True),
+        sa.Column("allowed_addresses", sa.Text, nullable=True),
     )
     op.create_table(
         "usage",
@@ -78,7 +95,7 @@ def _create_people_tables() -> None:
         sa.Column("tenant_id", sa.Uuid, sa.ForeignKey("tenants.id"), nullable=False, index=True),
         sa.Column("email", sa.String(254), nullable=False),
         sa.Column("email_key", sa.String(254), nullable=False, unique=True),
-        sa.Column("password_hash", sa.String(255), nullable=False),
+        sa.Column("password_hash", sa.String(255), nullable=True),
         sa.Column("role", sa.String(16), nullable=False),
         sa.Column("created_at_us", sa.BigInteger, nullable=False),
         sa.Column("totp_salt", sa.LargeBinary(16), nullable=True),
@@ -102,6 +119,8 @@ def _create_people_tables() -> None:
         sa.Column("exchanged_digest", sa.LargeBinary(32), nullable=True, index=True),
         sa.Column("exchange_client", sa.LargeBinary(32), nullable=True),
         sa.Column("exchange_salt", sa.LargeBinary(16), nullable=True),
+        sa.Column("reauthenticated_until_us", sa.BigInteger, nullable=True),
+        sa.Column("user_agent", sa.String(256), nullable=False),
     )
     op.create_table(
         "spent_refresh_tokens",
@@ -160,6 +179,19 @@ def _create_people_tables() -> None:
         sa.Column("digest", sa.LargeBinary(32), primary_key=True),
         sa.Column("email_key", sa.String(254), nullable=False, index=True),
         sa.Column("expires_at_us", sa.BigInteger, nullable=False),
+    )
+    op.create_table(
+        "identities",
+        sa.Column("issuer", sa.String(255), primary_key=True),
+        sa.Column("subject", sa.String(255), primary_key=True),
+        sa.Column("user_id", sa.Uuid, sa.ForeignKey("users.id"), nullable=False, index=True),
+        sa.Column("linked_at_us", sa.BigInteger, nullable=False),
+        sa.Index("ix_identities_user", "issuer", "user_id", unique=True),
+    )
+    op.create_table(
+        "used_sign_ins",
+        sa.Column("digest", sa.LargeBinary(32), primary_key=True),
+        sa.Column("expires_at_us", sa.BigInteger, nullable=False, index=True),
     )
 
 

@@ -1,34 +1,17 @@
-"""``/docs``: the API's reference, from its OpenAPI document."""
+"""The operations as the pages show them: read from the OpenAPI document, with their examples."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
-import jinja2
-from markupsafe import Markup
-
-from pqkeep_gateway.access.callers import CALLERS, Credential, Permission
-from pqkeep_gateway.http.cookies import ACCESS
+from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.reference.snippets import Snippets
 
 Json = Mapping[str, Any]
 
-CONTENT_SECURITY_POLICY = (
-    "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none';"
-    " frame-ancestors 'none'"
-)
-HEADERS: Mapping[str, str] = {
-    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
-STYLE_PATH = "/docs/style.css"
-
-STEP_UP_TOKEN = "X-Step-Up-Token"  # noqa: S105 - a header
 ON_EVERY_REQUEST = ("X-Request-ID",)
-"""Headers that the page tells of once."""
+"""Headers that the pages tell of once."""
 
 _NULL = {"type": "null"}
 """What a field that may be left out may be instead: the page says that once, of all fields."""
@@ -70,9 +53,10 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One endpoint, as the page shows it."""
+    """One endpoint, as its page shows it."""
 
     name: str
+    part: str
     method: str
     path: str
     summary: str
@@ -81,7 +65,7 @@ class Operation:
     gives: tuple[Field, ...]
     status: str
     failures: tuple[Failure, ...]
-    curl: str
+    snippets: Snippets
     answer: str
     note: str
     """What there is to know about the example."""
@@ -96,48 +80,14 @@ class Part:
     operations: tuple[Operation, ...]
 
 
-def page(document: Json) -> bytes:
-    """Return the reference as HTML."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader(__package__),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters["code"] = _with_code
-    parts = tuple(_parts(document))
-    return (
-        environment.get_template("reference.html")
-        .render(
-            info=document["info"],
-            parts=parts,
-            errors=_every_failure(parts),
-            access=_access(document),
-            callers=CALLERS,
-            headers=[
-                _parameter(document, each)
-                for each in document["components"]["parameters"].values()
-                if each["name"] in ON_EVERY_REQUEST
-            ],
-            scheme=document["components"]["securitySchemes"]["ApiKey"],
-        )
-        .encode()
-    )
-
-
-def style() -> bytes:
-    """Return the style sheet of the pages."""
-    return files(__package__).joinpath("static", "style.css").read_bytes()
-
-
-def _parts(document: Json) -> Iterator[Part]:
+def parts(document: Json, snippets: Mapping[str, Snippets]) -> Iterator[Part]:
+    """Give every operation of a document, by part; ``snippets`` are their examples, by operation."""
     for tag in document["tags"]:
         yield Part(
             tag["name"],
             tag["description"],
             tuple(
-                _operation(document, path, method, operation)
+                _operation(document, path, method, operation, snippets[operation["operationId"]])
                 for path, methods in document["paths"].items()
                 for method, operation in methods.items()
                 if tag["name"] in operation["tags"]
@@ -145,7 +95,7 @@ def _parts(document: Json) -> Iterator[Part]:
         )
 
 
-def _access(document: Json) -> tuple[Access, ...]:
+def access(document: Json) -> tuple[Access, ...]:
     """Return the access table, as far as there are operations."""
     operations = [each for methods in document["paths"].values() for each in methods.values()]
     callers = {each["x-permission"]: frozenset(each["x-callers"]) for each in operations}
@@ -160,7 +110,26 @@ def _access(document: Json) -> tuple[Access, ...]:
     )
 
 
-def _operation(document: Json, path: str, method: str, operation: Json) -> Operation:
+def headers(document: Json) -> tuple[Field, ...]:
+    """Return the headers that any request may have."""
+    found = document["components"]["parameters"].values()
+    return tuple(_parameter(document, each) for each in found if each["name"] in ON_EVERY_REQUEST)
+
+
+def every_failure(found: Iterable[Part]) -> tuple[Failure, ...]:
+    """Return each error that some operation can be refused with once, by status and code."""
+    failures = {
+        (each.status, each.code): each
+        for part in found
+        for operation in part.operations
+        for each in operation.failures
+    }
+    return tuple(failures[key] for key in sorted(failures))
+
+
+def _operation(
+    document: Json, path: str, method: str, operation: Json, snippets: Snippets
+) -> Operation:
     content = operation.get("requestBody", {}).get("content", {}).get("application/json")
     body: Json = content["schema"] if content else {"properties": {}}
     example = next(iter(content["examples"].values())) if content else {}
@@ -172,6 +141,7 @@ def _operation(document: Json, path: str, method: str, operation: Json) -> Opera
     data = answer["schema"]["properties"]["data"] if answer else None
     return Operation(
         name=operation["operationId"],
+        part=operation["tags"][0],
         method=method.upper(),
         path=path,
         summary=operation["summary"],
@@ -188,7 +158,7 @@ def _operation(document: Json, path: str, method: str, operation: Json) -> Opera
         gives=tuple(_fields(document, _resolved(document, data), "")) if data else (),
         status=status,
         failures=tuple(_failures(operation)),
-        curl=_curl(path, method, operation, parameters, example.get("value")),
+        snippets=snippets,
         answer=_pretty(answer["examples"]["answer"]["value"]) if answer else "",
         note=example.get("summary", ""),
     )
@@ -267,53 +237,5 @@ def _failures(operation: Json) -> Iterator[Failure]:
                 yield Failure(code, int(status), message, example["summary"])
 
 
-def _every_failure(parts: tuple[Part, ...]) -> tuple[Failure, ...]:
-    found = {
-        (each.status, each.code): each
-        for part in parts
-        for operation in part.operations
-        for each in operation.failures
-    }
-    return tuple(found[key] for key in sorted(found))
-
-
-def _curl(path: str, method: str, operation: Json, parameters: list[Json], body: object) -> str:
-    query = "&".join(
-        f"{each['name']}={each['example']}"
-        for each in parameters
-        if each["in"] == "query" and each["required"]
-    )
-    for each in parameters:
-        path = path.replace(f"{{{each['name']}}}", str(each.get("example")))
-    lines = ["curl" + ("" if method in {"get", "post"} and body else f" -X {method.upper()}")]
-    if method == "get":
-        lines = ["curl"]
-    lines[0] += f' "$BASE_URL{path}{"?" + query if query else ""}"'
-    if _takes_api_key(operation):
-        lines.append('-H "X-API-Key: $API_KEY"')
-    elif operation["security"]:
-        lines.append(f'-H "Cookie: {ACCESS}=$ACCESS_TOKEN"')
-        if any(each["name"] == STEP_UP_TOKEN for each in parameters):
-            lines.append(f'-H "{STEP_UP_TOKEN}: $STEP_UP_TOKEN"')
-    if body is not None:
-        lines.append('-H "Content-Type: application/json"')
-        lines.append(f"-d '{_pretty(body)}'")
-    return " \\\n  ".join(lines)
-
-
-def _takes_api_key(operation: Json) -> bool:
-    """Return whether the example is that of a program: it needs a credential, and one would do."""
-    credentials = {Credential.API_KEY, Credential.OPERATOR}
-    return bool(operation["security"]) and not credentials.isdisjoint(operation["x-callers"])
-
-
 def _pretty(value: object) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
-
-
-def _with_code(text: str) -> Markup:
-    """Return text as HTML; what is between backticks is code."""
-    return Markup("").join(
-        Markup("<code>{}</code>").format(each) if index % 2 else each
-        for index, each in enumerate(text.split("`"))
-    )

@@ -1,0 +1,84 @@
+"""Sets of networks: whether an address is in one, and whether one holds another."""
+
+from collections.abc import Iterable
+from functools import lru_cache
+from ipaddress import (
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    collapse_addresses,
+    ip_address,
+    ip_network,
+)
+
+Network = IPv4Network | IPv6Network
+
+_REMEMBERED = 1024
+_MAPPED = IPv6Network("::ffff:0:0/96")
+"""IPv4 addresses as IPv6 writes them. An address of it counts as the IPv4 address."""
+
+
+class Networks:
+    """Networks in CIDR notation, IPv4 and IPv6. Without any, no address is in it."""
+
+    def __init__(self, networks: Iterable[str]) -> None:
+        """Take networks in CIDR notation, or single addresses. Raises ValueError."""
+        self.networks = tuple(map(network_in, networks))
+        self._has = lru_cache(_REMEMBERED)(self._is_in_a_network)
+
+    def __contains__(self, address: object) -> bool:
+        return bool(self.networks) and self._has(str(address))
+
+    def __str__(self) -> str:
+        return " ".join(self.texts)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The networks in canonical CIDR notation, in the order in which they were given."""
+        return tuple(map(str, self.networks))
+
+    def covers(self, other: "Networks") -> bool:
+        """Return whether every address of the other is in this one."""
+        mine = _collapsed(self.networks)
+        return all(
+            any(_is_within(each, network) for network in mine)
+            for each in _collapsed(other.networks)
+        )
+
+    def _is_in_a_network(self, text: str) -> bool:
+        try:
+            address = ip_address(text)
+        except ValueError:  # of a Unix socket
+            return False
+        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        return any(address in each for each in self.networks)
+
+
+def network_in(text: str) -> Network:
+    """Return a network in CIDR notation; one of mapped IPv4 addresses as IPv4. Raises ValueError.
+
+    A network has no zone (RFC 4007): what stands behind its % would be any text.
+    """
+    if "%" in text:
+        raise ValueError("a network has no zone")
+    network = ip_network(text)
+    if isinstance(network, IPv6Network) and network.subnet_of(_MAPPED):
+        address = int(network.network_address) & 0xFFFF_FFFF
+        return IPv4Network((address, network.prefixlen - _MAPPED.prefixlen))
+    return network
+
+
+def _collapsed(networks: Iterable[Network]) -> list[Network]:
+    """Return the fewest networks with the same addresses."""
+    given = tuple(networks)
+    return [
+        *collapse_addresses(each for each in given if isinstance(each, IPv4Network)),
+        *collapse_addresses(each for each in given if isinstance(each, IPv6Network)),
+    ]
+
+
+def _is_within(network: Network, other: Network) -> bool:
+    if isinstance(network, IPv4Network):
+        return isinstance(other, IPv4Network) and network.subnet_of(other)
+    return isinstance(other, IPv6Network) and network.subnet_of(other)

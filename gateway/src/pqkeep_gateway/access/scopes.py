@@ -1,0 +1,266 @@
+"""What an API key may do: some operations, with keys of some keyrings and algorithms.
+
+An API key without scopes may do what the access table grants it. One with scopes may do only what
+one of them names. Scopes are compiled when the key is looked up, and a request costs a look-up in a
+set, and one more where it concerns keys.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from functools import lru_cache
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct
+
+from pqkeep_protocol.algorithms import Algorithm, Operation
+from pqkeep_protocol.audit_events import AuditEvent, GatewayOperation
+
+ALL = "*"
+"""Every operation; in a pattern, any characters at the end of a keyring's name."""
+
+
+class Group(StrEnum):
+    """Operations that scopes can name together."""
+
+    USE = "use"
+    ENCRYPT_ONLY = "encrypt-only"
+    DECRYPT_ONLY = "decrypt-only"
+    VERIFY_ONLY = "verify-only"
+    MANAGE_KEYS = "manage-keys"
+    ADMINISTER = "administer"
+
+
+_PUBLIC_KEYS = frozenset({Operation.GET_KEY, Operation.GET_ACTIVE_KEY})
+_LISTS = frozenset({Operation.LIST_KEYS, Operation.LIST_KEYRINGS, Operation.GET_KEYRING})
+_ENCRYPT = frozenset({Operation.ENCRYPT, Operation.ENCAPSULATE, Operation.WRAP})
+_DECRYPT = frozenset({Operation.DECRYPT, Operation.DECAPSULATE, Operation.UNWRAP})
+_SIGN = frozenset({Operation.SIGN, Operation.SIGN_HASH, Operation.SIGN_JWS, Operation.SIGN_MU})
+_VERIFY = frozenset({Operation.VERIFY, Operation.VERIFY_HASH, Operation.VERIFY_MU})
+
+GROUPS: Mapping[Group, frozenset[GatewayOperation]] = {
+    Group.USE: _ENCRYPT
+    | _DECRYPT
+    | {Operation.RE_ENCRYPT}
+    | _SIGN
+    | _VERIFY
+    | _PUBLIC_KEYS
+    | _LISTS,
+    Group.ENCRYPT_ONLY: _ENCRYPT | _PUBLIC_KEYS,
+    Group.DECRYPT_ONLY: _DECRYPT,
+    Group.VERIFY_ONLY: _VERIFY | _PUBLIC_KEYS,
+    Group.MANAGE_KEYS: _PUBLIC_KEYS
+    | _LISTS
+    | {
+        Operation.CREATE_KEYRING,
+        Operation.UPDATE_KEYRING,
+        Operation.GENERATE_KEY,
+        Operation.GET_IMPORT_KEY,
+        Operation.IMPORT_KEY,
+        Operation.ROTATE_KEY,
+        Operation.RETIRE_KEY,
+        Operation.DISABLE_KEY,
+        Operation.ENABLE_KEY,
+        Operation.CANCEL_ARCHIVE,
+    },
+    Group.ADMINISTER: frozenset(
+        {
+            AuditEvent.LIST_TENANTS,
+            AuditEvent.GET_TENANT,
+            AuditEvent.CREATE_API_KEY,
+            AuditEvent.LIST_API_KEYS,
+            AuditEvent.ROTATE_API_KEY,
+            AuditEvent.REVOKE_API_KEY,
+            AuditEvent.GET_SUBSCRIPTION,
+            AuditEvent.GET_LIMITS,
+            AuditEvent.GET_USAGE,
+            AuditEvent.LIST_AUDIT_RECORDS,
+            AuditEvent.PROVE_AUDIT_RECORD,
+            AuditEvent.LIST_AUDIT_CHECKPOINTS,
+            AuditEvent.GET_AUDIT_NOTE,
+            AuditEvent.PROVE_AUDIT_CONSISTENCY,
+            AuditEvent.LIST_AUDIT_KEYS,
+            AuditEvent.EXPORT_AUDIT_LOG,
+        }
+    ),
+}
+"""The operations of each group. What an API key may call is in one of them, or no scope names it."""
+
+OPERATIONS: Mapping[str, GatewayOperation] = {
+    operation.value: operation for group in GROUPS.values() for operation in sorted(group)
+}
+"""The operations that scopes can name, by name."""
+
+ON_KEYS: frozenset[GatewayOperation] = frozenset(Operation)
+"""The operations that concern keys of a keyring and an algorithm. Every other concerns the tenant as
+a whole, and a scope that is limited to some keyrings or algorithms does not grant it."""
+
+
+class ScopeDeniedError(Exception):
+    """The scopes of an API key do not allow this."""
+
+    def __init__(self, algorithm: Algorithm | None = None) -> None:
+        """Take the algorithm whose keys were asked for, if that is known."""
+        super().__init__()
+        self.algorithm = algorithm
+
+
+class Scope(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One scope as it was stated. None: all."""
+
+    operations: tuple[str, ...] | None = None
+    """Names of operations and groups, or ``*``."""
+    keyrings: tuple[str, ...] | None = None
+    """Names of keyrings, or how names begin, followed by ``*``."""
+    algorithms: tuple[Algorithm, ...] | None = None
+
+
+class _Grant:
+    """One scope, compiled."""
+
+    __slots__ = ("algorithms", "beginnings", "keyrings", "operations")
+
+    def __init__(self, scope: Scope) -> None:
+        self.operations = _operations_of(scope)
+        patterns = (ALL,) if scope.keyrings is None else scope.keyrings
+        self.keyrings = frozenset(each for each in patterns if not each.endswith(ALL))
+        self.beginnings = tuple(each.removesuffix(ALL) for each in patterns if each.endswith(ALL))
+        self.algorithms = None if scope.algorithms is None else frozenset(scope.algorithms)
+
+    @property
+    def is_of_whole_tenant(self) -> bool:
+        """Whether it is limited to no keyrings and no algorithms."""
+        return self.algorithms is None and "" in self.beginnings
+
+    def allows(
+        self, operation: GatewayOperation, keyring: str | None, algorithm: Algorithm | None
+    ) -> bool:
+        """Return whether it allows an operation on a keyring and an algorithm; None: on all."""
+        return (
+            operation in self.operations
+            and (self.algorithms is None or algorithm in self.algorithms)
+            and (
+                "" in self.beginnings
+                if keyring is None
+                else keyring in self.keyrings or keyring.startswith(self.beginnings)
+            )
+        )
+
+    @property
+    def patterns(self) -> frozenset[str]:
+        """Its keyrings as they were stated."""
+        return self.keyrings | {each + ALL for each in self.beginnings}
+
+
+class Scopes:
+    """The scopes of an API key: as they were stated, and compiled."""
+
+    __slots__ = ("_callable", "grants", "stated")
+
+    def __init__(self, stated: Iterable[Scope]) -> None:
+        """Take scopes. A name that is no operation and no group grants nothing."""
+        self.stated = tuple(stated)
+        self.grants = tuple(map(_Grant, self.stated))
+        self._callable = frozenset(
+            operation
+            for grant in self.grants
+            for operation in grant.operations
+            if operation in ON_KEYS or grant.is_of_whole_tenant
+        )
+
+    def may_call(self, operation: GatewayOperation) -> bool:
+        """Return whether they name an operation, on whichever keys."""
+        return operation in self._callable
+
+    def allow(
+        self, operation: GatewayOperation, keyring: str | None, algorithm: Algorithm | None
+    ) -> bool:
+        """Return whether they allow an operation on a keyring and an algorithm; None: on all."""
+        return any(each.allows(operation, keyring, algorithm) for each in self.grants)
+
+    def cover(self, others: "Scopes") -> bool:
+        """Return whether they allow whatever the others do."""
+        asked: dict[tuple[GatewayOperation, Algorithm | None], set[str]] = {}
+        for grant in others.grants:
+            for operation in grant.operations:
+                for algorithm in grant.algorithms or (None,):
+                    asked.setdefault((operation, algorithm), set()).update(grant.patterns)
+        return all(
+            self._covers(operation, algorithm, patterns)
+            for (operation, algorithm), patterns in asked.items()
+        )
+
+    def _covers(
+        self, operation: GatewayOperation, algorithm: Algorithm | None, patterns: Iterable[str]
+    ) -> bool:
+        mine = [
+            each
+            for each in self.grants
+            if operation in each.operations
+            and (each.algorithms is None or algorithm in each.algorithms)
+        ]
+        names = frozenset(name for each in mine for name in each.keyrings)
+        beginnings = tuple({text for each in mine for text in each.beginnings})
+        return all(each in names or each.startswith(beginnings) for each in patterns)
+
+
+class ScopedPrincipal(Protocol):
+    """What is asked of a principal here."""
+
+    @property
+    def scopes(self) -> Scopes | None:
+        """None: all that the access table grants."""
+        ...
+
+
+def check_call(principal: ScopedPrincipal, operation: GatewayOperation) -> None:
+    """Check that a principal's scopes name an operation. Raises ScopeDeniedError."""
+    scopes = principal.scopes
+    if scopes is not None and not scopes.may_call(operation):
+        raise ScopeDeniedError
+
+
+def check_scope(
+    principal: ScopedPrincipal,
+    operation: GatewayOperation,
+    keyring: str | None,
+    algorithm: Algorithm | None,
+) -> None:
+    """Check an operation with keys, as soon as the request says which; None: with all of them.
+
+    Whoever carries out several operations for one request checks each, with each of its keyrings.
+    Raises ScopeDeniedError.
+    """
+    scopes = principal.scopes
+    if scopes is not None and not scopes.allow(operation, keyring, algorithm):
+        raise ScopeDeniedError(algorithm)
+
+
+def _operations_of(scope: Scope) -> frozenset[GatewayOperation]:
+    if scope.operations is None:
+        return frozenset(OPERATIONS.values())
+    return frozenset(operation for name in scope.operations for operation in operations_named(name))
+
+
+def operations_named(name: str) -> frozenset[GatewayOperation]:
+    """Return the operations that a name in a scope stands for; none for an unknown name."""
+    if name == ALL:
+        return frozenset(OPERATIONS.values())
+    if name in _GROUPS:
+        return GROUPS[_GROUPS[name]]
+    return frozenset({OPERATIONS[name]} if name in OPERATIONS else ())
+
+
+_GROUPS: Mapping[str, Group] = {each.value: each for each in Group}
+_DECODER = msgspec.json.Decoder(tuple[Scope, ...])
+
+
+def scopes_text(stated: Sequence[Scope]) -> str:
+    """Return scopes as they are stored."""
+    return msgspec.json.encode(stated).decode()
+
+
+@lru_cache(1024)
+def scopes_in(text: str) -> Scopes:
+    """Return stored scopes, compiled. API keys with the same ones share them."""
+    return Scopes(_DECODER.decode(text))

@@ -1,0 +1,252 @@
+"""/api/v1/installation: what its operator wants to know of it, on one page."""
+
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Annotated
+
+from msgspec import Meta
+
+from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.api.errors import BAD_REQUEST_FIELDS
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
+from pqkeep_gateway.http.envelope import Data
+from pqkeep_gateway.http.text import Timestamp, timestamp
+from pqkeep_gateway.management.installation import (
+    REASONS,
+    Accounts,
+    Inspection,
+    Installation,
+    MailMode,
+)
+from pqkeep_gateway.tenancy.operators import Operator
+
+Count = Annotated[int, Meta(ge=0)]
+VERSION = version("pqkeep-gateway")
+
+
+class PartData(Data, frozen=True, kw_only=True):
+    """One part of the installation."""
+
+    name: Annotated[str, Meta(description="One of " + ", ".join(REASONS) + ".")]
+    ready: bool
+    reason: Annotated[str | None, Meta(description="Why it is not ready.")]
+
+
+class LogData(Data, frozen=True, kw_only=True):
+    """The audit log, and the events that are on their way to it."""
+
+    log_id: str | None
+    size: Annotated[Count | None, Meta(description="How many records it has.")]
+    newest_checkpoint_at: Timestamp | None
+    checkpoint_size: Annotated[
+        Count | None, Meta(description="How many records the newest checkpoint covers.")
+    ]
+    outbox_waiting: Annotated[Count | None, Meta(description="Events that are not in it yet.")]
+    outbox_oldest_at: Timestamp | None
+    quarantined: Annotated[Count | None, Meta(description="Events that the log refused.")]
+
+
+class RotationData(Data, frozen=True, kw_only=True):
+    """How far older root keys are replaced."""
+
+    done: Annotated[Count, Meta(description="Keys that are wholly under the newest.")]
+    remaining: Annotated[Count, Meta(description="Keys that are not.")]
+
+
+class RootKeyData(Data, frozen=True, kw_only=True):
+    """The root key that seals new keys. Root keys have numbers, which are no secret."""
+
+    id: Count
+    created_at: Annotated[Timestamp, Meta(description="Since when it is used.")]
+    rotation: Annotated[RotationData | None, Meta(description="null: none is under way.")]
+
+
+class MailData(Data, frozen=True, kw_only=True):
+    """E-mail."""
+
+    mode: MailMode
+    waiting: Annotated[Count | None, Meta(description="Messages that are not delivered yet.")]
+    failed: Annotated[Count | None, Meta(description="Those of them of which an attempt was made.")]
+    oldest_at: Timestamp | None
+
+
+class BackupsData(Data, frozen=True, kw_only=True):
+    """The newest backup that ``pqkeepd backup`` has announced; all is null if there is none."""
+
+    last_at: Timestamp | None
+    last_number: Annotated[str | None, Meta(description="As ``pqkeepd backup`` printed it.")]
+    age_seconds: Count | None
+
+
+class NamedOperatorData(Data, frozen=True, kw_only=True):
+    """A named operator."""
+
+    name: str
+    created_at: Timestamp
+
+
+class TenantCountsData(Data, frozen=True, kw_only=True):
+    """How many tenants there are."""
+
+    total: Annotated[Count, Meta(description="Without deleted ones.")]
+    suspended: Count
+    scheduled_for_deletion: Annotated[Count, Meta(description="Of the suspended ones.")]
+
+
+class CertificateData(Data, frozen=True, kw_only=True):
+    """A certificate that the gateway sees."""
+
+    name: Annotated[str, Meta(description="https, link.gateway or link.keyservice.")]
+    expires_at: Timestamp
+
+
+class InstallationData(Data, frozen=True, kw_only=True):
+    """The state of the installation. What a part that is missing would tell is null."""
+
+    version: str
+    parts: tuple[PartData, ...]
+    log: LogData
+    root_key: RootKeyData | None
+    mail: MailData
+    backups: BackupsData
+    operators: tuple[NamedOperatorData, ...] | None
+    tenants: TenantCountsData | None
+    certificates: tuple[CertificateData, ...]
+
+
+_AT = timestamp(datetime(2026, 1, 31, 12, tzinfo=UTC))
+_EXAMPLE = InstallationData(
+    version="0.1.0",
+    parts=(
+        PartData(name="key_service", ready=True, reason=None),
+        PartData(name="mail_server", ready=False, reason=REASONS["mail_server"]),
+    ),
+    log=LogData(
+        log_id="0b9f8d5e-3f7c-4a55-9d0e-6f6d1f2f9c11",
+        size=42,
+        newest_checkpoint_at=_AT,
+        checkpoint_size=42,
+        outbox_waiting=0,
+        outbox_oldest_at=None,
+        quarantined=0,
+    ),
+    root_key=RootKeyData(id=1, created_at=_AT, rotation=None),
+    mail=MailData(mode=MailMode.SMTP, waiting=1, failed=1, oldest_at=_AT),
+    backups=BackupsData(last_at=_AT, last_number="0.40", age_seconds=3600),
+    operators=(NamedOperatorData(name="ada", created_at=_AT),),
+    tenants=TenantCountsData(total=7, suspended=1, scheduled_for_deletion=0),
+    certificates=(CertificateData(name="https", expires_at=_AT),),
+)
+
+
+def endpoints(inspection: Inspection) -> tuple[Endpoint, ...]:
+    """Return the endpoint of the installation."""
+
+    async def get_installation(call: ApiCall) -> InstallationData:
+        """Tell whether each part works, and what an operator has to look after.
+
+        It answers whatever is missing, as far as the operator can be recognized.
+        """
+        return _installation(await inspection.inspect())
+
+    return (
+        Endpoint(
+            method="GET",
+            path="/installation",
+            name="get_installation",
+            handler=get_installation,
+            permission=Permission.VIEW_INSTALLATION,
+            field_codes=BAD_REQUEST_FIELDS,
+            example=_EXAMPLE,
+        ),
+    )
+
+
+def _installation(found: Installation) -> InstallationData:
+    accounts = found.accounts
+    return InstallationData(
+        version=VERSION,
+        parts=tuple(
+            PartData(name=each.name, ready=each.reason is None, reason=each.reason)
+            for each in found.parts
+        ),
+        log=_log(found),
+        root_key=_root_key(found),
+        mail=MailData(
+            mode=found.mail,
+            waiting=None if accounts is None else accounts.backlog.mail_waiting,
+            failed=None if accounts is None else accounts.mail_attempted,
+            oldest_at=None if accounts is None else _at_us(accounts.backlog.oldest_mail_us),
+        ),
+        backups=_backups(found.numbers, time.time()),
+        operators=None if found.operators is None else tuple(map(_operator, found.operators)),
+        tenants=None if accounts is None else _tenants(accounts),
+        certificates=tuple(
+            CertificateData(name=name, expires_at=_at(at))
+            for name, at in found.certificates.items()
+        ),
+    )
+
+
+def _log(found: Installation) -> LogData:
+    checkpoint, accounts = found.checkpoint, found.accounts
+    size = found.numbers.get(("pqkeep_audit_log_records",))
+    backlog = None if accounts is None else accounts.backlog
+    return LogData(
+        log_id=None if checkpoint is None else str(checkpoint.log_id),
+        size=None if size is None else int(size),
+        newest_checkpoint_at=None if checkpoint is None else _at_us(checkpoint.at_us),
+        checkpoint_size=None if checkpoint is None else checkpoint.size,
+        outbox_waiting=None if backlog is None else backlog.events_waiting,
+        outbox_oldest_at=None if backlog is None else _at_us(backlog.oldest_event_us),
+        quarantined=None if backlog is None else backlog.events_refused,
+    )
+
+
+def _root_key(found: Installation) -> RootKeyData | None:
+    numbers = found.numbers
+    root_key = numbers.get(("pqkeep_root_key_id",))
+    added_at = numbers.get(("pqkeep_root_key_added_timestamp_seconds",))
+    if root_key is None or added_at is None:
+        return None
+    done = numbers.get(("pqkeep_root_key_rotation_keys", "done"))
+    remaining = numbers.get(("pqkeep_root_key_rotation_keys", "remaining"))
+    rotation = None
+    if done is not None and remaining is not None:
+        rotation = RotationData(done=int(done), remaining=int(remaining))
+    return RootKeyData(id=int(root_key), created_at=_at(added_at), rotation=rotation)
+
+
+def _backups(numbers: Mapping[tuple[str, ...], float], now: float) -> BackupsData:
+    at = numbers.get(("pqkeep_last_backup_timestamp_seconds",))
+    parts = [numbers.get(("pqkeep_last_backup_number", part)) for part in ("generation", "records")]
+    if at is None:
+        return BackupsData(last_at=None, last_number=None, age_seconds=None)
+    return BackupsData(
+        last_at=_at(at),
+        last_number=".".join(str(int(part)) for part in parts if part is not None),
+        age_seconds=max(0, int(now - at)),
+    )
+
+
+def _operator(operator: Operator) -> NamedOperatorData:
+    return NamedOperatorData(name=operator.name, created_at=timestamp(operator.added_at))
+
+
+def _tenants(accounts: Accounts) -> TenantCountsData:
+    return TenantCountsData(
+        total=accounts.tenants,
+        suspended=accounts.suspended,
+        scheduled_for_deletion=accounts.scheduled,
+    )
+
+
+def _at(seconds: float) -> Timestamp:
+    return timestamp(datetime.fromtimestamp(seconds, UTC))
+
+
+def _at_us(microseconds: int) -> Timestamp | None:
+    """Return a time; None for 0, which means none."""
+    return _at(microseconds / 1_000_000) if microseconds else None

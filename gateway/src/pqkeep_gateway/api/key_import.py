@@ -1,0 +1,117 @@
+"""/api/v1/kms/keys/import-key and /kms/keys/import: private keys that were made elsewhere."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Literal
+
+from msgspec import Meta, structs
+
+from pqkeep_gateway.api.key_fields import KeyAnswer
+from pqkeep_gateway.api.key_operation import KeyAccess, KeyCall, KeyOperation, endpoint
+from pqkeep_gateway.api.keys import EXAMPLE, Key, shown_key
+from pqkeep_gateway.http.endpoint import Endpoint
+from pqkeep_gateway.http.field import base64_field, uuid_field
+from pqkeep_gateway.http.text import Base64, Timestamp, base64, timestamp
+from pqkeep_gateway.tenancy.plans import Plans, bound
+from pqkeep_protocol.algorithms import Algorithm, Operation
+from pqkeep_protocol.messages import GetImportKey, ImportPrivateKey
+
+MAX_WRAPPED_PRIVATE_KEY = 4096
+_ID = "7b0f3c52-52a5-4d0e-9a43-7f4d0c8f8a11"
+
+
+class ImportKey(KeyAnswer, frozen=True, kw_only=True):
+    """A public key to wrap one private key to."""
+
+    import_key_id: str
+    public_key: Annotated[Base64, Meta(description="ML-KEM-1024, 1,568 bytes.")]
+    suite: Annotated[
+        Literal["ML-KEM-1024, HKDF-SHA-384, AES-256-GCM"],
+        Meta(description="Of HPKE (RFC 9180), in base mode, without associated data."),
+    ]
+    info: Annotated[Base64, Meta(description="The info of HPKE.")]
+    algorithm: Algorithm
+    expires_at: Timestamp
+
+
+_IMPORT_KEY_ID = uuid_field(
+    "import_key_id", "The import key that it is wrapped to.", _ID, not_found="no such import key"
+)
+_WRAPPED_PRIVATE_KEY = base64_field(
+    "wrapped_private_key",
+    "The private key as PKCS#8 in the form of its seed, wrapped: the encapsulated key and the"
+    f" ciphertext of HPKE, at most {MAX_WRAPPED_PRIVATE_KEY:,} bytes.",
+    "Fyf0eJ8oWZ0OQK3MwPQBXGpZ8YwWxqUJ",
+    at_most=MAX_WRAPPED_PRIVATE_KEY,
+)
+
+
+def endpoints(access: KeyAccess, plans: Plans) -> tuple[Endpoint, ...]:
+    """Return the endpoints of importing keys."""
+
+    async def import_private_key(call: KeyCall) -> Key:
+        """Make a private key that was made elsewhere the active one, where none is.
+
+        The key says for ever that it was imported. The import key is used up, also where the
+        private key is refused. To decrypt what an old key has encrypted, import it and rotate.
+        """
+        quota = bound(plans[call.principal.entitlements.effective_tier].pqc_keys)
+        imported = await call.execute(
+            ImportPrivateKey(
+                tenant=call.tenant,
+                algorithm=call.algorithm,
+                import_key_id=call[_IMPORT_KEY_ID],
+                wrapped_private_key=call[_WRAPPED_PRIVATE_KEY],
+                quota=quota,
+                idempotency=call.idempotency,
+            )
+        )
+        return shown_key(imported.key)
+
+    rows = (
+        KeyOperation(
+            "GET",
+            "/kms/keys/import-key",
+            Operation.GET_IMPORT_KEY,
+            get_import_key,
+            name="get_import_key",
+            fields=(),
+            example=ImportKey(
+                import_key_id=_ID,
+                public_key=base64(b"\x1d\xa2\x7f" * 8),
+                suite="ML-KEM-1024, HKDF-SHA-384, AES-256-GCM",
+                info=base64(f"pqkeep/v1/import-key\n{_ID}\nKyber768\ndefault\n".encode()),
+                algorithm=Algorithm.ML_KEM_768,
+                expires_at=timestamp(datetime(2026, 1, 31, 12, 10, tzinfo=UTC)),
+            ),
+        ),
+        KeyOperation(
+            "POST",
+            "/kms/keys/import",
+            Operation.IMPORT_KEY,
+            import_private_key,
+            status=201,
+            idempotent=True,
+            needs_step_up=True,
+            name="import_key",
+            fields=(_IMPORT_KEY_ID, _WRAPPED_PRIVATE_KEY),
+            example=structs.replace(EXAMPLE, imported=True),
+        ),
+    )
+    return tuple(endpoint(row, access) for row in rows)
+
+
+async def get_import_key(call: KeyCall) -> ImportKey:
+    """Make a public key to wrap one private key of an algorithm to.
+
+    It is good for one import to the keyring, within ten minutes, and not after a restart of the
+    key service.
+    """
+    made = await call.execute(GetImportKey(tenant=call.tenant, algorithm=call.algorithm))
+    return ImportKey(
+        import_key_id=str(made.id),
+        public_key=base64(made.public_key),
+        suite="ML-KEM-1024, HKDF-SHA-384, AES-256-GCM",
+        info=base64(made.info),
+        algorithm=call.algorithm,
+        expires_at=timestamp(datetime.now(UTC) + timedelta(seconds=made.seconds)),
+    )

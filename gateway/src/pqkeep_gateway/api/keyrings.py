@@ -1,0 +1,253 @@
+"""/api/v1/kms/keyrings: named sets of keys, one for each algorithm, and what they are for."""
+
+from datetime import UTC, datetime
+from typing import Annotated, TypeVar
+
+from msgspec import UNSET, Meta, UnsetType, structs
+
+from pqkeep_gateway.access.callers import PERMISSION_OF, Permission, may
+from pqkeep_gateway.api.errors import KEY_FIELDS, codes_of_operation, error_for
+from pqkeep_gateway.api.key_operation import KeyAccess
+from pqkeep_gateway.api.keyring_fields import (
+    AFTER,
+    ARCHIVE_AFTER_DAYS,
+    DESCRIPTION,
+    LABEL,
+    LABELS,
+    NAME,
+    NEW_NAME,
+    PURPOSES,
+    ROTATION_DAYS,
+)
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
+from pqkeep_gateway.http.envelope import Data
+from pqkeep_gateway.http.errors import forbidden
+from pqkeep_gateway.http.field import Field, integer_field
+from pqkeep_gateway.http.text import Timestamp, timestamp
+from pqkeep_protocol.algorithms import Operation
+from pqkeep_protocol.errors import KeyServiceError
+from pqkeep_protocol.keyrings import ALL_PURPOSES, MAX_KEYRINGS, KeyPurpose, KeyringInfo
+from pqkeep_protocol.keys import DEFAULT_KEYRING
+from pqkeep_protocol.messages import (
+    MAX_KEYRINGS_LISTED,
+    CreateKeyring,
+    GetKeyring,
+    KeyRequest,
+    ListKeyrings,
+    UpdateKeyring,
+)
+
+R = TypeVar("R")
+D = TypeVar("D", int, int | None)
+
+Days = Annotated[int, Meta(ge=1)] | None
+
+
+class Keyring(Data, frozen=True, kw_only=True):
+    """A keyring."""
+
+    name: str
+    description: str
+    labels: Annotated[dict[str, str], Meta(description="Names and values of your own.")]
+    purposes: Annotated[tuple[KeyPurpose, ...], Meta(description="What its keys may be used for.")]
+    rotation_days: Annotated[
+        Days, Meta(description="After how many days an active key is rotated by itself.")
+    ]
+    archive_after_days: Annotated[
+        Days,
+        Meta(description="After how many days a retired key version is archived by itself."),
+    ]
+    created_at: Annotated[
+        Timestamp | None, Meta(description=f"null for {DEFAULT_KEYRING}, which is always there.")
+    ]
+
+
+class Keyrings(Data, frozen=True, kw_only=True):
+    """Keyrings, by name."""
+
+    keyrings: tuple[Keyring, ...]
+    total: Annotated[int, Meta(ge=0, description="How many match, on all pages.")]
+    next: Annotated[
+        str | UnsetType, Meta(description="Where there are more: what to send as after.")
+    ] = UNSET
+
+
+EXAMPLE = Keyring(
+    name="payments.cards",
+    description="Card numbers",
+    labels={"team": "payments"},
+    purposes=(KeyPurpose.ENCRYPT, KeyPurpose.DECRYPT),
+    rotation_days=90,
+    archive_after_days=None,
+    created_at=timestamp(datetime(2026, 1, 31, 12, tzinfo=UTC)),
+)
+_SETTINGS = (
+    DESCRIPTION.or_default(""),
+    LABELS.or_default({}),
+    PURPOSES.or_default(ALL_PURPOSES),
+    ROTATION_DAYS.or_default(0),
+    ARCHIVE_AFTER_DAYS.or_default(0),
+)
+_CHANGES = (
+    DESCRIPTION.optional(),
+    LABELS.described("Names and values of your own, in place of all that there are.").optional(),
+    PURPOSES.optional(),
+    ROTATION_DAYS.optional(),
+    ARCHIVE_AFTER_DAYS.optional(),
+)
+_LIMIT = integer_field(
+    "limit",
+    f"How many at most. Left out: all, up to {MAX_KEYRINGS}.",
+    100,
+    at_least=1,
+    at_most=MAX_KEYRINGS,
+).or_default(MAX_KEYRINGS)
+
+
+def endpoints(access: KeyAccess) -> tuple[Endpoint, ...]:
+    """Return the endpoints of keyrings."""
+    handlers = _Keyrings(access)
+    return (
+        Endpoint(
+            method="POST",
+            path="/kms/keyrings",
+            name="create_keyring",
+            handler=handlers.create,
+            permission=PERMISSION_OF[Operation.CREATE_KEYRING],
+            example=EXAMPLE,
+            fields=(NEW_NAME, *_SETTINGS),
+            field_codes=KEY_FIELDS[Operation.CREATE_KEYRING],
+            codes=codes_of_operation(Operation.CREATE_KEYRING),
+            status=201,
+            recorded_as=Operation.CREATE_KEYRING,
+            keyring_of=NEW_NAME.read,
+        ),
+        Endpoint(
+            method="GET",
+            path="/kms/keyrings",
+            name="list_keyrings",
+            handler=handlers.list_,
+            permission=PERMISSION_OF[Operation.LIST_KEYRINGS],
+            example=Keyrings(keyrings=(EXAMPLE,), total=1),
+            fields=(LABEL, _LIMIT, AFTER),
+            field_codes=KEY_FIELDS[Operation.LIST_KEYRINGS],
+            codes=codes_of_operation(Operation.LIST_KEYRINGS),
+            recorded_as=Operation.LIST_KEYRINGS,
+        ),
+        Endpoint(
+            method="GET",
+            path="/kms/keyrings/{name}",
+            name="get_keyring",
+            handler=handlers.get,
+            permission=PERMISSION_OF[Operation.GET_KEYRING],
+            example=EXAMPLE,
+            fields=(NAME,),
+            field_codes=KEY_FIELDS[Operation.GET_KEYRING],
+            codes=codes_of_operation(Operation.GET_KEYRING),
+            recorded_as=Operation.GET_KEYRING,
+            keyring_of=NAME.read,
+        ),
+        Endpoint(
+            method="PATCH",
+            path="/kms/keyrings/{name}",
+            name="update_keyring",
+            handler=handlers.update,
+            permission=PERMISSION_OF[Operation.UPDATE_KEYRING],
+            example=EXAMPLE,
+            fields=(NAME, *_CHANGES),
+            field_codes=KEY_FIELDS[Operation.UPDATE_KEYRING],
+            codes=codes_of_operation(Operation.UPDATE_KEYRING),
+            recorded_as=Operation.UPDATE_KEYRING,
+            keyring_of=NAME.read,
+            needs_step_up=True,
+        ),
+    )
+
+
+class _Keyrings:
+    """The handlers."""
+
+    def __init__(self, access: KeyAccess) -> None:
+        self._access = access
+
+    async def create(self, call: ApiCall) -> Keyring:
+        """Create a keyring, which has no keys yet."""
+        description, labels, purposes, rotation_days, archive_after_days = _SETTINGS
+        request = CreateKeyring(
+            tenant=call.tenant.tenant,
+            keyring=call[NEW_NAME],
+            description=call[description],
+            labels=call[labels],
+            purposes=call[purposes],
+            rotation_days=call[rotation_days],
+            archive_after_days=_archive_days(call, archive_after_days),
+        )
+        return _keyring((await self._execute(call, request)).keyring)
+
+    async def list_(self, call: ApiCall) -> Keyrings:
+        """List keyrings, by name."""
+        limit = call[_LIMIT]
+        request = ListKeyrings(tenant=call.tenant.tenant, label=call[LABEL], after=call[AFTER])
+        listed: list[KeyringInfo] = []
+        while True:
+            size = min(limit - len(listed), MAX_KEYRINGS_LISTED)
+            page = await self._execute(call, structs.replace(request, limit=size))
+            listed += page.keyrings
+            if not page.has_more or len(listed) == limit:
+                break
+            request = structs.replace(request, after=listed[-1].name)
+        return Keyrings(
+            keyrings=tuple(map(_keyring, listed)),
+            total=page.total,
+            next=listed[-1].name if page.has_more else UNSET,
+        )
+
+    async def get(self, call: ApiCall) -> Keyring:
+        """Return a keyring."""
+        request = GetKeyring(tenant=call.tenant.tenant, keyring=call[NAME])
+        return _keyring((await self._execute(call, request)).keyring)
+
+    async def update(self, call: ApiCall) -> Keyring:
+        """Change what is sent of a keyring, and leave the rest as it is.
+
+        Purposes that are taken away end at once, also for what was encrypted before.
+        """
+        description, labels, purposes, rotation_days, archive_after_days = _CHANGES
+        request = UpdateKeyring(
+            tenant=call.tenant.tenant,
+            keyring=call[NAME],
+            description=call[description],
+            labels=call[labels],
+            purposes=call[purposes],
+            rotation_days=call[rotation_days],
+            archive_after_days=_archive_days(call, archive_after_days),
+        )
+        return _keyring((await self._execute(call, request)).keyring)
+
+    async def _execute(self, call: ApiCall, request: KeyRequest[R]) -> R:
+        keyring = None if isinstance(request, ListKeyrings) else request.keyring
+        attribution = self._access.attribute(call, request.operation, keyring, None)
+        try:
+            return await self._access.keys.execute(request, attribution)
+        except KeyServiceError as refusal:
+            raise error_for(request.operation, refusal.kind) from None
+
+
+def _archive_days(call: ApiCall, field: Field[D]) -> D:
+    """Return the age at which keys are archived. Only who may archive keys sets one."""
+    days = call[field]
+    if days and not may(call.principal.caller, Permission.ARCHIVE_KEYS):
+        raise forbidden("archive_after_days: only owners and admins have keys archived")
+    return days
+
+
+def _keyring(keyring: KeyringInfo) -> Keyring:
+    return Keyring(
+        name=keyring.name,
+        description=keyring.description,
+        labels=keyring.labels,
+        purposes=keyring.purposes,
+        rotation_days=keyring.rotation_days or None,
+        archive_after_days=keyring.archive_after_days or None,
+        created_at=None if keyring.created_at is None else timestamp(keyring.created_at),
+    )

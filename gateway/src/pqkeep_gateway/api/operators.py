@@ -1,0 +1,139 @@
+"""/api/v1/operators and /auth/operator: who runs the installation, and their browser sessions."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from pqkeep_gateway.access.admission import UnknownCredentialError
+from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.access.credential_lookups import TooManyUnknownCredentialsError
+from pqkeep_gateway.api.errors import BAD_REQUEST_FIELDS, UNPROCESSABLE_FIELDS
+from pqkeep_gateway.api.people_fields import EXAMPLE_TIME, MAX_TOKEN, SIGNED_OUT
+from pqkeep_gateway.http.cookies import OPERATOR, Cookies
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, WithCookies
+from pqkeep_gateway.http.envelope import Data
+from pqkeep_gateway.http.field import text_field
+from pqkeep_gateway.http.text import Timestamp, timestamp
+from pqkeep_gateway.tenancy.operator_sessions import LIFETIME, OperatorSessions
+from pqkeep_gateway.tenancy.operators import Operator, Operators
+
+
+class OperatorSignedInData(Data, frozen=True, kw_only=True):
+    """A session of an operator has begun: its token is in a cookie."""
+
+    name: Annotated[
+        str | None,
+        Meta(description="null: the operator without a name, whose digest is in the settings."),
+    ]
+    expires_in: Annotated[int, Meta(ge=1, description="Seconds until it ends at the latest.")]
+
+
+class OperatorData(Data, frozen=True, kw_only=True):
+    """One operator."""
+
+    name: str
+    created_at: Timestamp
+    last_used_at: Annotated[
+        Timestamp | None,
+        Meta(description="When the credential was shown last, up to 30 seconds late."),
+    ]
+    last_used_from: Annotated[str | None, Meta(description="The source address of that.")]
+
+
+class OperatorsData(Data, frozen=True, kw_only=True):
+    """The named operators, by name."""
+
+    operators: tuple[OperatorData, ...]
+    total: Annotated[int, Meta(ge=0, description="How many there are.")]
+
+
+_OPERATOR_KEY = text_field(
+    "operator_key",
+    "The operator's credential.",
+    "pqo_" + "0" * 43 + "3aXb2c",
+    at_most=MAX_TOKEN,
+    is_valid=None,
+)
+_EXAMPLE = OperatorData(
+    name="ada", created_at=EXAMPLE_TIME, last_used_at=EXAMPLE_TIME, last_used_from="192.0.2.7"
+)
+_LIFETIME_SECONDS = int(LIFETIME.total_seconds())
+
+
+def endpoints(
+    operators: Operators, sessions: OperatorSessions, cookies: Cookies
+) -> tuple[Endpoint, ...]:
+    """Return the endpoints of operators."""
+    handlers = _Operators(operators, sessions, cookies)
+    return (
+        Endpoint(
+            method="POST",
+            path="/auth/operator",
+            name="operator_login",
+            handler=handlers.login,
+            permission=Permission.PUBLIC,
+            fields=(_OPERATOR_KEY,),
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=OperatorSignedInData(name="ada", expires_in=_LIFETIME_SECONDS),
+            errors=(UnknownCredentialError, TooManyUnknownCredentialsError),
+        ),
+        Endpoint(
+            method="POST",
+            path="/auth/operator/logout",
+            name="operator_logout",
+            handler=handlers.logout,
+            permission=Permission.PUBLIC,
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=SIGNED_OUT,
+            errors=(TooManyUnknownCredentialsError,),
+        ),
+        Endpoint(
+            method="GET",
+            path="/operators",
+            name="list_operators",
+            handler=handlers.list_operators,
+            permission=Permission.VIEW_INSTALLATION,
+            field_codes=BAD_REQUEST_FIELDS,
+            example=OperatorsData(operators=(_EXAMPLE,), total=1),
+        ),
+    )
+
+
+class _Operators:
+    """The handlers."""
+
+    def __init__(self, operators: Operators, sessions: OperatorSessions, cookies: Cookies) -> None:
+        self._operators = operators
+        self._sessions = sessions
+        self._cookies = cookies
+
+    async def login(self, call: ApiCall) -> WithCookies:
+        """Begin an operator's session in a browser, which need not keep the credential.
+
+        The session is for reading: a request that changes something is answered 401 ERR_MFA_013,
+        and needs the credential in X-API-Key. It ends after eight hours, after half an hour
+        without a request, and with the credential. A person's session ends in this browser.
+        """
+        principal, token = await self._sessions.begin(call[_OPERATOR_KEY], call.attribution)
+        data = OperatorSignedInData(name=principal.name, expires_in=_LIFETIME_SECONDS)
+        return WithCookies(data, self._cookies.of_operator(token))
+
+    async def logout(self, call: ApiCall) -> WithCookies:
+        """End the operator's session whose cookie is sent. It may be done again."""
+        await self._sessions.end(call.cookies.get(OPERATOR, ""), call.attribution)
+        return WithCookies(SIGNED_OUT, self._cookies.operator_gone())
+
+    async def list_operators(self, call: ApiCall) -> OperatorsData:
+        """List the named operators. They are added and removed by pqkeepd operator."""
+        listed = await self._operators.list()
+        return OperatorsData(operators=tuple(_operator(each) for each in listed), total=len(listed))
+
+
+def _operator(operator: Operator) -> OperatorData:
+    used = operator.last_used_at
+    return OperatorData(
+        name=operator.name,
+        created_at=timestamp(operator.added_at),
+        last_used_at=None if used is None else timestamp(used),
+        last_used_from=operator.last_used_from,
+    )

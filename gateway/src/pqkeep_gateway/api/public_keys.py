@@ -1,0 +1,172 @@
+"""GET /api/v1/kms/keys/{key_version}/public-key and /kms/jwks: public keys in standard formats."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, structs
+
+from pqkeep_gateway.access.callers import PERMISSION_OF
+from pqkeep_gateway.api.errors import KEY_FIELDS, codes_of_operation, error_for
+from pqkeep_gateway.api.key_fields import KEY_VERSION, KEYRING, KeyAnswer, keyring_named
+from pqkeep_gateway.api.key_operation import KeyAccess, KeyCall, KeyOperation, endpoint
+from pqkeep_gateway.http.endpoint import JWK_SET, ApiCall, Document, Endpoint
+from pqkeep_gateway.http.envelope import Data
+from pqkeep_gateway.http.field import FieldError, Problem, choice_field
+from pqkeep_gateway.http.text import base64
+from pqkeep_protocol import public_keys
+from pqkeep_protocol.algorithms import Algorithm, Operation
+from pqkeep_protocol.errors import KeyServiceError
+from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyInfo
+from pqkeep_protocol.messages import GetKey, KeyPosition, ListKeys
+from pqkeep_protocol.public_keys import JWK_ALGORITHM, Jwk
+
+
+class PublicKeyFormat(StrEnum):
+    """How a public key is written."""
+
+    RAW = "raw"
+    PEM = "pem"
+    DER = "der"
+    JWK = "jwk"
+
+
+class FormattedPublicKey(KeyAnswer, frozen=True, kw_only=True):
+    """A public key in one format."""
+
+    format: PublicKeyFormat
+    public_key: Annotated[
+        str | Jwk, Meta(description="raw and der in base64, pem as text, jwk as an object.")
+    ]
+    key_version: Annotated[
+        int, Meta(ge=1, description="Counted from 1 for each algorithm of a keyring.")
+    ]
+    algorithm: Algorithm
+
+
+class JwkSet(Data, frozen=True, kw_only=True):
+    """A JWK Set (RFC 7517)."""
+
+    keys: tuple[Jwk, ...]
+
+
+_FORMAT = choice_field(
+    "format",
+    "raw: as the algorithm's standard encodes it. der and pem: SubjectPublicKeyInfo. jwk: of "
+    + ", ".join(JWK_ALGORITHM)
+    + " only.",
+    tuple(PublicKeyFormat),
+    PublicKeyFormat.PEM,
+).or_default(PublicKeyFormat.PEM)
+
+_KEY = b"\x1d\xa2\x7f" * 8
+_JWK = Jwk(
+    kid=public_keys.thumbprint("ML-DSA-65", _KEY),
+    alg="ML-DSA-65",
+    pub=public_keys.base64url(_KEY),
+)
+
+
+def endpoints(access: KeyAccess) -> tuple[Endpoint, ...]:
+    """Return the endpoints of public keys."""
+    return (
+        endpoint(
+            KeyOperation(
+                "GET",
+                "/kms/keys/{key_version}/public-key",
+                Operation.GET_KEY,
+                get,
+                name="get_public_key",
+                fields=(KEY_VERSION, _FORMAT),
+                example=FormattedPublicKey(
+                    format=PublicKeyFormat.JWK,
+                    public_key=_JWK,
+                    key_version=1,
+                    algorithm=Algorithm.ML_DSA_65,
+                ),
+            ),
+            access,
+        ),
+        Endpoint(
+            method="GET",
+            path="/kms/jwks",
+            name="list_jwks",
+            handler=_KeySets(access).list_jwks,
+            permission=PERMISSION_OF[Operation.LIST_KEYS],
+            example=JwkSet(keys=(_JWK,)),
+            fields=(KEYRING,),
+            field_codes=KEY_FIELDS[Operation.LIST_KEYS],
+            codes=codes_of_operation(Operation.LIST_KEYS),
+            recorded_as=Operation.LIST_KEYS,
+            keyring_of=keyring_named,
+            content_type=JWK_SET,
+        ),
+    )
+
+
+async def get(call: KeyCall) -> FormattedPublicKey:
+    """Return the public half of one version, whatever its status, in a standard format."""
+    version, wanted = call[KEY_VERSION], call[_FORMAT]
+    if wanted is PublicKeyFormat.JWK and call.algorithm not in JWK_ALGORITHM:
+        message = f"no standard says how a key of {call.algorithm} is written as JWK"
+        raise FieldError(_FORMAT.name, Problem.MALFORMED, message)
+    found = await call.execute(
+        GetKey(tenant=call.tenant, algorithm=call.algorithm, version=version)
+    )
+    return FormattedPublicKey(
+        format=wanted,
+        public_key=_written(found.key, wanted),
+        key_version=version,
+        algorithm=call.algorithm,
+    )
+
+
+class _KeySets:
+    """The handler of what a verifier loads."""
+
+    def __init__(self, access: KeyAccess) -> None:
+        self._access = access
+
+    async def list_jwks(self, call: ApiCall) -> Document:
+        """List a keyring's keys that verify signatures, active and retired, as a JWK Set.
+
+        Without the envelope, as verifiers of JWS expect it. Only keys of algorithms that have a
+        JWK are in it.
+        """
+        request = ListKeys(
+            tenant=call.tenant.tenant,
+            keyring=call[KEYRING] or DEFAULT_KEYRING,
+            algorithm=None,
+            status=None,
+        )
+        attribution = self._access.attribute(call, request.operation, request.keyring, None)
+        found: list[Jwk] = []
+        try:
+            while True:
+                page = await self._access.keys.execute(request, attribution)
+                found += [
+                    public_keys.to_jwk(key.algorithm, key.public_key)
+                    for key in page.keys
+                    if key.algorithm in JWK_ALGORITHM and key.allows(Operation.VERIFY)
+                ]
+                if not page.has_more:
+                    break
+                last = page.keys[-1]
+                after = KeyPosition(last.algorithm, last.version, last.keyring)
+                request = structs.replace(request, after=after)
+        except KeyServiceError as refusal:
+            raise error_for(request.operation, refusal.kind) from None
+        return Document(JWK_SET, msgspec.json.encode(JwkSet(keys=tuple(found))))
+
+
+def _written(key: KeyInfo, wanted: PublicKeyFormat) -> str | Jwk:
+    algorithm, public_key = key.algorithm, key.public_key
+    match wanted:
+        case PublicKeyFormat.RAW:
+            return base64(public_key)
+        case PublicKeyFormat.DER:
+            return base64(public_keys.to_der(algorithm, public_key))
+        case PublicKeyFormat.PEM:
+            return public_keys.to_pem(algorithm, public_key)
+        case PublicKeyFormat.JWK:
+            return public_keys.to_jwk(algorithm, public_key)

@@ -1,0 +1,228 @@
+"""POST /api/v1/kem/re-encrypt."""
+
+from collections.abc import Mapping
+from typing import Annotated, NamedTuple, cast
+
+from msgspec import UNSET, Meta, Struct, UnsetType, structs
+
+from pqkeep_gateway.api.envelopes import ENVELOPE, ENVELOPE_HEADER, envelope_of
+from pqkeep_gateway.api.errors import error_for
+from pqkeep_gateway.api.key_fields import (
+    ASSOCIATED_DATA,
+    CIPHERTEXT,
+    KEY_VERSION,
+    KEYRING,
+    WRAPPED_KEY,
+    KeyAnswer,
+    KeyVersionUsed,
+    algorithm_field,
+    alias_in,
+    check_wrapped_key,
+    shortened,
+)
+from pqkeep_gateway.api.key_operation import KeyCall, KeyOperation, TargetUse
+from pqkeep_gateway.http.endpoint import ApiCall
+from pqkeep_gateway.http.field import (
+    Field,
+    FieldError,
+    InvalidValueError,
+    Problem,
+    choice_field,
+    object_schema,
+    unknown_field,
+)
+from pqkeep_gateway.http.text import Base64, base64
+from pqkeep_protocol.algorithms import Algorithm, Operation
+from pqkeep_protocol.envelopes import Header
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyringName, KeyVersion
+from pqkeep_protocol.messages import CiphertextFormat, RedactedRepr, ReEncrypt, Target
+
+_ALGORITHM = algorithm_field(Operation.RE_ENCRYPT).described("Left out: the source's.").optional()
+_KEYRING = KEYRING.described("Left out: the source's.")
+_ASSOCIATED_DATA = ASSOCIATED_DATA.described(
+    "What the result is bound to. Left out: what the source is bound to; empty: nothing."
+)
+_FORMAT = choice_field(
+    "format",
+    "`ciphertext` or `envelope`. Left out: what the source is.",
+    tuple(CiphertextFormat),
+    CiphertextFormat.ENVELOPE,
+).optional()
+_TARGET_FIELDS: tuple[Field[object], ...] = tuple(
+    cast("Field[object]", each) for each in (_KEYRING, _ALGORITHM, _ASSOCIATED_DATA, _FORMAT)
+)
+_NAMES = [each.name for each in _TARGET_FIELDS]
+
+
+class To(RedactedRepr, Struct, frozen=True):
+    """The target as a request states it. None: as the source has it."""
+
+    keyring: KeyringName | None = None
+    algorithm: Algorithm | None = None
+    associated_data: bytes | None = None
+    format: CiphertextFormat | None = None
+
+
+def _parse_to(value: object) -> To:
+    if not isinstance(value, dict):
+        raise InvalidValueError("must be an object")
+    values = cast("dict[str, object]", value)
+    try:
+        if unknown := values.keys() - set(_NAMES):
+            raise unknown_field(unknown, _NAMES)
+        has_own = values.get(_ASSOCIATED_DATA.name) is not None
+        return To(
+            _KEYRING.read(values),
+            _ALGORITHM.read(values),
+            _ASSOCIATED_DATA.read(values) if has_own else None,
+            _FORMAT.read(values),
+        )
+    except FieldError as error:
+        raise InvalidValueError(f"cannot be read: {error.message}") from None
+
+
+TO: Field[To] = Field(
+    name="to",
+    description="The active key of which keyring and algorithm it is encrypted to. Left out: the"
+    " source's own, which may be a newer version.",
+    schema=object_schema(_TARGET_FIELDS),
+    example={"algorithm": Algorithm.X_WING},
+    parse=_parse_to,
+    required=False,
+    default=To(),
+)
+_OF_THREE = "One of `ciphertext`, `envelope` and `wrapped_key` is required."
+SOURCE_CIPHERTEXT = CIPHERTEXT.described(f"{CIPHERTEXT.description} {_OF_THREE}").unless(
+    WRAPPED_KEY
+)
+_CIPHERTEXT = SOURCE_CIPHERTEXT.optional()
+SOURCE_ENVELOPE = ENVELOPE.described(f"{ENVELOPE.description} {_OF_THREE}").optional()
+SOURCE_WRAPPED_KEY = WRAPPED_KEY.described(f"{WRAPPED_KEY.description} {_OF_THREE}").optional()
+SOURCE_VERSION = KEY_VERSION.unless(ENVELOPE)
+
+
+class ReEncrypted(KeyAnswer, frozen=True, kw_only=True):
+    """What was in a ciphertext or a wrapped key, encrypted to the target."""
+
+    ciphertext: (
+        Annotated[Base64, Meta(description="As encrypt returns it, of a `ciphertext`.")] | UnsetType
+    ) = UNSET
+    envelope: (
+        Annotated[str, Meta(description="As encrypt returns it, if that is the format.")]
+        | UnsetType
+    ) = UNSET
+    wrapped_key: (
+        Annotated[Base64, Meta(description="As wrap returns it, of a `wrapped_key`.")] | UnsetType
+    ) = UNSET
+    key_version: KeyVersionUsed
+    algorithm: Annotated[Algorithm, Meta(description="The target's.")]
+    keyring: Annotated[str, Meta(description="The target's.")]
+
+
+class _Source(NamedTuple):
+    """What is to be re-encrypted."""
+
+    data: bytes
+    version: KeyVersion
+    is_wrapped_key: bool = False
+    format: CiphertextFormat = CiphertextFormat.CIPHERTEXT
+
+
+def _source_of(call: KeyCall) -> _Source:
+    """Return the one source that a call names. Raises FieldError."""
+    ciphertext, wrapped_key = call[_CIPHERTEXT], call[SOURCE_WRAPPED_KEY]
+    envelope = call[SOURCE_ENVELOPE]
+    if sum(each is not None for each in (ciphertext, wrapped_key, envelope)) != 1:
+        message = "one of ciphertext, envelope and wrapped_key is required, and no other of them"
+        raise FieldError(CIPHERTEXT.name, Problem.MISSING, message)
+    version = call[SOURCE_VERSION]
+    if envelope is not None:
+        return _Source(envelope.blob, envelope.header.version, format=CiphertextFormat.ENVELOPE)
+    if wrapped_key is not None:
+        check_wrapped_key(wrapped_key, call.algorithm)
+        return _Source(wrapped_key, cast("KeyVersion", version), is_wrapped_key=True)
+    return _Source(cast("bytes", ciphertext), cast("KeyVersion", version))
+
+
+def _use_of_target(call: ApiCall, keyring: KeyringName, algorithm: Algorithm) -> TargetUse:
+    """Return what the target is used for."""
+    to = call[TO]
+    is_wrapped_key = call.values.get(WRAPPED_KEY.name) is not None
+    operation = Operation.WRAP if is_wrapped_key else Operation.ENCRYPT
+    return TargetUse(operation, to.keyring or keyring, to.algorithm or algorithm)
+
+
+async def re_encrypt(call: KeyCall) -> ReEncrypted:
+    """Encrypt to another key what is in a ciphertext or a wrapped key, without showing it.
+
+    The plaintext does not leave the key service. The result is what encrypt or wrap would return for
+    the active key of the target.
+    """
+    source, to, associated_data = _source_of(call), call[TO], call[ASSOCIATED_DATA]
+    target = Target(
+        to.algorithm or call.algorithm,
+        to.keyring or call.keyring,
+        associated_data if to.associated_data is None else to.associated_data,
+        to.format or source.format,
+    )
+    if source.is_wrapped_key and target.format is CiphertextFormat.ENVELOPE:
+        raise FieldError(TO.name, Problem.MALFORMED, "a wrapped key has no envelope")
+    request = ReEncrypt(
+        tenant=call.tenant,
+        algorithm=call.algorithm,
+        version=source.version,
+        ciphertext=source.data,
+        is_wrapped_key=source.is_wrapped_key,
+        associated_data=associated_data,
+        format=source.format,
+        target=target,
+    )
+    try:
+        made = await call.execute(request)
+    except KeyServiceError as refusal:
+        if refusal.kind is not ErrorKind.DECRYPTION_FAILED:
+            raise
+        reading = Operation.UNWRAP if request.is_wrapped_key else Operation.DECRYPT
+        raise error_for(reading, refusal.kind, call.call.values) from None
+    answer = ReEncrypted(
+        key_version=made.version, algorithm=_name_of(call, target), keyring=target.keyring
+    )
+    if target.format is CiphertextFormat.ENVELOPE:
+        header = Header(target.algorithm, made.version, target.keyring)
+        return structs.replace(answer, envelope=envelope_of(header, made.ciphertext))
+    name = WRAPPED_KEY.name if source.is_wrapped_key else CIPHERTEXT.name
+    return structs.replace(answer, **{name: base64(made.ciphertext)})
+
+
+def _name_of(call: KeyCall, target: Target) -> Algorithm:
+    """Return the target's algorithm by the name that the request uses for it."""
+    to = cast("Mapping[str, object]", call.call.values.get(TO.name) or {})
+    named = call.call.values if to.get("algorithm") is None else to
+    return alias_in(named) or target.algorithm
+
+
+OPERATION = KeyOperation(
+    "POST",
+    "/kem/re-encrypt",
+    Operation.RE_ENCRYPT,
+    re_encrypt,
+    Algorithm.ML_KEM_768,
+    target=_use_of_target,
+    name="re_encrypt",
+    fields=(
+        SOURCE_CIPHERTEXT,
+        SOURCE_ENVELOPE,
+        SOURCE_WRAPPED_KEY,
+        SOURCE_VERSION,
+        ASSOCIATED_DATA,
+        TO,
+    ),
+    header=ENVELOPE_HEADER,
+    example=ReEncrypted(
+        ciphertext=shortened(CIPHERTEXT),
+        key_version=1,
+        algorithm=Algorithm.X_WING,
+        keyring=DEFAULT_KEYRING,
+    ),
+)

@@ -1,0 +1,255 @@
+"""Single sign-on: /portal/sso/…, where browsers go to a provider and come back, and two endpoints."""
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Annotated
+from urllib.parse import parse_qs, unquote
+
+from msgspec import Meta
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.access.credential_lookups import TooManyUnknownCredentialsError
+from pqkeep_gateway.access.trusted_proxies import TrustedProxies
+from pqkeep_gateway.api.errors import UNPROCESSABLE_FIELDS
+from pqkeep_gateway.http.cookies import ACCESS, Cookies, read_cookies
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
+from pqkeep_gateway.http.envelope import Data
+from pqkeep_gateway.http.errors import method_not_allowed
+from pqkeep_gateway.http.responses import request_id_of, send_error, send_redirect
+from pqkeep_gateway.people.identity_providers import LIFETIME, Provider, Refusal, RefusedError
+from pqkeep_gateway.people.sessions import Sessions
+from pqkeep_gateway.people.single_sign_on import CallbackQuery, SingleSignOn
+from pqkeep_gateway.people.step_up_methods import StepUpMethod, StepUpMethods
+from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.messages import Attribution
+from pqkeep_protocol.startup.logs import logger
+
+_LOG = logger(__name__)
+
+PORTAL = "/portal"
+SIGN_IN = f"{PORTAL}/sign-in"
+SSO = f"{PORTAL}/sso"
+MAX_NEXT = 512
+_PORTAL_PATH = re.compile(r"/portal(/[A-Za-z0-9._~%@:+,=-]+)*/?(\?[A-Za-z0-9._~%@:+,=&/-]*)?")
+
+
+class ProviderData(Data, frozen=True, kw_only=True):
+    """A provider that people can sign in by: at /portal/sso/ and its name."""
+
+    name: str
+    label: Annotated[str, Meta(description="What to call it.")]
+
+
+class ProvidersData(Data, frozen=True, kw_only=True):
+    """The providers that are shown to everybody."""
+
+    providers: tuple[ProviderData, ...]
+    total: Annotated[int, Meta(ge=0, description="How many there are.")]
+
+
+class StepUpMethodsData(Data, frozen=True, kw_only=True):
+    """How the person can step up."""
+
+    methods: Annotated[tuple[StepUpMethod, ...], Meta(description="Any one of them will do.")]
+    provider: Annotated[
+        str | None, Meta(description="The provider's name, where single-sign-on is one of them.")
+    ] = None
+
+
+_PROVIDER = ProviderData(name="example", label="Example Corporation")
+
+
+def endpoints(providers: Iterable[Provider], methods: StepUpMethods) -> tuple[Endpoint, ...]:
+    """Return the endpoints."""
+    shown = tuple(
+        ProviderData(name=each.name, label=each.label) for each in providers if each.label
+    )
+    handlers = _Handlers(ProvidersData(providers=shown, total=len(shown)), methods)
+    return (
+        Endpoint(
+            method="GET",
+            path="/auth/providers",
+            name="list_providers",
+            handler=handlers.list_providers,
+            permission=Permission.PUBLIC,
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=ProvidersData(providers=(_PROVIDER,), total=1),
+        ),
+        Endpoint(
+            method="GET",
+            path="/auth/step-up-methods",
+            name="list_step_up_methods",
+            handler=handlers.list_step_up_methods,
+            permission=Permission.OWN_ACCOUNT,
+            during_enrollment=True,
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=StepUpMethodsData(
+                methods=(StepUpMethod.SINGLE_SIGN_ON,), provider=_PROVIDER.name
+            ),
+        ),
+    )
+
+
+class _Handlers:
+    """The handlers."""
+
+    def __init__(self, providers: ProvidersData, methods: StepUpMethods) -> None:
+        self._providers = providers
+        self._methods = methods
+
+    async def list_providers(self, call: ApiCall) -> ProvidersData:
+        """List the providers of single sign-on, for the sign-in page."""
+        return self._providers
+
+    async def list_step_up_methods(self, call: ApiCall) -> StepUpMethodsData:
+        """Tell by what one can step up.
+
+        By a code of the app alone, where there is one. Where single-sign-on is listed, a browser
+        that goes to /portal/sso/ and the provider's name, with step_up=1 in the query, comes back
+        with a session that gets a step-up token without a password, once.
+        """
+        methods, provider = await self._methods.of(call.person)
+        return StepUpMethodsData(methods=methods, provider=provider)
+
+
+def pages(
+    sign_ons: Iterable[SingleSignOn],
+    sessions: Sessions,
+    cookies: Cookies,
+    proxies: TrustedProxies,
+    base_url: str,
+) -> Mapping[str, ASGIApp]:
+    """Return what is at /portal/sso/NAME and at /portal/sso/NAME/callback, of each provider.
+
+    ``base_url`` is where browsers reach the gateway.
+    """
+    found: dict[str, ASGIApp] = {}
+    for each in sign_ons:
+        path = f"{SSO}/{each.provider.name}"
+        redirect_uri = f"{base_url.rstrip('/')}{path}/callback"
+        browser = _Browser(each, sessions, cookies, redirect_uri)
+        found[path] = _Page(browser.begin, cookies, proxies)
+        found[f"{path}/callback"] = _Page(browser.finish, cookies, proxies)
+    return found
+
+
+class _Visit:
+    """A browser's request."""
+
+    def __init__(self, scope: Scope, proxies: TrustedProxies) -> None:
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        peer = scope["client"][0] if scope["client"] else ""
+        self.request_id = request_id_of(headers)
+        self.source_address = proxies.client_of(peer, scope["headers"])
+        self.cookies = read_cookies(headers.get(b"cookie"))
+        self.user_agent = headers.get(b"user-agent", b"")
+        self._query: dict[str, list[str]] = parse_qs(
+            scope["query_string"].decode("latin-1"), keep_blank_values=True
+        )
+
+    def __getitem__(self, name: str) -> str:
+        """Return what the query says; what is missing is empty. Raises RefusedError if it is twice."""
+        values = self._query.get(name, [""])
+        if len(values) > 1:
+            raise RefusedError(Refusal.PROVIDER)
+        return values[0]
+
+
+Destination = tuple[str, tuple[str, ...]]
+"""Where the browser goes next, and the cookies that it is given."""
+
+
+class _Page:
+    """An ASGI application that sends browsers on, whatever happens."""
+
+    def __init__(
+        self,
+        visit: Callable[[_Visit], Awaitable[Destination]],
+        cookies: Cookies,
+        proxies: TrustedProxies,
+    ) -> None:
+        self._visit = visit
+        self._cookies = cookies
+        self._proxies = proxies
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        visit = _Visit(scope, self._proxies)
+        if scope["method"] != "GET":
+            await send_error(send, method_not_allowed("GET"), visit.request_id)
+            return
+        try:
+            location, cookies = await self._visit(visit)
+        except Exception as raised:  # noqa: BLE001 - a fault sends the browser on, too
+            reason = _reason_of(raised)
+            if reason is None:
+                _LOG.error("request failed", request_id=visit.request_id, exc_info=raised)
+            location = f"{SIGN_IN}?error={reason or Refusal.UNAVAILABLE}"
+            cookies = (self._cookies.back_from_provider(),)
+        await send_redirect(send, location, cookies, visit.request_id)
+
+
+class _Browser:
+    """Sends browsers to one provider, and takes them back."""
+
+    def __init__(
+        self, sign_on: SingleSignOn, sessions: Sessions, cookies: Cookies, redirect_uri: str
+    ) -> None:
+        self._sign_on = sign_on
+        self._sessions = sessions
+        self._cookies = cookies
+        self._redirect_uri = redirect_uri
+
+    async def begin(self, visit: _Visit) -> Destination:
+        """Send the browser to the provider. Raises RefusedError."""
+        stepping_up = None
+        if visit["step_up"] == "1":
+            access_token = visit.cookies.get(ACCESS, "")
+            stepping_up = await self._sessions.find(access_token, visit.source_address)
+            if stepping_up is None or stepping_up.tenant != self._sign_on.provider.tenant:
+                raise RefusedError(Refusal.SIGNED_OUT)
+        begun = await self._sign_on.begin(
+            portal_path(visit["next"]),
+            self._redirect_uri,
+            visit.source_address,
+            step_up=stepping_up,
+        )
+        return begun.url, (self._cookies.at_provider(begun.cookie, LIFETIME),)
+
+    async def finish(self, visit: _Visit) -> Destination:
+        """Sign the person in, and send the browser where it was to go. Raises RefusedError."""
+        query = CallbackQuery(visit["state"], visit["code"], visit["error"], visit["iss"])
+        arrived = await self._sign_on.finish(
+            visit.cookies.get(self._cookies.single_sign_on, ""),
+            query,
+            self._redirect_uri,
+            Attribution(visit.request_id, "anonymous", visit.source_address),
+            visit.user_agent,
+        )
+        session = () if arrived.tokens is None else self._cookies.of(arrived.tokens)
+        return arrived.next, (*session, self._cookies.back_from_provider())
+
+
+def portal_path(text: str) -> str:
+    """Return a path of the portal that a browser may be sent to, or that of the portal itself.
+
+    It leads to no other host, leaves the portal by no dot segment, and begins no sign-in.
+    """
+    is_path = len(text) <= MAX_NEXT and _PORTAL_PATH.fullmatch(text) is not None
+    path = unquote(text.partition("?")[0])
+    leaves = {".", ".."} & set(re.split(r"[/\\]", path))
+    return text if is_path and not leaves and not f"{path}/".startswith(f"{SSO}/") else PORTAL
+
+
+def _reason_of(raised: Exception) -> Refusal | None:
+    """Return what the sign-in page is told; None for a fault of ours."""
+    match raised:
+        case RefusedError():
+            return raised.reason
+        case TooManyUnknownCredentialsError():
+            return Refusal.TOO_MANY
+        case UnavailableError():
+            return Refusal.UNAVAILABLE
+        case _:
+            return None

@@ -1,0 +1,193 @@
+"""/api/v1/usage: what was done with keys, hour by hour or day by day, and what of it is left."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, NamedTuple, cast
+
+from msgspec import Meta
+
+from pqkeep_gateway.access.admission import Admission
+from pqkeep_gateway.access.allowance import Allowances
+from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.access.clock import Clock
+from pqkeep_gateway.access.entitlements import Entitlements
+from pqkeep_gateway.api.errors import KEY_SERVICE_OUTAGE, UNPROCESSABLE_FIELDS
+from pqkeep_gateway.api.tenants import TENANT
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
+from pqkeep_gateway.http.envelope import Data
+from pqkeep_gateway.http.field import Field, choice_field, uuid_field
+from pqkeep_gateway.http.text import Timestamp, timestamp
+from pqkeep_gateway.tenancy.tenants import TenantNotFoundError, Tenants
+from pqkeep_protocol.algorithms import Operation
+from pqkeep_protocol.audit import REFUSED, CountOperations
+from pqkeep_protocol.keys import INSTALLATION, TenantId
+from pqkeep_protocol.messages import Attribution, KeyService
+
+_ATTRIBUTION = Attribution("", "gateway", "")
+_HOUR_SECONDS = 3600
+
+
+class Period(StrEnum):
+    """How far back."""
+
+    DAY = "24h"
+    MONTH = "30d"
+
+
+class _Buckets(NamedTuple):
+    hours: int
+    number: int
+
+
+_BUCKETS = {Period.DAY: _Buckets(hours=1, number=24), Period.MONTH: _Buckets(hours=24, number=30)}
+
+
+class UsageBucketData(Data, frozen=True, kw_only=True):
+    """One hour, or one day (UTC). The newest has just begun."""
+
+    start: Timestamp
+    operations: Annotated[
+        dict[Operation, int],
+        Meta(description="How often each succeeded; what was not done is left out."),
+    ]
+    succeeded: Annotated[int, Meta(ge=0, description="All of them together.")]
+    refused: Annotated[
+        int, Meta(ge=0, description="Records whose outcome is a refusal, whatever was refused.")
+    ]
+
+
+class UsageData(Data, frozen=True, kw_only=True):
+    """What was done, and what a tenant may do. Without a tenant there are no limits."""
+
+    period: Period
+    buckets: Annotated[
+        tuple[UsageBucketData, ...], Meta(description="24 hours or 30 days, the oldest first.")
+    ]
+    total: Annotated[int, Meta(ge=0, description="Operations that succeeded, in all buckets.")]
+    operations_used: Annotated[
+        int | None,
+        Meta(description="In this calendar month (UTC); null where there is no allowance."),
+    ]
+    operations_per_month: Annotated[
+        int | None, Meta(description="The allowance; null: any number.")
+    ]
+    requests_per_minute: Annotated[int | None, Meta(description="The rate limit.")]
+
+
+_PERIOD = choice_field(
+    "period", "24 hours, by the hour, or 30 days, by the day.", tuple(Period), Period.DAY
+).or_default(Period.DAY)
+_TENANT = cast(
+    "Field[TenantId | None]",
+    uuid_field(
+        TENANT.name,
+        "Whose usage: for the operator, who gets everybody's without it. Everybody else has one.",
+        str(TENANT.example),
+    ).optional(),
+)
+_EXAMPLE = UsageData(
+    period=Period.DAY,
+    buckets=(
+        UsageBucketData(
+            start=timestamp(datetime(2026, 1, 31, 12, tzinfo=UTC)),
+            operations={Operation.ENCRYPT: 12, Operation.DECRYPT: 5},
+            succeeded=17,
+            refused=1,
+        ),
+    ),
+    total=17,
+    operations_used=17,
+    operations_per_month=1000,
+    requests_per_minute=100,
+)
+
+
+def endpoints(
+    keys: KeyService, tenants: Tenants, allowances: Allowances, admission: Admission, clock: Clock
+) -> tuple[Endpoint, ...]:
+    """Return the endpoint of usage."""
+    return (
+        Endpoint(
+            method="GET",
+            path="/usage",
+            name="get_usage",
+            handler=_Usage(keys, tenants, allowances, admission, clock).get,
+            permission=Permission.VIEW_TENANT,
+            fields=(_PERIOD, _TENANT),
+            field_codes=UNPROCESSABLE_FIELDS,
+            example=_EXAMPLE,
+            errors=(TenantNotFoundError,),
+            codes=KEY_SERVICE_OUTAGE,
+        ),
+    )
+
+
+class _Usage:
+    """The handler."""
+
+    def __init__(
+        self,
+        keys: KeyService,
+        tenants: Tenants,
+        allowances: Allowances,
+        admission: Admission,
+        clock: Clock,
+    ) -> None:
+        self._keys = keys
+        self._tenants = tenants
+        self._allowances = allowances
+        self._admission = admission
+        self._clock = clock
+
+    async def get(self, call: ApiCall) -> UsageData:
+        """Tell how often each operation succeeded and how much was refused, and the limits.
+
+        Of the caller's tenant; for the operator of any one, or of all.
+        """
+        period = call[_PERIOD]
+        tenant, entitlements = await self._asked(call)
+        buckets = await self._buckets(tenant, _BUCKETS[period])
+        used = rate = None
+        if entitlements is not None:
+            used = await self._allowances.used(tenant, entitlements)
+            rate = self._admission.limit_of(entitlements).events
+        operations_used, operations_per_month = used or (None, None)
+        return UsageData(
+            period=period,
+            buckets=buckets,
+            total=sum(each.succeeded for each in buckets),
+            operations_used=operations_used,
+            operations_per_month=operations_per_month,
+            requests_per_minute=rate,
+        )
+
+    async def _asked(self, call: ApiCall) -> tuple[TenantId, Entitlements | None]:
+        """Return whose usage is meant; INSTALLATION, without limits, is everybody's."""
+        named = call[_TENANT]
+        if call.principal.tenant is not None:
+            if named not in (None, call.principal.tenant):
+                raise TenantNotFoundError
+            return call.principal.tenant, call.tenant.entitlements
+        if named is None:
+            return INSTALLATION, None
+        tenant = await self._tenants.get(named)
+        return tenant.id, tenant.entitlements
+
+    async def _buckets(self, tenant: TenantId, buckets: _Buckets) -> tuple[UsageBucketData, ...]:
+        newest = int(self._clock()) // _HOUR_SECONDS // buckets.hours * buckets.hours
+        first = newest - (buckets.number - 1) * buckets.hours
+        request = CountOperations(tenant=tenant, since_hour=first, hours=buckets.hours)
+        found = (await self._keys.execute(request, _ATTRIBUTION)).counts
+        counts = {(each.hour, each.operation): each.count for each in found}
+        return tuple(_bucket(start, counts) for start in range(first, newest + 1, buckets.hours))
+
+
+def _bucket(hour: int, counts: Mapping[tuple[int, str], int]) -> UsageBucketData:
+    operations = {each: counts[hour, each] for each in Operation if (hour, each) in counts}
+    return UsageBucketData(
+        start=timestamp(datetime.fromtimestamp(hour * _HOUR_SECONDS, UTC)),
+        operations=operations,
+        succeeded=sum(operations.values()),
+        refused=counts.get((hour, REFUSED), 0),
+    )

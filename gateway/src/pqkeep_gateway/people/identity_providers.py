@@ -1,0 +1,263 @@
+"""Providers of single sign-on by OpenID Connect: what they must answer, and whom that signs in.
+
+Without I/O. An ID token comes from the token endpoint itself, over TLS, so that the server is
+checked in place of the token's signature (OpenID Connect Core 1.0, section 3.1.3.7, no. 6): what its
+header says is not read. Nothing of a claim is shown to anybody.
+"""
+
+import binascii
+import hmac
+from base64 import urlsafe_b64decode
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Meta, Struct
+
+from pqkeep_gateway.access.principals import UserId
+from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.mail.addresses import is_email
+from pqkeep_protocol.keys import TenantId
+
+LIFETIME = timedelta(minutes=10)
+"""How long a person may take at the provider."""
+SKEW_SECONDS = 60
+"""By how much the provider's clock may differ."""
+_PARTS = 3
+
+Claims = Mapping[str, object]
+
+
+class Refusal(StrEnum):
+    """Why nobody was signed in: all that the sign-in page and the audit log are told."""
+
+    TOO_MANY = "too-many"
+    """Too many attempts from this address."""
+    UNAVAILABLE = "unavailable"
+    """The provider, or something here, does not answer."""
+    EXPIRED = "expired"
+    """It was begun in another browser, too long ago or not at all, or is over already."""
+    CANCELLED = "cancelled"
+    """The person, or the provider for them, said no."""
+    PROVIDER = "provider"
+    """The provider's answer is not valid."""
+    EMAIL = "email"
+    """The provider vouches for no e-mail address of an allowed domain."""
+    NO_MEMBER = "no-member"
+    """The tenant has no such member, and none may be made."""
+    NO_ROLE = "no-role"
+    """None of the person's groups has a role."""
+    OTHER_IDENTITY = "other-identity"
+    """The member with this e-mail address is somebody else at the provider."""
+    SIGNED_OUT = "signed-out"
+    """A step-up without a session."""
+    NOT_AGAIN = "not-again"
+    """A step-up for which the provider did not ask the person again."""
+    OTHER_PERSON = "other-person"
+    """A step-up by another person than the session's."""
+
+
+class RefusedError(Exception):
+    """Nobody is signed in."""
+
+    def __init__(self, reason: Refusal, user: UserId | None = None) -> None:
+        """Carry the reason, and who it was if that is known."""
+        super().__init__()
+        self.reason = reason
+        self.user = user
+
+
+class InvalidProviderAnswerError(Exception):
+    """A provider's answer is not what OpenID Connect requires. The message names the part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """A provider, as the operator set it up."""
+
+    name: str
+    label: str | None
+    tenant: TenantId
+    issuer: str
+    client_id: str
+    scopes: tuple[str, ...]
+    groups_claim: str
+    roles: Mapping[str, Role]
+    default_role: Role | None
+    creates_members: bool
+    email_domains: frozenset[str]
+    """In lower case; none: any domain."""
+
+    def role_of(self, groups: Iterable[str]) -> Role | None:
+        """Return the most powerful role of these groups; None if they have none."""
+        granted = {self.roles[each] for each in groups if each in self.roles}
+        return next((role for role in Role if role in granted), self.default_role)
+
+    def vouches_for(self, email: str) -> bool:
+        """Return whether the provider may say whose an e-mail address is."""
+        domain = email.rpartition("@")[2].lower()
+        return not self.email_domains or domain in self.email_domains
+
+
+class Metadata(Struct, frozen=True):
+    """What a provider says of itself (OpenID Connect Discovery 1.0, section 3)."""
+
+    issuer: str
+    authorization_endpoint: str
+    token_endpoint: str
+    userinfo_endpoint: str | None = None
+    token_endpoint_auth_methods_supported: tuple[str, ...] = ("client_secret_basic",)
+    authorization_response_iss_parameter_supported: bool = False
+
+
+def metadata_of(document: bytes, issuer: str) -> Metadata:
+    """Return what a discovery document says. Raises InvalidProviderAnswerError.
+
+    Its issuer must be the one in the settings, byte for byte, and its endpoints https; of an issuer
+    on this machine they may be on this machine.
+    """
+    try:
+        metadata = msgspec.json.decode(document, type=Metadata)
+    except msgspec.MsgspecError:
+        raise InvalidProviderAnswerError("discovery document") from None
+    if metadata.issuer != issuer:
+        raise InvalidProviderAnswerError("issuer in the discovery document")
+    endpoints = (
+        metadata.authorization_endpoint,
+        metadata.token_endpoint,
+        metadata.userinfo_endpoint or metadata.token_endpoint,
+    )
+    if not all(_is_endpoint(each, issuer) for each in endpoints):
+        raise InvalidProviderAnswerError("endpoint in the discovery document")
+    return metadata
+
+
+def claims_of(id_token: str) -> Claims:
+    """Return the claims in an ID token. Raises InvalidProviderAnswerError."""
+    parts = id_token.split(".")
+    if len(parts) != _PARTS:
+        raise InvalidProviderAnswerError("form of the ID token")
+    text = parts[1]
+    try:
+        payload = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        return msgspec.json.decode(payload, type=dict[str, object])
+    except (binascii.Error, ValueError, msgspec.MsgspecError):
+        raise InvalidProviderAnswerError("form of the ID token") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who somebody is at a provider; an e-mail address may be given to somebody else, this is not."""
+
+    issuer: str
+    subject: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedPerson:
+    """Whom a provider has signed in."""
+
+    identity: Identity
+    email: str | None = field(repr=False)
+    """The address that the provider vouches for; None if there is none."""
+    groups: frozenset[str]
+    authenticated_at: float
+    """Seconds since 1970, UTC; 0 where the provider does not say."""
+
+
+class _IdToken(Struct, frozen=True):
+    """The claims that decide whether an ID token is for us, and for this sign-in."""
+
+    iss: str
+    sub: Annotated[str, Meta(min_length=1, max_length=255)]
+    aud: str | tuple[str, ...]
+    exp: float
+    iat: float
+    nonce: str = ""
+    azp: str | None = None
+    auth_time: float = 0
+
+
+def verified(claims: Claims, provider: Provider, nonce: str, now: float) -> VerifiedPerson:
+    """Return whom an ID token is about (OpenID Connect Core 1.0, section 3.1.3.7).
+
+    Raises InvalidProviderAnswerError.
+    """
+    try:
+        token = msgspec.convert(claims, _IdToken)
+    except (msgspec.ValidationError, OverflowError):
+        raise InvalidProviderAnswerError("claims of the ID token") from None
+    audiences = (token.aud,) if isinstance(token.aud, str) else token.aud
+    authorized = token.azp if len(audiences) > 1 else token.azp or provider.client_id
+    oldest = now - LIFETIME.total_seconds() - SKEW_SECONDS
+    checks = {
+        "iss": token.iss == provider.issuer,
+        "aud": provider.client_id in audiences,
+        "azp": authorized == provider.client_id,
+        "exp": now < token.exp + SKEW_SECONDS,
+        "iat": oldest < token.iat <= now + SKEW_SECONDS,
+        "nonce": hmac.compare_digest(token.nonce.encode("utf-8", "surrogatepass"), nonce.encode()),
+        "sub": token.sub.isascii() and token.sub.isprintable(),
+    }
+    for name, holds in checks.items():
+        if not holds:
+            raise InvalidProviderAnswerError(f"{name} of the ID token")
+    return VerifiedPerson(
+        Identity(provider.issuer, token.sub),
+        _email_in(claims, provider),
+        _groups_in(claims, provider),
+        token.auth_time,
+    )
+
+
+def lacks_personal_claims(claims: Claims, provider: Provider) -> bool:
+    """Return whether an ID token leaves out what the UserInfo endpoint may tell."""
+    return "email" not in claims or provider.groups_claim not in claims
+
+
+def with_userinfo(claims: Claims, userinfo: bytes, provider: Provider) -> Claims:
+    """Return an ID token's claims with the e-mail address and groups of UserInfo (section 5.3).
+
+    They are taken where the ID token has none. Raises InvalidProviderAnswerError where UserInfo is
+    about somebody else.
+    """
+    try:
+        more = msgspec.json.decode(userinfo, type=dict[str, object])
+    except (ValueError, msgspec.MsgspecError):
+        raise InvalidProviderAnswerError("UserInfo") from None
+    if more.get("sub") is None or more["sub"] != claims.get("sub"):
+        raise InvalidProviderAnswerError("sub of UserInfo")
+    names = [provider.groups_claim] if provider.groups_claim not in claims else []
+    if "email" not in claims:
+        names += ["email", "email_verified"]  # of the same source, both
+    return {**claims, **{name: more.get(name) for name in names}}
+
+
+def _email_in(claims: Claims, provider: Provider) -> str | None:
+    email = claims.get("email")
+    if not isinstance(email, str) or claims.get("email_verified") is not True:
+        return None
+    return email if is_email(email) and provider.vouches_for(email) else None
+
+
+def _groups_in(claims: Claims, provider: Provider) -> frozenset[str]:
+    groups = claims.get(provider.groups_claim)
+    listed = groups if isinstance(groups, list) else [groups]
+    return frozenset(each for each in listed if isinstance(each, str))
+
+
+def _is_endpoint(url: str, issuer: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return False
+    is_text = url.isascii() and url.isprintable() and " " not in url
+    is_here = parts.scheme == "http" and parts.hostname in {"127.0.0.1", "localhost"}
+    is_allowed = parts.scheme == "https" or (is_here and issuer.startswith("http://"))
+    is_plain = not parts.fragment and "@" not in parts.netloc
+    return bool(is_text and is_allowed and is_plain and parts.hostname)

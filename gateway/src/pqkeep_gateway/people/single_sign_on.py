@@ -1,0 +1,378 @@
+"""Single sign-on by OpenID Connect: the authorization code flow with PKCE, and what it leads to.
+
+What is begun is stored in no database, but in a cookie of the browser that began it. State, nonce
+and PKCE verifier are derived from that cookie under the pepper, so that the state that comes back
+authenticates the cookie, and belongs to this browser and this provider. Once a person has signed in
+the state is used up, in the same transaction.
+"""
+
+import hmac
+import secrets
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Protocol
+from urllib.parse import urlencode
+from uuid import UUID
+
+import msgspec
+from msgspec import Struct
+
+from pqkeep_gateway.access.clock import Clock, date_of
+from pqkeep_gateway.access.credentials import Pepper, Purpose
+from pqkeep_gateway.access.principals import SessionId, SessionPrincipal, UserId
+from pqkeep_gateway.access.rate_limit import MINUTE, Limit
+from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.access.source_budget import SourceBudget
+from pqkeep_gateway.audit_events import AuditDelivery, event
+from pqkeep_gateway.people.identity_providers import (
+    LIFETIME,
+    SKEW_SECONDS,
+    Claims,
+    InvalidProviderAnswerError,
+    Metadata,
+    Provider,
+    Refusal,
+    RefusedError,
+    VerifiedPerson,
+    verified,
+)
+from pqkeep_gateway.people.sessions import AccountChangedError, Sessions, Tokens
+from pqkeep_gateway.people.users import Account
+from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.audit import Event
+from pqkeep_protocol.audit_events import AuditEvent
+from pqkeep_protocol.messages import Attribution, RedactedRepr
+from pqkeep_protocol.startup.logs import logger
+
+_LOG = logger(__name__)
+
+BEGINNINGS = Limit(120, MINUTE)
+"""Sign-ins that are begun or come back from one address, on each gateway."""
+REAUTHENTICATION_LIFETIME = timedelta(minutes=5)
+"""How long a session that has come back from the provider may step up, once."""
+MAX_COOKIE = 2048
+_SECRET_SIZE = 32
+_UNRECORDED = frozenset({Refusal.EXPIRED, Refusal.UNAVAILABLE})
+"""Refusals at which no provider has vouched for anybody: anyone could fill the log."""
+
+
+class ProviderClient(Protocol):
+    """Requests to a provider. All raise UnavailableError, InvalidProviderAnswerError."""
+
+    async def metadata(self) -> Metadata:
+        """Return what the provider says of itself."""
+        ...
+
+    async def exchange(self, code: str, verifier: str, redirect_uri: str) -> Claims:
+        """Exchange an authorization code for the claims about a person, which nobody checked yet."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """Somebody who has come back from a provider."""
+
+    person: VerifiedPerson
+    role: Role | None
+    """What their groups give them."""
+    may_join: bool
+    """Whether they may become a member, if they are not."""
+    state: bytes = field(repr=False)
+    """The digest of the state (32 bytes), which is used up."""
+    state_expires_at: datetime
+    now: datetime
+    attribution: Attribution
+
+
+class IdentityStore(Protocol):
+    """Identities at providers in the database. All methods raise UnavailableError."""
+
+    async def admit(self, arrival: Arrival, provider: Provider) -> Account:
+        """Return the member whom a provider has signed in, with the role of their groups.
+
+        Uses the state up; links a member to an identity at their first sign-in, by the e-mail
+        address that the provider vouches for, or adds them; ends the sessions of a member without a
+        role. All in one transaction. Raises RefusedError.
+        """
+        ...
+
+    async def save_reauthentication(
+        self, session: SessionId, user: UserId, until: datetime, audit_event: Event
+    ) -> bool:
+        """Let a session of this user step up once; return whether there is such a session."""
+        ...
+
+    async def issuers_of(self, user: UserId) -> frozenset[str]:
+        """Return at which issuers somebody has an identity."""
+        ...
+
+
+class Beginning(RedactedRepr, Struct, frozen=True):
+    """Where the browser goes, and the cookie that it takes along."""
+
+    url: str
+    cookie: str
+
+
+class CallbackQuery(RedactedRepr, Struct, frozen=True):
+    """What the provider sends back by the browser; empty where it is missing."""
+
+    state: str = ""
+    code: str = ""
+    error: str = ""
+    issuer: str = ""
+    """RFC 9207."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """Somebody who is signed in now, or a session that has stepped up."""
+
+    next: str
+    tokens: Tokens | None
+    """Of a new session; None for a step-up."""
+
+
+class _Started(RedactedRepr, Struct, frozen=True, array_like=True):
+    """What the cookie has."""
+
+    provider: str
+    at: int
+    """Seconds since 1970, UTC."""
+    next: str
+    session: UUID | None
+    """The session that steps up; None for a sign-in."""
+    secret: str
+
+
+class SingleSignOn:
+    """Signs people in by one provider."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        client: ProviderClient,
+        store: IdentityStore,
+        sessions: Sessions,
+        budget: SourceBudget,
+        pepper: Pepper,
+        audit_delivery: AuditDelivery,
+        clock: Clock,
+    ) -> None:
+        """Take the budget that all providers share."""
+        self.provider = provider
+        self._client = client
+        self._store = store
+        self._sessions = sessions
+        self._budget = budget
+        self._pepper = pepper
+        self._audit_delivery = audit_delivery
+        self._clock = clock
+
+    async def begin(
+        self,
+        next_path: str,
+        redirect_uri: str,
+        source_address: str,
+        *,
+        step_up: SessionPrincipal | None = None,
+    ) -> Beginning:
+        """Begin a sign-in, or a session's step-up. Raises RefusedError."""
+        self._count(source_address)
+        metadata = await self._metadata()
+        started = _Started(
+            self.provider.name,
+            int(self._clock()),
+            next_path,
+            None if step_up is None else step_up.session,
+            _text(secrets.token_bytes(_SECRET_SIZE)),
+        )
+        cookie = _text(msgspec.json.encode(started))
+        parameters = {
+            "response_type": "code",
+            "client_id": self.provider.client_id,
+            "redirect_uri": redirect_uri,
+            "scope": " ".join(self.provider.scopes),
+            "state": self._derived("state", cookie),
+            "nonce": self._derived("nonce", cookie),
+            "code_challenge": _text(sha256(self._derived("verifier", cookie).encode()).digest()),
+            "code_challenge_method": "S256",
+        }
+        if step_up is not None:
+            parameters |= {"prompt": "login", "max_age": "0"}
+        return Beginning(_with(metadata.authorization_endpoint, parameters), cookie)
+
+    async def finish(
+        self,
+        cookie: str,
+        query: CallbackQuery,
+        redirect_uri: str,
+        attribution: Attribution,
+        user_agent: bytes = b"",
+    ) -> Arrived:
+        """Sign in whoever comes back from the provider, or let a session step up once.
+
+        Raises RefusedError, after it was recorded if the provider had vouched for anybody.
+        """
+        self._count(attribution.source_address)
+        started = self._started(cookie, query.state)
+        claims = await self._claims(cookie, query, redirect_uri)
+        try:
+            return await self._arrive(started, cookie, claims, attribution, user_agent)
+        except RefusedError as refused:
+            if refused.reason not in _UNRECORDED:
+                await self._record(refused, attribution)
+            raise
+
+    async def _arrive(
+        self,
+        started: _Started,
+        cookie: str,
+        claims: Claims,
+        attribution: Attribution,
+        user_agent: bytes,
+    ) -> Arrived:
+        now = self._clock()
+        person = self._verified(claims, self._derived("nonce", cookie), now)
+        is_step_up = started.session is not None
+        if is_step_up and person.authenticated_at < started.at - SKEW_SECONDS:
+            raise RefusedError(Refusal.NOT_AGAIN)
+        if self.provider.email_domains and person.email is None:
+            raise RefusedError(Refusal.EMAIL)
+        arrival = Arrival(
+            person,
+            self.provider.role_of(person.groups),
+            self.provider.creates_members and not is_step_up,
+            self._pepper.derive(Purpose.SINGLE_SIGN_ON, b"used", cookie.encode()),
+            date_of(started.at) + LIFETIME,
+            date_of(now),
+            attribution,
+        )
+        try:
+            account = await self._store.admit(arrival, self.provider)
+            await self._audit_delivery.deliver()
+            if started.session is None:
+                tokens = await self._session_of(account, attribution, user_agent)
+                return Arrived(started.next, tokens)
+            await self._reauthenticate(SessionId(started.session), account, attribution)
+        except AccountChangedError:
+            raise RefusedError(Refusal.EXPIRED) from None
+        except UnavailableError:
+            raise RefusedError(Refusal.UNAVAILABLE) from None
+        return Arrived(started.next, None)
+
+    async def _session_of(
+        self, account: Account, attribution: Attribution, user_agent: bytes
+    ) -> Tokens:
+        """Begin a session. A second factor is the provider's business."""
+        return await self._sessions.begin(
+            account,
+            attribution,
+            used_second_factor=True,
+            user_agent=user_agent,
+            signed_in=(AuditEvent.SINGLE_SIGN_ON, self._policy()),
+        )
+
+    async def _reauthenticate(
+        self, session: SessionId, account: Account, attribution: Attribution
+    ) -> None:
+        user = account.user
+        until = date_of(self._clock()) + REAUTHENTICATION_LIFETIME
+        again = event(
+            attribution.by(str(user)), user.tenant, AuditEvent.REAUTHENTICATE, policy=self._policy()
+        )
+        if not await self._store.save_reauthentication(session, user.id, until, again):
+            raise RefusedError(Refusal.OTHER_PERSON, user.id)
+        await self._audit_delivery.deliver()
+
+    def _started(self, cookie: str, state: str) -> _Started:
+        """Return what was begun in this browser, with this state. Raises RefusedError."""
+        is_ours = 0 < len(cookie) <= MAX_COOKIE and hmac.compare_digest(
+            self._derived("state", cookie).encode(), state.encode("utf-8", "surrogatepass")
+        )
+        if not is_ours:
+            raise RefusedError(Refusal.EXPIRED)
+        started = msgspec.json.decode(_bytes(cookie), type=_Started)
+        age = self._clock() - started.at
+        if started.provider != self.provider.name or not 0 <= age < LIFETIME.total_seconds():
+            raise RefusedError(Refusal.EXPIRED)
+        return started
+
+    async def _claims(self, cookie: str, query: CallbackQuery, redirect_uri: str) -> Claims:
+        """Return what the provider says about a person. Raises RefusedError."""
+        metadata = await self._metadata()
+        names_issuer = query.issuer or metadata.authorization_response_iss_parameter_supported
+        if names_issuer and query.issuer != self.provider.issuer:
+            raise RefusedError(Refusal.PROVIDER)
+        if query.error or not query.code:
+            raise RefusedError(Refusal.CANCELLED)
+        verifier = self._derived("verifier", cookie)
+        try:
+            return await self._client.exchange(query.code, verifier, redirect_uri)
+        except InvalidProviderAnswerError as error:
+            raise self._invalid(error) from None
+        except UnavailableError:
+            raise RefusedError(Refusal.UNAVAILABLE) from None
+
+    async def _metadata(self) -> Metadata:
+        try:
+            return await self._client.metadata()
+        except InvalidProviderAnswerError as error:
+            raise self._invalid(error) from None
+        except UnavailableError:
+            raise RefusedError(Refusal.UNAVAILABLE) from None
+
+    def _verified(self, claims: Claims, nonce: str, now: float) -> VerifiedPerson:
+        try:
+            return verified(claims, self.provider, nonce, now)
+        except InvalidProviderAnswerError as error:
+            raise self._invalid(error) from None
+
+    def _invalid(self, error: InvalidProviderAnswerError) -> RefusedError:
+        _LOG.warning(
+            "a provider of single sign-on gave an invalid answer",
+            provider=self.provider.name,
+            part=str(error),
+        )
+        return RefusedError(Refusal.PROVIDER)
+
+    def _count(self, source_address: str) -> None:
+        if self._budget.spend(source_address) is not None:
+            raise RefusedError(Refusal.TOO_MANY)
+
+    async def _record(self, refused: RefusedError, attribution: Attribution) -> None:
+        who = attribution if refused.user is None else attribution.by(f"user:{refused.user}")
+        failed = event(
+            who,
+            self.provider.tenant,
+            AuditEvent.SINGLE_SIGN_ON,
+            outcome="ERR_FORBIDDEN_001",
+            policy=self._policy(refused.reason),
+        )
+        try:
+            await self._audit_delivery.record(failed)
+        except UnavailableError:
+            raise RefusedError(Refusal.UNAVAILABLE) from None
+
+    def _policy(self, *reason: str) -> str:
+        return "-".join(("provider", self.provider.name, *reason))
+
+    def _derived(self, name: str, cookie: str) -> str:
+        """Return 43 characters that only this pepper and this cookie lead to."""
+        text = cookie.encode("utf-8", "surrogatepass")
+        return _text(self._pepper.derive(Purpose.SINGLE_SIGN_ON, name.encode(), text))
+
+
+def _with(url: str, parameters: Mapping[str, str]) -> str:
+    return f"{url}{'&' if '?' in url else '?'}{urlencode(parameters)}"
+
+
+def _text(value: bytes) -> str:
+    return urlsafe_b64encode(value).decode().rstrip("=")
+
+
+def _bytes(text: str) -> bytes:
+    return urlsafe_b64decode(text + "=" * (-len(text) % 4))

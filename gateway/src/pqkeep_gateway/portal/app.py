@@ -1,0 +1,273 @@
+"""Serves pages: who is looking, what they may see, and what browsers may do with it."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from http import HTTPStatus
+from time import perf_counter
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, quote, urlencode
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from pqkeep_gateway.access.admission import SuspendedError, UnknownCredentialError
+from pqkeep_gateway.access.callers import Caller, Credential
+from pqkeep_gateway.access.principals import AnonymousPrincipal, Principal
+from pqkeep_gateway.access.rate_limit import Usage
+from pqkeep_gateway.http.endpoint import Endpoint
+from pqkeep_gateway.http.errors import (
+    ApiError,
+    forbidden,
+    internal,
+    method_not_allowed,
+    not_found,
+)
+from pqkeep_gateway.http.pipeline import Headers, Pipeline
+from pqkeep_gateway.http.responses import request_id_of, send_error
+from pqkeep_gateway.http.static_document import METHODS
+from pqkeep_gateway.portal import assets
+from pqkeep_gateway.portal.navigation import PAGES, navigation
+from pqkeep_gateway.portal.pages import OPERATOR_HOME, ROOT, SIGN_IN, Page, Visit
+from pqkeep_gateway.portal.reading import Reader
+from pqkeep_gateway.portal.rendering import Templates
+from pqkeep_gateway.portal.views.entering import DEMO
+from pqkeep_gateway.reference.snippets import curl, python
+from pqkeep_protocol.messages import Attribution
+from pqkeep_protocol.startup.logs import logger
+
+_LOG = logger(__name__)
+
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:;"
+    " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none';"
+    " require-trusted-types-for 'script'; trusted-types 'none'"
+)
+HEADERS: Mapping[str, str] = {
+    "Content-Type": "text/html; charset=utf-8",
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=()",
+    "Referrer-Policy": "same-origin",
+    "X-Frame-Options": "DENY",
+}
+_HEADERS = tuple((name.lower().encode(), value.encode()) for name, value in HEADERS.items())
+MAX_QUERY = 2048
+"""Bytes of a page's query that are read."""
+
+
+def portal(
+    api: Iterable[Endpoint],
+    pipeline: Pipeline,
+    *,
+    moved: tuple[str, str] | None = None,
+    development: bool = False,
+) -> Mapping[str, ASGIApp]:
+    """Return every page and file of the portal by its path; in development also the demo's.
+
+    ``moved`` is a host that pages are not served at, and the address where they are.
+    """
+    endpoints = {each.name: each for each in api}
+    templates = Templates()
+    rows = (*PAGES, DEMO) if development else PAGES
+    return {
+        **{
+            ROOT + each.path: PageResource(each, endpoints, pipeline, templates, moved)
+            for each in rows
+        },
+        **assets.documents(),
+        ROOT + "/{path:path}": PageResource(None, endpoints, pipeline, templates, moved),
+    }
+
+
+class _Answer(NamedTuple):
+    """What is sent: a page, or where to go instead."""
+
+    status: int
+    body: bytes = b""
+    location: str = ""
+
+
+class PageResource:
+    """An ASGI application for one page; without a row, for all paths that are none."""
+
+    def __init__(
+        self,
+        page: Page | None,
+        endpoints: Mapping[str, Endpoint],
+        pipeline: Pipeline,
+        templates: Templates,
+        moved: tuple[str, str] | None,
+    ) -> None:
+        self._page = page
+        self._endpoints = endpoints
+        self._pipeline = pipeline
+        self._templates = templates
+        self._moved = moved
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request with a page."""
+        began = perf_counter()
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        headers.pop(b"x-api-key", None)  # pages are for sessions; programs ask the API
+        request_id = request_id_of(headers)
+        if scope["method"] not in METHODS:
+            await send_error(send, method_not_allowed(", ".join(METHODS)), request_id)
+            return
+        peer = scope["client"][0] if scope["client"] else ""
+        source_address = self._pipeline.trusted_proxies.client_of(peer, scope["headers"])
+        attribution = Attribution(request_id, "", source_address)
+        try:
+            status, body, location = await self._answer(scope, headers, attribution)
+        except Exception:  # noqa: BLE001 - a fault of a page is answered, as those of the API are
+            _LOG.exception("page failed", request_id=request_id)
+            await send_error(send, internal(), request_id)
+            return
+        timing = f"render;dur={(perf_counter() - began) * 1000:.1f}".encode()
+        sent = [
+            *_HEADERS,
+            (b"content-length", b"%d" % len(body)),
+            (b"x-request-id", request_id.encode()),
+            (b"server-timing", timing),
+        ]
+        if location:
+            sent.append((b"location", location.encode("ascii")))
+        await send({"type": "http.response.start", "status": status, "headers": sent})
+        await send(
+            {"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body}
+        )
+
+    async def _answer(self, scope: Scope, headers: Headers, attribution: Attribution) -> _Answer:
+        """Return a page, or where to go instead."""
+        page = self._page
+        if self._moved and headers.get(b"host", b"").decode("latin-1").lower() == self._moved[0]:
+            there = self._moved[1].rstrip("/") + _asked(scope)
+            return _Answer(HTTPStatus.TEMPORARY_REDIRECT, location=there)
+        if page is None:
+            return await self._failed(not_found("There is no such page."))
+        principal: Principal = AnonymousPrincipal()
+        usage: Usage | None = None
+        if not page.is_public:
+            try:
+                principal, usage = await self._pipeline.admit(
+                    page.permission, headers, attribution.source_address
+                )
+            except Exception as raised:  # noqa: BLE001 - a fault is answered by a page too
+                return await self._refuse(raised, page, scope, attribution)
+        attribution = attribution.by(str(principal))
+        reader = Reader(self._endpoints, self._pipeline, principal, attribution, headers, usage)
+        return await self._show(page, reader, scope)
+
+    async def _show(self, page: Page, reader: Reader, scope: Scope) -> _Answer:
+        """Return the page for somebody who has been admitted."""
+        if reader.principal.must_enroll and not page.during_enrollment:
+            return _Answer(HTTPStatus.SEE_OTHER, location=f"{ROOT}/security/enroll")
+        if reader.principal.caller is Credential.OPERATOR and not page.path:
+            return _Answer(HTTPStatus.SEE_OTHER, location=ROOT + OPERATOR_HOME)
+        try:
+            frame = await self._frame(reader, page)
+        except ApiError as error:
+            return await self._failed(error, page)
+        try:
+            if not page.admits(reader.principal.caller):
+                raise forbidden(_of_others(page, reader.principal.caller))
+            query = scope["query_string"][:MAX_QUERY].decode("latin-1")
+            origin = f"{scope['scheme']}://{reader.headers.get(b'host', b'').decode('latin-1')}"
+            visit = Visit(reader, dict(parse_qsl(query)), scope.get("path_params", {}), origin)
+            content = await page.read(visit)
+        except ApiError as error:
+            return await self._failed(error, page, **frame)
+        shown = {**frame, **content, "visit": visit}
+        return _Answer(HTTPStatus.OK, await self._render(page.template, page, **shown))
+
+    async def _refuse(
+        self, raised: Exception, page: Page, scope: Scope, attribution: Attribution
+    ) -> _Answer:
+        """Return the page for whoever is not let in: most often, to sign in."""
+        if isinstance(raised, UnknownCredentialError):
+            where = OPERATOR_HOME + "/sign-in" if page.is_operators else "/resume"
+            return _Answer(HTTPStatus.SEE_OTHER, location=_to(ROOT + where, _asked(scope)))
+        if isinstance(raised, SuspendedError):
+            text = "Your organization is suspended. Ask the operator of this service."
+            return await self._failed(forbidden(text))
+        row = self._endpoints["me"]
+        return await self._failed(
+            await self._pipeline.error_for(raised, row, None, {}, attribution)
+        )
+
+    async def _failed(self, error: ApiError, page: Page | None = None, **frame: object) -> _Answer:
+        body = await self._render("error.html", page, **frame, error=error)
+        return _Answer(error.code.status, body)
+
+    async def _frame(self, reader: Reader, page: Page) -> dict[str, Any]:
+        """Return what is around every page: who looks, their organization, where they may go.
+
+        Raises ApiError.
+        """
+        caller = reader.principal.caller
+        me = tenant = step_up = None
+        if reader.principal.user is not None:
+            sections = await asyncio.gather(
+                reader.section("me"),
+                reader.section("list_step_up_methods"),
+                reader.section("get_tenant", tenant_id=str(reader.principal.tenant)),
+            )
+            for each in sections:
+                if each.error is not None:
+                    raise each.error
+            me, step_up, tenant = (each.data for each in sections)
+        return {
+            "me": me,
+            "step_up": step_up,
+            "tenant": tenant,
+            "is_operator": caller is Credential.OPERATOR,
+            "navigation": navigation(caller, PAGES),
+            "may": reader.allows,
+            "marked": page.parent or page.path,
+        }
+
+    def _snippets(
+        self, operation: str, values: Mapping[str, object] | None = None
+    ) -> tuple[tuple[str, str | None], ...]:
+        """Return what a program says for an operation: for a shell, and in Python."""
+        row = self._endpoints[operation]
+        return ("curl", curl(row, values or {})), ("Python", python(row, values or {}))
+
+    async def _render(self, template: str, page: Page | None, **content: object) -> bytes:
+        around = {
+            "me": None,
+            "step_up": None,
+            "tenant": None,
+            "is_operator": False,
+            "navigation": (),
+            "may": lambda _: False,
+            "marked": "",
+            "page": page,
+            "root": ROOT,
+            "sign_in": SIGN_IN,
+            "operator_sign_in": f"{ROOT}{OPERATOR_HOME}/sign-in",
+            "endpoints": self._endpoints,
+            "snippets": self._snippets,
+        }
+        return await self._templates.render(template, around | content)
+
+
+def _of_others(page: Page, caller: Caller) -> str:
+    """Say whose a page is that is not its visitor's."""
+    if caller is Credential.OPERATOR:
+        return "You are signed in as an operator. This page is for the people of an organization."
+    if page.is_operators:
+        return "This page is for operators, who sign in with a credential of their own."
+    return "Your role does not include this page."
+
+
+def _asked(scope: Scope) -> str:
+    """Return the path and query of a request, without a query that no page would read."""
+    path, query = quote(scope["path"], safe="/"), scope["query_string"]
+    if not 0 < len(query) <= MAX_QUERY:
+        return path
+    return f"{path}?{quote(query.decode('latin-1'), safe='=&%+')}"
+
+
+def _to(path: str, next_path: str) -> str:
+    return f"{path}?{urlencode({'next': next_path}, quote_via=quote)}"

@@ -1,0 +1,99 @@
+"""Turns a template and what it shows into HTML."""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import jinja2
+
+from pqkeep_gateway.portal import assets
+
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+_AGES = (
+    (timedelta(days=365), "year"),
+    (timedelta(days=30), "month"),
+    (DAY, "day"),
+    (HOUR, "hour"),
+    (MINUTE, "minute"),
+)
+
+
+class Templates:
+    """The templates, every value of which is escaped. They are compiled at the first request."""
+
+    def __init__(self) -> None:
+        self._environment = jinja2.Environment(
+            loader=jinja2.PackageLoader(__package__),
+            autoescape=True,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            undefined=jinja2.StrictUndefined,
+            auto_reload=False,
+        )
+        self._environment.globals["asset"] = assets.url
+        self._environment.filters.update(
+            age=age, moment=moment, number=number, second=second, span=span, until=until
+        )
+        self._compiled: asyncio.Task[None] | None = None
+
+    async def render(self, name: str, content: Mapping[str, Any]) -> bytes:
+        """Return a page as HTML."""
+        if self._compiled is None:
+            self._compiled = asyncio.create_task(asyncio.to_thread(self._compile))
+        if not self._compiled.done():
+            await asyncio.shield(self._compiled)
+        return self._environment.get_template(name).render(content).encode()
+
+    def _compile(self) -> None:
+        for name in self._environment.list_templates():
+            self._environment.get_template(name)
+
+
+def instant(timestamp: str) -> datetime:
+    """Read a timestamp of the API."""
+    return datetime.fromisoformat(timestamp)
+
+
+def age(timestamp: str | datetime | None, now: datetime | None = None) -> str:
+    """Say in two words how long ago something was: ``3 days ago``."""
+    if timestamp is None:
+        return "never"
+    then = instant(timestamp) if isinstance(timestamp, str) else timestamp
+    past = (now or datetime.now(UTC)) - then
+    return f"{_span(past)} ago" if past >= MINUTE else "just now"
+
+
+def until(timestamp: str, now: datetime | None = None) -> str:
+    """Say in two words how far away something is: ``in 3 days``."""
+    ahead = instant(timestamp) - (now or datetime.now(UTC))
+    return f"in {_span(ahead)}" if ahead >= MINUTE else "in less than a minute"
+
+
+def moment(timestamp: str) -> str:
+    """Return a timestamp as people read it, in UTC: ``2026-01-31 12:00``."""
+    return instant(timestamp).astimezone(UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def second(timestamp: str) -> str:
+    """Return a timestamp to the second, in UTC: ``2026-01-31 12:00:05``."""
+    return instant(timestamp).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def number(value: int | None) -> str:
+    """Return a number with its thousands apart; None is without a limit."""
+    return "unlimited" if value is None else f"{value:,}"
+
+
+def span(seconds: int) -> str:
+    """Say how long something is: ``1 h 5 min``, ``59 min``, ``45 s``."""
+    hours, minutes = seconds // 3600, seconds // 60 % 60
+    if not hours:
+        return f"{minutes} min" if minutes else f"{seconds} s"
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+
+
+def _span(length: timedelta) -> str:
+    unit, name = next(each for each in _AGES if length >= each[0])
+    many = length // unit
+    return f"{many} {name}{'' if many == 1 else 's'}"

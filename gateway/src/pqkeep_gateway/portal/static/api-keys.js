@@ -1,0 +1,86 @@
+// API keys: the one that was made, shown once; and the time that rotated ones have left.
+
+import { showProblem } from "./forms.js";
+
+const scopes = document.querySelector("[data-scopes]");
+const checked = (name) => [...scopes.form.querySelectorAll(`[name=${name}]:checked`)].map((each) => each.value);
+const code = document.querySelectorAll("[data-follows-scopes] code");
+const codes = [...code].map((each) => each.textContent);
+
+/** The scopes that are chosen: what concerns the whole tenant is in one of its own. Null: everything. */
+function chosenScopes() {
+  if (scopes.querySelector("[data-everything]").checked) return null;
+  const groups = checked("group");
+  const whole = groups.filter((each) => each === scopes.dataset.wholeTenant);
+  const onKeys = groups.filter((each) => each !== scopes.dataset.wholeTenant);
+  const keyrings = scopes.form.elements.namedItem("keyrings").value.split(/[\s,]+/).filter(Boolean);
+  const algorithms = checked("only");
+  const limits = { ...(keyrings.length && { keyrings }), ...(algorithms.length && { algorithms }) };
+  const found = [];
+  if (onKeys.length) found.push({ operations: onKeys, ...limits });
+  if (whole.length) found.push({ operations: whole });
+  return found;
+}
+
+scopes?.form.addEventListener("input", () => {
+  const isAll = scopes.querySelector("[data-everything]").checked;
+  for (const each of scopes.form.querySelectorAll("[name=group], [name=only], [name=keyrings]")) each.disabled = isAll;
+  const shown = isAll ? '["*"]' : JSON.stringify(checked("group")).replaceAll(",", ", ");
+  code.forEach((each, index) => (each.textContent = codes[index].replace('["use"]', shown)));
+});
+
+// Before forms.js reads the form.
+document.addEventListener(
+  "submit",
+  (event) => {
+    if (event.target !== scopes?.form) return;
+    const found = chosenScopes();
+    scopes.form.elements.namedItem("scopes").value = found === null ? "" : JSON.stringify(found);
+    if (found?.length !== 0) return;
+    event.preventDefault();
+    event.stopPropagation();
+    showProblem(event.target, "Choose at least one thing that it may do.", "scopes");
+  },
+  true,
+);
+
+document.addEventListener("answered", (event) => {
+  const { api_key: made } = event.detail.new_key ?? event.detail;
+  if (!made) return;
+  show("key", made);
+  show("environment", `export PQKEEP_URL=${location.origin}\nexport PQKEEP_API_KEY=${made}`);
+});
+
+function show(name, text) {
+  document.querySelector(`[data-made="${name}"] code`).textContent = text;
+}
+
+// By the time since the page came, as the browser's clock may be another than the service's.
+let timers = [...document.querySelectorAll("[data-seconds]")];
+const began = performance.now();
+const ticking = timers.length && setInterval(tick, 250);
+
+function tick() {
+  const past = Math.floor((performance.now() - began) / 1000);
+  for (const timer of timers) {
+    const left = Number(timer.dataset.seconds) - past;
+    if (left > 0) timer.textContent = span(left);
+    else timer.parentElement.replaceWith(ended());
+  }
+  timers = timers.filter((each) => each.isConnected);
+  if (!timers.length) clearInterval(ticking);
+}
+
+/** As the service says it: see span in rendering.py. */
+function span(seconds) {
+  const [hours, minutes] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60];
+  if (!hours) return minutes ? `${minutes} min` : `${seconds} s`;
+  return minutes ? `${hours} h ${minutes} min` : `${hours} h`;
+}
+
+function ended() {
+  const badge = document.createElement("span");
+  badge.className = "badge";
+  badge.textContent = "revoked";
+  return badge;
+}

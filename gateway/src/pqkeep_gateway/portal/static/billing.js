@@ -1,0 +1,10 @@
+// After a checkout: to where it is paid, if it has to be; over https only.
+import { leaveToast } from "./toasts.js";
+
+document.addEventListener("answered", ({ target, detail }) => {
+  if (target.dataset.operation !== "check_out") return;
+  const url = detail.checkout_url ? URL.parse(detail.checkout_url) : null;
+  if (url?.protocol === "https:") return location.assign(url.href);
+  leaveToast(detail.pending ? "The plan changes once the payment is confirmed." : "The plan is changed.");
+  location.reload();
+});

@@ -1,0 +1,42 @@
+// Dialogs: opened by buttons, or asked by code.
+
+export class Cancelled extends Error {}
+
+/** Opens a dialog whose form answers. Returns the answer; raises Cancelled when it is closed instead. */
+export function ask(dialog, wire) {
+  const template = dialog.querySelector("form");
+  const form = template.cloneNode(true); // without the listeners of the last time
+  template.replaceWith(form);
+  const fail = (message) => {
+    form.querySelector(".form-error").textContent = message;
+  };
+  return new Promise((resolve, reject) => {
+    let answered = false;
+    const done = (value) => {
+      answered = true;
+      dialog.close();
+      resolve(value);
+    };
+    fail("");
+    wire(done, form, fail);
+    dialog.addEventListener("close", () => answered || reject(new Cancelled()), { once: true });
+    dialog.showModal();
+    dialog.querySelector("input:not([readonly])")?.focus();
+  });
+}
+
+document.addEventListener("click", (event) => {
+  const opener = event.target.closest("[data-open]");
+  if (opener) document.getElementById(opener.dataset.open).showModal();
+  const closer = event.target.closest("[data-close]");
+  closer?.closest("dialog")?.close();
+});
+
+// A dialog that has shown what is shown once reloads the page when it is closed.
+document.addEventListener(
+  "close",
+  (event) => {
+    if (event.target.dataset?.afterClose === "reload") location.reload();
+  },
+  true,
+);

@@ -1,0 +1,150 @@
+// Forms that call an operation of the API: <form data-method data-path data-then>. Their fields are the body,
+// or the query of a method that takes none.
+import { Cancelled } from "./dialogs.js";
+import { call } from "./http.js";
+import { leaveToast, toast } from "./toasts.js";
+
+const READ = {
+  integer: (text) => (/^-?\d+$/.test(text) ? Number(text) : text),
+  boolean: (text) => text === "true",
+  json: (text) => JSON.parse(text),
+  labels: (text) => Object.fromEntries(text.split("\n").filter((line) => line.trim()).map(pair)),
+  list: (text) => text.split(/[\s,]+/).filter(Boolean),
+  day: (text) => `${text}T23:59:59Z`, // its end
+};
+
+/** What is before and after the first colon of a line. */
+function pair(line) {
+  const [name, ...value] = line.split(":");
+  return [name.trim(), value.join(":").trim()];
+}
+
+/** The body of a form: what is left empty is left out. */
+export function bodyOf(form) {
+  const body = {};
+  for (const input of form.elements) {
+    if (!input.name || "skip" in input.dataset || input.disabled) continue;
+    if (input.type === "radio" && !input.checked) continue;
+    if (input.dataset.type === "member") {
+      body[input.name] ??= [];
+      if (input.checked) body[input.name].push(input.value);
+    } else if (input.type === "checkbox") body[input.name] = input.checked;
+    else if (input.value !== "" || "sendsEmpty" in input.dataset) body[input.name] = READ[input.dataset.type]?.(input.value) ?? input.value;
+  }
+  return body;
+}
+
+/** Shows what is wrong at its field, or above the buttons. */
+export function showProblem(form, message, field = "") {
+  const place = field && form.querySelector(`[data-problem="${CSS.escape(field)}"]`);
+  const input = field && form.elements.namedItem(field);
+  if (place && input instanceof HTMLElement) {
+    place.textContent = message;
+    place.hidden = false;
+    input.setAttribute("aria-invalid", "true");
+    input.focus();
+  } else {
+    form.querySelector(".form-error").textContent = message;
+  }
+}
+
+export function clearProblems(form) {
+  form.querySelector(".form-error").textContent = "";
+  for (const each of form.querySelectorAll("[data-problem]")) each.hidden = true;
+  for (const each of form.querySelectorAll("[aria-invalid]")) each.removeAttribute("aria-invalid");
+}
+
+/** Whether everything that must be there is there. */
+export function isComplete(form) {
+  for (const input of form.elements) {
+    if (input.required && !input.value.trim()) {
+      showProblem(form, "Fill it in, please.", input.name);
+      return false;
+    }
+    const other = input.dataset?.sameAs && form.elements.namedItem(input.dataset.sameAs);
+    if (other && input.value !== other.value) {
+      showProblem(form, "The two are not the same.", input.name);
+      return false;
+    }
+    if (input.dataset?.equals !== undefined && input.value !== input.dataset.equals) {
+      showProblem(form, `This must be exactly: ${input.dataset.equals}`, input.name);
+      return false;
+    }
+  }
+  return true;
+}
+
+const keys = new WeakMap();
+/** The Idempotency-Key of a form: the same for the same content, so that a retry changes nothing twice. */
+function idempotencyKey(form, body) {
+  const content = form.dataset.path + JSON.stringify(body);
+  if (keys.get(form)?.content !== content) keys.set(form, { content, key: crypto.randomUUID?.() ?? random() });
+  return keys.get(form).key;
+}
+
+// Over plain HTTP from another host than loopback there is no randomUUID.
+function random() {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (each) => each.toString(16).padStart(2, "0")).join("");
+}
+
+export async function submit(form) {
+  clearProblems(form);
+  if (!isComplete(form)) return;
+  const body = bodyOf(form);
+  const { method, path, then } = form.dataset;
+  const takesBody = method === "POST" || method === "PUT" || method === "PATCH";
+  const button = form.querySelector("button:not([type=button])");
+  button.setAttribute("aria-busy", "true");
+  button.disabled = true;
+  try {
+    const query = takesBody ? "" : new URLSearchParams(body).toString();
+    const data = await call(method, query ? `${path}?${query}` : path, takesBody ? body : undefined, {
+      needsStepUp: "needsStepUp" in form.dataset,
+      idempotencyKey: "idempotent" in form.dataset ? idempotencyKey(form, body) : "",
+    });
+    keys.delete(form);
+    form.dispatchEvent(new CustomEvent("answered", { detail: data, bubbles: true }));
+    finish(form, then, data);
+  } catch (error) {
+    if (error instanceof Cancelled) return;
+    if (error.status === undefined) throw error;
+    showProblem(form, error.message, error.field);
+  } finally {
+    button.removeAttribute("aria-busy");
+    button.disabled = false;
+  }
+}
+
+/** What comes after: "reload", "go:PATH", "show:DIALOG" (the answer, once), "show-next" (what follows the form), "stay". */
+function finish(form, then, data) {
+  const [what, where] = then.split(/:(.*)/s);
+  if (what === "show") {
+    form.closest("dialog")?.close();
+    const dialog = document.getElementById(where);
+    for (const place of dialog.querySelectorAll("[data-result]")) {
+      place.textContent = String(data[place.dataset.result] ?? "");
+    }
+    dialog.dataset.afterClose = "reload";
+    dialog.showModal();
+  } else if (what === "show-next") {
+    const before = form.closest("[data-before-answer]");
+    const after = before.parentElement.querySelector("[data-after-answer]");
+    before.hidden = true;
+    after.hidden = false;
+    after.focus();
+  } else if (what === "go") {
+    leaveToast(form.dataset.toast);
+    location.assign(where);
+  } else if (what === "reload") {
+    leaveToast(form.dataset.toast);
+    location.reload();
+  } else if (form.dataset.toast) {
+    toast(form.dataset.toast);
+  }
+}
+
+document.addEventListener("submit", (event) => {
+  if (!event.target.dataset.path) return;
+  event.preventDefault();
+  submit(event.target);
+});

@@ -1,0 +1,37 @@
+// Keys: a public key as a file, and the code of the algorithm that is chosen.
+import { download, fromBase64 } from "./bytes.js";
+import { Cancelled } from "./dialogs.js";
+import { call } from "./http.js";
+import { toast } from "./toasts.js";
+
+const utf8 = (text) => new TextEncoder().encode(text);
+const FILES = {
+  raw: (key) => ["pub", fromBase64(key)],
+  der: (key) => ["der", fromBase64(key)],
+  pem: (key) => ["pem", utf8(key)],
+  jwk: (key) => ["jwk.json", utf8(`${JSON.stringify(key, null, 2)}\n`)],
+};
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-format]");
+  if (!button) return;
+  const { publicKey: path, file } = button.parentElement.dataset;
+  const { format } = button.dataset;
+  try {
+    const [ending, bytes] = FILES[format]((await call("GET", `${path}&format=${format}`)).public_key);
+    download(`${file}.${ending}`, bytes);
+  } catch (error) {
+    if (!(error instanceof Cancelled)) toast(error.message);
+  }
+});
+
+for (const input of document.querySelectorAll("[data-follow]")) {
+  input.addEventListener("change", () => {
+    for (const box of document.querySelectorAll("[data-follows]")) {
+      for (const code of box.querySelectorAll("code")) {
+        code.textContent = code.textContent.replaceAll(`"${box.dataset.follows}"`, `"${input.value}"`);
+      }
+      box.dataset.follows = input.value;
+    }
+  });
+}

@@ -1,0 +1,49 @@
+// What every page does: copying, the menu, signing out, the loading bar.
+import "./dialogs.js";
+import "./forms.js";
+import { send } from "./http.js";
+import { rememberSession } from "./sessions.js";
+import { showLeftToast, toast } from "./toasts.js";
+
+document.body.classList.remove("no-script");
+if (document.body.dataset.email) rememberSession(); // also one that a provider has begun
+showLeftToast();
+
+document.addEventListener("click", async (event) => {
+  const copier = event.target.closest("[data-copy]");
+  if (copier) await copy(copier);
+  const toggle = event.target.closest("[data-toggle]");
+  if (toggle) {
+    const isOpen = document.getElementById(toggle.dataset.toggle).classList.toggle("open");
+    toggle.setAttribute("aria-expanded", String(isOpen));
+  }
+  const leaver = event.target.closest("[data-sign-out]");
+  if (leaver) await signOut(leaver.dataset.signOut);
+});
+
+addEventListener("beforeunload", () => document.documentElement.classList.add("is-loading"));
+addEventListener("pageshow", () => document.documentElement.classList.remove("is-loading"));
+
+async function copy(button) {
+  const text = button.parentElement.querySelector("code").textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+    button.textContent = "Copied";
+    setTimeout(() => (button.textContent = "Copy"), 2000);
+  } catch {
+    getSelection().selectAllChildren(button.parentElement.querySelector("code"));
+    toast("Press Ctrl+C to copy what is selected.");
+  }
+}
+
+async function signOut(whose) {
+  const path = whose === "operator" ? "/api/v1/auth/operator/logout" : "/api/v1/auth/logout";
+  try {
+    await send("POST", path);
+  } catch (error) {
+    if (error.status !== 401) return toast(error.message);
+  }
+  rememberSession(false);
+  const area = whose === "operator" ? "/operator" : "";
+  location.assign(`${document.body.dataset.root}${area}/sign-in`);
+}

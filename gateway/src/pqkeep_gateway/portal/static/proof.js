@@ -1,0 +1,99 @@
+// Verifies a record's inclusion proof (RFC 9162, section 2.1.3.2) with the browser's SHA-256.
+import { Cancelled } from "./dialogs.js";
+import { call } from "./http.js";
+
+const section = document.querySelector("[data-proof]");
+const problem = section.querySelector(".form-error");
+const hex = (bytes) => Array.from(bytes, (each) => each.toString(16).padStart(2, "0")).join("");
+const fromBase64 = (text) => Uint8Array.from(atob(text), (each) => each.charCodeAt(0));
+
+async function sha256(...parts) {
+  const whole = new Uint8Array(await new Blob(parts).arrayBuffer());
+  return new Uint8Array(await crypto.subtle.digest("SHA-256", whole));
+}
+
+/** A record's text by RFC 8785: of texts, integers and null, with names in order. */
+export function textOf(record) {
+  const members = Object.keys(record)
+    .sort()
+    .map((name) => `${JSON.stringify(name)}:${JSON.stringify(record[name])}`);
+  return `{${members.join(",")}}`;
+}
+
+/** The root that a path leads to, and each step; null if no tree of this size has such a path. */
+export async function provenRoot(leaf, index, size, path) {
+  if (!(index >= 0 && index < size)) return null;
+  let [node, last, root, steps] = [index, size - 1, leaf, []];
+  for (const neighbour of path) {
+    if (last === 0) return null;
+    const isRight = node % 2 === 1 || node === last;
+    root = isRight
+      ? await sha256(Uint8Array.of(1), neighbour, root)
+      : await sha256(Uint8Array.of(1), root, neighbour);
+    steps.push({ side: isRight ? "left" : "right", neighbour, root });
+    if (isRight && node % 2 === 0) {
+      while (node % 2 === 0 && node !== 0) [node, last] = [Math.floor(node / 2), Math.floor(last / 2)];
+    }
+    [node, last] = [Math.floor(node / 2), Math.floor(last / 2)];
+  }
+  return last === 0 ? { root, steps } : null;
+}
+
+/** Whether the page shows just this record. */
+function isShown(record) {
+  const facts = [...document.querySelectorAll("[data-fact]")];
+  return (
+    facts.length === Object.keys(record).length &&
+    facts.every((each) => JSON.stringify(JSON.parse(each.dataset.value)) === JSON.stringify(record[each.dataset.fact]))
+  );
+}
+
+function say(text, kind) {
+  const badge = document.createElement("span");
+  badge.className = `badge ${kind}`;
+  badge.textContent = text;
+  section.querySelector("[data-verdict]").replaceChildren(badge);
+}
+
+async function check() {
+  problem.textContent = "";
+  if (!crypto.subtle) {
+    problem.textContent = "Browsers compute hashes on https pages only. Use pqkeep audit verify.";
+    return;
+  }
+  const proof = await call("GET", `/api/v1/audit/records/${section.dataset.proof}/proof`);
+  const leaf = await sha256(Uint8Array.of(0), new TextEncoder().encode(textOf(proof.record)));
+  const proven = await provenRoot(leaf, proof.leaf_index, proof.size, proof.path.map(fromBase64));
+  const signed = fromBase64(proof.checkpoint.root);
+  const holds =
+    proven !== null &&
+    hex(proven.root) === hex(signed) &&
+    proof.size === proof.checkpoint.size &&
+    proof.leaf_index === proof.record.id - 1 &&
+    isShown(proof.record);
+  say(holds ? "verified: it is in the log" : "it is not in the log as it is shown", holds ? "ok" : "danger");
+  section.querySelector("[data-checkpoint]").textContent =
+    `${proof.checkpoint.size} records at ${proof.checkpoint.at}, signed with ${proof.checkpoint.algorithm}`;
+  section.querySelector("[data-root-hash]").textContent = hex(signed);
+  section.querySelector("[data-computed]").textContent = proven ? hex(proven.root) : "the path does not fit the tree";
+  const lines = [`the record: ${hex(leaf)}`, ...(proven?.steps ?? []).map(
+    (each) => `with its ${each.side} neighbour ${hex(each.neighbour)}: ${hex(each.root)}`,
+  )];
+  section.querySelector("[data-path]").replaceChildren(
+    ...lines.map((line) => Object.assign(document.createElement("li"), { textContent: line })),
+  );
+  section.querySelector("[data-steps]").hidden = false;
+}
+
+/** Checks, and says why where that cannot be done: a checkpoint covers a new record within a second. */
+async function begin() {
+  try {
+    await check();
+  } catch (error) {
+    if (error instanceof Cancelled) return;
+    problem.textContent = error.status === 404 ? "No checkpoint covers it yet. Check again in a second." : error.message;
+  }
+}
+
+section.querySelector("[data-check]").addEventListener("click", begin);
+begin();

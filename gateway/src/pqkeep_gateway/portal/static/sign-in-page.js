@@ -1,0 +1,5 @@
+// The page that signs in.
+import { nextPage } from "./next-page.js";
+import { wireSignIn } from "./sign-in.js";
+
+wireSignIn(document, () => location.assign(nextPage()));

@@ -1,0 +1,70 @@
+// Signing in, with a second factor where there is one: the template _sign_in.html.
+import { clearProblems, isComplete, showProblem } from "./forms.js";
+import { send } from "./http.js";
+import { rememberSession } from "./sessions.js";
+
+const VERIFY = { app: "totp_code", recovery: "recovery_code", email: "email_code" };
+
+/** Makes the forms work; calls done once there is a session. */
+export function wireSignIn(root, done) {
+  const box = root.querySelector("[data-sign-in]");
+  const steps = Object.fromEntries([...box.querySelectorAll("[data-step]")].map((each) => [each.dataset.step, each]));
+  let challenge = "";
+
+  function show(step) {
+    for (const [name, form] of Object.entries(steps)) form.hidden = name !== step;
+    steps[step].querySelector("input:not([readonly])").focus();
+  }
+
+  async function attempt(form, work) {
+    clearProblems(form);
+    if (!isComplete(form)) return;
+    const button = form.querySelector("button");
+    button.setAttribute("aria-busy", "true");
+    try {
+      await work();
+    } catch (error) {
+      if (error.status === undefined) throw error;
+      showProblem(form, error.message, error.field);
+    } finally {
+      button.removeAttribute("aria-busy");
+    }
+  }
+
+  function succeed() {
+    rememberSession();
+    for (const form of Object.values(steps)) form.reset();
+    show("password");
+    done();
+  }
+
+  const sendCode = () => send("POST", "/api/v1/auth/mfa/email", { challenge_token: challenge });
+
+  steps.password.onsubmit = (event) => {
+    event.preventDefault();
+    attempt(steps.password, async () => {
+      const { email, password } = Object.fromEntries(new FormData(steps.password));
+      try {
+        await send("POST", "/api/v1/auth/login", { email: email.trim(), password });
+        succeed();
+      } catch (error) {
+        if (error.code !== "ERR_AUTH_MFA_001" || !error.challengeToken) throw error;
+        challenge = error.challengeToken;
+        if (error.secondFactor === "email") await sendCode();
+        show(error.secondFactor);
+      }
+    });
+  };
+  for (const [step, name] of Object.entries(VERIFY)) {
+    steps[step].onsubmit = (event) => {
+      event.preventDefault();
+      attempt(steps[step], async () => {
+        const code = new FormData(steps[step]).get(name).replaceAll(" ", "");
+        await send("POST", "/api/v1/auth/mfa/verify", { challenge_token: challenge, [name]: code });
+        succeed();
+      });
+    };
+  }
+  for (const button of box.querySelectorAll("[data-go]")) button.onclick = () => show(button.dataset.go);
+  box.querySelector("[data-send-again]").onclick = () => attempt(steps.email, sendCode);
+}

@@ -1,0 +1,8 @@
+// A tenant that was created is shown at once.
+import { leaveToast } from "./toasts.js";
+
+document.addEventListener("answered", ({ target, detail }) => {
+  if (target.dataset.operation !== "create_tenant") return;
+  leaveToast("The tenant is created. Invite its owner.");
+  location.assign(`${document.body.dataset.root}/operator/tenants/${encodeURIComponent(detail.id)}`);
+});

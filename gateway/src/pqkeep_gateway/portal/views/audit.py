@@ -1,0 +1,122 @@
+"""The audit log: records, their proofs, exports."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from datetime import date, timedelta
+from itertools import chain
+
+import msgspec
+
+from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.http.errors import invalid, not_found
+from pqkeep_gateway.portal.pages import MOST_NAMED, Content, Page, Visit
+from pqkeep_protocol.algorithms import Algorithm, Operation
+from pqkeep_protocol.audit_events import AuditEvent, Outcome
+
+PAGE = 50
+MAX_DIGITS = 15
+_FILTERS = ("operation", "keyring", "algorithm", "outcome", "principal")
+OPERATIONS = sorted({each.value for each in chain(Operation, AuditEvent)})
+_FIRST = (
+    *("recorded_at", "happened_at", "operation", "outcome", "policy", "principal"),
+    *("source_address", "keyring", "algorithm", "key_version", "public_key_sha256"),
+)
+_LAST = ("keyring_revision", "event_id", "tenant_id", "id", "number", "nonce", "format")
+"""Fields of a record in the order in which people look for them; others are between these."""
+OUTCOMES = sorted(each.value for each in Outcome)
+
+
+async def _read(visit: Visit) -> Content:
+    reader, query = visit.reader, visit.query
+    given = {name: query[name].strip() for name in _FILTERS if query.get(name, "").strip()}
+    records, checkpoints, members = await asyncio.gather(
+        reader.section(
+            "list_audit_records",
+            **given,
+            **_times(query),
+            key_version=_number(query.get("key_version", "")),
+            before=_number(query.get("before", "")),
+            order="desc",
+            limit=PAGE,
+        ),
+        reader.section("list_audit_checkpoints"),
+        reader.section("list_members", limit=MOST_NAMED),
+    )
+    people = members.data.members if members.data else ()
+    return {
+        "records": records,
+        "checkpoints": checkpoints,
+        "names": {f"user:{each.id}": each.email for each in people},
+        "filters": {name: query.get(name, "") for name in (*_FILTERS, "key_version", "from", "to")},
+        "is_filtered": any(query.get(name) for name in (*_FILTERS, "key_version", "from", "to")),
+        "operations": OPERATIONS,
+        "outcomes": OUTCOMES,
+        "algorithms": [each.value for each in Algorithm],
+    }
+
+
+def _times(query: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the days that a form names, as times of the API: both days are included."""
+    return dict(_days(query))
+
+
+def _days(query: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for name, days_later in (("from", 0), ("to", 1)):
+        if text := query.get(name, ""):
+            try:
+                day = date.fromisoformat(text) + timedelta(days=days_later)
+            except (ValueError, OverflowError):
+                raise invalid("A day is written as 2026-01-31.", name) from None
+            yield name, f"{day}T00:00:00Z"
+
+
+def _number(text: str) -> int | None:
+    is_number = text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS
+    return int(text) if is_number else None
+
+
+async def _read_record(visit: Visit) -> Content:
+    number = _number(visit.path["id"])
+    if not number:
+        raise not_found("There is no such record.")
+    reader = visit.reader
+    found, members = await asyncio.gather(
+        reader.section(
+            "list_audit_records", after=number - 1, before=number + 1, order="asc", limit=1
+        ),
+        reader.section("list_members", limit=MOST_NAMED),
+    )
+    if found.error:
+        raise found.error
+    if not found.data.records:
+        raise not_found("There is no such record.")
+    people = members.data.members if members.data else ()
+    record = msgspec.to_builtins(found.data.records[0])
+    between = [name for name in record if name not in {*_FIRST, *_LAST}]
+    return {
+        "record": {name: record[name] for name in (*_FIRST, *between, *_LAST) if name in record},
+        "number": number,
+        "names": {f"user:{each.id}": each.email for each in people},
+    }
+
+
+PAGES: tuple[Page, ...] = (
+    Page(
+        path="/audit",
+        title="Audit log",
+        template="audit/records.html",
+        permission=Permission.VIEW_TENANT,
+        read=_read,
+        icon="audit",
+        for_operators=True,
+    ),
+    Page(
+        path="/audit/{id}",
+        title="Audit record",
+        template="audit/record.html",
+        permission=Permission.VIEW_TENANT,
+        read=_read_record,
+        parent="/audit",
+        for_operators=True,
+    ),
+)

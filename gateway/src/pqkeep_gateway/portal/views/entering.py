@@ -1,0 +1,64 @@
+"""Pages for people who have not signed in yet."""
+
+from collections.abc import Mapping
+
+from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.people.identity_providers import Refusal
+from pqkeep_gateway.portal.pages import Content, Page, Visit, nothing
+
+_REFUSALS: Mapping[str, str] = {
+    Refusal.TOO_MANY: "There were too many attempts from here. Try again in some minutes.",
+    Refusal.UNAVAILABLE: "Your organization's sign-in does not answer. Try again in a moment.",
+    Refusal.EXPIRED: "That took too long, or was begun in another browser. Begin again.",
+    Refusal.CANCELLED: "You were not signed in at your organization. Begin again.",
+    Refusal.PROVIDER: "Your organization's sign-in answered with something invalid. Tell its"
+    " administrators.",
+    Refusal.EMAIL: "Your organization's sign-in gives no confirmed e-mail address that is allowed"
+    " here.",
+    Refusal.NO_MEMBER: "You are not a member here. Ask an owner of your organization for an"
+    " invitation.",
+    Refusal.NO_ROLE: "None of your groups has a role here. Ask your organization's administrators.",
+}
+"""What the sign-in page says of why a provider signed nobody in."""
+
+
+async def _read_sign_in(visit: Visit) -> Content:
+    return {
+        "providers": await visit.reader.section("list_providers"),
+        "refusal": _REFUSALS.get(visit.query.get("error", ""), ""),
+    }
+
+
+_PAGES = (
+    ("/sign-in", "Sign in", "sign_in"),
+    ("/resume", "One moment", "resume"),
+    ("/sign-up", "Create an organization", "sign_up"),
+    ("/registration", "Finish signing up", "registration"),
+    ("/invitation", "Join your organization", "invitation"),
+    ("/confirmed", "Confirmed", "confirmed"),
+    ("/forgot-password", "Forgotten password", "forgot_password"),
+    ("/reset-password", "Choose a new password", "reset_password"),
+    ("/components", "Components", "components"),
+)
+"""Path, title, template. The paths that take a token are in the mails' links."""
+
+_READ = {"/sign-in": _read_sign_in}
+
+PAGES = tuple(
+    Page(
+        path=path,
+        title=title,
+        template=f"entering/{template}.html",
+        permission=Permission.PUBLIC,
+        read=_READ.get(path, nothing),
+    )
+    for path, title, template in _PAGES
+)
+
+DEMO = Page(
+    path="/demo",
+    title="Demo",
+    template="entering/demo.html",
+    permission=Permission.PUBLIC,
+)
+"""Signs the demo tenant's owner in by a link. Only for development."""

@@ -1,0 +1,200 @@
+"""Keys: their versions, and what becomes of them."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.api.keys import Key, KeyUsage
+from pqkeep_gateway.api.public_keys import PublicKeyFormat
+from pqkeep_gateway.http.errors import not_found
+from pqkeep_gateway.portal.pages import Content, Page, Visit
+from pqkeep_gateway.portal.reading import Section
+from pqkeep_gateway.portal.views.algorithms import ABOUT, About, choices
+from pqkeep_gateway.portal.views.keyrings import in_keyring, names
+from pqkeep_protocol.algorithms import ALGORITHMS, LIFECYCLE, Algorithm, Operation
+from pqkeep_protocol.keys import DEFAULT_KEYRING, MAX_KEY_VERSION, KeyStatus
+from pqkeep_protocol.public_keys import JWK_ALGORITHM
+
+SHOWN = 100
+"""Versions on one page of the list."""
+RECORDS = 20
+"""Records on one page of a key's history."""
+_MAX_DIGITS = 15
+
+Used = Mapping[tuple[Algorithm, int], KeyUsage]
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version of a key, and its use."""
+
+    key: Key
+    usage: KeyUsage | None
+    """None: it was never used, or its use cannot be read."""
+    keyring: str = DEFAULT_KEYRING
+
+    @property
+    def name(self) -> str:
+        """What people type to confirm: ``Kyber768 v2``, or ``payments/Kyber768 v2``."""
+        before = "" if self.keyring == DEFAULT_KEYRING else f"{self.keyring}/"
+        return f"{before}{self.key.algorithm.value} v{self.key.key_version}"
+
+    @property
+    def path(self) -> str:
+        """Its page, beneath the portal."""
+        after = "" if self.keyring == DEFAULT_KEYRING else f"?{urlencode(in_keyring(self.keyring))}"
+        return f"/keys/{self.key.algorithm.value}/{self.key.key_version}{after}"
+
+    @property
+    def archive_at(self) -> str:
+        """When its private half is destroyed, if that is scheduled; else empty."""
+        return self.key.archive_at or ""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The versions that follow one another, the newest first: those of one algorithm."""
+
+    about: About
+    versions: tuple[Version, ...]
+
+    @property
+    def active(self) -> Version | None:
+        """The version that encrypts or signs, if it is among them."""
+        return next((each for each in self.versions if each.key.status is KeyStatus.ACTIVE), None)
+
+
+def lines(keys: Iterable[Key], used: Used, keyring: str = DEFAULT_KEYRING) -> tuple[Line, ...]:
+    """Return keys, which come ordered by algorithm, as the lines that they belong to."""
+    found: dict[Algorithm, list[Version]] = {}
+    for each in keys:
+        usage = used.get((each.algorithm, each.key_version))
+        found.setdefault(each.algorithm, []).append(Version(each, usage, keyring))
+    return tuple(Line(ABOUT[name], tuple(reversed(each))) for name, each in found.items())
+
+
+def _used(section: Section) -> Used:
+    usage = section.data.usage if section.data else ()
+    return {(each.algorithm, each.key_version): each for each in usage}
+
+
+async def _read_list(visit: Visit) -> Content:
+    reader, query = visit.reader, visit.query
+    algorithm, status = query.get("algorithm") or None, query.get("status") or None
+    after = query.get("after") or None
+    keyring = query.get("keyring") or DEFAULT_KEYRING
+    named = in_keyring(keyring)
+    keyrings, keys, usage, active = await asyncio.gather(
+        names(reader),
+        reader.section(
+            "list_keys",
+            algorithm=algorithm,
+            status=status,
+            after=after,
+            limit=SHOWN,
+            **named,
+        ),
+        reader.section(
+            "list_key_usage",
+            algorithm=algorithm,
+            after=after,
+            limit=None if status else SHOWN,
+            **named,
+        ),
+        reader.section("list_keys", status=KeyStatus.ACTIVE.value, **named),
+    )
+    having = [each.algorithm for each in active.data.keys] if active.data else []
+    return {
+        "listed": keys,
+        "usage": usage,
+        "lines": lines(keys.data.keys, _used(usage), keyring) if keys.data else (),
+        "keyring": keyring,
+        "keyrings": keyrings if keyring in keyrings else (*keyrings, keyring),
+        "named": named,
+        "choices": await choices(reader, having) if reader.allows("generate_key") else (),
+        "algorithms": [(each.value, each.value) for each in Algorithm],
+        "statuses": [(each.value, each.value) for each in KeyStatus],
+        "is_filtered": bool(algorithm or status),
+    }
+
+
+async def _read_key(visit: Visit) -> Content:
+    algorithm, version = _named(visit)
+    reader, keyring = visit.reader, visit.query.get("keyring") or DEFAULT_KEYRING
+    # What lists say of it, so that looking at a key is not in the audit log as a use of it.
+    only: dict[str, Any] = {"algorithm": algorithm.value, "limit": 1, **in_keyring(keyring)}
+    if version > 1:
+        only["after"] = f"{algorithm.value}:{version - 1}"
+    before = visit.query.get("after", "")
+    keys, usage, records = await asyncio.gather(
+        reader.read("list_keys", **only),
+        reader.section("list_key_usage", **only),
+        reader.section(
+            "list_audit_records",
+            algorithm=algorithm.value,
+            key_version=version,
+            keyring=keyring,
+            operation=visit.query.get("operation") or None,
+            before=int(before) if _is_number(before) else None,
+            order="desc",
+            limit=RECORDS,
+        ),
+    )
+    key = next((each for each in keys.keys if each.key_version == version), None)
+    if key is None:
+        raise not_found("There is no such key.")
+    about = ABOUT[algorithm]
+    operations = (
+        *sorted(ALGORITHMS[algorithm].operations - LIFECYCLE),
+        *(Operation.GENERATE_KEY, Operation.ROTATE_KEY),
+        *(Operation.RETIRE_KEY, Operation.DISABLE_KEY, Operation.ENABLE_KEY),
+        *(Operation.ARCHIVE_KEY, Operation.CANCEL_ARCHIVE),
+    )
+    return {
+        "about": about,
+        "version": Version(key, _used(usage).get((algorithm, version)), keyring),
+        "named": in_keyring(keyring),
+        "formats": [
+            each
+            for each in PublicKeyFormat
+            if each is not PublicKeyFormat.JWK or algorithm in JWK_ALGORITHM
+        ],
+        "usage": usage,
+        "records": records,
+        "operations": [(each.value, each.value.replace("-", " ")) for each in operations],
+    }
+
+
+def _named(visit: Visit) -> tuple[Algorithm, int]:
+    """Return the key version that the path names. Raises ApiError."""
+    name, version = visit.path["algorithm"], visit.path["version"]
+    if name in ALGORITHMS and _is_number(version) and 0 < int(version) <= MAX_KEY_VERSION:
+        return Algorithm(name), int(version)
+    raise not_found("There is no such key.")
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
+
+
+PAGES = (
+    Page(
+        path="/keys",
+        title="Keys",
+        template="keys/list.html",
+        permission=Permission.VIEW_KEYS,
+        read=_read_list,
+        icon="key",
+    ),
+    Page(
+        path="/keys/{algorithm}/{version}",
+        title="Key",
+        template="keys/key.html",
+        permission=Permission.VIEW_KEYS,
+        read=_read_key,
+        parent="/keys",
+    ),
+)

@@ -1,0 +1,115 @@
+"""The overview: what is going on, and what needs attention."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from urllib.parse import urlencode
+
+from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.portal.pages import MOST_NAMED, Content, Page, Visit
+from pqkeep_gateway.portal.reading import Reader, Section
+from pqkeep_gateway.portal.rendering import instant
+from pqkeep_gateway.portal.usage_chart import KINDS, PERIODS, period_of, usage_chart, usage_rows
+from pqkeep_gateway.portal.views.keyrings import OVERLOOKED, in_keyring, names
+
+OLD = timedelta(days=365)
+"""The age from which an active key ought to be rotated."""
+NEARLY_USED = 0.8
+"""The part of an allowance from which it is nearly used."""
+
+ActiveKeys = Sequence[tuple[str, Section]]
+"""Of each keyring its name and its active keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Something that ought to be done, and the page where."""
+
+    text: str
+    path: str
+    action: str
+
+
+async def _read(visit: Visit) -> Content:
+    reader = visit.reader
+    period = period_of(visit.query)
+    keys, usage, members, me = await asyncio.gather(
+        _active_keys(reader),
+        reader.section("get_usage", period=period),
+        reader.section("list_members", limit=MOST_NAMED),
+        reader.section("me"),
+    )
+    rows = usage_rows(usage, period)
+    return {
+        "keys": keys,
+        "usage": usage,
+        "period": period,
+        "periods": PERIODS,
+        "kinds": KINDS,
+        "rows": rows,
+        "chart": usage_chart(rows),
+        "refused": sum(each.refused for each in usage.data.buckets) if usage.data else 0,
+        "attention": tuple(_attention(keys, usage, members, me)),
+        "is_new": not any(each.error or each.data.keys for _, each in keys),
+    }
+
+
+async def _active_keys(reader: Reader) -> ActiveKeys:
+    """Return the active keys of each of the first keyrings, with its name."""
+    keyrings = await names(reader, OVERLOOKED)
+    found = await asyncio.gather(
+        *(reader.section("list_keys", status="active", **in_keyring(each)) for each in keyrings)
+    )
+    return tuple(zip(keyrings, found, strict=True))
+
+
+def _attention(
+    keys: ActiveKeys, usage: Section, members: Section, me: Section
+) -> Iterator[Attention]:
+    now = datetime.now(UTC)
+    for keyring, each in keys:
+        for key in each.data.keys if each.data else ():
+            if now - instant(key.created_at) > OLD:
+                where = in_keyring(keyring)
+                whose = f" of {keyring}" if where else ""
+                text = f"The active {key.algorithm} key{whose} is more than a year old."
+                yield Attention(
+                    text, f"/keys?{urlencode(where)}" if where else "/keys", "Rotate it"
+                )
+    if me.data and not me.data.mfa_enabled:
+        text = "Your account has no authenticator app."
+        yield Attention(text, "/security/enroll", "Set one up")
+    if members.data:
+        without = sum(not each.mfa_enabled for each in members.data.members)
+        others = without - bool(me.data and not me.data.mfa_enabled)
+        if others > 0:
+            text = f"{others} other member{'s have' if others > 1 else ' has'} no second factor."
+            yield Attention(text, "/team", "See who")
+    if usage.data:
+        used, allowance = usage.data.operations_used, usage.data.operations_per_month
+        if used and allowance and used >= NEARLY_USED * allowance:
+            text = f"{used:,} of this month's {allowance:,} operations are used."
+            yield Attention(text, "/billing", "See plans")
+        if _rises(usage):
+            text = "Refusals rise: more in the last hours than in all before."
+            yield Attention(text, "/audit", "See which")
+
+
+def _rises(usage: Section) -> bool:
+    """Return whether a sixth of the time had more refusals than the rest, and more than a few."""
+    refused = [each.refused for each in usage.data.buckets]
+    newest = len(refused) // 6
+    return bool(sum(refused[-newest:]) > max(sum(refused[:-newest]), 9))
+
+
+PAGES: tuple[Page, ...] = (
+    Page(
+        path="",
+        title="Overview",
+        template="overview.html",
+        permission=Permission.VIEW_TENANT,
+        read=_read,
+        icon="overview",
+    ),
+)

@@ -1,0 +1,98 @@
+"""Operations to try in the browser."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.api.keys import Key
+from pqkeep_gateway.portal.pages import Content, Page, Visit
+from pqkeep_gateway.portal.views.keyrings import in_keyring, names
+from pqkeep_protocol.algorithms import ALGORITHMS, Operation
+from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyStatus
+
+OFFERED = 200
+"""Retired versions to choose from, at most."""
+MAX_FILE = 256 * 1024
+"""Bytes of a text or file."""
+MAX_OUTPUT = MAX_FILE + 64 * 1024
+"""Bytes of what an operation makes of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """Two operations, of which the second reads what the first makes."""
+
+    name: str
+    title: str
+    makes: Operation
+    reads: Operation
+    takes: str
+    """The field that has the text or file."""
+    made: str
+    """The field that has what is made of it."""
+
+
+PAIRS = (
+    Operations(
+        "encrypt",
+        "Encrypt and decrypt",
+        Operation.ENCRYPT,
+        Operation.DECRYPT,
+        "plaintext",
+        "ciphertext",
+    ),
+    Operations("sign", "Sign and verify", Operation.SIGN, Operation.VERIFY, "message", "signature"),
+)
+
+
+async def _read(visit: Visit) -> Content:
+    keyring = visit.query.get("keyring") or DEFAULT_KEYRING
+    named = in_keyring(keyring)
+    keyrings, active, retired = await asyncio.gather(
+        names(visit.reader),
+        visit.reader.section("list_keys", status=KeyStatus.ACTIVE.value, **named),
+        visit.reader.section("list_keys", status=KeyStatus.RETIRED.value, limit=OFFERED, **named),
+    )
+    chosen = next((each for each in PAIRS if each.name == visit.query.get("do")), PAIRS[0])
+    writing = _usable(active.data.keys if active.data else (), chosen.makes)
+    return {
+        "keyring": keyring,
+        "keyrings": keyrings if keyring in keyrings else (*keyrings, keyring),
+        "named": named,
+        "error": active.error or retired.error,
+        "pairs": PAIRS,
+        "pair": chosen,
+        "writing": [
+            (key.algorithm.value, f"{key.algorithm.value} · version {key.key_version}")
+            for key in writing
+        ],
+        "reading": [
+            (
+                f"{key.algorithm.value}:{key.key_version}",
+                f"{key.algorithm.value} · version {key.key_version} · {key.status.value}",
+            )
+            for key in (
+                *writing,
+                *reversed(_usable(retired.data.keys if retired.data else (), chosen.reads)),
+            )
+        ],
+        "max_file": MAX_FILE,
+        "max_output": MAX_OUTPUT,
+    }
+
+
+def _usable(keys: Sequence[Key], operation: Operation) -> list[Key]:
+    return [each for each in keys if operation in ALGORITHMS[each.algorithm].operations]
+
+
+PAGES = (
+    Page(
+        path="/try",
+        title="Try it",
+        template="try_it/page.html",
+        permission=Permission.USE_KEYS,
+        read=_read,
+        icon="try",
+    ),
+)

@@ -1,0 +1,131 @@
+"""``/docs``: a page for each operation, and those that tell of all of them."""
+
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from typing import Any
+
+import jinja2
+import msgspec
+from markupsafe import Markup
+
+from pqkeep_gateway.access.callers import CALLERS
+from pqkeep_gateway.reference import operations
+from pqkeep_gateway.reference.operations import Failure, Operation, Part
+from pqkeep_gateway.reference.snippets import Snippets
+
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
+    " base-uri 'none'; form-action 'none'; frame-ancestors 'none';"
+    " require-trusted-types-for 'script'; trusted-types 'none'"
+)
+HEADERS: Mapping[str, str] = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+ROOT = "/docs"
+STATIC: Mapping[str, str] = {
+    "tokens.css": "text/css; charset=utf-8",
+    "style.css": "text/css; charset=utf-8",
+    "search.js": "text/javascript; charset=utf-8",
+    "page.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+"""Files beside the pages, with their types."""
+SHARED = frozenset({"tokens.css", "icon.svg"})
+"""Those of them that are the portal's: colours, type and spacing are the same."""
+
+
+class Found(msgspec.Struct, frozen=True):
+    """One thing that the search finds."""
+
+    title: str
+    kind: str
+    about: str
+    href: str
+    words: str
+    """What else it is found by."""
+
+
+def pages(document: Mapping[str, Any], snippets: Mapping[str, Snippets]) -> Mapping[str, bytes]:
+    """Return every page by its path; ``snippets`` are the operations' examples, by operation."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader(__package__),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters["code"] = _with_code
+    parts = tuple(operations.parts(document, snippets))
+    environment.globals.update(info=document["info"], parts=parts)
+
+    contents = environment.get_template("contents.html").render()
+
+    def rendered(path: str, template: str, **values: object) -> tuple[str, bytes]:
+        here = f'href="{path}"'
+        marked = Markup(contents.replace(here, f'{here} aria-current="page"'))  # noqa: S704 - a page of ours
+        return path, environment.get_template(template).render(contents=marked, **values).encode()
+
+    scheme = document["components"]["securitySchemes"]["ApiKey"]
+    access = operations.access(document)
+    errors = operations.every_failure(parts)
+    return dict(
+        (
+            rendered(ROOT, "index.html", headers=operations.headers(document), scheme=scheme),
+            rendered(f"{ROOT}/access", "access.html", access=access, callers=CALLERS),
+            rendered(f"{ROOT}/errors", "errors.html", errors=errors),
+            *(
+                rendered(f"{ROOT}/{each.name}", "operation.html", operation=each)
+                for part in parts
+                for each in part.operations
+            ),
+            (f"{ROOT}/search.json", msgspec.json.encode(tuple(_index(parts)))),
+        )
+    )
+
+
+def static(name: str) -> bytes:
+    """Return a file that the pages load."""
+    owner = "pqkeep_gateway.portal" if name in SHARED else __package__
+    return files(owner).joinpath("static", name).read_bytes()
+
+
+def _index(parts: tuple[Part, ...]) -> Iterator[Found]:
+    yield Found("Every request", "", "Address, credential, headers.", f"{ROOT}#every-request", "")
+    yield Found("Access", "", "Who may call what.", f"{ROOT}/access", "permission role caller")
+    yield Found("Errors", "", "Each code, and what to do.", f"{ROOT}/errors", "status code")
+    for part in parts:
+        yield from (_found_operation(each) for each in part.operations)
+    for failure in operations.every_failure(parts):
+        yield _found_failure(failure)
+
+
+def _found_operation(operation: Operation) -> Found:
+    fields = (each.name for each in (*operation.takes, *operation.gives))
+    return Found(
+        operation.name,
+        f"{operation.method} {operation.path}",
+        operation.summary,
+        f"{ROOT}/{operation.name}",
+        " ".join(dict.fromkeys((operation.part, *fields))),
+    )
+
+
+def _found_failure(failure: Failure) -> Found:
+    return Found(
+        failure.code,
+        str(failure.status),
+        failure.when,
+        f"{ROOT}/errors#error-{failure.status}-{failure.code}",
+        "error",
+    )
+
+
+def _with_code(text: str) -> Markup:
+    """Return text as HTML; what is between backticks is code."""
+    return Markup("").join(
+        Markup("<code>{}</code>").format(each) if index % 2 else each
+        for index, each in enumerate(text.split("`"))
+    )

@@ -1,0 +1,179 @@
+"""Lines that ask for an operation, to be copied: for a shell, and for the Python client.
+
+Both read the service's address and the credential from ``PQKEEP_URL`` and ``PQKEEP_API_KEY``, so
+that no snippet has a secret in it but what its values say.
+"""
+
+import json
+import shlex
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from pqkeep_gateway.access.callers import CALLERS, GRANTS, Credential
+from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.http.app import API
+from pqkeep_gateway.http.cookies import ACCESS
+from pqkeep_gateway.http.endpoint import Endpoint
+from pqkeep_gateway.http.field import Field, InvalidValueError, decode_base64
+from pqkeep_gateway.reference.client_calls import CALLS
+
+Values = Mapping[str, object]
+"""JSON values by field."""
+
+STEP_UP_TOKEN = "X-Step-Up-Token"  # noqa: S105 - a header
+_WIDTH = 88
+"""Characters of a line that is not broken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snippets:
+    """The same request in each language."""
+
+    curl: str
+    python: str | None
+    """None where the client has no call for it."""
+
+
+def example(row: Endpoint, *, prefix: str = API) -> Snippets:
+    """Return an operation's example."""
+    values = example_values(row)
+    return Snippets(curl(row, values, prefix=prefix), python(row, values))
+
+
+def example_values(row: Endpoint) -> Values:
+    """Return the values of an operation's example: what it must have, and of a body something."""
+    required = [each for each in row.fields if each.required]
+    others = row.other_fields
+    if row.takes_body and not row.body_optional and not any(each.required for each in others):
+        required += others[:1]
+    return {each.name: each.example for each in required}
+
+
+def curl(row: Endpoint, values: Values, *, prefix: str = API) -> str:
+    """Return a command for a POSIX shell.
+
+    What is required and not among the values is the row's example. Raises ValueError if the row
+    has no such field.
+    """
+    given = _given(row, values)
+    path = prefix + row.path
+    for each in row.path_fields:
+        path = path.replace(f"{{{each.name}}}", quote(_text(given.pop(each.name)), safe=""))
+    if given and not row.takes_body:
+        path += "?" + urlencode({name: _text(value) for name, value in given.items()})
+        given = {}
+    method = "" if row.method == "GET" or (row.method == "POST" and given) else f" -X {row.method}"
+    lines = [f'curl{method} "$PQKEEP_URL{path}"', *_credentials(row)]
+    if given:
+        lines += ['-H "Content-Type: application/json"', f"-d {shlex.quote(_json(given))}"]
+    return " \\\n  ".join(lines)
+
+
+def python(row: Endpoint, values: Values) -> str | None:
+    """Return a program that uses the Python client, or None where the client has no such call.
+
+    What is required and not among the values is the row's example. Raises ValueError if the row
+    has no such field.
+    """
+    given = _given(row, values)
+    call = CALLS.get(row.name)
+    if call is None or not given.keys() <= {*call.positional, *call.keywords}:
+        return None
+    fields = {each.name: each for each in row.fields}
+    arguments = [
+        *map(_literal, call.constants),
+        *(_argument(fields[name], given.pop(name)) for name in call.positional),
+        *(f"{call.keywords[name]}={_argument(fields[name], given[name])}" for name in given),
+    ]
+    statement = call.statement.format(_call(f"client.{call.method}", arguments))
+    lines = f"with Client() as client:\n{textwrap.indent(statement, '    ')}\n"
+    return "\n".join((*_imports(lines), "from pqkeep import Client", "", lines))
+
+
+def takes_api_key(row: Endpoint) -> bool:
+    """Return whether the snippet is a program's: an API key would do, or the operator's credential.
+
+    What the operator may do for a tenant's people is shown as these do it.
+    """
+    callers = GRANTS[row.permission]
+    if callers == frozenset(CALLERS):
+        return False
+    return Credential.API_KEY in callers or callers.isdisjoint(Role)
+
+
+def _given(row: Endpoint, values: Values) -> dict[str, Any]:
+    """Return what is sent, as plain JSON values in the order of the row's fields."""
+    names = [each.name for each in row.fields]
+    if unknown := sorted(values.keys() - set(names)):
+        raise ValueError(f"{row.name} has no field {', '.join(unknown)}")
+    examples = {each.name: each.example for each in row.fields if each.required}
+    found = examples | {name: each for name, each in values.items() if each is not None}
+    plain: dict[str, Any] = msgspec.to_builtins(found)
+    return {name: plain[name] for name in names if name in plain}
+
+
+def _credentials(row: Endpoint) -> Iterator[str]:
+    if takes_api_key(row):
+        yield '-H "X-API-Key: $PQKEEP_API_KEY"'
+    elif GRANTS[row.permission] != frozenset(CALLERS):
+        yield f'-H "Cookie: {ACCESS}=$ACCESS_TOKEN"'
+        if row.needs_step_up:
+            yield f'-H "{STEP_UP_TOKEN}: $STEP_UP_TOKEN"'
+
+
+def _text(value: object) -> str:
+    """Return a value as it is in a path or a query."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _json(body: Mapping[str, Any]) -> str:
+    """Return JSON without a character that a terminal does not show as itself, in lines if long."""
+    line = json.dumps(body, ensure_ascii=False)
+    indent = None if len(line) <= _WIDTH - len("  -d ''") else 2
+    return json.dumps(body, indent=indent, ensure_ascii=not line.isprintable())
+
+
+def _call(name: str, arguments: list[str]) -> str:
+    line = f"{name}({', '.join(arguments)})"
+    if len(line) <= _WIDTH - len("        "):
+        return line
+    return f"{name}(\n" + "".join(f"    {each},\n" for each in arguments) + ")"
+
+
+def _argument(field: Field[Any], value: object) -> str:
+    if field.is_base64 and isinstance(value, str):
+        return _bytes(value)
+    if field.schema.get("format") == "date-time":
+        return f"datetime.fromisoformat({_literal(value)})"
+    return _literal(value)
+
+
+def _bytes(value: str) -> str:
+    """Return base64 as the client takes it: bytes, which are shown where they are text."""
+    try:
+        data = decode_base64(value)
+    except InvalidValueError:
+        data = b"\0"
+    if data.isascii() and data.decode().isprintable():
+        return "b" + _literal(data.decode())
+    return f"b64decode({_literal(value)})"
+
+
+def _literal(value: object) -> str:
+    """Return a Python literal, with double quotes where it needs no escape for them."""
+    text = repr(value)
+    return f'"{text[1:-1]}"' if text.startswith("'") and '"' not in text else text
+
+
+def _imports(lines: str) -> Iterator[str]:
+    if "b64decode(" in lines:
+        yield "from base64 import b64decode"
+    if "datetime.fromisoformat(" in lines:
+        yield "from datetime import datetime"
+    if "b64decode(" in lines or "datetime.fromisoformat(" in lines:
+        yield ""

@@ -1,0 +1,1 @@
+"""Requests to providers of single sign-on."""

@@ -1,0 +1,249 @@
+"""Requests to one provider of single sign-on: discovery, token endpoint and UserInfo.
+
+The standard library's HTTP client blocks, so it runs in threads of the provider's own: a slow one
+holds up nobody else's. Redirects are not followed, proxies of the environment not used.
+"""
+
+import asyncio
+import socket
+import ssl
+from base64 import b64encode
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
+from threading import BoundedSemaphore
+from urllib.parse import quote_plus, urlencode, urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from pqkeep_gateway.people.identity_providers import (
+    Claims,
+    InvalidProviderAnswerError,
+    Metadata,
+    Provider,
+    claims_of,
+    lacks_personal_claims,
+    metadata_of,
+    with_userinfo,
+)
+from pqkeep_gateway.unavailable import OverloadedError, UnavailableError
+from pqkeep_protocol.cached import Cached
+from pqkeep_protocol.messages import RedactedRepr
+from pqkeep_protocol.startup.logs import logger
+from pqkeep_protocol.startup.settings import ConfigError
+
+_LOG = logger(__name__)
+
+SECONDS = 5.0
+"""For one request and its answer."""
+MAX_ANSWER = 64 * 1024
+"""Bytes of a body."""
+AT_ONCE = 8
+"""Requests that may wait for the provider."""
+METADATA_SECONDS = 600.0
+"""How long the discovery document is believed."""
+RETRY_SECONDS = 5.0
+"""How often it is asked for while there is none."""
+_FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+
+
+class _Tokens(RedactedRepr, Struct, frozen=True):
+    """The token endpoint's answer (RFC 6749, section 5.1, and OpenID Connect Core, 3.1.3.3)."""
+
+    id_token: str
+    access_token: str = ""
+
+
+class OpenIdProvider:
+    """A ProviderClient."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        secret: str | None,
+        ca_file: Path | None,
+        *,
+        seconds: float = SECONDS,
+    ) -> None:
+        """Take the client's secret, if it has one, and the time for one request and its answer.
+
+        Raises ConfigError for a useless ca_file.
+        """
+        self._seconds = seconds
+        self.provider = provider
+        self._secret = secret
+        self._tls = _context(ca_file)
+        self._threads = ThreadPoolExecutor(AT_ONCE, f"sso-{provider.name}")
+        self._free = BoundedSemaphore(AT_ONCE)
+        self._metadata: Metadata | None = None
+        self._metadata_until = 0.0
+        self._latest = Cached[Metadata | InvalidProviderAnswerError | None](
+            self._current,
+            None,
+            name=f"the single sign-on provider {provider.name}",
+            seconds=RETRY_SECONDS,
+            wait_seconds=seconds,
+        )
+
+    async def metadata(self) -> Metadata:
+        """Return the discovery document's, at most METADATA_SECONDS old.
+
+        Raises UnavailableError, InvalidProviderAnswerError.
+        """
+        found = await self._latest.get()
+        if isinstance(found, InvalidProviderAnswerError):
+            raise InvalidProviderAnswerError(str(found))
+        if found is None:
+            raise UnavailableError
+        return found
+
+    async def exchange(self, code: str, verifier: str, redirect_uri: str) -> Claims:
+        """Exchange an authorization code for the claims about a person, which nobody checked yet.
+
+        Raises UnavailableError, InvalidProviderAnswerError.
+        """
+        metadata = await self.metadata()
+        form = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": redirect_uri,
+            "code_verifier": verifier,
+        }
+        headers = dict(_FORM)
+        self._authenticate(metadata, form, headers)
+        answer = await self._ask("POST", metadata.token_endpoint, headers, urlencode(form))
+        try:
+            tokens = msgspec.json.decode(answer, type=_Tokens)
+        except (ValueError, msgspec.MsgspecError):
+            raise InvalidProviderAnswerError("token endpoint's answer") from None
+        claims = claims_of(tokens.id_token)
+        endpoint = metadata.userinfo_endpoint
+        is_usable = tokens.access_token.isascii() and tokens.access_token.isprintable()
+        if not (endpoint and is_usable and lacks_personal_claims(claims, self.provider)):
+            return claims
+        bearer = {"Authorization": f"Bearer {tokens.access_token}"}
+        return with_userinfo(claims, await self._ask("GET", endpoint, bearer), self.provider)
+
+    def close(self) -> None:
+        """Give up what waits."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _current(self) -> Metadata | InvalidProviderAnswerError:
+        now = asyncio.get_running_loop().time()
+        if self._metadata is None or now >= self._metadata_until:
+            self._metadata = None
+            issuer = self.provider.issuer
+            url = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
+            try:
+                self._metadata = metadata_of(await self._ask("GET", url, {}), issuer)
+            except InvalidProviderAnswerError as error:
+                return error
+            self._metadata_until = now + METADATA_SECONDS
+        return self._metadata
+
+    def _authenticate(
+        self, metadata: Metadata, form: dict[str, str], headers: dict[str, str]
+    ) -> None:
+        """Add the client's identity, and its secret as the provider wants it (Core, section 9)."""
+        client_id, methods = (
+            self.provider.client_id,
+            metadata.token_endpoint_auth_methods_supported,
+        )
+        if self._secret is None:
+            form["client_id"] = client_id
+        elif "client_secret_basic" in methods or "client_secret_post" not in methods:
+            both = f"{quote_plus(client_id)}:{quote_plus(self._secret)}"
+            headers["Authorization"] = f"Basic {b64encode(both.encode()).decode()}"
+        else:
+            form |= {"client_id": client_id, "client_secret": self._secret}
+
+    async def _ask(
+        self, method: str, url: str, headers: Mapping[str, str], body: str | None = None
+    ) -> bytes:
+        """Return the body of an answer with status 200.
+
+        Raises UnavailableError, OverloadedError, InvalidProviderAnswerError.
+        """
+        if not self._free.acquire(blocking=False):
+            raise OverloadedError
+        connection = _Connection(url, self._tls, self._seconds)
+        asked = asyncio.get_running_loop().run_in_executor(
+            self._threads, self._in_thread, connection, method, headers, body
+        )
+        asked.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            async with asyncio.timeout(self._seconds):
+                status, answer = await asyncio.shield(asked)
+        except (OSError, HTTPException, ValueError) as error:  # TimeoutError is an OSError
+            connection.cut()
+            _LOG.warning(
+                "a provider of single sign-on is unavailable",
+                provider=self.provider.name,
+                error=type(error).__name__,
+            )
+            raise UnavailableError from None
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise UnavailableError
+        if status != HTTPStatus.OK:
+            raise InvalidProviderAnswerError(f"status {status}")
+        if len(answer) > MAX_ANSWER:
+            raise InvalidProviderAnswerError("size of an answer")
+        return answer
+
+    def _in_thread(
+        self,
+        connection: "_Connection",
+        method: str,
+        headers: Mapping[str, str],
+        body: str | None,
+    ) -> tuple[int, bytes]:
+        try:
+            return connection.ask(method, headers, body)
+        finally:
+            self._free.release()
+
+
+class _Connection:
+    """One request, in a thread, which another thread can cut short."""
+
+    def __init__(self, url: str, tls: ssl.SSLContext, seconds: float) -> None:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        self._target = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
+        self._http = (
+            HTTPSConnection(host, parts.port, timeout=seconds, context=tls)
+            if parts.scheme == "https"
+            else HTTPConnection(host, parts.port, timeout=seconds)
+        )
+        self._opened: socket.socket | None = None
+
+    def ask(self, method: str, headers: Mapping[str, str], body: str | None) -> tuple[int, bytes]:
+        """Return an answer's status, and what there is of its body up to a byte more than allowed."""
+        sent = {"Accept": "application/json", "User-Agent": "pqkeep", **headers}
+        try:
+            self._http.connect()
+            self._opened = self._http.sock  # the client forgets it while the last answer is read
+            self._http.request(method, self._target, body, sent)
+            with self._http.getresponse() as answer:
+                return answer.status, answer.read(MAX_ANSWER + 1)
+        finally:
+            self._http.close()
+
+    def cut(self) -> None:
+        """Wake the thread that waits for the provider."""
+        for each in (self._opened, self._http.sock):
+            if each is not None:
+                with suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+
+
+def _context(ca_file: Path | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as error:  # SSLError is one
+        problem = error.strerror or "it has no certificate"
+        raise ConfigError(f"single_sign_on: ca_file: cannot use {ca_file}: {problem}") from None

@@ -1,0 +1,181 @@
+"""Identities at providers of single sign-on, in SQL."""
+
+from datetime import datetime
+from typing import Any
+from uuid import uuid4
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from pqkeep_gateway.access.principals import SessionId, UserId
+from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.audit_events import event
+from pqkeep_gateway.people.identity_providers import Identity, Provider, Refusal, RefusedError
+from pqkeep_gateway.people.single_sign_on import Arrival
+from pqkeep_gateway.people.team import ROLE_IS, Team
+from pqkeep_gateway.people.users import Account, User, email_key
+from pqkeep_gateway.storage.audit_outbox import add_audit_event
+from pqkeep_gateway.storage.database import (
+    insert_if_absent,
+    microseconds,
+    read_transaction,
+    transaction,
+)
+from pqkeep_gateway.storage.schema import IDENTITIES, SESSIONS, TENANTS, USED_SIGN_INS, USERS
+from pqkeep_gateway.storage.sessions import end_sessions
+from pqkeep_gateway.storage.team import lock_team
+from pqkeep_gateway.storage.tenant_lock import lock_tenant
+from pqkeep_gateway.storage.users import ACCOUNTS, account_of, add_user, user_of
+from pqkeep_gateway.tenancy.tenants import TenantStatus
+from pqkeep_protocol.audit import Event
+from pqkeep_protocol.audit_events import AuditEvent
+
+_HAS_PEOPLE = TENANTS.c.status.in_((TenantStatus.ACTIVE, TenantStatus.SUSPENDED))
+
+
+class SqlIdentities:
+    """An IdentityStore."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def admit(self, arrival: Arrival, provider: Provider) -> Account:
+        """Return the member whom a provider has signed in. Raises RefusedError."""
+        try:
+            async with transaction(self._engine) as connection:
+                account = await _admit(connection, arrival, provider)
+        except sa.exc.IntegrityError:  # the address, or the identity, was taken at the same time
+            raise RefusedError(Refusal.NO_MEMBER) from None
+        if arrival.role is None:
+            raise RefusedError(Refusal.NO_ROLE, account.user.id)
+        return account
+
+    async def save_reauthentication(
+        self, session: SessionId, user: UserId, until: datetime, audit_event: Event
+    ) -> bool:
+        """Let a session of this user step up once; return whether there is such a session."""
+        grant = (
+            sa.update(SESSIONS)
+            .where(SESSIONS.c.id == session, SESSIONS.c.user_id == user)
+            .values(reauthenticated_until_us=microseconds(until))
+        )
+        async with transaction(self._engine) as connection:
+            if (await connection.execute(grant)).rowcount == 0:
+                return False
+            await add_audit_event(connection, audit_event)
+        return True
+
+    async def issuers_of(self, user: UserId) -> frozenset[str]:
+        """Return at which issuers somebody has an identity."""
+        query = sa.select(IDENTITIES.c.issuer).where(IDENTITIES.c.user_id == user)
+        async with read_transaction(self._engine) as connection:
+            return frozenset((await connection.execute(query)).scalars())
+
+
+async def _admit(connection: AsyncConnection, arrival: Arrival, provider: Provider) -> Account:
+    await _use_up(connection, arrival)
+    await lock_tenant(connection, provider.tenant)
+    team = await lock_team(connection, provider.tenant)
+    user = await _member(connection, arrival, provider)
+    if arrival.role is None:
+        await end_sessions(connection, SESSIONS.c.user_id == user.id)
+    else:
+        await _save_role(connection, arrival, provider, team, user)
+    return account_of((await connection.execute(ACCOUNTS.where(USERS.c.id == user.id))).one())
+
+
+async def _use_up(connection: AsyncConnection, arrival: Arrival) -> None:
+    """Store the state as used, and remove those that have expired. Raises RefusedError."""
+    is_expired = USED_SIGN_INS.c.expires_at_us <= microseconds(arrival.now)
+    await connection.execute(sa.delete(USED_SIGN_INS).where(is_expired))
+    row = {"digest": arrival.state, "expires_at_us": microseconds(arrival.state_expires_at)}
+    if not await insert_if_absent(connection, USED_SIGN_INS, row):
+        raise RefusedError(Refusal.EXPIRED)
+
+
+async def _member(connection: AsyncConnection, arrival: Arrival, provider: Provider) -> User:
+    """Return the tenant's member with this identity, linked or added if need be."""
+    identity = arrival.person.identity
+    known = await _one(connection, _with_identity(identity))
+    if known is not None:
+        if known.tenant != provider.tenant:
+            raise RefusedError(Refusal.NO_MEMBER)
+        return known
+    email = arrival.person.email
+    if email is None:
+        raise RefusedError(Refusal.EMAIL)
+    named = await _one(connection, sa.select(USERS).where(USERS.c.email_key == email_key(email)))
+    if named is not None and named.tenant != provider.tenant:
+        raise RefusedError(Refusal.NO_MEMBER)
+    if arrival.role is None:
+        raise RefusedError(Refusal.NO_ROLE, None if named is None else named.id)
+    if named is None:
+        named = await _add(connection, email, arrival, arrival.role, provider)
+    await _link(connection, named, arrival, provider)
+    return named
+
+
+async def _add(
+    connection: AsyncConnection, email: str, arrival: Arrival, role: Role, provider: Provider
+) -> User:
+    query = sa.select(TENANTS.c.id).where(TENANTS.c.id == provider.tenant, _HAS_PEOPLE)
+    has_people = (await connection.execute(query)).one_or_none() is not None
+    if not (arrival.may_join and has_people):
+        raise RefusedError(Refusal.NO_MEMBER)
+    user = User(UserId(uuid4()), provider.tenant, email, role, arrival.now)
+    await add_user(connection, user, None)
+    await _record(connection, arrival, provider, user, AuditEvent.CREATE_MEMBER, ROLE_IS[role])
+    return user
+
+
+async def _link(
+    connection: AsyncConnection, user: User, arrival: Arrival, provider: Provider
+) -> None:
+    """Store who a member is at the provider. Raises RefusedError if they are somebody else there."""
+    identity = arrival.person.identity
+    row = {
+        "issuer": identity.issuer,
+        "subject": identity.subject,
+        "user_id": user.id,
+        "linked_at_us": microseconds(arrival.now),
+    }
+    if not await insert_if_absent(connection, IDENTITIES, row):
+        raise RefusedError(Refusal.OTHER_IDENTITY, user.id)
+    await _record(connection, arrival, provider, user, AuditEvent.LINK_IDENTITY)
+
+
+async def _save_role(
+    connection: AsyncConnection, arrival: Arrival, provider: Provider, team: Team, user: User
+) -> None:
+    """Give a member the role of their groups; the last owner stays one."""
+    role = arrival.role
+    if role is None or role is user.role or team.is_last_owner(user.id):
+        return
+    await connection.execute(sa.update(USERS).where(USERS.c.id == user.id).values(role=role))
+    await _record(connection, arrival, provider, user, AuditEvent.ASSIGN_ROLE, ROLE_IS[role])
+
+
+async def _record(
+    connection: AsyncConnection,
+    arrival: Arrival,
+    provider: Provider,
+    user: User,
+    *operations: AuditEvent,
+) -> None:
+    who = arrival.attribution.by(str(user))
+    policy = f"provider-{provider.name}"
+    events = [event(who, user.tenant, operation, policy=policy) for operation in operations]
+    await add_audit_event(connection, *events)
+
+
+def _with_identity(identity: Identity) -> sa.Select[Any]:
+    return (
+        sa.select(USERS)
+        .join(IDENTITIES, IDENTITIES.c.user_id == USERS.c.id)
+        .where(IDENTITIES.c.issuer == identity.issuer, IDENTITIES.c.subject == identity.subject)
+    )
+
+
+async def _one(connection: AsyncConnection, query: sa.Select[Any]) -> User | None:
+    row = (await connection.execute(query)).one_or_none()
+    return None if row is None else user_of(row)

@@ -1,0 +1,46 @@
+"""Reads a part of a list in SQL."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from pqkeep_gateway.people.pages import Page, Part, PositionNotFoundError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a list is ordered by: a time, and of one time the identifier."""
+
+    time: sa.Column[int]
+    id: sa.Column[Any]
+    newest_first: bool = False
+
+
+async def read_page(
+    connection: AsyncConnection,
+    query: sa.Select[Any],
+    order: Order,
+    part: Part,
+    read: Callable[[sa.Row[Any]], T],
+) -> Page[T]:
+    """Return a part of what a query finds. Raises PositionNotFoundError."""
+    count = sa.select(sa.func.count()).select_from(query.subquery())
+    total = (await connection.execute(count)).scalar_one()
+    if part.after is not None:
+        position = query.with_only_columns(order.time).where(order.id == part.after)
+        since = (await connection.execute(position)).scalar()
+        if since is None:
+            raise PositionNotFoundError
+        is_behind = order.time < since if order.newest_first else order.time > since
+        query = query.where(sa.or_(is_behind, sa.and_(order.time == since, order.id > part.after)))
+    if part.limit is not None:
+        query = query.limit(part.limit + 1)
+    query = query.order_by(order.time.desc() if order.newest_first else order.time, order.id)
+    rows = (await connection.execute(query)).all()
+    entries = tuple(read(row) for row in rows[: part.limit])
+    return Page(entries, total, has_more=len(rows) > len(entries))

@@ -1,0 +1,61 @@
+"""An envelope has one text, and no other text is read."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pqkeep_gateway.api.envelopes import ENVELOPE, ENVELOPE_HEADER, envelope_of
+from pqkeep_gateway.http.field import FieldError
+from pqkeep_protocol.envelopes import NUMBERS, Header
+from pqkeep_protocol.keys import MAX_KEY_VERSION, KeyVersion
+
+HEADERS = st.builds(
+    Header,
+    st.sampled_from(list(NUMBERS)),
+    st.integers(1, MAX_KEY_VERSION).map(KeyVersion),
+    st.from_regex(r"\A[a-z0-9][a-z0-9._-]{0,63}\Z"),
+)
+TEXTS = st.builds(envelope_of, HEADERS, st.binary(max_size=200))
+LETTERS = st.characters(codec="ascii")
+
+
+def _read(text: object) -> tuple[Header, bytes] | None:
+    try:
+        return ENVELOPE.read({"envelope": text})
+    except FieldError:
+        return None
+
+
+@given(header=HEADERS, blob=st.binary(max_size=200))
+def test_what_is_written_is_read(header: Header, blob: bytes) -> None:
+    """With any header and blob; and the header alone, without looking at the rest."""
+    text = envelope_of(header, blob)
+    assert _read(text) == (header, blob)
+    assert ENVELOPE_HEADER.read({"envelope": text}) == header
+
+
+@given(text=TEXTS, place=st.integers(0), letter=LETTERS)
+def test_every_text_that_is_read_is_the_one_that_is_written(
+    text: str, place: int, letter: str
+) -> None:
+    """With any character changed it is refused, or is the one text of another envelope."""
+    at = place % len(text)
+    changed = text[:at] + letter + text[at + 1 :]
+    found = _read(changed)
+    assert found is None or envelope_of(*found) == changed
+
+
+@given(text=st.text(max_size=300) | st.text(alphabet=LETTERS, max_size=300).map("pqk1.".__add__))
+def test_any_text_is_refused_or_one_that_is_written(text: str) -> None:
+    """Whatever a client sends, it is read in one way or not at all."""
+    found = _read(text)
+    assert found is None or envelope_of(*found) == text
+
+
+@pytest.mark.parametrize("behind", ["!", "=", "ä", "AAAA" * 400_000])
+def test_a_header_is_read_without_the_rest(behind: str) -> None:
+    """What the pipeline asks first costs little, however large and wrong the rest is."""
+    header = Header(next(iter(NUMBERS)), KeyVersion(7), "payments.cards")
+    text = envelope_of(header, bytes(150)) + behind
+    assert ENVELOPE_HEADER.read({"envelope": text}) == header
+    assert _read(text) is None

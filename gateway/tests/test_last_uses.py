@@ -1,0 +1,156 @@
+"""When and from where credentials were used last, on either database."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+from gateway.tests.world import ATTRIBUTION, HERE, FakeLastUses, SettableClock, World
+
+from pqkeep_gateway.access.authentication import Authenticator
+from pqkeep_gateway.access.clock import date_of
+from pqkeep_gateway.access.credential_lookups import CredentialLookups
+from pqkeep_gateway.access.last_uses import BATCH, LastUse, LastUses
+from pqkeep_gateway.access.rate_limit import MemoryRateLimiter
+from pqkeep_gateway.storage.api_keys import SqlApiKeys
+from pqkeep_gateway.storage.last_uses import SqlLastUses
+from pqkeep_gateway.storage.operators import SqlOperators
+from pqkeep_gateway.tenancy.operators import Operators
+from pqkeep_gateway.unavailable import UnavailableError
+
+ON_EITHER = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+ELSEWHERE = "192.0.2.8"
+
+
+def number(of: int) -> bytes:
+    """Return a digest."""
+    return of.to_bytes(32, "big")
+
+
+@ON_EITHER
+async def test_the_newest_use_is_kept(world: World) -> None:
+    """Whichever gateway stores first, a listing has the newest use of each API key, with its address."""
+    made = [await world.api_keys.create(world.tenant, ATTRIBUTION) for _ in range(2)]
+    digests = [world.pepper.digest(each.plaintext) for each in made]
+    assert [each.last_used_at for each in await world.api_keys.list(world.tenant.id)] == [None] * 2
+    gateways = [LastUses(SqlLastUses(world.engine), world.clock) for _ in range(2)]
+    began = world.now
+    for gateway, digest, at, address in (
+        (gateways[0], digests[0], 2, HERE),
+        (gateways[1], digests[0], 1, ELSEWHERE),
+        (gateways[0], digests[1], 1, HERE),
+        (gateways[1], digests[1], 2, ELSEWHERE),
+    ):
+        world.now = began + at
+        gateway.note(digest, address)
+    for gateway in gateways:
+        await gateway.store()
+    listed = await world.api_keys.list(world.tenant.id)
+    assert [each.last_used_from for each in listed] == [HERE, ELSEWHERE]
+    assert [each.last_used_at for each in listed] == [date_of(began + 2)] * 2
+
+
+@ON_EITHER
+async def test_an_operator_is_used_when_the_credential_is_shown(world: World) -> None:
+    """An operator's credential that was shown has its time and address; one that was not has none."""
+    operators = Operators(SqlOperators(world.engine), world.pepper)
+    shown, _ = [await operators.add(name) for name in ("ada", "grace")]
+    last_uses = LastUses(SqlLastUses(world.engine), world.clock)
+    authenticator = Authenticator(
+        SqlApiKeys(world.engine),
+        SqlOperators(world.engine),
+        CredentialLookups(world.clock),
+        MemoryRateLimiter(world.clock),
+        world.pepper,
+        None,
+        last_uses,
+        world.clock,
+    )
+    await authenticator.authenticate(shown, HERE)
+    await authenticator.authenticate(shown[:-1] + ("A" if shown[-1] != "A" else "B"), ELSEWHERE)
+    await last_uses.store()
+    assert [
+        (each.name, each.last_used_at, each.last_used_from) for each in await operators.list()
+    ] == [("ada", date_of(world.now), HERE), ("grace", None, None)]
+
+
+@ON_EITHER
+async def test_what_is_gone_is_not_stored(world: World) -> None:
+    """Uses of credentials that nobody has any more change nothing, and hold up no others."""
+    made = await world.api_keys.create(world.tenant, ATTRIBUTION)
+    last_uses = LastUses(SqlLastUses(world.engine), world.clock)
+    for digest in (number(1), world.pepper.digest(made.plaintext), number(2)):
+        last_uses.note(digest, HERE)
+    await last_uses.store()
+    (listed,) = await world.api_keys.list(world.tenant.id)
+    assert listed.last_used_from == HERE
+
+
+@ON_EITHER
+async def test_an_overlap_is_shown_until_it_ends(world: World) -> None:
+    """A rotated API key has the end of its overlap, which is gone when it is over."""
+    await world.api_keys.create(world.tenant, ATTRIBUTION)
+    began = world.now
+    await world.api_keys.rotate(world.tenant.id, None, ATTRIBUTION)
+    for at, shown in ((began, date_of(began + 30)), (began + 30, None)):
+        world.now = at
+        rotated, new = await world.api_keys.list(world.tenant.id)
+        assert (rotated.accepted_until, new.accepted_until) == (shown, None)
+
+
+async def test_many_uses_are_one_entry_each() -> None:
+    """However often a credential is used in between, one use is stored; without any, nothing is."""
+    store, clock = FakeLastUses(), SettableClock()
+    last_uses = LastUses(store, clock)
+    for _ in range(1000):
+        last_uses.note(number(1), HERE)
+    last_uses.note(number(1), ELSEWHERE)
+    for _ in range(2):
+        await last_uses.store()
+    assert store.saved == [{number(1): LastUse(clock.now, ELSEWHERE)}]
+
+
+async def test_many_credentials_are_stored_in_parts_and_in_order() -> None:
+    """No transaction has more than BATCH rows, and every gateway takes them in the same order."""
+    store = FakeLastUses()
+    last_uses = LastUses(store, SettableClock())
+    for each in reversed(range(2 * BATCH + 1)):
+        last_uses.note(number(each), HERE)
+    await last_uses.store()
+    assert [len(each) for each in store.saved] == [BATCH, BATCH, 1]
+    stored = [digest for each in store.saved for digest in each]
+    assert stored == [number(each) for each in range(2 * BATCH + 1)]
+
+
+async def test_nothing_is_lost_while_the_database_is_away() -> None:
+    """What could not be stored is stored the next time, unless the credential was used since."""
+    store, clock = FakeLastUses(is_unavailable=True), SettableClock()
+    last_uses = LastUses(store, clock)
+    for each in (1, 2):
+        last_uses.note(number(each), HERE)
+    with pytest.raises(UnavailableError):
+        await last_uses.store()
+    clock.now += 1
+    last_uses.note(number(1), ELSEWHERE)
+    store.is_unavailable = False
+    await last_uses.store()
+    assert store.saved == [
+        {number(1): LastUse(clock.now, ELSEWHERE), number(2): LastUse(clock.now - 1, HERE)}
+    ]
+
+
+@pytest.mark.parametrize("is_unavailable", [False, True])
+async def test_the_end_stores_what_was_noted(*, is_unavailable: bool) -> None:
+    """When the gateway ends, what was noted is stored; a database that is away does not stop it."""
+    store = FakeLastUses()
+    last_uses = LastUses(store, SettableClock())
+    running = asyncio.create_task(last_uses.run())
+    await asyncio.sleep(0)  # it begins, stores nothing, and pauses
+    last_uses.note(number(1), HERE)
+    store.is_unavailable = is_unavailable
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+    assert running.cancelled()
+    assert len(store.saved) == (0 if is_unavailable else 1)

@@ -1,0 +1,80 @@
+"""Lists of people, sessions and invitations by parts, on either database."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from gateway.tests.world import ATTRIBUTION, World
+
+from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.people.pages import Page, Part, PositionNotFoundError
+
+pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+
+ENTRIES = 5
+Read = Callable[[World, Part], Awaitable[Page[Any]]]
+
+
+async def _members(world: World, part: Part) -> Page[Any]:
+    page = await world.members.list(world.tenant.id, part)
+    return Page(tuple(each.user for each in page.entries), page.total, page.has_more)
+
+
+async def _sessions(world: World, part: Part) -> Page[Any]:
+    return await world.sessions.list((await world.account("0@example.com")).user.id, part)
+
+
+async def _invitations(world: World, part: Part) -> Page[Any]:
+    return await world.invitations.list(world.tenant.id, part)
+
+
+async def _fill(world: World) -> None:
+    """Make as many members, sessions and invitations, some at the same time."""
+    for number in range(ENTRIES):
+        await world.join(Role.VIEWER, f"{number}@example.com")
+        await world.invite(f"invited-{number}@example.com", Role.VIEWER)
+        if number:
+            await world.sessions.begin(await world.account("0@example.com"), ATTRIBUTION)
+        world.now += number % 2
+
+
+@pytest.mark.parametrize("read", [_members, _sessions, _invitations])
+async def test_parts_make_up_the_list(world: World, read: Read) -> None:
+    """Two at a time, each entry comes once, in the list's order, and every part has the total."""
+    await _fill(world)
+    whole = await read(world, Part())
+    assert len(whole.entries) == whole.total == ENTRIES
+    assert not whole.has_more
+    found: list[Any] = []
+    has_more = True
+    while has_more:
+        page = await read(world, Part(2, found[-1].id if found else None))
+        assert page.total == ENTRIES
+        assert 0 < len(page.entries) <= 2
+        found += page.entries
+        has_more = page.has_more
+    assert tuple(found) == whole.entries
+
+
+@pytest.mark.parametrize("read", [_members, _sessions, _invitations])
+async def test_what_is_not_in_the_list_is_no_place_in_it(world: World, read: Read) -> None:
+    """After an entry that is nobody's, or somebody else's, there is no part."""
+    await _fill(world)
+    others = [each for each in (_members, _sessions, _invitations) if each is not read]
+    foreign = [(await each(world, Part())).entries[0].id for each in others]
+    for each in (uuid4(), *foreign):
+        with pytest.raises(PositionNotFoundError):
+            await read(world, Part(2, each))
+
+
+async def test_members_are_found_by_a_part_of_their_address(world: World) -> None:
+    """In capitals or not; what databases take for any character stands for itself."""
+    await _fill(world)
+    listed = await world.members.list(world.tenant.id, Part(), "3@EXAMPLE")
+    assert [each.user.email for each in listed.entries] == ["3@example.com"]
+    assert listed.total == 1
+    for pattern in ("_@example", "%", "\\"):
+        assert (await world.members.list(world.tenant.id, Part(), pattern)).total == 0

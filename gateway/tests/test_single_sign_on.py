@@ -1,0 +1,475 @@
+"""Single sign-on: who is signed in, who becomes a member, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from gateway.tests.world import (
+    ATTRIBUTION,
+    CONCURRENCY,
+    EMAIL,
+    HERE,
+    NEW_PASSWORD,
+    OPERATOR,
+    OTHER_EMAIL,
+    PASSWORD,
+    World,
+    add_tenant,
+    new_tenant,
+)
+
+from pqkeep_gateway.access.principals import SessionPrincipal
+from pqkeep_gateway.access.rate_limit import Limit
+from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.access.source_budget import SourceBudget
+from pqkeep_gateway.mail.outgoing_mail import MailKind
+from pqkeep_gateway.people.identity_providers import Metadata, Provider, Refusal, RefusedError
+from pqkeep_gateway.people.password_resets import InvalidPasswordResetTokenError
+from pqkeep_gateway.people.passwords import PasswordsDisabledError
+from pqkeep_gateway.people.second_factors import WrongCodeError
+from pqkeep_gateway.people.sign_in import WrongPasswordError
+from pqkeep_gateway.people.single_sign_on import Arrived, Beginning, CallbackQuery, SingleSignOn
+from pqkeep_gateway.people.step_up_methods import StepUpMethod, StepUpMethods
+from pqkeep_gateway.storage.identities import SqlIdentities
+from pqkeep_gateway.storage.schema import USED_SIGN_INS
+from pqkeep_gateway.tenancy.tenants import Tenant
+from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.audit_events import AuditEvent
+
+ON_BOTH = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+
+ISSUER = "https://login.example.org"
+CALLBACK = "https://keys.example.org/portal/sso/example/callback"
+SUBJECT = "subject-1"
+
+
+@dataclass
+class FakeProvider:
+    """A provider that says of everybody what a test sets."""
+
+    world: World
+    claims: dict[str, object] = field(default_factory=dict)
+    nonce: str = ""
+    is_unavailable: bool = False
+    names_itself: bool = False
+
+    async def metadata(self) -> Metadata:
+        """Return fixed endpoints."""
+        if self.is_unavailable:
+            raise UnavailableError
+        return Metadata(
+            issuer=ISSUER,
+            authorization_endpoint=f"{ISSUER}/authorize?tenant=1",
+            token_endpoint=f"{ISSUER}/token",
+            authorization_response_iss_parameter_supported=self.names_itself,
+        )
+
+    async def exchange(self, code: str, verifier: str, redirect_uri: str) -> Mapping[str, object]:
+        """Return the claims, fresh unless they are set otherwise."""
+        now = self.world.now
+        fresh = {"iss": ISSUER, "aud": "pqkeep", "exp": now + 60, "iat": now, "nonce": self.nonce}
+        return {**fresh, **self.claims}
+
+
+@dataclass
+class Sso:
+    """A provider of the world's tenant, and a browser."""
+
+    world: World
+    provider: Provider
+    fake: FakeProvider
+
+    @property
+    def sign_on(self) -> SingleSignOn:
+        """What is tested."""
+        world = self.world
+        return SingleSignOn(
+            self.provider,
+            self.fake,
+            SqlIdentities(world.engine),
+            world.sessions,
+            SourceBudget(Limit(1000, 60), world.clock),
+            world.pepper,
+            world.audit_delivery,
+            world.clock,
+        )
+
+    async def begin(self, step_up: SessionPrincipal | None = None) -> tuple[Beginning, str]:
+        """Begin; return what the browser has, and the state that comes back."""
+        begun = await self.sign_on.begin("/portal/keys", CALLBACK, HERE, step_up=step_up)
+        query = parse_qs(urlsplit(begun.url).query)
+        self.fake.nonce = query["nonce"][0]
+        return begun, query["state"][0]
+
+    async def finish(self, begun: Beginning, state: str, issuer: str = "") -> Arrived:
+        """Come back."""
+        query = CallbackQuery(state, "a code", "", issuer)
+        return await self.sign_on.finish(begun.cookie, query, CALLBACK, ATTRIBUTION)
+
+    async def arrive(self, step_up: SessionPrincipal | None = None) -> Arrived:
+        """Begin and come back."""
+        return await self.finish(*await self.begin(step_up))
+
+    async def person(self) -> SessionPrincipal:
+        """Sign in; return the session."""
+        arrived = await self.arrive()
+        assert arrived.tokens is not None
+        return await self.world.principal(arrived.tokens)
+
+    async def refusal(self, step_up: SessionPrincipal | None = None) -> Refusal:
+        """Return why nobody is signed in."""
+        with pytest.raises(RefusedError) as refused:
+            await self.arrive(step_up)
+        return refused.value.reason
+
+    @property
+    def policies(self) -> list[tuple[str, str]]:
+        """What was recorded of the provider: event and policy, in order."""
+        recorded = self.world.log.recorded.values()
+        return [(each.operation, each.policy) for each in recorded if "provider" in each.policy]
+
+
+@pytest.fixture
+async def sso(world: World) -> Sso:
+    """A provider that makes members of everybody at example.com."""
+    provider = Provider(
+        name="example",
+        label="Example",
+        tenant=world.tenant.id,
+        issuer=ISSUER,
+        client_id="pqkeep",
+        scopes=("openid", "email"),
+        groups_claim="groups",
+        roles={"owners": Role.OWNER, "keys": Role.ADMIN, "staff": Role.VIEWER},
+        default_role=None,
+        creates_members=True,
+        email_domains=frozenset({"example.com"}),
+    )
+    fake = FakeProvider(world)
+    fake.claims = {
+        "sub": SUBJECT,
+        "email": EMAIL,
+        "email_verified": True,
+        "groups": ["staff"],
+    }
+    return Sso(world, provider, fake)
+
+
+async def test_the_browser_is_sent_with_state_nonce_and_pkce(sso: Sso) -> None:
+    """Each sign-in has its own state, nonce and challenge, none of which shows another."""
+    first, second = (await sso.begin())[0], (await sso.begin())[0]
+    queries = [parse_qs(urlsplit(each.url).query) for each in (first, second)]
+    assert queries[0]["tenant"] == ["1"]
+    assert queries[0]["code_challenge_method"] == ["S256"]
+    values = [each[name][0] for each in queries for name in ("state", "nonce", "code_challenge")]
+    assert len(set(values)) == 6
+    assert all(len(each) == 43 for each in values)
+    assert "prompt" not in queries[0]
+
+
+@ON_BOTH
+async def test_a_new_person_becomes_a_member_and_is_signed_in(sso: Sso) -> None:
+    """They have the role of their groups and no password, and the log says so."""
+    person = await sso.person()
+    assert (person.tenant, person.role) == (sso.world.tenant.id, Role.VIEWER)
+    assert not person.must_enroll
+    assert (await sso.world.account()).password_hash is None
+    assert sso.policies == [
+        (AuditEvent.CREATE_MEMBER, "provider-example"),
+        (AuditEvent.ROLE_IS_VIEWER, "provider-example"),
+        (AuditEvent.LINK_IDENTITY, "provider-example"),
+        (AuditEvent.SINGLE_SIGN_ON, "provider-example"),
+    ]
+    with pytest.raises(WrongPasswordError):
+        await sso.world.sign_in.with_password(EMAIL, PASSWORD, ATTRIBUTION)
+
+
+@ON_BOTH
+async def test_a_member_is_linked_by_a_verified_address(sso: Sso) -> None:
+    """The first sign-in links the member with the address; later ones need no address."""
+    sso.provider = replace(sso.provider, creates_members=False, email_domains=frozenset())
+    member = await sso.world.person()
+    await sso.world.join(email=OTHER_EMAIL)
+    assert (await sso.person()).user == member.user
+    del sso.fake.claims["email"]
+    assert (await sso.person()).user == member.user
+
+
+async def test_an_unverified_address_links_nobody(sso: Sso) -> None:
+    """Whoever claims another's address without the provider's word is refused."""
+    await sso.world.join()
+    sso.provider = replace(sso.provider, email_domains=frozenset())
+    sso.fake.claims["email_verified"] = False
+    assert await sso.refusal() is Refusal.EMAIL
+    assert sso.policies == [(AuditEvent.SINGLE_SIGN_ON, "provider-example-email")]
+
+
+async def test_an_address_of_another_domain_is_refused(sso: Sso) -> None:
+    """The provider is believed about its own domains only, at every sign-in."""
+    await sso.person()
+    sso.fake.claims["email"] = "ada@example.net"
+    assert await sso.refusal() is Refusal.EMAIL
+
+
+async def test_nobody_of_another_tenant_is_signed_in(sso: Sso) -> None:
+    """Neither by their address nor by their identity do people of another tenant come in."""
+    other: Tenant = await add_tenant(sso.world.engine, new_tenant())
+    invited = await sso.world.invitations.invite(other.id, EMAIL, Role.OWNER, OPERATOR, ATTRIBUTION)
+    await sso.world.invitations.accept(invited.token, PASSWORD, ATTRIBUTION)
+    assert await sso.refusal() is Refusal.NO_MEMBER
+    elsewhere = replace(sso, provider=replace(sso.provider, tenant=other.id))
+    person = await elsewhere.person()
+    assert person.tenant == other.id
+    assert await sso.refusal() is Refusal.NO_MEMBER
+
+
+async def test_members_are_made_only_where_the_operator_says_so(sso: Sso) -> None:
+    """Without create_members a stranger is refused, and nothing is stored of them."""
+    sso.provider = replace(sso.provider, creates_members=False)
+    assert await sso.refusal() is Refusal.NO_MEMBER
+    assert await sso.world.users.find_by_email(EMAIL) is None
+
+
+@ON_BOTH
+async def test_an_address_given_to_somebody_else_signs_them_in_nowhere(sso: Sso) -> None:
+    """A member's address at the provider, with another subject, is another person."""
+    await sso.person()
+    sso.fake.claims["sub"] = "subject-2"
+    assert await sso.refusal() is Refusal.OTHER_IDENTITY
+
+
+async def test_each_sign_in_brings_the_role_up_to_date(sso: Sso) -> None:
+    """A change of groups is a change of role, in the log with the provider's name."""
+    await sso.person()
+    sso.fake.claims["groups"] = ["keys", "staff"]
+    assert (await sso.person()).role is Role.ADMIN
+    changes = [(AuditEvent.ASSIGN_ROLE, "provider-example")]
+    changes += [(AuditEvent.ROLE_IS_ADMIN, "provider-example")]
+    assert sso.policies[4:6] == changes
+
+
+@ON_BOTH
+async def test_who_is_in_no_group_any_more_is_signed_out(sso: Sso) -> None:
+    """They are refused, and all their sessions end; their membership stays."""
+    person = await sso.person()
+    again = await sso.person()
+    sso.fake.claims["groups"] = ["<script>alert(1)</script>"]
+    assert await sso.refusal() is Refusal.NO_ROLE
+    assert (await sso.world.sessions.list(person.user)).entries == ()
+    assert again.session != person.session
+    assert (await sso.world.account()).user.role is Role.VIEWER
+    assert sso.policies[-1] == (AuditEvent.SINGLE_SIGN_ON, "provider-example-no-role")
+    assert next(reversed(sso.world.log.recorded.values())).principal == f"user:{person.user}"
+
+
+@ON_BOTH
+async def test_the_last_owner_stays_owner(sso: Sso) -> None:
+    """Groups take no team its last owner; another owner is changed."""
+    sso.fake.claims["groups"] = ["owners"]
+    assert (await sso.person()).role is Role.OWNER
+    sso.fake.claims["groups"] = ["staff"]
+    assert (await sso.person()).role is Role.OWNER
+    await sso.world.join(email=OTHER_EMAIL)
+    assert (await sso.person()).role is Role.VIEWER
+
+
+@ON_BOTH
+async def test_a_state_signs_in_once(sso: Sso) -> None:
+    """Of many uses of one callback at once, one begins a session."""
+    begun, state = await sso.begin()
+    uses = [sso.finish(begun, state) for _ in range(CONCURRENCY)]
+    outcomes = await asyncio.gather(*uses, return_exceptions=True)
+    assert sum(isinstance(each, Arrived) for each in outcomes) == 1
+    reasons = {each.reason for each in outcomes if isinstance(each, RefusedError)}
+    assert reasons <= {Refusal.EXPIRED, Refusal.NO_MEMBER}
+    account = await sso.world.account()
+    assert len((await sso.world.sessions.list(account.user.id)).entries) == 1
+
+
+async def test_a_state_belongs_to_its_browser(sso: Sso) -> None:
+    """A callback without the cookie, or with another browser's, signs nobody in."""
+    begun, state = await sso.begin()
+    other, other_state = await sso.begin()
+    for cookie, sent in (
+        ("", state),
+        (other.cookie, state),
+        (begun.cookie, other_state),
+        (begun.cookie, ""),
+        (begun.cookie, "\ud800"),
+        (begun.cookie + "A", state),
+        ("x" * 5000, state),
+    ):
+        with pytest.raises(RefusedError) as refused:
+            await sso.finish(Beginning("", cookie), sent)
+        assert refused.value.reason is Refusal.EXPIRED
+    assert sso.policies == []
+
+
+async def test_a_state_is_good_for_ten_minutes(sso: Sso) -> None:
+    """Later it is refused, whatever the provider says."""
+    begun, state = await sso.begin()
+    sso.world.now += 600
+    with pytest.raises(RefusedError) as refused:
+        await sso.finish(begun, state)
+    assert refused.value.reason is Refusal.EXPIRED
+
+
+async def test_a_callback_of_another_provider_is_refused(sso: Sso) -> None:
+    """What was begun at one provider cannot be finished at another one."""
+    begun, state = await sso.begin()
+    other = replace(sso, provider=replace(sso.provider, name="other"))
+    with pytest.raises(RefusedError) as refused:
+        await other.finish(begun, state)
+    assert refused.value.reason is Refusal.EXPIRED
+
+
+@pytest.mark.parametrize(
+    ("names_itself", "issuer"),
+    [(True, ""), (True, "https://login.example.net"), (False, "https://login.example.net")],
+)
+async def test_an_answer_in_anothers_name_is_refused(
+    sso: Sso, *, names_itself: bool, issuer: str
+) -> None:
+    """Where a provider names itself in the callback, or somebody does, it must be the issuer."""
+    sso.fake.names_itself = names_itself
+    begun, state = await sso.begin()
+    with pytest.raises(RefusedError) as refused:
+        await sso.finish(begun, state, issuer)
+    assert refused.value.reason is Refusal.PROVIDER
+    assert (await sso.finish(begun, state, ISSUER)).tokens
+
+
+async def test_a_token_of_another_sign_in_is_refused(sso: Sso) -> None:
+    """An ID token with another nonce signs nobody in, and is recorded."""
+    begun, state = await sso.begin()
+    await sso.begin()
+    with pytest.raises(RefusedError) as refused:
+        await sso.finish(begun, state)
+    assert refused.value.reason is Refusal.PROVIDER
+    assert sso.policies == [(AuditEvent.SINGLE_SIGN_ON, "provider-example-provider")]
+
+
+@ON_BOTH
+async def test_starts_store_nothing(sso: Sso) -> None:
+    """However many sign-ins are begun, the database does not grow; used states are removed."""
+    for _ in range(50):
+        await sso.begin()
+    assert await count(sso.world) == 0
+    await sso.arrive()
+    sso.world.now += 601
+    await sso.arrive()
+    assert await count(sso.world) == 1
+
+
+async def count(world: World) -> int:
+    """Return how many used states are stored."""
+    async with world.engine.connect() as connection:
+        return len((await connection.execute(USED_SIGN_INS.select())).all())
+
+
+async def test_attempts_from_one_address_are_limited(sso: Sso) -> None:
+    """Beyond the budget nothing is asked of the provider."""
+    sso.fake.is_unavailable = True
+    sign_on = sso.sign_on
+    sign_on._budget = SourceBudget(Limit(2, 60), sso.world.clock)
+    reasons = []
+    for _ in range(3):
+        with pytest.raises(RefusedError) as refused:
+            await sign_on.begin("/portal", CALLBACK, HERE)
+        reasons.append(refused.value.reason)
+    assert reasons == [Refusal.UNAVAILABLE, Refusal.UNAVAILABLE, Refusal.TOO_MANY]
+
+
+@ON_BOTH
+async def test_a_session_steps_up_by_its_provider_once(sso: Sso) -> None:
+    """After the provider asked again, one token is given without a password, for that session."""
+    person, elsewhere = await sso.person(), await sso.person()
+    step_up, now = sso.world.step_up, sso.world.now
+    assert await step_up.issue_after_reauthentication(person, ATTRIBUTION) is None
+    begun, state = await sso.begin(person)
+    query = parse_qs(urlsplit(begun.url).query)
+    assert (query["prompt"], query["max_age"]) == (["login"], ["0"])
+    sso.fake.claims["auth_time"] = now
+    assert (await sso.finish(begun, state)).tokens is None
+    assert await step_up.issue_after_reauthentication(elsewhere, ATTRIBUTION) is None
+    uses = [step_up.issue_after_reauthentication(person, ATTRIBUTION) for _ in range(CONCURRENCY)]
+    assert sum(each is not None for each in await asyncio.gather(*uses)) == 1
+    assert sso.policies[-1] == (AuditEvent.REAUTHENTICATE, "provider-example")
+
+
+async def test_a_reauthentication_is_good_for_five_minutes(sso: Sso) -> None:
+    """Later the provider has to ask again."""
+    person = await sso.person()
+    sso.fake.claims["auth_time"] = sso.world.now
+    await sso.arrive(person)
+    sso.world.now += 300
+    assert await sso.world.step_up.issue_after_reauthentication(person, ATTRIBUTION) is None
+
+
+@pytest.mark.parametrize("age", [None, 61])
+async def test_a_provider_that_did_not_ask_again_steps_nobody_up(sso: Sso, age: int | None) -> None:
+    """Without auth_time, or with an old one, the session may not step up."""
+    person = await sso.person()
+    if age is not None:
+        sso.fake.claims["auth_time"] = sso.world.now - age
+    assert await sso.refusal(person) is Refusal.NOT_AGAIN
+    assert await sso.world.step_up.issue_after_reauthentication(person, ATTRIBUTION) is None
+
+
+async def test_another_person_steps_nobody_up(sso: Sso) -> None:
+    """Who signs in at the provider must be whose session it is, and no member is made of them."""
+    person = await sso.person()
+    sso.fake.claims |= {"auth_time": sso.world.now, "sub": "subject-2", "email": OTHER_EMAIL}
+    assert await sso.refusal(person) is Refusal.NO_MEMBER
+    await sso.person()
+    assert await sso.refusal(person) is Refusal.OTHER_PERSON
+    assert await sso.world.step_up.issue_after_reauthentication(person, ATTRIBUTION) is None
+
+
+async def test_with_an_app_the_app_steps_up(sso: Sso) -> None:
+    """Who has an authenticator app needs its code, whatever the provider says."""
+    person = await sso.person()
+    methods = StepUpMethods(
+        sso.world.users, sso.world.passwords, SqlIdentities(sso.world.engine), [sso.provider]
+    )
+    assert await methods.of(person) == ((StepUpMethod.SINGLE_SIGN_ON,), "example")
+    await sso.world.enroll(person)
+    sso.fake.claims["auth_time"] = sso.world.now
+    await sso.arrive(person)
+    assert await sso.world.step_up.issue_after_reauthentication(person, ATTRIBUTION) is None
+    assert await methods.of(person) == ((StepUpMethod.APP,), None)
+
+
+async def test_a_change_of_factors_ends_a_reauthentication(sso: Sso) -> None:
+    """Like a step-up token, it does not outlive the factors with which it was proven."""
+    person = await sso.person()
+    sso.fake.claims["auth_time"] = sso.world.now
+    await sso.arrive(person)
+    _, (code, *_) = await sso.world.enroll(person)
+    await sso.world.factors.disable(person, code, ATTRIBUTION)
+    assert await sso.world.step_up.issue_after_reauthentication(person, ATTRIBUTION) is None
+
+
+async def test_a_tenant_may_do_without_passwords(world: World) -> None:
+    """A correct password then signs nobody in, steps nobody up, and is not replaced or chosen."""
+    person = await world.person()
+    invited = await world.invite(OTHER_EMAIL, Role.OWNER)
+    reset = await world.reset_token()
+    without = world.restarted(has_passwords=False)
+    with pytest.raises(WrongPasswordError):
+        await without.sign_in.with_password(EMAIL, PASSWORD, ATTRIBUTION)
+    with pytest.raises(WrongCodeError):
+        await without.step_up.issue(person, PASSWORD, ATTRIBUTION)
+    with pytest.raises(PasswordsDisabledError):
+        await without.password_change.change(person, NEW_PASSWORD, ATTRIBUTION)
+    with pytest.raises(PasswordsDisabledError):
+        await without.invitations.accept(invited.token, PASSWORD, ATTRIBUTION)
+    with pytest.raises(InvalidPasswordResetTokenError):
+        await without.resets.complete(reset, NEW_PASSWORD, ATTRIBUTION)
+    await without.resets.begin(EMAIL, ATTRIBUTION)
+    assert (await without.mail(MailKind.DISCARDED)).to == EMAIL
+    await world.sign_in.with_password(EMAIL, PASSWORD, ATTRIBUTION)
