@@ -6,7 +6,7 @@ Tests that take ``connect`` or ``client`` run twice: with Client, and with Async
 import asyncio
 import inspect
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -133,13 +133,18 @@ def client(connect: Connect, base_url: str, api_key: str) -> Client:
 
 @pytest.fixture
 def answer() -> Iterator[Answer]:
-    """Serve one canned answer to everything, and return where."""
+    """Serve a canned answer to everything, or one for each path, and return where."""
     servers: list[tuple[ThreadingHTTPServer, threading.Thread]] = []
 
-    def serve(body: bytes, status: int = 200, headers: tuple[tuple[str, str], ...] = ()) -> str:
+    def serve(
+        answer: bytes | Mapping[str, bytes],
+        status: int = 200,
+        headers: tuple[tuple[str, str], ...] = (),
+    ) -> str:
         class Canned(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 self.rfile.read(int(self.headers.get("Content-Length", "0")))
+                body = answer if isinstance(answer, bytes) else answer[self.path]
                 self.send_response(status)
                 for name, value in (*headers, ("Content-Length", str(len(body)))):
                     self.send_header(name, value)

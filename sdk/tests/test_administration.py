@@ -1,6 +1,8 @@
 """Tenants and API keys, by both clients, against the real service."""
 
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -12,6 +14,8 @@ from pqkeep import (
     InvalidRequestError,
     NotFoundError,
     PermissionDeniedError,
+    PolicyDeniedError,
+    Scope,
     Tenant,
 )
 
@@ -138,3 +142,83 @@ def test_rotated_api_key(
     assert connect(base_url, rotation.new_key.api_key).keys.list() == ()
     with pytest.raises(ConflictError):
         own.api_keys.rotate(tenant.id)
+
+
+def test_a_limited_api_key(
+    administrator: Client, connect: Connect, tenant: Tenant, base_url: str
+) -> None:
+    """Name, scopes, expiry and addresses are said back, kept by a rotation, and in force."""
+    expires_at = datetime(2096, 1, 31, 12, tzinfo=timezone(timedelta(hours=1)))
+    asked: dict[str, Any] = {
+        "name": "worker",
+        "scopes": (
+            Scope(operations=("use", "rotate-api-key")),
+            Scope(operations=("rotate-key",), keyrings=("payments.*",), algorithms=("Kyber768",)),
+        ),
+        "expires_at": expires_at,
+        "allowed_addresses": ("127.0.0.0/8",),
+    }
+    made = administrator.api_keys.create(tenant.id, **asked)
+    assert {name: getattr(made, name) for name in asked} == asked
+    (listed,) = administrator.api_keys.list(tenant.id, details=True)
+    assert {name: getattr(listed, name) for name in asked} == asked
+    (plain,) = administrator.api_keys.list(tenant.id)
+    assert (plain.name, plain.scopes, plain.expires_at, plain.allowed_addresses) == (None,) * 4
+    own = connect(base_url, made.api_key)
+    assert own.keys.list() == ()
+    with pytest.raises(PolicyDeniedError):
+        own.tenants.list()
+    with pytest.raises(PolicyDeniedError) as refused:
+        own.api_keys.rotate(tenant.id, scopes=[Scope()])
+    assert refused.value.field == "scopes"
+    rotated = own.api_keys.rotate(tenant.id, name="second").new_key
+    assert (rotated.name, rotated.scopes) == ("second", None)
+    assert administrator.api_keys.list(tenant.id, details=True)[1].scopes == asked["scopes"]
+    with pytest.raises(ValueError, match="time zone"):
+        administrator.api_keys.create(tenant.id, expires_at=datetime(2096, 1, 31))  # noqa: DTZ001
+
+
+def test_no_overlap(administrator: Client, connect: Connect, tenant: Tenant, base_url: str) -> None:
+    """With no overlap a rotated API key is refused at once."""
+    own = connect(base_url, administrator.api_keys.create(tenant.id).api_key)
+    made = own.api_keys.rotate(tenant.id, overlap_seconds=0).new_key
+    with pytest.raises(AuthenticationError):
+        own.tenants.list()
+    assert connect(base_url, made.api_key).tenants.list() == (administrator.tenants.get(tenant.id),)
+
+
+def test_the_installation(administrator: Client) -> None:
+    """The operator sees the state of the installation and who operates it; a tenant does not."""
+    state = administrator.installation.get()
+    assert {part.name: part.is_ready for part in state.parts}["accounts_database"]
+    assert set(state.facts) == {"log", "root_key", "mail", "backups", "tenants"}
+    assert state.facts["log"] is not None
+    assert state.certificates == {}
+    assert administrator.operators.list() == ()
+
+
+def test_nobody_else_sees_the_installation(
+    administrator: Client, connect: Connect, tenant: Tenant, base_url: str
+) -> None:
+    """A tenant's API key gets neither the installation nor its operators."""
+    own = connect(base_url, administrator.api_keys.create(tenant.id).api_key)
+    for look in (own.installation.get, own.operators.list):
+        with pytest.raises(PermissionDeniedError):
+            look()
+
+
+def test_parts_of_lists(administrator: Client, connect: Connect, base_url: str) -> None:
+    """A list comes in parts of at most so many, each after the one before."""
+    tenant = administrator.tenants.create(f"test {uuid4()}", plan="professional")
+    own = connect(base_url, administrator.api_keys.create(tenant.id).api_key)
+    algorithms = ("Dilithium3", "Kyber768", "X-Wing")
+    made = {algorithm: own.keys.generate(algorithm) for algorithm in algorithms}
+    first = own.keys.list_page(limit=2)
+    rest = own.keys.list_page(limit=2, after=first.next)
+    assert [key.algorithm for key in (*first.items, *rest.items)] == list(algorithms)
+    assert (len(first.items), rest.next) == (2, None)
+    assert set(own.keys.list_page(status="active").items) == set(made.values())
+    page = administrator.tenants.list_page(limit=1)
+    assert (len(page.items), page.next is None) == (1, False)
+    named = administrator.tenants.list_page(name=tenant.name)
+    assert [each.id for each in named.items] == [tenant.id]

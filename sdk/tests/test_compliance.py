@@ -72,6 +72,7 @@ def test_refused(compliant: Client, proxy: FaultProxy, tmp_path: Path) -> None:
         lambda: keys.get("X-Wing", key_version=1),
         lambda: keys.usage("X-Wing", key_version=1),
         lambda: keys.list(algorithm="X-Wing"),
+        lambda: keys.list_usage(algorithm="X-Wing"),
     )
     for call in calls:
         with pytest.raises(ComplianceError, match=r"^cnsa-2\.0 "):

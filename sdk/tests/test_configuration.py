@@ -314,7 +314,9 @@ def test_ca_file(
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(certificate, certificate.with_suffix(".key"))
     with FaultProxy(base_url, tls) as proxy:
-        with pytest.raises(ConnectionFailedError, match="CERTIFICATE_VERIFY_FAILED"):
+        with pytest.raises(
+            ConnectionFailedError, match=r"CERTIFICATE_VERIFY_FAILED.*PQKEEP_CA_FILE"
+        ):
             connect(proxy.url, idle_api_key).keys.list()
         assert proxy.seen == []
         assert connect(proxy.url, idle_api_key, ca_file=certificate).keys.list() == ()

@@ -1,4 +1,7 @@
-"""What is written about the client is true: the examples run, and nothing is left out."""
+"""What is written about the client is true, and nothing is left out.
+
+That the examples run is shown by tests/docs/test_documents_in_order.py.
+"""
 
 import inspect
 import re
@@ -13,29 +16,25 @@ from pqkeep.profiles import Profile, profile_file, read_profile
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "sdk.md").read_text()
-RESOURCES = ("kem", "signatures", "keys", "tenants", "api_keys", "audit", "status")
-
-
-def programs(text: str) -> str:
-    """Return the Python in a document, as one program."""
-    return "".join(re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
+RESOURCES = (
+    "kem",
+    "signatures",
+    "keys",
+    "keyrings",
+    "tenants",
+    "api_keys",
+    "audit",
+    "usage",
+    "installation",
+    "operators",
+    "status",
+)
 
 
 def run(program: str, **names: object) -> dict[str, object]:
     """Run a program; return what it defines."""
     exec(compile(program, "documentation", "exec"), names)  # noqa: S102 - it is our own
     return names
-
-
-def test_examples(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, service: dict[str, str], api_key: str
-) -> None:
-    """The examples run one after the other, with address and key in the environment."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PQKEEP_URL", service["base_url"])
-    monkeypatch.setenv("PQKEEP_API_KEY", api_key)
-    defined = run(programs(DOCUMENT), operator_key=service["operator_key"])
-    assert isinstance(defined["count"], int)
 
 
 def test_profiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -47,16 +46,6 @@ def test_profiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     profile_file().write_text(example)
     assert read_profile().api_key_file == "/run/secrets/pqkeep"
     assert read_profile("staging").compliance_profile == "cnsa-2.0"
-
-
-def test_readme(base_url: str, api_key: str) -> None:
-    """The example in the README runs, with an API key that has a key."""
-    program = programs((ROOT / "README.md").read_text())
-    assert '"http://127.0.0.1:8080", "pqk_…"' in program
-    with Client(base_url, api_key) as client:
-        client.keys.generate("Kyber768")
-        run(program.replace("http://127.0.0.1:8080", base_url).replace("pqk_…", api_key))
-        assert client.keys.active("Kyber768").key_version == 2
 
 
 def test_docstring(base_url: str, api_key: str) -> None:

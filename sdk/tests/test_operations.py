@@ -6,6 +6,7 @@ import inspect
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, assert_type
 
@@ -17,12 +18,14 @@ from pqkeep import (
     AuditRecord,
     Ciphertext,
     Client,
+    DecryptionError,
     HashAlgorithm,
     HashAlgorithmError,
     InvalidRequestError,
     Key,
     NotFoundError,
     Rotation,
+    UnwrappingError,
 )
 from pqkeep.resources.kem import Kem
 
@@ -99,6 +102,67 @@ def test_signatures(client: Client) -> None:
     assert client.signatures.verify(b"a contract", signed.signature, key_version=1) is True
     assert client.signatures.verify(b"another", signed.signature, key_version=1) is False
     assert client.signatures.verify(b"a contract", b"no signature", key_version=1) is False
+
+
+def test_bound_to_a_place(client: Client) -> None:
+    """What is bound to associated data opens with it alone; so do wrapped keys, and envelopes."""
+    client.keys.generate(KEM)
+    row: Any = {"associated_data": b"customers/42"}
+    other: Any = {"associated_data": b"customers/43"}
+    sealed = client.kem.encrypt(b"a secret", **row).ciphertext
+    wrapped = client.kem.wrap(bytes(32), key_version=1, **row).wrapped_key
+    made = client.kem.encrypt_to_envelope(b"a secret", **row)
+    assert (made.key_version, made.algorithm, made.envelope[:5]) == (1, KEM, "pqk1.")
+    assert client.kem.decrypt(sealed, key_version=1, **row) == b"a secret"
+    assert client.kem.unwrap(wrapped, key_version=1, **row) == bytes(32)
+    assert client.kem.decrypt_envelope(made.envelope, **row) == b"a secret"
+    with pytest.raises(DecryptionError):
+        client.kem.decrypt(sealed, key_version=1, **other)
+    with pytest.raises(UnwrappingError):
+        client.kem.unwrap(wrapped, key_version=1, **other)
+    with pytest.raises(DecryptionError):
+        client.kem.decrypt_envelope(made.envelope)
+    with pytest.raises(DecryptionError):
+        client.kem.decrypt_envelope("no envelope", **row)
+
+
+def test_contexts_and_mu(client: Client) -> None:
+    """A context is needed again to verify; and a mu stands for its message."""
+    public_key = client.keys.generate(SIGNATURE).public_key
+    signed = client.signatures.sign(b"a contract", context=b"contracts").signature
+    verify = partial(client.signatures.verify, b"a contract", key_version=1)
+    assert verify(signed, context=b"contracts") is True
+    assert verify(signed) is False
+    key_hash = hashlib.shake_256(public_key).digest(64)
+    mu = hashlib.shake_256(key_hash + b"\0\0a contract").digest(64)
+    by_mu = client.signatures.sign_mu(mu)
+    assert (by_mu.key_version, by_mu.algorithm) == (1, SIGNATURE)
+    assert verify(by_mu.signature) is True
+    assert client.signatures.verify_mu(mu, by_mu.signature, key_version=1) is True
+    assert client.signatures.verify_mu(mu[::-1], by_mu.signature, key_version=1) is False
+
+
+def test_keys_of_others(client: Client) -> None:
+    """A public key instead of a version, as bytes and as PEM: its owner opens it, and it verifies."""
+    kem_key = client.keys.generate(KEM).public_key
+    pem = client.keys.public_key(KEM, key_version=1, format="pem").public_key
+    assert isinstance(pem, str)
+    for key in (kem_key, pem):
+        sealed = client.kem.encrypt_to_public_key(b"a secret", key, associated_data=b"row")
+        assert client.kem.decrypt(sealed, key_version=1, associated_data=b"row") == b"a secret"
+        made = client.kem.encapsulate_to_public_key(key)
+        assert client.kem.decapsulate(made.kem_ciphertext, key_version=1) == made.shared_secret
+    theirs = client.keys.generate(SIGNATURE).public_key
+    digest = hashlib.sha256(b"a contract").digest()
+    signed = client.signatures.sign(b"a contract").signature
+    hashed = client.signatures.sign_hash(digest, hash_algorithm="SHA-256").signature
+    by_mu = client.signatures.sign_mu(bytes(64)).signature
+    assert client.signatures.verify(b"a contract", signed, public_key=theirs) is True
+    assert client.signatures.verify_mu(bytes(64), by_mu, public_key=theirs) is True
+    assert client.signatures.verify_hash(
+        digest, hashed, hash_algorithm="SHA-256", public_key=theirs
+    )
+    assert client.signatures.verify(b"another", signed, public_key=theirs) is False
 
 
 def test_named_signature_algorithm(client: Client) -> None:
@@ -189,6 +253,30 @@ def test_retirement(client: Client) -> None:
         client.signatures.sign(b"a contract", key_version=1)
 
 
+def test_disabling(client: Client) -> None:
+    """A disabled key does nothing, and everything again once it is enabled."""
+    client.keys.generate(KEM)
+    sealed = client.kem.encrypt(b"old")
+    assert client.keys.disable(KEM, key_version=1).status == "disabled"
+    assert [each.status for each in client.keys.list(status="disabled")] == ["disabled"]
+    for use in (
+        lambda: client.kem.encrypt(b"new"),
+        lambda: client.kem.decrypt(sealed.ciphertext, key_version=1),
+        lambda: client.keys.active(KEM),
+    ):
+        with pytest.raises(NotFoundError):
+            use()
+    assert client.keys.enable(KEM, key_version=1).status == "active"
+    assert client.kem.decrypt(sealed.ciphertext, key_version=1) == b"old"
+
+
+def test_keeping_a_key(client: Client) -> None:
+    """A key that is not to be archived is kept as it is, and does not say when it would be."""
+    client.keys.generate(KEM)
+    kept = client.keys.cancel_archive(KEM, key_version=1)
+    assert (kept.status, kept.archive_at) == ("active", None)
+
+
 def test_list(client: Client) -> None:
     """A list has all keys, or those of an algorithm, of a status, or of both."""
     assert client.keys.list() == ()
@@ -217,6 +305,21 @@ def test_usage(client: Client) -> None:
     assert used.uses == 2
     assert used.last_used_at is not None
     assert abs(datetime.now(UTC) - used.last_used_at) < timedelta(minutes=1)
+    client.keys.generate(SIGNATURE)
+    assert client.keys.list_usage() == client.keys.list_usage(algorithm=KEM) == (used,)
+    assert client.keys.list_usage(algorithm=SIGNATURE) == ()
+
+
+def test_usage_of_a_tenant(client: Client) -> None:
+    """What was done in the last hours is told, and what the plan allows."""
+    client.keys.generate(KEM)
+    client.kem.encrypt(b"")
+    used = client.usage.get()
+    assert (used.period, len(used.buckets), used.total) == ("24h", 24, 2)
+    assert sum(bucket.operations.get("encrypt", 0) for bucket in used.buckets) == 1
+    assert used.buckets[-1].start <= datetime.now(UTC)
+    assert (used.requests_per_minute or 0) > 0
+    assert len(client.usage.get(period="30d").buckets) == 30
 
 
 def test_every_algorithm(client: Client) -> None:
@@ -276,3 +379,28 @@ def test_help() -> None:
         assert "1,048,576" in method.__doc__
         assert method.__doc__ == Kem.encrypt.__doc__
         assert list(inspect.signature(method).parameters)[:2] == ["plaintext", "algorithm"]
+
+
+def test_keyrings(client: Client) -> None:
+    """A keyring is created, changed and listed; what is of one opens in it alone."""
+    made = client.keyrings.create("payments.cards", labels={"team": "payments"}, rotation_days=90)
+    assert (made.labels, made.rotation_days, len(made.purposes)) == ({"team": "payments"}, 90, 8)
+    changed = client.keyrings.update("payments.cards", description="cards", rotation_days=0)
+    assert (changed.description, changed.rotation_days) == ("cards", None)
+    assert client.keyrings.get("payments.cards") == changed
+    assert [each.name for each in client.keyrings.list()] == ["default", "payments.cards"]
+    assert client.keyrings.list(label="team:payments") == (changed,)
+    client.keys.generate(KEM)
+    first = client.keys.generate(KEM, keyring="payments.cards")
+    assert client.keys.generate(KEM, keyring="payments.cards", if_absent=True) == first
+    assert client.keys.list(keyring="payments.cards") == (first,)
+    sealed = client.kem.encrypt(b"text", keyring="payments.cards").ciphertext
+    assert client.kem.decrypt(sealed, key_version=1, keyring="payments.cards") == b"text"
+    with pytest.raises(DecryptionError):
+        client.kem.decrypt(sealed, key_version=1)
+    client.keys.generate(SIGNATURE, keyring="payments.cards")
+    signature = client.signatures.sign(b"text", keyring="payments.cards").signature
+    for keyring, holds in (("payments.cards", True), ("default", False)):
+        client.keys.generate(SIGNATURE, keyring=keyring, if_absent=True)
+        valid = client.signatures.verify(b"text", signature, key_version=1, keyring=keyring)
+        assert valid is holds

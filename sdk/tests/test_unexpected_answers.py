@@ -161,6 +161,7 @@ def test_only_true_is_true(connect: Connect, answer: Answer, valid: object) -> N
         ("public_key", "no base64!"),
         ("public_key", "clé="),
         ("public_key", "AAA"),
+        ("public_key", "AB=="),  # canonical is AA==
         ("created_at", "yesterday"),
         ("created_at", "2026-01-01T00:00:00"),
         ("created_at", 0),
@@ -187,3 +188,64 @@ def test_list_of_something_else(connect: Connect, answer: Answer) -> None:
     url = answer(b'{"data": {"keys": ["Kyber768"]}}')
     with pytest.raises(MalformedAnswerError):
         connect(url, API_KEY).keys.list()
+
+
+KEY = {
+    "key_version": 1,
+    "algorithm": "Kyber768",
+    "status": "active",
+    "public_key": "AAA=",
+    "created_at": "2026-01-01T00:00:00Z",
+}
+USAGE = {"key_version": 1, "algorithm": "Kyber768", "uses": 1, "last_used_at": None}
+TENANT = {
+    "id": "00000000-0000-4000-8000-000000000000",
+    "name": "x",
+    "plan": "free",
+    "status": "active",
+    "created_at": "2026-01-01T00:00:00Z",
+    "updated_at": "2026-01-01T00:00:00Z",
+}
+LISTS = [
+    pytest.param("/kms/keys", "keys", KEY, lambda client: client.keys.list(), id="keys"),
+    pytest.param(
+        "/kms/keys/usage", "usage", USAGE, lambda client: client.keys.list_usage(), id="usage"
+    ),
+    pytest.param("/tenants", "tenants", TENANT, lambda client: client.tenants.list(), id="tenants"),
+]
+"""Where each list is, its field, a member, and how it is asked for."""
+
+
+@pytest.mark.parametrize(("path", "field", "member", "whole"), LISTS)
+def test_a_list_has_all_pages(
+    connect: Connect,
+    answer: Answer,
+    path: str,
+    field: str,
+    member: dict[str, object],
+    whole: Callable[[Client], tuple[object, ...]],
+) -> None:
+    """A list that the service cuts is asked for until the page that names no next one."""
+    pages = {"": "x.1", "?after=x.1": "x.2", "?after=x.2": None}
+    url = answer(
+        {
+            f"/api/v1{path}{query}": json.dumps({"data": {field: [member], "next": after}}).encode()
+            for query, after in pages.items()
+        }
+    )
+    assert len(whole(connect(url, API_KEY))) == len(pages)
+
+
+@pytest.mark.parametrize(("path", "field", "member", "whole"), LISTS)
+def test_a_list_that_never_ends(
+    connect: Connect,
+    answer: Answer,
+    path: str,
+    field: str,
+    member: dict[str, object],
+    whole: Callable[[Client], tuple[object, ...]],
+) -> None:
+    """A page that is followed by itself is malformed."""
+    url = answer(json.dumps({"data": {field: [member], "next": path}}).encode())
+    with pytest.raises(MalformedAnswerError):
+        whole(connect(url, API_KEY))

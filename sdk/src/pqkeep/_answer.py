@@ -12,6 +12,7 @@ from typing import Generic, Self, TypeVar
 
 import httpx2
 
+from pqkeep._call import AnswerForm
 from pqkeep._data import Data, json_object
 from pqkeep.errors import BY_CODE, BY_STATUS, RETRIED, MalformedAnswerError, PqkeepError
 from pqkeep.new_files import new_file
@@ -25,13 +26,19 @@ LAST_LINE = 4096
 _MAX_DIGITS = 9
 
 
-class Enveloped(Generic[R]):
-    """An answer in the envelope: data, or an error."""
+class InMemory(Generic[R]):
+    """An answer with its body in memory: data or an error in the envelope, or data without it."""
 
     def __init__(
-        self, response: httpx2.Response, request_id: str, read: Callable[[Data], R]
+        self,
+        response: httpx2.Response,
+        request_id: str,
+        read: Callable[[Data], R],
+        *,
+        form: AnswerForm = "envelope",
     ) -> None:
-        """Wait for the answer's body."""
+        """Wait for the answer's body. An error is in the envelope always."""
+        self._form = form
         self._response = response
         self._request_id = request_id
         self._read = read
@@ -45,14 +52,23 @@ class Enveloped(Generic[R]):
 
     def end(self) -> R:
         """Return the result, now that it is whole. Raises PqkeepError where it is a refusal."""
+        if self._form == "text" and self._response.is_success:
+            return self._read(Data({"text": self._text()}, self._request_id))
         envelope = _parsed(self._body)
         self._request_id = _text(envelope, "request_id") or self._request_id
         if not self._response.is_success:
             raise self._refusal(envelope.get("error"))
-        data = json_object(envelope.get("data"))
+        data = json_object(envelope.get("data")) if self._form == "envelope" else envelope or None
         if data is None:
             raise self._malformed()
         return self._read(Data(data, self._request_id))
+
+    def _text(self) -> str:
+        try:
+            return self._body.decode()
+        except UnicodeDecodeError:
+            pass
+        raise self._malformed()
 
     def __enter__(self) -> Self:
         """Begin."""
@@ -127,7 +143,7 @@ class Saved(Generic[R]):
         return self._read(Data(said, self._request_id))
 
 
-Answer = Enveloped[R] | Saved[R]
+Answer = InMemory[R] | Saved[R]
 """An answer that is coming in."""
 
 

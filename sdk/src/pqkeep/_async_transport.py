@@ -1,7 +1,7 @@
 """Runs descriptions of calls, awaiting the answers, on asyncio."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import TypeVar
@@ -49,9 +49,18 @@ class AsyncTransport:
             page = await self.run(partial(pages, place))
             for member in page.items:
                 yield member
-            if page.next is None:
+            if (place := page.place_after(place)) is None:
                 return
-            place = page.next
+
+    async def collect(self, describe: Callable[[], Pages[R]]) -> tuple[R, ...]:
+        """Return all members of a list."""
+        return tuple([member async for member in self.members(describe)])
+
+    async def many(self, calls: Iterable[Call[Sequence[R]]]) -> AsyncIterator[R]:
+        """Yield the results of calls that have several each, call by call."""
+        for call in calls:
+            for result in await self.run(partial(_itself, call)):
+                yield result
 
     async def close(self) -> None:
         """Close the connections."""
@@ -76,3 +85,7 @@ class AsyncTransport:
         except TimeoutError:
             failure = exchange.too_late()
         raise failure
+
+
+def _itself(call: Call[R]) -> Call[R]:
+    return call

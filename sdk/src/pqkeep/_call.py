@@ -6,14 +6,20 @@ A description does nothing. The transports run it, the one waiting, the other aw
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from pqkeep._data import Data
+from pqkeep.errors import MalformedAnswerError
 
 API = "/api/v1"
 
 Query = Mapping[str, str | int | None]
 """What goes behind the path; None leaves a field out."""
+
+AnswerForm = Literal["envelope", "json", "text"]
+
+Place = int | str
+"""Of a page in a list: the service says which one comes next."""
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -31,6 +37,8 @@ class Call(Generic[R_co]):
     """None leaves a field out here too."""
     changes: bool = False
     """Whether it changes anything, and must therefore have its effect once."""
+    form: AnswerForm = "envelope"
+    """In the envelope the fields are under ``data``. A text is the field ``text``."""
     destination: Path | None = None
     """Where an answer of JSON lines goes. What is read is its last line then."""
 
@@ -62,8 +70,17 @@ class Page(Generic[R_co]):
     """A part of a list, and where to go on; None at the end."""
 
     items: tuple[R_co, ...]
-    next: int | None
+    next: Place | None
+
+    def place_after(self, place: Place | None) -> Place | None:
+        """Return where to go on from this page, which a place led to; None at the end.
+
+        Raises MalformedAnswerError where it is the same place: that would never end.
+        """
+        if self.next is not None and self.next == place:
+            raise MalformedAnswerError("the page after this one is the same", field="next")
+        return self.next
 
 
-Pages = Callable[[int | None], Call[Page[R]]]
+Pages = Callable[[Place | None], Call[Page[R]]]
 """Describes the call for the page from a place on; None is the start."""

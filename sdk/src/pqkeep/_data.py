@@ -25,9 +25,18 @@ class Data:
         self._values = values
         self._request_id = request_id
 
+    @property
+    def request_id(self) -> str | None:
+        """The request that is answered."""
+        return self._request_id
+
     def has(self, name: str) -> bool:
         """Return whether a field is there, and not null."""
         return self._values.get(name) is not None
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the fields."""
+        return tuple(self._values)
 
     def binary(self, name: str) -> bytes:
         """Return a field that is base64."""
@@ -71,6 +80,40 @@ class Data:
         """Return a field that is a time, if it is there."""
         return self.time(name) if self.has(name) else None
 
+    def integers(self, name: str) -> dict[str, int]:
+        """Return a field that is an object of integers."""
+        members = self.nested(name)
+        return {each: members.integer(each) for each in members.names()}
+
+    def texts(self, name: str) -> dict[str, str]:
+        """Return a field that is an object of strings."""
+        members = self.nested(name)
+        return {each: members.text(each) for each in members.names()}
+
+    def text_objects(self, name: str) -> tuple[dict[str, str], ...]:
+        """Return a field that is a list of objects of strings."""
+        return tuple(
+            {each: members.text(each) for each in members.names()} for members in self.objects(name)
+        )
+
+    def texts_or_none(self, name: str) -> tuple[str, ...] | None:
+        """Return a field that is a list of strings, if it is there."""
+        if not self.has(name):
+            return None
+        members = self._members(name)
+        if not all(isinstance(each, str) for each in members):
+            raise self._malformed(name)
+        return tuple(cast("list[str]", members))
+
+    def json_or_none(self, name: str) -> Mapping[str, object] | None:
+        """Return a field that is an object, as it is, if it is there."""
+        if not self.has(name):
+            return None
+        values = json_object(self._values.get(name))
+        if values is None:
+            raise self._malformed(name)
+        return values
+
     def nested(self, name: str) -> "Data":
         """Return a field that is an object."""
         return self._object(name, self._values.get(name))
@@ -92,9 +135,12 @@ class Data:
         if not isinstance(text, str):
             raise self._malformed(name)
         try:
-            return base64.b64decode(text, validate=True)
+            decoded = base64.b64decode(text, validate=True)
         except ValueError:
             raise self._malformed(name) from None
+        if base64.b64encode(decoded).decode("ascii") != text:  # other bits at the end than zero
+            raise self._malformed(name)
+        return decoded
 
     def _read(self, name: str, kind: type[T]) -> T:
         value = self._values.get(name)

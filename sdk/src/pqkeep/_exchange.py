@@ -6,17 +6,21 @@ hold the answer. So ours are raised after theirs are gone, not while they are ha
 
 import json
 import math
+import ssl
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
 import httpx2
 
-from pqkeep._answer import Answer, Enveloped, Saved
+from pqkeep._answer import Answer, InMemory, Saved
 from pqkeep._attempts import ATTEMPT_SECONDS, CONNECT_SECONDS, Attempts
 from pqkeep._call import Call
 from pqkeep._settings import Settings
 from pqkeep.errors import ConnectionFailedError, DeadlineExceededError, PqkeepError
+
+_UNTRUSTED = frozenset({18, 19, 20, 21})
+"""OpenSSL's numbers (X509_V_ERR_…) where a certificate leads to no authority that is trusted."""
 
 R = TypeVar("R")
 
@@ -54,7 +58,12 @@ class Exchange(Generic[R]):
         """Return what takes the answer in."""
         if self._call.destination is not None and response.is_success:
             return Saved(self._call.destination, self._request_id, self._call.read)
-        return Enveloped(response, self._request_id, self._call.read)
+        return InMemory(
+            response,
+            self._request_id,
+            self._call.read,
+            form=self._call.form,
+        )
 
     def require_time(self) -> None:
         """Raise DeadlineExceededError where the deadline is over."""
@@ -72,10 +81,23 @@ class Exchange(Generic[R]):
         if isinstance(error, httpx2.TimeoutException):
             return self.too_late()
         if isinstance(error, httpx2.ConnectError):
-            message = f"the service cannot be reached: {error}"
+            message = f"the service cannot be reached: {error}{_advice(error)}"
         else:
             message = "the connection broke before the answer was whole"
         return ConnectionFailedError(message, request_id=self._request_id)
+
+
+def _advice(error: BaseException) -> str:
+    """Return what to do about a certificate that no authority which is trusted vouches for."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
+        cause = cause.__cause__ or cause.__context__
+    if cause is None or cause.verify_code not in _UNTRUSTED:
+        return ""
+    return (
+        "; if the service's certificate has an authority of its own, name that: PQKEEP_CA_FILE,"
+        " ca_file, or pqkeep login --ca-file"
+    )
 
 
 def _given(fields: Mapping[str, Any]) -> dict[str, Any]:

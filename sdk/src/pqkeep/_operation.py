@@ -47,7 +47,7 @@ class Operation(Generic[P, R]):
         self, describe: Callable[Concatenate[Any, P], Call[R]], *, reads_file: bool = False
     ) -> None:
         """Take the method, and whether to keep it off an event loop."""
-        self._describe = describe
+        self._describe = self.describe = describe
         self._reads_file = reads_file
         self.__doc__ = describe.__doc__
 
@@ -94,6 +94,29 @@ class Listing(Generic[P, R]):
             return self
         transport = resource._transport  # noqa: SLF001 - hidden from callers, not from here
         return _method(transport.members, self._describe, resource)
+
+
+class WholeListing(Generic[P, R]):
+    """A method that describes a list's pages, and gives all members at once."""
+
+    def __init__(self, describe: Callable[Concatenate[Any, P], Pages[R]]) -> None:
+        """Take the method."""
+        self._describe = describe
+        self.__doc__ = describe.__doc__
+
+    @overload
+    def __get__(self, resource: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, resource: Resource[Transport], owner: type) -> Callable[P, tuple[R, ...]]: ...
+    @overload
+    def __get__(
+        self, resource: "Resource[AsyncTransport]", owner: type
+    ) -> Callable[P, Coroutine[Any, Any, tuple[R, ...]]]: ...
+    def __get__(self, resource: Resource[Any] | None, owner: type) -> Any:
+        if resource is None:
+            return self
+        transport = resource._transport  # noqa: SLF001 - hidden from callers, not from here
+        return _method(transport.collect, self._describe, resource)
 
 
 def _method(

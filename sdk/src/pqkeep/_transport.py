@@ -1,7 +1,7 @@
 """Runs descriptions of calls, waiting for the answers."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from typing import TypeVar
@@ -47,9 +47,17 @@ class Transport:
         while True:
             page = self.run(partial(pages, place))
             yield from page.items
-            if page.next is None:
+            if (place := page.place_after(place)) is None:
                 return
-            place = page.next
+
+    def collect(self, describe: Callable[[], Pages[R]]) -> tuple[R, ...]:
+        """Return all members of a list."""
+        return tuple(self.members(describe))
+
+    def many(self, calls: Iterable[Call[Sequence[R]]]) -> Iterator[R]:
+        """Yield the results of calls that have several each, call by call."""
+        for call in calls:
+            yield from self.run(partial(_itself, call))
 
     def close(self) -> None:
         """Close the connections."""
@@ -72,3 +80,7 @@ class Transport:
         except httpx2.HTTPError as error:
             failure = exchange.failure(error)
         raise failure
+
+
+def _itself(call: Call[R]) -> Call[R]:
+    return call

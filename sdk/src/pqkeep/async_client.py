@@ -11,11 +11,14 @@ from pqkeep.compliance import ComplianceProfile, Rules
 from pqkeep.profiles import Profile
 from pqkeep.resources.api_keys import ApiKeys
 from pqkeep.resources.audit import Audit
+from pqkeep.resources.installation import InstallationState, Operators
 from pqkeep.resources.kem import Kem
+from pqkeep.resources.keyrings import Keyrings
 from pqkeep.resources.keys import Keys
 from pqkeep.resources.signatures import Signatures
 from pqkeep.resources.status import Status
 from pqkeep.resources.tenants import Tenants
+from pqkeep.resources.usage import UsageCounts
 
 if TYPE_CHECKING:
     from pqkeep.local import AsyncLocal
@@ -56,9 +59,13 @@ class AsyncClient:
         self.kem: Kem[AsyncTransport] = Kem(self._transport, rules)
         self.signatures: Signatures[AsyncTransport] = Signatures(self._transport, rules)
         self.keys: Keys[AsyncTransport] = Keys(self._transport, rules)
+        self.keyrings: Keyrings[AsyncTransport] = Keyrings(self._transport)
         self.tenants: Tenants[AsyncTransport] = Tenants(self._transport)
         self.api_keys: ApiKeys[AsyncTransport] = ApiKeys(self._transport)
         self.audit: Audit[AsyncTransport] = Audit(self._transport)
+        self.usage: UsageCounts[AsyncTransport] = UsageCounts(self._transport)
+        self.installation: InstallationState[AsyncTransport] = InstallationState(self._transport)
+        self.operators: Operators[AsyncTransport] = Operators(self._transport)
         self.status: Status[AsyncTransport] = Status(self._transport)
 
     @cached_property

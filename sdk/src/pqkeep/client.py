@@ -11,11 +11,14 @@ from pqkeep.compliance import ComplianceProfile, Rules
 from pqkeep.profiles import Profile
 from pqkeep.resources.api_keys import ApiKeys
 from pqkeep.resources.audit import Audit
+from pqkeep.resources.installation import InstallationState, Operators
 from pqkeep.resources.kem import Kem
+from pqkeep.resources.keyrings import Keyrings
 from pqkeep.resources.keys import Keys
 from pqkeep.resources.signatures import Signatures
 from pqkeep.resources.status import Status
 from pqkeep.resources.tenants import Tenants
+from pqkeep.resources.usage import UsageCounts
 
 if TYPE_CHECKING:
     from pqkeep.local import Local
@@ -65,9 +68,13 @@ class Client:
         self.kem: Kem[Transport] = Kem(self._transport, rules)
         self.signatures: Signatures[Transport] = Signatures(self._transport, rules)
         self.keys: Keys[Transport] = Keys(self._transport, rules)
+        self.keyrings: Keyrings[Transport] = Keyrings(self._transport)
         self.tenants: Tenants[Transport] = Tenants(self._transport)
         self.api_keys: ApiKeys[Transport] = ApiKeys(self._transport)
         self.audit: Audit[Transport] = Audit(self._transport)
+        self.usage: UsageCounts[Transport] = UsageCounts(self._transport)
+        self.installation: InstallationState[Transport] = InstallationState(self._transport)
+        self.operators: Operators[Transport] = Operators(self._transport)
         self.status: Status[Transport] = Status(self._transport)
 
     @cached_property

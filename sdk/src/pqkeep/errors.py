@@ -199,6 +199,21 @@ BY_CODE: Mapping[str, type[PqkeepError]] = {
 }
 """The class of an error with a code of its own."""
 
+OF_ITEMS: Mapping[str, type[PqkeepError]] = {
+    **BY_CODE,
+    "ERR_INVALID_001": InvalidRequestError,
+    "ERR_AUTH_001": AuthenticationError,
+    "ERR_FORBIDDEN_001": PermissionDeniedError,
+    "ERR_NOT_FOUND_001": NotFoundError,
+    "ERR_CONFLICT_001": ConflictError,
+    "ERR_RATE_LIMIT_001": RateLimitError,
+    "ERR_INTERNAL_001": InternalError,
+    "ERR_BAD_GATEWAY_001": BadGatewayError,
+    "ERR_SERVICE_001": OutOfServiceError,
+    "ERR_TIMEOUT_001": GatewayTimeoutError,
+}
+"""The class of an item's error in a batch, which has a code and no status."""
+
 BY_STATUS: Mapping[int, type[PqkeepError]] = {
     400: InvalidRequestError,
     401: AuthenticationError,

@@ -3,8 +3,12 @@
 Times are aware, in UTC. Identifiers are UUIDs as text.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Generic, TypeVar
+
+R_co = TypeVar("R_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,6 +17,24 @@ class Ciphertext:
 
     ciphertext: bytes = field(repr=False)
     key_version: int
+    algorithm: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """Encrypted data that says which key it is for. Keep the text: decryption needs nothing else."""
+
+    envelope: str = field(repr=False)
+    key_version: int
+    algorithm: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedSecret:
+    """A new shared secret (32 bytes), and what the owner of a public key recovers it from."""
+
+    kem_ciphertext: bytes = field(repr=False)
+    shared_secret: bytes = field(repr=False)
     algorithm: str
 
 
@@ -38,10 +60,31 @@ class WrappedKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReEncrypted:
+    """What was re-encrypted, in one of three forms, and the key that it is under now."""
+
+    ciphertext: bytes | None = field(repr=False)
+    envelope: str | None = field(repr=False)
+    wrapped_key: bytes | None = field(repr=False)
+    key_version: int
+    algorithm: str
+    keyring: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
     """A signature. Keep all three: verification needs them."""
 
     signature: bytes = field(repr=False)
+    key_version: int
+    algorithm: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Jws:
+    """A JSON Web Signature in compact form. It names its key itself, by the thumbprint."""
+
+    jws: str
     key_version: int
     algorithm: str
 
@@ -63,9 +106,56 @@ class Key:
     key_version: int
     algorithm: str
     status: str
-    """``active``, ``retired`` or ``archived``."""
+    """``active``, ``retired``, ``disabled`` or ``archived``."""
     public_key: bytes = field(repr=False)
     created_at: datetime
+    archive_at: datetime | None = None
+    """When the private key is destroyed, if that is scheduled: until then nothing can use it."""
+    imported: bool = False
+    """Whether the private key was made elsewhere, and may be known there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportKey:
+    """A public key to wrap one private key to, for one import; see ``pqkeep.key_import``."""
+
+    import_key_id: str
+    public_key: bytes = field(repr=False)
+    """ML-KEM-1024."""
+    suite: str
+    info: bytes = field(repr=False)
+    algorithm: str
+    """Of the private key."""
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keyring:
+    """A keyring: a named set of keys, one for each algorithm."""
+
+    name: str
+    description: str
+    labels: dict[str, str]
+    purposes: tuple[str, ...]
+    """What its keys may be used for."""
+    rotation_days: int | None
+    """After how many days an active key is rotated by itself; None: never."""
+    archive_after_days: int | None
+    """How many days after it was retired a version is archived by itself; None: never."""
+    created_at: datetime | None
+    """None for ``default``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicKey:
+    """A public key in one format."""
+
+    format: str
+    """``raw``, ``pem``, ``der`` or ``jwk``."""
+    public_key: bytes | str | dict[str, str] = field(repr=False)
+    """Bytes of raw and der, the text of pem, the members of jwk."""
+    key_version: int
+    algorithm: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +180,36 @@ class KeyUsage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UsageBucket:
+    """What was done in one hour, or on one day (UTC)."""
+
+    start: datetime
+    operations: dict[str, int]
+    """How often each operation succeeded; what was not done is left out."""
+    succeeded: int
+    """All of them together."""
+    refused: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What was done in a period, and what is allowed."""
+
+    period: str
+    """``24h`` or ``30d``."""
+    buckets: tuple[UsageBucket, ...]
+    """The oldest first; the last is the current one."""
+    total: int
+    """Operations that succeeded, in all buckets."""
+    operations_used: int | None
+    """In this month; None where there is no allowance."""
+    operations_per_month: int | None
+    """None: any number."""
+    requests_per_minute: int | None
+    """None for the usage of everybody."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
     """One organisation. The last four are told to the operator only, and not by create."""
 
@@ -110,6 +230,17 @@ class Tenant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """What an API key may do. None: all."""
+
+    operations: tuple[str, ...] | None = None
+    """Names of operations and groups, such as ``use``; docs/api.md has them all."""
+    keyrings: tuple[str, ...] | None = None
+    """Names of keyrings, or how names begin, followed by ``*``: ``payments.*``."""
+    algorithms: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKey:
     """What can be told of an API key."""
 
@@ -119,17 +250,33 @@ class ApiKey:
     """``active`` or ``revoked``."""
     created_at: datetime
     revoked_at: datetime | None
+    last_used_at: datetime | None = None
+    """This and what follows only where details were asked for; this one up to 30 seconds late."""
+    last_used_from: str | None = None
+    """The source address of the last use."""
+    overlap_ends_at: datetime | None = None
+    """Until when a key that was rotated is still accepted."""
+    name: str | None = None
+    scopes: tuple[Scope, ...] | None = None
+    """None: it may do all that an API key may."""
+    expires_at: datetime | None = None
+    allowed_addresses: tuple[str, ...] | None = None
+    """The networks that it is accepted from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewApiKey:
-    """An API key, shown this once."""
+    """An API key, shown this once. The last four say what was asked for, and else nothing."""
 
     api_key: str = field(repr=False)
     key_last4: str
     version: int
     status: str
     created_at: datetime
+    name: str | None = None
+    scopes: tuple[Scope, ...] | None = None
+    expires_at: datetime | None = None
+    allowed_addresses: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,9 +312,13 @@ class AuditRecord:
     happened_at: datetime | None
     nonce: str
     public_key_sha256: str | None
-    """The fingerprint of the key that was generated, in hexadecimal."""
+    """The fingerprint of the key that was generated or brought by the caller, in hexadecimal."""
     keyring_revision: int | None
-    """How often the tenant's keys of the algorithm had been changed, with this change."""
+    """How often the key or the keyring had been changed, with this change."""
+    keyring: str | None = None
+    """None for what concerns no keyring."""
+    target: str | None = None
+    """Of a re-encryption: keyring, algorithm and version of the key that it encrypted to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +371,8 @@ class AuditKeys:
 
     log_id: str
     keys: tuple[AuditKey, ...]
+    note_key: str | None
+    """What verifies notes; None before the first checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,3 +381,42 @@ class Health:
 
     status: str
     """``ok``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallationPart:
+    """A part of the installation, and why it is not ready, if it is not."""
+
+    name: str
+    is_ready: bool
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """The state of an installation."""
+
+    version: str
+    parts: tuple[InstallationPart, ...]
+    facts: Mapping[str, Mapping[str, object] | None]
+    """``log``, ``root_key``, ``mail``, ``backups`` and ``tenants``, as the API has them."""
+    certificates: Mapping[str, datetime]
+    """Until when each is valid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """A named operator of the installation."""
+
+    name: str
+    created_at: datetime
+    last_used_at: datetime | None
+    last_used_from: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListPage(Generic[R_co]):
+    """A part of a list, and what ``after`` is for the next part; None at the end."""
+
+    items: tuple[R_co, ...]
+    next: int | str | None

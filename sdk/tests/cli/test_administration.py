@@ -7,6 +7,8 @@ import json
 import re
 import stat
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -37,6 +39,13 @@ def test_the_life_of_a_key(command: Command, tenant: Client) -> None:
     assert (rotated["key_version"], rotated["old_key_version"]) == (2, 1)
     retired = result(command, "keys", "retire", "Kyber768", "--key-version", "2")
     assert (retired["key_version"], retired["status"]) == (2, "retired")
+    disabled = result(command, "keys", "disable", "Kyber768", "--key-version", "2")
+    assert disabled["status"] == "disabled"
+    enabled = result(command, "keys", "enable", "Kyber768", "--key-version", "2")
+    assert enabled == retired
+    for cancel in ((), ("--cancel",)):
+        kept = result(command, "keys", "archive", "Kyber768", "--key-version", "2", *cancel)
+        assert kept == retired
     listed = result(command, "keys", "list", "--status", "retired")
     assert [key["key_version"] for key in listed["keys"]] == [1, 2]
     assert listed["total"] == 2
@@ -62,11 +71,26 @@ def test_how_much_a_key_is_in_use(command: Command, tenant: Client) -> None:
     assert result(command, "keys", "show", "Kyber768")["uses"] == 0
     old = result(command, "keys", "show", "Kyber768", "--key-version", "1")
     assert (old["status"], old["uses"]) == ("retired", 1)
-    assert "uses          1" in command("keys", "show", "Kyber768", "-k", "1").out.decode()
+    assert old["fingerprint"] == sha256(base64.b64decode(old["public_key"])).hexdigest()
+    shown = command("keys", "show", "Kyber768", "-k", "1").out.decode()
+    assert re.search(r"^uses +1$", shown, re.MULTILINE)
+    (listed,) = result(command, "keys", "usage")["usage"]
+    assert listed["last_used_at"] is not None
+    assert (listed["key_version"], listed["uses"]) == (1, 1)
+
+
+def test_usage(command: Command, tenant: Client) -> None:
+    """How much was done is a table by the hour or by the day, and all that is told for programs."""
+    tenant.keys.generate("Kyber768")
+    assert result(command, "usage")["total"] == 1
+    lines = command("usage", "--period", "30d").out.decode().splitlines()
+    assert lines[0].split() == ["START", "SUCCEEDED", "REFUSED"]
+    assert len(lines) == 31
+    assert lines[-1].split()[-2:] == ["1", "0"]
 
 
 def test_a_public_key(command: Command, tenant: Client) -> None:
-    """A public key's file says which key it is; --raw is its bytes alone."""
+    """A public key's file says which key it is; --format raw is its bytes alone."""
     key = tenant.keys.generate("ML-KEM-1024")
     said = json.loads(command("keys", "public-key", "ML-KEM-1024").out)
     assert said == {
@@ -75,7 +99,7 @@ def test_a_public_key(command: Command, tenant: Client) -> None:
         "key_version": 1,
         "public_key": base64.b64encode(key.public_key).decode(),
     }
-    assert command("keys", "public-key", "ML-KEM-1024", "--raw").out == key.public_key
+    assert command("keys", "public-key", "ML-KEM-1024", "--format", "raw").out == key.public_key
 
 
 def test_the_operator_s_tenants(operator_command: Command) -> None:
@@ -104,6 +128,9 @@ def test_the_operator_s_tenants(operator_command: Command) -> None:
     listed = result(operator_command, "tenants", "list")
     assert tenant in {each["id"] for each in listed["tenants"]}
     assert name in operator_command("tenants", "list").out.decode()
+    for status, total in (("active", 1), ("suspended", 0)):
+        narrowed = ("--name", name.upper(), "--status", status)
+        assert result(operator_command, "tenants", "list", *narrowed)["total"] == total
     wrong = operator_command("tenants", "update", tenant, "--requests-per-minute", "many")
     assert wrong.status == 2
 
@@ -156,3 +183,42 @@ def test_the_operator_names_a_tenant(operator_command: Command, tenant: Client) 
     (own,) = tenant.tenants.list()
     assert operator_command("api-keys", "list").status == 2
     assert result(operator_command, "api-keys", "list", "--tenant", own.id)["total"] == 1
+
+
+def test_an_api_key_is_limited_by_options(
+    command: Command, with_key: Callable[[str], Command]
+) -> None:
+    """Options become one scope, an expiry and addresses, which the list shows in words."""
+    made = result(
+        command,
+        *(
+            "api-keys",
+            "create",
+            "--name",
+            "worker",
+            "--keyring",
+            "payments.*",
+            "--keyring",
+            "default",
+        ),
+        *("--algorithm", "Kyber768", "--expires", "90d", "--allow", "127.0.0.0/8"),
+    )
+    scope = {
+        "operations": ["use"],
+        "keyrings": ["payments.*", "default"],
+        "algorithms": ["Kyber768"],
+    }
+    assert (made["name"], made["allowed_addresses"]) == ("worker", ["127.0.0.0/8"])
+    assert made["scopes"] == [scope]
+    end = datetime.fromisoformat(made["expires_at"])
+    assert timedelta(days=89) < end - datetime.now(UTC) <= timedelta(days=90)
+    shown = command("api-keys", "list").out.decode()
+    assert "use on payments.*, default with Kyber768" in shown
+    assert "everything" in shown
+    worker = with_key(made["api_key"])
+    assert worker("keys", "generate", "Kyber768").status == 5
+    assert result(worker, "status")["principal"] == "API key with scopes"
+    plain = command("api-keys", "create")
+    assert "--scope use" in plain.err
+    assert "scopes" not in plain.out.decode()
+    assert command("api-keys", "create", "--expires", "soon").status == 2

@@ -19,7 +19,16 @@ def test_records(command: Command, tenant: Client) -> None:
         tenant.kem.encrypt(b"")
     tenant.keys.rotate("Kyber768")
     lines = command("audit", "records").out.decode().splitlines()
-    assert lines[0].split() == ["ID", "RECORDED", "OPERATION", "ALGORITHM", "VERSION", "OUTCOME"]
+    assert lines[0].split() == [
+        "ID",
+        "RECORDED",
+        "OPERATION",
+        "KEYRING",
+        "ALGORITHM",
+        "VERSION",
+        "OUTCOME",
+        "PRINCIPAL",
+    ]
     assert [line.split()[2] for line in lines[1:6]] == [
         "rotate-key",
         *["encrypt"] * 3,

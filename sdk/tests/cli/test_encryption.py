@@ -72,7 +72,7 @@ def test_without_a_service(command: Command, tenant: Client, file: Path) -> None
     """With a public key's file no service and no API key are needed to encrypt."""
     tenant.keys.generate("X-Wing")
     assert command("keys", "public-key", "X-Wing", "--to", "key.json").status == 0
-    assert command("keys", "public-key", "X-Wing", "--raw", "--to", "key.bin").status == 0
+    assert command("keys", "public-key", "X-Wing", "--format", "raw", "--to", "key.bin").status == 0
     offline = command.as_(PQKEEP_URL="", PQKEEP_API_KEY_FILE="")
     raw = ("--algorithm", "X-Wing", "--key-version", "1")
     good: list[tuple[str, ...]] = [("key.json",), ("key.bin", *raw), ("key.json", *raw)]
@@ -205,3 +205,59 @@ def test_a_key_that_was_not_asked_for(
         ended = command("encrypt", file.name, "-a", "ML-KEM-1024", "--url", url)
         assert (ended.status, "the public key is none of ML-KEM-1024" in ended.err) == (2, True)
         assert command.names() == {file.name}
+
+
+def test_an_envelope_that_is_bound(command: Command, tenant: Client, file: Path) -> None:
+    """With --envelope it is one line of text, which decrypts with the same associated data."""
+    tenant.keys.generate("Kyber768")
+    row = ("--associated-data", "customers/42")
+    ended = command("encrypt", file.name, "--envelope", *row)
+    assert (ended.status, ended.err) == (0, "report.pdf.pqk: encrypted to Kyber768 version 1\n")
+    text = file.with_name("report.pdf.pqk").read_text()
+    assert (text[:5], text.count("\n"), text[-1]) == ("pqk1.", 1, "\n")
+    assert command("decrypt", "report.pdf.pqk", "--to", "-", *row).out == file.read_bytes()
+    assert tenant.kem.decrypt_envelope(text[:-1], associated_data=b"customers/42")
+    for other in ((), ("--associated-data", "customers/43")):
+        ended = command("decrypt", "report.pdf.pqk", "--to", "-", *other)
+        assert (ended.status, ended.out) == (7, b"")
+
+
+def test_server_side_and_wrapped_keys_are_bound(
+    command: Command, tenant: Client, file: Path
+) -> None:
+    """What the service encrypts or wraps with associated data needs the same again."""
+    tenant.keys.generate("Kyber768")
+    row = ("--associated-data", "customers/42")
+    assert command("encrypt", file.name, "--server-side", *row).status == 0
+    assert command("decrypt", "report.pdf.pqk", "--to", "-", *row).out == file.read_bytes()
+    assert command("decrypt", "report.pdf.pqk", "--to", "-").status == 7
+    wrapped = command("wrap", *row, stdin=bytes(32)).out
+    assert command("unwrap", *row, stdin=wrapped).out == bytes(32)
+    assert command("unwrap", stdin=wrapped).status == 7
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--associated-data", "customers/42"),
+        ("--envelope", "--armor"),
+        ("--envelope", "--public-key", "key.json"),
+    ],
+)
+def test_options_that_do_not_go_together(
+    command: Command, tenant: Client, file: Path, options: tuple[str, ...]
+) -> None:
+    """What only the service does is refused for what is encrypted here, and the other way round."""
+    tenant.keys.generate("Kyber768")
+    ended = command("encrypt", file.name, *options)
+    assert (ended.status, ended.out) != (0, b"")
+    assert not file.with_name("report.pdf.pqk").exists()
+
+
+def test_a_local_file_is_bound_to_nothing(command: Command, tenant: Client, file: Path) -> None:
+    """Whoever believes that it is gets told."""
+    tenant.keys.generate("Kyber768")
+    assert command("encrypt", file.name).status == 0
+    ended = command("decrypt", "report.pdf.pqk", "--to", "-", "--associated-data", "customers/42")
+    assert (ended.status != 0, ended.out) == (True, b"")
+    assert "--associated-data" in ended.err

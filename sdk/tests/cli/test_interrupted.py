@@ -5,6 +5,8 @@ from __future__ import annotations
 import resource
 import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +19,16 @@ if TYPE_CHECKING:
 
 HALF = bytes(5_000_000)
 """Much more than a pipe holds: once it is written, most of it was read."""
+
+
+@contextmanager
+def _sighup(action: signal.Handlers) -> Iterator[None]:
+    """Start processes with SIGHUP as it is on a terminal or under nohup, whichever the tests have."""
+    before = signal.signal(signal.SIGHUP, action)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +44,8 @@ def test_a_signal(
     target = command.directory / "target"
     if before:
         target.write_bytes(before)
-    process = command.start("encrypt", "-", "--to", "target", "--force")
+    with _sighup(signal.SIG_DFL):
+        process = command.start("encrypt", "-", "--to", "target", "--force")
     assert process.stdin is not None
     process.stdin.write(HALF)
     process.stdin.flush()
@@ -47,11 +60,8 @@ def test_a_signal(
 def test_nohup(command: Command, tenant: Client) -> None:
     """Where whoever starts the command has SIGHUP ignored, it goes on."""
     tenant.keys.generate("Kyber768")
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
+    with _sighup(signal.SIG_IGN):
         process = command.start("encrypt", "-", "--to", "target")
-    finally:
-        signal.signal(signal.SIGHUP, before)
     assert process.stdin is not None
     process.stdin.write(HALF)
     process.stdin.flush()

@@ -112,3 +112,82 @@ def test_no_signature(command: Command, file: Path, text: bytes) -> None:
     ended = command.as_(PQKEEP_URL="http://127.0.0.1:1")("verify", file.name, "other")
     assert ended.status == 7
     assert ended.err.startswith("pqkeep: other is not pqkeep/v1/signature, or is damaged\n")
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["Dilithium3", "ML-DSA-87", "Composite-ML-DSA", "SLH-DSA-SHA2-128f"]
+)
+def test_offline(command: Command, tenant: Client, file: Path, algorithm: str) -> None:
+    """With a public key's file a signature is verified without a service and an API key."""
+    tenant.keys.generate(algorithm)
+    assert command("sign", file.name, "--algorithm", algorithm).status == 0
+    for form, name in (("pqkeep", "key.json"), ("raw", "key.bin")):
+        options = ("--format", form, "--to", name)
+        assert command("keys", "public-key", algorithm, *options).status == 0
+    offline = command.as_(PQKEEP_URL="", PQKEEP_API_KEY_FILE="")
+    for name in ("key.json", "key.bin"):
+        ended = offline("verify", file.name, "--public-key", name)
+        good = f"report.pdf: the signature is good, by {algorithm} version 1\n".encode()
+        assert (ended.status, ended.out, ended.err) == (0, good, "")
+    tenant.keys.rotate(algorithm)
+    for form, name in (("pqkeep", "new.json"), ("raw", "new.bin")):
+        options = ("--format", form, "--to", name)
+        assert command("keys", "public-key", algorithm, *options).status == 0
+    file.write_bytes(file.read_bytes() + b"x")
+    for name in ("new.json", "new.bin", "key.json", "key.bin", file.name):
+        ended = offline("verify", file.name, "--public-key", name)
+        assert (ended.status, ended.out) == (2 if name == file.name else 7, b"")
+
+
+def test_offline_under_a_compliance_profile(command: Command, tenant: Client, file: Path) -> None:
+    """Under CNSA 2.0 only ML-DSA-87 is verified, offline too."""
+    for algorithm, status in (("Dilithium3", 5), ("ML-DSA-87", 0)):
+        tenant.keys.generate(algorithm)
+        assert command("sign", file.name, "-a", algorithm, "--force").status == 0
+        to = ("--to", "key.json", "--force")
+        assert command("keys", "public-key", algorithm, *to).status == 0
+        profile = ("--compliance-profile", "cnsa-2.0")
+        ended = command("verify", file.name, "--public-key", "key.json", *profile)
+        assert ended.status == status
+
+
+@pytest.mark.parametrize("algorithm", ["Dilithium3", "ML-DSA-87"])
+def test_a_signature_for_one_use(
+    command: Command, tenant: Client, file: Path, algorithm: str
+) -> None:
+    """With --context it is ML-DSA's own over the file, good for that context, on- and offline."""
+    tenant.keys.generate(algorithm)
+    ended = command("sign", file.name, "--context", "contracts", "-a", algorithm)
+    assert (ended.status, ended.err) == (0, f"report.pdf.sig: signed with {algorithm} version 1\n")
+    said = json.loads((command.directory / "report.pdf.sig").read_bytes())
+    signature = base64.b64decode(said.pop("signature"))
+    assert said == {
+        "format": "pqkeep/v1/context-signature",
+        "algorithm": algorithm,
+        "key_version": 1,
+        "context": "contracts",
+    }
+    assert tenant.signatures.verify(
+        file.read_bytes(), signature, key_version=1, algorithm=algorithm, context=b"contracts"
+    )
+    command("keys", "public-key", algorithm, "--to", "key.json")
+    for offline in ((), ("--public-key", "key.json")):
+        assert command("verify", file.name, "--context", "contracts", *offline).status == 0
+        for other in ((), ("--context", "invoices"), ("--context", "")):
+            ended = command("verify", file.name, *other, *offline)
+            assert (ended.status, ended.out) == (7, b"")
+    file.write_bytes(file.read_bytes() + b"!")
+    assert command("verify", file.name, "--context", "contracts").status == 7
+
+
+def test_a_context_is_not_taken_for_granted(command: Command, tenant: Client, file: Path) -> None:
+    """A signature without a context is none for a use; nor is one for what is no ML-DSA."""
+    tenant.keys.generate("Dilithium3")
+    assert command("sign", file.name).status == 0
+    assert command("verify", file.name, "--context", "contracts").status == 7
+    ended = command(
+        "sign", file.name, "--context", "contracts", "-a", "Composite-ML-DSA", "--force"
+    )
+    assert (ended.status != 0, ended.out) == (True, b"")
+    ended = command("sign", file.name, "--context", "x" * 256, "--force")
+    assert "255 bytes" in ended.err

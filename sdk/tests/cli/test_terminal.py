@@ -18,7 +18,7 @@ def test_no_bytes_to_a_terminal(command: Command, terminal: type[Terminal], tena
     """What a terminal could act on is not written to one unless that is insisted on."""
     tenant.keys.generate("Kyber768")
     refused = "this would write bytes to a terminal"
-    for arguments in (("keys", "public-key", "Kyber768", "--raw"), ("encrypt", "-")):
+    for arguments in (("keys", "public-key", "Kyber768", "--format", "raw"), ("encrypt", "-")):
         status, shown = terminal(command, *arguments).end()
         assert (status, refused in shown) == (2, True)
     status, shown = terminal(command, "keys", "public-key", "Kyber768").end()

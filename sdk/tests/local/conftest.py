@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pqkeep import DecryptionError
+from pqkeep.local import Recipient
 from pqkeep_keyservice.crypto.kem import KEMS, DecapsulationKey
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_protocol.algorithms import Algorithm
@@ -23,19 +24,28 @@ class Pair:
     algorithm: str
     key_version: int
     private: DecapsulationKey
+    keyring: str = "default"
 
     @property
     def public(self) -> dict[str, Any]:
-        """What encryption takes."""
+        """What encapsulation takes."""
         return {
             "public_key": self.private.public_bytes(),
             "algorithm": self.algorithm,
             "key_version": self.key_version,
         }
 
-    def decapsulate(self, kem_ciphertext: bytes, *, key_version: int, algorithm: str) -> bytes:
+    @property
+    def recipient(self) -> Recipient:
+        """What encryption takes."""
+        return Recipient(**self.public, keyring=self.keyring)
+
+    def decapsulate(
+        self, kem_ciphertext: bytes, *, key_version: int, algorithm: str, keyring: str
+    ) -> bytes:
         """Do what the service does, and refuse as it does."""
-        if (algorithm, key_version) != (self.algorithm, self.key_version):
+        named = (algorithm, key_version, keyring)
+        if named != (self.algorithm, self.key_version, self.keyring):
             raise DecryptionError("no such key")
         try:
             return self.private.decapsulate(kem_ciphertext)
@@ -47,9 +57,10 @@ class Pair:
 def pair_of() -> Callable[..., Pair]:
     """Make a key pair, from its stored private key if there is one."""
 
-    def make(algorithm: str, seed: bytes | None = None) -> Pair:
+    def make(algorithm: str, seed: bytes | None = None, *, keyring: str = "default") -> Pair:
         kem = KEMS[Algorithm(algorithm)]
-        return Pair(algorithm, 7, kem.generate() if seed is None else kem.load_seed(Secret(seed)))
+        private = kem.generate() if seed is None else kem.load_seed(Secret(seed))
+        return Pair(algorithm, 7, private, keyring)
 
     return make
 

@@ -1,31 +1,19 @@
-"""What is written about local encryption is true: the examples run, and nothing is left out."""
+"""What is written about local encryption is true, and nothing is left out.
+
+That the examples run is shown by tests/docs/test_documents_in_order.py.
+"""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-import pytest
-
 from pqkeep import local
-from pqkeep.local import _async_local, _header, _primitives, _segments
+from pqkeep.local import _async_local, _file_key, _header, _primitives, _recipients, _segments
 
 DOCS = Path(__file__).parents[3] / "docs"
 GUIDE = (DOCS / "local-encryption.md").read_text()
 FORMAT = (DOCS / "local-format.md").read_text()
-
-
-def test_examples(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, base_url: str, api_key: str
-) -> None:
-    """The examples run one after the other, with address and key in the environment."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PQKEEP_URL", base_url)
-    monkeypatch.setenv("PQKEEP_API_KEY", api_key)
-    Path("report.pdf").write_bytes(b"a report")
-    program = "".join(re.findall(r"^```python\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE))
-    exec(compile(program, "documentation", "exec"), {})  # noqa: S102 - it is our own
-    assert Path("copy.pdf").read_bytes() == b"a report"
 
 
 def test_every_method() -> None:
@@ -44,11 +32,21 @@ def test_numbers() -> None:
     assert _segments.SEGMENT_SIZE == 1 << 18
     assert _segments.MOST_SEGMENTS == 1 << 32
     assert f"`{_header.MAGIC.hex()}`" in FORMAT
-    for name, number in _header.NUMBERS.items():
+    assert f"This is format {_header.FORMAT};" in FORMAT
+    assert f"S, the size of a slot: 118 to {_header.LARGEST_SLOT:,}" in FORMAT
+    assert f"1 to {_header.MOST_RECIPIENTS} |" in FORMAT
+    layout = _header.layout_for((), room=_header.DEFAULT_ROOM)
+    assert f"two of {layout.slot_size:,} bytes" in FORMAT
+    assert f"header: {layout.size // 1024} KiB for files" in GUIDE
+    assert f"S is a multiple of {_header.BLOCK:,}" in FORMAT
+    assert _file_key.PROTOCOL.decode() in FORMAT
+    lengths = set()
+    for name, number in _recipients.NUMBERS.items():
         kem = _primitives.KEMS[name]
-        size = 13 + kem.ciphertext_size + 32
-        row = rf"^\| `0{number}` \| `{name}`.* \| {kem.ciphertext_size} \| {size} \| (SHA-\d+) \|$"
+        row = rf"^\| `0{number}` \| `{name}`.* \| {kem.ciphertext_size} \| (SHA-\d+) \|$"
         (hash_name,) = re.findall(row, FORMAT, re.MULTILINE)
         assert hash_name.replace("-", "").lower() == kem.hash.name
+        lengths.add(118 + 1 + 4 + 1 + len("default") + 32 + kem.ciphertext_size + 48)
+    assert f"{min(lengths):,} to {max(lengths):,} bytes for one recipient" in GUIDE
     assert _async_local.STOP_SECONDS == 5
     assert "for five seconds at most" in GUIDE

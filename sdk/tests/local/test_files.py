@@ -35,7 +35,7 @@ _, work, source, target = sys.argv
 try:
     if work == "encrypt":
         named = {{"public_key": public_key, "algorithm": "Kyber768", "key_version": 7}}
-        local.encrypt_file(source, target, **named)
+        local.encrypt_file(source, target, recipients=[local.Recipient(**named)])
     else:
         local.decrypt_file(source, target, decapsulate=lambda ct, **_: private.decapsulate(ct))
 except OSError as error:
@@ -70,7 +70,7 @@ def start() -> Iterator[Start]:
 @pytest.fixture
 def sealed(pair_of: Callable[..., Pair]) -> bytes:
     """Data for the programs' key."""
-    return encrypt(DATA, **pair_of("Kyber768", SEED).public)
+    return encrypt(DATA, recipients=[pair_of("Kyber768", SEED).recipient])
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_round_trip(pair: Pair, tmp_path: Path) -> None:
     """A file comes back as it was; both new files are their owner's only."""
     plain, cipher, back = (tmp_path / name for name in ("plain", "cipher", "back"))
     plain.write_bytes(DATA)
-    encrypt_file(plain, str(cipher), **pair.public)
+    encrypt_file(plain, str(cipher), recipients=[pair.recipient])
     decrypt_file(str(cipher), back, decapsulate=pair.decapsulate)
     assert back.read_bytes() == DATA
     assert {path.stat().st_mode & 0o777 for path in (cipher, back)} == {0o600}
@@ -96,7 +96,7 @@ def test_an_empty_file(pair: Pair, tmp_path: Path) -> None:
     """An empty file comes back empty."""
     plain, cipher, back = (tmp_path / name for name in ("plain", "cipher", "back"))
     plain.touch()
-    encrypt_file(plain, cipher, **pair.public)
+    encrypt_file(plain, cipher, recipients=[pair.recipient])
     decrypt_file(cipher, back, decapsulate=pair.decapsulate)
     assert back.read_bytes() == b""
 
@@ -115,7 +115,7 @@ def test_what_is_there_stays(kyber: Pair, tmp_path: Path, existing: str) -> None
         target.symlink_to(other if existing == "link" else tmp_path / "nowhere")
     before = sorted(tmp_path.iterdir()), target.lstat()
     with pytest.raises(FileExistsError):
-        encrypt_file(source, target, **kyber.public)
+        encrypt_file(source, target, recipients=[kyber.recipient])
     assert (sorted(tmp_path.iterdir()), target.lstat()) == before
     assert other.read_bytes() == b"precious"
 
@@ -125,7 +125,7 @@ def test_replacing(kyber: Pair, tmp_path: Path) -> None:
     plain, link = tmp_path / "plain", tmp_path / "link"
     plain.write_bytes(DATA)
     link.symlink_to(plain)
-    encrypt_file(plain, link, **kyber.public, replace=True)
+    encrypt_file(plain, link, recipients=[kyber.recipient], replace=True)
     assert not link.is_symlink()
     assert plain.read_bytes() == DATA
     decrypt_file(link, link, decapsulate=kyber.decapsulate, replace=True)
@@ -137,7 +137,7 @@ def test_replacing(kyber: Pair, tmp_path: Path) -> None:
 def test_a_damaged_file_leaves_nothing(kyber: Pair, tmp_path: Path, *, replace: bool) -> None:
     """Of a file whose very last byte is wrong nothing is written, and what was there stays."""
     source, target = tmp_path / "source", tmp_path / "target"
-    data = bytearray(encrypt(DATA, **kyber.public))
+    data = bytearray(encrypt(DATA, recipients=[kyber.recipient]))
     data[-1] ^= 1
     source.write_bytes(data)
     if replace:
@@ -209,8 +209,8 @@ def test_a_folder_that_is_not_there(kyber: Pair, tmp_path: Path) -> None:
     """A target in no folder, and a source that is not there, are the system's own errors."""
     source = tmp_path / "source"
     with pytest.raises(FileNotFoundError):
-        encrypt_file(source, tmp_path / "target", **kyber.public)
+        encrypt_file(source, tmp_path / "target", recipients=[kyber.recipient])
     source.write_bytes(DATA)
     with pytest.raises(FileNotFoundError):
-        encrypt_file(source, tmp_path / "nowhere" / "target", **kyber.public)
+        encrypt_file(source, tmp_path / "nowhere" / "target", recipients=[kyber.recipient])
     assert list(tmp_path.iterdir()) == [source]

@@ -15,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pqkeep import DecryptionError
-from pqkeep.local import Header, decrypt, encrypt, read_header
-from pqkeep.local._encryption import encrypted
-from pqkeep.local._segments import nonce
-from pqkeep.models import Encapsulation
+from pqkeep.local import decrypt, encrypt, read_header
+from pqkeep.local._file_key import FileKey
+from pqkeep.local._header import Layout, layout_for, slot_for
+from pqkeep.local._recipients import WrappedFileKey, wrapped_with
+from pqkeep.local._segments import encrypted_segments, nonce
 
 if TYPE_CHECKING:
     from sdk.tests.local.conftest import Pair
@@ -30,10 +31,10 @@ EXAMPLE = re.compile(
 PIECE = 262_144
 TAG = 16
 SEGMENT = PIECE + TAG
-HEADER = 1133
-"""Of Kyber768."""
+HEADER = 1299
+"""Of Kyber768, with nothing to spare."""
 
-Reader = Callable[[bytes, Callable[[str, int, bytes], bytes]], bytes]
+Reader = Callable[[bytes, Callable[[str, int, str, bytes], bytes | None]], bytes]
 sizes = st.one_of(
     st.integers(0, 2000),
     st.builds(
@@ -63,22 +64,40 @@ def files(vectors: Any) -> Mapping[str, bytes]:
     """The files of the vectors, as pqkeep writes them."""
     made = {}
     for file in vectors["files"]:
-        key = vectors["keys"][file["algorithm"]]
-        to = Encapsulation(
-            kem_ciphertext=bytes.fromhex(key["kem_ciphertext"]),
-            shared_secret=bytes.fromhex(key["shared_secret"]),
-            key_version=key["key_version"],
-            algorithm=file["algorithm"],
-        )
-        made[file["name"]] = b"".join(encrypted(BytesIO(plaintext(file["size"])), to))
+        file_key = FileKey(bytes.fromhex(file["file_key"]))
+        wrapped = []
+        for algorithm in file["recipients"]:
+            key = vectors["keys"][algorithm]
+            unfinished = WrappedFileKey(
+                algorithm=algorithm,
+                key_version=key["key_version"],
+                keyring=key["keyring"],
+                fingerprint=bytes.fromhex(key["fingerprint"]),
+                kem_ciphertext=bytes.fromhex(key["kem_ciphertext"]),
+                wrapped=b"",
+            )
+            wrapped.append(wrapped_with(file_key, unfinished, bytes.fromhex(key["shared_secret"])))
+        slots = file["slots"]
+        layout = Layout(slots, file["slot_size"]) if slots > 1 else layout_for(wrapped, room=0)
+        slot = slot_for(file_key, wrapped, layout=layout, sequence=file["sequence"])
+        segments = encrypted_segments(BytesIO(plaintext(file["size"])), file_key.data_key())
+        made[file["name"]] = slot * slots + b"".join(segments)
     return made
+
+
+def assembled(parts: list[Any], files: Mapping[str, bytes]) -> bytes:
+    """Return what the parts of a vector are."""
+    return b"".join(
+        bytes.fromhex(part) if isinstance(part, str) else files[part[0]][part[1] : part[2]]
+        for part in parts
+    )
 
 
 @pytest.fixture(scope="session")
 def made(kyber: Pair) -> tuple[bytes, bytes]:
     """Two and a half segments: what was encrypted, and what came of it."""
     data = plaintext(2 * PIECE + PIECE // 2)
-    return data, encrypt(data, **kyber.public)
+    return data, encrypt(data, recipients=[kyber.recipient])
 
 
 def refuses(data: bytes, pair: Pair) -> str:
@@ -93,16 +112,25 @@ def test_what_the_vectors_refuse(
     vectors: Any, files: Mapping[str, bytes], documented: Reader
 ) -> None:
     """Everything that the vectors list as refused is refused, by the document's program too."""
-    secret = bytes.fromhex(vectors["keys"]["Kyber768"]["shared_secret"])
+    secrets = {name: bytes.fromhex(key["shared_secret"]) for name, key in vectors["keys"].items()}
     for case in vectors["refused"]:
-        data = b"".join(
-            bytes.fromhex(part) if isinstance(part, str) else files[part[0]][part[1] : part[2]]
-            for part in case["parts"]
-        )
+        data = assembled(case["parts"], files)
         with pytest.raises(DecryptionError):
-            decrypt(data, decapsulate=lambda *_, **__: secret)
+            decrypt(data, decapsulate=lambda *_, algorithm, **__: secrets[algorithm])
         with pytest.raises((ValueError, KeyError, IndexError, InvalidTag)):
-            documented(data, lambda *_: secret)
+            documented(data, lambda algorithm, *_: secrets[algorithm])
+
+
+def test_interrupted_changes(vectors: Any, files: Mapping[str, bytes], documented: Reader) -> None:
+    """A change that was cut off left the old recipients or the new ones, as the vectors say."""
+    secrets = {name: bytes.fromhex(key["shared_secret"]) for name, key in vectors["keys"].items()}
+    for case in vectors["interrupted"]:
+        data = assembled(case["parts"], files)
+        header = read_header(BytesIO(data))
+        assert (header.sequence, header.is_settled) == (case["sequence"], False), case["why"]
+        opened = decrypt(data, decapsulate=lambda *_, algorithm, **__: secrets[algorithm])
+        assert opened == documented(data, lambda algorithm, *_: secrets[algorithm])
+        assert opened == plaintext(12)
 
 
 def test_what_the_vectors_have(vectors: Any, files: Mapping[str, bytes]) -> None:
@@ -111,59 +139,68 @@ def test_what_the_vectors_have(vectors: Any, files: Mapping[str, bytes]) -> None
         data = files[file["name"]]
         assert hashlib.sha256(data).hexdigest() == file["sha256"], file["name"]
         assert data.hex() == file.get("file", data.hex())
-        key = vectors["keys"][file["algorithm"]]
         header = read_header(BytesIO(data))
-        assert header == Header(
-            algorithm=file["algorithm"],
-            key_version=key["key_version"],
-            kem_ciphertext=bytes.fromhex(key["kem_ciphertext"]),
-            commitment=bytes.fromhex(file["commitment"]),
-        )
-        assert header.data_key(bytes.fromhex(key["shared_secret"])).hex() == file["data_key"]
+        assert header.sequence == file["sequence"]
+        assert header.layout == Layout(file["slots"], file["slot_size"])
+        assert [each.algorithm for each in header.recipients] == file["recipients"]
+        for recipient in header.recipients:
+            key = vectors["keys"][recipient.algorithm]
+            assert recipient.key_name() == {
+                "algorithm": recipient.algorithm,
+                "key_version": key["key_version"],
+                "keyring": key["keyring"],
+            }
+            file_key = header.open(recipient, bytes.fromhex(key["shared_secret"]))
+            assert file_key.value.hex() == file["file_key"]
 
 
 def test_the_vectors_open(
     vectors: Any, files: Mapping[str, bytes], pair_of: Callable[..., Pair]
 ) -> None:
-    """Every file of the vectors opens with its private key, in the key service's own code."""
+    """Every file of the vectors opens with the private key of each recipient, and of no other."""
     for file in vectors["files"]:
-        seed = bytes.fromhex(vectors["keys"][file["algorithm"]]["private_key"])
-        pair = pair_of(file["algorithm"], seed)
-        opened = decrypt(files[file["name"]], decapsulate=pair.decapsulate)
-        assert opened == plaintext(file["size"])
+        for algorithm, key in vectors["keys"].items():
+            pair = pair_of(algorithm, bytes.fromhex(key["private_key"]), keyring=key["keyring"])
+            if algorithm in file["recipients"]:
+                opened = decrypt(files[file["name"]], decapsulate=pair.decapsulate)
+                assert opened == plaintext(file["size"])
+            else:
+                refuses(files[file["name"]], pair)
 
 
 def test_the_documented_program_opens_what_is_written(pair: Pair, documented: Reader) -> None:
     """The document's program, which shares no code with pqkeep, opens files of every algorithm."""
 
-    def decapsulate(algorithm: str, key_version: int, kem_ciphertext: bytes) -> bytes:
-        return pair.decapsulate(kem_ciphertext, key_version=key_version, algorithm=algorithm)
+    def decapsulate(algorithm: str, key_version: int, keyring: str, kem_ciphertext: bytes) -> bytes:
+        return pair.decapsulate(
+            kem_ciphertext, key_version=key_version, algorithm=algorithm, keyring=keyring
+        )
 
     for size in (0, 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE):
         data = plaintext(size)
-        assert documented(encrypt(data, **pair.public), decapsulate) == data
+        assert documented(encrypt(data, recipients=[pair.recipient]), decapsulate) == data
 
 
 @given(size=sizes)
 def test_round_trip(kyber: Pair, size: int) -> None:
     """What was encrypted comes back, whatever its size, and is as long as documented."""
     data = plaintext(size)
-    file = encrypt(data, **kyber.public)
+    file = encrypt(data, recipients=[kyber.recipient])
     assert len(file) == HEADER + size + TAG * max(1, -(-size // PIECE))
     assert decrypt(file, decapsulate=kyber.decapsulate) == data
 
 
 def test_every_file_has_a_key_of_its_own(kyber: Pair) -> None:
     """The same data encrypted twice has nothing in common but what names the key."""
-    one, other = (encrypt(bytes(64), **kyber.public) for _ in range(2))
-    assert one[:13] == other[:13]
-    assert one[13:] != other[13:]
+    one, other = (encrypt(bytes(64), recipients=[kyber.recipient]) for _ in range(2))
+    assert one[:67] == other[:67]
+    assert one[67:] != other[67:]
     assert one[HEADER:] != other[HEADER:]
 
 
 def test_every_truncation_of_a_short_file(kyber: Pair) -> None:
     """A file that ends anywhere before its end is refused, and where that can be seen it is said."""
-    file = encrypt(b"hello, world", **kyber.public)
+    file = encrypt(b"hello, world", recipients=[kyber.recipient])
     for end in range(len(file)):
         said = refuses(file[:end], kyber)
         assert ("cut off within its header" in said) == (7 <= end < HEADER)
@@ -172,7 +209,7 @@ def test_every_truncation_of_a_short_file(kyber: Pair) -> None:
 
 def test_every_byte_of_a_short_file(pair: Pair) -> None:
     """A file in which any one bit was changed is refused."""
-    file = encrypt(b"hello, world", **pair.public)
+    file = encrypt(b"hello, world", recipients=[pair.recipient])
     for at in range(len(file)):
         damaged = bytearray(file)
         damaged[at] ^= 1 << at % 8
@@ -193,7 +230,7 @@ def test_every_truncation(made: tuple[bytes, bytes], kyber: Pair, data: st.DataO
 @given(extra=st.binary(min_size=1, max_size=40))
 def test_nothing_may_follow(made: tuple[bytes, bytes], kyber: Pair, extra: bytes) -> None:
     """A file with anything after its end is refused, after a whole last segment too."""
-    whole = encrypt(plaintext(PIECE), **kyber.public)
+    whole = encrypt(plaintext(PIECE), recipients=[kyber.recipient])
     for file in (made[1], whole):
         refuses(file + extra, kyber)
 
@@ -209,7 +246,7 @@ def test_every_bit(made: tuple[bytes, bytes], kyber: Pair, data: st.DataObject) 
 @given(order=st.lists(st.integers(0, 3), max_size=6).filter(lambda order: order != [0, 1, 2, 3]))
 def test_every_other_order(kyber: Pair, order: list[int]) -> None:
     """Whole segments that were swapped, repeated or left out are refused."""
-    file = encrypt(plaintext(4 * PIECE), **kyber.public)
+    file = encrypt(plaintext(4 * PIECE), recipients=[kyber.recipient])
     segments = [file[at : at + SEGMENT] for at in range(HEADER, len(file), SEGMENT)]
     refuses(file[:HEADER] + b"".join(segments[number] for number in order), kyber)
 
@@ -218,11 +255,11 @@ def test_every_other_order(kyber: Pair, order: list[int]) -> None:
 def test_every_splice(made: tuple[bytes, bytes], kyber: Pair, data: st.DataObject) -> None:
     """Files for the same key, of the same plaintext, cannot be put together."""
     plain, one = made
-    other = encrypt(plain, **kyber.public)
+    other = encrypt(plain, recipients=[kyber.recipient])
     at = data.draw(
         st.one_of(
-            st.sampled_from([13, HEADER - 32, HEADER, HEADER + SEGMENT, HEADER + 2 * SEGMENT]),
-            st.integers(14, len(one) - 1),
+            st.sampled_from([67, HEADER - 48, HEADER, HEADER + SEGMENT, HEADER + 2 * SEGMENT]),
+            st.integers(68, len(one) - 1),
         )
     )
     spliced = one[:at] + other[at:]
@@ -234,7 +271,9 @@ def test_every_splice(made: tuple[bytes, bytes], kyber: Pair, data: st.DataObjec
 def test_junk(kyber: Pair, junk: bytes) -> None:
     """Whatever else is handed in is refused with the documented exception, and no other."""
     refuses(junk, kyber)
-    refuses(b"pqkeep\x00\x01\x01" + junk, kyber)
+    refuses(b"pqkeep\x00\x02\x01" + junk, kyber)
+    content = b"pqkeep\x00\x02\x01" + (8192).to_bytes(4, "big") + junk + bytes(8131 - len(junk))
+    refuses(content + hashlib.sha384(content).digest(), kyber)
 
 
 def test_the_wrong_key_is_told_from_damage(made: tuple[bytes, bytes], kyber: Pair) -> None:
@@ -264,8 +303,17 @@ def test_no_nonce_comes_twice() -> None:
         nonce(2**32, is_last=True)
 
 
-def test_a_header_shows_no_secret(made: tuple[bytes, bytes]) -> None:
-    """A header says which key it is for, and its repr holds nothing else."""
+def test_a_header_shows_no_secret(made: tuple[bytes, bytes], kyber: Pair) -> None:
+    """A header says which keys it is for, and its repr holds nothing else."""
     header = read_header(BytesIO(made[1]))
-    assert repr(header) == "Header(algorithm='Kyber768', key_version=7)"
-    assert made[1].startswith(header.encoded())
+    (recipient,) = header.recipients
+    fingerprint = hashlib.sha256(kyber.public["public_key"]).digest()
+    assert repr(recipient) == (
+        "WrappedFileKey(algorithm='Kyber768', key_version=7, keyring='default', "
+        f"fingerprint={fingerprint!r})"
+    )
+    assert made[1].startswith(header.slot)
+    assert "slot=" not in repr(header)
+    assert "FileKey()" in repr(
+        header.open(recipient, kyber.private.decapsulate(recipient.kem_ciphertext))
+    )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sdk.tests.local.conftest import Pair
 
 PIECE = 262_144
-HEADER = 1133
+HEADER = 1299
 DATA = os.urandom(PIECE + 1000)
 
 
@@ -67,7 +67,7 @@ class Discard:
 def test_a_few_bytes_at_a_time(kyber: Pair) -> None:
     """Nothing is lost where reading and writing are short, as with sockets and raw files."""
     sealed, opened = Trickle(), Trickle()
-    encrypt_stream(Trickle(DATA), sealed, **kyber.public)
+    encrypt_stream(Trickle(DATA), sealed, recipients=[kyber.recipient])
     decrypt_stream(Trickle(bytes(sealed.taken)), opened, decapsulate=kyber.decapsulate)
     assert opened.taken == DATA
 
@@ -79,7 +79,7 @@ def test_a_pipe(kyber: Pair) -> None:
     with open(out, "rb", buffering=0) as reader, open(into, "wb", buffering=0) as writer:  # noqa: PTH123 - descriptors
 
         def send() -> None:
-            encrypt_stream(BytesIO(DATA * 5), writer, **kyber.public)
+            encrypt_stream(BytesIO(DATA * 5), writer, recipients=[kyber.recipient])
             writer.close()
 
         thread = threading.Thread(target=send)
@@ -95,7 +95,7 @@ def test_nothing_yet_is_not_the_end(kyber: Pair) -> None:
     os.set_blocking(out, False)
     os.write(into, b"some")
     with open(out, "rb", buffering=0) as reader, pytest.raises(BlockingIOError):  # noqa: PTH123
-        encrypt_stream(reader, BytesIO(), **kyber.public)
+        encrypt_stream(reader, BytesIO(), recipients=[kyber.recipient])
     os.close(into)
 
 
@@ -107,12 +107,12 @@ def test_more_than_was_asked_for(kyber: Pair) -> None:
             return DATA
 
     with pytest.raises(ValueError, match="more than it was asked for"):
-        encrypt_stream(Generous(), BytesIO(), **kyber.public)
+        encrypt_stream(Generous(), BytesIO(), recipients=[kyber.recipient])
 
 
 def test_only_what_was_authenticated_comes_out(kyber: Pair) -> None:
     """A stream that was cut off gives the segments before, and then an error."""
-    file = encrypt(DATA * 3, **kyber.public)
+    file = encrypt(DATA * 3, recipients=[kyber.recipient])
     writer = BytesIO()
     with pytest.raises(DecryptionError):
         decrypt_stream(
@@ -130,13 +130,13 @@ def test_only_what_was_authenticated_comes_out(kyber: Pair) -> None:
 def test_a_full_disk(kyber: Pair) -> None:
     """A writer's error goes to the caller as it is."""
     with open("/dev/full", "wb", buffering=0) as full, pytest.raises(OSError, match="No space"):  # noqa: PTH123
-        encrypt_stream(BytesIO(DATA), full, **kyber.public)
+        encrypt_stream(BytesIO(DATA), full, recipients=[kyber.recipient])
 
 
 def test_neither_is_closed(kyber: Pair) -> None:
     """Reader and writer stay open, whether it went well or not."""
     reader, writer = BytesIO(DATA), Trickle()
-    encrypt_stream(reader, writer, **kyber.public)
+    encrypt_stream(reader, writer, recipients=[kyber.recipient])
     assert (reader.closed, writer.closed) == (False, False)
     with pytest.raises(DecryptionError):
         decrypt_stream(reader, writer, decapsulate=kyber.decapsulate)
@@ -148,7 +148,7 @@ def test_a_writer_that_does_not_block(kyber: Pair) -> None:
     out, into = os.pipe()
     os.set_blocking(into, False)
     with open(into, "wb", buffering=0) as writer, pytest.raises(BlockingIOError):  # noqa: PTH123
-        encrypt_stream(BytesIO(DATA), writer, **kyber.public)
+        encrypt_stream(BytesIO(DATA), writer, recipients=[kyber.recipient])
     os.close(out)
 
 
@@ -161,7 +161,7 @@ def test_memory_does_not_grow(kyber: Pair, mebibytes: int) -> None:
     with open(out, "rb") as reader, open(into, "wb") as writer:  # noqa: PTH123 - descriptors
 
         def send() -> None:
-            encrypt_stream(Zeros(size), writer, **kyber.public)
+            encrypt_stream(Zeros(size), writer, recipients=[kyber.recipient])
             writer.close()
 
         thread = threading.Thread(target=send)

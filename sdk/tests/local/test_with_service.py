@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import json
 import os
 import subprocess
@@ -16,7 +17,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
+from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
 
 from pqkeep import (
     AsyncClient,
@@ -27,7 +30,7 @@ from pqkeep import (
     MalformedAnswerError,
     NotFoundError,
 )
-from pqkeep.local import encrypt, encrypt_for_service, read_header
+from pqkeep.local import Recipient, encrypt, encrypt_for_service, read_header
 
 ALGORITHMS = ["Kyber768", "X-Wing", "ML-KEM-1024"]
 MEBIBYTE = 1024 * 1024
@@ -84,8 +87,8 @@ def test_round_trip(client: Client, tmp_path: Path, algorithm: str) -> None:
     client.local.decrypt_file(cipher, back)
     assert back.read_bytes() == DATA
     newer = client.local.encrypt(DATA, algorithm=algorithm)
-    assert read_header(BytesIO(sealed)).key_version == 1
-    assert read_header(BytesIO(newer)).key_version == 2
+    assert read_header(BytesIO(sealed)).recipients[0].key_version == 1
+    assert read_header(BytesIO(newer)).recipients[0].key_version == 2
 
 
 def test_what_the_service_hears(client: Client) -> None:
@@ -98,13 +101,147 @@ def test_what_the_service_hears(client: Client) -> None:
     assert heard == ["get-active-key", "decapsulate"]
 
 
+def test_a_file_moves_to_the_active_key(client: Client, tmp_path: Path) -> None:
+    """After a rotation a file moves to the active key by one decapsulation, in place."""
+    key, path = client.keys.generate("Kyber768"), tmp_path / "file.pqk"
+    path.write_bytes(client.local.encrypt(DATA, room=1))
+    client.keys.rotate("Kyber768")
+    before = {record.id for record in client.audit.records()}
+    inode = path.stat().st_ino
+    assert client.local.re_encrypt_file(path)
+    records = sorted(client.audit.records(), key=lambda record: record.number)
+    heard = [record.operation for record in records if record.id not in before]
+    assert heard == ["decapsulate", "get-active-key"]
+    assert path.stat().st_ino == inode
+    assert not client.local.re_encrypt_file(path)
+    assert client.local.decrypt(path.read_bytes()) == DATA
+    (recipient,) = read_header(BytesIO(path.read_bytes())).recipients
+    active = client.keys.active("Kyber768")
+    assert recipient.key_version == active.key_version == 2
+    assert recipient.fingerprint == hashlib.sha256(active.public_key).digest()
+    assert hashlib.sha256(key.public_key).digest() not in path.read_bytes()
+
+
+def test_another_algorithm_and_a_stream(client: Client) -> None:
+    """Data moves to another algorithm's active key, and to a public key that is given."""
+    for algorithm in ("Kyber768", "ML-KEM-1024"):
+        client.keys.generate(algorithm)
+    sealed = client.local.encrypt(DATA)
+    moved = client.local.re_encrypt(sealed, algorithm="ML-KEM-1024")
+    assert [each.algorithm for each in read_header(BytesIO(moved)).recipients] == ["ML-KEM-1024"]
+    key = client.keys.active("Kyber768")
+    to = Recipient(public_key=key.public_key, algorithm="Kyber768", key_version=key.key_version)
+    back = BytesIO()
+    client.local.re_encrypt_stream(BytesIO(moved), back, to=to)
+    assert client.local.decrypt(back.getvalue()) == DATA
+    with pytest.raises(InvalidRequestError, match="an algorithm or a public key"):
+        client.local.re_encrypt(sealed, algorithm="ML-KEM-1024", to=to)
+
+
+def test_two_tenants(
+    client: Client, connect: Connect, base_url: str, new_api_key: Any, tmp_path: Path
+) -> None:
+    """A file for two tenants opens for both, whoever is named first, and then for one."""
+    friend, path = connect(base_url, new_api_key()), tmp_path / "file.pqk"
+    recipients = []
+    for each in (client, friend):
+        key = each.keys.generate("X-Wing")
+        recipients.append(
+            Recipient(public_key=key.public_key, algorithm="X-Wing", key_version=key.key_version)
+        )
+    plain = tmp_path / "plain"
+    plain.write_bytes(DATA)
+    client.local.encrypt_file(plain, path, algorithm="X-Wing")
+    with pytest.raises(DecryptionError):
+        friend.local.decrypt(path.read_bytes())
+    assert client.local.add_recipient(path, recipients[1])
+    assert friend.local.decrypt(path.read_bytes()) == DATA
+    assert friend.local.remove_recipient(path, recipients[0].fingerprint)
+    with pytest.raises(DecryptionError):
+        client.local.decrypt(path.read_bytes())
+    both = friend.local.encrypt(DATA, algorithm="X-Wing", recipients=recipients)
+    assert client.local.decrypt(both) == DATA
+
+
+@pytest.fixture
+def cards(base_url: str, api_key: str) -> str:
+    """A keyring of its own, with a key of the first version there."""
+    with httpx2.Client(headers={"X-API-Key": api_key}, trust_env=False) as http:
+        for path, body in (
+            ("/keyrings", {"name": "payments.cards"}),
+            ("/keys/generate", {"algorithm": "Kyber768", "keyring": "payments.cards"}),
+        ):
+            http.post(f"{base_url}/api/v1/kms{path}", json=body).raise_for_status()
+    return "payments.cards"
+
+
+def test_keyrings(client: Client, cards: str, tmp_path: Path) -> None:
+    """What is encrypted to a keyring opens, and moves within it unless another is named."""
+    client.keys.generate("Kyber768")
+    path = tmp_path / "file"
+    path.write_bytes(client.local.encrypt(DATA, keyring=cards, room=1))
+    (recipient,) = read_header(BytesIO(path.read_bytes())).recipients
+    assert (recipient.keyring, recipient.key_version) == (cards, 1)
+    assert client.local.decrypt(path.read_bytes()) == DATA
+    assert not client.local.re_encrypt_file(path)
+    assert client.local.re_encrypt_file(path, keyring="default")
+    assert read_header(BytesIO(path.read_bytes())).recipients[0].keyring == "default"
+    moved = client.local.re_encrypt(path.read_bytes(), keyring=cards)
+    assert read_header(BytesIO(moved)).recipients[0].keyring == cards
+    assert client.local.decrypt(moved) == DATA
+    with pytest.raises(NotFoundError):
+        client.local.encrypt(DATA, keyring="payments.logs")
+
+
+async def test_keyrings_on_asyncio(base_url: str, api_key: str, cards: str) -> None:
+    """The client for asyncio knows keyrings too."""
+    async with AsyncClient(base_url, api_key) as client:
+        await client.keys.generate("Kyber768")
+        sealed = await client.local.encrypt(DATA, keyring=cards)
+        assert await client.local.decrypt(sealed) == DATA
+        moved = await client.local.re_encrypt(sealed, keyring="default")
+        assert read_header(BytesIO(moved)).recipients[0].keyring == "default"
+        assert await client.local.decrypt(moved) == DATA
+
+
+async def test_moving_on_asyncio(base_url: str, api_key: str, tmp_path: Path) -> None:
+    """The client for asyncio moves data, streams and files, and adds and removes recipients."""
+    path = tmp_path / "file.pqk"
+    async with AsyncClient(base_url, api_key) as client:
+        old, hybrid = [await client.keys.generate(name) for name in ("Kyber768", "X-Wing")]
+        sealed = await client.local.encrypt(DATA, room=2)
+        path.write_bytes(sealed)
+        await client.keys.rotate("Kyber768")
+        moved = await client.local.re_encrypt(sealed)
+        assert await client.local.decrypt(moved) == DATA
+        assert read_header(BytesIO(moved)).recipients[0].key_version == 2
+        recipient = Recipient(public_key=hybrid.public_key, algorithm="X-Wing", key_version=1)
+        assert await client.local.add_recipient(path, recipient)
+        fingerprint = hashlib.sha256(old.public_key).digest()
+        assert await client.local.remove_recipient(path, fingerprint)
+        assert await client.local.re_encrypt_file(path, algorithm="Kyber768")
+        (found,) = read_header(BytesIO(path.read_bytes())).recipients
+        assert (found.algorithm, found.key_version) == ("Kyber768", 2)
+        assert await client.local.decrypt(path.read_bytes()) == DATA
+        with pytest.raises(NotFoundError):
+            await client.local.decrypt(encrypt(DATA, recipients=[recipient_of_nobody()]))
+
+
+def recipient_of_nobody() -> Recipient:
+    """Return a recipient whose key version no tenant here has."""
+    private = MLKEM768PrivateKey.generate()
+    public_key = private.public_key().public_bytes_raw()
+    return Recipient(public_key=public_key, algorithm="Kyber768", key_version=99)
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_offline(client: Client, algorithm: str) -> None:
     """What was encrypted with nothing but the public key is decrypted like everything else."""
     key = client.keys.generate(algorithm)
-    sealed = encrypt(
-        DATA, public_key=key.public_key, algorithm=algorithm, key_version=key.key_version
+    recipient = Recipient(
+        public_key=key.public_key, algorithm=algorithm, key_version=key.key_version
     )
+    sealed = encrypt(DATA, recipients=[recipient])
     assert client.local.decrypt(sealed) == DATA
 
 
@@ -122,18 +259,35 @@ def test_for_the_service(client: Client, algorithm: str, size: int) -> None:
 
 
 def test_for_the_service_and_nobody_else(client: Client) -> None:
-    """What names another tenant or version is not opened, and too much is refused at once."""
+    """What names another tenant, version or data is not opened, and too much refused at once."""
     key = client.keys.generate("Kyber768")
     (tenant,) = client.tenants.list()
-    named: dict[str, Any] = {"public_key": key.public_key, "algorithm": "Kyber768"}
-    for tenant_id, version in (("00000000-0000-4000-8000-000000000000", 1), (tenant.id, 2)):
-        sealed = encrypt_for_service(b"x", tenant_id=tenant_id, key_version=version, **named)
+
+    def sealed(
+        data: bytes, tenant_id: str = tenant.id, bound: bytes = b"row 1", **other: Any
+    ) -> bytes:
+        named = {"algorithm": "Kyber768", "key_version": 1, **other}
+        recipient = Recipient(public_key=key.public_key, **named)
+        return encrypt_for_service(
+            data, tenant_id=tenant_id, recipient=recipient, associated_data=bound
+        ).ciphertext
+
+    def opened(ciphertext: bytes) -> bytes:
+        return client.kem.decrypt(ciphertext, key_version=1, associated_data=b"row 1")
+
+    assert opened(sealed(b"x")) == b"x"
+    for wrong in (
+        sealed(b"x", "00000000-0000-4000-8000-000000000000"),
+        sealed(b"x", bound=b"row 2"),
+        sealed(b"x", key_version=2),
+        sealed(b"x", keyring="payments.cards"),
+    ):
         with pytest.raises(DecryptionError):
-            client.kem.decrypt(sealed.ciphertext, key_version=1)
+            opened(wrong)
     with pytest.raises(ValueError, match="at most 1048576 bytes"):
-        encrypt_for_service(DATA, tenant_id=tenant.id, key_version=1, **named)
+        sealed(DATA)
     with pytest.raises(ValueError, match="UUID"):
-        encrypt_for_service(b"x", tenant_id="somebody", key_version=1, **named)
+        sealed(b"x", "somebody")
 
 
 def test_another_tenant(client: Client, connect: Connect, base_url: str, new_api_key: Any) -> None:
@@ -152,7 +306,9 @@ def test_damage_that_the_service_finds(client: Client) -> None:
     """A KEM ciphertext that the service refuses is the same exception as other damage."""
     client.keys.generate("X-Wing")
     sealed = bytearray(client.local.encrypt(b"a secret", algorithm="X-Wing"))
-    sealed[13 + 1088 : 13 + 1120] = bytes(32)  # a point of low order
+    at = sealed.index(read_header(BytesIO(sealed)).recipients[0].kem_ciphertext)
+    sealed[at + 1088 : at + 1120] = bytes(32)  # a point of low order
+    sealed[1283:1331] = hashlib.sha384(sealed[:1283]).digest()
     with pytest.raises(DecryptionError):
         client.local.decrypt(bytes(sealed))
 
@@ -163,7 +319,7 @@ def test_no_active_key(client: Client) -> None:
         client.local.encrypt(b"a secret")
 
 
-@pytest.mark.parametrize("algorithm", ["Dilithium3", "ML-KEM-768", ""])
+@pytest.mark.parametrize("algorithm", ["Dilithium3", "ML-KEM-512", ""])
 def test_no_such_algorithm(client: Client, algorithm: str) -> None:
     """What is no KEM of the service is refused before anything is sent."""
     with pytest.raises(InvalidRequestError, match="Kyber768") as caught:
@@ -178,13 +334,25 @@ def test_compliance(connect: Connect, base_url: str, api_key: str) -> None:
     for algorithm in ("Kyber768", "ML-KEM-1024"):
         free.keys.generate(algorithm)
     sealed = bound.local.encrypt(b"a secret")
-    assert read_header(BytesIO(sealed)).algorithm == "ML-KEM-1024"
+    assert read_header(BytesIO(sealed)).recipients[0].algorithm == "ML-KEM-1024"
     assert bound.local.decrypt(sealed) == b"a secret"
     for algorithm in ("Kyber768", "X-Wing", "ML-DSA-87"):
         with pytest.raises(ComplianceError):
             bound.local.encrypt(b"a secret", algorithm=algorithm)
     with pytest.raises(ComplianceError):
         bound.local.decrypt(free.local.encrypt(b"a secret"))
+    weak = free.keys.active("Kyber768")
+    recipient = Recipient(public_key=weak.public_key, algorithm="Kyber768", key_version=1)
+    with pytest.raises(ComplianceError):
+        bound.local.re_encrypt(sealed, to=recipient)
+    with pytest.raises(ComplianceError):
+        bound.local.re_encrypt(sealed, add=[recipient])
+    with pytest.raises(ComplianceError):
+        bound.local.encrypt(b"a secret", recipients=[recipient])
+    strong = free.keys.active("ML-KEM-1024")
+    allowed = Recipient(public_key=strong.public_key, algorithm="ML-KEM-1024", key_version=1)
+    both = free.local.encrypt(b"a secret", recipients=[allowed])
+    assert bound.local.decrypt(both) == b"a secret"
 
 
 @pytest.mark.parametrize(
@@ -225,7 +393,7 @@ def test_a_service_that_weakens(connect: Connect, answer: Answer, kyber: Any, sa
 
 def test_a_service_with_a_strange_secret(connect: Connect, answer: Answer, kyber: Any) -> None:
     """A shared secret that is not the one, of whatever length, opens nothing."""
-    sealed = encrypt(b"a secret", **kyber.public)
+    sealed = encrypt(b"a secret", recipients=[kyber.recipient])
     for secret in ("", "AAAA", base64.b64encode(bytes(32)).decode()):
         url = answer(json.dumps({"data": {"shared_secret": secret}}).encode())
         with pytest.raises(DecryptionError):

@@ -94,10 +94,14 @@ FORMAT_2: Format = dict(
     )
 )
 
+FORMAT_3: Format = dict(
+    sorted({**FORMAT_2, "keyring": _or_null(_is_text), "target": _or_null(_is_text)}.items())
+)
+
 OF_EVERY_FORMAT: Format = {
     name: FORMAT_1[name] for name in ("format", "id", "number", "recorded_at", "tenant_id")
 }
 """What a record of an unknown format has too."""
 
-FORMATS: Formats = {1: FORMAT_1, 2: FORMAT_2}
+FORMATS: Formats = {1: FORMAT_1, 2: FORMAT_2, 3: FORMAT_3}
 """What this version can verify."""

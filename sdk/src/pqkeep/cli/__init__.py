@@ -16,13 +16,17 @@ from pqkeep.cli import (
     api_keys,
     audit,
     encryption,
+    keyrings,
     keys,
     login,
+    re_encryption,
     shared_secrets,
     signing,
     status,
     tenants,
+    usage,
 )
+from pqkeep.cli.command import options_before_commands
 from pqkeep.cli.installed import installed_version
 
 app = typer.Typer(
@@ -34,10 +38,12 @@ app = typer.Typer(
 )
 login.add_to(app)
 status.add_to(app)
+usage.add_to(app)
 encryption.add_to(app)
+re_encryption.add_to(app)
 signing.add_to(app)
 shared_secrets.add_to(app)
-for group in (keys, api_keys, tenants, audit):
+for group in (keys, keyrings, api_keys, tenants, audit):
     app.add_typer(group.app)
 
 
@@ -47,7 +53,6 @@ def _show_version(value: bool) -> None:  # noqa: FBT001 - a Typer callback
         raise typer.Exit
 
 
-@app.callback()
 def pqkeep(
     *,
     version: Annotated[
@@ -63,5 +68,7 @@ def pqkeep(
     hashed here, and private keys never leave the service.
     """
 
+
+options_before_commands(app, pqkeep)
 
 __all__ = ["app"]

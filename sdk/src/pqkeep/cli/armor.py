@@ -1,7 +1,7 @@
 """Encrypted data as text: base64 in lines of 64 characters between two others (RFC 7468).
 
     -----BEGIN PQKEEP ENCRYPTED DATA-----
-    cHFrZWVwAAEB…
+    cHFrZWVwAAIC…
     -----END PQKEEP ENCRYPTED DATA-----
 
 It protects nothing by itself: what is inside is authenticated.

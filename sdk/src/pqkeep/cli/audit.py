@@ -21,8 +21,8 @@ from pqkeep.cli.command import command
 from pqkeep.cli.destinations import destination
 from pqkeep.cli.display import show_json_line, show_table, show_written
 from pqkeep.cli.invocation import Invocation
-from pqkeep.cli.options import AlgorithmOption, Force, KeyVersion
-from pqkeep.new_files import PRIVATE
+from pqkeep.cli.options import STANDARD, AlgorithmOption, Force, KeyringOption, KeyVersion, To
+from pqkeep.new_files import PRIVATE, PUBLIC
 
 if TYPE_CHECKING:
     from pqkeep.models import AuditKey
@@ -31,9 +31,11 @@ RECORDS = {
     "id": "ID",
     "recorded_at": "RECORDED",
     "operation": "OPERATION",
+    "keyring": "KEYRING",
     "algorithm": "ALGORITHM",
     "key_version": "VERSION",
     "outcome": "OUTCOME",
+    "principal": "PRINCIPAL",
 }
 CHECKPOINTS = {
     "size": "RECORDS",
@@ -89,14 +91,21 @@ def records(  # noqa: PLR0913 - as many filters as the log has
     until: Time = None,
     operation: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Such as kem.encrypt.", show_default=False),
+        typer.Option(metavar="NAME", help="Such as encrypt or rotate-key.", show_default=False),
     ] = None,
+    keyring: KeyringOption = None,
     algorithm: AlgorithmOption = None,
     key_version: KeyVersion = None,
     outcome: Annotated[
         str | None,
         typer.Option(
             metavar="OUTCOME", help="success, or the code of a refusal.", show_default=False
+        ),
+    ] = None,
+    principal: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PRINCIPAL", help="Such as api-key:1 or user:UUID.", show_default=False
         ),
     ] = None,
     oldest_first: Annotated[
@@ -111,9 +120,11 @@ def records(  # noqa: PLR0913 - as many filters as the log has
             since=since,
             until=until,
             operation=operation,
+            keyring=keyring,
             algorithm=algorithm,
             key_version=key_version,
             outcome=outcome,
+            principal=principal,
             page_size=min(limit or LARGEST_PAGE, LARGEST_PAGE),
         )
         chosen = islice(found, limit or None)
@@ -172,6 +183,16 @@ def checkpoint(
         return
     for each in found:
         show_json_line(each)
+
+
+@command(app, "note")
+def note(invocation: Invocation, *, to: To = None, force: Force = False) -> None:
+    """Write the newest checkpoint as a signed note, which witnesses of logs can cosign."""
+    with (
+        destination(to, otherwise=STANDARD, force=force, mode=PUBLIC) as file,
+        invocation.connect() as client,
+    ):
+        file.write(client.audit.note().encode())
 
 
 @command(app, "keys")

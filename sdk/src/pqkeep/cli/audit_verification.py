@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pqkeep.cli.command import given_before
 from pqkeep.cli.printable import printable
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def verify_command(
+    context: typer.Context,
     files: Annotated[
         list[Path],
         typer.Argument(
@@ -63,6 +65,8 @@ def verify_command(
     """
     from pqkeep.audit import verify  # noqa: PLC0415 - no other command needs it
 
+    if given_before(context).get("output") == Output.JSON.value:
+        output = Output.JSON
     try:
         report = verify(files, keys)
     except OSError as error:

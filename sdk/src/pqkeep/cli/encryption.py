@@ -3,9 +3,10 @@
 The service sees the data only where it is asked to encrypt it itself.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,26 +22,40 @@ from pqkeep.cli.options import (
     STANDARD,
     AlgorithmOption,
     Armor,
+    AssociatedData,
     Force,
     InputFile,
+    KeyringOption,
     KeyVersion,
     To,
 )
-from pqkeep.cli.sources import Source, source, whole
-from pqkeep.models import Ciphertext
+from pqkeep.cli.public_keys import KeyInFile, key_in_file
+from pqkeep.cli.sources import Source, source
+from pqkeep.models import Ciphertext, Envelope
 from pqkeep.new_files import PRIVATE, PUBLIC
 
 SUFFIX = ".pqk"
 LARGEST_FOR_SERVICE = 1024 * 1024
-LARGEST_PUBLIC_KEY = 64 * 1024
+ENVELOPE = b"pqk1."
+"""How the text of an envelope begins."""
 
 PublicKeyFile = Annotated[
     Path | None,
     typer.Option(
         "--public-key",
         metavar="FILE",
-        help="Encrypt to this key, from pqkeep keys public-key, without a service. Bytes alone "
-        "need --algorithm and --key-version.",
+        help="Encrypt to this key, from pqkeep keys public-key, without a service. PEM, and bytes "
+        "alone, need --algorithm and --key-version.",
+        show_default=False,
+    ),
+]
+
+
+RecipientFiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="FILE",
+        help="Let the owner of this public key decrypt too. It may be repeated.",
         show_default=False,
     ),
 ]
@@ -61,26 +76,47 @@ def encrypt(  # noqa: PLR0913 - as many options as there are ways
     armor: Armor = False,
     algorithm: AlgorithmOption = None,
     key_version: KeyVersion = None,
+    keyring: KeyringOption = None,
     public_key: PublicKeyFile = None,
+    recipient: RecipientFiles = None,
     server_side: Annotated[
         bool,
         typer.Option("--server-side", help="Let the service encrypt: at most 1,048,576 bytes."),
     ] = False,
+    envelope: Annotated[
+        bool,
+        typer.Option("--envelope", help="The same, into one text that names its key."),
+    ] = False,
+    associated_data: AssociatedData = None,
 ) -> None:
-    """Encrypt a file here, to FILE.pqk. The service sees nothing of it."""
-    if server_side and public_key is not None:
-        raise Refusal("--server-side and --public-key exclude each other", "leave one of them out")
+    """Encrypt a file here, to FILE.pqk. The service sees nothing of it.
+
+    With --server-side or --envelope the service encrypts it, and sees it.
+    """
+    is_there = server_side or envelope
+    if is_there and (public_key is not None or recipient or armor):
+        raise Refusal(
+            "--server-side and --envelope go with no --public-key, --recipient and --armor",
+            "leave one of them out",
+        )
+    if associated_data is not None and not is_there:
+        raise Refusal("--associated-data is for what the service encrypts", "add --envelope")
     otherwise = STANDARD if file == STANDARD else file + SUFFIX
     with (
         source(file, invocation) as opened,
         destination(to, otherwise=otherwise, force=force, mode=PUBLIC) as target,
     ):
-        used: Ciphertext | documents.PublicKey
-        if server_side:
-            used = _encrypt_there(invocation, opened, target, algorithm, key_version)
+        used: Ciphertext | Envelope | KeyInFile
+        named = choice.Named(algorithm, key_version, keyring)
+        if is_there:
+            bound = None if associated_data is None else associated_data.encode()
+            used = _encrypt_there(invocation, opened, target, named, bound, envelope=envelope)
         else:
-            used = _recipient(invocation, public_key, algorithm, key_version)
-            _encrypt_here(opened, target, used, armor=armor)
+            used = _recipient(invocation, public_key, named)
+            others = [key_in_file(invocation, path) for path in recipient or ()]
+            for each in others:
+                rules(invocation).kem(each.algorithm)
+            _encrypt_here(opened, target, [used, *others], armor=armor)
     show_written(
         invocation,
         to or otherwise,
@@ -91,12 +127,18 @@ def encrypt(  # noqa: PLR0913 - as many options as there are ways
 
 
 def decrypt(
-    invocation: Invocation, file: InputFile, *, to: To = None, force: Force = False
+    invocation: Invocation,
+    file: InputFile,
+    *,
+    to: To = None,
+    force: Force = False,
+    associated_data: AssociatedData = None,
 ) -> None:
     """Decrypt what pqkeep encrypt wrote: FILE.pqk to FILE.
 
     What comes out of standard output is genuine, but only the status 0 says that it is all of it.
     """
+    bound = None if associated_data is None else associated_data.encode()
     otherwise = _without_suffix(file, to)
     with (
         source(file, invocation) as opened,
@@ -104,15 +146,25 @@ def decrypt(
         invocation.connect() as client,
     ):
         match opened.first():
+            case b"p" if opened.first(len(ENVELOPE)) == ENVELOPE:
+                text = opened.read(documents.LARGEST).decode("ascii", "replace").strip()
+                target.write(client.kem.decrypt_envelope(text, associated_data=bound))
             case b"{":
                 data = opened.read(documents.LARGEST)
-                sealed = documents.read(data, Ciphertext, file)
+                sealed, keyring = documents.read(data, Ciphertext, file)
                 target.write(
                     client.kem.decrypt(
                         sealed.ciphertext,
                         key_version=sealed.key_version,
                         algorithm=sealed.algorithm,
+                        keyring=keyring,
+                        associated_data=bound,
                     )
+                )
+            case _ if bound is not None:
+                raise Refusal(
+                    f"{file} was encrypted here, and is bound to nothing",
+                    "leave out --associated-data",
                 )
             case b"-":
                 client.local.decrypt_stream(ArmorReader(opened), target)
@@ -121,12 +173,15 @@ def decrypt(
     show_written(invocation, to or otherwise, "decrypted")
 
 
-def _encrypt_here(opened: Source, target: Writer, key: documents.PublicKey, *, armor: bool) -> None:
-    from pqkeep.local import encrypt_stream  # noqa: PLC0415 - it loads cryptography
+def _encrypt_here(
+    opened: Source, target: Writer, keys: Sequence[KeyInFile], *, armor: bool
+) -> None:
+    from pqkeep.local import Recipient, encrypt_stream  # noqa: PLC0415 - it loads cryptography
 
     text = ArmorWriter(target) if armor else None
     try:
-        encrypt_stream(opened, text or target, **asdict(key))
+        recipients = [Recipient(**asdict(key)) for key in keys]
+        encrypt_stream(opened, text or target, recipients=recipients)
     except ValueError as error:
         raise Refusal(str(error), "name a key that encrypts") from None
     if text is not None:
@@ -137,57 +192,54 @@ def _encrypt_there(
     invocation: Invocation,
     opened: Source,
     target: Writer,
-    algorithm: str | None,
-    key_version: int | None,
-) -> Ciphertext:
+    named: choice.Named,
+    associated_data: bytes | None,
+    *,
+    envelope: bool,
+) -> Ciphertext | Envelope:
     plaintext = opened.read(LARGEST_FOR_SERVICE + 1)
     if len(plaintext) > LARGEST_FOR_SERVICE:
         raise Refusal(
-            f"the service encrypts at most {LARGEST_FOR_SERVICE} bytes", "leave out --server-side"
+            f"the service encrypts at most {LARGEST_FOR_SERVICE} bytes",
+            "leave out --server-side and --envelope",
         )
-    with invocation.connect() as client:
-        sealed = client.kem.encrypt(plaintext, algorithm=algorithm, key_version=key_version)
-    target.write(documents.written(sealed))
+    with (
+        invocation.connect() as client,
+        choice.generating(
+            choice.kem_algorithm(client, named.algorithm), named.key_version, keyring=named.keyring
+        ),
+    ):
+        asked: Any = named._asdict() | {"associated_data": associated_data}
+        if envelope:
+            made = client.kem.encrypt_to_envelope(plaintext, **asked)
+            target.write(made.envelope.encode() + b"\n")
+            return made
+        sealed = client.kem.encrypt(plaintext, **asked)
+    target.write(documents.written(sealed, named.keyring))
     return sealed
 
 
-def _recipient(
-    invocation: Invocation, path: Path | None, algorithm: str | None, key_version: int | None
-) -> documents.PublicKey:
+def _recipient(invocation: Invocation, path: Path | None, named: choice.Named) -> KeyInFile:
     """Return the key to encrypt to: the one in a file, or else the service's active one."""
     if path is not None:
-        key = _key_in_file(invocation, path, algorithm, key_version)
+        key = key_in_file(invocation, path, named)
         rules(invocation).kem(key.algorithm)
         return key
     with invocation.connect() as client:
-        chosen = choice.kem_algorithm(client, algorithm)
-        found = choice.key(client, chosen, key_version)
+        chosen = choice.kem_algorithm(client, named.algorithm)
+        found = choice.key(client, chosen, named.key_version, named.keyring)
     if found.status != "active":
         raise Refusal(
             f"{chosen} version {found.key_version} is {found.status}",
             "leave out --key-version: new data is encrypted to the active key",
             NOT_FOUND,
         )
-    return documents.PublicKey(  # for what was asked for, whatever the answer calls it
-        public_key=found.public_key, key_version=found.key_version, algorithm=chosen
+    return KeyInFile(  # for what was asked for, whatever the answer calls it
+        public_key=found.public_key,
+        key_version=found.key_version,
+        algorithm=chosen,
+        keyring=named.keyring or documents.DEFAULT_KEYRING,
     )
-
-
-def _key_in_file(
-    invocation: Invocation, path: Path, algorithm: str | None, key_version: int | None
-) -> documents.PublicKey:
-    data = whole(str(path), invocation, LARGEST_PUBLIC_KEY, "name a file with one public key")
-    if not data.startswith(b"{"):
-        if algorithm is None or key_version is None:
-            raise Refusal(f"{path} does not say which key it is", "add --algorithm, --key-version")
-        return documents.PublicKey(public_key=data, key_version=key_version, algorithm=algorithm)
-    key = documents.read(data, documents.PublicKey, str(path))
-    if algorithm not in {None, key.algorithm} or key_version not in {None, key.key_version}:
-        raise Refusal(
-            f"{path} is the key of {key.algorithm} version {key.key_version}",
-            "leave out --algorithm and --key-version, or name another file",
-        )
-    return key
 
 
 def _without_suffix(file: str, to: str | None) -> str:

@@ -63,10 +63,13 @@ _ENDINGS: Mapping[type[BaseException], Ending] = {
         NOT_AUTHENTICATED, "see which API key is used: pqkeep status; store another: pqkeep login"
     ),
     NotFoundError: Ending(
-        NOT_FOUND, "see what there is: pqkeep keys list, pqkeep tenants list, pqkeep api-keys list"
+        NOT_FOUND,
+        "see what there is: pqkeep keys list, keyrings list, api-keys list or tenants list",
     ),
     PolicyDeniedError: Ending(
-        DENIED, "use what your plan has, or ask for another plan: pqkeep status shows yours"
+        DENIED,
+        "use what the plan, the API key's scopes and the keyring's purposes allow: "
+        "pqkeep status, pqkeep keyrings list",
     ),
     PermissionDeniedError: Ending(DENIED, "use a credential that may do this, or ask the operator"),
     ComplianceError: Ending(
@@ -74,10 +77,14 @@ _ENDINGS: Mapping[type[BaseException], Ending] = {
     ),
     RateLimitError: Ending(RATE_LIMITED, "wait a minute, and try again"),
     DecryptionError: Ending(
-        NOT_VERIFIED, "see that it is the whole file, unchanged, and that the key is your tenant's"
+        NOT_VERIFIED,
+        "see that it is the whole file, unchanged, that the key is your tenant's, "
+        "and --associated-data the same as when it was written",
     ),
     UnwrappingError: Ending(
-        NOT_VERIFIED, "see that it is the whole file, unchanged, and that the key is your tenant's"
+        NOT_VERIFIED,
+        "see that it is the whole file, unchanged, that the key is your tenant's, "
+        "and --associated-data the same as when it was written",
     ),
     UnavailableError: Ending(
         UNAVAILABLE, "see which service is used, and whether it answers: pqkeep status"
@@ -100,13 +107,19 @@ _ENDINGS: Mapping[type[BaseException], Ending] = {
 }
 
 
-def end(error: Exception) -> typer.Exit:
-    """Say on standard error what happened and what to do next, and return how to end."""
+def end(error: Exception, file: str | None = None) -> typer.Exit:
+    """Say on standard error what happened and what to do next, and return how to end.
+
+    With several files it is said with which one it happened.
+    """
     if isinstance(error, Refusal):
         ending = Ending(error.status, error.next_step)
     else:
         ending = next(_ENDINGS[each] for each in type(error).__mro__ if each in _ENDINGS)
-    typer.echo(printable(f"pqkeep: {_said(error)}"), err=True)
+    said = _said(error)
+    if file is not None and file not in said:
+        said = f"{file}: {said}"
+    typer.echo(printable(f"pqkeep: {said}"), err=True)
     typer.echo(f"        {_next_step(error, ending)}", err=True)
     return typer.Exit(ending.status)
 

@@ -1,7 +1,10 @@
 """``pqkeep keys``: make keys, replace them, look at them."""
 
+import json
 from dataclasses import asdict
-from typing import Annotated
+from enum import StrEnum
+from hashlib import sha256
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,11 +18,18 @@ from pqkeep.cli.options import (
     AlgorithmArgument,
     AlgorithmOption,
     Force,
+    InputFile,
+    KeyringOption,
     KeyVersion,
     To,
+    one_of,
 )
+from pqkeep.cli.sources import whole
 from pqkeep.models import Key
 from pqkeep.new_files import PUBLIC
+
+if TYPE_CHECKING:
+    from pqkeep.client import Client
 
 COLUMNS = {
     "algorithm": "ALGORITHM",
@@ -27,30 +37,89 @@ COLUMNS = {
     "status": "STATUS",
     "created_at": "CREATED",
 }
-STATUSES = ("active", "retired", "archived")
+USAGE_COLUMNS = {
+    "algorithm": "ALGORITHM",
+    "key_version": "VERSION",
+    "uses": "USES",
+    "last_used_at": "LAST USED",
+}
+
+
+class Form(StrEnum):
+    """How a public key is written."""
+
+    PQKEEP = "pqkeep"
+    RAW = "raw"
+    PEM = "pem"
+    DER = "der"
+    JWK = "jwk"
+
+
+LARGEST_PRIVATE_KEY = 64 * 1024
+"""Bytes of a file: much more than any private key has."""
+STATUSES = ("active", "retired", "disabled", "archived")
+
+OneVersion = Annotated[
+    int, typer.Option("--key-version", "-k", metavar="N", min=1, help="A version of the key.")
+]
 
 app = typer.Typer(name="keys", help="Make keys, replace them, look at them.", no_args_is_help=True)
 
 
 @command(app, "generate")
-def generate(invocation: Invocation, algorithm: AlgorithmArgument) -> None:
+def generate(
+    invocation: Invocation,
+    algorithm: AlgorithmArgument,
+    *,
+    if_absent: Annotated[
+        bool, typer.Option("--if-absent", help="If there is an active key, show that one.")
+    ] = False,
+    keyring: KeyringOption = None,
+) -> None:
     """Make the first key of an algorithm, or one after all others were retired."""
     with invocation.connect() as client:
-        _show(invocation, client.keys.generate(algorithm))
+        _show(invocation, client.keys.generate(algorithm, keyring=keyring, if_absent=if_absent))
+
+
+@command(app, "import")
+def import_key(
+    invocation: Invocation,
+    algorithm: AlgorithmArgument,
+    file: InputFile,
+    *,
+    keyring: KeyringOption = None,
+) -> None:
+    """Import a private key, PKCS#8 as PEM or DER without a password, as the active key.
+
+    It is wrapped here, and only the key service reads it. Afterwards the key says that it was
+    imported: whoever has the file has the key.
+    """
+    from pqkeep.key_import import wrap  # noqa: PLC0415 - an extra that other commands do not need
+
+    private_key = whole(file, invocation, LARGEST_PRIVATE_KEY, "name a file with a private key")
+    with invocation.connect() as client:
+        issued = client.keys.get_import_key(algorithm, keyring=keyring)
+        wrapped = wrap(issued, private_key)
+        _show(invocation, client.keys.import_key(issued, wrapped, keyring=keyring))
 
 
 @command(app, "rotate")
-def rotate(invocation: Invocation, algorithm: AlgorithmArgument) -> None:
+def rotate(
+    invocation: Invocation, algorithm: AlgorithmArgument, *, keyring: KeyringOption = None
+) -> None:
     """Replace the active key with a new one.
 
     The old key is retired: what it encrypted or signed can still be decrypted or verified.
     """
     with invocation.connect() as client:
-        rotation = client.keys.rotate(algorithm)
+        with choice.generating(algorithm, keyring=keyring):
+            rotation = client.keys.rotate(algorithm, keyring=keyring)
         if invocation.is_json:
             show_facts(invocation, rotation)
         else:
-            _show(invocation, client.keys.get(algorithm, key_version=rotation.key_version))
+            made = rotation.key_version
+            key = client.keys.get(algorithm, key_version=made, keyring=keyring)
+            _show(invocation, key)
     invocation.note(f"version {rotation.old_key_version} is retired")
 
 
@@ -59,13 +128,59 @@ def retire(
     invocation: Invocation,
     algorithm: AlgorithmArgument,
     *,
-    key_version: Annotated[
-        int, typer.Option("--key-version", "-k", metavar="N", min=1, help="A version of the key.")
-    ],
+    key_version: OneVersion,
+    keyring: KeyringOption = None,
 ) -> None:
     """Allow no new encryption or signature with a key. What it made can still be read."""
     with invocation.connect() as client:
-        _show(invocation, client.keys.retire(algorithm, key_version=key_version))
+        key = client.keys.retire(algorithm, key_version=key_version, keyring=keyring)
+        _show(invocation, key)
+
+
+@command(app, "disable")
+def disable(
+    invocation: Invocation,
+    algorithm: AlgorithmArgument,
+    *,
+    key_version: OneVersion,
+    keyring: KeyringOption = None,
+) -> None:
+    """Refuse every use of a key, until it is enabled."""
+    with invocation.connect() as client:
+        key = client.keys.disable(algorithm, key_version=key_version, keyring=keyring)
+        _show(invocation, key)
+
+
+@command(app, "enable")
+def enable(
+    invocation: Invocation,
+    algorithm: AlgorithmArgument,
+    *,
+    key_version: OneVersion,
+    keyring: KeyringOption = None,
+) -> None:
+    """Give a disabled key the status back that it had."""
+    with invocation.connect() as client:
+        key = client.keys.enable(algorithm, key_version=key_version, keyring=keyring)
+        _show(invocation, key)
+
+
+@command(app, "archive")
+def archive(
+    invocation: Invocation,
+    algorithm: AlgorithmArgument,
+    *,
+    key_version: OneVersion,
+    keyring: KeyringOption = None,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Keep the key.")] = False,
+) -> None:
+    """Show when a key's private half is destroyed, or keep it. To archive one, use the portal."""
+    with invocation.connect() as client:
+        change = client.keys.cancel_archive if cancel else client.keys.get
+        key = change(algorithm, key_version=key_version, keyring=keyring)
+        _show(invocation, key)
+    if key.archive_at is None:
+        invocation.note("it is not going to be archived; owners and admins archive in the portal")
 
 
 @command(app, "list")
@@ -75,29 +190,46 @@ def list_keys(
     algorithm: AlgorithmOption = None,
     status: Annotated[
         str | None,
-        typer.Option(
-            metavar="STATUS",
-            help="Only active, retired or archived ones.",
-            autocompletion=lambda: list(STATUSES),
-            show_default=False,
-        ),
+        one_of(STATUSES, metavar="STATUS", help="Only active, retired, disabled or archived ones."),
     ] = None,
+    keyring: KeyringOption = None,
 ) -> None:
-    """List all keys."""
+    """List all keys of a keyring."""
     with invocation.connect() as client:
-        keys = client.keys.list(algorithm=algorithm, status=status)
-    show_rows(invocation, "keys", keys, COLUMNS)
+        keys = client.keys.list(algorithm=algorithm, status=status, keyring=keyring)
+    show_rows(invocation, "keys", keys, _columns(*keys))
+
+
+@command(app, "usage")
+def usage(
+    invocation: Invocation,
+    *,
+    algorithm: AlgorithmOption = None,
+    keyring: KeyringOption = None,
+) -> None:
+    """Show how often each key was used, and when last. Keys that never were are left out."""
+    with invocation.connect() as client:
+        used = client.keys.list_usage(algorithm=algorithm, keyring=keyring)
+    show_rows(invocation, "usage", used, USAGE_COLUMNS)
 
 
 @command(app, "show")
 def show(
-    invocation: Invocation, algorithm: AlgorithmArgument, *, key_version: KeyVersion = None
+    invocation: Invocation,
+    algorithm: AlgorithmArgument,
+    *,
+    key_version: KeyVersion = None,
+    keyring: KeyringOption = None,
 ) -> None:
     """Show a key, by itself the active one, and how much it is in use."""
     with invocation.connect() as client:
-        key = choice.key(client, algorithm, key_version)
-        usage = client.keys.usage(algorithm, key_version=key.key_version)
-    facts = asdict(key) | {"uses": usage.uses, "last_used_at": usage.last_used_at}
+        key = choice.key(client, algorithm, key_version, keyring)
+        used = client.keys.usage(algorithm, key_version=key.key_version, keyring=keyring)
+    facts = asdict(key) | {
+        "uses": used.uses,
+        "last_used_at": used.last_used_at,
+        "fingerprint": sha256(key.public_key).hexdigest(),
+    }
     if not invocation.is_json:
         del facts["public_key"]
     show_facts(invocation, facts)
@@ -109,23 +241,69 @@ def public_key(
     algorithm: AlgorithmArgument,
     *,
     key_version: KeyVersion = None,
+    keyring: KeyringOption = None,
     to: To = None,
     force: Force = False,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Write the key's bytes only, without what they are.")
-    ] = False,
+    form: Annotated[
+        Form,
+        typer.Option("--format", help="How to write it; raw are the key's bytes only."),
+    ] = Form.PQKEEP,
 ) -> None:
-    """Write a public key, by itself the active one, for pqkeep encrypt --public-key."""
+    """Write a public key, by itself the active one.
+
+    As pqkeep for pqkeep encrypt --public-key; as PEM, DER or JWK for other programs.
+    """
     with (
         destination(to, otherwise=STANDARD, force=force, mode=PUBLIC) as file,
         invocation.connect() as client,
     ):
-        key = choice.key(client, algorithm, key_version)
-        file.write(key.public_key if raw else documents.written(documents.public_key(key)))
+        key = choice.key(client, algorithm, key_version, keyring)
+        file.write(_written(client, key, form, keyring))
+
+
+@command(app, "jwks")
+def jwks(
+    invocation: Invocation, *, keyring: KeyringOption = None, to: To = None, force: Force = False
+) -> None:
+    """Write the keys that verify signatures as a JWK Set, for verifiers of JWS."""
+    with (
+        destination(to, otherwise=STANDARD, force=force, mode=PUBLIC) as file,
+        invocation.connect() as client,
+    ):
+        file.write(_json({"keys": client.keys.jwks(keyring=keyring)}))
+
+
+def _written(client: "Client", key: Key, form: Form, keyring: str | None) -> bytes:
+    if form is Form.PQKEEP:
+        return documents.written(documents.public_key(key), keyring)
+    made = client.keys.public_key(
+        key.algorithm, key_version=key.key_version, keyring=keyring, format=form.value
+    ).public_key
+    match made:
+        case bytes():
+            return made
+        case str():
+            return made.encode("ascii")
+        case _:
+            return _json(made)
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, indent=2).encode() + b"\n"
 
 
 def _show(invocation: Invocation, key: Key) -> None:
     if invocation.is_json:
         show_facts(invocation, key)
     else:
-        show_facts(invocation, {name: getattr(key, name) for name in COLUMNS})
+        show_facts(invocation, {name: getattr(key, name) for name in _columns(key)})
+
+
+def _columns(*keys: Key) -> dict[str, str]:
+    """Return the columns that keys are shown with: the last two where a key needs them."""
+    columns = dict(COLUMNS)
+    if any(each.imported for each in keys):
+        columns["imported"] = "IMPORTED"
+    if any(each.archive_at is not None for each in keys):
+        columns["archive_at"] = "TO BE ARCHIVED"
+    return columns

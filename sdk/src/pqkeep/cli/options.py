@@ -1,6 +1,7 @@
 """Arguments and options that several commands have."""
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 
@@ -35,6 +36,15 @@ AlgorithmOption = Annotated[
         show_default=False,
     ),
 ]
+KeyringOption = Annotated[
+    str | None,
+    typer.Option(
+        "--keyring",
+        metavar="NAME",
+        help="The key's keyring; without it default.",
+        show_default=False,
+    ),
+]
 KeyVersion = Annotated[
     int | None,
     typer.Option(
@@ -66,9 +76,33 @@ Force = Annotated[
     bool, typer.Option("--force", "-f", help="Replace the file if it is there already.")
 ]
 Armor = Annotated[bool, typer.Option("--armor", "-A", help="Write text instead of bytes.")]
+AssociatedData = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT",
+        help="What it is bound to, such as the record's name; reading needs the same.",
+        show_default=False,
+    ),
+]
+SignatureContext = Annotated[
+    str | None,
+    typer.Option(
+        "--context",
+        metavar="TEXT",
+        help="What the signature is for (ML-DSA); verifying needs the same.",
+        show_default=False,
+    ),
+]
 Tenant = Annotated[
     str | None,
     typer.Option(
         "--tenant", metavar="ID", help="A tenant; without it your own.", show_default=False
     ),
 ]
+
+
+def one_of(values: Sequence[str], *, metavar: str, help: str) -> Any:  # noqa: A002 - Typer's name
+    """Return an option that completes these values; the service says what it takes."""
+    return typer.Option(
+        metavar=metavar, help=help, autocompletion=lambda: list(values), show_default=False
+    )

@@ -15,7 +15,9 @@ from pqkeep.cli.invocation import Invocation
 from pqkeep.cli.options import (
     STANDARD,
     AlgorithmOption,
+    AssociatedData,
     Force,
+    KeyringOption,
     KeyVersion,
     OptionalInputFile,
     To,
@@ -50,6 +52,7 @@ def encapsulate(
     force: Force = False,
     algorithm: AlgorithmOption = None,
     key_version: KeyVersion = None,
+    keyring: KeyringOption = None,
 ) -> None:
     """Make a shared secret, for another program.
 
@@ -67,14 +70,16 @@ def encapsulate(
     ):
         chosen = choice.kem_algorithm(client, algorithm)
         made = client.kem.encapsulate(
-            algorithm=chosen, key_version=choice.key_version(client, chosen, key_version)
+            algorithm=chosen,
+            keyring=keyring,
+            key_version=choice.key_version(client, chosen, key_version, keyring),
         )
         document = documents.KemCiphertext(
             kem_ciphertext=made.kem_ciphertext,
             key_version=made.key_version,
             algorithm=made.algorithm,
         )
-        target.write(documents.written(document))
+        target.write(documents.written(document, keyring))
         secret_file.write(made.shared_secret)
 
 
@@ -89,7 +94,7 @@ def decapsulate(
 
     It reads what encapsulate wrote. From a KEM ciphertext that was changed comes another secret, and no error.
     """
-    document = _document(invocation, file, documents.KemCiphertext)
+    document, keyring = _document(invocation, file, documents.KemCiphertext)
     with (
         destination(to, otherwise=STANDARD, force=force, mode=PRIVATE) as target,
         invocation.connect() as client,
@@ -99,6 +104,7 @@ def decapsulate(
                 document.kem_ciphertext,
                 key_version=document.key_version,
                 algorithm=document.algorithm,
+                keyring=keyring,
             )
         )
 
@@ -111,6 +117,8 @@ def wrap(
     force: Force = False,
     algorithm: AlgorithmOption = None,
     key_version: KeyVersion = None,
+    keyring: KeyringOption = None,
+    associated_data: AssociatedData = None,
 ) -> None:
     """Wrap a symmetric key.
 
@@ -125,9 +133,11 @@ def wrap(
         wrapped = client.kem.wrap(
             symmetric_key,
             algorithm=chosen,
-            key_version=choice.key_version(client, chosen, key_version),
+            keyring=keyring,
+            key_version=choice.key_version(client, chosen, key_version, keyring),
+            associated_data=None if associated_data is None else associated_data.encode(),
         )
-        target.write(documents.written(wrapped))
+        target.write(documents.written(wrapped, keyring))
 
 
 def unwrap(
@@ -136,12 +146,13 @@ def unwrap(
     *,
     to: To = None,
     force: Force = False,
+    associated_data: AssociatedData = None,
 ) -> None:
     """Unwrap a symmetric key.
 
     It reads what wrap wrote, and writes the key's bytes.
     """
-    document = _document(invocation, file, WrappedKey)
+    document, keyring = _document(invocation, file, WrappedKey)
     with (
         destination(to, otherwise=STANDARD, force=force, mode=PRIVATE) as target,
         invocation.connect() as client,
@@ -151,10 +162,14 @@ def unwrap(
                 document.wrapped_key,
                 key_version=document.key_version,
                 algorithm=document.algorithm,
+                keyring=keyring,
+                associated_data=None if associated_data is None else associated_data.encode(),
             )
         )
 
 
-def _document(invocation: Invocation, file: str, kind: type[documents.D]) -> documents.D:
+def _document(
+    invocation: Invocation, file: str, kind: type[documents.D]
+) -> documents.Read[documents.D]:
     data = whole(file, invocation, LARGEST_DOCUMENT, "name the file as it was written")
     return documents.read(data, kind, file)

@@ -35,9 +35,9 @@ class Source:
             self._progress.advance(len(part))
         return b"".join(parts)
 
-    def first(self) -> bytes:
-        """Return the first byte, which stays to be read."""
-        return self._file.peek(1)[:1]
+    def first(self, size: int = 1) -> bytes:
+        """Return the first bytes, which stay to be read; of a pipe, what has come of them."""
+        return self._file.peek(size)[:size]
 
 
 @contextmanager

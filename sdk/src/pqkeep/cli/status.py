@@ -10,7 +10,7 @@ from pqkeep.cli.configuration import configuration
 from pqkeep.cli.display import show_facts
 from pqkeep.cli.installed import installed_version
 from pqkeep.cli.invocation import Invocation
-from pqkeep.errors import PqkeepError, UnavailableError
+from pqkeep.errors import PolicyDeniedError, PqkeepError, UnavailableError
 
 if TYPE_CHECKING:
     from pqkeep.client import Client
@@ -53,7 +53,10 @@ def status(invocation: Invocation) -> None:
 
 def who(client: "Client") -> dict[str, str]:
     """Return who a credential stands for. Raises PqkeepError."""
-    tenants = client.tenants.list()
+    try:
+        tenants = client.tenants.list()
+    except PolicyDeniedError:  # by its scopes, which means that the service knows it
+        return {"principal": "API key with scopes"}
     if len(tenants) != 1 or tenants[0].subscription is not None:  # which only the operator is told
         return {"principal": "operator"}
     (tenant,) = tenants

@@ -9,9 +9,11 @@ from pqkeep.cli.command import command
 from pqkeep.cli.display import show_facts, show_rows
 from pqkeep.cli.failures import Refusal
 from pqkeep.cli.invocation import Invocation
+from pqkeep.cli.options import one_of
 
 COLUMNS = {"id": "ID", "name": "NAME", "plan": "PLAN", "status": "STATUS"}
 PLANS = ("free", "starter", "professional", "enterprise", "enterprise_plus")
+STATUSES = ("active", "suspended", "deleting", "deleted")
 
 app = typer.Typer(
     name="tenants", help="Look at tenants; as the operator, change them.", no_args_is_help=True
@@ -20,11 +22,8 @@ app = typer.Typer(
 Identifier = Annotated[str, typer.Argument(metavar="ID", help="The tenant's id.")]
 Plan = Annotated[
     str | None,
-    typer.Option(
-        metavar="PLAN",
-        help="free, starter, professional, enterprise or enterprise_plus.",
-        autocompletion=lambda: list(PLANS),
-        show_default=False,
+    one_of(
+        PLANS, metavar="PLAN", help="free, starter, professional, enterprise or enterprise_plus."
     ),
 ]
 
@@ -59,10 +58,30 @@ def show(
 
 
 @command(app, "list")
-def list_tenants(invocation: Invocation) -> None:
-    """List all tenants that the credential may see."""
+def list_tenants(
+    invocation: Invocation,
+    *,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Those with this in their name, in capitals or not.",
+            show_default=False,
+        ),
+    ] = None,
+    status: Annotated[
+        str | None,
+        one_of(
+            STATUSES,
+            metavar="STATUS",
+            help="Those in a status: active, suspended, deleting or deleted.",
+        ),
+    ] = None,
+) -> None:
+    """List tenants that the credential may see."""
     with invocation.connect() as client:
-        show_rows(invocation, "tenants", client.tenants.list(), COLUMNS)
+        found = client.tenants.list(name=name, status=status)
+        show_rows(invocation, "tenants", found, COLUMNS)
 
 
 @command(app, "update")

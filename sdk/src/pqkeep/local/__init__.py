@@ -3,29 +3,38 @@
     client.local.encrypt_file("report.pdf", "report.pdf.pqk")
     client.local.decrypt_file("report.pdf.pqk", "report.pdf")
 
-Encryption needs a public key and no service; ``pqkeep.local.encrypt`` and its like take one. For
-decryption the service is sent the KEM ciphertext from the header, and returns the shared secret.
+Encryption needs public keys and no service; ``pqkeep.local.encrypt`` and its like take them. For
+decryption the service is sent a KEM ciphertext from the header, and returns the shared secret that
+the file key is wrapped under. Re-encryption wraps the file key anew, and leaves the data alone.
 
 The format is in docs/local-format.md, what it protects in docs/local-encryption.md. It needs the
 extra ``pqkeep[local]``.
 """
 
 from pqkeep.local._async_local import AsyncLocal
-from pqkeep.local._decryption import Decapsulate, decrypt, decrypt_file, decrypt_stream
+from pqkeep.local._decryption import decrypt, decrypt_file, decrypt_stream
 from pqkeep.local._encapsulation import encapsulate
 from pqkeep.local._encryption import encrypt, encrypt_file, encrypt_for_service, encrypt_stream
 from pqkeep.local._files import FilePath
-from pqkeep.local._header import Header, read_header
+from pqkeep.local._header import DEFAULT_ROOM, MOST_RECIPIENTS, Header, read_header
 from pqkeep.local._local import Local
+from pqkeep.local._opening import Decapsulate
+from pqkeep.local._re_encryption import re_encrypt, re_encrypt_file, re_encrypt_stream
+from pqkeep.local._recipients import DEFAULT_KEYRING, Recipient, WrappedFileKey
 from pqkeep.local._streams import Reader, Writer
 
 __all__ = [
+    "DEFAULT_KEYRING",
+    "DEFAULT_ROOM",
+    "MOST_RECIPIENTS",
     "AsyncLocal",
     "Decapsulate",
     "FilePath",
     "Header",
     "Local",
     "Reader",
+    "Recipient",
+    "WrappedFileKey",
     "Writer",
     "decrypt",
     "decrypt_file",
@@ -35,5 +44,8 @@ __all__ = [
     "encrypt_file",
     "encrypt_for_service",
     "encrypt_stream",
+    "re_encrypt",
+    "re_encrypt_file",
+    "re_encrypt_stream",
     "read_header",
 ]

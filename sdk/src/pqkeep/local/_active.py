@@ -1,10 +1,16 @@
 """A tenant's active key, as the one to encrypt to."""
 
+from collections.abc import Collection
+from typing import NamedTuple
+
 from pqkeep.compliance import Rules
 from pqkeep.errors import InvalidRequestError, MalformedAnswerError
 from pqkeep.local._encapsulation import encapsulate
-from pqkeep.local._primitives import KEMS
-from pqkeep.models import Encapsulation, Key
+from pqkeep.local._opening import Opened
+from pqkeep.local._primitives import KEMS, canonical
+from pqkeep.local._re_encryption import Change
+from pqkeep.local._recipients import DEFAULT_KEYRING, Recipient
+from pqkeep.models import Key
 
 DEFAULT = "Kyber768"
 """What the service takes too where none is named."""
@@ -15,20 +21,65 @@ def named(rules: Rules, algorithm: str | None) -> str:
     chosen = rules.kem(algorithm)
     if chosen is None:
         return DEFAULT
+    chosen = canonical(chosen)
     if chosen not in KEMS:
         raise InvalidRequestError(f"local encryption has {', '.join(KEMS)}", field="algorithm")
     return chosen
 
 
-def encapsulated_to(key: Key, algorithm: str) -> Encapsulation:
-    """Encapsulate to a key that the service gave for an algorithm, whatever it calls it itself.
+def allowed(rules: Rules, recipients: Collection[Recipient]) -> Collection[Recipient]:
+    """Return recipients that the compliance profile allows. Raises ComplianceError."""
+    for recipient in recipients:
+        rules.kem(recipient.algorithm)
+    return recipients
+
+
+class Target(NamedTuple):
+    """Whose active key takes the place of the one that opened a file."""
+
+    algorithm: str
+    keyring: str
+
+
+def target_of(
+    rules: Rules, opened: Opened, algorithm: str | None, keyring: str | None, change: Change
+) -> Target | None:
+    """Return where a file moves to, unless a change says so itself, or that it stays.
+
+    Raises ComplianceError and InvalidRequestError.
+    """
+    allowed(rules, change.add)
+    is_named = algorithm is not None or keyring is not None
+    if change.to is not None:
+        allowed(rules, (change.to,))
+        if is_named:
+            raise InvalidRequestError("name an algorithm or a public key", field="algorithm")
+        return None
+    if not is_named and (change.add or change.remove):
+        return None
+    chosen = named(rules, algorithm or opened.recipient.algorithm)
+    return Target(chosen, keyring or opened.recipient.keyring)
+
+
+def asked(keyring: str) -> str | None:
+    """Return what a request says of a keyring: nothing of the one that is there by itself."""
+    return None if keyring == DEFAULT_KEYRING else keyring
+
+
+def as_recipient(key: Key, algorithm: str, keyring: str | None = None) -> Recipient:
+    """Take a key that the service gave for an algorithm, whatever it calls it itself.
 
     Raises MalformedAnswerError if it is no such key.
     """
     try:
-        return encapsulate(
-            public_key=key.public_key, algorithm=algorithm, key_version=key.key_version
-        )
+        encapsulate(public_key=key.public_key, algorithm=algorithm, key_version=key.key_version)
     except ValueError:
-        pass
-    raise MalformedAnswerError("the answer's key is none of the algorithm", field="public_key")
+        raise MalformedAnswerError(
+            "the answer's key is none of the algorithm", field="public_key"
+        ) from None
+    return Recipient(
+        public_key=key.public_key,
+        algorithm=algorithm,
+        key_version=key.key_version,
+        keyring=keyring or DEFAULT_KEYRING,
+    )

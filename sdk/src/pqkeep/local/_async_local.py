@@ -5,8 +5,9 @@ between two of them.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from threading import Event
@@ -15,13 +16,24 @@ from uuid import UUID
 
 from pqkeep._async_transport import AsyncTransport
 from pqkeep.compliance import Rules
-from pqkeep.local._active import encapsulated_to, named
-from pqkeep.local._encryption import encrypted, encrypted_for_service
+from pqkeep.errors import PqkeepError
+from pqkeep.local._active import (
+    allowed,
+    as_recipient,
+    asked,
+    named,
+    target_of,
+)
+from pqkeep.local._encryption import encrypt_for_service, encrypted
 from pqkeep.local._files import FilePath, save
-from pqkeep.local._header import read_header
+from pqkeep.local._header import DEFAULT_ROOM, Header, read_header
+from pqkeep.local._opening import SKIPPED, Opened, refusal
+from pqkeep.local._re_encryption import Change, change_file, changed_pieces
+from pqkeep.local._recipients import Recipient
+from pqkeep.local._rewriting import changeable
 from pqkeep.local._segments import decrypted_segments
 from pqkeep.local._streams import Reader, Writer, write_all
-from pqkeep.models import Ciphertext, Encapsulation
+from pqkeep.models import Ciphertext
 from pqkeep.resources.kem import Kem
 from pqkeep.resources.keys import Keys
 
@@ -43,19 +55,40 @@ class AsyncLocal:
     _keys: Keys[AsyncTransport]
     _rules: Rules
 
-    async def encrypt(self, plaintext: bytes, *, algorithm: str | None = None) -> bytes:
-        """Encrypt data that is in memory, to the active key of an algorithm (``Kyber768``)."""
-        to = await self._encapsulate(algorithm)
+    async def encrypt(
+        self,
+        plaintext: bytes,
+        *,
+        algorithm: str | None = None,
+        keyring: str | None = None,
+        recipients: Collection[Recipient] = (),
+        room: int = 0,
+    ) -> bytes:
+        """Encrypt data that is in memory, to the active key of an algorithm (``Kyber768``).
+
+        ``recipients`` can decrypt it too, and ``room`` is for as many in all. Raises ValueError
+        too.
+        """
+        to = await self._recipients(algorithm, keyring, recipients)
         return await _in_thread(
-            lambda stop: b"".join(stop.before(encrypted(BytesIO(plaintext), to)))
+            lambda stop: b"".join(stop.before(encrypted(BytesIO(plaintext), to, room=room)))
         )
 
     async def encrypt_stream(
-        self, reader: Reader, writer: Writer, *, algorithm: str | None = None
+        self,
+        reader: Reader,
+        writer: Writer,
+        *,
+        algorithm: str | None = None,
+        keyring: str | None = None,
+        recipients: Collection[Recipient] = (),
+        room: int = DEFAULT_ROOM,
     ) -> None:
         """Encrypt everything that a reader has. Neither is closed, nor is the writer flushed."""
-        to = await self._encapsulate(algorithm)
-        await _in_thread(lambda stop: write_all(writer, stop.before(encrypted(reader, to))))
+        to = await self._recipients(algorithm, keyring, recipients)
+        await _in_thread(
+            lambda stop: write_all(writer, stop.before(encrypted(reader, to, room=room)))
+        )
 
     async def encrypt_file(
         self,
@@ -63,26 +96,40 @@ class AsyncLocal:
         target: FilePath,
         *,
         algorithm: str | None = None,
+        keyring: str | None = None,
+        recipients: Collection[Recipient] = (),
+        room: int = DEFAULT_ROOM,
         replace: bool = False,
     ) -> None:
         """Encrypt a file into a new one, which is there when it is whole and on disk (mode 0600).
 
         Raises OSError too, and FileExistsError unless ``replace``.
         """
-        to = await self._encapsulate(algorithm)
+        to = await self._recipients(algorithm, keyring, recipients)
         with await _in_thread(lambda _: Path(source).open("rb")) as reader:
             await _in_thread(
-                lambda stop: save(target, stop.before(encrypted(reader, to)), replace=replace)
+                lambda stop: save(
+                    target, stop.before(encrypted(reader, to, room=room)), replace=replace
+                )
             )
 
     async def encrypt_for_service(
-        self, plaintext: bytes, *, tenant_id: UUID | str, algorithm: str | None = None
+        self,
+        plaintext: bytes,
+        *,
+        tenant_id: UUID | str,
+        algorithm: str | None = None,
+        keyring: str | None = None,
+        associated_data: bytes = b"",
     ) -> Ciphertext:
         """Encrypt at most 1,048,576 bytes as the service does, for ``client.kem.decrypt``.
 
         The tenant is the client's own. Raises ValueError too.
         """
-        return encrypted_for_service(plaintext, tenant_id, await self._encapsulate(algorithm))
+        (to,) = await self._recipients(algorithm, keyring, ())
+        return encrypt_for_service(
+            plaintext, tenant_id=tenant_id, recipient=to, associated_data=associated_data
+        )
 
     async def decrypt(self, ciphertext: bytes) -> bytes:
         """Decrypt data that is in memory. Raises DecryptionError if it is not what was encrypted."""
@@ -118,16 +165,128 @@ class AsyncLocal:
                 )
             )
 
-    async def _encapsulate(self, algorithm: str | None) -> Encapsulation:
+    async def re_encrypt(
+        self,
+        ciphertext: bytes,
+        *,
+        algorithm: str | None = None,
+        keyring: str | None = None,
+        to: Recipient | None = None,
+        add: Collection[Recipient] = (),
+        remove: Collection[bytes] = (),
+    ) -> bytes:
+        """Return data with other recipients, as ``re_encrypt_file`` gives them to a file."""
+        writer = BytesIO()
+        await self.re_encrypt_stream(
+            BytesIO(ciphertext),
+            writer,
+            algorithm=algorithm,
+            keyring=keyring,
+            to=to,
+            add=add,
+            remove=remove,
+        )
+        return writer.getvalue()
+
+    async def re_encrypt_stream(
+        self,
+        reader: Reader,
+        writer: Writer,
+        *,
+        algorithm: str | None = None,
+        keyring: str | None = None,
+        to: Recipient | None = None,
+        add: Collection[Recipient] = (),
+        remove: Collection[bytes] = (),
+    ) -> None:
+        """Copy encrypted data, with other recipients. Neither is closed or flushed.
+
+        The segments are copied as they are, and are not authenticated.
+        """
+        header = await _in_thread(lambda _: read_header(reader))
+        opened = await self._open(header)
+        wanted = await self._change(
+            opened, algorithm, keyring, Change(to=to, add=add, remove=remove)
+        )
+        await _in_thread(
+            lambda stop: write_all(
+                writer, stop.before(changed_pieces(reader, header, opened, wanted))
+            )
+        )
+
+    async def re_encrypt_file(
+        self,
+        path: FilePath,
+        *,
+        algorithm: str | None = None,
+        keyring: str | None = None,
+        to: Recipient | None = None,
+        add: Collection[Recipient] = (),
+        remove: Collection[bytes] = (),
+    ) -> bool:
+        """Give a file other recipients, in place. Returns whether anything had to be changed.
+
+        See Local. Once it writes, it is not stopped when the call is cancelled.
+        """
+        with ExitStack() as stack:
+            file = await _in_thread(lambda _: stack.enter_context(changeable(path)))
+            header = await _in_thread(lambda _: read_header(file))
+            opened = await self._open(header)
+            wanted = await self._change(
+                opened, algorithm, keyring, Change(to=to, add=add, remove=remove)
+            )
+            return await _in_thread(lambda _: change_file(file, header, opened, wanted))
+
+    async def add_recipient(self, path: FilePath, recipient: Recipient) -> bool:
+        """Let the owner of one more key decrypt a file. See ``re_encrypt_file``."""
+        return await self.re_encrypt_file(path, add=(recipient,))
+
+    async def remove_recipient(self, path: FilePath, fingerprint: bytes) -> bool:
+        """Take a recipient out of a file's header. See ``re_encrypt_file``.
+
+        Whoever opened the file before may have kept the file key, which stays the same.
+        """
+        return await self.re_encrypt_file(path, remove=(fingerprint,))
+
+    async def decapsulate(
+        self, kem_ciphertext: bytes, *, key_version: int, algorithm: str, keyring: str
+    ) -> bytes:
+        """Recover a shared secret."""
+        return await self._kem.decapsulate(
+            kem_ciphertext, key_version=key_version, algorithm=algorithm, keyring=asked(keyring)
+        )
+
+    async def _recipients(
+        self, algorithm: str | None, keyring: str | None, others: Collection[Recipient]
+    ) -> tuple[Recipient, ...]:
         chosen = named(self._rules, algorithm)
-        return encapsulated_to(await self._keys.active(chosen), chosen)
+        key = await self._keys.active(chosen, keyring=keyring)
+        return (as_recipient(key, chosen, keyring), *allowed(self._rules, others))
+
+    async def _change(
+        self, opened: Opened, algorithm: str | None, keyring: str | None, wanted: Change
+    ) -> Change:
+        target = target_of(self._rules, opened, algorithm, keyring, wanted)
+        if target is None:
+            return wanted
+        key = await self._keys.active(target.algorithm, keyring=asked(target.keyring))
+        return replace(wanted, to=as_recipient(key, *target))
 
     async def _data_key(self, reader: Reader) -> bytes:
         header = await _in_thread(lambda _: read_header(reader))
-        shared_secret = await self._kem.decapsulate(
-            header.kem_ciphertext, key_version=header.key_version, algorithm=header.algorithm
-        )
-        return header.data_key(shared_secret)
+        return (await self._open(header)).file_key.data_key()
+
+    async def _open(self, header: Header) -> Opened:
+        failures: list[PqkeepError] = []
+        for recipient in header.recipients:
+            try:
+                shared_secret = await self.decapsulate(
+                    recipient.kem_ciphertext, **recipient.key_name()
+                )
+                return Opened(header.open(recipient, shared_secret), recipient)
+            except SKIPPED as error:
+                failures.append(error)
+        raise refusal(failures)
 
 
 class _StoppedError(Exception):

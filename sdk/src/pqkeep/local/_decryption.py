@@ -3,20 +3,12 @@
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
-from typing import Protocol
 
 from pqkeep.local._files import FilePath, save
 from pqkeep.local._header import read_header
+from pqkeep.local._opening import Decapsulate, open_header
 from pqkeep.local._segments import decrypted_segments
 from pqkeep.local._streams import Reader, Writer, write_all
-
-
-class Decapsulate(Protocol):
-    """Recovers a shared secret, as ``client.kem.decapsulate`` does."""
-
-    def __call__(self, kem_ciphertext: bytes, *, key_version: int, algorithm: str) -> bytes:
-        """Return the shared secret (32 bytes)."""
-        ...
 
 
 def decrypt(ciphertext: bytes, *, decapsulate: Decapsulate) -> bytes:
@@ -46,8 +38,5 @@ def decrypt_file(
 
 
 def _decrypted(reader: Reader, decapsulate: Decapsulate) -> Iterator[bytes]:
-    header = read_header(reader)
-    shared_secret = decapsulate(
-        header.kem_ciphertext, key_version=header.key_version, algorithm=header.algorithm
-    )
-    yield from decrypted_segments(reader, header.data_key(shared_secret))
+    file_key = open_header(read_header(reader), decapsulate).file_key
+    yield from decrypted_segments(reader, file_key.data_key())

@@ -1,6 +1,6 @@
 """Shared secrets for a public key, made here."""
 
-from pqkeep.local._primitives import KEMS
+from pqkeep.local._primitives import KEMS, canonical
 from pqkeep.models import Encapsulation
 
 LARGEST_KEY_VERSION = (1 << 32) - 1
@@ -11,6 +11,7 @@ def encapsulate(*, public_key: bytes, algorithm: str, key_version: int) -> Encap
 
     Raises ValueError where the three cannot be those of one key.
     """
+    algorithm = canonical(algorithm)
     if algorithm not in KEMS:
         raise ValueError(f"the algorithm must be one of {', '.join(KEMS)}")
     if not 1 <= key_version <= LARGEST_KEY_VERSION:

@@ -1,104 +1,209 @@
-"""What stands before the segments, and the key that comes from it.
+"""What stands before the segments: who can open the file, once or twice.
 
-    header     = "pqkeep", 00, format (1) || algorithm (1) || key version (4)
-               || KEM ciphertext || commitment (32)
-    data key   = HKDF(shared secret, info = "pqkeep/local/v1", "data key", header so far)
-    commitment = HKDF(shared secret, info = "pqkeep/local/v1", "commitment", header so far)
+    header = slot, or slot || slot
+    slot   = "pqkeep", 00, format (1) || slots (1) || size of a slot (4) || sequence number (8)
+             || recipients (1) || recipient … || zeros || MAC (48) || SHA-384(slot so far)
 
-Both depend on every byte before the commitment, so a header that was changed gives another key. The
-commitment is compared before anything is decrypted: it tells another key from damaged data, and
-lets no file open under two keys, which AES-GCM alone does not rule out.
+The MAC under the file key covers everything before it, so only somebody who can open the file
+changes its recipients. The checksum tells a slot that was written whole from one that was not: of
+two, the whole one with the larger number counts. A file keeps two so that one can be written while
+the other holds; data in memory has one, which has no more room than it needs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from hmac import compare_digest
+from hashlib import sha384
 
 from pqkeep.errors import DecryptionError
-from pqkeep.local._primitives import KEMS
+from pqkeep.local._file_key import MAC_SIZE, FileKey
+from pqkeep.local._recipients import (
+    LARGEST_RECIPIENT,
+    Recipient,
+    WrappedFileKey,
+    take_recipient,
+    wrap,
+)
 from pqkeep.local._streams import Reader, read_up_to
-from pqkeep.models import Encapsulation
 
 MAGIC = b"pqkeep\x00"
-FORMAT = 1
-COMMITMENT_SIZE = 32
-NUMBERS: Mapping[str, int] = {"Kyber768": 1, "X-Wing": 2, "ML-KEM-1024": 3}
-"""How a header names the algorithms."""
-_ALGORITHMS = {number: algorithm for algorithm, number in NUMBERS.items()}
-_ALGORITHM_AT = len(MAGIC) + 1
-_FIXED_SIZE = _ALGORITHM_AT + 1 + 4
-_PROTOCOL = b"pqkeep/local/v1"
+FORMAT = 2
+MOST_RECIPIENTS = 32
+CHECKSUM_SIZE = 48
+LARGEST_SLOT = 65536
+BLOCK = 4096
+"""Where there are two slots, each is a multiple of this, which no disk writes in parts."""
+DEFAULT_ROOM = 4
+_PREFIX_SIZE = len(MAGIC) + 1 + 1 + 4
+_RECIPIENTS_AT = _PREFIX_SIZE + 8 + 1
+_END_SIZE = MAC_SIZE + CHECKSUM_SIZE
+_SMALLEST_SLOT = _RECIPIENTS_AT + _END_SIZE
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How many slots a header has, and how many bytes each."""
+
+    slots: int
+    slot_size: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole header."""
+        return self.slots * self.slot_size
+
+    def prefix(self) -> bytes:
+        """Return what each slot begins with."""
+        return MAGIC + bytes((FORMAT, self.slots)) + self.slot_size.to_bytes(4, "big")
+
+    def has_room_for(self, recipients: Sequence[WrappedFileKey]) -> bool:
+        """Whether they fit into a slot, and it can be replaced without a copy of the file."""
+        return self.slots > 1 and _needed(recipients) <= self.slot_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
     """What can be known of encrypted data without its key. Nothing of it is authenticated."""
 
-    algorithm: str
-    key_version: int
-    kem_ciphertext: bytes = field(repr=False)
-    commitment: bytes = field(repr=False)
+    recipients: tuple[WrappedFileKey, ...]
+    layout: Layout
+    sequence: int
+    """How often the recipients were changed, and one."""
+    slot: bytes = field(repr=False)
+    """The slot that counts."""
+    place: int
+    """Which one that is."""
+    is_settled: bool
+    """Whether all slots say the same."""
 
-    def encoded(self) -> bytes:
-        """Return its bytes."""
-        return _bound(self.algorithm, self.key_version, self.kem_ciphertext) + self.commitment
+    def open(self, recipient: WrappedFileKey, shared_secret: bytes) -> FileKey:
+        """Return the file key. Raises DecryptionError, if the header is not its own too."""
+        file_key = recipient.unwrap(shared_secret)
+        content, mac = self.slot[:-_END_SIZE], self.slot[-_END_SIZE:-CHECKSUM_SIZE]
+        if not file_key.has_authenticated(content, mac):
+            raise DecryptionError("the header is damaged: somebody else changed its recipients")
+        return file_key
 
-    def data_key(self, shared_secret: bytes) -> bytes:
-        """Return the key of the segments. Raises DecryptionError unless the header commits to it."""
-        expected, data_key = header_for(
-            Encapsulation(
-                kem_ciphertext=self.kem_ciphertext,
-                shared_secret=shared_secret,
-                key_version=self.key_version,
-                algorithm=self.algorithm,
-            )
+
+def new_header(file_key: FileKey, recipients: Sequence[Recipient], *, room: int) -> bytes:
+    """Return the header of a new file.
+
+    Raises ValueError for no recipients, too many, one twice, an invalid public key or too much
+    room.
+    """
+    wrapped = changed_recipients((), file_key, add=recipients)
+    layout = layout_for(wrapped, room=room)
+    return slot_for(file_key, wrapped, layout=layout, sequence=1) * layout.slots
+
+
+def layout_for(recipients: Sequence[WrappedFileKey], *, room: int) -> Layout:
+    """Return a layout with room for so many recipients, or as many as there are.
+
+    Without any room there is one slot, as long as it must be. Raises ValueError for too much.
+    """
+    if not 0 <= room <= MOST_RECIPIENTS:
+        raise ValueError(f"there is room for 0 to {MOST_RECIPIENTS} recipients")
+    needed = _needed(recipients)
+    if not room:
+        return Layout(1, needed)
+    wanted = max(needed, _SMALLEST_SLOT + room * LARGEST_RECIPIENT)
+    return Layout(2, -(-wanted // BLOCK) * BLOCK)
+
+
+def slot_for(
+    file_key: FileKey, recipients: Sequence[WrappedFileKey], *, layout: Layout, sequence: int
+) -> bytes:
+    """Return a slot."""
+    content = b"".join(
+        (
+            layout.prefix(),
+            sequence.to_bytes(8, "big"),
+            bytes((len(recipients),)),
+            *(recipient.encoded() for recipient in recipients),
         )
-        if not compare_digest(expected.commitment, self.commitment):
-            raise DecryptionError(
-                "this was encrypted to another key than the one that was used, "
-                "or its header is damaged"
-            )
-        return data_key
+    ).ljust(layout.slot_size - _END_SIZE, b"\0")
+    authenticated = content + file_key.mac(content)
+    return authenticated + sha384(authenticated).digest()
+
+
+def changed_recipients(
+    before: Sequence[WrappedFileKey],
+    file_key: FileKey,
+    *,
+    add: Collection[Recipient] = (),
+    remove: Collection[bytes] = (),
+) -> tuple[WrappedFileKey, ...]:
+    """Return recipients without those of some fingerprints, and with new ones at the end.
+
+    Who is there already stays as it is. Raises ValueError if a fingerprint is nobody's, for an
+    invalid public key, or if none or too many are left.
+    """
+    if not set(remove) <= {recipient.fingerprint for recipient in before}:
+        raise ValueError("there is no such recipient to remove")
+    kept = {each.identity: each for each in before if each.fingerprint not in remove}
+    new = {each.identity: each for each in add if each.identity not in kept}
+    if not 1 <= len(kept) + len(new) <= MOST_RECIPIENTS:
+        raise ValueError(f"there must be 1 to {MOST_RECIPIENTS} recipients")
+    return (*kept.values(), *(wrap(file_key, recipient) for recipient in new.values()))
 
 
 def read_header(reader: Reader) -> Header:
-    """Read the header of encrypted data, which says what key opens it. Raises DecryptionError."""
-    start = read_up_to(reader, _FIXED_SIZE)
-    if start[: len(MAGIC)] != MAGIC:
-        raise DecryptionError("this is not data that pqkeep encrypted locally")
-    if len(start) < _FIXED_SIZE:
+    """Read the header of encrypted data, which says what keys open it. Raises DecryptionError."""
+    prefix = read_up_to(reader, _PREFIX_SIZE)
+    layout = _read_layout(prefix)
+    data = prefix + read_up_to(reader, layout.size - _PREFIX_SIZE)
+    if len(data) < layout.size:
         raise DecryptionError("the data was cut off within its header")
-    if start[len(MAGIC)] != FORMAT:
-        raise DecryptionError("this version of pqkeep does not know the format")
-    algorithm = _ALGORITHMS.get(start[_ALGORITHM_AT])
-    if algorithm is None:
-        raise DecryptionError("the header is damaged: there is no such algorithm")
-    size = KEMS[algorithm].ciphertext_size
-    rest = read_up_to(reader, size + COMMITMENT_SIZE)
-    if len(rest) < size + COMMITMENT_SIZE:
-        raise DecryptionError("the data was cut off within its header")
+    slots = [data[at : at + layout.slot_size] for at in range(0, layout.size, layout.slot_size)]
+    whole = [place for place, slot in enumerate(slots) if _is_whole(slot, prefix)]
+    if not whole:
+        raise DecryptionError("the header is damaged")
+    place = max(whole, key=lambda place: _sequence(slots[place]))  # the first, of two alike
     return Header(
-        algorithm=algorithm,
-        key_version=int.from_bytes(start[_ALGORITHM_AT + 1 :], "big"),
-        kem_ciphertext=rest[:size],
-        commitment=rest[size:],
+        recipients=_read_recipients(slots[place]),
+        layout=layout,
+        sequence=_sequence(slots[place]),
+        slot=slots[place],
+        place=place,
+        is_settled=len(set(slots)) == 1,
     )
 
 
-def header_for(encapsulation: Encapsulation) -> tuple[Header, bytes]:
-    """Return header and data key, of one file only: its segments' nonces begin at 0."""
-    kem = KEMS[encapsulation.algorithm]
-    bound = _bound(encapsulation.algorithm, encapsulation.key_version, encapsulation.kem_ciphertext)
-    header = Header(
-        algorithm=encapsulation.algorithm,
-        key_version=encapsulation.key_version,
-        kem_ciphertext=encapsulation.kem_ciphertext,
-        commitment=kem.derive(encapsulation.shared_secret, _PROTOCOL, b"commitment", bound),
-    )
-    return header, kem.derive(encapsulation.shared_secret, _PROTOCOL, b"data key", bound)
+def _needed(recipients: Sequence[WrappedFileKey]) -> int:
+    return _SMALLEST_SLOT + sum(len(recipient.encoded()) for recipient in recipients)
 
 
-def _bound(algorithm: str, key_version: int, kem_ciphertext: bytes) -> bytes:
-    """Return everything before the commitment."""
-    numbers = bytes((FORMAT, NUMBERS[algorithm])) + key_version.to_bytes(4, "big")
-    return MAGIC + numbers + kem_ciphertext
+def _read_layout(prefix: bytes) -> Layout:
+    if prefix[: len(MAGIC)] != MAGIC:
+        raise DecryptionError("this is not data that pqkeep encrypted locally")
+    if len(prefix) < _PREFIX_SIZE:
+        raise DecryptionError("the data was cut off within its header")
+    if prefix[len(MAGIC)] != FORMAT:
+        raise DecryptionError("this version of pqkeep does not know the format")
+    slots, slot_size = prefix[len(MAGIC) + 1], int.from_bytes(prefix[len(MAGIC) + 2 :], "big")
+    if slots not in {1, 2} or not _SMALLEST_SLOT <= slot_size <= LARGEST_SLOT:
+        raise DecryptionError("the header is damaged: it has no such size")
+    return Layout(slots, slot_size)
+
+
+def _is_whole(slot: bytes, prefix: bytes) -> bool:
+    rest, checksum = slot[:-CHECKSUM_SIZE], slot[-CHECKSUM_SIZE:]
+    return slot.startswith(prefix) and sha384(rest).digest() == checksum
+
+
+def _sequence(slot: bytes) -> int:
+    return int.from_bytes(slot[_PREFIX_SIZE : _PREFIX_SIZE + 8], "big")
+
+
+def _read_recipients(slot: bytes) -> tuple[WrappedFileKey, ...]:
+    count, rest = slot[_RECIPIENTS_AT - 1], slot[_RECIPIENTS_AT:-_END_SIZE]
+    if not 1 <= count <= MOST_RECIPIENTS:
+        raise DecryptionError("the header is damaged: it has no such number of recipients")
+    recipients: list[WrappedFileKey] = []
+    for _ in range(count):
+        recipient, rest = take_recipient(rest)
+        recipients.append(recipient)
+    if len({recipient.identity for recipient in recipients}) < count:
+        raise DecryptionError("the header is damaged: a recipient is there twice")
+    if any(rest):
+        raise DecryptionError("the header is damaged: there is more than its recipients")
+    return tuple(recipients)

@@ -25,15 +25,20 @@ except ModuleNotFoundError:
 
 __all__ = [
     "AESGCM",
+    "FILE_HASH",
     "KEMS",
     "KEY_SIZE",
     "NONCE_SIZE",
     "TAG_SIZE",
     "InvalidTag",
     "Kem",
+    "canonical",
+    "derive",
     "x_wing_secret",
 ]
 
+FILE_HASH = SHA384()
+"""What belongs to a file and to none of its recipients is derived with this."""
 KEY_SIZE = 32
 NONCE_SIZE = 12
 TAG_SIZE = 16
@@ -52,12 +57,19 @@ class Kem:
     ValueError for what is no public key."""
 
     def derive(self, shared_secret: bytes, *purpose: bytes) -> bytes:
-        """Return 32 bytes of HKDF (RFC 5869).
+        """Return 32 bytes, for this purpose only."""
+        return derive(self.hash, shared_secret, *purpose)
 
-        There is no salt, and the info is the purpose: its parts, each behind its length as 2 bytes.
-        """
-        info = b"".join(len(part).to_bytes(2, "big") + part for part in purpose)
-        return HKDF(self.hash, length=KEY_SIZE, salt=None, info=info).derive(shared_secret)
+
+def derive(
+    hash_algorithm: HashAlgorithm, secret: bytes, *purpose: bytes, length: int = KEY_SIZE
+) -> bytes:
+    """Return so many bytes of HKDF (RFC 5869).
+
+    There is no salt, and the info is the purpose: its parts, each behind its length as 2 bytes.
+    """
+    info = b"".join(len(part).to_bytes(2, "big") + part for part in purpose)
+    return HKDF(hash_algorithm, length=length, salt=None, info=info).derive(secret)
 
 
 def x_wing_secret(m_secret: bytes, x_secret: bytes, x_ciphertext: bytes, x_public: bytes) -> bytes:
@@ -89,3 +101,10 @@ KEMS: Mapping[str, Kem] = {
     "ML-KEM-1024": Kem(1568, SHA384(), _ml_kem_1024),  # CNSA 2.0 asks for SHA-384 with it
 }
 """By the names that the service's API has for them."""
+ALIASES: Mapping[str, str] = {"ML-KEM-768": "Kyber768"}
+"""The standards' names of what the API calls otherwise."""
+
+
+def canonical(algorithm: str) -> str:
+    """Return the API's name of an algorithm."""
+    return ALIASES.get(algorithm, algorithm)

@@ -1,13 +1,15 @@
 """A tenant's API keys, for its own API keys and for the operator."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Generic, TypeVar
 from urllib.parse import quote
 
 from pqkeep._call import Call, change, get
 from pqkeep._data import Data
 from pqkeep._operation import Operation
-from pqkeep.models import ApiKey, ApiKeyRotation, NewApiKey
+from pqkeep.models import ApiKey, ApiKeyRotation, NewApiKey, Scope
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -19,28 +21,86 @@ class ApiKeys(Generic[T_co]):
     _transport: T_co
 
     @Operation
-    def create(self, tenant_id: str) -> Call[NewApiKey]:
-        """Make one more API key. Keep it: it is shown this once."""
-        return change(_path(tenant_id), _new_api_key)
+    def create(
+        self,
+        tenant_id: str,
+        *,
+        name: str | None = None,
+        scopes: Iterable[Scope] | None = None,
+        expires_at: datetime | None = None,
+        allowed_addresses: Iterable[str] | None = None,
+    ) -> Call[NewApiKey]:
+        """Make one more API key. Keep it: it is shown this once.
+
+        Without scopes it may do all that an API key may; for a program that only uses keys:
+        ``scopes=[Scope(operations=("use",))]``. Addresses are networks such as ``192.0.2.0/24``.
+        """
+        body = _limits(name, scopes, expires_at, allowed_addresses)
+        return change(_path(tenant_id), _new_api_key, body)
 
     @Operation
-    def list(self, tenant_id: str) -> Call[tuple[ApiKey, ...]]:
-        """Return what can be told of a tenant's API keys, by version."""
-        return get(_path(tenant_id), _api_keys)
+    def list(self, tenant_id: str, *, details: bool = False) -> Call[tuple[ApiKey, ...]]:
+        """Return what can be told of a tenant's API keys, by version.
+
+        ``details``: also names and limits, when and from where each was used last, and when an
+        overlap ends.
+        """
+        return get(_path(tenant_id), _api_keys, {"details": "true" if details else None})
 
     @Operation
-    def rotate(self, tenant_id: str) -> Call[ApiKeyRotation]:
+    def rotate(
+        self,
+        tenant_id: str,
+        *,
+        name: str | None = None,
+        scopes: Iterable[Scope] | None = None,
+        expires_at: datetime | None = None,
+        allowed_addresses: Iterable[str] | None = None,
+        overlap_seconds: int | None = None,
+    ) -> Call[ApiKeyRotation]:
         """Put a new API key in the place of this client's; as the operator, of the newest.
 
-        The old one is accepted for a short while longer, by default 30 seconds. This client goes
-        on with the old one: make a new client.
+        The old one is accepted for ``overlap_seconds`` longer, from 0 to the installation's 30,
+        which it is by default. This client goes on with the old one: make a new client. The new one has the old one's name, scopes, expiry
+        and addresses, but for what is named here; an API key can make these narrower only.
         """
-        return change(_path(tenant_id) + "/rotate", _rotation)
+        body = {
+            **(_limits(name, scopes, expires_at, allowed_addresses) or {}),
+            **({} if overlap_seconds is None else {"overlap_seconds": overlap_seconds}),
+        }
+        return change(_path(tenant_id) + "/rotate", _rotation, body or None)
 
     @Operation
     def revoke(self, tenant_id: str, *, version: int) -> Call[ApiKey]:
         """Revoke an API key, at once and for ever. It can be revoked again."""
         return change(f"{_path(tenant_id)}/{version:d}", _api_key, method="DELETE")
+
+
+def _limits(
+    name: str | None,
+    scopes: Iterable[Scope] | None,
+    expires_at: datetime | None,
+    allowed_addresses: Iterable[str] | None,
+) -> Mapping[str, object] | None:
+    """Return the body that asks for limits; None where none are named."""
+    asked = {
+        "name": name,
+        "scopes": None if scopes is None else [_scope(each) for each in scopes],
+        "expires_at": None if expires_at is None else _time(expires_at),
+        "allowed_addresses": None if allowed_addresses is None else list(allowed_addresses),
+    }
+    body = {field: value for field, value in asked.items() if value is not None}
+    return body or None
+
+
+def _scope(scope: Scope) -> dict[str, object]:
+    return {name: list(each) for name, each in asdict(scope).items() if each is not None}
+
+
+def _time(when: datetime) -> str:
+    if when.tzinfo is None:
+        raise ValueError("expires_at needs a time zone, such as datetime.UTC")
+    return when.astimezone(UTC).isoformat()
 
 
 def _path(tenant_id: str) -> str:
@@ -58,6 +118,26 @@ def _api_key(data: Data) -> ApiKey:
         status=data.text("status"),
         created_at=data.time("created_at"),
         revoked_at=data.time_or_none("revoked_at"),
+        last_used_at=data.time_or_none("last_used_at"),
+        last_used_from=data.text_or_none("last_used_from"),
+        overlap_ends_at=data.time_or_none("overlap_ends_at"),
+        name=data.text_or_none("name"),
+        scopes=_scopes(data),
+        expires_at=data.time_or_none("expires_at"),
+        allowed_addresses=data.texts_or_none("allowed_addresses"),
+    )
+
+
+def _scopes(data: Data) -> tuple[Scope, ...] | None:
+    if not data.has("scopes"):
+        return None
+    return tuple(
+        Scope(
+            operations=each.texts_or_none("operations"),
+            keyrings=each.texts_or_none("keyrings"),
+            algorithms=each.texts_or_none("algorithms"),
+        )
+        for each in data.objects("scopes")
     )
 
 
@@ -68,6 +148,10 @@ def _new_api_key(data: Data) -> NewApiKey:
         version=data.integer("version"),
         status=data.text("status"),
         created_at=data.time("created_at"),
+        name=data.text_or_none("name"),
+        scopes=_scopes(data),
+        expires_at=data.time_or_none("expires_at"),
+        allowed_addresses=data.texts_or_none("allowed_addresses"),
     )
 
 

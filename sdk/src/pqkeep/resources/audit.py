@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
-from pqkeep._call import API, Call, Page, Pages, change, get
+from pqkeep._call import API, Call, Page, Pages, Place, change, get
 from pqkeep._data import Data
 from pqkeep._operation import Listing, Operation
 from pqkeep.models import (
@@ -37,9 +37,11 @@ class Audit(Generic[T_co]):
         since: datetime | None = None,
         until: datetime | None = None,
         operation: str | None = None,
+        keyring: str | None = None,
         algorithm: str | None = None,
         key_version: int | None = None,
         outcome: str | None = None,
+        principal: str | None = None,
         page_size: int | None = None,
     ) -> Pages[AuditRecord]:
         """Go through records, by id or the newest first, page by page as they are needed.
@@ -55,13 +57,15 @@ class Audit(Generic[T_co]):
             "from": None if since is None else since.isoformat(),
             "to": None if until is None else until.isoformat(),
             "operation": operation,
+            "keyring": keyring,
             "algorithm": algorithm,
             "key_version": key_version,
             "outcome": outcome,
+            "principal": principal,
             "limit": page_size,
         }
 
-        def page(at: int | None) -> Call[Page[AuditRecord]]:
+        def page(at: Place | None) -> Call[Page[AuditRecord]]:
             query = filters if at is None else filters | {place: at}
             return get("/audit/records", _page, query)
 
@@ -105,6 +109,19 @@ class Audit(Generic[T_co]):
         return get("/audit/keys", _keys)
 
     @Operation
+    def note(self) -> Call[str]:
+        """Return the newest checkpoint as a signed note (C2SP), for witnesses to cosign.
+
+        NotFoundError where there is no checkpoint yet.
+        """
+        return Call(
+            method="GET",
+            path=API + "/audit/checkpoints/note",
+            read=lambda data: data.text("text"),
+            form="text",
+        )
+
+    @Operation
     def export(self, path: str | os.PathLike[str]) -> Call[int]:
         """Save what ``pqkeep audit verify`` reads to a file; return how many records it has.
 
@@ -144,6 +161,8 @@ def _record(data: Data) -> AuditRecord:
         happened_at=data.time_or_none("happened_at"),
         nonce=data.text("nonce"),
         public_key_sha256=data.text_or_none("public_key_sha256"),
+        keyring=data.text_or_none("keyring"),
+        target=data.text_or_none("target"),
         keyring_revision=data.integer_or_none("keyring_revision"),
     )
 
@@ -191,4 +210,5 @@ def _keys(data: Data) -> AuditKeys:
             )
             for each in data.objects("keys")
         ),
+        note_key=data.text_or_none("note_key"),
     )

@@ -5,10 +5,11 @@ from typing import Generic, TypeVar
 
 from pqkeep._call import Call, post
 from pqkeep._data import Data
+from pqkeep._many import Many
 from pqkeep._operation import Operation
 from pqkeep.compliance import Rules
-from pqkeep.models import Ciphertext, Encapsulation, WrappedKey
-from pqkeep.resources._binary import encoded
+from pqkeep.models import Ciphertext, Encapsulation, Envelope, ReEncrypted, SharedSecret, WrappedKey
+from pqkeep.resources._binary import encoded, encoded_key, encoded_or_none
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -26,11 +27,15 @@ class Kem(Generic[T_co]):
         plaintext: bytes,
         *,
         algorithm: str | None = None,
+        keyring: str | None = None,
         key_version: int | None = None,
         mode: str | None = None,
         salt: bytes | None = None,
+        associated_data: bytes | None = None,
     ) -> Call[Ciphertext]:
         """Encrypt at most 1,048,576 bytes. A named version must be the active one.
+
+        With ``associated_data`` (at most 65,536 bytes) it decrypts only with the same.
 
         ``mode`` is ``standard`` or ``deterministic``, which needs a salt. Both give a ciphertext
         that is new each time.
@@ -42,16 +47,27 @@ class Kem(Generic[T_co]):
                 "plaintext": encoded(plaintext),
                 "key_version": key_version,
                 "algorithm": self._rules.kem(algorithm),
+                "keyring": keyring,
                 "mode": mode,
-                "salt": None if salt is None else encoded(salt),
+                "salt": encoded_or_none(salt),
+                "associated_data": encoded_or_none(associated_data),
             },
         )
 
     @Operation
     def decrypt(
-        self, ciphertext: bytes, *, key_version: int, algorithm: str | None = None
+        self,
+        ciphertext: bytes,
+        *,
+        key_version: int,
+        algorithm: str | None = None,
+        keyring: str | None = None,
+        associated_data: bytes | None = None,
     ) -> Call[bytes]:
-        """Return the plaintext. Raises DecryptionError if it does not open with this key."""
+        """Return the plaintext. Raises DecryptionError if it does not open with this key.
+
+        Nor does it without the ``associated_data`` with which it was encrypted.
+        """
         return post(
             "/kem/decrypt",
             lambda data: data.binary("plaintext"),
@@ -59,21 +75,34 @@ class Kem(Generic[T_co]):
                 "ciphertext": encoded(ciphertext),
                 "key_version": key_version,
                 "algorithm": self._rules.kem(algorithm),
+                "keyring": keyring,
+                "associated_data": encoded_or_none(associated_data),
             },
         )
 
     @Operation
-    def encapsulate(self, *, key_version: int, algorithm: str | None = None) -> Call[Encapsulation]:
+    def encapsulate(
+        self, *, key_version: int, algorithm: str | None = None, keyring: str | None = None
+    ) -> Call[Encapsulation]:
         """Make a shared secret of 32 bytes that the service does not keep."""
         return post(
             "/kem/encapsulate",
             _encapsulation,
-            {"key_version": key_version, "algorithm": self._rules.kem(algorithm)},
+            {
+                "key_version": key_version,
+                "algorithm": self._rules.kem(algorithm),
+                "keyring": keyring,
+            },
         )
 
     @Operation
     def decapsulate(
-        self, kem_ciphertext: bytes, *, key_version: int, algorithm: str | None = None
+        self,
+        kem_ciphertext: bytes,
+        *,
+        key_version: int,
+        algorithm: str | None = None,
+        keyring: str | None = None,
     ) -> Call[bytes]:
         """Recover a shared secret.
 
@@ -86,14 +115,24 @@ class Kem(Generic[T_co]):
                 "kem_ciphertext": encoded(kem_ciphertext),
                 "key_version": key_version,
                 "algorithm": self._rules.kem(algorithm),
+                "keyring": keyring,
             },
         )
 
     @Operation
     def wrap(
-        self, symmetric_key: bytes, *, key_version: int, algorithm: str | None = None
+        self,
+        symmetric_key: bytes,
+        *,
+        key_version: int,
+        algorithm: str | None = None,
+        keyring: str | None = None,
+        associated_data: bytes | None = None,
     ) -> Call[WrappedKey]:
-        """Wrap a symmetric key of 16, 24, 32, 48 or 64 bytes."""
+        """Wrap a symmetric key of 16, 24, 32, 48 or 64 bytes.
+
+        With ``associated_data`` it unwraps only with the same.
+        """
         return post(
             "/kem/key/wrap",
             _wrapped_key,
@@ -101,14 +140,25 @@ class Kem(Generic[T_co]):
                 "symmetric_key": encoded(symmetric_key),
                 "key_version": key_version,
                 "algorithm": self._rules.wrap(algorithm),
+                "keyring": keyring,
+                "associated_data": encoded_or_none(associated_data),
             },
         )
 
     @Operation
     def unwrap(
-        self, wrapped_key: bytes, *, key_version: int, algorithm: str | None = None
+        self,
+        wrapped_key: bytes,
+        *,
+        key_version: int,
+        algorithm: str | None = None,
+        keyring: str | None = None,
+        associated_data: bytes | None = None,
     ) -> Call[bytes]:
-        """Return the symmetric key. Raises UnwrappingError if it does not open with this key."""
+        """Return the symmetric key. Raises UnwrappingError if it does not open with this key.
+
+        Nor does it without the ``associated_data`` with which it was wrapped.
+        """
         return post(
             "/kem/key/unwrap",
             lambda data: data.binary("symmetric_key"),
@@ -116,8 +166,149 @@ class Kem(Generic[T_co]):
                 "wrapped_key": encoded(wrapped_key),
                 "key_version": key_version,
                 "algorithm": self._rules.wrap(algorithm),
+                "keyring": keyring,
+                "associated_data": encoded_or_none(associated_data),
             },
         )
+
+    @Operation
+    def encrypt_to_envelope(
+        self,
+        plaintext: bytes,
+        *,
+        algorithm: str | None = None,
+        keyring: str | None = None,
+        key_version: int | None = None,
+        associated_data: bytes | None = None,
+    ) -> Call[Envelope]:
+        """Encrypt at most 1,048,576 bytes, into one text that names its key."""
+        return post(
+            "/kem/encrypt",
+            _envelope,
+            {
+                "plaintext": encoded(plaintext),
+                "key_version": key_version,
+                "algorithm": self._rules.kem(algorithm),
+                "keyring": keyring,
+                "associated_data": encoded_or_none(associated_data),
+                "format": "envelope",
+            },
+        )
+
+    @Operation
+    def decrypt_envelope(
+        self, envelope: str, *, associated_data: bytes | None = None
+    ) -> Call[bytes]:
+        """Return the plaintext. Raises DecryptionError if it does not open."""
+        return post(
+            "/kem/decrypt",
+            lambda data: data.binary("plaintext"),
+            {
+                "envelope": envelope,
+                "algorithm": self._rules.kem(None),
+                "associated_data": encoded_or_none(associated_data),
+            },
+        )
+
+    @Operation
+    def encrypt_to_public_key(
+        self,
+        plaintext: bytes,
+        public_key: bytes | str,
+        *,
+        algorithm: str | None = None,
+        associated_data: bytes | None = None,
+    ) -> Call[bytes]:
+        """Return data encrypted for the owner of a public key: its bytes, or PEM as text."""
+        return post(
+            "/kem/encrypt",
+            lambda data: data.binary("ciphertext"),
+            {
+                "plaintext": encoded(plaintext),
+                "public_key": encoded_key(public_key),
+                "algorithm": self._rules.kem(algorithm),
+                "associated_data": encoded_or_none(associated_data),
+            },
+        )
+
+    @Operation
+    def encapsulate_to_public_key(
+        self, public_key: bytes | str, *, algorithm: str | None = None
+    ) -> Call[SharedSecret]:
+        """Make a shared secret with the owner of a public key: its bytes, or PEM as text."""
+        return post(
+            "/kem/encapsulate",
+            _shared_secret,
+            {"public_key": encoded_key(public_key), "algorithm": self._rules.kem(algorithm)},
+        )
+
+    @Operation
+    def re_encrypt(  # noqa: PLR0913 - as many as the interface has
+        self,
+        ciphertext: bytes | None = None,
+        *,
+        key_version: int | None = None,
+        algorithm: str | None = None,
+        keyring: str | None = None,
+        associated_data: bytes | None = None,
+        envelope: str | None = None,
+        wrapped_key: bytes | None = None,
+        to_algorithm: str | None = None,
+        to_keyring: str | None = None,
+        to_associated_data: bytes | None = None,
+        to_format: str | None = None,
+    ) -> Call[ReEncrypted]:
+        """Encrypt to another key what is in a ciphertext, an envelope or a wrapped key.
+
+        The plaintext does not leave the service. What is not said of the target is as the source
+        has it; without any of it, it is the active version of the same key. A key version is not
+        named with an envelope. A compliance profile is about the target.
+        """
+        rule = self._rules.kem if wrapped_key is None else self._rules.wrap
+        target = {
+            "keyring": to_keyring,
+            "algorithm": rule(to_algorithm),
+            "associated_data": encoded_or_none(to_associated_data),
+            "format": to_format,
+        }
+        return post(
+            "/kem/re-encrypt",
+            _re_encrypted,
+            {
+                "ciphertext": encoded_or_none(ciphertext),
+                "envelope": envelope,
+                "wrapped_key": encoded_or_none(wrapped_key),
+                "key_version": key_version,
+                "algorithm": algorithm,
+                "keyring": keyring,
+                "associated_data": encoded_or_none(associated_data),
+                "to": {name: each for name, each in target.items() if each is not None},
+            },
+        )
+
+    encrypt_many = Many(encrypt)
+    decrypt_many = Many(decrypt)
+    encapsulate_many = Many(encapsulate)
+    decapsulate_many = Many(decapsulate)
+    wrap_many = Many(wrap)
+    unwrap_many = Many(unwrap)
+    re_encrypt_many = Many(re_encrypt)
+
+
+def _envelope(data: Data) -> Envelope:
+    return Envelope(
+        envelope=data.text("envelope"),
+        key_version=data.integer("key_version"),
+        algorithm=data.text("algorithm"),
+    )
+
+
+def _shared_secret(data: Data) -> SharedSecret:
+    return SharedSecret(
+        kem_ciphertext=data.binary("kem_ciphertext"),
+        shared_secret=data.binary("shared_secret"),
+        algorithm=data.text("algorithm"),
+    )
 
 
 def _ciphertext(data: Data) -> Ciphertext:
@@ -143,4 +334,15 @@ def _wrapped_key(data: Data) -> WrappedKey:
         key_version=data.integer("key_version"),
         algorithm=data.text("algorithm"),
         wrapping_method=data.text("wrapping_method"),
+    )
+
+
+def _re_encrypted(data: Data) -> ReEncrypted:
+    return ReEncrypted(
+        ciphertext=data.binary("ciphertext") if data.has("ciphertext") else None,
+        envelope=data.text_or_none("envelope"),
+        wrapped_key=data.binary("wrapped_key") if data.has("wrapped_key") else None,
+        key_version=data.integer("key_version"),
+        algorithm=data.text("algorithm"),
+        keyring=data.text("keyring"),
     )

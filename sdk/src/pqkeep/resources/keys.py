@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from pqkeep._call import Call, change, get
+from pqkeep._call import API, Call, Page, Pages, change, get
 from pqkeep._data import Data
-from pqkeep._operation import Operation
+from pqkeep._operation import Operation, WholeListing
 from pqkeep.compliance import Rules
-from pqkeep.models import Key, KeyUsage, Rotation
+from pqkeep.models import ImportKey, Key, KeyUsage, ListPage, PublicKey, Rotation
+from pqkeep.resources._binary import encoded
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -20,52 +21,180 @@ class Keys(Generic[T_co]):
     _rules: Rules
 
     @Operation
-    def generate(self, algorithm: str) -> Call[Key]:
-        """Make an algorithm's key active. Raises InvalidRequestError if one is already."""
-        return change("/kms/keys/generate", _key, {"algorithm": self._rules.key(algorithm)})
+    def generate(
+        self, algorithm: str, *, keyring: str | None = None, if_absent: bool = False
+    ) -> Call[Key]:
+        """Make an algorithm's key active. Raises InvalidRequestError if one is already.
+
+        With ``if_absent`` the key that is active already is the answer.
+        """
+        body = {**self._named(algorithm, keyring), "if_absent": if_absent or None}
+        return change("/kms/keys/generate", _key, body)
 
     @Operation
-    def rotate(self, algorithm: str) -> Call[Rotation]:
+    def rotate(self, algorithm: str, *, keyring: str | None = None) -> Call[Rotation]:
         """Retire the active key and make a new one, in one step."""
-        return change("/kms/keys/rotate", _rotation, {"algorithm": self._rules.key(algorithm)})
+        return change("/kms/keys/rotate", _rotation, self._named(algorithm, keyring))
 
     @Operation
-    def retire(self, algorithm: str, *, key_version: int) -> Call[Key]:
-        """Allow no new encryption or signature with a key; what it made stays readable."""
+    def get_import_key(self, algorithm: str, *, keyring: str | None = None) -> Call[ImportKey]:
+        """Have a public key made to wrap one private key to: ``pqkeep.key_import.wrap`` does it.
+
+        It is good for ten minutes and one ``import_key``.
+        """
+        return get("/kms/keys/import-key", _import_key, self._named(algorithm, keyring))
+
+    @Operation
+    def import_key(
+        self, import_key: ImportKey, wrapped_private_key: bytes, *, keyring: str | None = None
+    ) -> Call[Key]:
+        """Make a private key that was made elsewhere the active one, where none is.
+
+        Raises InvalidRequestError if there is one, or if it is no private key of the algorithm.
+        """
         return change(
-            "/kms/keys/retire",
+            "/kms/keys/import",
             _key,
-            {"algorithm": self._rules.key(algorithm), "key_version": key_version},
+            {
+                **self._named(import_key.algorithm, keyring),
+                "import_key_id": import_key.import_key_id,
+                "wrapped_private_key": encoded(wrapped_private_key),
+            },
         )
 
     @Operation
-    def active(self, algorithm: str) -> Call[Key]:
+    def retire(self, algorithm: str, *, key_version: int, keyring: str | None = None) -> Call[Key]:
+        """Allow no new encryption or signature with a key; what it made stays readable."""
+        return self._change("retire", algorithm, key_version, keyring)
+
+    @Operation
+    def disable(self, algorithm: str, *, key_version: int, keyring: str | None = None) -> Call[Key]:
+        """Have every use of a key refused, until it is enabled."""
+        return self._change("disable", algorithm, key_version, keyring)
+
+    @Operation
+    def enable(self, algorithm: str, *, key_version: int, keyring: str | None = None) -> Call[Key]:
+        """Give a disabled key the status back that it had."""
+        return self._change("enable", algorithm, key_version, keyring)
+
+    @Operation
+    def cancel_archive(
+        self, algorithm: str, *, key_version: int, keyring: str | None = None
+    ) -> Call[Key]:
+        """Keep a key that is to be archived. Archiving itself is for people, in the portal."""
+        return self._change("archive/cancel", algorithm, key_version, keyring)
+
+    @Operation
+    def active(self, algorithm: str, *, keyring: str | None = None) -> Call[Key]:
         """Return the active key."""
-        return get("/kms/keys/active", _key, {"algorithm": self._rules.key(algorithm)})
+        return get("/kms/keys/active", _key, self._named(algorithm, keyring))
 
     @Operation
-    def get(self, algorithm: str, *, key_version: int) -> Call[Key]:
+    def get(self, algorithm: str, *, key_version: int, keyring: str | None = None) -> Call[Key]:
         """Return one version, whatever its status."""
-        return get(f"/kms/keys/{key_version:d}", _key, {"algorithm": self._rules.key(algorithm)})
+        return get(f"/kms/keys/{key_version:d}", _key, self._named(algorithm, keyring))
 
     @Operation
-    def usage(self, algorithm: str, *, key_version: int) -> Call[KeyUsage]:
-        """Return how often a version was used, and when last: look before you retire it."""
+    def public_key(
+        self,
+        algorithm: str,
+        *,
+        key_version: int,
+        format: str = "pem",  # noqa: A002 - the API's
+        keyring: str | None = None,
+    ) -> Call[PublicKey]:
+        """Return a public key as ``raw``, ``pem``, ``der`` or ``jwk``, whatever its status.
+
+        ML-DSA and the 128-bit SLH-DSA have a JWK; InvalidRequestError of the others.
+        """
         return get(
-            f"/kms/keys/{key_version:d}/usage", _usage, {"algorithm": self._rules.key(algorithm)}
+            f"/kms/keys/{key_version:d}/public-key",
+            _public_key,
+            {**self._named(algorithm, keyring), "format": format},
         )
 
     @Operation
-    def list(
-        self, *, algorithm: str | None = None, status: str | None = None
-    ) -> Call[tuple[Key, ...]]:
-        """Return all keys, or those of an algorithm, of a status, or of both."""
+    def jwks(self, *, keyring: str | None = None) -> Call[tuple[dict[str, str], ...]]:
+        """Return the keys of a JWK Set: those that verify signatures, active and retired."""
+        return Call(
+            method="GET",
+            path=API + "/kms/jwks",
+            read=lambda data: data.text_objects("keys"),
+            query={"keyring": keyring},
+            form="json",
+        )
+
+    @Operation
+    def usage(
+        self, algorithm: str, *, key_version: int, keyring: str | None = None
+    ) -> Call[KeyUsage]:
+        """Return how often a version was used, and when last: look before you retire it."""
+        return get(f"/kms/keys/{key_version:d}/usage", _usage, self._named(algorithm, keyring))
+
+    @WholeListing
+    def list_usage(
+        self, *, algorithm: str | None = None, keyring: str | None = None
+    ) -> Pages[KeyUsage]:
+        """Return the usage of every version that was ever used, or of an algorithm's."""
         named = None if algorithm is None else self._rules.key(algorithm)
-        return get("/kms/keys", _keys, {"algorithm": named, "status": status})
+        return lambda place: get(
+            "/kms/keys/usage", _usages, {"algorithm": named, "keyring": keyring, "after": place}
+        )
+
+    @WholeListing
+    def list(
+        self,
+        *,
+        algorithm: str | None = None,
+        status: str | None = None,
+        keyring: str | None = None,
+    ) -> Pages[Key]:
+        """Return all keys of a keyring, or those of an algorithm, of a status, or of both."""
+        named = None if algorithm is None else self._rules.key(algorithm)
+        return lambda place: get(
+            "/kms/keys",
+            _keys,
+            {"algorithm": named, "status": status, "keyring": keyring, "after": place},
+        )
+
+    @Operation
+    def list_page(
+        self,
+        *,
+        limit: int | None = None,
+        after: int | str | None = None,
+        algorithm: str | None = None,
+        status: str | None = None,
+        keyring: str | None = None,
+    ) -> Call[ListPage[Key]]:
+        """Return a part of the list: at most ``limit``, after the place that a part ended with."""
+        named = None if algorithm is None else self._rules.key(algorithm)
+        query = {
+            "algorithm": named,
+            "status": status,
+            "keyring": keyring,
+            "limit": limit,
+            "after": after,
+        }
+        return get("/kms/keys", _part, query)
+
+    def _named(self, algorithm: str, keyring: str | None) -> dict[str, str | None]:
+        return {"algorithm": self._rules.key(algorithm), "keyring": keyring}
+
+    def _change(
+        self, what: str, algorithm: str, key_version: int, keyring: str | None
+    ) -> Call[Key]:
+        body = {**self._named(algorithm, keyring), "key_version": key_version}
+        return change(f"/kms/keys/{what}", _key, body)
 
 
-def _keys(data: Data) -> tuple[Key, ...]:
-    return tuple(map(_key, data.objects("keys")))
+def _keys(data: Data) -> Page[Key]:
+    return Page(items=tuple(map(_key, data.objects("keys"))), next=data.text_or_none("next"))
+
+
+def _part(data: Data) -> ListPage[Key]:
+    page = _keys(data)
+    return ListPage(items=page.items, next=page.next)
 
 
 def _key(data: Data) -> Key:
@@ -75,6 +204,37 @@ def _key(data: Data) -> Key:
         status=data.text("status"),
         public_key=data.binary("public_key"),
         created_at=data.time("created_at"),
+        archive_at=data.time_or_none("archive_at"),
+        imported=data.has("imported") and data.flag("imported"),
+    )
+
+
+def _import_key(data: Data) -> ImportKey:
+    return ImportKey(
+        import_key_id=data.text("import_key_id"),
+        public_key=data.binary("public_key"),
+        suite=data.text("suite"),
+        info=data.binary("info"),
+        algorithm=data.text("algorithm"),
+        expires_at=data.time("expires_at"),
+    )
+
+
+def _public_key(data: Data) -> PublicKey:
+    written = data.text("format")
+    public_key: bytes | str | dict[str, str]
+    match written:
+        case "jwk":
+            public_key = data.texts("public_key")
+        case "pem":
+            public_key = data.text("public_key")
+        case _:
+            public_key = data.binary("public_key")
+    return PublicKey(
+        format=written,
+        public_key=public_key,
+        key_version=data.integer("key_version"),
+        algorithm=data.text("algorithm"),
     )
 
 
@@ -85,6 +245,10 @@ def _rotation(data: Data) -> Rotation:
         algorithm=data.text("algorithm"),
         old_key_version=data.integer("old_key_version"),
     )
+
+
+def _usages(data: Data) -> Page[KeyUsage]:
+    return Page(items=tuple(map(_usage, data.objects("usage"))), next=data.text_or_none("next"))
 
 
 def _usage(data: Data) -> KeyUsage:

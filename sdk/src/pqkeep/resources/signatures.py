@@ -9,12 +9,13 @@ from typing import Generic, TypeVar
 
 from pqkeep._call import Call, post
 from pqkeep._data import Data
+from pqkeep._many import Many
 from pqkeep._operation import Operation, file_operation
 from pqkeep.algorithms import HashAlgorithm
 from pqkeep.compliance import Rules
 from pqkeep.errors import HashAlgorithmError
-from pqkeep.models import HashSignature, Signature
-from pqkeep.resources._binary import encoded
+from pqkeep.models import HashSignature, Jws, Signature
+from pqkeep.resources._binary import encoded, encoded_key_or_none, encoded_or_none
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -35,9 +36,18 @@ class Signatures(Generic[T_co]):
 
     @Operation
     def sign(
-        self, message: bytes, *, algorithm: str | None = None, key_version: int | None = None
+        self,
+        message: bytes,
+        *,
+        algorithm: str | None = None,
+        keyring: str | None = None,
+        key_version: int | None = None,
+        context: bytes | None = None,
     ) -> Call[Signature]:
-        """Sign at most 1,048,576 bytes. A named version must be the active one."""
+        """Sign at most 1,048,576 bytes. A named version must be the active one.
+
+        With a ``context`` (at most 255 bytes; FIPS 204 and 205) it verifies only with the same.
+        """
         return post(
             "/signature/sign",
             _signature,
@@ -45,14 +55,27 @@ class Signatures(Generic[T_co]):
                 "message": encoded(message),
                 "key_version": key_version,
                 "algorithm": self._rules.signature(algorithm),
+                "keyring": keyring,
+                "context": encoded_or_none(context),
             },
         )
 
     @Operation
     def verify(
-        self, message: bytes, signature: bytes, *, key_version: int, algorithm: str | None = None
+        self,
+        message: bytes,
+        signature: bytes,
+        *,
+        key_version: int | None = None,
+        algorithm: str | None = None,
+        keyring: str | None = None,
+        context: bytes | None = None,
+        public_key: bytes | str | None = None,
     ) -> Call[bool]:
-        """Return whether the signature is this key's for this message. Mind the answer."""
+        """Return whether the signature is this key's for this message. Mind the answer.
+
+        The key is a version of yours, or anybody's ``public_key``: its bytes, or PEM as text.
+        """
         return post(
             "/signature/verify",
             _is_valid,
@@ -61,6 +84,9 @@ class Signatures(Generic[T_co]):
                 "signature": encoded(signature),
                 "key_version": key_version,
                 "algorithm": self._rules.signature(algorithm),
+                "keyring": keyring,
+                "context": encoded_or_none(context),
+                "public_key": encoded_key_or_none(public_key),
             },
         )
 
@@ -71,10 +97,11 @@ class Signatures(Generic[T_co]):
         *,
         hash_algorithm: str,
         algorithm: str | None = None,
+        keyring: str | None = None,
         key_version: int | None = None,
     ) -> Call[HashSignature]:
         """Sign a hash: ``SHA-256``, ``SHA-384`` or ``SHA-512``, of 32, 48 or 64 bytes."""
-        return _sign_hash(self._rules, digest, hash_algorithm, algorithm, key_version)
+        return _sign_hash(self._rules, keyring, digest, hash_algorithm, algorithm, key_version)
 
     @Operation
     def verify_hash(
@@ -83,11 +110,100 @@ class Signatures(Generic[T_co]):
         signature: bytes,
         *,
         hash_algorithm: str,
-        key_version: int,
+        key_version: int | None = None,
         algorithm: str | None = None,
+        keyring: str | None = None,
+        public_key: bytes | str | None = None,
     ) -> Call[bool]:
-        """Return whether the signature is this key's for this hash. Mind the answer."""
-        return _verify_hash(self._rules, digest, signature, hash_algorithm, algorithm, key_version)
+        """Return whether the signature is this key's for this hash. Mind the answer.
+
+        The key is a version of yours, or anybody's ``public_key``: its bytes, or PEM as text.
+        """
+        return _verify_hash(
+            self._rules,
+            keyring,
+            digest,
+            signature,
+            hash_algorithm,
+            algorithm,
+            key_version,
+            public_key,
+        )
+
+    @Operation
+    def sign_jws(
+        self,
+        payload: bytes,
+        *,
+        detached: bool = False,
+        algorithm: str | None = None,
+        keyring: str | None = None,
+        key_version: int | None = None,
+    ) -> Call[Jws]:
+        """Sign at most 1,048,576 bytes as a JSON Web Signature, with ``Dilithium3`` or ``ML-DSA-87``.
+
+        A detached payload is left out of it. It is verified by the keys of ``keys.jwks()``.
+        """
+        return post(
+            "/signature/jws",
+            _jws,
+            {
+                "payload": encoded(payload),
+                "detached": detached or None,
+                "key_version": key_version,
+                "algorithm": self._rules.signature(algorithm),
+                "keyring": keyring,
+            },
+        )
+
+    @Operation
+    def sign_mu(
+        self,
+        mu: bytes,
+        *,
+        algorithm: str | None = None,
+        keyring: str | None = None,
+        key_version: int | None = None,
+    ) -> Call[Signature]:
+        """Sign a message by its mu (64 bytes; FIPS 204, algorithm 7), with ML-DSA only."""
+        return post(
+            "/signature/sign-mu",
+            _signature,
+            {
+                "mu": encoded(mu),
+                "key_version": key_version,
+                "algorithm": self._rules.signature(algorithm),
+                "keyring": keyring,
+            },
+        )
+
+    @Operation
+    def verify_mu(
+        self,
+        mu: bytes,
+        signature: bytes,
+        *,
+        key_version: int | None = None,
+        algorithm: str | None = None,
+        keyring: str | None = None,
+        public_key: bytes | str | None = None,
+    ) -> Call[bool]:
+        """Return whether the signature is this key's for this mu's message. Mind the answer.
+
+        The key is a version of yours, or anybody's ``public_key``: its bytes, or PEM as text.
+        """
+        return post(
+            "/signature/verify-mu",
+            _is_valid,
+            {
+                "mu": encoded(mu),
+                "signature": encoded(signature),
+                "key_version": key_version,
+                "algorithm": self._rules.signature(algorithm),
+                "keyring": keyring,
+                "public_key": encoded_key_or_none(public_key),
+            },
+        )
 
     @file_operation
     def sign_file(
@@ -96,11 +212,12 @@ class Signatures(Generic[T_co]):
         *,
         hash_algorithm: str = HashAlgorithm.SHA_512,
         algorithm: str | None = None,
+        keyring: str | None = None,
         key_version: int | None = None,
     ) -> Call[HashSignature]:
         """Hash a file of any size here, and sign the hash. Raises OSError too."""
         digest = _digest(path, self._rules.hash(hash_algorithm))
-        return _sign_hash(self._rules, digest, hash_algorithm, algorithm, key_version)
+        return _sign_hash(self._rules, keyring, digest, hash_algorithm, algorithm, key_version)
 
     @file_operation
     def verify_file(
@@ -111,14 +228,25 @@ class Signatures(Generic[T_co]):
         key_version: int,
         hash_algorithm: str = HashAlgorithm.SHA_512,
         algorithm: str | None = None,
+        keyring: str | None = None,
     ) -> Call[bool]:
         """Return whether the signature is this key's for this file. Raises OSError too."""
         digest = _digest(path, self._rules.hash(hash_algorithm))
-        return _verify_hash(self._rules, digest, signature, hash_algorithm, algorithm, key_version)
+        return _verify_hash(
+            self._rules, keyring, digest, signature, hash_algorithm, algorithm, key_version
+        )
+
+    sign_many = Many(sign)
+    verify_many = Many(verify)
+    sign_hash_many = Many(sign_hash)
+    verify_hash_many = Many(verify_hash)
+    sign_mu_many = Many(sign_mu)
+    verify_mu_many = Many(verify_mu)
 
 
 def _sign_hash(
     rules: Rules,
+    keyring: str | None,
     digest: bytes,
     hash_algorithm: str,
     algorithm: str | None,
@@ -132,17 +260,20 @@ def _sign_hash(
             "hash_algorithm": rules.hash(hash_algorithm),
             "key_version": key_version,
             "algorithm": rules.signature(algorithm),
+            "keyring": keyring,
         },
     )
 
 
 def _verify_hash(
     rules: Rules,
+    keyring: str | None,
     digest: bytes,
     signature: bytes,
     hash_algorithm: str,
     algorithm: str | None,
-    key_version: int,
+    key_version: int | None,
+    public_key: bytes | str | None = None,
 ) -> Call[bool]:
     return post(
         "/signature/verify-hash",
@@ -153,6 +284,8 @@ def _verify_hash(
             "signature": encoded(signature),
             "key_version": key_version,
             "algorithm": rules.signature(algorithm),
+            "keyring": keyring,
+            "public_key": encoded_key_or_none(public_key),
         },
     )
 
@@ -167,6 +300,14 @@ def _digest(path: str | os.PathLike[str], hash_algorithm: str) -> bytes:
 def _signature(data: Data) -> Signature:
     return Signature(
         signature=data.binary("signature"),
+        key_version=data.integer("key_version"),
+        algorithm=data.text("algorithm"),
+    )
+
+
+def _jws(data: Data) -> Jws:
+    return Jws(
+        jws=data.text("jws"),
         key_version=data.integer("key_version"),
         algorithm=data.text("algorithm"),
     )

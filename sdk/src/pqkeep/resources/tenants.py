@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 from urllib.parse import quote
 
-from pqkeep._call import Call, change, get
+from pqkeep._call import Call, Page, Pages, change, get
 from pqkeep._data import Data
-from pqkeep._operation import Operation
-from pqkeep.models import Tenant
+from pqkeep._operation import Operation, WholeListing
+from pqkeep.models import ListPage, Tenant
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -28,10 +28,28 @@ class Tenants(Generic[T_co]):
         """Return a tenant."""
         return get(_path(tenant_id), _tenant)
 
+    @WholeListing
+    def list(self, *, name: str | None = None, status: str | None = None) -> Pages[Tenant]:
+        """Return tenants, the oldest first: those with a text in their name, or in a status.
+
+        With an API key, its own.
+        """
+        return lambda place: get(
+            "/tenants", _tenants, {"name": name, "status": status, "after": place}
+        )
+
     @Operation
-    def list(self) -> Call[tuple[Tenant, ...]]:
-        """Return all tenants, the oldest first; with an API key, its own."""
-        return get("/tenants", _tenants)
+    def list_page(
+        self,
+        *,
+        limit: int | None = None,
+        after: int | str | None = None,
+        name: str | None = None,
+        status: str | None = None,
+    ) -> Call[ListPage[Tenant]]:
+        """Return a part of the list: at most ``limit``, after the place that a part ended with."""
+        query = {"name": name, "status": status, "limit": limit, "after": after}
+        return get("/tenants", _part, query)
 
     @Operation
     def update(
@@ -85,8 +103,13 @@ def _path(tenant_id: str) -> str:
     return f"/tenants/{quote(tenant_id, safe='')}"
 
 
-def _tenants(data: Data) -> tuple[Tenant, ...]:
-    return tuple(map(_tenant, data.objects("tenants")))
+def _tenants(data: Data) -> Page[Tenant]:
+    return Page(items=tuple(map(_tenant, data.objects("tenants"))), next=data.text_or_none("next"))
+
+
+def _part(data: Data) -> ListPage[Tenant]:
+    page = _tenants(data)
+    return ListPage(items=page.items, next=page.next)
 
 
 def _tenant(data: Data) -> Tenant:

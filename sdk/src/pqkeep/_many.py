@@ -1,0 +1,118 @@
+"""Methods that make many of another method's calls, in as few requests as the service takes.
+
+Each item's call is described as it is alone, and its answer is read as it is alone.
+"""
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, overload
+
+from pqkeep._call import Call
+from pqkeep._data import Data
+from pqkeep._operation import Operation, Resource
+from pqkeep._transport import Transport
+from pqkeep.errors import OF_ITEMS, MalformedAnswerError, PqkeepError
+
+if TYPE_CHECKING:  # it loads asyncio, which Client does without
+    from pqkeep._async_transport import AsyncTransport
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+MAX_ITEMS = 128
+MAX_BODY = 4 * 1024 * 1024
+"""Bytes in a request."""
+_AROUND = 64
+"""Bytes in a request beside its items."""
+
+Items = Iterable[Mapping[str, Any]]
+"""The arguments of each call, by name."""
+
+
+_DOCSTRING = """Do so many times what the method without ``_many`` does, in few requests.
+
+Each item has its arguments, by name; arguments beside the items are those of all. Yields the results
+in order. That of an item which is refused is the exception that its call alone would raise. What
+refuses a whole request, or loses it, is raised.
+"""
+
+
+class Many(Generic[R]):
+    """A method that makes many calls of an operation, and gives their results one by one."""
+
+    def __init__(self, operation: Operation[P, R]) -> None:
+        """Take the operation that is made many times."""
+        self._describe: Callable[..., Call[R]] = operation.describe
+        self.__doc__ = _DOCSTRING
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Take the method's name."""
+        self.__name__ = name
+
+    @overload
+    def __get__(self, resource: None, owner: type) -> Self: ...
+    @overload
+    def __get__(
+        self, resource: Resource[Transport], owner: type
+    ) -> Callable[..., Iterator[R | PqkeepError]]: ...
+    @overload
+    def __get__(
+        self, resource: "Resource[AsyncTransport]", owner: type
+    ) -> Callable[..., AsyncIterator[R | PqkeepError]]: ...
+    def __get__(self, resource: Resource[Any] | None, owner: type) -> Any:
+        if resource is None:
+            return self
+        transport = resource._transport  # noqa: SLF001 - hidden from callers, not from here
+
+        def method(items: Items, /, **common: Any) -> Any:
+            return transport.many(
+                batches(self._describe(resource, **common, **item) for item in items)
+            )
+
+        method.__name__, method.__doc__ = self.__name__, self.__doc__
+        return method
+
+
+def batches(calls: Iterable[Call[R]]) -> Iterator[Call[Sequence[R | PqkeepError]]]:
+    """Describe calls of one operation as batches: of at most 128 items and 4 MiB, in order."""
+    waiting: list[Call[R]] = []
+    size = 0
+    for call in calls:
+        own = len(json.dumps(_given(call))) + len(", ")
+        if waiting and (len(waiting) == MAX_ITEMS or size + own > MAX_BODY - _AROUND):
+            yield _batch(waiting)
+            waiting, size = [], 0
+        waiting.append(call)
+        size += own
+    if waiting:
+        yield _batch(waiting)
+
+
+def _batch(calls: Sequence[Call[R]]) -> Call[Sequence[R | PqkeepError]]:
+    def read(data: Data) -> Sequence[R | PqkeepError]:
+        results = data.objects("results")
+        if len(results) != len(calls):
+            raise MalformedAnswerError("there is not a result for each item", field="results")
+        return [_result(call, each) for call, each in zip(calls, results, strict=True)]
+
+    first = calls[0]
+    body = {"items": [_given(each) for each in calls]}
+    return Call(method=first.method, path=f"{first.path}/batch", read=read, body=body)
+
+
+def _result(call: Call[R], result: Data) -> R | PqkeepError:
+    if not result.has("error"):
+        return call.read(result.nested("data"))
+    error = result.nested("error")
+    code = error.text("error_code")
+    return OF_ITEMS.get(code, PqkeepError)(
+        error.text("message"),
+        error_code=code,
+        field=error.text_or_none("field"),
+        request_id=result.request_id,
+    )
+
+
+def _given(call: Call[Any]) -> dict[str, object]:
+    """Return the fields of a body that are not left out."""
+    return {name: each for name, each in (call.body or {}).items() if each is not None}

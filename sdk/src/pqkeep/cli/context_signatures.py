@@ -1,0 +1,108 @@
+"""Signatures with a context: files of any size are hashed here to a mu, which the service signs.
+
+They are ordinary signatures of ML-DSA over the file, which any verifier of FIPS 204 takes.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from pqkeep import verification
+from pqkeep.algorithms import Algorithm
+from pqkeep.cli import choice, documents
+from pqkeep.cli.configuration import rules
+from pqkeep.cli.failures import NOT_VERIFIED, Refusal
+from pqkeep.cli.invocation import Invocation
+from pqkeep.cli.public_keys import read_key
+from pqkeep.cli.sources import source
+from pqkeep.mu import LONGEST_CONTEXT, compute_mu
+
+ALGORITHMS = {Algorithm.ML_DSA_65.value, Algorithm.ML_DSA_87.value}
+PIECE = 1024 * 1024
+
+
+def sign(
+    invocation: Invocation,
+    file: str,
+    context: str,
+    named: choice.Named,
+) -> documents.ContextSignature:
+    """Return a signature over a file and a context."""
+    _require_short(context)
+    with invocation.connect() as client:
+        chosen = choice.signature_algorithm(client, named.algorithm)
+        if chosen not in ALGORITHMS:
+            those = " and ".join(sorted(ALGORITHMS))
+            raise Refusal(f"{chosen} signs no file with a context", f"name one of {those}")
+        with choice.generating(chosen, named.key_version, keyring=named.keyring):
+            key = choice.key(client, chosen, named.key_version, named.keyring)
+        made = client.signatures.sign_mu(
+            _mu(invocation, file, key.public_key, context),
+            algorithm=chosen,
+            keyring=named.keyring,
+            key_version=key.key_version,
+        )
+    return documents.ContextSignature(
+        signature=made.signature,
+        key_version=made.key_version,
+        algorithm=made.algorithm,
+        context=context,
+    )
+
+
+def is_valid(
+    invocation: Invocation,
+    file: str,
+    said: documents.ContextSignature,
+    keyring: str | None,
+    context: str | None,
+    public_key: Path | None,
+) -> bool:
+    """Return whether a signature is one over a file and the context that is expected."""
+    if context is None:
+        raise Refusal(
+            "the signature is for a context, and holds there only",
+            "say which you expect: --context TEXT",
+            NOT_VERIFIED,
+        )
+    _require_short(context)
+    if said.algorithm not in ALGORITHMS:
+        return False
+    if public_key is None:
+        with invocation.connect() as client:
+            key = client.keys.get(
+                said.algorithm, key_version=said.key_version, keyring=keyring
+            ).public_key
+            return client.signatures.verify_mu(
+                _mu(invocation, file, key, context),
+                said.signature,
+                key_version=said.key_version,
+                algorithm=said.algorithm,
+                keyring=keyring,
+            )
+    rules(invocation).signature(said.algorithm)
+    found = read_key(invocation, public_key)
+    if not isinstance(found, bytes):
+        if not found.is_named(said.algorithm, said.key_version, keyring):
+            return False
+        found = found.public_key
+    return verification.verify_mu(
+        _mu(invocation, file, found, context),
+        said.signature,
+        public_key=found,
+        algorithm=said.algorithm,
+    )
+
+
+def _mu(invocation: Invocation, file: str, public_key: bytes, context: str) -> bytes:
+    return compute_mu(public_key, _pieces(invocation, file), context=context.encode())
+
+
+def _pieces(invocation: Invocation, file: str) -> Iterator[bytes]:
+    with source(file, invocation) as opened:
+        while piece := opened.read(PIECE):
+            yield piece
+
+
+def _require_short(context: str) -> None:
+    if len(context.encode()) > LONGEST_CONTEXT:
+        raise Refusal(f"a context has at most {LONGEST_CONTEXT} bytes", "name a shorter one")

@@ -1,0 +1,97 @@
+"""Public keys in files: as ``pqkeep keys public-key`` writes them, PEM, or their bytes alone."""
+
+import base64
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from pqkeep.cli import documents
+from pqkeep.cli.choice import UNNAMED, Named
+from pqkeep.cli.failures import NOT_VERIFIED, Refusal
+from pqkeep.cli.invocation import Invocation
+from pqkeep.cli.sources import whole
+
+LARGEST = 64 * 1024
+BEGIN = b"-----BEGIN PUBLIC KEY-----"
+END = b"-----END PUBLIC KEY-----"
+SEQUENCE = 0x30
+BIT_STRING = 0x03
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyInFile:
+    """A public key, and by which name its owner finds the private one."""
+
+    public_key: bytes = field(repr=False)
+    algorithm: str
+    key_version: int
+    keyring: str = documents.DEFAULT_KEYRING
+
+    def is_named(self, algorithm: str, key_version: int, keyring: str | None) -> bool:
+        """Return whether this is the key's name; without a keyring it is in the default one."""
+        own = (self.algorithm, self.key_version, self.keyring)
+        return own == (algorithm, key_version, keyring or documents.DEFAULT_KEYRING)
+
+
+def key_in_file(invocation: Invocation, path: Path, named: Named = UNNAMED) -> KeyInFile:
+    """Return the key in a file; of bytes alone it must be said which it is. Raises Refusal."""
+    key = read_key(invocation, path)
+    algorithm, key_version, keyring = named
+    if isinstance(key, bytes):
+        if algorithm is None or key_version is None:
+            raise Refusal(f"{path} does not say which key it is", "add --algorithm, --key-version")
+        return KeyInFile(
+            public_key=key,
+            algorithm=algorithm,
+            key_version=key_version,
+            keyring=keyring or documents.DEFAULT_KEYRING,
+        )
+    asked = (algorithm or key.algorithm, key_version or key.key_version, keyring or key.keyring)
+    if not key.is_named(*asked):
+        raise Refusal(
+            f"{path} is the key of {key.algorithm} version {key.key_version}",
+            "leave out --algorithm, --key-version and --keyring, or name another file",
+        )
+    return key
+
+
+def read_key(invocation: Invocation, path: Path) -> KeyInFile | bytes:
+    """Return the key in a file, or the bytes of one that does not say which it is."""
+    data = whole(str(path), invocation, LARGEST, "name a file with one public key")
+    if data.startswith(b"-----"):
+        try:
+            return _raw(data)
+        except (ValueError, IndexError):
+            raise Refusal(
+                f"{path} is PEM, and no public key", "name a file with one public key", NOT_VERIFIED
+            ) from None
+    if not data.startswith(b"{"):
+        return data
+    key, keyring = documents.read(data, documents.PublicKey, str(path))
+    return KeyInFile(**asdict(key), keyring=keyring or documents.DEFAULT_KEYRING)
+
+
+def _raw(pem: bytes) -> bytes:
+    """Return the key in a SubjectPublicKeyInfo (RFC 5280) as PEM. Raises ValueError, IndexError."""
+    text = pem.strip()
+    if not (text.startswith(BEGIN) and text.endswith(END)):
+        raise ValueError
+    lines = text.removeprefix(BEGIN).removesuffix(END).split()
+    body, rest = _element(base64.b64decode(b"".join(lines), validate=True), SEQUENCE)
+    _algorithm, key = _element(body, SEQUENCE)
+    bits, more = _element(key, BIT_STRING)
+    if rest or more or bits[0]:  # bytes that follow, or bits that are not used
+        raise ValueError
+    return bits[1:]
+
+
+def _element(der: bytes, tag: int) -> tuple[bytes, bytes]:
+    """Return the contents of the first element of DER, and what follows it."""
+    if der[0] != tag:
+        raise ValueError
+    size, start = der[1], 2
+    if size & 0x80:
+        start += size & 0x7F
+        size = int.from_bytes(der[2:start])
+    if len(der) < start + size:
+        raise ValueError
+    return der[start : start + size], der[start + size :]

@@ -1,0 +1,209 @@
+"""``pqkeep re-encrypt`` and ``pqkeep recipients``: who can decrypt a file.
+
+Only the header of a file is read and written. The service sees a KEM ciphertext from it.
+"""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pqkeep.cli.armor import ArmorReader, ArmorWriter
+from pqkeep.cli.command import command
+from pqkeep.cli.configuration import rules
+from pqkeep.cli.destinations import Writer, destination, file_at
+from pqkeep.cli.display import show_json, show_rows
+from pqkeep.cli.failures import Refusal, end
+from pqkeep.cli.invocation import Invocation
+from pqkeep.cli.options import STANDARD, AlgorithmOption, Force, InputFile, KeyringOption, To
+from pqkeep.cli.public_keys import key_in_file
+from pqkeep.cli.sources import Source, source
+from pqkeep.errors import (
+    ComplianceError,
+    DecryptionError,
+    NotFoundError,
+    PermissionDeniedError,
+)
+from pqkeep.new_files import PUBLIC
+
+if TYPE_CHECKING:
+    from pqkeep.client import Client
+    from pqkeep.local import Recipient
+
+COLUMNS = {
+    "algorithm": "ALGORITHM",
+    "key_version": "VERSION",
+    "keyring": "KEYRING",
+    "fingerprint": "FINGERPRINT",
+}
+FINGERPRINT_SIZE = 32
+OF_ONE_FILE = (
+    ComplianceError,
+    DecryptionError,
+    NotFoundError,
+    OSError,
+    PermissionDeniedError,
+    Refusal,
+)
+"""What says of a file that it cannot be changed, and nothing of the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecipientRow:
+    """A recipient, as people compare it."""
+
+    algorithm: str
+    key_version: int
+    keyring: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What is done to each file, and by which client."""
+
+    _client: "Client"
+    _wanted: dict[str, Any]
+    """The arguments of client.local.re_encrypt_file."""
+
+    def in_place(self, file: str) -> bool:
+        """Change a file; return whether it had to be."""
+        changed: bool = self._client.local.re_encrypt_file(file, **self._wanted)
+        return changed
+
+    def copied(self, opened: Source, target: Writer) -> None:
+        """Copy a file, or text that stands for one."""
+        if opened.first() != b"-":
+            self._client.local.re_encrypt_stream(opened, target, **self._wanted)
+            return
+        text = ArmorWriter(target)
+        self._client.local.re_encrypt_stream(ArmorReader(opened), text, **self._wanted)
+        text.end()
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add both commands."""
+    command(app, "re-encrypt")(re_encrypt)
+    command(app, "recipients")(recipients)
+
+
+def re_encrypt(  # noqa: PLR0913 - an option each
+    invocation: Invocation,
+    files: Annotated[
+        list[str],
+        typer.Argument(metavar="FILE...", help="What to change; - is standard input."),
+    ],
+    *,
+    to: To = None,
+    force: Force = False,
+    algorithm: AlgorithmOption = None,
+    keyring: KeyringOption = None,
+    public_key: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Move to this key, from pqkeep keys public-key, and not to the active one.",
+            show_default=False,
+        ),
+    ] = None,
+    recipient: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Let the owner of this public key decrypt too. It may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    remove: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FINGERPRINT",
+            help="Remove a recipient, as pqkeep recipients shows it. It may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Move files to the active key, or change who can decrypt them. The data stays as it is.
+
+    With --recipient or --remove alone, no key takes another's place. Whoever could decrypt a file may have kept its file key, which stays the same.
+    """
+    if to is not None and len(files) > 1:
+        raise Refusal("--to is for one file", "leave it out: files are changed in place")
+    wanted = {
+        "algorithm": algorithm,
+        "keyring": keyring,
+        "to": None if public_key is None else _recipient(invocation, public_key),
+        "add": [_recipient(invocation, path) for path in recipient or ()],
+        "remove": [_fingerprint(text) for text in remove or ()],
+    }
+    results: list[dict[str, Any]] = []
+    endings: list[typer.Exit] = []
+    with invocation.connect() as client:
+        changes = Changes(client, wanted)
+        for file in files:
+            try:
+                changed = _change(invocation, changes, file, to, force=force)
+                results.append({"file": to or file, "changed": changed})
+            except OF_ONE_FILE as error:
+                endings.append(end(error, file))
+                results.append({"file": file, "error": type(error).__name__})
+    if invocation.is_json and STANDARD not in {to, *files}:
+        show_json({"files": results, "total": len(results)})
+    if len(files) > 1:
+        invocation.note(f"{len(files) - len(endings)} of {len(files)} files")
+    if endings:
+        raise endings[0]
+
+
+def recipients(invocation: Invocation, file: InputFile) -> None:
+    """List who can decrypt a file, as its header says, which is not authenticated."""
+    from pqkeep.local import read_header  # noqa: PLC0415 - it loads cryptography
+
+    with source(file, invocation) as opened:
+        header = read_header(ArmorReader(opened) if opened.first() == b"-" else opened)
+    rows = [
+        RecipientRow(each.algorithm, each.key_version, each.keyring, each.fingerprint.hex())
+        for each in header.recipients
+    ]
+    show_rows(invocation, "recipients", rows, COLUMNS)
+
+
+def _change(
+    invocation: Invocation, changes: Changes, file: str, to: str | None, *, force: bool
+) -> bool:
+    """Change a file in place, or copy what is none; return whether it had to be changed."""
+    target, changed = to or file, True
+    try:
+        with source(file, invocation) as opened:
+            if target == STANDARD or to is not None:
+                with destination(target, otherwise=target, force=force, mode=PUBLIC) as writer:
+                    changes.copied(opened, writer)
+            elif opened.first() == b"-":
+                with file_at(Path(file).resolve(), force=True, mode=PUBLIC) as writer:
+                    changes.copied(opened, writer)
+            else:
+                changed = changes.in_place(file)
+    except ValueError as error:
+        raise Refusal(str(error), "see who can decrypt it: pqkeep recipients FILE") from None
+    if target != STANDARD and not invocation.is_json:
+        invocation.note(f"{target}: {'re-encrypted' if changed else 'nothing to change'}")
+    return changed
+
+
+def _recipient(invocation: Invocation, path: Path) -> "Recipient":
+    from pqkeep.local import Recipient  # noqa: PLC0415 - it loads cryptography
+
+    key = key_in_file(invocation, path)
+    rules(invocation).kem(key.algorithm)
+    return Recipient(**asdict(key))
+
+
+def _fingerprint(text: str) -> bytes:
+    try:
+        fingerprint = bytes.fromhex(text)
+    except ValueError:
+        fingerprint = b""
+    if len(fingerprint) != FINGERPRINT_SIZE:
+        raise Refusal("a fingerprint has 64 hexadecimal digits", "see them: pqkeep recipients FILE")
+    return fingerprint

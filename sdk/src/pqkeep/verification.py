@@ -1,0 +1,155 @@
+"""Verification of signatures without a service, with nothing but the public key.
+
+    valid = verify_hash(digest, signature, hash_algorithm="SHA-512", public_key=…, algorithm="…")
+
+ML-DSA and Composite-ML-DSA need the extra ``pqkeep[local]``, SLH-DSA ``pqkeep[audit]``: each library
+is loaded by the first signature that asks for it. What is signed is in docs/cryptography.md.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from hashlib import sha512
+
+from pqkeep.algorithms import Algorithm, HashAlgorithm
+
+HASH_CONTEXT = b"pqkeep/v1/sign-hash"
+LONGEST_CONTEXT = 255
+MU_SIZE = 64
+_HASHES: Mapping[str, tuple[int, bytes]] = {
+    HashAlgorithm.SHA_256: (32, bytes.fromhex("0609608648016503040201")),
+    HashAlgorithm.SHA_384: (48, bytes.fromhex("0609608648016503040202")),
+    HashAlgorithm.SHA_512: (64, bytes.fromhex("0609608648016503040203")),
+}
+"""Digest sizes, and the object identifiers in DER that tie a signature to the hash function."""
+_COMPOSITE_PREFIX = b"CompositeAlgorithmSignatures2025"
+_COMPOSITE_LABEL = b"COMPSIG-MLDSA65-ECDSA-P256-SHA512"
+_KEY_SIZE, _SIGNATURE_SIZE = 1952, 3309
+"""Of ML-DSA-65, whose part of a composite comes first."""
+
+Verify = Callable[[bytes, bytes, bytes, bytes], None]
+"""Takes public key, message, context and signature. Raises ValueError or InvalidSignature."""
+
+
+def verify(
+    message: bytes, signature: bytes, *, public_key: bytes, algorithm: str, context: bytes = b""
+) -> bool:
+    """Return whether a signature is a public key's over a message.
+
+    Raises ValueError for an unknown algorithm and for a context of more than 255 bytes, and
+    ImportError where the algorithm's library is not installed. A signature or a public key of
+    another size is not valid, and no error.
+    """
+    if algorithm not in _ALGORITHMS:
+        raise ValueError(f"the algorithm must be one of {', '.join(_ALGORITHMS)}")
+    if len(context) > LONGEST_CONTEXT:
+        raise ValueError(f"a context has at most {LONGEST_CONTEXT} bytes")
+    extra, check = _ALGORITHMS[algorithm]
+    try:
+        return _holds(partial(check, public_key, message, context, signature))
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"{algorithm} cannot be verified here: pip install 'pqkeep[{extra}]'", name=error.name
+        ) from None
+
+
+def verify_hash(
+    digest: bytes, signature: bytes, *, hash_algorithm: str, public_key: bytes, algorithm: str
+) -> bool:
+    """Return whether a signature is a public key's over a hash, as ``sign_hash`` makes it.
+
+    Raises what ``verify`` does, and ValueError for an unknown hash and a digest of another size.
+    """
+    if hash_algorithm not in _HASHES:
+        raise ValueError(f"the hash must be one of {', '.join(_HASHES)}")
+    size, identifier = _HASHES[hash_algorithm]
+    if len(digest) != size:
+        raise ValueError(f"a digest of {hash_algorithm} has {size} bytes")
+    return verify(
+        identifier + digest,
+        signature,
+        public_key=public_key,
+        algorithm=algorithm,
+        context=HASH_CONTEXT,
+    )
+
+
+def verify_mu(mu: bytes, signature: bytes, *, public_key: bytes, algorithm: str) -> bool:
+    """Return whether a signature is a public key's over the message that a mu stands for.
+
+    Raises ValueError for an algorithm that has no mu and for a mu of another size, and ImportError
+    where the library is not installed.
+    """
+    if algorithm not in {Algorithm.ML_DSA_65, Algorithm.ML_DSA_87}:
+        raise ValueError("only ML-DSA has a mu")
+    if len(mu) != MU_SIZE:
+        raise ValueError(f"a mu has {MU_SIZE} bytes")
+    try:
+        return _holds(partial(_ml_dsa_mu, algorithm, public_key, mu, signature))
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"{algorithm} cannot be verified here: pip install 'pqkeep[local]'", name=error.name
+        ) from None
+
+
+def _holds(check: Callable[[], None]) -> bool:
+    from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 - see above
+
+    try:
+        check()
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _ml_dsa_65(public_key: bytes, message: bytes, context: bytes, signature: bytes) -> None:
+    from cryptography.hazmat.primitives.asymmetric import mldsa  # noqa: PLC0415 - see above
+
+    mldsa.MLDSA65PublicKey.from_public_bytes(public_key).verify(signature, message, context)
+
+
+def _ml_dsa_87(public_key: bytes, message: bytes, context: bytes, signature: bytes) -> None:
+    from cryptography.hazmat.primitives.asymmetric import mldsa  # noqa: PLC0415 - see above
+
+    mldsa.MLDSA87PublicKey.from_public_bytes(public_key).verify(signature, message, context)
+
+
+def _ml_dsa_mu(algorithm: str, public_key: bytes, mu: bytes, signature: bytes) -> None:
+    from cryptography.hazmat.primitives.asymmetric import mldsa  # noqa: PLC0415 - see above
+
+    if algorithm == Algorithm.ML_DSA_65:
+        mldsa.MLDSA65PublicKey.from_public_bytes(public_key).verify_mu(signature, mu)
+    else:
+        mldsa.MLDSA87PublicKey.from_public_bytes(public_key).verify_mu(signature, mu)
+
+
+def _composite(public_key: bytes, message: bytes, context: bytes, signature: bytes) -> None:
+    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415 - see above
+    from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415
+
+    bound = bytes((len(context),)) + context + sha512(message).digest()
+    signed = _COMPOSITE_PREFIX + _COMPOSITE_LABEL + bound
+    ml_dsa_key, point = public_key[:_KEY_SIZE], public_key[_KEY_SIZE:]
+    ml_dsa, ecdsa = signature[:_SIGNATURE_SIZE], signature[_SIGNATURE_SIZE:]
+    _ml_dsa_65(ml_dsa_key, signed, _COMPOSITE_LABEL, ml_dsa)
+    key = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), point)
+    key.verify(ecdsa, signed, ec.ECDSA(SHA256()))
+
+
+def _slh_dsa(
+    name: str, public_key: bytes, message: bytes, context: bytes, signature: bytes
+) -> None:
+    from pqcrypto import sign  # noqa: PLC0415  # pyright: ignore[reportMissingTypeStubs]
+
+    getattr(sign, name).verify(public_key, message, signature, context)
+
+
+_ALGORITHMS: Mapping[str, tuple[str, Verify]] = {
+    Algorithm.ML_DSA_65: ("local", _ml_dsa_65),
+    Algorithm.ML_DSA_87: ("local", _ml_dsa_87),
+    Algorithm.COMPOSITE_ML_DSA: ("local", _composite),
+    Algorithm.SLH_DSA_SHA2_128S: ("audit", partial(_slh_dsa, "slh_dsa_sha2_128s")),
+    Algorithm.SLH_DSA_SHA2_128F: ("audit", partial(_slh_dsa, "slh_dsa_sha2_128f")),
+    Algorithm.SLH_DSA_SHA2_192S: ("audit", partial(_slh_dsa, "slh_dsa_sha2_192s")),
+    Algorithm.SLH_DSA_SHA2_256S: ("audit", partial(_slh_dsa, "slh_dsa_sha2_256s")),
+}
+"""The extra that has the library, and what verifies."""

@@ -1,0 +1,121 @@
+"""``pqkeep keyrings``, and keys of keyrings."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA65PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+if TYPE_CHECKING:
+    from sdk.tests.cli.conftest import Command
+
+    from pqkeep import Client
+
+
+def test_keyrings(command: Command, tenant: Client) -> None:
+    """A keyring is created, changed, shown and listed, and has keys of its own."""
+    asked = ("--label", "team=payments", "--purpose", "encrypt", "--rotation-days", "90")
+    assert command("keyrings", "create", "payments.cards", *asked).status == 0
+    made = tenant.keyrings.get("payments.cards")
+    assert (made.labels, made.purposes, made.rotation_days) == (
+        {"team": "payments"},
+        ("encrypt",),
+        90,
+    )
+    assert command("keyrings", "update", "payments.cards", "--description", "cards").status == 0
+    shown = json.loads(command("--output", "json", "keyrings", "show", "payments.cards").out)
+    assert (shown["description"], shown["labels"]) == ("cards", {"team": "payments"})
+    listed = json.loads(command("--output", "json", "keyrings", "list").out)
+    assert [each["name"] for each in listed["keyrings"]] == ["default", "payments.cards"]
+    of = ("--keyring", "payments.cards")
+    for _ in range(2):
+        assert command("keys", "generate", "Kyber768", "--if-absent", *of).status == 0
+    assert command("keys", "rotate", "Kyber768", *of).status == 0
+    assert command("keys", "disable", "Kyber768", "--key-version", "1", *of).status == 0
+    keys = tenant.keys.list(keyring="payments.cards")
+    assert [(key.key_version, key.status) for key in keys] == [(1, "disabled"), (2, "active")]
+    assert json.loads(command("--output", "json", "keys", "list").out)["total"] == 0
+    assert command("keyrings", "create", "x", "--label", "team").status != 0
+
+
+def test_files_of_a_keyring(command: Command, tenant: Client) -> None:
+    """What a keyring's keys have made says so itself, and is read without naming it again."""
+    tenant.keyrings.create("cards")
+    of = ("--keyring", "cards")
+    plain = command.directory / "card.txt"
+    plain.write_bytes(b"0123456789abcdef")  # the size of a key too
+    for algorithm in ("Kyber768", "Dilithium3"):
+        assert command("keys", "generate", algorithm, *of).status == 0
+    made = command("keys", "public-key", "Kyber768", *of, "--to", "key.json")
+    assert (made.status, made.err) == (0, "")
+    for options in (of, (*of, "--server-side"), (*of, "--envelope"), ("--public-key", "key.json")):
+        ended = command("encrypt", "card.txt", "--force", *options)
+        assert (ended.status, ended.out) == (0, b""), ended.err
+        assert command("decrypt", "card.txt.pqk", "--to", "-").out == plain.read_bytes()
+    wrapped = command("wrap", "card.txt", *of).out
+    assert json.loads(wrapped)["keyring"] == "cards"
+    assert command("unwrap", stdin=wrapped).out == plain.read_bytes()
+    sealed = command("encapsulate", "--secret", "secret", *of).out
+    assert command("decapsulate", stdin=sealed).out == (command.directory / "secret").read_bytes()
+    command("keys", "public-key", "Dilithium3", *of, "--to", "signer.json")
+    for use in ((), ("--context", "orders")):
+        assert command("sign", "card.txt", "--force", *of, *use).status == 0
+        for by in (of, ("--public-key", "signer.json")):
+            assert command("verify", "card.txt", *use, *by).status == 0
+        assert command("verify", "card.txt", *use, "--keyring", "default").status == 7
+    assert command("sign", "card.txt", "--jws", *of).status == 0
+    (key,) = json.loads(command("keys", "jwks", *of).out)["keys"]
+    assert key["alg"] == "ML-DSA-65"
+    shown = json.loads(command("--output", "json", "keys", "show", "Kyber768", *of).out)
+    assert (shown["key_version"], shown["uses"] > 0) == (1, True)
+    lines = command("--output", "json", "audit", "records", *of, "--limit", "0").out.splitlines()
+    assert {json.loads(each)["keyring"] for each in lines} == {"cards"}
+    # nothing was made in the default keyring, and the hint says how to change that
+    ended = command("encrypt", "card.txt", "--force")
+    assert (ended.status, "pqkeep keys generate Kyber768;" in ended.err) == (4, True)
+    ended = command("encrypt", "card.txt", "--force", "--keyring", "crads")
+    assert (ended.status, "pqkeep keyrings list" in ended.err) == (4, True)
+
+
+def test_what_the_keys_are_not_for(command: Command, tenant: Client) -> None:
+    """A keyring's purposes are all that there are, and the hint says where to see them."""
+    assert command("keyrings", "create", "outbox", "--purpose", "encrypt").status == 0
+    tenant.keys.generate("Kyber768", keyring="outbox")
+    made = command("encrypt", "-", "--envelope", "--keyring", "outbox", stdin=b"4111-1111")
+    ended = command("decrypt", "-", stdin=made.out)
+    assert (ended.status, "pqkeep keyrings list" in ended.err) == (5, True)
+
+
+def test_moving_to_another_keyring(command: Command, tenant: Client) -> None:
+    """re-encrypt moves files to a keyring's key; a key is imported and kept there."""
+    tenant.keyrings.create("cards")
+    for keyring in (None, "cards"):
+        tenant.keys.generate("Kyber768", keyring=keyring)
+    plain = command.directory / "card.txt"
+    plain.write_bytes(b"4111-1111")
+    assert command("encrypt", "card.txt").status == 0
+    assert command("re-encrypt", "card.txt.pqk", "--keyring", "cards").status == 0
+    shown = json.loads(command("--output", "json", "recipients", "card.txt.pqk").out)
+    assert [each["keyring"] for each in shown["recipients"]] == ["cards"]
+    assert command("decrypt", "card.txt.pqk", "--to", "-").out == b"4111-1111"
+    private = MLDSA65PrivateKey.generate().private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+    )
+    ended = command("keys", "import", "Dilithium3", "-", "--keyring", "cards", stdin=private)
+    assert ended.status == 0
+    assert tenant.keys.active("Dilithium3", keyring="cards").imported
+    command("keys", "retire", "Dilithium3", "-k", "1", "--keyring", "cards")
+    kept = command("keys", "archive", "Dilithium3", "-k", "1", "--keyring", "cards")
+    assert (kept.status, b"retired" in kept.out) == (0, True)
+
+
+def test_a_file_with_a_keyring_that_is_none(command: Command, tenant: Client) -> None:
+    """A keyring that is no text is no keyring, and the file is refused."""
+    tenant.keys.generate("Kyber768")
+    wrapped = json.loads(command("wrap", stdin=bytes(16)).out)
+    assert "keyring" not in wrapped
+    for keyring, status in (("default", 0), (7, 7), (None, 7), ("../x", 1)):
+        said = json.dumps(wrapped | {"keyring": keyring}).encode()
+        assert command("unwrap", stdin=said).status == status

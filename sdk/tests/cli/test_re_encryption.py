@@ -1,0 +1,133 @@
+"""``pqkeep re-encrypt`` and ``pqkeep recipients``: other keys for files that stay where they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pqkeep import Client
+
+if TYPE_CHECKING:
+    from sdk.tests.cli.conftest import Command
+
+
+@pytest.fixture
+def friend(
+    with_key: Callable[[str], Command], new_api_key: Callable[[], str], base_url: str
+) -> Command:
+    """The command of another tenant, with a key whose public half is in a file here."""
+    other = new_api_key()
+    command = with_key(other)
+    with Client(base_url, other) as client:
+        client.keys.generate("X-Wing")
+    assert command("keys", "public-key", "X-Wing", "--to", "friend.json").status == 0
+    return command
+
+
+def test_files_move_to_the_active_key(command: Command, tenant: Client, file: Path) -> None:
+    """After a rotation several files move in place, and what cannot be moved is said of each."""
+    tenant.keys.generate("Kyber768")
+    folder, plaintext = command.directory, file.read_bytes()
+    for name in ("a", "b"):
+        (folder / name).write_bytes(plaintext)
+        assert command("encrypt", name).status == 0
+    assert command("encrypt", "a", "--armor", "--to", "text").status == 0
+    tenant.keys.rotate("Kyber768")
+    inode = (folder / "a.pqk").stat().st_ino
+    (folder / "damaged").write_bytes((folder / "b.pqk").read_bytes()[:100])
+    names = ("a.pqk", "damaged", "gone", "text", "b.pqk")
+    ended = command("re-encrypt", *names)
+    assert (ended.status, ended.out) == (7, b"")
+    assert ended.err.splitlines() == [
+        "a.pqk: re-encrypted",
+        "pqkeep: damaged: the data was cut off within its header",
+        (
+            "        see that it is the whole file, unchanged, that the key is your tenant's, and "
+            "--associated-data the same as when it was written"
+        ),
+        "pqkeep: gone: No such file or directory",
+        "        see that the name is right, and the directory there",
+        "text: re-encrypted",
+        "b.pqk: re-encrypted",
+        "3 of 5 files",
+    ]
+    assert (folder / "a.pqk").stat().st_ino == inode
+    for name in ("a.pqk", "b.pqk", "text"):
+        assert command("decrypt", name, "--to", "-").out == plaintext
+        (row,) = json.loads(command("recipients", name, "--output", "json").out)["recipients"]
+        assert row["key_version"] == 2
+    again = command("re-encrypt", "a.pqk", "gone", "--output", "json", "--quiet")
+    assert json.loads(again.out) == {
+        "files": [
+            {"file": "a.pqk", "changed": False},
+            {"file": "gone", "error": "FileNotFoundError"},
+        ],
+        "total": 2,
+    }
+    assert again.status == 1
+
+
+def test_another_recipient(command: Command, friend: Command, tenant: Client, file: Path) -> None:
+    """Somebody else can decrypt from when they are added, and the first one until removed."""
+    own = tenant.keys.generate("Kyber768")
+    assert command("encrypt", file.name).status == 0
+    assert friend("decrypt", "report.pdf.pqk", "--to", "-").status == 4
+    assert command("re-encrypt", "report.pdf.pqk", "--recipient", "friend.json").status == 0
+    assert friend("decrypt", "report.pdf.pqk", "--to", "-").out == file.read_bytes()
+    said = command("recipients", "report.pdf.pqk").out.decode().splitlines()
+    fingerprint = sha256(own.public_key).hexdigest()
+    assert said[1].split() == ["Kyber768", "1", "default", fingerprint]
+    removed = friend("re-encrypt", "report.pdf.pqk", "--remove", fingerprint)
+    assert (removed.status, removed.err) == (0, "report.pdf.pqk: re-encrypted\n")
+    assert command("decrypt", "report.pdf.pqk", "--to", "-").status == 4
+    for wrong, said_of_it in (("00", "64 hexadecimal digits"), ("00" * 32, "no such recipient")):
+        ended = friend("re-encrypt", "report.pdf.pqk", "--remove", wrong)
+        assert (ended.status, said_of_it in ended.err) == (2, True)
+    assert friend("decrypt", "report.pdf.pqk", "--to", "-").out == file.read_bytes()
+
+
+def test_for_several_at_once(command: Command, friend: Command, tenant: Client, file: Path) -> None:
+    """A file may have further recipients from the beginning, without a service too."""
+    tenant.keys.generate("Kyber768")
+    assert command("keys", "public-key", "Kyber768", "--to", "own.json").status == 0
+    offline = command.as_(PQKEEP_URL="", PQKEEP_API_KEY_FILE="")
+    to = ("--public-key", "own.json", "--recipient", "friend.json")
+    assert offline("encrypt", file.name, *to).status == 0
+    for each in (command, friend):
+        assert each("decrypt", "report.pdf.pqk", "--to", "-").out == file.read_bytes()
+    assert command("encrypt", file.name, "--server-side", *to[2:]).status == 2
+
+
+def test_copies(command: Command, friend: Command, tenant: Client, file: Path) -> None:
+    """With --to, and in a pipe, a copy has the new recipient, and the file is as it was."""
+    tenant.keys.generate("Kyber768")
+    assert command("encrypt", file.name).status == 0
+    before = (command.directory / "report.pdf.pqk").read_bytes()
+    options = ("--public-key", "friend.json")
+    copied = command("re-encrypt", "report.pdf.pqk", "--to", "copy", *options)
+    assert (copied.status, copied.err) == (0, "copy: re-encrypted\n")
+    piped = command("re-encrypt", "-", *options, stdin=before)
+    assert (piped.status, piped.err) == (0, "")
+    (command.directory / "piped").write_bytes(piped.out)
+    for name in ("copy", "piped"):
+        assert friend("decrypt", name, "--to", "-").out == file.read_bytes()
+        assert command("decrypt", name, "--to", "-").status == 4
+    assert (command.directory / "report.pdf.pqk").read_bytes() == before
+    assert command("re-encrypt", "report.pdf.pqk", "--to", "copy").status == 1
+    assert command("re-encrypt", "copy", "report.pdf.pqk", "--to", "other").status == 2
+
+
+def test_a_compliance_profile(command: Command, friend: Command, tenant: Client) -> None:
+    """Under CNSA 2.0 no file gets a recipient of another algorithm."""
+    tenant.keys.generate("ML-KEM-1024")
+    profile = ("--compliance-profile", "cnsa-2.0")
+    sealed = command("encrypt", "-", "-a", "ML-KEM-1024", "--to", "sealed", stdin=b"hello")
+    assert sealed.status == 0
+    assert command("re-encrypt", "sealed", *profile).err == "sealed: nothing to change\n"
+    for option in ("--recipient", "--public-key"):
+        assert command("re-encrypt", "sealed", option, "friend.json", *profile).status == 5

@@ -1,0 +1,470 @@
+"""Other recipients for the same data: only the header is written, and nothing interrupts that."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from io import BytesIO, FileIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pqkeep import DecryptionError, NotFoundError, PermissionDeniedError
+from pqkeep.errors import PqkeepError
+from pqkeep.local import (
+    MOST_RECIPIENTS,
+    Recipient,
+    decrypt,
+    encrypt,
+    encrypt_file,
+    re_encrypt,
+    re_encrypt_file,
+    re_encrypt_stream,
+    read_header,
+)
+from pqkeep.local._opening import open_header
+from pqkeep.local._re_encryption import Change, change_file
+from pqkeep.local._rewriting import changeable
+
+if TYPE_CHECKING:
+    from sdk.tests.local.conftest import Pair
+
+DATA = bytes(range(256)) * 1200
+SEED = bytes(range(64))
+WAIT_SECONDS = 60.0
+GIBIBYTE = 1 << 30
+
+PROGRAM = """
+import os, signal, sys
+from pqkeep import local
+from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
+
+private = MLKEM768PrivateKey.from_seed_bytes(bytes(range(64)))
+_, path, calls = sys.argv
+left = int(calls)
+synchronize = os.fsync
+
+def die(descriptor):
+    global left
+    left -= 1
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+    synchronize(descriptor)
+
+os.fsync = die
+public = MLKEM768PrivateKey.from_seed_bytes(bytes(64)).public_key().public_bytes_raw()
+new = local.Recipient(public_key=public, algorithm="Kyber768", key_version=8)
+decapsulate = lambda ciphertext, **_: private.decapsulate(ciphertext)
+local.re_encrypt_file(path, decapsulate=decapsulate, to=new)
+"""
+
+
+@pytest.fixture(scope="module")
+def other(pair_of: Callable[..., Pair]) -> Pair:
+    """Somebody else's key pair, of another algorithm and in another keyring."""
+    return pair_of("X-Wing", keyring="payments.cards")
+
+
+@pytest.fixture(scope="module")
+def third(pair_of: Callable[..., Pair]) -> Pair:
+    """One more."""
+    return pair_of("ML-KEM-1024")
+
+
+def file_for(folder: Path, *pairs: Pair, room: int = 1) -> Path:
+    """Return an encrypted file with these recipients."""
+    plain, path = folder / "plain", folder / "file.pqk"
+    plain.write_bytes(DATA)
+    recipients = [pair.recipient for pair in pairs]
+    encrypt_file(plain, path, recipients=recipients, room=room)
+    return path
+
+
+def readers(data: bytes, *pairs: Pair) -> set[str]:
+    """Return by algorithm who of these can decrypt data, and that it is right where they can."""
+    found = set()
+    for pair in pairs:
+        try:
+            assert decrypt(data, decapsulate=pair.decapsulate) == DATA
+        except DecryptionError:
+            continue
+        found.add(pair.algorithm)
+    return found
+
+
+class Recorder(FileIO):
+    """A file that keeps what is written to it, and where."""
+
+    def __init__(self, path: Path) -> None:
+        """Open a file."""
+        super().__init__(path, "r+")
+        self.writes: list[tuple[int, bytes]] = []
+
+    def write(self, data: Any, /) -> int:
+        """Write, and keep it."""
+        self.writes.append((self.tell(), bytes(data)))
+        return super().write(data)
+
+
+def recorded(path: Path, pair: Pair, change: Change) -> list[tuple[int, bytes]]:
+    """Change a file, and return what was written to it."""
+    with Recorder(path) as file:
+        header = read_header(file)
+        change_file(file, header, open_header(header, pair.decapsulate), change)
+        return file.writes
+
+
+def written_until(data: bytes, writes: list[tuple[int, bytes]], cut: int) -> bytes:
+    """Return data after so many bytes were written to it."""
+    file = bytearray(data)
+    for at, piece in writes:
+        part = piece[:cut]
+        file[at : at + len(part)] = part
+        cut -= len(part)
+    return bytes(file)
+
+
+def test_a_file_moves_to_another_key(kyber: Pair, other: Pair, tmp_path: Path) -> None:
+    """The new key decrypts a file and the old one does not, and its segments are where they were."""
+    path = file_for(tmp_path, kyber)
+    before, status = path.read_bytes(), path.stat()
+    assert re_encrypt_file(path, decapsulate=kyber.decapsulate, to=other.recipient)
+    after = path.read_bytes()
+    assert readers(after, kyber, other) == {"X-Wing"}
+    size = read_header(BytesIO(after)).layout.size
+    assert after[size:] == before[size:]
+    assert (path.stat().st_ino, path.stat().st_mode) == (status.st_ino, status.st_mode)
+    assert not re_encrypt_file(path, decapsulate=other.decapsulate, to=other.recipient)
+    assert path.read_bytes() == after
+
+
+def test_recipients_come_and_go(kyber: Pair, other: Pair, third: Pair, tmp_path: Path) -> None:
+    """One that is added decrypts a file too; of one that is removed not a byte is left in it."""
+    path = file_for(tmp_path, kyber, room=4)
+    re_encrypt_file(path, decapsulate=kyber.decapsulate, add=[other.recipient, third.recipient])
+    assert readers(path.read_bytes(), kyber, other, third) == {"Kyber768", "X-Wing", "ML-KEM-1024"}
+    removed = read_header(BytesIO(path.read_bytes())).recipients[0]
+    re_encrypt_file(path, decapsulate=third.decapsulate, remove=[kyber.recipient.fingerprint])
+    after = path.read_bytes()
+    assert readers(after, kyber, other, third) == {"X-Wing", "ML-KEM-1024"}
+    for part in (removed.fingerprint, removed.kem_ciphertext[:32], removed.wrapped):
+        assert part not in after
+    assert read_header(BytesIO(after)).sequence == 3
+
+
+def test_what_moves_is_the_key_that_opened_it(kyber: Pair, other: Pair, third: Pair) -> None:
+    """Moving replaces the recipient whose key was used, and none of the others."""
+    both = encrypt(DATA, recipients=[other.recipient, kyber.recipient])
+    moved = re_encrypt(both, decapsulate=kyber.decapsulate, to=third.recipient)
+    assert readers(moved, kyber, other, third) == {"X-Wing", "ML-KEM-1024"}
+    merged = re_encrypt(moved, decapsulate=third.decapsulate, to=other.recipient)
+    assert readers(merged, kyber, other, third) == {"X-Wing"}
+
+
+def test_data_and_streams(kyber: Pair, other: Pair) -> None:
+    """Data in memory stays as short as can be, and a stream keeps its room."""
+    for room in (0, 3):
+        before = encrypt(DATA, recipients=[kyber.recipient], room=room)
+        writer = BytesIO()
+        re_encrypt_stream(
+            BytesIO(before), writer, decapsulate=kyber.decapsulate, add=[other.recipient]
+        )
+        after = re_encrypt(before, decapsulate=kyber.decapsulate, add=[other.recipient])
+        for data in (writer.getvalue(), after):
+            assert readers(data, kyber, other) == {"Kyber768", "X-Wing"}
+            assert len(data) - len(before) == (0 if room else 1213 + len("payments.cards") - 7)
+
+
+@pytest.mark.parametrize("room", [0, 1])
+def test_a_header_without_room(
+    kyber: Pair, other: Pair, third: Pair, tmp_path: Path, room: int
+) -> None:
+    """Where the header has no room, a copy of the file takes its place, with room for more."""
+    path, link = file_for(tmp_path, kyber, room=room), tmp_path / "link"
+    link.symlink_to(path)
+    path.chmod(0o640)
+    before = path.stat()
+    add = [third.recipient, other.recipient]
+    assert re_encrypt_file(link, decapsulate=kyber.decapsulate, add=add)
+    assert readers(path.read_bytes(), kyber, other, third) == {"Kyber768", "X-Wing", "ML-KEM-1024"}
+    after = path.stat()
+    assert (after.st_ino == before.st_ino, stat.S_IMODE(after.st_mode)) == (False, 0o640)
+    assert link.is_symlink()
+    assert sorted(tmp_path.iterdir()) == [path, link, tmp_path / "plain"]
+    re_encrypt_file(link, decapsulate=other.decapsulate, remove=[third.recipient.fingerprint])
+    assert path.stat().st_ino == after.st_ino
+
+
+def test_every_byte_at_which_a_change_is_cut_off(kyber: Pair, other: Pair, tmp_path: Path) -> None:
+    """After every byte of a change, a file has its old recipients or its new ones, and opens."""
+    path = file_for(tmp_path, kyber)
+    before = path.read_bytes()
+    writes = recorded(path, kyber, Change(to=other.recipient))
+    total = sum(len(piece) for _, piece in writes)
+    assert (written_until(before, writes, total), len(writes)) == (path.read_bytes(), 2)
+    said = []
+    for cut in range(total + 1):
+        file = written_until(before, writes, cut)
+        said.append(read_header(BytesIO(file)).recipients[0].algorithm)
+        if cut % 512 in {0, 511}:
+            assert readers(file, kyber, other) == {said[-1]}
+    changed_at = said.index("X-Wing")
+    assert set(said[:changed_at]) == {"Kyber768"}
+    assert set(said[changed_at:]) == {"X-Wing"}
+    assert changed_at <= 4096
+
+
+@given(data=st.data())
+def test_sectors_that_were_written_in_any_order(
+    kyber: Pair, other: Pair, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """A disk that writes the sectors of one slot in any order leaves the old file or the new one."""
+    folder = tmp_path_factory.mktemp("sectors")
+    path = file_for(folder, kyber)
+    before = path.read_bytes()
+    first, second = recorded(path, kyber, Change(to=other.recipient))
+    synchronized = data.draw(st.booleans())
+    file = bytearray(written_until(before, [first], 4096 if synchronized else 0))
+    at, piece = second if synchronized else first
+    for sector in data.draw(st.sets(st.integers(0, 7))):
+        start = sector * 512
+        file[at + start : at + start + 512] = piece[start : start + 512]
+    found = readers(bytes(file), kyber, other)
+    assert found == {"X-Wing"} if synchronized else len(found) == 1
+
+
+@given(first_cut=st.integers(0, 8192), second_cut=st.integers(0, 8192))
+def test_a_change_after_one_that_was_cut_off(
+    kyber: Pair,
+    other: Pair,
+    third: Pair,
+    tmp_path_factory: pytest.TempPathFactory,
+    first_cut: int,
+    second_cut: int,
+) -> None:
+    """A change of a file that a cut left in between, cut off too, leaves that file or the new one."""
+    path = file_for(tmp_path_factory.mktemp("twice"), kyber)
+    before = path.read_bytes()
+    first = recorded(path, kyber, Change(to=other.recipient))
+    between = written_until(before, first, first_cut)
+    path.write_bytes(between)
+    (now,) = readers(between, kyber, other)
+    owner = kyber if now == "Kyber768" else other
+    second = recorded(path, owner, Change(to=third.recipient))
+    assert readers(path.read_bytes(), kyber, other, third) == {"ML-KEM-1024"}
+    after = written_until(between, second, second_cut)
+    assert len(readers(after, kyber, other, third)) == 1
+    assert readers(after, owner, third) != set()
+
+
+def test_the_next_change_finishes_one_that_was_cut_off(
+    kyber: Pair, other: Pair, tmp_path: Path
+) -> None:
+    """A recipient whose removal was cut off is gone after the next change, if that has none to do."""
+    path = file_for(tmp_path, kyber)
+    before = path.read_bytes()
+    writes = recorded(path, kyber, Change(to=other.recipient))
+    path.write_bytes(written_until(before, writes, 4096 + 2000))
+    assert kyber.recipient.fingerprint in before
+    assert not read_header(BytesIO(path.read_bytes())).is_settled
+    assert not re_encrypt_file(path, decapsulate=other.decapsulate)
+    assert kyber.recipient.fingerprint not in path.read_bytes()
+    assert read_header(BytesIO(path.read_bytes())).is_settled
+
+
+@pytest.mark.parametrize("call", [1, 2])
+def test_killed_while_it_writes(pair_of: Callable[..., Pair], tmp_path: Path, call: int) -> None:
+    """After kill -9 in the middle of a change a file opens with the old key or the new one."""
+    old, new = pair_of("Kyber768", SEED), pair_of("Kyber768", bytes(64))
+    path = file_for(tmp_path, old)
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM, path, str(call)], timeout=WAIT_SECONDS, check=False
+    )
+    assert ended.returncode == -signal.SIGKILL
+    header = read_header(BytesIO(path.read_bytes()))
+    assert (header.sequence, header.is_settled) == (2, call == 2)
+
+    def decapsulate(kem_ciphertext: bytes, *, key_version: int, **_: Any) -> bytes:
+        return {7: old, 8: new}[key_version].private.decapsulate(kem_ciphertext)
+
+    assert decrypt(path.read_bytes(), decapsulate=decapsulate) == DATA
+
+
+def test_a_large_file(kyber: Pair, other: Pair, tmp_path: Path) -> None:
+    """Of a file of 5 GiB, with holes for data, nothing is read or written but the header."""
+    path = file_for(tmp_path, kyber, room=4)
+    os.truncate(path, 5 * GIBIBYTE)
+    before = path.stat()
+    re_encrypt_file(path, decapsulate=kyber.decapsulate, add=[other.recipient])
+    re_encrypt_file(path, decapsulate=other.decapsulate, remove=[kyber.recipient.fingerprint])
+    after = path.stat()
+    assert (after.st_ino, after.st_size) == (before.st_ino, 5 * GIBIBYTE)
+    assert after.st_blocks == before.st_blocks
+    with path.open("rb") as file:
+        assert [each.algorithm for each in read_header(file).recipients] == ["X-Wing"]
+
+
+def test_one_change_at_a_time(kyber: Pair, other: Pair, tmp_path: Path) -> None:
+    """While one process changes a file another is refused, and reading goes on."""
+    path = file_for(tmp_path, kyber)
+    with changeable(path):
+        with pytest.raises(BlockingIOError, match="another process is changing the file"):
+            re_encrypt_file(path, decapsulate=kyber.decapsulate, to=other.recipient)
+        assert readers(path.read_bytes(), kyber, other) == {"Kyber768"}
+    assert re_encrypt_file(path, decapsulate=kyber.decapsulate, to=other.recipient)
+
+
+def test_room_for_four(pair_of: Callable[..., Pair], tmp_path: Path) -> None:
+    """Unless more is asked for, a file has room for four recipients of the longest kind."""
+    first, *others = (pair_of("ML-KEM-1024", keyring="k" * 64) for _ in range(5))
+    plain, path = tmp_path / "plain", tmp_path / "file.pqk"
+    plain.write_bytes(DATA)
+    encrypt_file(plain, path, recipients=[first.recipient])
+    inodes = [path.stat().st_ino]
+    for pair in others:
+        re_encrypt_file(path, decapsulate=first.decapsulate, add=[pair.recipient])
+        inodes.append(path.stat().st_ino)
+    assert len(set(inodes[:4])) == 1
+    assert inodes[4] != inodes[0]
+    assert len(read_header(BytesIO(path.read_bytes())).recipients) == 5
+
+
+def test_what_cannot_be_changed(kyber: Pair, other: Pair, tmp_path: Path) -> None:
+    """A recipient that is nobody, the last one, too many and an invalid key: the file stays."""
+    path = file_for(tmp_path, kyber)
+    before = path.read_bytes()
+    own, public = kyber.recipient.fingerprint, kyber.public["public_key"]
+    many = [
+        Recipient(public_key=os.urandom(2), algorithm="Kyber768", key_version=1)
+        for _ in range(MOST_RECIPIENTS)
+    ]
+    no_key = Recipient(public_key=public[:-1], algorithm="Kyber768", key_version=1)
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"remove": [bytes(32)]}, "no such recipient"),
+        ({"remove": [own]}, "1 to 32 recipients"),
+        ({"add": many}, "1 to 32 recipients"),
+        ({"add": [no_key]}, "the public key is none of Kyber768"),
+    ]
+    for change, why in refused:
+        with pytest.raises(ValueError, match=why):
+            re_encrypt_file(path, decapsulate=kyber.decapsulate, **change)
+    with pytest.raises(DecryptionError):
+        re_encrypt_file(path, decapsulate=other.decapsulate, to=other.recipient)
+    assert path.read_bytes() == before
+    assert not re_encrypt_file(path, decapsulate=kyber.decapsulate, add=[kyber.recipient])
+
+
+def test_recipients_of_a_new_file(kyber: Pair, other: Pair) -> None:
+    """A file has 1 to 32 recipients, nobody twice, and room for no more than that."""
+    file = encrypt(DATA, recipients=[kyber.recipient, other.recipient, kyber.recipient])
+    assert len(read_header(BytesIO(file)).recipients) == 2
+    with pytest.raises(ValueError, match="1 to 32 recipients"):
+        encrypt(DATA, recipients=[])
+    for room in (-1, 33):
+        with pytest.raises(ValueError, match="room for 0 to 32"):
+            encrypt(DATA, recipients=[kyber.recipient], room=room)
+    roomy = encrypt(b"", recipients=[kyber.recipient], room=32)
+    assert read_header(BytesIO(roomy)).layout.slot_size == 57344
+    for keyring in ("", "Default", ".cards", "k" * 65, "a/b", "ü"):
+        with pytest.raises(ValueError, match="the keyring's name"):
+            Recipient(**kyber.public, keyring=keyring)
+
+
+def test_the_standard_s_name(kyber: Pair) -> None:
+    """ML-KEM-768 is Kyber768: the same recipient by either name, and the API's in the header."""
+    named = Recipient(**{**kyber.public, "algorithm": "ML-KEM-768"})
+    assert named == kyber.recipient
+    file = encrypt(DATA, recipients=[named, kyber.recipient])
+    (found,) = read_header(BytesIO(file)).recipients
+    assert found.algorithm == "Kyber768"
+    assert decrypt(file, decapsulate=kyber.decapsulate) == DATA
+
+
+def test_most_recipients(pair_of: Callable[..., Pair]) -> None:
+    """32 recipients of the longest kind fit into a header, and each opens the file."""
+    pairs = [pair_of("ML-KEM-1024", keyring="k" * 63 + "ab"[each % 2]) for each in range(32)]
+    file = encrypt(b"x", recipients=[pair.recipient for pair in pairs], room=32)
+    for pair in (pairs[0], pairs[31]):
+
+        def decapsulate(kem_ciphertext: bytes, pair: Pair = pair, **_: Any) -> bytes:
+            return pair.private.decapsulate(kem_ciphertext)
+
+        assert decrypt(file, decapsulate=decapsulate) == b"x"
+
+
+def failures() -> Iterator[tuple[list[type[PqkeepError]], type[PqkeepError]]]:
+    """Yield what happens with each of two recipients, and what is raised then."""
+    yield [NotFoundError, NotFoundError], NotFoundError
+    yield [PermissionDeniedError, PermissionDeniedError], PermissionDeniedError
+    yield [NotFoundError, PermissionDeniedError], DecryptionError
+    yield [NotFoundError, DecryptionError], DecryptionError
+
+
+@pytest.mark.parametrize(("happens", "raised"), list(failures()))
+def test_keys_that_nobody_here_has(
+    kyber: Pair, other: Pair, happens: list[type[PqkeepError]], raised: type[PqkeepError]
+) -> None:
+    """Keys of other people are skipped; if there are no others, it is said what is wrong."""
+    file = encrypt(DATA, recipients=[other.recipient, kyber.recipient])
+    assert decrypt(file, decapsulate=kyber.decapsulate) == DATA
+    asked = iter(happens)
+
+    def decapsulate(*_: Any, **__: Any) -> bytes:
+        raise next(asked)("refused")
+
+    with pytest.raises(raised):
+        decrypt(file, decapsulate=decapsulate)
+    assert list(asked) == []
+
+
+def test_what_says_nothing_of_a_key_is_raised_at_once(kyber: Pair, other: Pair) -> None:
+    """A service that is not there is no reason to try the next recipient."""
+    file = encrypt(DATA, recipients=[other.recipient, kyber.recipient])
+
+    def decapsulate(*_: Any, **__: Any) -> bytes:
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        decrypt(file, decapsulate=decapsulate)
+
+
+@pytest.mark.parametrize("room", [0, 1])
+def test_a_file_that_took_its_place_meanwhile(
+    kyber: Pair, other: Pair, tmp_path: Path, room: int
+) -> None:
+    """A file that was put there while the header was opened stays as it is, and is not said to be changed."""
+    path, newer = file_for(tmp_path, kyber, room=room), tmp_path / "newer"
+    encrypt_file(tmp_path / "plain", newer, recipients=[kyber.recipient], room=room)
+    put_there = newer.read_bytes()
+
+    def decapsulate(kem_ciphertext: bytes, **key: Any) -> bytes:
+        newer.replace(path)
+        return kyber.decapsulate(kem_ciphertext, **key)
+
+    with pytest.raises(BlockingIOError, match="another process is changing the file"):
+        re_encrypt_file(path, decapsulate=decapsulate, to=other.recipient)
+    assert path.read_bytes() == put_there
+    assert sorted(tmp_path.iterdir()) == [path, tmp_path / "plain"]
+
+
+def test_a_link_that_names_another_file_meanwhile(kyber: Pair, other: Pair, tmp_path: Path) -> None:
+    """A copy does not take the place of whatever a link names by the time that it is written."""
+    path, link, victim = file_for(tmp_path, kyber, room=0), tmp_path / "link", tmp_path / "victim"
+    link.symlink_to(path)
+    victim.write_bytes(DATA)
+
+    def decapsulate(kem_ciphertext: bytes, **key: Any) -> bytes:
+        link.unlink()
+        link.symlink_to(victim)
+        return kyber.decapsulate(kem_ciphertext, **key)
+
+    with pytest.raises(BlockingIOError, match="another process is changing the file"):
+        re_encrypt_file(link, decapsulate=decapsulate, to=other.recipient)
+    assert victim.read_bytes() == DATA

@@ -1,0 +1,183 @@
+"""Many calls in few requests: the same results in the same order, whatever the number and the sizes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Any, TypeVar, cast
+
+import pytest
+
+from pqkeep import (
+    Client,
+    DecryptionError,
+    EncryptionInputError,
+    InvalidRequestError,
+    MalformedAnswerError,
+    NotFoundError,
+    PqkeepError,
+)
+from pqkeep._call import Call, post
+from pqkeep._many import MAX_BODY, MAX_ITEMS, batches
+
+R = TypeVar("R")
+KEM, SIGNATURE = "Kyber768", "Dilithium3"
+
+
+def succeeded(results: Iterable[R | PqkeepError]) -> list[R]:
+    """Return results of which none is an error."""
+    made = list(results)
+    assert not [each for each in made if isinstance(each, PqkeepError)]
+    return cast("list[R]", made)
+
+
+def test_every_operation(client: Client) -> None:
+    """What the many make, the many open; each result is what the call alone returns."""
+    for algorithm in (KEM, SIGNATURE):
+        client.keys.generate(algorithm)
+    texts = [bytes([each]) * 32 for each in range(3)]
+
+    def items(name: str, values: Any) -> list[dict[str, Any]]:
+        return [{name: each} for each in values]
+
+    kem, signatures, one = client.kem, client.signatures, {"key_version": 1}
+    sealed = [each.ciphertext for each in succeeded(kem.encrypt_many(items("plaintext", texts)))]
+    assert list(kem.decrypt_many(items("ciphertext", sealed), **one)) == texts
+    wrapped = [
+        each.wrapped_key for each in succeeded(kem.wrap_many(items("symmetric_key", texts), **one))
+    ]
+    assert list(kem.unwrap_many(items("wrapped_key", wrapped), **one)) == texts
+    made = succeeded(kem.encapsulate_many([one] * 3, algorithm=KEM))
+    opened = kem.decapsulate_many(
+        items("kem_ciphertext", [each.kem_ciphertext for each in made]), **one
+    )
+    assert list(opened) == [each.shared_secret for each in made]
+    for argument, sign, verify, more in (
+        ("message", signatures.sign_many, signatures.verify_many, {}),
+        (
+            "digest",
+            signatures.sign_hash_many,
+            signatures.verify_hash_many,
+            {"hash_algorithm": "SHA-256"},
+        ),
+    ):
+        signed = [
+            each.signature for each in succeeded(cast("Any", sign)(items(argument, texts), **more))
+        ]
+        pairs = [
+            {argument: text, "signature": signature}
+            for text, signature in zip([*texts[:2], bytes(32)], signed, strict=True)
+        ]
+        assert list(verify(pairs, **one, **more)) == [True, True, texts[2] == bytes(32)]
+
+
+def test_re_encryption(client: Client) -> None:
+    """What many re-encryptions move to another algorithm decrypts there, and nowhere else."""
+    for algorithm in (KEM, "X-Wing"):
+        client.keys.generate(algorithm)
+    sealed = [client.kem.encrypt(each) for each in (b"one", b"two")]
+    items = [{"ciphertext": each.ciphertext, "key_version": 1} for each in sealed]
+    moved = succeeded(client.kem.re_encrypt_many(items, to_algorithm="X-Wing"))
+    assert [(each.algorithm, each.keyring, each.wrapped_key) for each in moved] == [
+        ("X-Wing", "default", None)
+    ] * 2
+    opened = client.kem.decrypt_many(
+        [{"ciphertext": each.ciphertext, "key_version": 1} for each in moved], algorithm="X-Wing"
+    )
+    assert list(opened) == [b"one", b"two"]
+
+
+def test_an_item_that_is_refused(client: Client) -> None:
+    """Its result is the exception of its call alone, with its code, its field and its request."""
+    client.keys.generate(KEM)
+    good, bad, late = client.kem.decrypt_many(
+        [
+            {"ciphertext": client.kem.encrypt(b"a secret").ciphertext, "key_version": 1},
+            {"ciphertext": bytes(2000), "key_version": 1},
+            {"ciphertext": bytes(2000), "key_version": 2},
+        ]
+    )
+    assert good == b"a secret"
+    assert isinstance(bad, DecryptionError)
+    assert (bad.error_code, bad.field) == ("ERR_KEM_002", "ciphertext")
+    assert bad.request_id
+    assert isinstance(late, NotFoundError)
+
+
+def test_more_than_one_request_takes(client: Client) -> None:
+    """300 items are three requests, and their results come as the requests are answered."""
+    client.keys.generate(KEM)
+    texts = [str(each).encode() for each in range(300)]
+    sealed = [
+        {"ciphertext": each.ciphertext, "key_version": each.key_version}
+        for each in succeeded(client.kem.encrypt_many({"plaintext": each} for each in texts))
+    ]
+    assert list(client.kem.decrypt_many(sealed)) == texts
+
+
+def test_what_refuses_a_whole_request_is_raised(client: Client) -> None:
+    """An item that no request has room for is refused alone, after the results before it."""
+    client.keys.generate(KEM)
+    items = [{"plaintext": b"small"}, {"plaintext": bytes(MAX_BODY)}]
+    results = iter(client.kem.encrypt_many(items))
+    assert succeeded([next(results)])[0].algorithm == KEM
+    with pytest.raises((InvalidRequestError, EncryptionInputError)):
+        next(results)
+
+
+def test_nothing_of_nothing(client: Client) -> None:
+    """No items are no request, and no result."""
+    assert list(client.kem.encrypt_many([])) == []
+
+
+def test_an_argument_for_all_and_for_one(client: Client) -> None:
+    """An argument that is in an item and beside it is refused before anything is sent."""
+    with pytest.raises(TypeError, match="algorithm"):
+        list(client.kem.encrypt_many([{"plaintext": b"", "algorithm": KEM}], algorithm=KEM))
+
+
+@pytest.mark.parametrize(
+    "results", [[], [{"data": {}}], [{"data": {"plaintext": "AAAA"}}] * 3, [{}, {}], "AAAA"]
+)
+def test_an_answer_that_is_none(
+    answer: Callable[..., str], connect: Callable[..., Client], results: object
+) -> None:
+    """Another number of results than of items, or a result without data and error, is no answer."""
+    envelope = {"data": {"results": results}, "request_id": "1", "timestamp": ""}
+    client = connect(answer(json.dumps(envelope).encode()), "key")
+    items = [{"ciphertext": b"", "key_version": 1}] * 2
+    with pytest.raises(MalformedAnswerError):
+        list(client.kem.decrypt_many(items))
+
+
+def _calls(*sizes: int) -> list[Call[Any]]:
+    return [post("/kem/encrypt", lambda data: data, {"plaintext": "A" * each}) for each in sizes]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([1] * MAX_ITEMS, [MAX_ITEMS]),
+        ([1] * (MAX_ITEMS + 1), [MAX_ITEMS, 1]),
+        ([1] * (3 * MAX_ITEMS), [MAX_ITEMS] * 3),
+        ([MAX_BODY // 2] * 2, [1, 1]),
+        ([MAX_BODY // 2 - 100] * 3, [2, 1]),
+        ([1, MAX_BODY * 2, 1], [1, 1, 1]),
+        ([], []),
+    ],
+)
+def test_how_calls_are_split(sizes: list[int], expected: list[int]) -> None:
+    """As many as fit go into each request, in order; one that fits nowhere goes alone."""
+    made = [json.dumps(each.body) for each in batches(_calls(*sizes))]
+    bodies = [json.loads(each) for each in made]
+    assert [len(each["items"]) for each in bodies] == expected
+    assert [len(item["plaintext"]) for each in bodies for item in each["items"]] == sizes
+    assert all(len(each) <= MAX_BODY for each in made if len(json.loads(each)["items"]) > 1)
+
+
+def test_items_are_taken_as_they_are_needed() -> None:
+    """An iterator of items without an end is read no further than its first request."""
+    endless = iter(lambda: _calls(1)[0], None)
+    bodies: list[Any] = [each.body for each in islice(batches(endless), 2)]
+    assert [len(each["items"]) for each in bodies] == [MAX_ITEMS] * 2

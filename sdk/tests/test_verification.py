@@ -1,0 +1,100 @@
+"""Signatures that are verified here, with nothing but the public key."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+
+import pytest
+from tests.sampling import fast_algorithms_first
+
+from pqkeep.verification import verify, verify_hash
+from pqkeep_keyservice.crypto.prehash import CONTEXT, represent
+from pqkeep_keyservice.crypto.signature import signature_schemes
+from pqkeep_keyservice.crypto.slhdsa_pqcrypto import Pqcrypto
+from pqkeep_protocol.algorithms import Algorithm, HashAlgorithm
+
+MESSAGE = b"a message"
+SCHEMES = signature_schemes(Pqcrypto())
+SLOW = {Algorithm.SLH_DSA_SHA2_192S, Algorithm.SLH_DSA_SHA2_256S}
+"""These are signed with once, since each signature takes a second."""
+
+
+@pytest.mark.parametrize("algorithm", fast_algorithms_first(SCHEMES))
+def test_signatures_of_the_key_service(algorithm: Algorithm) -> None:
+    """What the key service signs holds for its key, message and context, and for no other."""
+    key = SCHEMES[algorithm].generate()
+    public_key = key.public_bytes()
+    for context in (b"a context",) if algorithm in SLOW else (b"", b"a context", bytes(255)):
+        signature = key.sign(MESSAGE, context)
+        flipped = bytearray(signature)
+        flipped[-1] ^= 1
+        changed = bytearray(public_key)
+        changed[-1] ^= 1
+        no_signatures = (b"", bytes(flipped), signature[:-1], signature + b"\0")
+        no_keys = (b"", bytes(changed), public_key[:-1], public_key + b"\0")
+        cases = [
+            (MESSAGE, signature, public_key, context, True),
+            (MESSAGE + b"x", signature, public_key, context, False),
+            (MESSAGE, signature, public_key, b"another", False),
+            *((MESSAGE, each, public_key, context, False) for each in no_signatures),
+            *((MESSAGE, signature, each, context, False) for each in no_keys),
+        ]
+        for message, given, by, bound, holds in cases:
+            found = verify(message, given, public_key=by, algorithm=algorithm.value, context=bound)
+            assert found is holds
+
+
+def test_other_arguments() -> None:
+    """An algorithm, a hash, a digest and a context that there are not are errors."""
+    with pytest.raises(ValueError, match="the algorithm must be one of Dilithium3, ML-DSA-87"):
+        verify(b"", b"", public_key=b"", algorithm="Kyber768")
+    with pytest.raises(ValueError, match="at most 255 bytes"):
+        verify(b"", b"", public_key=b"", algorithm="Dilithium3", context=bytes(256))
+    with pytest.raises(ValueError, match="the hash must be one of SHA-256"):
+        verify_hash(bytes(20), b"", hash_algorithm="SHA-1", public_key=b"", algorithm="Dilithium3")
+    with pytest.raises(ValueError, match="a digest of SHA-384 has 48 bytes"):
+        verify_hash(
+            bytes(64), b"", hash_algorithm="SHA-384", public_key=b"", algorithm="Dilithium3"
+        )
+
+
+def test_hashes() -> None:
+    """A signature over a hash holds for that hash function, and is none over the same bytes."""
+    key = SCHEMES[Algorithm.ML_DSA_65].generate()
+    digest = hashlib.sha512(MESSAGE).digest()
+    signed = represent(HashAlgorithm.SHA_512, digest)
+    signature, public_key = key.sign(signed, CONTEXT), key.public_bytes()
+
+    def holds(digest: bytes, hash_algorithm: str) -> bool:
+        return verify_hash(
+            digest,
+            signature,
+            hash_algorithm=hash_algorithm,
+            public_key=public_key,
+            algorithm="Dilithium3",
+        )
+
+    assert holds(digest, "SHA-512")
+    assert not holds(digest[:32], "SHA-256")
+    assert not verify(signed, signature, public_key=public_key, algorithm="Dilithium3")
+
+
+@pytest.mark.parametrize(
+    ("missing", "algorithm", "extra"),
+    [("cryptography", "Dilithium3", "local"), ("pqcrypto", "SLH-DSA-SHA2-128s", "audit")],
+)
+def test_without_the_extra(missing: str, algorithm: str, extra: str) -> None:
+    """Where a library is not installed it is said what to install."""
+    program = (
+        f"import sys; sys.modules[{missing!r}] = None\n"
+        "from pqkeep import verification\n"
+        f"try: verification.verify(b'', b'', public_key=b'', algorithm={algorithm!r})\n"
+        "except ImportError as error: print(error)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-I", "-c", program], capture_output=True, check=True, timeout=60
+    )
+    said = f"{algorithm} cannot be verified here: pip install 'pqkeep[{extra}]'"
+    assert ended.stdout.decode().strip() == said
