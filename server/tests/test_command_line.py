@@ -39,6 +39,7 @@ def run(*arguments: str | Path, **environment: str) -> tuple[int, str]:
         ("config", "check", "--help"),
         ("backup", "--help"),
         ("restore", "--help"),
+        ("refused-events", "--help"),
         ("recovery-key", "create", "--help"),
         ("root-key", "rotate", "--help"),
         *(("operator", each, "--help") for each in ("add", "rotate", "remove", "list")),

@@ -1,10 +1,16 @@
 """``pqkeepd doctor``: what it prints of what others wrote."""
 
+import shutil
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
+from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_server.cli import app
+from pqkeep_server.doctor import examine
+from pqkeep_server.initialise import Layout, initialise
+from pqkeep_server.settings_file import edited
 
 
 def test_the_terminal_obeys_no_file_s_name(tmp_path: Path) -> None:
@@ -12,8 +18,60 @@ def test_the_terminal_obeys_no_file_s_name(tmp_path: Path) -> None:
     for folder in ("gateway", "keyservice", "run"):
         (tmp_path / folder).mkdir(mode=0o700)
     (tmp_path / "gateway" / "a\x1b[2J\ngateway: good").touch(mode=0o644)
-    ended = CliRunner().invoke(app, ["doctor", str(tmp_path)])
+    ended = CliRunner().invoke(app, ["doctor", "--data", str(tmp_path)])
     assert ended.exit_code == 1
     assert "a\\x1b[2J\\ngateway: good" in ended.stdout
     assert "\x1b" not in ended.stdout
     assert "gateway: good" not in ended.stdout.splitlines()
+
+
+LINK = {"certificate": "c.pem", "key": "k.pem", "ca": "ca.pem"}
+ON_KEY_SERVICES_HOST: dict[str, object] = {
+    "socket": None,
+    "gateway_uid": None,
+    "link": {"listen": "127.0.0.1:0", **LINK},
+}
+ON_GATEWAYS_HOST: dict[str, object] = {
+    "key_service_socket": None,
+    "link": {"key_service": "127.0.0.1:9", **LINK},
+}
+
+
+@pytest.mark.parametrize(
+    ("gateway", "key_service", "missing"),
+    [
+        (ON_GATEWAYS_HOST, {}, "key service"),
+        (ON_GATEWAYS_HOST, None, "key service"),
+        (ON_GATEWAYS_HOST, ON_KEY_SERVICES_HOST, "gateway"),
+        (None, ON_KEY_SERVICES_HOST, "gateway"),
+    ],
+    ids=["gateway", "gateway alone", "key service", "key service alone"],
+)
+def test_a_host_with_one_process_is_asked_for_no_other(
+    gateway: dict[str, object] | None,
+    key_service: dict[str, object] | None,
+    missing: str,
+    tmp_path: Path,
+) -> None:
+    """Where the settings name the other host, neither its process nor its user is looked for."""
+    layout = Layout(tmp_path / "data")
+    initialise(layout, new_credential(CredentialKind.OPERATOR), signup="operator")
+    for file, changed in (
+        (layout.gateway_settings, gateway),
+        (layout.key_service_settings, key_service),
+    ):
+        if changed is None:
+            shutil.rmtree(file.parent)
+        else:
+            file.write_text(edited(file.read_text(), changed))
+    here = {"settings", "files", "space", "gateway", "key service"} - {missing}
+    assert {subject for subject, _ in examine(layout)} == here
+
+
+def test_a_host_without_an_installation(tmp_path: Path) -> None:
+    """Where there is no data directory this is said once, with what makes one."""
+    ended = CliRunner().invoke(app, ["doctor", "--data", str(tmp_path / "none")])
+    assert ended.exit_code == 1
+    assert ended.stdout == (
+        f"data directory: wrong\n  {tmp_path}/none has no installation; pqkeepd init makes one\n"
+    )

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -115,7 +116,7 @@ def test_a_root_key_is_never_removed(layout: Layout, later: Stores) -> None:
 
 
 def _remove_gateway(layout: Layout) -> None:
-    for path in (layout.pepper, layout.gateway_settings):
+    for path in (layout.pepper, layout.gateway_settings, layout.gateway / "accounts.sqlite3"):
         path.unlink()
     layout.gateway.rmdir()
 
@@ -184,3 +185,15 @@ def test_a_bad_address_is_refused(layout: Layout, name: str) -> None:
         initialise(layout, OPERATOR, signup="operator", stores=stores)
     assert "hunter2" not in str(refused.value)
     assert list(layout.directory.iterdir()) == []
+
+
+def test_a_used_database_is_no_draft(layout: Layout) -> None:
+    """A key service's folder whose database is in use is left alone, where the gateway's is gone."""
+    initialise(layout, OPERATOR, signup="open")
+    database = layout.key_service / "keys.sqlite3"
+    assert (database.read_bytes(), mode(database)) == (b"", 0o600)
+    database.write_bytes(b"keys")
+    shutil.rmtree(layout.gateway)
+    with pytest.raises(InitialiseError, match="keyservice"):
+        initialise(layout, OPERATOR, signup="open")
+    assert database.read_bytes() == b"keys"

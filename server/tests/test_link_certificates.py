@@ -72,7 +72,8 @@ def test_renewal_replaces_keys_and_certificates_and_not_the_ca(tmp_path: Path) -
     }
     for role, name in FOLDERS.items():
         files = ("certificate.pem", "key.pem", "ca.pem")
-        LinkTls(Identity(role, *(tmp_path / name / each for each in files)))
+        certificate, key, ca = (tmp_path / name / each for each in files)
+        LinkTls(Identity(role, certificate, key, ca))
 
 
 @pytest.mark.parametrize(

@@ -86,14 +86,15 @@ def test_the_command_warns_of_expiry(layout: Layout, link_ca: LinkCa) -> None:
     assert EXPIRES_SOON in ended.stderr
 
 
-def test_the_doctor_looks_at_both_ends(layout: Layout, link_ca: LinkCa) -> None:
-    """Doctor names the settings whose certificate expires soon, and a certificate that is refused."""
-    link(layout, Role.GATEWAY, link_ca.identity(Role.GATEWAY))
-    soon = link(layout, Role.KEY_SERVICE, link_ca.identity(Role.KEY_SERVICE, days=12))
-    assert dict(examine(layout))["settings"] == [f"{soon}: {EXPIRES_SOON}: 11 days are left"]
+def test_the_doctor_looks_at_both_ends(tmp_path: Path, link_ca: LinkCa) -> None:
+    """Doctor names a gateway's certificate that is refused, and a key service's that expires soon."""
+    layout = Layout(tmp_path / "data")
+    initialise(layout, "operator", signup="operator")
     link(layout, Role.GATEWAY, link_ca.identity(Role.GATEWAY, days=-1))
     (problem,) = dict(examine(layout))["settings"]
     assert "has expired" in problem
+    soon = link(layout, Role.KEY_SERVICE, link_ca.identity(Role.KEY_SERVICE, days=12))
+    assert dict(examine(layout))["settings"] == [f"{soon}: {EXPIRES_SOON}: 11 days are left"]
 
 
 @pytest.mark.parametrize("role", Role)

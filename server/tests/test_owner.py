@@ -1,24 +1,14 @@
 """What root does for a process's user is done with that user's rights."""
 
 import os
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.fixtures import unprivileged
 
 from pqkeep_server.owner import acting_as_owner_of
 
-UID = 64201
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """Make a folder of another user, which that user can reach."""
-    with tempfile.TemporaryDirectory(prefix="pqkeep-") as made:
-        os.chown(made, UID, UID)
-        yield Path(made)
 
 
 def test_files_are_the_owner_s(folder: Path) -> None:
@@ -28,7 +18,7 @@ def test_files_are_the_owner_s(folder: Path) -> None:
         (folder / "made").touch()
         assert os.environ["HOME"] == str(folder)
     made = (folder / "made").stat()
-    assert (made.st_uid, made.st_gid) == (UID, UID)
+    assert (made.st_uid, made.st_gid) == (unprivileged.UID, unprivileged.UID)
     assert (os.geteuid(), os.getegid(), os.environ.get("HOME")) == (0, os.getgid(), home)
 
 

@@ -1,28 +1,17 @@
 """A command of root's does what the key service's settings say as the key service's user."""
 
 import os
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.fixtures import unprivileged
 
 from pqkeep_keyservice.config import RootKeySource
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.owner import run_as_owner_of
 from pqkeep_server.root_key_owner import read_root_keys
 
-NOBODY = 65534
-
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """Make a folder that belongs to nobody."""
-    with tempfile.TemporaryDirectory(prefix="pqkeep-") as made:
-        os.chown(made, NOBODY, NOBODY)
-        yield Path(made)
 
 
 def test_a_command_is_run_as_the_owner(folder: Path) -> None:
@@ -32,7 +21,7 @@ def test_a_command_is_run_as_the_owner(folder: Path) -> None:
     assert bytes(read_root_keys({1: source}, folder)[1].reveal()) == bytes(32)
     numbers = {each for each in (folder / "who").read_text().split() if each.isdigit()}
     assert "0" not in numbers
-    assert str(NOBODY) in numbers
+    assert str(unprivileged.UID) in numbers
 
 
 def test_what_the_owner_cannot_do_is_said(folder: Path) -> None:
@@ -48,5 +37,5 @@ def test_a_fault_has_no_result(folder: Path) -> None:
     def fault() -> bytes:
         raise ZeroDivisionError
 
-    with pytest.raises(ConfigError, match=f"nothing could be done as the user {NOBODY}"):
+    with pytest.raises(ConfigError, match=f"nothing could be done as the user {unprivileged.UID}"):
         run_as_owner_of(folder, fault)

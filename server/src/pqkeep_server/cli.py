@@ -14,6 +14,7 @@ from pqkeep_server.commands import (
     people,
     production,
     recovery_key,
+    refused_events,
     roles,
     root_key,
     selftest,
@@ -49,6 +50,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "operator remove": operator.remove,
     "operator list": operator.list_operators,
     "admin create": people.create,
+    "refused-events": refused_events.refused_events,
 }
 """Every command, in the order of --help."""
 

@@ -4,13 +4,13 @@ import asyncio
 import secrets
 import signal
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from urllib.parse import urlencode
 
 from pqkeep_gateway import config as gateway_config
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.dev_directory import (
-    DevelopmentCredentials,
     DevError,
     prepare,
     write_credentials,
@@ -38,6 +38,12 @@ class Ready:
     operator_key: str = field(repr=False)
     owner_invitation: str = field(repr=False)
     """The token with which somebody becomes the demo tenant's owner; empty once it is accepted."""
+    portal_url: str
+    """The pages for people."""
+    portal_link: str = field(repr=False)
+    """A link that signs the demo tenant's owner in, as long as they keep their first password."""
+    owner_password: str = field(repr=False)
+    """The password with which the link signs in: sensitive actions ask for it again."""
     management_url: str
     """Where /livez, /readyz and /metrics are; empty where the settings turn them off."""
     mailbox: str
@@ -111,8 +117,6 @@ class Dev:
         await self.wait()
 
     async def _until_ready(self) -> Ready:
-        if gateway_config.read(self._layout.gateway_settings).tls_certificate is not None:
-            raise GatewayError("pqkeepd dev serves plain HTTP: remove tls_certificate")
         loop = asyncio.get_running_loop()
         deadline = loop.time() + READY_SECONDS
         while not await asyncio.to_thread(self._gateway.is_ready):
@@ -126,13 +130,19 @@ class Dev:
         if not self._credentials.api_key:
             self._create_demo_tenant()
         mailbox = gateway_config.read(self._layout.gateway_settings).mailbox
+        invitation, password = self._invite_owner(), self._credentials.owner_password
+        portal = f"{self._url}/portal"
+        who = urlencode({"invitation": invitation, "email": OWNER, "password": password})
         return Ready(
             base_url=self._url,
             management_url="" if self._management is None else _url(self._management),
             tenant_id=self._credentials.tenant_id,
             api_key=self._credentials.api_key,
             operator_key=self._credentials.operator_key,
-            owner_invitation=self._invite_owner(),
+            owner_invitation=invitation,
+            portal_url=portal,
+            portal_link=f"{portal}/demo#{who}",
+            owner_password=password,
             mailbox="" if mailbox is None else str(mailbox.resolve()),
         )
 
@@ -153,8 +163,7 @@ class Dev:
             # An earlier start created it, and ended before its API key was written down.
             tenant = self._gateway.create_tenant(f"demo {secrets.token_hex(4)}", PLAN)
         api_key = self._gateway.create_api_key(tenant)
-        operator_key = self._credentials.operator_key
-        self._credentials = DevelopmentCredentials(operator_key, tenant, api_key)
+        self._credentials = replace(self._credentials, tenant_id=tenant, api_key=api_key)
         write_credentials(self._layout, self._credentials)
 
 
@@ -164,6 +173,8 @@ def _management_listener(layout: Layout) -> socket.socket | None:
         settings = gateway_config.read(layout.gateway_settings)
     except ConfigError as error:
         raise DevError(str(error)) from None
+    if settings.tls_certificate is not None:
+        raise DevError("pqkeepd dev serves plain HTTP: remove tls_certificate")
     return None if settings.management is None else _listen(0)
 
 

@@ -5,6 +5,7 @@ running keeps credentials.
 """
 
 import json
+import secrets
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -38,6 +39,8 @@ class DevelopmentCredentials:
     operator_key: str = field(repr=False)
     tenant_id: str = ""
     api_key: str = field(default="", repr=False)
+    owner_password: str = field(default_factory=lambda: secrets.token_urlsafe(15), repr=False)
+    """What the link to the portal lets the demo tenant's owner sign in with."""
 
 
 @contextmanager

@@ -4,12 +4,13 @@ import http.client
 import shutil
 import socket
 import stat
-import struct
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from pqkeep_gateway import config as gateway_config
 from pqkeep_keyservice import config as key_service_config
+from pqkeep_protocol.peer import peer_of
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.exit_status import message_of
 from pqkeep_server.initialise import Layout
@@ -20,37 +21,81 @@ from pqkeep_server.users import UsersError
 SECONDS = 10.0
 LEAST_FREE = 1 << 30
 """Bytes. A full disk refuses every request."""
-_UCRED = struct.Struct("=iII")
+GATEWAY, KEY_SERVICE = "gateway", "key service"
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+class Host(NamedTuple):
+    """A data directory, and which of the two processes run on it."""
+
+    layout: Layout
+    roles: frozenset[str]
 
 
 def examine(layout: Layout) -> Iterator[tuple[str, list[str]]]:
     """Yield what is looked at, and what is wrong with it."""
-    for subject, check in CHECKS.items():
+    if not any(folder.is_dir() for folder in (layout.gateway, layout.key_service)):
+        yield "data directory", [f"{layout.directory} has no installation; pqkeepd init makes one"]
+        return
+    host = Host(layout, _roles(layout))
+    for subject, (roles, check) in CHECKS.items():
+        if not roles <= host.roles:
+            continue
         try:
-            problems = list(check(layout))
+            problems = list(check(host))
         except (ConfigError, UsersError, OSError, http.client.HTTPException) as error:
             problems = [message_of(error)]
         yield subject, problems
 
 
-def _settings(layout: Layout) -> Iterator[str]:
-    for file in (layout.gateway_settings, layout.key_service_settings):
-        link = check_settings(file).link
+def _roles(layout: Layout) -> frozenset[str]:
+    """Return which processes run here, as the settings say; both where they cannot be read.
+
+    Where there are two hosts, a folder of the other process can be here too: as init made it, or
+    with what a backup needs.
+    """
+    try:
+        gateway = gateway_config.read(layout.gateway_settings) if layout.gateway.exists() else None
+        key_service = (
+            key_service_config.read(layout.key_service_settings)
+            if layout.key_service.exists()
+            else None
+        )
+    except ConfigError:
+        return frozenset({GATEWAY, KEY_SERVICE})
+    has_link = key_service is not None and key_service.link is not None
+    here = {
+        GATEWAY: key_service is None or key_service.socket is not None,
+        KEY_SERVICE: gateway is None or gateway.link is None or has_link,
+    }
+    return frozenset(role for role, runs in here.items() if runs)
+
+
+def _settings(host: Host) -> Iterator[str]:
+    files = {
+        GATEWAY: host.layout.gateway_settings,
+        KEY_SERVICE: host.layout.key_service_settings,
+    }
+    for role in sorted(host.roles):
+        link = check_settings(files[role]).link
         if link is not None and link.expires_soon:
-            yield f"{file}: the link's certificate expires soon: {link.days_left} days are left"
-    settings = key_service_config.read(layout.key_service_settings)
-    if settings.operator_socket is None:
-        yield f"{layout.key_service_settings} has no operator_socket: no root key can be changed"
+            yield (
+                f"{files[role]}: the link's certificate expires soon: {link.days_left} days are left"
+            )
+    if KEY_SERVICE in host.roles:
+        settings = key_service_config.read(files[KEY_SERVICE])
+        if settings.operator_socket is None:
+            yield f"{files[KEY_SERVICE]} has no operator_socket: no root key can be changed"
 
 
-def _users(layout: Layout) -> Iterator[str]:
-    users_of(layout)
+def _users(host: Host) -> Iterator[str]:
+    users_of(host.layout)
     yield from ()
 
 
-def _files(layout: Layout) -> Iterator[str]:
-    for folder in (layout.gateway, layout.key_service):
+def _files(host: Host) -> Iterator[str]:
+    layout = host.layout
+    for folder in filter(Path.exists, (layout.gateway, layout.key_service)):
         owner = folder.stat().st_uid
         for path in (folder, *folder.rglob("*")):
             status = path.lstat()
@@ -58,20 +103,22 @@ def _files(layout: Layout) -> Iterator[str]:
                 yield f"{path} belongs to user {status.st_uid}, and its folder to {owner}"
             if not stat.S_ISLNK(status.st_mode) and status.st_mode & _OTHERS:
                 yield f"other users have access to {path}: chmod go= {path}"
-    if layout.run.stat().st_uid != layout.key_service.stat().st_uid:
+    if KEY_SERVICE in host.roles and layout.run.stat().st_uid != layout.key_service.stat().st_uid:
         yield f"{layout.run} must belong to the key service's user"
-    for path in (layout.directory, layout.run):
+    for path in filter(Path.exists, (layout.directory, layout.run)):
         if path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             yield f"other users can change {path}: chmod go-w {path}"
 
 
-def _space(layout: Layout) -> Iterator[str]:
-    free = shutil.disk_usage(layout.directory).free
+def _space(host: Host) -> Iterator[str]:
+    directory = host.layout.directory
+    free = shutil.disk_usage(directory).free
     if free < LEAST_FREE:
-        yield f"{layout.directory} has {free >> 20} MiB left; when it is full, all is refused"
+        yield f"{directory} has {free >> 20} MiB left; when it is full, all is refused"
 
 
-def _key_service(layout: Layout) -> Iterator[str]:
+def _key_service(host: Host) -> Iterator[str]:
+    layout = host.layout
     path = key_service_config.read(layout.key_service_settings).operator_socket
     if path is None:
         return
@@ -82,8 +129,7 @@ def _key_service(layout: Layout) -> Iterator[str]:
         except OSError as error:
             yield f"the key service does not answer at {path.resolve()}: {message_of(error)}"
             return
-        credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    pid, uid, _ = _UCRED.unpack(credentials)
+        pid, uid = peer_of(peer)
     if uid != layout.key_service.stat().st_uid:
         yield f"the key service runs as user {uid}, who does not own {layout.key_service}"
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -94,8 +140,8 @@ def _key_service(layout: Layout) -> Iterator[str]:
         yield "the key service's memory is not locked: raise its limit (LimitMEMLOCK=infinity)"
 
 
-def _gateway(layout: Layout) -> Iterator[str]:
-    address = gateway_config.read(layout.gateway_settings).management
+def _gateway(host: Host) -> Iterator[str]:
+    address = gateway_config.read(host.layout.gateway_settings).management
     if address is None:
         return
     connection = http.client.HTTPConnection(*address, timeout=SECONDS)
@@ -103,8 +149,8 @@ def _gateway(layout: Layout) -> Iterator[str]:
         try:
             connection.connect()
         except OSError as error:
-            host, port = address
-            yield f"the gateway does not answer at {host} port {port}: {message_of(error)}"
+            name, port = address
+            yield f"the gateway does not answer at {name} port {port}: {message_of(error)}"
             return
         connection.request("GET", "/readyz")
         answer = connection.getresponse()
@@ -114,11 +160,12 @@ def _gateway(layout: Layout) -> Iterator[str]:
         connection.close()
 
 
-CHECKS: Mapping[str, Callable[[Layout], Iterator[str]]] = {
-    "settings": _settings,
-    "users": _users,
-    "files": _files,
-    "space": _space,
-    "key service": _key_service,
-    "gateway": _gateway,
+CHECKS: Mapping[str, tuple[frozenset[str], Callable[[Host], Iterator[str]]]] = {
+    "settings": (frozenset(), _settings),
+    "users": (frozenset({GATEWAY, KEY_SERVICE}), _users),
+    "files": (frozenset(), _files),
+    "space": (frozenset(), _space),
+    KEY_SERVICE: (frozenset({KEY_SERVICE}), _key_service),
+    GATEWAY: (frozenset({GATEWAY}), _gateway),
 }
+"""What is looked at, where which processes run."""

@@ -35,6 +35,11 @@ def read_credential(path: Path) -> str:
     return text
 
 
+def invitation_link(base_url: str, token: str) -> str:
+    """Return the portal's page that accepts an invitation."""
+    return f"{base_url.rstrip('/')}/portal/invitation#{token}"
+
+
 def accept_invitation_command(base_url: str, token: str) -> str:
     """Return the shell command that accepts an invitation; the password is left to choose."""
     body = json.dumps({"token": token, "password": PASSWORD}, separators=(",", ":"))
@@ -91,6 +96,11 @@ class GatewayClient:
         try:
             connection.request(method, path, json.dumps(body) if body else None, headers)
             answer = json.load(connection.getresponse())
+        except ssl.SSLCertVerificationError as error:
+            raise GatewayError(
+                f"the gateway's certificate is not accepted: {error.verify_message}; --ca-file names"
+                " the authority that it comes from"
+            ) from None
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise GatewayError(f"the gateway does not answer: {error}") from None
         finally:

@@ -1,7 +1,7 @@
 """A data directory: the two processes' settings and secrets, each in a folder of its own.
 
-keyservice/  settings.toml  root.key  keys.sqlite3
-gateway/     settings.toml  pepper  accounts.sqlite3
+keyservice/  settings.toml  root.key  keys.sqlite3 (empty)
+gateway/     settings.toml  pepper  accounts.sqlite3 (empty)
 run/         keyservice.sock, for the gateway; operator.sock, for the operator's commands
 mailbox/     messages that would be sent, where the installation is one for development
 """
@@ -138,8 +138,12 @@ def initialise(
         with tempfile.TemporaryDirectory(prefix=".new-", dir=layout.directory) as temporary:
             draft = Layout(Path(temporary))
             _write_files(draft, operator, signup, stores, users)
-            gateway_config.read(draft.gateway_settings)
-            key_service_config.read(draft.key_service_settings)
+            for database in (
+                gateway_config.read(draft.gateway_settings).database,
+                key_service_config.read(draft.key_service_settings).database,
+            ):
+                if not database.is_on_server:  # a process makes no new file itself
+                    Path(database.location).touch(0o600)
             layout.run.mkdir(mode=0o700, exist_ok=True)
             if users is not None:
                 give_to(users, draft.gateway, draft.key_service, layout.run)
@@ -213,12 +217,12 @@ def _is_begun(layout: Layout, draft: Layout) -> bool:
 
     Its root key stays: keys on a server may be sealed under it.
     """
-    return (
-        layout.key_service_settings.is_file()
-        and _names_in(layout.key_service) == _names_in(draft.key_service)
-        and layout.key_service_settings.read_bytes() == draft.key_service_settings.read_bytes()
-    )
+    return layout.key_service.is_dir() and _files(layout) == _files(draft)
 
 
-def _names_in(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()}
+def _files(layout: Layout) -> dict[str, bytes]:
+    """Return the files of the key service's folder, the root key's without content."""
+    return {
+        path.name: b"" if path == layout.root_key else path.read_bytes()
+        for path in layout.key_service.iterdir()
+    }

@@ -2,8 +2,15 @@
 
 import socket
 from pathlib import Path
+from typing import TypeVar
 
-from pqkeep_protocol.administration import ReloadRootKeys, RootKeys
+from pqkeep_protocol.administration import (
+    AnnounceBackup,
+    AnyAdministrationRequest,
+    NewestBackup,
+    ReloadRootKeys,
+    RootKeys,
+)
 from pqkeep_protocol.codec import (
     TO_GATEWAY,
     Answer,
@@ -15,9 +22,10 @@ from pqkeep_protocol.codec import (
     encode,
 )
 from pqkeep_protocol.keys import INSTALLATION
-from pqkeep_protocol.messages import Attribution
+from pqkeep_protocol.messages import Attribution, Result
 
 TIMEOUT_SECONDS = 30.0
+R = TypeVar("R", bound=Result)
 
 
 class KeyServiceError(Exception):
@@ -33,12 +41,25 @@ def reload_root_keys(path: Path) -> RootKeys:
 
     Raises KeyServiceError.
     """
-    call = Call(
-        1,
-        int(TIMEOUT_SECONDS * 1000),
-        Attribution("root-key", "operator", "", ""),
-        ReloadRootKeys(tenant=INSTALLATION),
-    )
+    request = ReloadRootKeys(tenant=INSTALLATION)
+    why_not = "the key service refused the root keys; its log says why"
+    return _ask(path, "root-key", request, RootKeys, why_not)
+
+
+def announce_backup(path: Path, backup: AnnounceBackup) -> NewestBackup:
+    """Have the key service note that a backup is complete; return the newest that it knows of.
+
+    Raises KeyServiceError.
+    """
+    why_not = "the key service does not take it for a backup of what it has"
+    return _ask(path, "backup", backup, NewestBackup, why_not)
+
+
+def _ask(
+    path: Path, request_id: str, request: AnyAdministrationRequest, kind: type[R], why_not: str
+) -> R:
+    attribution = Attribution(request_id, "operator", "", "")
+    call = Call(1, int(TIMEOUT_SECONDS * 1000), attribution, request)
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(TIMEOUT_SECONDS)
@@ -48,10 +69,10 @@ def reload_root_keys(path: Path) -> RootKeys:
     except (OSError, ProtocolError) as error:
         raise KeyServiceError(f"the key service does not answer: {error}") from None
     match answer:
-        case Answer(result=RootKeys() as result):
+        case Answer(result=result) if isinstance(result, kind):
             return result
         case Refusal():
-            raise KeyServiceRefusalError("the key service refused the root keys; its log says why")
+            raise KeyServiceRefusalError(why_not)
         case _:
             raise KeyServiceError("the key service sent an unexpected answer")
 

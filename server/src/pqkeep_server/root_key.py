@@ -160,14 +160,14 @@ def _wait(socket: Path, newest: int, report: Report) -> None:
     while (state := reload_root_keys(socket)) != RootKeys(in_use=(newest,), remaining=0, damaged=0):
         if state.remaining and state.remaining == state.damaged:
             raise RootKeyError(
-                f"{state.remaining} keyrings cannot be unsealed: keep the old root key, "
+                f"{state.remaining} keys cannot be unsealed: keep the old root key, "
                 "and see the key service's log"
             )
         if state.remaining < least:
             least, since = state.remaining, time.monotonic()
         if time.monotonic() - since > STUCK_SECONDS:
             raise RootKeyError("the key service makes no progress; its log says why")
-        report(f"{state.remaining:,} keyrings are left under older root keys")
+        report(f"{state.remaining:,} keys are left under older root keys")
         time.sleep(POLL_SECONDS)
 
 

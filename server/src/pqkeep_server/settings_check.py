@@ -52,7 +52,9 @@ def check_settings(file: Path) -> Checked:
     if link is None:
         return Checked(role.name, None)
     with acting_as_owner_of(file.resolve().parent):
-        identity = Identity(role.end, link.certificate, link.key, link.ca)
+        identity = Identity(
+            role.end, link.certificate, link.key, link.ca, link.require_post_quantum
+        )
         return Checked(role.name, LinkTls(identity))
 
 

@@ -24,6 +24,8 @@ from msgspec.inspect import (
     StructType,
     Type,
     UnionType,
+    UUIDType,
+    VarTupleType,
     type_info,
 )
 
@@ -99,7 +101,8 @@ def _tables(form: type[Struct], within: str = "") -> Iterator[str]:
         if table := _struct(setting.type):
             number = ".N" if isinstance(setting.type, DictType) else ""
             name = f"{within}{setting.name}{number}"
-            yield f"### [{name}]\n\n{_paragraph(table)}\n"
+            heading = f"[[{name}]]" if isinstance(setting.type, VarTupleType) else f"[{name}]"
+            yield f"### {heading}\n\n{_paragraph(table)}\n"
             yield _table(table)
             yield from _tables(table, f"{name}.")
 
@@ -131,12 +134,14 @@ def _words(kind: Type) -> str:  # noqa: PLR0911 - one flat table
             return "integer" if least is None else f"integer, {least} to {most}"
         case BoolType():
             return "`true` or `false`"
-        case StrType():
+        case StrType() | UUIDType():
             return "text"
         case CustomType(cls=cls):
             return {"Path": "path", "DatabaseAddress": "path or address"}.get(cls.__name__, "text")
         case DictType() | StructType():
             return "table"
+        case VarTupleType(item_type=StructType()):
+            return "list of tables"
         case _:
             return "list"
 
@@ -159,6 +164,8 @@ def _struct(kind: Type) -> type[Struct] | None:
     for each in kind.types if isinstance(kind, UnionType) else (kind,):
         if isinstance(each, DictType):
             return _struct(each.value_type)
+        if isinstance(each, VarTupleType):
+            return _struct(each.item_type)
         if isinstance(each, StructType):
             return each.cls
     return None

@@ -97,23 +97,7 @@ class Supervisor:
         retry = FIRST_RETRY_SECONDS
         while True:
             began = time.monotonic()
-            identity = program.identity
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-P",  # nothing is imported from the current directory
-                "-m",
-                program.module,
-                *program.arguments,
-                stdin=asyncio.subprocess.DEVNULL,
-                pass_fds=program.pass_fds,
-                start_new_session=True,  # Ctrl-C reaches the supervisor alone
-                preexec_fn=_die_with(os.getpid()),
-                user=identity.user if identity else None,
-                group=identity.group if identity else None,
-                extra_groups=[identity.extra_group] if identity else None,
-                env=identity.environment if identity else None,
-            )
-            self._running[program] = process
+            process = self._running[program] = await self._start(program)
             status = await process.wait()
             del self._running[program]
             if status in FATAL:
@@ -129,6 +113,24 @@ class Supervisor:
             await asyncio.sleep(retry)
             retry = min(2 * retry, LAST_RETRY_SECONDS)
 
+    async def _start(self, program: Program) -> asyncio.subprocess.Process:
+        identity = program.identity
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",  # nothing is imported from the current directory
+            "-m",
+            program.module,
+            *program.arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            pass_fds=program.pass_fds,
+            start_new_session=True,  # Ctrl-C reaches the supervisor alone
+            preexec_fn=die_with(os.getpid()),
+            user=identity.user if identity else None,
+            group=identity.group if identity else None,
+            extra_groups=[identity.extra_group] if identity else None,
+            env=identity.environment if identity else None,
+        )
+
     async def _stop(self, program: Program) -> None:
         process = self._running.get(program)
         if process is None or process.returncode is not None:
@@ -142,7 +144,7 @@ class Supervisor:
             await process.wait()
 
 
-def _die_with(parent: int) -> Callable[[], None]:
+def die_with(parent: int) -> Callable[[], None]:
     """Return a function that asks the kernel for SIGTERM when the parent dies; see prctl(2).
 
     A program that is told to read something again before it listens for that ignores it.

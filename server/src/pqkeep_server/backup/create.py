@@ -19,7 +19,7 @@ from pqkeep_keyservice import config as key_service_config
 from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.ledger.checkpoints import log_id
 from pqkeep_keyservice.ledger.tree import log_size
-from pqkeep_keyservice.storage.keyrings import find_generation
+from pqkeep_keyservice.storage.key_versions import find_generation
 from pqkeep_keyservice.storage.root_keys import list_check_values, require_root_keys
 from pqkeep_protocol.startup.secret_files import read_secret_file
 from pqkeep_protocol.startup.settings import ConfigError

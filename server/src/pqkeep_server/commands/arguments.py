@@ -5,6 +5,13 @@ from typing import Annotated
 
 import typer
 
+AccountsDatabase = Annotated[
+    str | None, typer.Option(metavar="URL", help="An empty PostgreSQL database for accounts.")
+]
+KeysDatabase = Annotated[
+    str | None, typer.Option(metavar="URL", help="An empty PostgreSQL database for keys.")
+]
+PasswordFile = Annotated[Path | None, typer.Option(help="Its password file, in libpq's format.")]
 Data = Annotated[Path, typer.Option(help="The data directory.", file_okay=False)]
 UserIds = Annotated[
     tuple[int, int, int] | None,

@@ -19,9 +19,16 @@ from pqkeep_keyservice.config import root_key_source as root_key_source_of
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.backup.number import BackupNumber
 from pqkeep_server.backup.recovery_key import RecoveryKeyError
-from pqkeep_server.commands.arguments import Data, UserIds
+from pqkeep_server.commands.arguments import (
+    AccountsDatabase,
+    Data,
+    KeysDatabase,
+    PasswordFile,
+    UserIds,
+)
 from pqkeep_server.exit_status import fail_on
 from pqkeep_server.initialise import Layout
+from pqkeep_server.key_service_client import KeyServiceError
 from pqkeep_server.progress import progress
 from pqkeep_server.settings_file import SettingsFileError, parse_table
 from pqkeep_server.users import UsersError, chosen
@@ -38,7 +45,7 @@ def backup(
     It holds accounts, keys, audit log, settings and the gateway's pepper. It does not hold the root
     key: keep that, and the private half of the recovery key, each in a place of its own.
     """
-    from pqkeep_server.backup.announcement import describe
+    from pqkeep_server.backup.announcement import announce, describe
     from pqkeep_server.backup.create import BackupError
     from pqkeep_server.backup.create import backup as make_backup
 
@@ -49,6 +56,12 @@ def backup(
         )
         origin = asyncio.run(work)
     typer.echo(f"{describe(origin)}\nKeep its number: a restore asks for the newest that you know.")
+    try:
+        announce(Layout(data), origin)
+    except (ConfigError, KeyServiceError) as error:
+        typer.echo(
+            f"The backup is complete, but the installation does not show it: {error}", err=True
+        )
 
 
 def restore(  # noqa: PLR0913 - as many options as a restore decides
@@ -80,18 +93,10 @@ def restore(  # noqa: PLR0913 - as many options as a restore decides
             help="Instead, restore to a temporary folder, examine every key and record, remove it.",
         ),
     ] = False,
-    accounts_database: Annotated[
-        str | None, typer.Option(metavar="URL", help="An empty PostgreSQL database for accounts.")
-    ] = None,
-    accounts_password_file: Annotated[
-        Path | None, typer.Option(help="Its password file, in libpq's format.")
-    ] = None,
-    keys_database: Annotated[
-        str | None, typer.Option(metavar="URL", help="An empty PostgreSQL database for keys.")
-    ] = None,
-    keys_password_file: Annotated[
-        Path | None, typer.Option(help="Its password file, in libpq's format.")
-    ] = None,
+    accounts_database: AccountsDatabase = None,
+    accounts_password_file: PasswordFile = None,
+    keys_database: KeysDatabase = None,
+    keys_password_file: PasswordFile = None,
     newest: Annotated[
         BackupNumber | None,
         typer.Option(
@@ -157,8 +162,9 @@ def restore(  # noqa: PLR0913 - as many options as a restore decides
             with progress("reading") as report:
                 found = asyncio.run(drill_restore(backup, report=report))
             typer.echo(
-                f"everything can be restored: {found.keys:,} keys, {found.records:,} records, "
-                f"{found.checkpoints:,} checkpoints; the copy was removed"
+                f"everything can be restored: {found.keys:,} keys, {found.checkpoints:,} checkpoints"
+                f" and {found.records:,} audit records, {found.records - backup.origin.records:,} of"
+                " which were added by restoring; the copy was removed"
             )
             return
         if newest is None and not older and sys.stdin.isatty():

@@ -14,7 +14,6 @@ from pqkeep_server.atomic_files import write_private_json
 from pqkeep_server.dev import OWNER, Dev, Ready
 from pqkeep_server.dev_directory import DevError, data_directory
 from pqkeep_server.exit_status import fail_on
-from pqkeep_server.gateway_client import accept_invitation_command
 from pqkeep_server.initialise import ACCOUNTS_FILE, KEYS_FILE, Stores
 
 
@@ -33,8 +32,8 @@ def dev(
     ready_file: Annotated[
         Path | None,
         typer.Option(
-            help="Write base_url, management_url, tenant_id, api_key, operator_key, owner_invitation"
-            " and mailbox here when ready."
+            help="Write base_url, portal_url, portal_link, owner_password, management_url,"
+            " tenant_id, api_key, operator_key, owner_invitation and mailbox here when ready."
         ),
     ] = None,
     accounts_database: Annotated[
@@ -84,7 +83,7 @@ CURL = """\
   pq() {{ curl -sS "$PQKEEP_URL/api/v1$1" -H "X-API-Key: $PQKEEP_API_KEY" \
 -H 'Content-Type: application/json' -d "${{2:-@-}}"; echo; }}
 
-  pq /kms/keys/generate '{{"algorithm":"Kyber768"}}'
+  pq /kms/keys/generate '{{"algorithm":"Kyber768","if_absent":true}}'
   pq /kem/encrypt '{{"plaintext":"aGVsbG8sIHdvcmxk"}}' | tee /dev/stderr \
 | sed 's/.*\\("ciphertext":"[^"]*","key_version":[0-9]*\\).*/{{\\1}}/' | pq /kem/decrypt
 """
@@ -105,18 +104,23 @@ def _show(ready: Ready, directory: Path, *, temporary: bool) -> None:
         ("demo tenant", f"{ready.tenant_id} (plan enterprise_plus)"),
         ("operator", f"{ready.operator_key} (in X-API-Key, for /api/v1/tenants)"),
         ("reference", f"{ready.base_url}/docs"),
-        *((("mailbox", f"{ready.mailbox} (what would be sent)"),) if ready.mailbox else ()),
+        *(
+            (("mailbox", f"{ready.mailbox} (the e-mail that would be sent)"),)
+            if ready.mailbox
+            else ()
+        ),
         ("data", f"{directory} ({kept})"),
     ):
         console.print(f"  [dim]{name:12}[/dim] ", end="")
         console.print(value, markup=False)
     console.print()
-    if ready.owner_invitation:
-        console.print(f"Become the demo tenant's owner, {OWNER}, with a password of your choice:")
-        console.print()
-        command = accept_invitation_command(ready.base_url, ready.owner_invitation)
-        console.print(f"  {command}", markup=False)
-        console.print()
+    console.print("Open the portal as the demo tenant's owner:")
+    console.print()
+    console.print(f"  {ready.portal_link}", markup=False)
+    console.print()
+    console.print(f"  The owner is {OWNER}; sensitive actions ask for the password:", markup=False)
+    console.print(f"  {ready.owner_password}", markup=False)
+    console.print()
     console.print("Paste into another terminal to encrypt and decrypt a first secret:")
     console.print()
     console.print(CURL.format(url=ready.base_url, api_key=ready.api_key), markup=False)

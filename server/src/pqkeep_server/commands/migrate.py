@@ -5,8 +5,6 @@ They import the database libraries only when they run, as ``backup`` does.
 
 import asyncio
 import os
-from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -14,22 +12,19 @@ from pqkeep_gateway import config as gateway_config
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_keyservice import config as key_service_config
 from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_server.commands.arguments import AccountsDatabase, Data, KeysDatabase, PasswordFile
 from pqkeep_server.data_lock import locked
 from pqkeep_server.exit_status import fail_on
 from pqkeep_server.initialise import Layout
 from pqkeep_server.owner import acting_as_owner_of
 from pqkeep_server.progress import progress
 
-Directory = Annotated[
-    Path, typer.Argument(metavar="DIR", help="The data directory.", file_okay=False)
-]
-
 
 class _NotNowError(Exception):
     pass
 
 
-def migrate(directory: Directory) -> None:
+def migrate(*, data: Data) -> None:
     """Bring both databases to this version's schema, with the service stopped.
 
     A start does the same: this is for doing it before, and for seeing that it can be done.
@@ -42,16 +37,16 @@ def migrate(directory: Directory) -> None:
         database = await open_database(key_service_config.read(layout.key_service_settings))
         await database.close()
 
-    layout = Layout(directory)
+    layout = Layout(data)
     with fail_on(ConfigError, _NotNowError, OSError):
         try:
-            with locked(directory):
+            with locked(data):
                 with acting_as_owner_of(layout.key_service):
                     asyncio.run(migrate_keys())
                 with acting_as_owner_of(layout.gateway):
                     asyncio.run(migrate_database(gateway_config.read(layout.gateway_settings)))
         except BlockingIOError:
-            raise _NotNowError(f"pqkeepd runs on {directory}: stop it first") from None
+            raise _NotNowError(f"pqkeepd runs on {data}: stop it first") from None
         except DatabaseUnavailableError:
             raise _NotNowError("the keys database cannot be reached") from None
         except UnavailableError:
@@ -60,20 +55,12 @@ def migrate(directory: Directory) -> None:
 
 
 def migrate_store(
-    directory: Directory,
     *,
-    accounts_database: Annotated[
-        str | None, typer.Option(metavar="URL", help="An empty PostgreSQL database for accounts.")
-    ] = None,
-    accounts_password_file: Annotated[
-        Path | None, typer.Option(help="Its password file, in libpq's format.")
-    ] = None,
-    keys_database: Annotated[
-        str | None, typer.Option(metavar="URL", help="An empty PostgreSQL database for keys.")
-    ] = None,
-    keys_password_file: Annotated[
-        Path | None, typer.Option(help="Its password file, in libpq's format.")
-    ] = None,
+    data: Data,
+    accounts_database: AccountsDatabase = None,
+    accounts_password_file: PasswordFile = None,
+    keys_database: KeysDatabase = None,
+    keys_password_file: PasswordFile = None,
 ) -> None:
     """Move databases from files to a PostgreSQL server, with the service stopped.
 
@@ -91,7 +78,7 @@ def migrate_store(
     if not (accounts_database or keys_database):
         raise typer.BadParameter("name --accounts-database, --keys-database or both")
     os.umask(0o077)
-    layout = Layout(directory)
+    layout = Layout(data)
     with fail_on(RestoreError, StoreMigrationError), progress("reading") as report:
         targets = {kind: on_server(kind, url, passwords) for kind, url, passwords in named if url}
         moved = asyncio.run(move(layout, targets, report=report))

@@ -12,6 +12,7 @@ from pqkeep_server.gateway_client import (
     GatewayClient,
     GatewayError,
     accept_invitation_command,
+    invitation_link,
     read_credential,
 )
 
@@ -39,11 +40,12 @@ def create(
         ),
     ] = None,
 ) -> None:
-    """Invite a person: print the command with which they choose a password.
+    """Invite a person: print the link with which they choose a password, and a command for it.
 
-    It can be used once, within a week.
+    Either can be used once, within a week.
     """
     with fail_on(ConfigError, GatewayError):
         gateway = GatewayClient(url, read_credential(operator_key_file), ca_file)
         token = gateway.invite(tenant, email, role)
+    typer.echo(invitation_link(public_url or url, token))
     typer.echo(accept_invitation_command(public_url or url, token))

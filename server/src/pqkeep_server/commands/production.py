@@ -1,7 +1,6 @@
 """``pqkeepd init``, ``start`` and ``doctor``: an installation under two users."""
 
 import os
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,7 +8,7 @@ import typer
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_protocol.startup.logs import write_logs
 from pqkeep_server import users
-from pqkeep_server.commands.arguments import UserIds
+from pqkeep_server.commands.arguments import Data, UserIds
 from pqkeep_server.doctor import examine
 from pqkeep_server.exit_status import fail_on
 from pqkeep_server.initialise import ACCOUNTS_FILE, KEYS_FILE, InitialiseError, Layout, Stores
@@ -18,21 +17,18 @@ from pqkeep_server.start import StartError
 from pqkeep_server.start import start as run
 from pqkeep_server.users import UsersError
 
-Directory = Annotated[
-    Path, typer.Argument(metavar="DIR", help="The data directory.", file_okay=False)
-]
-
 KEEP = """\
 operator's credential: {credential}
-It is shown this once. Keep it away from this machine, and so a copy of the root key:
-{root_key} seals every private key, and no backup holds it.
+It is shown this once. Keep it in a safe place that is not this machine.
+Keep a copy of the root key, {root_key}, in another such place:
+it seals every private key, and no backup holds it.
 Settings: {gateway} and {key_service}.
-Start with: pqkeepd start {directory}"""
+Start with: pqkeepd start --data {directory}"""
 
 
 def init(
-    directory: Directory,
     *,
+    data: Data,
     accounts_database: Annotated[
         str | None, typer.Option(metavar="URL", help="Keep accounts in PostgreSQL.")
     ] = None,
@@ -52,11 +48,11 @@ def init(
         redis_url=redis_url,
     )
     credential = new_credential(CredentialKind.OPERATOR)
-    layout = Layout(directory.absolute())
+    layout = Layout(data.absolute())
     with fail_on(InitialiseError, UsersError):
         owners = users.chosen(user_ids)
-        if directory.exists() and directory.stat().st_uid != 0:
-            raise InitialiseError(f"{directory} belongs to another user: it must be root's")
+        if data.exists() and data.stat().st_uid != 0:
+            raise InitialiseError(f"{data} belongs to another user: it must be root's")
         make_directory(layout, credential, signup="operator", stores=stores, users=owners)
     typer.echo(
         KEEP.format(
@@ -69,18 +65,18 @@ def init(
     )
 
 
-def start(directory: Directory) -> None:
+def start(*, data: Data) -> None:
     """Run both processes of an installation, each as its own user. Needs root."""
     write_logs("pqkeepd")
     with fail_on(StartError, status=os.EX_CONFIG):
-        run(Layout(directory.absolute()))
+        run(Layout(data.absolute()))
 
 
-def doctor(directory: Directory) -> None:
+def doctor(*, data: Data) -> None:
     """Look at an installation, running as it should be; status 1 where something is wrong."""
     write_logs("pqkeepd")
     is_well = True
-    for subject, problems in examine(Layout(directory.absolute())):
+    for subject, problems in examine(Layout(data.absolute())):
         typer.echo(f"{subject}: {'wrong' if problems else 'good'}")
         for problem in problems:
             is_well = False
