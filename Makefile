@@ -16,17 +16,21 @@ LOCKED := $(patsubst %,requirements/%.txt,run gateway keyservice)
 RACES := $(patsubst %,gateway/tests/test_%.py,sessions second_factors email_codes step_up invitations registration password_resets)
 HELM := helm.sh/helm/v3/cmd/helm@v3.22.0
 INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check
+# Names each package as pip comes to it. The file says that pip, whose status a pipe hides, succeeded.
+INSTALL_TELLING = { $(BIN)/pip install --disable-pip-version-check --progress-bar off --require-hashes -r $(1) \
+	&& touch $(VENV)/installed; } | sed -un 's/^Collecting \([^ ;=]*\).*/  \1/p; s/^Installing collected.*/  writing the files/p' \
+	&& rm $(VENV)/installed
 
-.PHONY: help run test lint format types bench fuzz campaigns crashes races failpoints soak wheels deploycheck debian13 debian12 lock passwords clean
+.PHONY: help run test lint format types bench fuzz mutants campaigns crashes races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z0-9]*\):.*## /\1\t/p' Makefile | expand -t 10
+	@sed -n 's/^\([a-z0-9]*\):.*## /\1\t/p' Makefile | expand -t 13
 
 run: $(VENV)/run ## start pqkeep on this machine: make run ARGS="--port 8080 --data DIR"
 	@exec $(BIN)/pqkeepd dev $(ARGS)
 
 test: $(VENV)/dev ## run the tests
-	$(BIN)/pytest -n 4 $(ARGS)
+	$(BIN)/pytest -n 3 $(ARGS)
 
 lint: $(VENV)/dev ## check style and the import contracts
 	$(BIN)/ruff check .
@@ -47,13 +51,16 @@ bench: $(VENV)/dev ## measure requests/s, latency and CPU an operation
 fuzz: $(VENV)/run .venv-fuzz/made ## send generated requests: make fuzz ARGS="--cases 20000 --seed 1"
 	.venv-fuzz/bin/python -m tests.fuzz.generated_requests --pqkeepd $(BIN)/pqkeepd $(ARGS)
 
+mutants: $(VENV)/dev .venv-mutants/made ## change the code that decides, one place at a time, and see the tests notice: make mutants ARGS="--module dem"
+	.venv-mutants/bin/python -m tests.mutants --python $(BIN)/python $(ARGS)
+
 crashes: $(VENV)/dev ## kill an installation under load, 50 times, and check its data
 	$(BIN)/python -m tests.crash_recovery $(ARGS)
 
 races: $(VENV)/dev ## use each single-use token 32 times at once, repeatedly
-	PQKEEP_ROUNDS=200 $(BIN)/pytest $(RACES) --timeout 1200 -k once $(ARGS)
+	PQKEEP_ROUNDS=200 $(BIN)/pytest $(RACES) --timeout 1200 -m "" -k once $(ARGS)
 
-campaigns: $(VENV)/dev ## kill processes, fill disks and stop servers in the middle of the work
+campaigns: $(VENV)/dev ## kill processes, fill disks, stop servers, and try the cases that make test leaves out
 	$(BIN)/pytest -n 3 -m campaign $(ARGS)
 
 failpoints: $(VENV)/dev ## kill key changes, backups and restores at every step
@@ -61,6 +68,9 @@ failpoints: $(VENV)/dev ## kill key changes, backups and restores at every step
 
 soak: $(VENV)/dev ## hold 4,100 hostile connections of each kind against a gateway: 8 minutes
 	$(BIN)/python -m tests.connections $(ARGS)
+
+screenshots: $(VENV)/dev ## photograph every page of the portal into screenshots/: needs Debian's chromium
+	$(BIN)/python -m tests.portal.screenshots $(ARGS)
 
 wheels: $(VENV)/run ## build the five wheels into dist/, with locked requirements and hashes
 	rm -rf dist
@@ -84,7 +94,7 @@ passwords: $(VENV)/dev ## write the list of common passwords again
 	requirements/common-passwords $(BIN)
 
 clean: ## remove everything that the other targets create
-	rm -rf .venv .venv-* .debian .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .venv-* .debian screenshots .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 
 $(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -93,20 +103,28 @@ $(BIN)/pip:
 	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/run: $(BIN)/pip requirements/run.txt $(METADATA)
-	@echo "installing pqkeep and its dependencies into $(VENV)"
-	@$(INSTALL) --require-hashes -r requirements/run.txt
+	@echo "installing the dependencies into $(VENV), which takes a minute or two:"
+	@$(call INSTALL_TELLING,requirements/run.txt)
+	@echo "installing pqkeep: $(DISTRIBUTIONS)"
 	@$(INSTALL) --no-deps --no-build-isolation $(DISTRIBUTIONS:%=--editable ./%)
+	@echo "pqkeep is installed"
 	@touch $@
 
 $(VENV)/dev: $(VENV)/run requirements/dev.txt
-	@echo "installing the tools for tests and checks"
-	@$(INSTALL) --require-hashes -r requirements/dev.txt
+	@echo "installing the tools for tests and checks:"
+	@$(call INSTALL_TELLING,requirements/dev.txt)
 	@touch $@
 
 .venv-fuzz/made: requirements/fuzz.txt
 	@echo "creating .venv-fuzz"
 	@$(PYTHON) -m venv .venv-fuzz
 	@.venv-fuzz/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/fuzz.txt
+	@touch $@
+
+.venv-mutants/made: requirements/mutants.txt
+	@echo "creating .venv-mutants"
+	@$(PYTHON) -m venv .venv-mutants
+	@.venv-mutants/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/mutants.txt
 	@touch $@
 
 .venv-deploy/made: requirements/deploy.txt

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 
 import pytest
 from hypothesis import settings
+from tests.sampling import leave_to_the_campaign, step
 from tests.work_units import WorkUnits
 from xdist.remote import Producer
 
 pytest.register_assert_rewrite("tests.fixtures")
-settings.register_profile("untimed", deadline=None)
+settings.register_profile("untimed", deadline=None, max_examples=100 // step(4))
 settings.load_profile("untimed")
 pytest_plugins = [
+    "tests.fixtures.browser",
     "tests.fixtures.certificate",
     "tests.fixtures.installation",
     "tests.fixtures.key_service",
@@ -32,6 +35,23 @@ def pytest_configure() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection() -> None:
+    """Collect no garbage while tests are collected: there is none."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was collected out of every later look for garbage."""
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say which tests are a campaign, before those are left out."""
+    leave_to_the_campaign(items)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> WorkUnits:

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks import cpu
+from benchmarks.batches import ITEMS
 from benchmarks.errors import BenchmarkError
 from benchmarks.load import Target
 from benchmarks.processes import ROOT, running
@@ -23,6 +24,7 @@ READY_SECONDS = 40.0
 POLL_SECONDS = 0.05
 ANSWER_SECONDS = 15.0
 MESSAGE_SIZE = 1024
+BATCH = "encapsulate_batch"
 RATE = 1_000_000
 """The measured tenant's rate limit, in requests a minute: more than it can reach."""
 API = "/api/v1"
@@ -122,6 +124,7 @@ def _requests(ready: dict[str, str]) -> dict[str, tuple[str, dict[str, object]]]
     signature = post("/signature/sign", {"message": message})["signature"]
     requests: dict[str, tuple[str, dict[str, object]]] = {
         "encapsulate": ("/kem/encapsulate", {"key_version": 1}),
+        BATCH: ("/kem/encapsulate/batch", {"key_version": 1, "items": [{}] * ITEMS}),
         "decapsulate": (
             "/kem/decapsulate",
             {"kem_ciphertext": encapsulated["kem_ciphertext"], "key_version": 1},

@@ -144,11 +144,12 @@ def _run(name: str, source: Path, target: Path) -> Pass:
 
 def _encrypt(source: Path, target: Path) -> None:
     key = PRIVATE.public_key().public_bytes_raw()
+    to = [local.Recipient(public_key=key, algorithm="Kyber768", key_version=1)]
     if target != NOWHERE:
-        local.encrypt_file(source, target, public_key=key, algorithm="Kyber768", key_version=1)
+        local.encrypt_file(source, target, recipients=to)
         return
     with source.open("rb") as reader, target.open("wb") as writer:
-        local.encrypt_stream(reader, writer, public_key=key, algorithm="Kyber768", key_version=1)
+        local.encrypt_stream(reader, writer, recipients=to)
 
 
 def _decrypt(source: Path, target: Path) -> None:
@@ -159,7 +160,7 @@ def _decrypt(source: Path, target: Path) -> None:
         local.decrypt_stream(reader, writer, decapsulate=_decapsulate)
 
 
-def _decapsulate(kem_ciphertext: bytes, *, key_version: int, algorithm: str) -> bytes:
+def _decapsulate(kem_ciphertext: bytes, *, key_version: int, algorithm: str, keyring: str) -> bytes:
     return PRIVATE.decapsulate(kem_ciphertext)
 
 

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.baselines.library import Loop
+from benchmarks.batches import Batches
 from benchmarks.budget import BUDGETS, UNDER_BUDGET
 from benchmarks.load import Measurement
 from benchmarks.local_encryption import Comparison, table
@@ -65,6 +66,7 @@ class Results(Struct, frozen=True, kw_only=True):
     operations: tuple[Operation, ...]
     audit: Loop | None
     audited: Audited
+    batches: Batches
     tls: TlsCost
     local: tuple[Comparison, ...]
 
@@ -89,6 +91,9 @@ class Results(Struct, frozen=True, kw_only=True):
             f"the key service, encapsulating: {self.audited.with_records:.1f} µs of CPU with a "
             f"durable record, {self.audited.without_records:.1f} without; the record costs "
             f"{self.audited.with_records - self.audited.without_records:.1f}\n"
+        )
+        console.print(
+            self.batches.table(_table("Batches: items/s, CPU microseconds an item, encapsulating"))
         )
         console.print(self.tls.table(_table("TLS: the gateway's CPU microseconds, encapsulating")))
         console.print(table(self.local))

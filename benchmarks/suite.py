@@ -8,9 +8,10 @@ from pathlib import Path
 
 from benchmarks import local_encryption
 from benchmarks.baselines.library import Loop
+from benchmarks.batches import Batches
 from benchmarks.comparison import audit_log, library_call, minimal_service
 from benchmarks.errors import BenchmarkError
-from benchmarks.installation import UNAUDITED, installation
+from benchmarks.installation import BATCH, UNAUDITED, installation
 from benchmarks.load import Measurement, Target, measure, require_wrk
 from benchmarks.results import Audited, Operation, Results
 from benchmarks.tls import TlsCost, gateways
@@ -47,6 +48,8 @@ def run(plan: Plan, report: Callable[[str], None]) -> Results:
         with installation(directory) as targets, minimal_service(directory) as minimal:
             steps = _Steps(plan, wrk, targets, minimal, report)
             operations = tuple(steps.operation(name) for name in plan.operations)
+            report("batches")
+            batches = steps.batches(targets[ALTERNATED], targets[BATCH])
             report("the same without a durable audit log")
             with installation(directory / "unaudited", UNAUDITED) as unaudited:
                 audited = steps.alternate(targets[ALTERNATED], unaudited[ALTERNATED])
@@ -65,6 +68,7 @@ def run(plan: Plan, report: Callable[[str], None]) -> Results:
         operations=operations,
         audit=audit,
         audited=audited,
+        batches=batches,
         tls=tls,
         local=local,
     )
@@ -97,6 +101,11 @@ class _Steps:
         """Measure an operation with and without durable records, alternately."""
         rounds = [(self._loaded(one), self._loaded(other)) for _ in range(ROUNDS)]
         return Audited(*(tuple(each) for each in zip(*rounds, strict=True)))
+
+    def batches(self, single: Target, batched: Target) -> Batches:
+        """Measure an operation by single calls and by batches, alternately."""
+        rounds = [(self._loaded(single), self._loaded(batched)) for _ in range(ROUNDS)]
+        return Batches(*(tuple(each) for each in zip(*rounds, strict=True)))
 
     def tls(self, plain: Target, secured: Target) -> TlsCost:
         """Measure an operation without and with TLS, alternately."""

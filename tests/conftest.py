@@ -6,6 +6,7 @@ import base64
 import subprocess
 from collections import Counter
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import httpx2
@@ -97,3 +98,15 @@ def pqkeepd() -> Callable[..., subprocess.Popen[bytes]]:
 def child_processes() -> Callable[[int], dict[str, int]]:
     """List the children of a process by module."""
     return processes.children_by_module
+
+
+@pytest.fixture(scope="session")
+def openssl_library() -> str:
+    """Return the path of an OpenSSL >= 3.5: the one inside the installed psycopg wheel."""
+    wheel = find_spec("psycopg_binary")
+    if wheel is None or wheel.origin is None:
+        pytest.skip("psycopg_binary, whose wheel brings an OpenSSL, is not installed")
+    libraries = Path(wheel.origin).parent.with_name("psycopg_binary.libs")
+    for path in sorted(libraries.glob("libcrypto*")):
+        return str(path)
+    pytest.skip("the installed psycopg_binary wheel brings no libcrypto")

@@ -1,12 +1,77 @@
-"""How much ``make test`` tries of many similar cases; with PQKEEP_EXHAUSTIVE set it tries each."""
+"""How much ``make test`` tries of many similar cases: of each kind at least one.
+
+The cases that it leaves out are a campaign: ``make campaigns`` runs them. Within a case, so to
+speak of bytes that are changed one at a time, PQKEEP_EXHAUSTIVE has each tried.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from pqkeep_protocol.algorithms import Algorithm
 
 IS_EXHAUSTIVE = "PQKEEP_EXHAUSTIVE" in os.environ
+
+SLOW_ALGORITHMS = frozenset(
+    {
+        Algorithm.SLH_DSA_SHA2_128S,
+        Algorithm.SLH_DSA_SHA2_192S,
+        Algorithm.SLH_DSA_SHA2_256S,
+    }
+)
+"""Those whose keys and signatures take a second each; SLH-DSA-SHA2-128f is their like, and fast."""
+
+ABOUT_DATABASES = frozenset(
+    {
+        *("test_api_keys", "test_audit_outbox", "test_concurrent_changes", "test_database"),
+        *("test_idempotency", "test_log_growth", "test_postgresql", "test_postgresql_database"),
+        *("test_store", "test_store_migration", "test_team_members", "test_tenants"),
+    }
+)
+"""The files of the gateway's and the key service's tests whose tests are all tried on a server."""
+
+
+def leave_to_the_campaign(items: Iterable[pytest.Item]) -> None:
+    """Mark what is asked on a server, but the first test of each file.
+
+    Of tests/contract, where the server has a whole installation, those that need its ``world`` too.
+    """
+    tried = set()
+    for item in items:
+        parameters = getattr(getattr(item, "callspec", None), "params", {})
+        is_contract = item.nodeid.startswith("tests/contract/")
+        if "postgresql" not in parameters.values():
+            continue
+        if not is_contract and item.path.stem in ABOUT_DATABASES:
+            continue
+        if item.path in tried or (is_contract and "world" in getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.campaign)
+        elif item.get_closest_marker("campaign") is None:
+            tried.add(item.path)
 
 
 def step(usual: int) -> int:
     """Return the distance from one case that is tried to the next: usually so many."""
     return 1 if IS_EXHAUSTIVE else usual
+
+
+def later(case: Any) -> Any:
+    """Return a test's case, several parameters perhaps, as one of the campaign's."""
+    if isinstance(case, type(pytest.param())):
+        return pytest.param(*case.values, id=case.id, marks=[*case.marks, pytest.mark.campaign])
+    values = case if isinstance(case, tuple) else (case,)
+    return pytest.param(*values, marks=pytest.mark.campaign)
+
+
+def sampled(cases: Iterable[Any], usual: int) -> list[Any]:
+    """Return cases of which ``make test`` tries the first, and each so many after it."""
+    return [later(case) if place % usual else case for place, case in enumerate(cases)]
+
+
+def fast_algorithms_first(algorithms: Iterable[Algorithm]) -> list[Any]:
+    """Return algorithms as cases of which ``make test`` tries the fast ones."""
+    return [later(each) if each in SLOW_ALGORITHMS else each for each in algorithms]

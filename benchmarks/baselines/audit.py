@@ -7,6 +7,7 @@ import asyncio
 import sys
 import time
 import uuid
+from pathlib import Path
 
 import msgspec
 import uvloop
@@ -59,5 +60,6 @@ async def _commit(log: AuditLog, seconds: float) -> int:
 
 if __name__ == "__main__":
     _, database_path, duration = sys.argv
+    Path(database_path).touch(0o600)
     result = uvloop.run(measure(database_path, float(duration)))
     sys.stdout.write(msgspec.json.encode(result).decode())

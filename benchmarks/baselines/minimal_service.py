@@ -1,7 +1,7 @@
 """The minimal service: encapsulations over HTTP, computed by a second process.
 
 Two processes with the same libraries and the same frames as pqkeep, and nothing else: no access
-control, no keyring, no policy, no audit, no checks. The difference to pqkeep is what those cost.
+control, no key, no policy, no audit, no checks. The difference to pqkeep is what those cost.
 
 Run as ``python -m benchmarks.baselines.minimal_service back SOCKET`` and then ``… front SOCKET``. Each
 prints one line when it serves; the front prints its port.

@@ -68,7 +68,7 @@ VIOLATIONS = {
         "import pqkeep_protocol.startup.secret_files",
     ),
     "Key service layers": (
-        "keyservice/src/pqkeep_keyservice/keys/keyring.py",
+        "keyservice/src/pqkeep_keyservice/keys/key_versions.py",
         "import pqkeep_keyservice.storage.store",
     ),
     "Key service storage layers": (
@@ -92,7 +92,7 @@ VIOLATIONS = {
         "import pqkeep_keyservice.audit.service",
     ),
     "Key layers": (
-        "keyservice/src/pqkeep_keyservice/keys/keyring.py",
+        "keyservice/src/pqkeep_keyservice/keys/key_versions.py",
         "import pqkeep_keyservice.keys.changes",
     ),
     "Cryptography layers": (
@@ -102,6 +102,10 @@ VIOLATIONS = {
     "Gateway layers": (
         "gateway/src/pqkeep_gateway/access/policy.py",
         "import pqkeep_gateway.tenancy.tenants",
+    ),
+    "Gateway portal layers": (
+        "gateway/src/pqkeep_gateway/portal/pages.py",
+        "import pqkeep_gateway.portal.app",
     ),
     "Gateway http layers": (
         "gateway/src/pqkeep_gateway/http/field.py",
@@ -163,6 +167,7 @@ NEW_MODULES = [
     ("Key layers", "keyservice/src/pqkeep_keyservice/keys/somewhere.py"),
     ("Cryptography layers", "keyservice/src/pqkeep_keyservice/crypto/somewhere.py"),
     ("Gateway layers", "gateway/src/pqkeep_gateway/somewhere.py"),
+    ("Gateway portal layers", "gateway/src/pqkeep_gateway/portal/somewhere.py"),
     ("Gateway http layers", "gateway/src/pqkeep_gateway/http/somewhere.py"),
     ("Gateway api layers", "gateway/src/pqkeep_gateway/api/somewhere.py"),
     ("Gateway storage layers", "gateway/src/pqkeep_gateway/storage/somewhere.py"),

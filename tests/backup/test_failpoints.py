@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,9 +30,17 @@ from tests.sampling import step
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_gateway.storage.database import open_database
+from pqkeep_keyservice import config
 from pqkeep_keyservice.config import RootKeySource
+from pqkeep_keyservice.keys.changes import CommitOutcome, KeyChange
+from pqkeep_keyservice.keys.key_versions import KeyName
+from pqkeep_keyservice.keys.sealing import Sealer
+from pqkeep_keyservice.operations.scheduled import DueChange
+from pqkeep_keyservice.root_key_sources.sources import read_root_keys
+from pqkeep_keyservice.storage.sqlite import SqliteDatabase
+from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.administration import ReloadRootKeys, RootKeys
-from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.audit import SignCheckpoint
 from pqkeep_protocol.keys import INSTALLATION, KeyStatus, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
@@ -284,6 +293,68 @@ def test_a_change_of_a_key_is_whole(
     assert seen == {True, False}
 
 
+async def make_overdue(layout: Layout) -> None:
+    """Have version 1 be one that should have been archived yesterday."""
+    settings = config.read(layout.key_service_settings)
+    sealer = Sealer(read_root_keys(settings.root_key_sources))
+    database = SqliteDatabase(settings.database.location)
+    try:
+        store = KeyStore(database, sealer)
+        await store.check()
+        versions = await store.find_key_versions(KeyName(TENANT, KEM))
+        yesterday = datetime.now(UTC) - timedelta(days=1)
+        change = KeyChange(versions, versions.with_archive_scheduled(KeyVersion(1), yesterday))
+        scheduled = DueChange(Operation.SCHEDULE_ARCHIVE, KeyVersion(1), "test", change)
+        assert await store.commit([(scheduled.record, change)]) == [CommitOutcome.DURABLE]
+    finally:
+        await database.close()
+
+
+def test_what_is_due_survives_every_kill(
+    base: Base, launcher: Launcher, ask_file: AskFile, tmp_path: Path
+) -> None:
+    """Killed anywhere while it destroys a key by itself, it has done so once after its next start."""
+    overdue = Base(base.copy(tmp_path / "overdue"), base.ciphertexts)
+    asyncio.run(make_overdue(overdue.layout))
+    is_killed = True
+    for last in count(1, step(4)):
+        layout = overdue.copy(tmp_path / "data")
+        database = layout.key_service / "keys.sqlite3"
+
+        def is_archived(database: Path = database) -> bool:
+            query = "SELECT count(*) FROM keys WHERE status = 'archived' AND sealed_seed IS NULL"
+            return ask_file(database, query) == [(1,)]
+
+        launcher.armed.touch()
+        pid = launcher.start("pqkeep_keyservice", layout.key_service_settings, last=last)
+        deadline = time.monotonic() + SECONDS
+        while not is_archived() and not (is_killed := has_ended(pid)):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        launcher.armed.unlink()
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+        launcher.ended()
+
+        service = Service(launcher, layout)
+        service.start()
+        while not is_archived():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        base.require_all_open(layout)
+        service.stop()
+        assert records(ask_file, layout)["archive-key", "success"] == 1
+        if not is_killed:
+            break
+        assert last < MANY
+    assert last > 1
+
+
+def has_ended(pid: int) -> bool:
+    """Return whether a process has ended and its launcher has noticed."""
+    return not Path(f"/proc/{pid}").exists()
+
+
 def reload_root_keys(layout: Layout) -> RootKeys:
     """Have the key service read its settings."""
     answer: RootKeys = execute(layout.operator_socket, ReloadRootKeys(tenant=INSTALLATION))
@@ -343,7 +414,7 @@ def test_a_new_root_key_survives_every_kill(
         assert ask_file(keys, "SELECT DISTINCT hex(substr(sealed_seed, 2, 1)) FROM keys") == [
             ("02",)
         ]
-        ((rings,),) = ask_file(keys, "SELECT count(*) FROM keyrings")
+        ((rings,),) = ask_file(keys, "SELECT count(*) FROM key_revisions")
         assert written["rotate-root-key", "success"] == rings  # each in one change
         if not is_killed:
             break

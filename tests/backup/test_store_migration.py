@@ -36,7 +36,7 @@ class Moving:
     @property
     def arguments(self) -> tuple[str | Path, ...]:
         """Of the command that moves it."""
-        return ("migrate-store", self.layout.directory, *options_of(self.databases))
+        return ("migrate-store", "--data", self.layout.directory, *options_of(self.databases))
 
     def settings(self) -> dict[Path, str]:
         """Return both settings files."""
@@ -58,8 +58,10 @@ def moving(
             outputs = Outputs.of(installation.demo(), ALGORITHMS)
             records = len(_records(installation))
             said = {
-                "migrate": command("migrate", layout.directory),
-                "migrate-store": command("migrate-store", layout.directory, *options_of(databases)),
+                "migrate": command("migrate", "--data", layout.directory),
+                "migrate-store": command(
+                    "migrate-store", "--data", layout.directory, *options_of(databases)
+                ),
             }
         yield Moving(layout, databases, installation.ready, outputs, records, said)
 
@@ -104,7 +106,7 @@ def test_nothing_is_moved_that_somebody_has_open(
 def test_migrate_finds_this_version(moving: Moving, command: Command) -> None:
     """With the service stopped the schemas are brought up to date, as often as it is asked for."""
     for _ in range(2):
-        status, said = command("migrate", moving.layout.directory)
+        status, said = command("migrate", "--data", moving.layout.directory)
         assert status == 0, said
 
 

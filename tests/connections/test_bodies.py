@@ -87,25 +87,17 @@ def test_many_large_bodies_at_once_take_no_memory(gateway: Gateway, *, chunked: 
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        pytest.param(b'{"a":' + b"[" * 16 + b"]" * 16 + b"}", "nested", id="17 levels of arrays"),
-        pytest.param(b'{"a":' * 17 + b"1" + b"}" * 17, "nested", id="17 objects"),
+        pytest.param(b'{"a":' + b"[" * 16 + b"]" * 16 + b"}", "unknown field", id="arrays"),
+        pytest.param(b'{"a":' * 17 + b"1" + b"}" * 17, "unknown field", id="objects"),
         pytest.param(b'{"a":' + b"[" * 8000 + b"]" * 8000 + b"}", "", id="8,001 levels"),
     ],
 )
-def test_nesting_is_bounded(gateway: Gateway, body: bytes, message: str) -> None:
-    """More than 16 levels are 400; how many are decoded before they are counted, Python says."""
+def test_what_is_nested_is_refused(gateway: Gateway, body: bytes, message: str) -> None:
+    """No field takes an array or an object: they are not parsed, however deep they are."""
     with gateway.client() as client:
         answer = client.ask(_post("/auth/login", body))
         assert (answer.status, answer.code) == (400, "ERR_INVALID_001")
         assert message in answer.message
-
-
-def test_16_levels_are_read(gateway: Gateway) -> None:
-    """As many as that are looked at, and no field takes them."""
-    body = b'{"unknown":' + b"[" * 15 + b"]" * 15 + b"}"
-    with gateway.client() as client:
-        answer = client.ask(_post("/auth/login", body))
-        assert "unknown field" in answer.message
 
 
 def test_brackets_in_text_are_no_levels(gateway: Gateway) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 from tests.fixtures.caller import Caller
 from tests.fixtures.installation import Installation, running
-from tests.sampling import step
+from tests.sampling import SLOW_ALGORITHMS
 
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 from pqkeep_protocol.keys import KeyStatus
@@ -24,10 +23,14 @@ PATHS: Mapping[Operation, str] = {
     Operation.DECAPSULATE: "/kem/decapsulate",
     Operation.WRAP: "/kem/key/wrap",
     Operation.UNWRAP: "/kem/key/unwrap",
+    Operation.RE_ENCRYPT: "/kem/re-encrypt",
     Operation.SIGN: "/signature/sign",
     Operation.VERIFY: "/signature/verify",
     Operation.SIGN_HASH: "/signature/sign-hash",
     Operation.VERIFY_HASH: "/signature/verify-hash",
+    Operation.SIGN_JWS: "/signature/jws",
+    Operation.SIGN_MU: "/signature/sign-mu",
+    Operation.VERIFY_MU: "/signature/verify-mu",
 }
 VERSIONS: Mapping[KeyStatus, int] = {
     KeyStatus.ARCHIVED: 1,
@@ -45,11 +48,30 @@ class World:
     secret: str
     message: dict[str, str]
     hash: dict[str, str]
+    mu: dict[str, str]
+    archive: Callable[[str, Algorithm, int], None]
+    algorithms: set[Algorithm] = field(default_factory=set)
+    """Those of which it has keys: a slow one is added when it is first asked for."""
     fields: dict[tuple[Operation, Algorithm, int], dict[str, Any]] = field(default_factory=dict)
     """What a valid request says beside ``algorithm`` and ``key_version``."""
 
+    def add(self, algorithm: Algorithm) -> None:
+        """Make the keys of an algorithm, unless there are some."""
+        if algorithm in self.algorithms:
+            return
+        self.algorithms.add(algorithm)
+        named = {"algorithm": algorithm.value}
+        self.caller.post("/kms/keys/generate", named, status=201)
+        self.caller.post("/kms/keys/rotate", named, status=201)
+        self.use(algorithm, 2)
+        self.caller.post("/kms/keys/rotate", named, status=201)
+        self.use(algorithm, 3)
+        self.copy(algorithm, 2, into=1)
+        self.archive(self.caller.tenant_id, algorithm, 1)
+
     def body(self, operation: Operation, algorithm: Algorithm, version: int) -> dict[str, Any]:
         """Return a valid request."""
+        self.add(algorithm)
         return {
             **self.fields[operation, algorithm, version],
             "algorithm": algorithm.value,
@@ -65,11 +87,20 @@ class World:
             (Operation.WRAP, {"symmetric_key": self.secret}, Operation.UNWRAP, "wrapped_key", {}),
             (Operation.SIGN, self.message, Operation.VERIFY, "signature", self.message),
             (Operation.SIGN_HASH, self.hash, Operation.VERIFY_HASH, "signature", self.hash),
+            (Operation.SIGN_MU, self.mu, Operation.VERIFY_MU, "signature", self.mu),
         ):
             if writing in ALGORITHMS[algorithm].operations:
                 answer = self.caller.post(PATHS[writing], {**given, **named})
                 self.fields[writing, algorithm, version] = given
                 self.fields[reading, algorithm, version] = {made: answer[made], **kept}
+                if (
+                    writing is Operation.SIGN
+                    and Operation.SIGN_JWS in ALGORITHMS[algorithm].operations
+                ):
+                    payload = {"payload": self.message["message"]}
+                    self.fields[Operation.SIGN_JWS, algorithm, version] = payload
+                if writing is Operation.ENCRYPT:
+                    self.fields[Operation.RE_ENCRYPT, algorithm, version] = {made: answer[made]}
 
     def copy(self, algorithm: Algorithm, version: int, *, into: int) -> None:
         """Use what one version made in requests that name another."""
@@ -91,10 +122,6 @@ BEFORE_A_DATABASE = frozenset(
 """What is answered before anything but a credential is looked up, whichever database it is."""
 
 
-FEW_CASES = 5
-"""So many cases of a test are tried on each kind of database."""
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run what an installation answers on each kind of database, if it comes that far."""
     if "installation" in metafunc.fixturenames:
@@ -102,21 +129,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if Path(metafunc.definition.path).name not in BEFORE_A_DATABASE:
             kinds.append("postgresql")
         metafunc.parametrize("installation", kinds, indirect=True, scope="session")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where a test has many cases, try some of them on the second kind of database."""
-    seen: Counter[str] = Counter()
-    left_out = []
-    for item in items:
-        function, _, case = item.nodeid.partition("[")
-        if function.startswith("tests/contract/") and case.startswith("postgresql"):
-            if seen[function] >= FEW_CASES and seen[function] % step(5):
-                left_out.append(item)
-            seen[function] += 1
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
 
 
 @pytest.fixture(scope="session")
@@ -127,16 +139,11 @@ def world(
     caller = new_tenant()
     digest = {"hash": b64(os.urandom(32)), "hash_algorithm": "SHA-256"}
     message = {"message": b64(os.urandom(50))}
-    world = World(caller, b64(os.urandom(40)), b64(os.urandom(32)), message, digest)
-    for algorithm in ALGORITHMS:
-        named = {"algorithm": algorithm.value}
-        caller.post("/kms/keys/generate", named, status=201)
-        caller.post("/kms/keys/rotate", named, status=201)
-        world.use(algorithm, 2)
-        caller.post("/kms/keys/rotate", named, status=201)
-        world.use(algorithm, 3)
-        world.copy(algorithm, 2, into=1)
-        installation.archive(caller.tenant_id, algorithm, 1)
+    plaintext, secret = b64(os.urandom(40)), b64(os.urandom(32))
+    mu = {"mu": b64(os.urandom(64))}
+    world = World(caller, plaintext, secret, message, digest, mu, installation.archive)
+    for algorithm in ALGORITHMS.keys() - SLOW_ALGORITHMS:
+        world.add(algorithm)
     return world
 
 
@@ -158,6 +165,7 @@ def nobody(new_tenant: Callable[..., Caller]) -> Caller:
     return new_tenant()
 
 
+PROXY = "127.0.0.2"
 PLANS = """\
 [free]
 requests_per_minute = 1_000_000
@@ -178,7 +186,10 @@ when { principal.tier == Tier::"starter" };
 
 @pytest.fixture(scope="session")
 def own_rules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    """An installation with an operator's own plans and policies, and no overlap of API keys."""
+    """An installation with an operator's own plans and policies.
+
+    No overlap of API keys, nothing to buy, and another plan for whom the operator names none.
+    """
     folder = tmp_path_factory.mktemp("own-rules")
     plans, policies = folder / "own.toml", folder / "own"
     plans.write_text(PLANS)
@@ -188,6 +199,8 @@ def own_rules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation
         "plans_file": str(plans),
         "policy_directory": str(policies),
         "api_key_overlap_seconds": 0,
+        "default_plan": "professional",
+        "self_service": False,
     }
     with running(folder, settings=settings) as started:
         yield started
@@ -195,8 +208,16 @@ def own_rules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation
 
 @pytest.fixture(scope="session")
 def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    """An installation set up as for others than its developer: no sign-up, cookies over TLS."""
+    """An installation set up as for others than its developer.
+
+    No sign-up, cookies over TLS, a reverse proxy, and a second of overlap.
+    """
     folder = tmp_path_factory.mktemp("closed")
-    settings = {"signup": "operator", "cookies": "secure"}
+    settings = {
+        "signup": "operator",
+        "cookies": "secure",
+        "trusted_proxies": [f"{PROXY}/32"],
+        "api_key_overlap_seconds": 1,
+    }
     with running(folder, settings=settings) as started:
         yield started

@@ -9,17 +9,27 @@ from pqkeep_gateway.access.entitlements import Plan, Tier
 from pqkeep_gateway.api import (
     api_keys,
     audit,
+    batch,
     billing,
+    installation,
     kem,
+    key_import,
     key_operation,
+    keyrings,
     keys,
+    operators,
     password_resets,
+    plan_limits,
+    public_keys,
+    re_encryption,
     registration,
     second_factors,
     sign_in,
     signature,
+    single_sign_on,
     team,
     tenants,
+    usage,
 )
 from pqkeep_gateway.http.endpoint import Endpoint
 from pqkeep_gateway.tenancy import plans
@@ -32,8 +42,13 @@ def api_rows(*, open_signup: bool = True) -> tuple[Endpoint, ...]:
     provider: Any = SimpleNamespace(sold=frozenset(Tier) - {Tier.FREE})
     return (
         *(key_operation.endpoint(row, nothing) for row in kem.OPERATIONS),
+        key_operation.endpoint(re_encryption.OPERATION, nothing),
         *(key_operation.endpoint(row, nothing) for row in signature.OPERATIONS),
-        *keys.endpoints(nothing, terms),
+        *batch.endpoints(key_operation.KeyAccess(nothing, nothing, nothing), nothing),
+        *keys.endpoints(nothing, terms, archive_delay_days=0),
+        *public_keys.endpoints(nothing),
+        *keyrings.endpoints(nothing),
+        *key_import.endpoints(nothing, terms),
         *tenants.endpoints(
             nothing,
             nothing,
@@ -43,9 +58,14 @@ def api_rows(*, open_signup: bool = True) -> tuple[Endpoint, ...]:
         ),
         *api_keys.endpoints(nothing, nothing),
         *audit.endpoints(nothing, nothing),
+        *operators.endpoints(nothing, nothing, nothing),
+        *installation.endpoints(nothing),
+        *plan_limits.endpoints(nothing, nothing, nothing, nothing, nothing),
+        *usage.endpoints(nothing, nothing, nothing, nothing, nothing),
         *sign_in.endpoints(
             nothing, nothing, nothing, nothing, nothing, nothing, nothing, sends_mail=True
         ),
+        *single_sign_on.endpoints((), nothing),
         *registration.endpoints(nothing, nothing, open_signup=open_signup, sends_mail=True),
         *password_resets.endpoints(nothing, sends_mail=True),
         *second_factors.endpoints(

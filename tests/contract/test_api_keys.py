@@ -88,6 +88,31 @@ def test_the_list_tells_status_and_times(
     assert _list(tenant, operator) == listed
 
 
+def test_details_are_shown_to_those_who_ask(
+    installation: Installation, rotated: tuple[Caller, Caller]
+) -> None:
+    """With details each API key has its last use and the end of its overlap, and not without."""
+    _, new = rotated
+    revoked = new.post(_path(new), status=201)
+    _revoke(new, new, revoked["version"])
+    new.get("/kms/keys")
+    for caller in (new, installation.operator()):
+        first, second, third = caller.get(_path(new), details="true")["api_keys"]
+        more = {"last_used_at", "last_used_from", "overlap_ends_at"}
+        more |= {"name", "scopes", "expires_at", "allowed_addresses"}
+        assert {key for each in (first, second, third) for key in each} == (
+            SHOWN | {"revoked_at"} | more
+        )
+        assert TIMESTAMP.fullmatch(first["overlap_ends_at"])
+        assert first["overlap_ends_at"] > first["revoked_at"]
+        assert second["overlap_ends_at"] is third["overlap_ends_at"] is None
+        assert third["last_used_at"] is third["last_used_from"] is None
+        assert all(each.keys() == SHOWN | {"revoked_at"} for each in _list(new, caller))
+    for value in ("1", "yes", "True", ""):
+        answer = new.ask("GET", _path(new), params={"details": value})
+        assert (answer.status_code, answer.json()["error"]["field"]) == (400, "details")
+
+
 def test_a_tenant_without_api_keys_has_an_empty_list(operator: Caller) -> None:
     """Before its first API key a tenant's list is empty and total is 0."""
     tenant = operator.post("/tenants", {"name": f"tenant {uuid.uuid4()}"}, status=201)
@@ -406,10 +431,10 @@ def test_without_a_credential_that_we_know(
 
 @pytest.fixture
 def short_overlap(
-    request: pytest.FixtureRequest, start: Callable[..., Installation]
+    request: pytest.FixtureRequest,
 ) -> Iterator[httpx2.Client]:
-    """The operator where the overlap has as many seconds as the parameter says."""
-    installation = start(settings={"api_key_overlap_seconds": request.param})
+    """The operator of an installation whose overlap is short."""
+    installation: Installation = request.getfixturevalue(request.param)
     with httpx2.Client(
         base_url=installation.base_url + "/api/v1",
         headers={"X-API-Key": installation.ready["operator_key"]},
@@ -419,7 +444,9 @@ def short_overlap(
         yield client
 
 
-@pytest.mark.parametrize(("short_overlap", "overlap"), [(0, 0), (1, 1)], indirect=["short_overlap"])
+@pytest.mark.parametrize(
+    ("short_overlap", "overlap"), [("own_rules", 0), ("closed", 1)], indirect=["short_overlap"]
+)
 def test_the_overlap_is_a_setting(short_overlap: httpx2.Client, overlap: int) -> None:
     """A rotated key is accepted for as long as the settings say, and then 401; the new one stays."""
     tenant = short_overlap.post("/tenants", json={"name": "x"}).json()["data"]

@@ -21,7 +21,7 @@ KYBER, DILITHIUM = {"algorithm": "Kyber768"}, {"algorithm": "Dilithium3"}
 FIELDS = {
     *("algorithm", "event_id", "format", "happened_at", "id", "key_version", "nonce", "number"),
     *("operation", "outcome", "policy", "principal", "recorded_at", "request_id"),
-    *("source_address", "tenant_id", "keyring_revision", "public_key_sha256"),
+    *("source_address", "tenant_id", "keyring", "keyring_revision", "public_key_sha256", "target"),
 }
 INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 NOT_FOUND = "ERR_NOT_FOUND_001"
@@ -375,7 +375,15 @@ def test_usage_counts_uses(new_tenant: Callable[..., Caller], refused: Refused) 
     told = tenant.get(path, **KYBER)
     assert told["uses"] == 3
     assert started <= datetime.fromisoformat(told["last_used_at"]) <= datetime.now(UTC)
-    answer = tenant.ask("GET", "/kms/keys/2/usage", params=KYBER)
+    assert tenant.get("/kms/keys/usage") == {"usage": [told], "total": 1}
+    tenant.post("/kms/keys/rotate", KYBER, status=201)
+    tenant.post("/kem/encrypt", {"plaintext": "QUJD"})
+    first = tenant.get("/kms/keys/usage", limit=1)
+    assert first == {"usage": [told], "total": 2, "next": "Kyber768:1"}
+    second = tenant.get("/kms/keys/usage", after=first["next"])
+    assert (second["usage"][0]["uses"], second["total"]) == (1, 2)
+    assert tenant.get("/kms/keys/usage", algorithm="X-Wing") == {"usage": [], "total": 0}
+    answer = tenant.ask("GET", "/kms/keys/3/usage", params=KYBER)
     assert refused(answer)[:2] == (404, NOT_FOUND)
 
 

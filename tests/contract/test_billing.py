@@ -102,10 +102,9 @@ def _until(happened: Callable[[], bool]) -> None:
         time.sleep(0.25)
 
 
-def test_nothing_is_sold_unless_the_operator_allows_it(start: Callable[..., Installation]) -> None:
+def test_nothing_is_sold_unless_the_operator_allows_it(own_rules: Installation) -> None:
     """Without a payment provider and without self_service, no plan can be bought."""
-    installation = start(settings={"self_service": False})
-    owner = installation.person(installation.new_tenant("free").tenant_id)
+    owner = own_rules.person(own_rules.new_tenant("free").tenant_id)
     plans = owner.get("/billing/plans")["plans"]
     assert not any(each["self_service"] for each in plans)
     answer = owner.ask_proven("POST", "/billing/subscriptions/checkout", {"tier": "starter"})
@@ -168,6 +167,38 @@ def test_what_is_used_of_the_allowance(
     buy(owner, "starter")
     shown = owner.get("/billing/subscription")
     assert (shown["operations_used"], shown["operations_per_month"]) == (None, None)
+
+
+def test_what_is_used_of_the_limits(tenant: Caller, owner: Caller) -> None:
+    """Every limit of the plan is there, with active keys and API keys, requests and operations."""
+
+    def limits(caller: Caller) -> dict[str, tuple[int | None, int | None]]:
+        shown = caller.get("/billing/limits")["limits"]
+        return {each["name"]: (each["used"], each["limit"]) for each in shown}
+
+    version = tenant.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
+    tenant.post("/kem/encrypt", {"plaintext": "QUJD"})
+    before = limits(tenant)
+    used, allowed = before.pop("requests_per_minute")
+    assert before == {"pqc_keys": (1, 2), "api_keys": (1, 2), "operations_per_month": (1, 1000)}
+    assert allowed == 100
+    assert used is not None
+    retired = {"algorithm": "Kyber768", "key_version": version["key_version"]}
+    tenant.post("/kms/keys/retire", retired)
+    tenant.post(f"/tenants/{tenant.tenant_id}/api-keys/rotate")
+    after = limits(owner)
+    assert (after["pqc_keys"], after["api_keys"]) == ((0, 2), (1, 2))
+    counted, _ = after["requests_per_minute"]
+    assert counted is not None
+    assert 0 < counted <= used + 3
+
+
+def test_limits_that_are_none(new_tenant: Callable[..., Caller]) -> None:
+    """A plan without a bound on keys and operations says null, and that nothing is counted."""
+    shown = new_tenant("enterprise").get("/billing/limits")["limits"]
+    limits = {each["name"]: (each["used"], each["limit"]) for each in shown}
+    assert limits["pqc_keys"] == (0, None)
+    assert limits["operations_per_month"] == (None, None)
 
 
 def test_up_and_down(owner: Caller, buy: Callable[..., dict[str, Any]]) -> None:

@@ -13,8 +13,8 @@ from tests.fixtures.caller import Caller
 from tests.sampling import IS_EXHAUSTIVE
 
 WRITERS = 8
-ROUNDS = 75 if IS_EXHAUSTIVE else 20
-CHANGES = 200 if IS_EXHAUSTIVE else 50
+ROUNDS = 75 if IS_EXHAUSTIVE else 6
+CHANGES = 200 if IS_EXHAUSTIVE else 20
 KYBER = {"algorithm": "Kyber768"}
 
 

@@ -25,6 +25,8 @@ EVERY_ENDPOINT = [
     ("POST", "/kem/unwrap"),
     ("POST", "/signature/sign-hash"),
     ("POST", "/signature/verify-hash"),
+    ("POST", "/signature/sign-mu"),
+    ("POST", "/signature/verify-mu"),
     ("POST", "/signature/sign"),
     ("POST", "/signature/verify"),
     ("POST", "/kms/keys/generate"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.contract.conftest import World
 
-from pqkeep_protocol.algorithms import ALGORITHMS, LIFECYCLE, Algorithm, Kind, Operation
+from pqkeep_protocol.algorithms import ALGORITHMS, USES, Algorithm, Kind, Operation
 
 MIB = 1_048_576
 KIB_64 = 65_536
@@ -28,6 +28,9 @@ BINARY_FIELDS = [
     pytest.param(Operation.SIGN_HASH, "hash", "ERR_SIG_001", id="sign-hash hash"),
     pytest.param(Operation.VERIFY_HASH, "hash", "ERR_SIG_001", id="verify-hash hash"),
     pytest.param(Operation.VERIFY_HASH, "signature", "ERR_SIG_001", id="verify-hash signature"),
+    pytest.param(Operation.SIGN_MU, "mu", "ERR_SIG_001", id="sign-mu mu"),
+    pytest.param(Operation.VERIFY_MU, "mu", "ERR_SIG_001", id="verify-mu mu"),
+    pytest.param(Operation.VERIFY_MU, "signature", "ERR_SIG_001", id="verify-mu signature"),
 ]
 NOT_BASE64 = [
     pytest.param(MISSING, id="missing"),
@@ -67,6 +70,8 @@ VERSION_FIELDS = [
     pytest.param(Operation.VERIFY, "ERR_SIG_001", True, id="verify"),
     pytest.param(Operation.SIGN_HASH, "ERR_SIG_001", False, id="sign-hash"),
     pytest.param(Operation.VERIFY_HASH, "ERR_SIG_001", True, id="verify-hash"),
+    pytest.param(Operation.SIGN_MU, "ERR_SIG_001", False, id="sign-mu"),
+    pytest.param(Operation.VERIFY_MU, "ERR_SIG_001", True, id="verify-mu"),
 ]
 NO_VERSION = [
     pytest.param(0, id="0"),
@@ -96,7 +101,8 @@ UNKNOWN_VERSION = [
 NO_ALGORITHM = [
     pytest.param("", id="empty"),
     pytest.param("kyber768", id="wrong case"),
-    pytest.param("ML-KEM-768", id="the standard's name"),
+    pytest.param("ml-kem-768", id="another name, wrong case"),
+    pytest.param("ML-KEM-512", id="a standard that is not served"),
     pytest.param("ML_KEM_768", id="a name of ours"),
     pytest.param(" Kyber768", id="space before"),
     pytest.param("RSA", id="another"),
@@ -205,6 +211,8 @@ def test_a_version_that_does_not_exist_is_404(
         "/kem/key/unwrap",
         "/signature/sign-hash",
         "/signature/verify-hash",
+        "/signature/sign-mu",
+        "/signature/verify-mu",
         "/kms/keys/generate",
         "/kms/keys/rotate",
         "/kms/keys/retire",
@@ -217,9 +225,7 @@ def test_algorithm_is_a_wire_value(world: World, path: str, value: object) -> No
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize(
-    "operation", [operation for operation in Operation if operation not in LIFECYCLE]
-)
+@pytest.mark.parametrize("operation", [operation for operation in Operation if operation in USES])
 def test_an_algorithm_does_only_its_own_operations(
     world: World, paths: dict[Operation, str], algorithm: Algorithm, operation: Operation
 ) -> None:

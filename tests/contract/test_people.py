@@ -16,6 +16,7 @@ Refused = Callable[[httpx2.Response], tuple[int, str, str | None]]
 
 UNAUTHORIZED = (401, "ERR_AUTH_001", None)
 FORBIDDEN = (403, "ERR_FORBIDDEN_001", None)
+OPERATOR = "service_operator_token"
 ACCESS = "service_access_token"
 REFRESH = "service_refresh_token"
 NEW = "the horse is tired of oats"
@@ -58,6 +59,7 @@ def test_cookies_are_for_this_host_and_no_script(
         for name, each in cookies.items()
     }
     assert shown == {
+        OPERATOR: ("/", "0", True, "Strict", ""),
         ACCESS: ("/", "900", True, "Lax", ""),
         REFRESH: ("/api/v1/auth/refresh", "604800", True, "Lax", ""),
     }
@@ -167,6 +169,30 @@ def test_one_of_two_sessions_can_be_ended(
     owner.get("/auth/me")
 
 
+def test_details_say_which_client_began_a_session(
+    owner: Caller, stranger: Caller, password: str
+) -> None:
+    """With details each session has its client, in plain words whatever was sent, and not without."""
+    email = owner.get("/auth/me")["email"]
+    fields = {"email": email, "password": password}
+    firefox = "Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0"
+    for user_agent in (firefox, "<script>alert(1)</script>", "x" * 2000, ""):
+        headers = {"User-Agent": user_agent}
+        assert stranger.ask("POST", "/auth/login", fields, headers=headers).status_code == 200
+    stranger.client.headers["User-Agent"] = "another"
+    stranger.post("/auth/refresh")  # the client at the sign-in is what is shown
+    shown = stranger.get("/auth/sessions", details="true")["sessions"]
+    mine = owner.client.headers["User-Agent"].partition("/")[0]
+    assert [each.pop("client") for each in shown] == [
+        None,
+        "x" * 64,
+        None,
+        "Firefox on Linux",
+        mine,
+    ]
+    assert stranger.get("/auth/sessions")["sessions"] == shown
+
+
 def test_another_s_session_is_not_found(
     owner: Caller, new_person: Callable[..., Caller], refused: Refused
 ) -> None:
@@ -251,6 +277,29 @@ def test_an_archived_key_is_gone(owner: Caller, refused: Refused) -> None:
     owner.post("/kms/keys/retire", fields)
     assert owner.post_proven("/kms/keys/archive", fields)["status"] == "archived"
     assert owner.get("/kms/keys/1", algorithm="Kyber768")["status"] == "archived"
+
+
+def test_an_archived_key_can_be_kept(owner: Caller, refused: Refused) -> None:
+    """To be archived later it says when, and is refused for use until it is kept."""
+    fields: dict[str, Any] = {"algorithm": "Kyber768", "key_version": 1}
+    owner.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
+    blob = owner.post("/kem/encrypt", {"plaintext": "QUJD"})["ciphertext"]
+    retired = owner.post("/kms/keys/retire", fields)
+    assert "archive_at" not in retired
+    for days in (-1, 31, 7.5, "7"):
+        answer = owner.ask_proven("POST", "/kms/keys/archive", fields | {"delay_days": days})
+        assert refused(answer) == (400, "ERR_INVALID_001", "delay_days")
+    scheduled = owner.post_proven("/kms/keys/archive", fields | {"delay_days": 7})
+    assert scheduled == retired | {"archive_at": scheduled["archive_at"]}
+    assert owner.get("/kms/keys/1", algorithm="Kyber768") == scheduled
+    decrypt = {"ciphertext": blob, "key_version": 1}
+    answer = owner.ask("POST", "/kem/decrypt", decrypt)
+    assert refused(answer)[:2] == (404, "ERR_NOT_FOUND_001")
+    assert owner.post("/kms/keys/archive/cancel", fields) == retired
+    assert owner.post("/kem/decrypt", decrypt)["plaintext"] == "QUJD"
+    assert owner.post_proven("/kms/keys/archive", fields)["status"] == "archived"
+    answer = owner.ask("POST", "/kms/keys/archive/cancel", fields)
+    assert refused(answer)[:2] == (400, "ERR_INVALID_001")
 
 
 def test_what_people_do_is_in_the_log(

@@ -1,19 +1,24 @@
-"""/docs: the whole interface, on a page that runs nothing and asks nobody else."""
+"""/docs: the whole interface, on pages that need no script and ask nobody else."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from html.parser import HTMLParser
+from typing import Any
 
 import httpx2
 import pytest
+from tests.contract.rows import api_rows
 from tests.fixtures.installation import Installation
 
-VOID = {"meta", "link"}
-STYLE = "/docs/style.css"
+from pqkeep_gateway.reference.pages import STATIC
+from pqkeep_gateway.reference.snippets import example
+
+VOID = {"meta", "link", "input"}
 POLICY = (
-    "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none';"
-    " frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
+    " base-uri 'none'; form-action 'none'; frame-ancestors 'none';"
+    " require-trusted-types-for 'script'; trusted-types 'none'"
 )
 
 
@@ -26,7 +31,9 @@ class Page(HTMLParser):
         self.attributes: set[str] = set()
         self.ids: list[str] = []
         self.links: list[str] = []
+        self.scripts: list[str] = []
         self.text = ""
+        self.text_of_scripts = ""
         self.misnested: list[str] = []
         self._open: list[str] = []
         self.feed(html)
@@ -41,6 +48,8 @@ class Page(HTMLParser):
                 self.ids.append(value or "")
             if name in {"href", "src", "action"}:
                 self.links.append(value or "")
+            if tag == "script" and name == "src":
+                self.scripts.append(value or "")
         if tag not in VOID:
             self._open.append(tag)
 
@@ -49,7 +58,14 @@ class Page(HTMLParser):
             self.misnested.append(tag)
 
     def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1] == "script":
+            self.text_of_scripts += data
         self.text += data
+
+    @property
+    def words(self) -> str:
+        """The text, with one space between words."""
+        return " ".join(self.text.split())
 
 
 @pytest.fixture(scope="module")
@@ -60,63 +76,133 @@ def web(installation: Installation) -> Iterator[httpx2.Client]:
 
 
 @pytest.fixture(scope="module")
-def page(web: httpx2.Client) -> Page:
-    """The page."""
-    return Page(web.get("/docs").text)
+def document(web: httpx2.Client) -> Any:
+    """The OpenAPI document."""
+    return web.get("/api/v1/openapi.json").json()
 
 
-@pytest.mark.parametrize(
-    ("path", "kind"), [("/docs", "text/html; charset=utf-8"), (STYLE, "text/css; charset=utf-8")]
-)
-def test_headers(web: httpx2.Client, path: str, kind: str) -> None:
-    """The page and its style come with a policy that allows nothing but that style."""
-    headers = web.get(path).headers
-    assert headers["content-type"] == kind
-    assert headers["content-security-policy"] == POLICY
-    assert headers["x-content-type-options"] == "nosniff"
-    assert headers["referrer-policy"] == "no-referrer"
+@pytest.fixture(scope="module")
+def pages(web: httpx2.Client, document: Any) -> Mapping[str, Page]:
+    """Every page by its path: the overview, what it tells of, and one for each operation."""
+    names = [each["operationId"] for each in operations(document)]
+    paths = ["/docs", "/docs/access", "/docs/errors", *(f"/docs/{name}" for name in names)]
+    assert len(set(paths)) == len(paths)
+    answers = {path: web.get(path) for path in paths}
+    for path, answer in answers.items():
+        assert answer.status_code == 200, path
+        assert answer.headers["content-type"] == "text/html; charset=utf-8"
+        check_headers(answer)
+    return {path: Page(answer.text) for path, answer in answers.items()}
 
 
-def test_nothing_runs(page: Page) -> None:
-    """There is no script, no style in the page, and no handler."""
-    assert not page.tags & {"script", "style", "iframe", "object", "embed", "form", "base"}
-    assert "style" not in page.attributes
-    assert not [name for name in page.attributes if name.startswith("on")]
+def operations(document: Any) -> Iterator[Any]:
+    for methods in document["paths"].values():
+        yield from methods.values()
 
 
-def test_well_formed(page: Page) -> None:
-    """Every element is closed where it must be, and no two have the same id."""
-    assert page.misnested == []
-    assert len(page.ids) == len(set(page.ids))
+def check_headers(answer: httpx2.Response) -> None:
+    assert answer.headers["content-security-policy"] == POLICY
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["referrer-policy"] == "no-referrer"
 
 
-def test_links_lead_somewhere(web: httpx2.Client, page: Page) -> None:
-    """Every link is to an anchor that is there, or to something that this server serves."""
-    assert len(page.links) > 100
-    for link in set(page.links):
-        if link.startswith("#"):
-            assert link[1:] in page.ids
-        else:
-            assert link.startswith("/")
-            assert web.get(link).status_code == 200
+@pytest.mark.parametrize(("name", "kind"), STATIC.items())
+def test_files_have_the_pages_headers(web: httpx2.Client, name: str, kind: str) -> None:
+    """What pages load comes with their policy, which allows this server's files and nothing else."""
+    answer = web.get(f"/docs/{name}")
+    assert answer.headers["content-type"] == kind
+    check_headers(answer)
 
 
-def test_everything_is_there(web: httpx2.Client, page: Page) -> None:
-    """Each operation has its anchor, path and fields on the page, and each error its line."""
-    document = web.get("/api/v1/openapi.json").json()
+def test_scripts_are_files(pages: Mapping[str, Page]) -> None:
+    """No page has a script, a style or a handler in it: scripts and styles are this server's files."""
+    for page in pages.values():
+        assert not page.tags & {"style", "iframe", "object", "embed", "form", "base"}
+        assert "style" not in page.attributes
+        assert not [name for name in page.attributes if name.startswith("on")]
+        assert page.scripts == ["/docs/page.js", "/docs/search.js"]
+        assert page.text_of_scripts.strip() == ""
+
+
+def test_well_formed(pages: Mapping[str, Page]) -> None:
+    """Every element is closed where it must be, and no two of a page have the same id."""
+    for path, page in pages.items():
+        assert page.misnested == [], path
+        assert len(page.ids) == len(set(page.ids)), path
+
+
+def test_links_lead_somewhere(web: httpx2.Client, pages: Mapping[str, Page]) -> None:
+    """Every link is to a place that is there, or to something that this server serves."""
+    others = set()
+    for page in pages.values():
+        for link in page.links:
+            path, _, fragment = link.partition("#")
+            target = page if not path else pages.get(path)
+            if target is None:
+                others.add(path)
+            else:
+                assert not fragment or fragment in target.ids, link
+    assert all(link.startswith("/") and web.get(link).status_code == 200 for link in others)
+    assert len(others) < 10
+
+
+def test_everything_is_there(document: Any, pages: Mapping[str, Page]) -> None:
+    """Each operation has a page, with its path, fields and errors, and a link on every other."""
+    links = set(pages["/docs/errors"].links)
     for path, methods in document["paths"].items():
-        assert path in page.text
-        for operation in methods.values():
-            assert operation["operationId"] in page.ids
+        for method, operation in methods.items():
+            href = f"/docs/{operation['operationId']}"
+            page = pages[href]
+            assert href in links
+            assert f"{method.upper()} {path}" in page.words
             assert operation["summary"] in page.text
+            assert path in pages["/docs"].text
+            body = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+            for name in body.get("schema", {}).get("properties", {}):
+                assert name in page.words.split()
             for status, response in operation["responses"].items():
                 if not status.startswith("2"):
-                    examples = response["content"]["application/json"]["examples"]
-                    assert {f"error-{status}-{code}" for code in examples} <= set(page.ids)
+                    for code in response["content"]["application/json"]["examples"]:
+                        assert f"{status} {code}" in page.words
+                        assert f"error-{status}-{code}" in pages["/docs/errors"].ids
 
 
-def test_the_style_asks_nobody(web: httpx2.Client) -> None:
-    """The style sheet loads nothing."""
-    style = web.get(STYLE).text
-    assert "url(" not in style
-    assert "@import" not in style
+def test_examples_are_the_snippets(pages: Mapping[str, Page]) -> None:
+    """Each page shows its operation for curl, and for Python where the client has a call."""
+    for row in api_rows():
+        page, snippets = pages[f"/docs/{row.name}"], example(row)
+        assert snippets.curl in page.text
+        if snippets.python is None:
+            assert "The Python client has no call for this." in page.text
+        else:
+            assert snippets.python in page.text
+
+
+def test_access_names_every_operation(document: Any, pages: Mapping[str, Page]) -> None:
+    """Each operation is in the access table's line of its permission."""
+    for each in operations(document):
+        assert each["x-permission"] in pages["/docs/access"].text
+        assert f"/docs/{each['operationId']}" in pages["/docs/access"].links
+
+
+def test_the_search_finds_everything(
+    web: httpx2.Client, document: Any, pages: Mapping[str, Page]
+) -> None:
+    """Each operation and each error is in the search's index, once, and leads to where it is."""
+    found = web.get("/docs/search.json").json()
+    assert len({each["href"] for each in found}) == len(found)
+    for each in found:
+        path, _, fragment = each["href"].partition("#")
+        assert not fragment or fragment in pages[path].ids
+    titles = {each["title"] for each in found}
+    codes = {each.split("-", 2)[2] for each in pages["/docs/errors"].ids if "ERR_" in each}
+    assert {each["operationId"] for each in operations(document)} | codes <= titles
+
+
+def test_the_styles_ask_nobody(web: httpx2.Client) -> None:
+    """The style sheets load nothing, and the scripts name no other host."""
+    for name in STATIC:
+        text = web.get(f"/docs/{name}").text
+        assert "url(" not in text
+        assert "@import" not in text
+        assert "//" not in text.replace("http://www.w3.org/2000/svg", "").replace(" // ", "")

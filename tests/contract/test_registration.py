@@ -6,12 +6,11 @@ import json
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import httpx2
 import pytest
 from tests.fixtures.caller import Caller
-from tests.fixtures.installation import Installation, running
+from tests.fixtures.installation import Installation
 
 Refused = Callable[[httpx2.Response], tuple[int, str, str | None]]
 
@@ -51,17 +50,14 @@ def test_an_e_mail_leads_to_a_tenant(
     assert (tenant["name"], tenant["plan"]) == (name, "free")
 
 
-def test_an_api_key_does_not_lift_the_limit(tmp_path: Path) -> None:
+def test_an_api_key_does_not_lift_the_limit(start: Callable[..., Installation]) -> None:
     """From one address only so many sign up, with a tenant's API key too; the operator may."""
-    with running(tmp_path) as own:
-        callers = (own.demo(), own.caller(None), own.operator())
-        statuses = [
-            [
-                caller.ask("POST", "/auth/register", {"email": _email()}).status_code
-                for _ in range(20)
-            ]
-            for caller in callers
-        ]
+    installation = start(settings={})
+    callers = (installation.demo(), installation.caller(None), installation.operator())
+    statuses = [
+        [caller.ask("POST", "/auth/register", {"email": _email()}).status_code for _ in range(20)]
+        for caller in callers
+    ]
     assert statuses == [20 * [202], 20 * [429], 20 * [202]]
 
 

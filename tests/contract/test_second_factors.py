@@ -155,6 +155,18 @@ def test_a_second_factor_can_be_given_up(owner: Caller, stranger: Caller, passwo
     assert refusal == (409, "ERR_CONFLICT_001", None)
 
 
+@pytest.mark.parametrize("role", ["owner", "viewer"])
+def test_people_see_their_organization(
+    new_tenant: Callable[..., Caller], new_person: Callable[..., Caller], role: str
+) -> None:
+    """Whoever is of a tenant sees its id, its name and whether it requires a second factor."""
+    tenant = new_tenant()
+    person = new_person(tenant.tenant_id, role)
+    shown = person.get("/auth/organization")
+    name = tenant.get(f"/tenants/{tenant.tenant_id}")["name"]
+    assert shown == {"require_mfa": False, "tenant_id": tenant.tenant_id, "name": name}
+
+
 def test_an_organization_can_require_it(owner: Caller, new_person: Callable[..., Caller]) -> None:
     """Whoever has no second factor then can only enroll one; with one everything goes on."""
     totp, _ = _enroll(owner)
@@ -163,6 +175,7 @@ def test_an_organization_can_require_it(owner: Caller, new_person: Callable[...,
     proof = {"X-Step-Up-Token": owner.post("/auth/step-up", code)["step_up_token"]}
     owner.ask("PATCH", "/auth/organization", {"require_mfa": True}, headers=proof)
     owner.get("/kms/keys")
+    assert owner.get("/auth/organization")["require_mfa"] is True
     owed = (401, "ERR_AUTH_MFA_001")
     assert other.refusal("/kms/keys/generate", {"algorithm": "Kyber768"})[:2] == owed
     _enroll(other)

@@ -2,33 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 
 import httpx2
 import pytest
+from tests.contract.conftest import PROXY
 from tests.fixtures.installation import Installation
 
 from pqkeep_gateway.access.credential_lookups import UNKNOWN_CREDENTIALS
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 
-PROXY, OTHER = "127.0.0.2", "127.0.0.3"
+OTHER = "127.0.0.3"
 CLIENT, ANOTHER = "192.0.2.7", "192.0.2.8"
+
+NEW_PHRASE = "the horse prefers oats"
+TOKENS: Mapping[str, tuple[CredentialKind, str, Mapping[str, str]]] = {
+    "/auth/accept-invitation": (CredentialKind.INVITATION, "token", {"password": NEW_PHRASE}),
+    "/auth/confirm-registration": (
+        CredentialKind.REGISTRATION,
+        "token",
+        {"name": "y", "password": NEW_PHRASE},
+    ),
+    "/auth/reset-password": (
+        CredentialKind.PASSWORD_RESET,
+        "token",
+        {"new_password": NEW_PHRASE},
+    ),
+    "/auth/mfa/verify": (
+        CredentialKind.CHALLENGE,
+        "challenge_token",
+        {"totp_code": "123456"},
+    ),
+}
+"""Where somebody without a session shows a token: its kind and field, and the other fields."""
 
 Ask = Callable[..., httpx2.Response]
 
 
 @pytest.fixture
-def ask(start: Callable[..., Installation]) -> Iterator[Ask]:
+def ask(closed: Installation) -> Iterator[Ask]:
     """Send a request from one of this machine's addresses; one of them is a trusted proxy."""
-    installation = start(settings={"trusted_proxies": [f"{PROXY}/32"]})
     with ExitStack() as stack:
         clients = {
             address: stack.enter_context(
                 httpx2.Client(
-                    base_url=installation.base_url + "/api/v1",
+                    base_url=closed.base_url + "/api/v1",
                     transport=httpx2.HTTPTransport(local_address=address),
-                    headers={"X-API-Key": installation.ready["operator_key"]},
+                    headers={"X-API-Key": closed.ready["operator_key"]},
                     timeout=30,
                 )
             )
@@ -45,25 +67,51 @@ def ask(start: Callable[..., Installation]) -> Iterator[Ask]:
 @pytest.mark.parametrize(("peer", "recorded"), [(PROXY, CLIENT), (OTHER, OTHER)])
 def test_records_have_the_client_s_address(ask: Ask, peer: str, recorded: str) -> None:
     """A trusted proxy's client is recorded; of anybody else the peer itself."""
-    assert ask(peer, "POST", "/tenants", CLIENT, json={"name": "x"}).status_code == 201
+    assert ask(peer, "POST", "/tenants", CLIENT, json={"name": f"by {peer}"}).status_code == 201
     query = {"operation": "create-tenant"}
     answer = ask(peer, "GET", "/audit/records", ANOTHER, params=query)
-    addresses = {each["source_address"] for each in answer.json()["data"]["records"]}
-    assert addresses & {PROXY, OTHER, CLIENT} == {recorded}
+    newest = max(answer.json()["data"]["records"], key=lambda record: record["id"])
+    assert newest["source_address"] == recorded
+
+
+def test_an_api_key_is_bound_to_the_client_s_address(ask: Ask) -> None:
+    """Behind a trusted proxy its client's address is the one that must be allowed; no other is believed."""
+    made = ask(PROXY, "POST", "/tenants", ANOTHER, json={"name": f"bound {uuid.uuid4()}"})
+    keys = f"/tenants/{made.json()['data']['id']}/api-keys"
+    allowed = {"allowed_addresses": [f"{CLIENT}/32"]}
+    api_key = ask(PROXY, "POST", keys, ANOTHER, json=allowed).json()["data"]["api_key"]
+
+    def status(peer: str, client: str) -> int:
+        return ask(peer, "GET", "/kms/keys", client, headers={"X-API-Key": api_key}).status_code
+
+    assert [status(PROXY, CLIENT), status(PROXY, f"::ffff:{CLIENT}")] == [200, 200]
+    assert [status(PROXY, ANOTHER), status(OTHER, CLIENT), status(PROXY, PROXY)] == [401] * 3
 
 
 def test_budgets_are_the_client_s(ask: Ask) -> None:
-    """A client that uses its budget up stops neither its proxy's other clients nor known credentials."""
+    """A client that uses its budget up, with whatever nobody has, stops no one else and nothing known."""
 
     def status(client: str, credential: str | None = None) -> int:
         shown = {"X-API-Key": credential or new_credential(CredentialKind.API_KEY)}
         return ask(PROXY, "GET", "/kms/keys", client, headers=shown).status_code
 
-    tenant = ask(PROXY, "POST", "/tenants", CLIENT, json={"name": "x"}).json()["data"]
+    def status_of_token(client: str, path: str) -> int:
+        kind, field, others = TOKENS[path]
+        body = {field: new_credential(kind), **others}
+        return ask(PROXY, "POST", path, client, json=body).status_code
+
+    tenant = ask(PROXY, "POST", "/tenants", CLIENT, json={"name": f"tenant {uuid.uuid4()}"}).json()[
+        "data"
+    ]
     path = f"/tenants/{tenant['id']}/api-keys"
     api_key = ask(PROXY, "POST", path, CLIENT).json()["data"]["api_key"]
-    statuses = [status(CLIENT) for _ in range(2 * UNKNOWN_CREDENTIALS.events + 1)]
-    assert 401 in statuses
-    assert 429 in statuses
+    rounds = 2 * UNKNOWN_CREDENTIALS.events // (1 + len(TOKENS)) + 1
+    statuses = [
+        (status(CLIENT), *(status_of_token(CLIENT, path) for path in TOKENS)) for _ in range(rounds)
+    ]
+    for each in zip(*statuses, strict=True):
+        assert len(set(each)) == 2
+        assert 429 in each
     assert status(ANOTHER) == 401
+    assert all(status_of_token(ANOTHER, path) != 429 for path in TOKENS)
     assert status(CLIENT, api_key) == 200

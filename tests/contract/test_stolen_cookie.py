@@ -22,7 +22,11 @@ DENIED = (403, "ERR_FORBIDDEN_001")
 NEEDS_NO_SESSION = frozenset({Permission.PUBLIC, Permission.SIGN_UP})
 ALLOWED: Mapping[str, str] = {
     "generate_key": "adds a key, which gives nobody access",
+    "create_keyring": "adds a keyring without keys, which gives nobody access",
     "retire_key": "what the key protects can still be read",
+    "disable_key": "destroys nothing, and can be undone",
+    "enable_key": "gives back what was there before, and nothing to anybody else",
+    "cancel_archive": "destroys nothing, and the key can be archived again",
     "confirm_mfa": "needs a code of the app whose enrollment needed a step-up",
     "disable_mfa": "needs a code of the factor that it removes",
     "step_up": "needs the proof itself",

@@ -24,6 +24,7 @@ from openapi_spec_validator import validate
 from stripe import WebhookSignature
 from tests.fixtures.caller import Caller
 from tests.fixtures.installation import Installation, running
+from tests.sampling import later
 
 from pqkeep_gateway.http.signed_bodies import UNVERIFIED
 from pqkeep_server.initialise import IN_FILES
@@ -153,7 +154,7 @@ class Shop:
         assert (answer.status_code, answer.json()["data"]) == (200, {"received": True}), answer.text
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+@pytest.fixture(scope="module", params=["sqlite", later("postgresql")])
 def shop(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,

@@ -9,7 +9,7 @@ from http.cookies import SimpleCookie
 
 import httpx2
 import pytest
-from tests.fixtures.caller import Caller
+from tests.fixtures.caller import PASSWORD, Caller, refusal_of
 from tests.fixtures.installation import Installation
 
 Refused = Callable[[httpx2.Response], tuple[int, str, str | None]]
@@ -65,6 +65,30 @@ def test_everybody_is_listed(
         me = person.get("/auth/me")
         del me["tenant_id"], me["email_codes"]
         assert shown == {**me, "status": "active", "last_sign_in_at": shown["last_sign_in_at"]}
+
+
+def test_lists_of_people_have_pages(owner: Caller, new_person: Callable[..., Caller]) -> None:
+    """Members, invitations and sessions come one by one, and none goes on after a stranger."""
+    new_person(owner.tenant_id, "viewer")
+    for name in ("one@example.com", "two@example.com"):
+        path = f"/tenants/{owner.tenant_id}/invitations"
+        owner.post_proven(path, {"email": name, "role": "viewer"}, status=201)
+    email = owner.get("/auth/me")["email"]
+    owner.client.post("/api/v1/auth/login", json={"email": email, "password": PASSWORD})
+    lists = {"/team/members": "members", "/team/invitations": "invitations"}
+    for path, name in {**lists, "/auth/sessions": "sessions"}.items():
+        whole = owner.get(path)
+        assert "next" not in whole
+        first = owner.get(path, limit=1)
+        rest = owner.get(path, limit=1, after=first["next"])
+        assert first[name] + rest[name] == whole[name]
+        assert (first["total"], rest["total"], "next" in rest) == (2, 2, False)
+        lost = owner.ask("GET", path, params={"after": str(uuid.uuid4())})
+        assert refusal_of(lost) == (404, "ERR_NOT_FOUND_001", "after")
+        for bad in ({"limit": 0}, {"limit": 10_001}, {"after": "x"}):
+            assert owner.ask("GET", path, params=bad).status_code == 422
+    found = owner.get("/team/members", email=email.upper())
+    assert [each["email"] for each in found["members"]] == [email]
 
 
 def test_the_last_sign_in_is_shown(

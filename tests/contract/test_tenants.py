@@ -15,6 +15,8 @@ from tests.fixtures.installation import Installation
 if TYPE_CHECKING:
     import httpx2
 
+Refused = Callable[["httpx2.Response"], tuple[int, str, str | None]]
+
 TENANT_FIELDS = {"id", "name", "plan", "status", "created_at", "updated_at"}
 API_KEY_FIELDS = {"api_key", "key_last4", "version", "status", "created_at"}
 TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
@@ -59,10 +61,9 @@ def test_who_signs_up_gets_free(anonymous: Caller, name: str) -> None:
     assert anonymous.post("/tenants", {"name": name, "plan": "free"}, status=201)["plan"] == "free"
 
 
-def test_the_default_plan_is_a_setting(start: Callable[..., Installation]) -> None:
+def test_the_default_plan_is_a_setting(own_rules: Installation) -> None:
     """The operator's tenants get the plan of the settings; sign-ups get free all the same."""
-    installation = start(settings={"default_plan": "professional", "signup": "open"})
-    operator, anonymous = installation.operator(), installation.caller(None)
+    operator, anonymous = own_rules.operator(), own_rules.caller(None)
     assert operator.post("/tenants", {"name": "one"}, status=201)["plan"] == "professional"
     assert anonymous.post("/tenants", {"name": "two"}, status=201)["plan"] == "free"
 
@@ -140,6 +141,35 @@ def test_of_concurrent_tenants_of_one_name_one_is_made(operator: Caller, name: s
             pool.map(lambda _: operator.ask("POST", "/tenants", {"name": name}), range(16))
         )
     assert sorted(answer.status_code for answer in answers) == [201] + 15 * [409]
+
+
+def test_tenants_are_looked_for(
+    operator: Caller, new_tenant: Callable[..., Caller], refused: Refused
+) -> None:
+    """A part of the name finds a tenant, in capitals or not, and a status; signs stand for themselves."""
+    mark = uuid.uuid4().hex
+
+    def found(**query: str) -> list[str]:
+        listed = operator.get("/tenants", **query)
+        assert listed["total"] == len(listed["tenants"])
+        return [tenant["name"] for tenant in listed["tenants"]]
+
+    names = [f"Stra\N{LATIN SMALL LETTER SHARP S}e 100% {mark}", f"STRASSE 100_ {mark}"]
+    ids = [operator.post("/tenants", {"name": name}, status=201)["id"] for name in names]
+    for part in (mark, mark.upper(), "strasse 100", "e  100"):
+        assert set(names) <= set(found(name=part))
+    assert found(name=f"100% {mark}") == names[:1]
+    assert found(name=f"100_ {mark}") == names[1:]
+    assert operator.get("/tenants", name=mark, limit=1)["next"] == ids[0]
+    operator.ask("PATCH", f"/tenants/{ids[1]}", {"status": "suspended"})
+    assert found(name=mark, status="suspended") == names[1:]
+    assert found(name=mark, status="active") == names[:1]
+    assert found(name=mark, status="deleted") == []
+    answer = operator.ask("GET", "/tenants", params={"status": "asleep"})
+    assert refused(answer) == (400, "ERR_INVALID_001", "status")
+    own = new_tenant()
+    assert own.get("/tenants", status="active")["total"] == 1
+    assert own.get("/tenants", name=mark) == {"tenants": [], "total": 0}
 
 
 def test_an_api_key_sees_its_own_tenant(new_tenant: Callable[..., Caller]) -> None:

@@ -23,7 +23,7 @@ CREATING = ("generate-key", "rotate-key")
 USED = frozenset(
     {
         *("encrypt", "decrypt", "encapsulate", "decapsulate", "wrap", "unwrap"),
-        *("sign", "verify", "sign-hash", "verify-hash"),
+        *("sign", "verify", "sign-hash", "verify-hash", "sign-mu", "verify-mu", "sign-jws"),
     }
 )
 SHOWN = 5
@@ -88,16 +88,16 @@ def numbers_have_no_gaps(snapshot: Snapshot) -> Findings:
 
 def keys_are_what_the_log_says(snapshot: Snapshot) -> Findings:
     """Doing again what the log says gives the keys that there are, and their statuses."""
-    rings: dict[tuple[str, str], list[str]] = defaultdict(list)
+    rings: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for record in snapshot.records:
         if record.outcome != "success" or record.event_id is not None:
             continue
-        problem = _do_again(rings[record.tenant_id, record.algorithm], record)
+        problem = _do_again(rings[record.tenant_id, record.keyring, record.algorithm], record)
         if problem:
             yield f"record {record.id}: {problem}"
-    there: dict[tuple[str, str], list[str]] = defaultdict(list)
+    there: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for key in snapshot.keys:
-        ring = there[str(key.tenant_id), key.algorithm]
+        ring = there[str(key.tenant_id), key.keyring, key.algorithm]
         if key.version != len(ring) + 1:
             yield f"{key.algorithm} of {key.tenant_id} has no version {len(ring) + 1}"
         ring.append(key.status)
@@ -106,12 +106,14 @@ def keys_are_what_the_log_says(snapshot: Snapshot) -> Findings:
     for name in rings.keys() | there.keys():
         if rings.get(name, []) != there.get(name, []):
             yield f"{name}: the log makes {rings.get(name)}, and there is {there.get(name)}"
-    if {(str(ring.tenant_id), ring.algorithm) for ring in snapshot.keyrings} != there.keys():
-        yield "there are keyrings without keys"
+    if {
+        (str(ring.tenant_id), ring.keyring, ring.algorithm) for ring in snapshot.key_revisions
+    } != there.keys():
+        yield "there are keys without versions"
 
 
 def _do_again(ring: list[str], record: Any) -> str | None:
-    """Change a keyring as a record says; return what is wrong with that."""
+    """Change a key as a record says; return what is wrong with that."""
     if record.operation in CREATING:
         if record.key_version <= len(ring):
             return None  # an Idempotency-Key had the first answer given again
@@ -167,13 +169,16 @@ def uses_are_counted(snapshot: Snapshot) -> Findings:
     """The count of each key's uses is that of the records that a checkpoint covers."""
     covered = max((each.size for each in snapshot.checkpoints), default=0)
     uses = Counter(
-        (record.tenant_id, record.algorithm, record.key_version)
+        (record.tenant_id, record.keyring, record.algorithm, record.key_version)
         for record in snapshot.records[:covered]
         if record.operation in USED
         and record.outcome in ("success", "verification-failed")
         and record.key_version is not None
     )
-    counted = {(row.tenant_id, row.algorithm, row.key_version): row.uses for row in snapshot.usage}
+    counted = {
+        (row.tenant_id, row.keyring, row.algorithm, row.key_version): row.uses
+        for row in snapshot.usage
+    }
     if uses != counted:
         yield f"uses are counted wrongly for {_difference(uses, Counter(counted))}"
 
@@ -265,8 +270,26 @@ def instant(microseconds: int) -> str:
 
 
 _AS_IT_IS = (
-    *("algorithm", "event_id", "format", "id", "key_version", "keyring_revision", "number"),
-    *("operation", "outcome", "policy", "principal", "request_id", "source_address", "tenant_id"),
+    *(
+        "algorithm",
+        "event_id",
+        "format",
+        "id",
+        "key_version",
+        "keyring",
+        "keyring_revision",
+        "number",
+    ),
+    *(
+        "operation",
+        "outcome",
+        "policy",
+        "principal",
+        "request_id",
+        "source_address",
+        "target",
+        "tenant_id",
+    ),
 )
 CHECKS: Mapping[str, Callable[[Snapshot], Findings]] = {
     "nothing twice": nothing_is_recorded_twice,

@@ -24,7 +24,7 @@ class Snapshot:
     records: Rows
     tiles: Rows
     checkpoints: Rows
-    keyrings: Rows
+    key_revisions: Rows
     keys: Rows
     usage: Rows
     tenants: Rows
@@ -53,11 +53,11 @@ def read(accounts_url: sa.URL, keys_url: sa.URL) -> Snapshot:
     ours = _all(
         keys_url,
         (ledger.AUDIT_LOG, ledger.AUDIT_RECORDS, ledger.AUDIT_TILES, ledger.AUDIT_CHECKPOINTS),
-        (keys.KEYRINGS, keys.KEYS, ledger.KEY_USAGE),
+        (keys.KEY_REVISIONS, keys.KEYS, ledger.KEY_USAGE),
     )
     theirs = _all(accounts_url, (accounts.TENANTS, accounts.API_KEYS, accounts.AUDIT_OUTBOX))
-    log, records, tiles, checkpoints, keyrings, all_keys, usage = ours
-    return Snapshot(log[0].log_id, records, tiles, checkpoints, keyrings, all_keys, usage, *theirs)
+    log, records, tiles, checkpoints, revisions, all_keys, usage = ours
+    return Snapshot(log[0].log_id, records, tiles, checkpoints, revisions, all_keys, usage, *theirs)
 
 
 def _all(url: sa.URL, *tables: Sequence[sa.Table]) -> list[Rows]:

@@ -20,6 +20,7 @@ from tests.crash_recovery import invariants
 from tests.crash_recovery.run import EXPORT, Report
 from tests.crash_recovery.snapshot import Snapshot, read, sqlite_urls
 from tests.fixtures.key_service import running_key_service
+from tests.sampling import sampled
 
 from pqkeep.audit import verify
 from pqkeep_gateway.access.clock import steady_clock
@@ -277,7 +278,7 @@ def _ids(case: Case) -> str:
     return case.tamper.__name__
 
 
-@pytest.mark.parametrize("case", CASES, ids=_ids)
+@pytest.mark.parametrize("case", sampled(CASES, 3), ids=_ids)
 async def test_what_the_verifier_says(
     case: Case,
     small_run: tuple[Report, Path],
@@ -309,7 +310,7 @@ async def test_what_the_verifier_says_of_the_original(
     assert verify([exported, kept[1]], trusted_keys=kept[0]).is_verified
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.at_start], ids=_ids)
+@pytest.mark.parametrize("case", sampled((c for c in CASES if c.at_start), 4), ids=_ids)
 def test_what_the_key_service_says(
     case: Case, small_run: tuple[Report, Path], tmp_path: Path
 ) -> None:

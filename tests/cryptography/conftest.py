@@ -3,9 +3,9 @@
 import asyncio
 import json
 import os
+from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -58,24 +58,13 @@ def read_vectors() -> Callable[[str], Any]:
     return lambda name: json.loads((folder / name).read_bytes())
 
 
-@pytest.fixture(scope="session")
-def openssl_library() -> str:
-    """Return the path of an OpenSSL >= 3.5: the one inside the installed psycopg wheel."""
-    wheel = find_spec("psycopg_binary")
-    if wheel is None or wheel.origin is None:
-        pytest.skip("psycopg_binary, whose wheel brings an OpenSSL, is not installed")
-    libraries = Path(wheel.origin).parent.with_name("psycopg_binary.libs")
-    for path in sorted(libraries.glob("libcrypto*")):
-        return str(path)
-    pytest.skip("the installed psycopg_binary wheel brings no libcrypto")
-
-
 @contextmanager
 def _serve(path: Path) -> Iterator[Execute]:
     root_key = path.with_name("root.key")
     if not root_key.exists():
         root_key.write_bytes(os.urandom(32))
         root_key.chmod(0o400)
+    path.touch(0o600)
     database = SqliteDatabase(str(path))
     settings = WorkerSettings("pqcrypto", None)
     sealer = Sealer({1: read_root_key(root_key)})
@@ -141,6 +130,19 @@ def new_tenant_with_keys(installation: Installation) -> Callable[[], Post]:
         for algorithm in Algorithm:
             caller.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
         return lambda path, body: caller.ask("POST", path, body)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def new_post(installation: Installation) -> Callable[[Algorithm], tuple[Post, bytes]]:
+    """Make a tenant with a key of one algorithm; return how it posts, and the key's public half."""
+
+    def make(algorithm: Algorithm) -> tuple[Post, bytes]:
+        caller = installation.new_tenant()
+        made = caller.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
+        public_key = b64decode(made["public_key"], validate=True)
+        return lambda path, body: caller.ask("POST", path, body), public_key
 
     return make
 

@@ -1,4 +1,4 @@
-"""slh_dsa = "openssl": what it needs, and what is said where that is missing."""
+"""OpenSSL's SLH-DSA: when it is taken, what it needs, and what is said where that is missing."""
 
 import ctypes
 import ctypes.util
@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 from cryptography.exceptions import InvalidSignature
+from msgspec import structs
 
+from pqkeep_keyservice.config import Config
 from pqkeep_keyservice.crypto.slhdsa import PARAMETER_SETS
-from pqkeep_keyservice.crypto.slhdsa_openssl import OLDEST, OpenSsl
+from pqkeep_keyservice.crypto.slhdsa_openssl import OLDEST, OpenSsl, is_installed
+from pqkeep_keyservice.live.worker_processes import WorkerSettings, schemes_of, worker_settings
 from pqkeep_protocol.algorithms import Algorithm
-from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress
 
 Start = Callable[[str], tuple[subprocess.Popen[bytes], Path]]
 SECONDS = 60.0
@@ -31,6 +34,14 @@ def _version(library: str) -> int:
     number = ctypes.CDLL(library).OpenSSL_version_num
     number.restype = ctypes.c_ulong
     return int(number())
+
+
+SETTINGS = Config(
+    socket=Path("socket"),
+    gateway_uid=1,
+    database=DatabaseAddress("keys.sqlite3"),
+    root_key_file=Path("root.key"),
+)
 
 
 @pytest.fixture
@@ -100,19 +111,38 @@ def test_a_key_service_with_an_old_library_does_not_start(
     assert "Traceback" not in log
 
 
+@pytest.mark.parametrize("chosen", ["openssl", "pqcrypto"])
+def test_the_system_s_library_is_taken_where_it_is_there(chosen: str) -> None:
+    """Without a setting SLH-DSA is OpenSSL's where the system's has it, and else pqcrypto's."""
+    has_it = _version(_system_library()) >= OLDEST
+    assert is_installed() == has_it
+    assert worker_settings(SETTINGS).slh_dsa == ("openssl" if has_it else "pqcrypto")
+    assert worker_settings(structs.replace(SETTINGS, slh_dsa=chosen)).slh_dsa == chosen
+
+
+def test_a_named_library_is_taken_or_refused(tmp_path: Path) -> None:
+    """A library that somebody named is never replaced by pqcrypto."""
+    missing = str(tmp_path / "libcrypto.so")
+    workers = worker_settings(structs.replace(SETTINGS, openssl_library=missing))
+    assert workers == WorkerSettings("openssl", missing)
+    with pytest.raises(ConfigError):
+        schemes_of(workers)
+
+
 def test_a_key_service_with_a_new_enough_library_starts(
     start_key_service: Start, openssl_library: str
 ) -> None:
-    """A key service with a usable library serves, and ends with status 0."""
-    process, socket = start_key_service(
-        f'slh_dsa = "openssl"\nopenssl_library = "{openssl_library}"\n'
-    )
+    """A key service with a usable library signs with it, and ends with status 0."""
+    process, socket = start_key_service(f'openssl_library = "{openssl_library}"\n')
     deadline = time.monotonic() + SECONDS
     while not socket.exists():
         assert process.poll() is None, socket.with_name("output").read_text()
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    time.sleep(0.2)
+    while "serving" not in (log := socket.with_name("output").read_text()):
+        assert process.poll() is None, log
+        assert time.monotonic() < deadline
+    assert '"slh_dsa": "openssl"' in log
     process.terminate()
     assert process.wait(SECONDS) == 0
 

@@ -47,7 +47,7 @@ PATHS = {
     Operation.SIGN_HASH: "/signature/sign-hash",
     Operation.VERIFY_HASH: "/signature/verify-hash",
 }
-NO_ALGORITHMS: tuple[object, ...] = ("", "kyber768", "ML-KEM-768", 1, True, [], {})
+NO_ALGORITHMS: tuple[object, ...] = ("", "kyber768", "ml-kem-768", 1, True, [], {})
 MISMATCH = (400, "ERR_INVALID_001", "algorithm")
 
 

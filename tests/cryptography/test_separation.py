@@ -12,6 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from tests.sampling import fast_algorithms_first
 
 from pqkeep_protocol.algorithms import (
     ALGORITHMS,
@@ -317,7 +318,7 @@ def signatures(execute: Execute, tenant: TenantId) -> dict[Algorithm, bytes]:
     return {a: answer.signature for a, answer in zip(SIGNATURES, made, strict=True)}
 
 
-@pytest.mark.parametrize("algorithm", SIGNATURES)
+@pytest.mark.parametrize("algorithm", fast_algorithms_first(SIGNATURES))
 def test_signatures_are_for_one_endpoint_and_one_hash(
     algorithm: Algorithm, signatures: dict[Algorithm, bytes], execute: Execute, tenant: TenantId
 ) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from uuid import uuid4
 
 import pytest
-from tests.sampling import step
+from tests.sampling import fast_algorithms_first, step
 
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, HashAlgorithm, Kind, Operation
 from pqkeep_protocol.errors import ErrorKind
@@ -292,7 +292,7 @@ def test_no_byte_of_a_signature_can_change(
 
 
 @pytest.mark.parametrize("operation", [Operation.SIGN, Operation.SIGN_HASH])
-@pytest.mark.parametrize("algorithm", SIGNATURES)
+@pytest.mark.parametrize("algorithm", fast_algorithms_first(SIGNATURES))
 def test_no_signature_holds_cut_or_lengthened(
     algorithm: Algorithm,
     operation: Operation,

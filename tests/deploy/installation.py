@@ -49,12 +49,24 @@ client = Client(sys.argv[1], sys.stdin.readline().strip(), ca_file=sys.argv[2])
 assert client.kem.decrypt(bytes.fromhex(sys.stdin.read()), key_version=1) == b"from before"
 """
 
+IMPORTS = """\
+import sys
+from pathlib import Path
+from pqkeep import Client
+from pqkeep.key_import import wrap
+client = Client(sys.argv[1], sys.stdin.readline().strip(), ca_file=sys.argv[2])
+import_key = client.keys.get_import_key("Dilithium3")
+client.keys.import_key(import_key, wrap(import_key, Path("/root/ml-dsa.pem").read_bytes()))
+for algorithm in ("Kyber768", "Dilithium3"):
+    print(client.keys.public_key(algorithm, key_version=1).public_key, end="")
+"""
+
 
 def check_installation(tree: Tree, suite: Suite) -> Iterator[str]:
     """Yield what was seen, step by step. Raises CampaignError."""
     install(tree)
     tree.said("pqkeepd", "selftest")
-    said = tree.said("pqkeepd", "init", DATA)
+    said = tree.said("pqkeepd", "init", "--data", DATA)
     tree.said("install", "-m", "0400", DATA / "keyservice/root.key", "/root/root.key")
     operator = re.findall(r"pqo_\w+", said)[0]
     yield "init: two users, settings, root key, an operator's credential"
@@ -72,6 +84,8 @@ def check_installation(tree: Tree, suite: Suite) -> Iterator[str]:
         ciphertext = tree.said("python", "-c", ENCRYPTS, url, CERTIFICATE, text=api_key)
         secret = f"{api_key}\n{ciphertext}"
         yield "a tenant encrypts"
+        if suite.post_quantum:
+            yield f"openssl: {_formats(tree, url, api_key)}"
         keys = ("--private", "/root/recovery.private", "--public", "/root/recovery.public")
         tree.said("pqkeepd", "recovery-key", "create", *keys)
         to = ("--recovery-key", "/root/recovery.public", "--to", "/root/backup")
@@ -109,7 +123,7 @@ def _certificate(tree: Tree, port: int) -> None:
 
 @contextmanager
 def _started(tree: Tree, url: str) -> Iterator[Running]:
-    with tree.running("pqkeepd", "start", DATA, until="") as running:
+    with tree.running("pqkeepd", "start", "--data", DATA, until="") as running:
         retry = ("--retry", "60", "--retry-delay", "1", "--retry-all-errors")
         tree.said("curl", "-sS", "--fail", *retry, "--cacert", CERTIFICATE, f"{url}/healthz")
         yield running
@@ -123,6 +137,17 @@ def _users(tree: Tree) -> str:
         if "Permission denied" not in said:
             raise CampaignError(said)
     return "the gateway's cannot read the key service's files"
+
+
+def _formats(tree: Tree, url: str, api_key: str) -> str:
+    """Return what openssl reads of public keys, and what it made. Raises CampaignError."""
+    tree.said("openssl", "genpkey", "-algorithm", "ML-DSA-65", "-out", "/root/ml-dsa.pem")
+    shown = tree.said("python", "-W", "ignore", "-c", IMPORTS, url, CERTIFICATE, text=api_key)
+    made = tree.said("openssl", "pkey", "-in", "/root/ml-dsa.pem", "-pubout")
+    said = tree.said("openssl", "pkey", "-pubin", "-noout", "-text", text=shown.removesuffix(made))
+    if not (shown.endswith(made) and said.startswith("ML-KEM-768 Public-Key")):
+        raise CampaignError(f"openssl reads other keys: {said}")
+    return "reads ML-KEM-768; its own ML-DSA-65 key is imported, and has the same public key"
 
 
 def _newer(tree: Tree) -> list[Path]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import stat
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +101,26 @@ def test_each_process_sees_its_own_secrets_and_data() -> None:
     assert seen["gateway"] & seen["keyservice"] == {"run"}
     assert {len(ids) for ids in users.values()} == {1}
     assert not users["gateway"] & users["keyservice"]
+
+
+def test_a_new_volume_gets_a_database_and_no_other_does(tmp_path: Path) -> None:
+    """A volume's first start makes an empty database; where one was lost, none is made."""
+    pod = _objects()["StatefulSet", "keep"]["spec"]["template"]["spec"]
+    for container in pod["initContainers"]:
+        root = tmp_path / container["name"]
+        for folder in ("mnt/secret", "run/secrets/pqkeep", "var/lib/pqkeep"):
+            (root / folder).mkdir(parents=True)
+        script = container["args"][0]
+        for path in ("/mnt/", "/run/", "/var/"):
+            script = script.replace(f'"{path}', f'"{root}{path}')
+        for _ in range(2):
+            subprocess.run([sys.executable, "-I", "-c", script], check=True)
+        (database,) = (root / "var/lib/pqkeep/data").iterdir()
+        assert (database.suffix, database.read_bytes()) == (".sqlite3", b"")
+        assert stat.S_IMODE(database.stat().st_mode) == 0o600
+        database.unlink()
+        subprocess.run([sys.executable, "-I", "-c", script], check=True)
+        assert not database.exists()
 
 
 def test_one_user_for_both_is_refused() -> None:

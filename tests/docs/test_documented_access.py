@@ -13,7 +13,8 @@ from typing import Any
 
 from tests.contract.rows import api_rows
 
-from pqkeep_gateway.access.callers import CALLERS, GRANTS, Permission
+from pqkeep_gateway.access.callers import CALLERS, GRANTS, Credential, Permission
+from pqkeep_gateway.access.scopes import GROUPS, Group
 from pqkeep_gateway.api import billing, health
 from pqkeep_gateway.http.endpoint import Endpoint
 
@@ -78,3 +79,35 @@ def test_every_endpoint_is_described() -> None:
         for operation in re.findall(r"`([A-Z]+ /[^`]*)`", row[0])
     }
     assert marked == {operation_of(each): each.needs_step_up for each in endpoints()}
+
+
+def test_the_table_of_scopes_is_that_of_the_groups() -> None:
+    """Each operation that scopes can name is documented with its groups and its requests.
+
+    An endpoint that an API key may call, and that has no operation here, is not merged.
+    """
+    header, _, *rows = tables("API keys")[1]
+    assert header == ["operation", "requests", *(f"`{each.value}`" for each in Group)]
+    assert {cell for row in rows for cell in row[2:]} <= {"yes", ""}
+    documented = {
+        row[0].strip("`"): {group for group, cell in zip(Group, row[2:], strict=True) if cell}
+        for row in rows
+    }
+    requests = {
+        (row[0].strip("`"), request)
+        for row in rows
+        for request in re.findall(r"`([A-Z]+ /[^`]*)`", row[1])
+    }
+    served = {
+        (each.audit_operation.value, operation_of(each))
+        for each in endpoints()
+        if Credential.API_KEY in GRANTS[each.permission]
+        and each.permission is not Permission.PUBLIC
+    }
+    assert len(rows) == len(documented)
+    assert requests == served
+    assert documented == {
+        name: {group for group in Group if name in {each.value for each in GROUPS[group]}}
+        for name in {name for name, _ in served}
+    }
+    assert {each.value for group in GROUPS.values() for each in group} == documented.keys()

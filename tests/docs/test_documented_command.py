@@ -1,17 +1,13 @@
-"""What docs/cli.md says of the command is what the command does; its tutorial runs as printed."""
+"""What docs/cli.md says of the command is what the command does."""
 
 from __future__ import annotations
 
 import json
 import os
-import pty
 import re
-import select
-import shutil
 import signal
 import subprocess
 import sysconfig
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -237,53 +233,3 @@ def test_every_status_is_documented() -> None:
 def test_every_status_comes(shell: Shell, status: int) -> None:
     """Each status in the table is what the command ends with when that happens."""
     assert ENDINGS[status](shell) == status
-
-
-def test_the_tutorial_runs_as_printed(
-    installation: Installation, new_tenant: Callable[..., Caller], tmp_path: Path
-) -> None:
-    """Somebody who types the tutorial into a terminal, and their API key when asked, succeeds."""
-    commands = "".join(re.findall(r"<!-- tutorial -->\n```sh\n(.*?)```", DOCUMENT, re.DOTALL))
-    assert commands.count("pqkeep ") > 20
-    shell = shutil.which("bash")
-    assert shell is not None
-    api_key = new_tenant().api_key
-    outside, inside = pty.openpty()
-    environment = {"PATH": f"{SCRIPTS}:{os.defpath}", "HOME": str(tmp_path), "TERM": "dumb"}
-    process = subprocess.Popen(
-        [shell, "-eo", "pipefail", "-c", commands],
-        cwd=tmp_path,
-        env=environment,
-        stdin=inside,
-        stdout=inside,
-        stderr=inside,
-        start_new_session=True,
-    )
-    os.close(inside)
-    shown, answers = b"", {b"address: ": installation.base_url, b"API key: ": api_key}
-    waiting = select.poll()
-    waiting.register(outside, select.POLLIN)
-    while waiting.poll(SECONDS * 1000):
-        try:
-            shown += os.read(outside, 65536)
-        except OSError:  # the other side is closed
-            break
-        for question in [each for each in answers if shown.endswith(each)]:
-            time.sleep(0.5)  # until it reads, which cannot be seen from here
-            os.write(outside, answers.pop(question).encode() + b"\r")
-    os.close(outside)
-    assert process.wait(SECONDS) == 0, shown.decode()
-    text = shown.decode().replace("\r\n", "\n")
-    assert api_key not in text
-    for line in (
-        "plan.txt.pqk: encrypted to Kyber768 version 1",
-        "meet at noon",
-        "version 1 is retired",
-        "copy.txt",
-        "-----BEGIN PQKEEP ENCRYPTED DATA-----",
-        "meet at one",
-        "plan.txt: the signature is good, by Dilithium3 version 1",
-        "pqkeep: plan.txt: the signature is not good",
-        "verified",
-    ):
-        assert f"\n{line}\n" in text, text

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import (
 )
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from tests.docs.conftest import Service
+from tests.sampling import fast_algorithms_first
 
 from pqkeep_protocol.algorithms import (
     ALGORITHMS,
@@ -46,18 +49,22 @@ EXAMPLES = {
     "verify-ml-dsa",
     "verify-composite",
     "verify-slh-dsa",
+    "compute-mu",
     "verify-sign-hash",
     "encapsulate-ml-kem",
     "encapsulate-x-wing",
     "make-blob",
     "open-blob",
+    "open-envelope",
     "unseal",
     "public-key",
 }
-MODULES = {"cryptography", "hashlib", "os", "slhdsa"}
+MODULES = {"base64", "cryptography", "hashlib", "os", "slhdsa", "typing"}
 SEALED_OVERHEAD = 46
 P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 MESSAGE = b"a message that pqkeep signed"
+VECTORS = Path(__file__).parent.parent / "vectors" / "envelopes.json"
+ENVELOPES = json.loads(VECTORS.read_bytes())["envelopes"]
 
 
 def changed(data: bytes, at: int) -> bytes:
@@ -201,7 +208,7 @@ def test_composite_signatures_verify_outside(
     check_verifier(verify, public_keys[algorithm], MESSAGE, signature, 3309)
 
 
-@pytest.mark.parametrize("algorithm", SLH_DSA)
+@pytest.mark.parametrize("algorithm", fast_algorithms_first(SLH_DSA))
 def test_slh_dsa_signatures_verify_outside(
     algorithm: Algorithm, service: Service, public_keys: PublicKeys, example: Example
 ) -> None:
@@ -216,7 +223,7 @@ def test_slh_dsa_signatures_verify_outside(
     check_verifier(verifier, public_keys[algorithm], MESSAGE, signature)
 
 
-@pytest.mark.parametrize("algorithm", SIGNATURES)
+@pytest.mark.parametrize("algorithm", fast_algorithms_first(SIGNATURES))
 def test_signatures_over_digests_verify_outside(
     algorithm: Algorithm, service: Service, public_keys: PublicKeys, example: Example
 ) -> None:
@@ -242,7 +249,24 @@ def test_signatures_over_digests_verify_outside(
     check_verifier(verifier, public_keys[algorithm], digest, signature)
 
 
-@pytest.mark.parametrize("algorithm", SIGNATURES)
+@pytest.mark.parametrize("context", [b"", b"contracts"])
+@pytest.mark.parametrize("algorithm", ML_DSA)
+def test_a_computed_mu_is_signed_as_its_message(
+    algorithm: Algorithm,
+    context: bytes,
+    service: Service,
+    public_keys: PublicKeys,
+    example: Example,
+) -> None:
+    """What sign-mu returns for the program's mu, verify accepts for the message and its context."""
+    mu = example("compute-mu")["compute_mu"](public_keys[algorithm], BytesIO(MESSAGE), context)
+    signature = service.read("/signature/sign-mu", "signature", algorithm=algorithm, mu=mu)
+    verify = {"algorithm": algorithm, "key_version": 1, "signature": signature}
+    answer = service.post("/signature/verify", **verify, message=MESSAGE, context=context)
+    assert answer["valid"] is True
+
+
+@pytest.mark.parametrize("algorithm", fast_algorithms_first(SIGNATURES))
 def test_the_two_kinds_of_signature_stay_apart(
     algorithm: Algorithm, service: Service, public_keys: PublicKeys, example: Example
 ) -> None:
@@ -264,7 +288,7 @@ def test_the_two_kinds_of_signature_stay_apart(
     assert answer["valid"] is False
 
 
-@pytest.mark.parametrize("algorithm", SIGNATURES)
+@pytest.mark.parametrize("algorithm", fast_algorithms_first(SIGNATURES))
 def test_signatures_are_hedged(
     algorithm: Algorithm, service: Service, public_keys: PublicKeys
 ) -> None:
@@ -387,6 +411,48 @@ def test_blobs_made_outside_open_inside(
             "/kem/decrypt", algorithm=algorithm, key_version=1, ciphertext=other
         )
         assert refusal == (400, "ERR_KEM_002")
+
+
+@pytest.mark.parametrize("algorithm", KEMS)
+def test_envelopes_open_outside(algorithm: Algorithm, service: Service, example: Example) -> None:
+    """The documented program reads the service's envelope, and opens it with its row only."""
+    program, row = example("open-envelope"), b"customers/42"
+    envelope = service.post(
+        "/kem/encrypt",
+        algorithm=algorithm,
+        plaintext=MESSAGE,
+        associated_data=row,
+        format="envelope",
+    )["envelope"]
+    named, version, keyring, kem_ciphertext = program["read_envelope"](envelope)
+    assert (named, version, keyring) == (algorithm, 1, "default")
+    secret = decapsulate(service, algorithm, kem_ciphertext)
+    tenant = service.caller.tenant_id
+    assert program["open_envelope"](envelope, secret, tenant, row) == MESSAGE
+    for bad in ((envelope, secret, tenant), (envelope, secret, tenant, b"customers/43")):
+        with pytest.raises(InvalidTag):
+            program["open_envelope"](*bad)
+    if algorithm is Algorithm.ML_KEM_768:
+        assert envelope.startswith("pqk1.AQAAAAEHZGVmYXVsd")
+
+
+@pytest.mark.parametrize("vector", ENVELOPES, ids=lambda vector: vector["algorithm"])
+def test_the_stored_envelopes_are_read(vector: dict[str, Any], example: Example) -> None:
+    """The documented program, which shares no code with pqkeep, opens the golden envelopes."""
+    program = example("open-envelope")
+    named, version, keyring, _ = program["read_envelope"](vector["envelope"])
+    assert (named, version, keyring) == (
+        vector["algorithm"],
+        vector["key_version"],
+        vector["keyring"],
+    )
+    opened = program["open_envelope"](
+        vector["envelope"],
+        bytes.fromhex(vector["shared_secret"]),
+        vector["tenant_id"],
+        bytes.fromhex(vector["associated_data"]),
+    )
+    assert opened.decode() == vector["plaintext"]
 
 
 @pytest.mark.parametrize("algorithm", WRAPPING)

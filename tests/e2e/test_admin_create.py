@@ -83,11 +83,13 @@ def _token(said: str) -> str:
 def test_the_command_lets_one_person_in(
     create: Create, installation: Installation, tenant: str, password: str
 ) -> None:
-    """It prints one line; who uses its token is the owner, and a second time it is 401."""
+    """It prints a link and a command with the same token; who uses it is the owner, once."""
     email = _email()
     status, said, errors = create(email)
-    assert (status, errors, said.count("\n")) == (0, "", 1)
-    assert said.startswith("curl -sS https://keep.example.com/api/v1/auth/accept-invitation ")
+    link, command = said.splitlines()
+    assert (status, errors) == (0, "")
+    assert link == f"https://keep.example.com/portal/invitation#{_token(said)}"
+    assert command.startswith("curl -sS https://keep.example.com/api/v1/auth/accept-invitation ")
     fields = {"token": _token(said), "password": password}
     person = installation.caller(None)
     made = person.post("/auth/accept-invitation", fields, status=201)

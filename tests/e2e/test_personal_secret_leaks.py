@@ -16,6 +16,7 @@ from tests.e2e.secret_encodings import encodings
 from tests.fixtures.caller import Caller
 from tests.fixtures.installation import running
 from tests.fixtures.postgresql import PostgresServer, new_databases
+from tests.sampling import later
 
 from pqkeep_server.initialise import IN_FILES, Stores
 
@@ -150,7 +151,7 @@ class Databases:
     write: Callable[[], object] = lambda: None
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+@pytest.fixture(scope="module", params=["sqlite", later("postgresql")])
 def databases(request: pytest.FixtureRequest) -> Iterator[Databases]:
     """Two databases, beside the settings or on a server."""
     if request.param == "sqlite":

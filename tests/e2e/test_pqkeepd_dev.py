@@ -10,12 +10,12 @@ import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.fixtures import processes
 from tests.fixtures.installation import Installation, initialise_data
+from tests.fixtures.preloaded import ForkedProcess, start_forked
 
 from pqkeep_server.initialise import IN_FILES
 
@@ -24,13 +24,13 @@ ENOUGH_SECONDS = 60.0
 """For many starts at once on a machine with other things to do."""
 KYBER = {"algorithm": "Kyber768"}
 
-Run = Callable[..., "subprocess.Popen[bytes]"]
+Run = Callable[..., ForkedProcess]
 
 
 @pytest.fixture(scope="module")
-def pqkeepd(pqkeepd_command: Sequence[str | Path]) -> Run:
+def pqkeepd() -> Run:
     """Start the command where it must fail, its output going to a file."""
-    return lambda output, *arguments: processes.start([*pqkeepd_command, *arguments], output)
+    return lambda output, *arguments: start_forked(arguments, output)
 
 
 def mode(path: Path) -> int:
@@ -40,7 +40,7 @@ def mode(path: Path) -> int:
 
 def test_the_ready_file(start: Callable[..., Installation], tmp_path: Path) -> None:
     """The ready file is private JSON of what a client needs, and all of it works at once."""
-    installation = start()
+    installation = start(is_forked=False)
     assert mode(tmp_path / "ready.json") == 0o600
     ready = json.loads((tmp_path / "ready.json").read_text())
     assert ready.keys() == {
@@ -50,6 +50,9 @@ def test_the_ready_file(start: Callable[..., Installation], tmp_path: Path) -> N
             "api_key",
             "operator_key",
             "owner_invitation",
+            "owner_password",
+            "portal_link",
+            "portal_url",
             "management_url",
             "mailbox",
         ),
@@ -105,6 +108,8 @@ def test_a_restart_keeps_everything(start: Callable[..., Installation]) -> None:
         "base_url": "",
         "management_url": "",
         "owner_invitation": "",
+        "portal_link": "",
+        "portal_url": "",
     }  # other ports, another invitation
     assert second.ready | anew == ready | anew
     demo = second.demo()
@@ -118,7 +123,7 @@ def test_a_restart_keeps_everything(start: Callable[..., Installation]) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_it_ends_cleanly(start: Callable[..., Installation], number: signal.Signals) -> None:
     """Ctrl-C and SIGTERM end it with status 0, leave no process behind and close the port."""
-    installation = start()
+    installation = start(is_forked=number is not signal.SIGTERM)
     pids = list(installation.children().values())
     assert len(pids) == 2
     port = int(installation.base_url.rsplit(":", 1)[1])
@@ -149,7 +154,7 @@ def refusal(pqkeepd: Run, tmp_path: Path, *arguments: str) -> str:
     try:
         assert process.wait(SECONDS) == 1
     except subprocess.TimeoutExpired:
-        process.terminate()
+        process.send_signal(signal.SIGTERM)
         process.wait(SECONDS)
         raise
     text = output.read_text()
@@ -253,7 +258,7 @@ def refusals(
             status: int | None = process.wait(max(0.1, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             status = None
-            process.terminate()
+            process.send_signal(signal.SIGTERM)
             process.wait(SECONDS)
         ended[name] = (status, output.read_text())
     return ended

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from tests.fixtures.caller import Caller
@@ -85,12 +86,13 @@ def test_a_signature_and_one_bit(curl: Curl) -> None:
 
 
 def test_the_banner_can_be_pasted(start: Callable[..., Installation]) -> None:
-    """What pqkeepd dev prints runs in a shell as it stands, and after a rotation, and decrypts."""
+    """What pqkeepd dev prints runs in a shell as it stands, again, and after a rotation."""
     installation = start()
     lines = installation.output.splitlines()
     first = next(n for n, line in enumerate(lines) if line.strip().startswith("export "))
     pasted = "\n".join(lines[first:])
-    for version, commands in enumerate((pasted, pasted.replace("/generate", "/rotate")), 1):
+    rotating = pasted.replace("/generate", "/rotate").replace(',"if_absent":true', "")
+    for version, commands in ((1, pasted), (1, pasted), (2, rotating)):
         changed, decrypted = (
             json.loads(line) for line in _run(commands).stdout.splitlines() if line
         )
@@ -121,13 +123,19 @@ def _acceptance(said: str, folder: Path) -> dict[str, Any]:
     return answer
 
 
-def test_the_banner_lets_the_owner_in(start: Callable[..., Installation], tmp_path: Path) -> None:
-    """With a password put in, the printed command makes the owner; as it stands it makes nobody."""
+def test_the_banner_has_a_link_for_the_owner(start: Callable[..., Installation]) -> None:
+    """The banner prints the portal's link and the password with which it signs the owner in."""
     installation = start()
-    answer = _acceptance(installation.output, tmp_path)
-    assert (answer["data"]["email"], answer["data"]["role"]) == ("owner@localhost", "owner")
-    me = _run(f"curl -sS -b {tmp_path}/cookies.txt {installation.base_url}/api/v1/auth/me")
-    assert json.loads(me.stdout)["data"] == answer["data"]
+    printed = [line.strip() for line in installation.output.splitlines()]
+    link, password = installation.ready["portal_link"], installation.ready["owner_password"]
+    assert link in printed
+    assert password in printed
+    assert link.startswith(f"{installation.ready['portal_url']}/demo#")
+    assert parse_qs(urlsplit(link).fragment) == {
+        "email": ["owner@localhost"],
+        "invitation": [installation.ready["owner_invitation"]],
+        "password": [password],
+    }
 
 
 def test_admin_create_lets_somebody_in(

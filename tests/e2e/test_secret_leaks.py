@@ -17,7 +17,7 @@ from tests.e2e.secret_encodings import encodings
 from tests.fixtures.caller import Caller
 from tests.fixtures.installation import Installation, running
 
-from pqkeep_keyservice.keys.keyring import SealedSeed
+from pqkeep_keyservice.keys.key_versions import SealedSeed
 from pqkeep_keyservice.keys.sealing import Sealer, associated_data
 from pqkeep_keyservice.root_key_sources.file import read_root_key
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
@@ -88,11 +88,11 @@ def unseal_all(run: Run) -> None:
     run.secrets["the pepper"] = (run.data / "gateway" / "pepper").read_bytes()
     with closing(sqlite3.connect(run.data / "keyservice" / "keys.sqlite3")) as connection:
         rows = connection.execute(
-            "SELECT tenant_id, algorithm, version, public_key, sealed_seed FROM keys"
+            "SELECT tenant_id, keyring, algorithm, version, public_key, sealed_seed FROM keys"
         ).fetchall()
-    for tenant, name, version, public_key, sealed in rows:
+    for tenant, keyring, name, version, public_key, sealed in rows:
         where = associated_data(
-            TenantId(UUID(tenant)), Algorithm(name), KeyVersion(version), public_key
+            TenantId(UUID(tenant)), keyring, Algorithm(name), KeyVersion(version), public_key
         )
         with sealer.unseal(SealedSeed(sealed), where) as seed:
             run.secrets[f"the seed of {name} {version}"] = bytes(seed.reveal())

@@ -119,7 +119,7 @@ def pqkeepd(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 def initialised(folder: Path) -> tuple[Layout, str]:
     """Make a data directory; return it and the operator's credential."""
-    ended = pqkeepd("init", folder, *IDS)
+    ended = pqkeepd("init", "--data", folder, *IDS)
     assert ended.returncode == 0, ended.stderr
     (credential,) = re.findall(r"pqo_\w+", ended.stdout)
     return Layout(folder), credential
@@ -149,7 +149,7 @@ def production(folder: Path) -> Iterator[Production]:
             return httpx2.get(f"{url}/healthz").status_code == OK
         return False
 
-    with processes.running([*PQKEEPD, "start", layout.directory], output) as process:
+    with processes.running([*PQKEEPD, "start", "--data", layout.directory], output) as process:
         processes.wait_until(is_ready, process, output)
         with client_of(url, credential) as client:
             operator = Caller(client, "")
@@ -351,13 +351,13 @@ def test_the_gateway_gets_no_administration(production: Production) -> None:
 def test_the_doctor_finds_what_is_wrong(production: Production) -> None:
     """Doctor finds a running installation good, and names a file that others may read."""
     layout = production.layout
-    well = pqkeepd("doctor", layout.directory)
+    well = pqkeepd("doctor", "--data", layout.directory)
     assert {"settings: good", "users: good", "files: good", "gateway: good"} <= set(
         well.stdout.splitlines()
     ), well.stdout
     layout.root_key.chmod(0o440)
     try:
-        ill = pqkeepd("doctor", layout.directory)
+        ill = pqkeepd("doctor", "--data", layout.directory)
     finally:
         layout.root_key.chmod(0o400)
     assert ill.returncode == 1
@@ -369,7 +369,7 @@ def test_the_doctor_says_which_process_does_not_answer_and_where(folder: Path) -
     layout, _ = initialised(folder / "stopped")
     settings = layout.gateway_settings
     settings.write_text(edited(settings.read_text(), {"management_address": "127.0.0.1:1"}))
-    report = pqkeepd("doctor", layout.directory)
+    report = pqkeepd("doctor", "--data", layout.directory)
     assert report.returncode == 1
     socket = f"{layout.run}/operator.sock: No such file or directory"
     assert f"the key service does not answer at {socket}" in report.stdout
@@ -432,7 +432,7 @@ def test_one_user_for_both_is_refused(folder: Path) -> None:
     settings.write_text(edited(settings.read_text(), {"gateway_uid": KEY_SERVICE}))
     for path in (layout.gateway, *layout.gateway.iterdir()):
         os.chown(path, KEY_SERVICE, KEY_SERVICE)
-    started = pqkeepd("start", layout.directory)
+    started = pqkeepd("start", "--data", layout.directory)
     assert started.returncode == os.EX_CONFIG
     assert "need a user each" in started.stderr
     alone = subprocess.run(
@@ -455,7 +455,7 @@ def test_start_needs_root(folder: Path) -> None:
     """Neither start nor init runs without root; the message says what does."""
     for command in ("init", "start"):
         ended = subprocess.run(
-            [*PQKEEPD, command, folder / "none"],
+            [*PQKEEPD, command, "--data", folder / "none"],
             user=STRANGER,
             group=STRANGER,
             extra_groups=[],

@@ -19,6 +19,7 @@ import pytest
 from tests.fixtures import processes
 from tests.fixtures.caller import TLS
 from tests.fixtures.key_service import running_key_service
+from tests.fixtures.preloaded import running_forked
 from tests.fixtures.processes import HOST
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
@@ -120,22 +121,27 @@ def until_healthy(client: httpx2.Client) -> None:
 
 
 @contextmanager
-def gateway_process(layout: Layout, output: Path) -> Iterator[str]:
-    """Run one gateway on a free port; yield its address."""
+def gateway_process(layout: Layout, output: Path, *, is_forked: bool = True) -> Iterator[str]:
+    """Run one gateway on a free port; yield its address. If it is not forked, it is a child."""
     with socket.create_server((HOST, 0)) as listener, ExitStack() as stack:
-        command: list[str | Path] = [
-            *(sys.executable, "-P", "-m", "pqkeep_gateway"),
-            *(layout.gateway_settings, "--fd", str(listener.fileno())),
+        descriptor, port = listener.fileno(), listener.getsockname()[1]
+        words: list[str | Path] = [
+            *("pqkeep_gateway", layout.gateway_settings, "--fd", str(descriptor))
         ]
-        port = listener.getsockname()[1]
-        stack.enter_context(processes.running(command, output, pass_fds=[listener.fileno()]))
+        stack.enter_context(
+            running_forked(words, output, pass_fds=[descriptor])
+            if is_forked
+            else processes.running(
+                [sys.executable, "-P", "-m", *words], output, pass_fds=[descriptor]
+            )
+        )
         listener.close()
         yield f"http://{HOST}:{port}"
 
 
 @contextmanager
 def tenant_of_gateway(
-    folder: Path, signup: Literal["operator", "open"]
+    folder: Path, signup: Literal["operator", "open"], *, is_forked: bool = True
 ) -> Iterator[tuple[httpx2.Client, str, FakeKeyService]]:
     """Run a gateway before a fake key service.
 
@@ -146,7 +152,7 @@ def tenant_of_gateway(
     initialise(layout, operator_key, signup=signup)
     with (
         FakeKeyService(Layout(folder).socket) as fake,
-        gateway_process(layout, folder / "output") as url,
+        gateway_process(layout, folder / "output", is_forked=is_forked) as url,
         httpx2.Client(base_url=url, timeout=SECONDS, trust_env=False, verify=TLS) as client,
     ):
         until_healthy(client)
@@ -181,7 +187,7 @@ def gateway_left_alone(tmp_path: Path) -> Iterator[tuple[httpx2.Client, str]]:
 @pytest.fixture
 def own_fake(tmp_path: Path) -> Iterator[tuple[httpx2.Client, FakeKeyService]]:
     """A gateway of this test only, before a fake key service; it is the newest child process."""
-    with tenant_of_gateway(tmp_path, "open") as (client, _, fake):
+    with tenant_of_gateway(tmp_path, "open", is_forked=False) as (client, _, fake):
         yield client, fake
 
 

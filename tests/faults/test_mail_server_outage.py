@@ -83,7 +83,7 @@ def test_an_e_mail_waits_for_the_server_and_outlives_the_gateway(
         (message,) = mail_server.wait_for_messages(1)
         until_none_waits(gateway)
         (sent,) = re.findall(
-            r"^    https://keep.example.org/invitation#(\w+)\r$",
+            r"^    https://keep.example.org/portal/invitation#(\w+)\r$",
             message.get_content(),
             re.MULTILINE,
         )

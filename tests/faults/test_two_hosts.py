@@ -99,7 +99,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoHosts]:
         key_service = stack.enter_context(
             running_key_service(layout.key_service_settings, outputs[0])
         )
-        url = stack.enter_context(gateway_process(layout, outputs[1]))
+        url = stack.enter_context(gateway_process(layout, outputs[1], is_forked=False))
         client = stack.enter_context(httpx2.Client(base_url=url, timeout=SECONDS, trust_env=False))
         until_healthy(client)
         make_tenant(client, operator_key)

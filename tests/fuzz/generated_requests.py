@@ -46,7 +46,7 @@ CHECKS = (
 )
 PEOPLE = {"auth", "team", "billing"}
 """Parts of the API whose operations change people, and what they bought."""
-NEEDS_KEYS = {"rotate_key", "retire_key"}
+NEEDS_KEYS = {"rotate_key", "retire_key", "disable_key", "enable_key", "cancel_archive"}
 SPENDS = NEEDS_KEYS | {
     "generate_key",
     "create_api_key",
@@ -58,6 +58,7 @@ SPENDS = NEEDS_KEYS | {
 KEMS = {"Kyber768", "X-Wing", "ML-KEM-1024"}
 PLAIN = base64.b64encode(b"plaintext").decode()
 DIGEST = base64.b64encode(bytes(32)).decode()
+MU = base64.b64encode(bytes(64)).decode()
 READS = {
     "decrypt": ("ciphertext", "/kem/encrypt", {"plaintext": PLAIN}, {}),
     "decapsulate": ("kem_ciphertext", "/kem/encapsulate", {}, {}),
@@ -69,6 +70,7 @@ READS = {
         {"hash": DIGEST, "hash_algorithm": "SHA-256"},
         {"hash": DIGEST, "hash_algorithm": "SHA-256"},
     ),
+    "verify_mu": ("signature", "/signature/sign-mu", {"mu": MU}, {"mu": MU}),
 }
 """Reading operations: the field that another makes, where, from what, and what goes with it."""
 

@@ -16,7 +16,7 @@ from uuid import uuid4
 import pytest
 
 from pqkeep_keyservice.live import MAX_WAITING
-from pqkeep_protocol.administration import RootKeys
+from pqkeep_protocol.administration import AnyAdministrationResult
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm
 from pqkeep_protocol.audit import AnyAuditResult
 from pqkeep_protocol.codec import TO_GATEWAY, Answer, Call, Refusal, ToGateway
@@ -27,6 +27,7 @@ from pqkeep_protocol.messages import (
     AnyRequest,
     AnyResult,
     Attribution,
+    BatchResults,
     Encapsulate,
     Encapsulated,
     GenerateKey,
@@ -41,7 +42,7 @@ from pqkeep_protocol.metrics import Metrics
 pytestmark = pytest.mark.campaign
 
 Start = Callable[[str], tuple[subprocess.Popen[bytes], Path]]
-Outcome = AnyResult | ErrorKind
+Outcome = AnyResult | BatchResults | ErrorKind
 
 SLOW = Algorithm.SLH_DSA_SHA2_256S
 QUICK = Algorithm.SLH_DSA_SHA2_128F
@@ -63,7 +64,9 @@ class Service:
         self.process = process
         self._socket = socket
         self._ids = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[Outcome | AnyAuditResult | RootKeys | Metrics]] = {}
+        self._waiting: dict[
+            int, asyncio.Future[Outcome | AnyAuditResult | AnyAdministrationResult | Metrics]
+        ] = {}
         self._connection: FramedConnection[ToGateway] | None = None
 
     async def connect(self) -> None:
@@ -96,7 +99,7 @@ class Service:
         self._connection.send(Call(number, int(seconds * 1000), attribution, request))
         async with asyncio.timeout(SECONDS):
             outcome = await self._waiting[number]
-        assert not isinstance(outcome, AnyAuditResult | RootKeys | Metrics)
+        assert not isinstance(outcome, AnyAuditResult | AnyAdministrationResult | Metrics)
         return outcome
 
     async def new_tenant(self, *algorithms: Algorithm) -> TenantId:

@@ -1,0 +1,194 @@
+"""Keyrings over HTTP: created, changed, named by every operation on keys, and refused where not there."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.fixtures.caller import Caller, refusal_of
+
+KYBER = {"algorithm": "Kyber768"}
+CARDS = "payments.cards"
+FIELDS = {
+    *("name", "description", "labels", "purposes", "rotation_days", "archive_after_days"),
+    "created_at",
+}
+TEXT = base64.b64encode(b"attack at dawn").decode()
+NOT_FOUND = (404, "ERR_NOT_FOUND_001", None)
+INVALID = (400, "ERR_INVALID_001")
+
+
+@pytest.fixture
+def tenant(new_tenant: Callable[..., Caller]) -> Caller:
+    """A tenant of this test only."""
+    return new_tenant()
+
+
+def patch(tenant: Caller, name: str, **changes: Any) -> dict[str, Any]:
+    """Change a keyring."""
+    answer = tenant.ask_proven("PATCH", f"/kms/keyrings/{name}", changes)
+    assert answer.is_success, answer.text
+    data: dict[str, Any] = answer.json()["data"]
+    return data
+
+
+def test_a_keyring_is_created_changed_and_listed(tenant: Caller) -> None:
+    """What is left out has its default, a change leaves the rest, and 0 days are null."""
+    made = tenant.post("/kms/keyrings", {"name": CARDS, "labels": {"team": "pay"}}, status=201)
+    assert made.keys() == FIELDS
+    assert (made["description"], made["rotation_days"], len(made["purposes"])) == ("", None, 8)
+    changed = patch(tenant, CARDS, rotation_days=90, purposes=["decrypt", "encrypt"])
+    assert changed == made | {"rotation_days": 90, "purposes": ["encrypt", "decrypt"]}
+    assert patch(tenant, CARDS, rotation_days=0)["rotation_days"] is None
+    assert tenant.get(f"/kms/keyrings/{CARDS}")["labels"] == {"team": "pay"}
+    listed = tenant.get("/kms/keyrings")
+    assert [each["name"] for each in listed["keyrings"]] == ["default", CARDS]
+    assert listed["keyrings"][0]["created_at"] is None
+    only = tenant.get("/kms/keyrings", label="team:pay", limit=1)
+    assert ([each["name"] for each in only["keyrings"]], only["total"]) == ([CARDS], 1)
+    first = tenant.get("/kms/keyrings", limit=1)
+    assert (first["total"], first["next"]) == (2, "default")
+    assert tenant.get("/kms/keyrings", after=first["next"])["keyrings"][0]["name"] == CARDS
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "name"),
+        ({"name": "Cards"}, "name"),
+        ({"name": ""}, "name"),
+        ({"name": "x" * 65}, "name"),
+        ({"name": "-x"}, "name"),
+        ({"name": "x\n"}, "name"),
+        ({"name": "../x"}, "name"),
+        ({"name": "x", "description": "x" * 257}, "description"),
+        ({"name": "x", "description": "\x00"}, "description"),
+        ({"name": "x", "labels": ["a"]}, "labels"),
+        ({"name": "x", "labels": {"A": "b"}}, "labels"),
+        ({"name": "x", "labels": {"a": 1}}, "labels"),
+        ({"name": "x", "labels": {"a": "b" * 129}}, "labels"),
+        ({"name": "x", "labels": {f"a{n}": "" for n in range(21)}}, "labels"),
+        ({"name": "x", "purposes": []}, "purposes"),
+        ({"name": "x", "purposes": ["mint"]}, "purposes"),
+        ({"name": "x", "purposes": [["sign"]]}, "purposes"),
+        ({"name": "x", "purposes": "sign"}, "purposes"),
+        ({"name": "x", "rotation_days": -1}, "rotation_days"),
+        ({"name": "x", "rotation_days": 3651}, "rotation_days"),
+        ({"name": "x", "archive_after_days": "30"}, "archive_after_days"),
+        ({"name": "x", "tags": {}}, "tags"),
+    ],
+)
+def test_what_is_not_a_keyring_is_refused(
+    tenant: Caller, body: dict[str, object], field: str
+) -> None:
+    """Each wrong value is 400 ERR_INVALID_001 with its field, and nothing is created."""
+    assert tenant.refusal("/kms/keyrings", body) == (*INVALID, field)
+    assert tenant.get("/kms/keyrings")["total"] == 1
+
+
+def test_only_who_archives_keys_has_them_archived(
+    tenant: Caller, new_person: Callable[..., Caller]
+) -> None:
+    """An API key or a developer sets no age for it, and may take one away; an owner does."""
+    limits = {"name": "x", "archive_after_days": 30}
+    owner = new_person(tenant.tenant_id)
+    developer = new_person(tenant.tenant_id, role="developer")
+    for caller in (tenant, developer):
+        assert caller.refusal("/kms/keyrings", limits)[:2] == (403, "ERR_FORBIDDEN_001")
+    tenant.post("/kms/keyrings", {"name": "x", "rotation_days": 30}, status=201)
+    path, change = "/kms/keyrings/x", {"archive_after_days": 30}
+    for caller in (tenant, developer):
+        answer = caller.ask_proven("PATCH", path, change)
+        assert refusal_of(answer)[:2] == (403, "ERR_FORBIDDEN_001")
+    assert owner.ask_proven("PATCH", path, change).json()["data"]["archive_after_days"] == 30
+    kept = tenant.ask("PATCH", path, {"archive_after_days": 0}).json()["data"]
+    assert kept["archive_after_days"] is None
+
+
+def test_a_taken_name_and_a_missing_keyring(tenant: Caller) -> None:
+    """A name is taken once, 409; what is not there is 404, whatever names it."""
+    tenant.post("/kms/keyrings", {"name": CARDS}, status=201)
+    for name in (CARDS, "default"):
+        taken = tenant.refusal("/kms/keyrings", {"name": name})
+        assert taken == (409, "ERR_CONFLICT_001", "name")
+    for name in ("nowhere", "Not-A-Name"):
+        assert refusal_of(tenant.ask("GET", f"/kms/keyrings/{name}"))[:2] == NOT_FOUND[:2]
+        answer = tenant.ask_proven("PATCH", f"/kms/keyrings/{name}", {})
+        assert refusal_of(answer)[:2] == NOT_FOUND[:2]
+    nowhere = KYBER | {"keyring": "nowhere"}
+    assert tenant.refusal("/kms/keys/generate", nowhere) == NOT_FOUND
+    assert tenant.refusal("/kem/encrypt", nowhere | {"plaintext": TEXT}) == NOT_FOUND
+    assert refusal_of(tenant.ask("GET", "/kms/keys", params=nowhere)) == NOT_FOUND
+    assert tenant.refusal("/kms/keys/generate", KYBER | {"keyring": "X"}) == (*INVALID, "keyring")
+
+
+def test_an_answer_names_the_keyring_that_was_named(tenant: Caller) -> None:
+    """Who names none sees none, and who names one gets it back, the default one too."""
+    tenant.post("/kms/keyrings", {"name": CARDS}, status=201)
+    assert "keyring" not in tenant.post("/kms/keys/generate", KYBER, status=201)
+    for keyring in (CARDS, "default"):
+        named = KYBER | {"keyring": keyring}
+        if keyring == CARDS:
+            assert tenant.post("/kms/keys/generate", named, status=201)["keyring"] == CARDS
+        encrypted = tenant.post("/kem/encrypt", named | {"plaintext": TEXT})
+        assert (encrypted["keyring"], encrypted["key_version"]) == (keyring, 1)
+        assert tenant.get("/kms/keys", keyring=keyring)["keyring"] == keyring
+        assert tenant.get("/kms/keys/active", **named)["keyring"] == keyring
+        assert tenant.get("/kms/keys/1/usage", **named)["uses"] == 1
+    assert "keyring" not in tenant.get("/kms/keys")
+
+
+def test_a_blob_opens_in_its_own_keyring_only(tenant: Caller) -> None:
+    """Elsewhere it is a damaged ciphertext, as long as there is a key of that version."""
+    tenant.post("/kms/keyrings", {"name": CARDS}, status=201)
+    for body in (KYBER, KYBER | {"keyring": CARDS}):
+        tenant.post("/kms/keys/generate", body, status=201)
+    blob = tenant.post("/kem/encrypt", {"plaintext": TEXT, "keyring": CARDS})["ciphertext"]
+    opening = {"ciphertext": blob, "key_version": 1}
+    assert tenant.post("/kem/decrypt", opening | {"keyring": CARDS})["plaintext"] == TEXT
+    assert tenant.refusal("/kem/decrypt", opening) == (400, "ERR_KEM_002", "ciphertext")
+
+
+def test_a_use_without_its_purpose_is_denied_and_recorded_once(tenant: Caller) -> None:
+    """403 ERR_POLICY_001 names the policy; the record is the key service's."""
+    tenant.post("/kms/keyrings", {"name": CARDS, "purposes": ["decrypt"]}, status=201)
+    tenant.post("/kms/keys/generate", KYBER | {"keyring": CARDS}, status=201)
+    answer = tenant.ask("POST", "/kem/encrypt", {"plaintext": TEXT, "keyring": CARDS})
+    assert refusal_of(answer) == (403, "ERR_POLICY_001", None)
+    assert "denied by policy keyring-purposes" in answer.json()["error"]["message"]
+    records = tenant.get("/audit/records", operation="encrypt", keyring=CARDS)["records"]
+    assert [(each["outcome"], each["keyring"]) for each in records] == [("purpose-denied", CARDS)]
+
+
+def test_generating_if_absent(tenant: Caller) -> None:
+    """The first is generated, 201; then the active key is the answer, 200, until it is retired."""
+    wanted = KYBER | {"if_absent": True}
+    first = tenant.post("/kms/keys/generate", wanted, status=201)
+    assert tenant.post("/kms/keys/generate", wanted, status=200) == first
+    assert tenant.refusal("/kms/keys/generate", KYBER) == (*INVALID, "algorithm")
+    tenant.post("/kms/keys/retire", KYBER | {"key_version": 1})
+    assert tenant.post("/kms/keys/generate", wanted, status=201)["key_version"] == 2
+
+
+@pytest.mark.parametrize(
+    ("alias", "algorithm"), [("ML-KEM-768", "Kyber768"), ("ML-DSA-65", "Dilithium3")]
+)
+def test_the_standard_s_name_is_another_name(tenant: Caller, alias: str, algorithm: str) -> None:
+    """An answer has the name that was asked for; the key and its record are the same."""
+    made = tenant.post("/kms/keys/generate", {"algorithm": alias}, status=201)
+    assert made["algorithm"] == alias
+    assert tenant.get("/kms/keys/active", algorithm=algorithm) == made | {"algorithm": algorithm}
+    for name in (alias, algorithm):
+        assert [each["algorithm"] for each in tenant.get("/kms/keys", algorithm=name)["keys"]] == [
+            name
+        ]
+    path, body = (
+        ("/kem/encrypt", {"plaintext": TEXT})
+        if algorithm == "Kyber768"
+        else ("/signature/sign", {"message": TEXT})
+    )
+    assert tenant.post(path, body | {"algorithm": alias})["algorithm"] == alias
+    records = tenant.get("/audit/records")["records"]
+    assert {each["algorithm"] for each in records if each["algorithm"]} == {algorithm}

@@ -1,0 +1,233 @@
+"""An operator's session in a browser: it reads what the operator may read, and changes nothing."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from http.cookies import SimpleCookie
+from typing import Any
+
+import httpx2
+import pytest
+from tests.contract.rows import api_rows
+from tests.fixtures.caller import API, PASSWORD, TLS, Caller, read_envelope
+from tests.fixtures.installation import Installation
+
+from pqkeep_gateway.access.callers import GRANTS, Credential, Permission
+from pqkeep_gateway.http.cookies import ACCESS, OPERATOR, REFRESH
+from pqkeep_gateway.http.endpoint import Endpoint
+
+ROWS = [row for row in api_rows(open_signup=False) if row.permission is not Permission.PUBLIC]
+UNAUTHORIZED = (401, "ERR_AUTH_001")
+CREDENTIAL_REQUIRED = (401, "ERR_MFA_013")
+DENIED = (403, "ERR_FORBIDDEN_001")
+COUNT = "/tenants"
+
+
+@pytest.fixture
+def browser(closed: Installation) -> Caller:
+    """A browser in which the operator has signed in."""
+    return _signed_in(closed)
+
+
+@pytest.fixture
+def thief(closed: Installation) -> Iterator[httpx2.Client]:
+    """Somebody who sends what they were told to, and keeps nothing."""
+    with httpx2.Client(base_url=closed.base_url + API, trust_env=False, verify=TLS) as client:
+        yield client
+
+
+def _signed_in(where: Installation) -> Caller:
+    caller = where.caller(None)
+    answer = caller.ask("POST", "/auth/operator", {"operator_key": where.ready["operator_key"]})
+    assert answer.json()["data"] == {"name": None, "expires_in": 8 * 3600}
+    caller.client.cookies.clear()  # they are Secure, and sent here as if it were over TLS
+    caller.client.headers["Cookie"] = f"{OPERATOR}={_cookies(answer)[OPERATOR].value}"
+    return caller
+
+
+def _cookies(answer: httpx2.Response) -> SimpleCookie:
+    found: SimpleCookie = SimpleCookie()
+    for header in answer.headers.get_list("set-cookie"):
+        found.load(header)
+    return found
+
+
+def _refusal(answer: httpx2.Response) -> tuple[int, str]:
+    return answer.status_code, read_envelope(answer)["error"]["error_code"]
+
+
+def _request(row: Endpoint, tenant_id: str) -> tuple[str, str, Any]:
+    """Return a request of a row's that would be valid of somebody who may."""
+    values: dict[str, Any] = {each.name: each.example for each in row.fields}
+    values |= {"tenant_id": tenant_id, "id": uuid.uuid4(), "version": 1, "key_version": 1}
+    body = {each.name: values[each.name] for each in row.other_fields if each.name in values}
+    return row.method, row.path.format(**values), body if row.takes_body else None
+
+
+def test_the_cookie_is_for_this_host_and_no_script(closed: Installation) -> None:
+    """The cookie is httpOnly, SameSite=Strict, Secure and host-only; a person's cookies go."""
+    sent = {"operator_key": closed.ready["operator_key"]}
+    cookies = _cookies(closed.caller(None).ask("POST", "/auth/operator", sent))
+    attributes = ("path", "max-age", "httponly", "samesite", "secure", "domain")
+    assert {name: tuple(each[key] for key in attributes) for name, each in cookies.items()} == {
+        OPERATOR: ("/", "28800", True, "Strict", True, ""),
+        ACCESS: ("/", "0", True, "Lax", True, ""),
+        REFRESH: ("/api/v1/auth/refresh", "0", True, "Lax", True, ""),
+    }
+    assert cookies[ACCESS].value == cookies[REFRESH].value == ""
+
+
+def test_a_person_who_signs_in_takes_the_operators_cookie_away(closed: Installation) -> None:
+    """Signing in as a person deletes the operator's cookie: a browser is one or the other."""
+    person = closed.person(closed.new_tenant().tenant_id)
+    email = closed.operator().get("/team/members", tenant_id=person.tenant_id)["members"][0]
+    fields = {"email": email["email"], "password": PASSWORD}
+    shown = _cookies(closed.caller(None).ask("POST", "/auth/login", fields))[OPERATOR]
+    assert (shown.value, shown["max-age"], shown["path"]) == ("", "0", "/")
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_session_reads_and_nothing_else(
+    closed: Installation, signed_in: Caller, tenant: Caller, row: Endpoint
+) -> None:
+    """What the operator may not do is 403; what they may do is 401 if it changes something."""
+    answer = signed_in.ask(*_request(row, tenant.tenant_id))
+    if Credential.OPERATOR not in GRANTS[row.permission]:
+        assert _refusal(answer) == DENIED
+    elif row.method != "GET":
+        assert _refusal(answer) == CREDENTIAL_REQUIRED
+    else:
+        assert answer.status_code not in (401, 403)
+
+
+@pytest.fixture(scope="module")
+def signed_in(closed: Installation) -> Caller:
+    """A browser in which the operator has signed in, for the whole module."""
+    return _signed_in(closed)
+
+
+@pytest.fixture(scope="module")
+def tenant(closed: Installation) -> Caller:
+    """Somebody's tenant."""
+    return closed.new_tenant()
+
+
+def test_a_change_needs_the_credential_with_it(closed: Installation, browser: Caller) -> None:
+    """A change is refused by cookie alone, done by the credential beside it, and once only."""
+    name = f"tenant {uuid.uuid4()}"
+    refused = browser.ask("POST", "/tenants", {"name": name})
+    assert _refusal(refused) == CREDENTIAL_REQUIRED
+    assert "X-API-Key" in refused.json()["error"]["message"]
+    assert name not in str(browser.get("/tenants"))
+    credential = {"X-API-Key": closed.ready["operator_key"]}
+    assert browser.ask("POST", "/tenants", {"name": name}, headers=credential).status_code == 201
+    assert _refusal(browser.ask("POST", "/tenants", {"name": name + "!"})) == CREDENTIAL_REQUIRED
+
+
+def test_an_operator_is_no_sign_up(installation: Installation) -> None:
+    """Where sign-up is open, an operator's session is not taken for somebody without a credential."""
+    browser = _signed_in(installation)
+    name = f"tenant {uuid.uuid4()}"
+    for fields in ({"name": name}, {"name": name, "plan": "starter"}):
+        assert _refusal(browser.ask("POST", "/tenants", fields)) == CREDENTIAL_REQUIRED
+    assert name not in str(browser.get("/tenants"))
+
+
+@pytest.mark.parametrize(
+    "proof", [{"X-Step-Up-Token": "pqu_" + "0" * 49}, {"X-HTTP-Method-Override": "GET"}]
+)
+def test_nothing_else_makes_a_change_of_it(browser: Caller, proof: Mapping[str, str]) -> None:
+    """No other header lets a session change something."""
+    answer = browser.ask("POST", "/tenants", {"name": "another"}, headers=dict(proof))
+    assert _refusal(answer) == CREDENTIAL_REQUIRED
+
+
+def test_signing_out_ends_the_session(browser: Caller, thief: httpx2.Client) -> None:
+    """After signing out the cookie is deleted, a copy of it opens nothing, and it can be repeated."""
+    stolen = browser.client.headers["Cookie"]
+    for _ in range(2):
+        answer = browser.ask("POST", "/auth/operator/logout")
+        assert answer.json()["data"] == {"signed_out": True}
+        cookie = _cookies(answer)[OPERATOR]
+        assert (cookie.value, cookie["max-age"], cookie["samesite"]) == ("", "0", "Strict")
+    assert _refusal(thief.get(COUNT, headers={"Cookie": stolen})) == UNAUTHORIZED
+
+
+def test_a_planted_cookie_is_not_adopted(closed: Installation, thief: httpx2.Client) -> None:
+    """A token that was in the browser before the sign-in opens nothing after it."""
+    planted = {"Cookie": f"{OPERATOR}={'pqb_' + '0' * 49}"}
+    fields = {"operator_key": closed.ready["operator_key"]}
+    answer = thief.post("/auth/operator", json=fields, headers=planted)
+    assert answer.status_code == 200
+    assert _cookies(answer)[OPERATOR].value not in planted["Cookie"]
+    assert _refusal(thief.get(COUNT, headers=planted)) == UNAUTHORIZED
+
+
+def test_cookies_are_not_exchangeable(
+    closed: Installation, browser: Caller, thief: httpx2.Client
+) -> None:
+    """A person's tokens in the operator's cookie, and the reverse, or the credential, open nothing."""
+    person = closed.caller(None)
+    invited = closed.operator().post(
+        f"/tenants/{closed.new_tenant().tenant_id}/invitations",
+        {"email": f"{uuid.uuid4()}@example.com", "role": "owner"},
+        status=201,
+    )
+    fields = {"token": invited["invitation_token"], "password": PASSWORD}
+    mine = _cookies(person.ask("POST", "/auth/accept-invitation", fields))
+    operators = browser.client.headers["Cookie"].partition("=")[2]
+    for name, token in (
+        (OPERATOR, mine[ACCESS].value),
+        (OPERATOR, mine[REFRESH].value),
+        (OPERATOR, closed.ready["operator_key"]),
+        (ACCESS, operators),
+        (ACCESS, closed.ready["operator_key"]),
+    ):
+        for path in ("/tenants", "/auth/me"):
+            answer = thief.get(path, headers={"Cookie": f"{name}={token}"})
+            assert _refusal(answer) == UNAUTHORIZED, (name, path)
+    shown = {"Cookie": f"{REFRESH}={operators}"}
+    assert _refusal(thief.post("/auth/refresh", headers=shown)) == UNAUTHORIZED
+
+
+def test_with_both_cookies_it_is_the_operators(
+    closed: Installation, browser: Caller, thief: httpx2.Client
+) -> None:
+    """A request with both cookies is the operator's everywhere: never one here, the other there."""
+    operators = browser.client.headers["Cookie"]
+    both = {"Cookie": f"{ACCESS}={'pqa_' + '0' * 49}; {operators}"}
+    assert thief.get("/operators", headers=both).status_code == 200
+    assert _refusal(thief.get("/auth/me", headers=both)) == DENIED
+
+
+@pytest.mark.parametrize("path", ["/auth/operator", "/auth/operator/logout", "/tenants"])
+def test_another_sites_page_asks_in_vain(browser: Caller, path: str) -> None:
+    """No page of another site signs an operator in or out, or gets as far as the access table."""
+    for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://example.org"}):
+        answer = browser.ask("POST", path, {"operator_key": "pqo_"}, headers=headers)
+        assert _refusal(answer) == DENIED
+    assert browser.get("/operators")["total"] == 0
+
+
+@pytest.mark.parametrize("key", ["pqo_" + "0" * 49, "nobody's", "ä" * 128])
+def test_an_unknown_credential_is_refused(closed: Installation, key: str) -> None:
+    """A credential that is nobody's is 401 like any other, without a cookie."""
+    answer = closed.caller(None).ask("POST", "/auth/operator", {"operator_key": key})
+    assert _refusal(answer) == UNAUTHORIZED
+    assert "set-cookie" not in answer.headers
+
+
+def test_a_tenants_api_key_is_not_an_operators(closed: Installation, tenant: Caller) -> None:
+    """A tenant's API key begins no operator's session, nor does being sent beside one."""
+    fields = {"operator_key": tenant.api_key}
+    for caller in (closed.caller(None), tenant):
+        assert _refusal(caller.ask("POST", "/auth/operator", fields)) == UNAUTHORIZED
+
+
+def test_both_ends_are_recorded(closed: Installation, browser: Caller) -> None:
+    """The log has the sign-in and the sign-out, by the operator, of the installation."""
+    browser.post("/auth/operator/logout")
+    for operation in ("operator-sign-in", "operator-sign-out"):
+        found = closed.operator().get("/audit/records", operation=operation, limit=1)["records"]
+        assert [each["principal"] for each in found] == ["operator"]

@@ -1,0 +1,479 @@
+"""API keys with scopes, an expiry and addresses: what each may do, generated from the rows."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx2
+import pytest
+from tests.contract.rows import api_rows
+from tests.fixtures.caller import Caller, refusal_of
+from tests.fixtures.installation import Installation
+
+from pqkeep_gateway.access.callers import GRANTS, Credential, Permission
+from pqkeep_gateway.access.scopes import GROUPS, ON_KEYS, OPERATIONS, Group
+from pqkeep_gateway.http.endpoint import Endpoint
+from pqkeep_gateway.http.errors import Code
+from pqkeep_gateway.reference.openapi import codes, document
+from pqkeep_protocol.algorithms import Operation
+
+ROWS = tuple(
+    row
+    for row in api_rows()
+    if Credential.API_KEY in GRANTS[row.permission] and row.permission is not Permission.PUBLIC
+)
+"""What an API key may call, and nobody may call without a credential."""
+ON_KEYS_ROWS = tuple(row for row in ROWS if row.audit_operation in ON_KEYS)
+POLICY = "denied by policy api-key-scope"
+OF_NOBODY = str(uuid.uuid4())
+SPECIFIED = {"api_key", "key_last4", "version", "status", "created_at"}
+DAY = timedelta(days=1)
+
+
+def _ask(caller: Caller, row: Endpoint, values: Mapping[str, object]) -> httpx2.Response:
+    """Send a request that names a tenant that does not exist, so that no API key is changed."""
+    path = row.path.replace("{tenant_id}", OF_NOBODY).replace("{version}", "1")
+    path = path.replace("{id}", "1").replace("{key_version}", "1")
+    if "{name}" in path:
+        path = path.replace("{name}", str(values.get("name", "default")))
+        values = {name: each for name, each in values.items() if name != "name"}
+    if row.takes_body:
+        return caller.ask(row.method, path, values)
+    return caller.ask(row.method, path, params=values)
+
+
+def _fields_of(row: Endpoint) -> set[str]:
+    return {each.name for each in row.fields}
+
+
+def _about(row: Endpoint, keyring: str) -> dict[str, object]:
+    """Return the values by which a request names a keyring, if it can."""
+    return dict.fromkeys(_fields_of(row) & {"keyring", "name"}, keyring)
+
+
+def _is_outside_scopes(answer: httpx2.Response) -> bool:
+    return answer.status_code == 403 and POLICY in answer.text
+
+
+def _ended(answer: httpx2.Response) -> tuple[int, str | None, str | None]:
+    status, code, field = refusal_of(answer)
+    return status, code, field
+
+
+Limited = Callable[..., Caller]
+
+
+@pytest.fixture(scope="module")
+def tenant(new_tenant: Callable[..., Caller]) -> Caller:
+    """A tenant by an API key that has no scopes, with a key of two algorithms."""
+    made = new_tenant()
+    for algorithm in ("Kyber768", "X-Wing", "Dilithium3"):
+        made.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
+    return made
+
+
+@pytest.fixture(scope="module")
+def limited(installation: Installation, tenant: Caller) -> Iterator[Limited]:
+    """Make API keys of the tenant, which are revoked at the end."""
+    versions: list[int] = []
+
+    def make(by: Caller = tenant, **fields: object) -> Caller:
+        made = by.post(f"/tenants/{tenant.tenant_id}/api-keys", fields, status=201)
+        versions.append(made["version"])
+        return installation.caller(made["api_key"], tenant.tenant_id)
+
+    yield make
+    for version in versions:
+        tenant.ask("DELETE", f"/tenants/{tenant.tenant_id}/api-keys/{version}")
+
+
+def _scope(*operations: str, **lists: list[str]) -> dict[str, Any]:
+    return {"scopes": [{"operations": list(operations), **lists}]}
+
+
+def test_every_row_that_an_api_key_may_call_has_its_name_in_scopes() -> None:
+    """The scopes' vocabulary is what the rows are recorded as: a row without a name is not merged."""
+    assert {row.audit_operation for row in ROWS} == set(OPERATIONS.values())
+    assert {row.audit_operation.value for row in ROWS} == set(OPERATIONS)
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=row.name) for row in ROWS])
+def test_the_reference_lists_the_refusal(row: Endpoint) -> None:
+    """Whatever an API key may call can be refused by its scopes, and the reference says so."""
+    assert Code.POLICY_001 in codes(row)
+
+
+def test_the_reference_names_the_operations_of_scopes() -> None:
+    """Every description of an operation that asks the scopes says by which name, and no other."""
+    paths = document(api_rows(), (), "")["paths"]
+    named = {
+        operation["operationId"]: operation["x-scope-operation"]
+        for path in paths.values()
+        for operation in path.values()
+        if "x-scope-operation" in operation
+    }
+    assert named == {row.name: row.audit_operation for row in ROWS}
+
+
+@pytest.mark.parametrize("group", Group)
+def test_a_group_may_call_its_operations_only(limited: Limited, group: Group) -> None:
+    """Each row is refused to each group that has not its operation, and answered to the others."""
+    caller = limited(**_scope(group.value))
+    refused = {row.name for row in ROWS if _is_outside_scopes(_ask(caller, row, {}))}
+    in_group = {row.name for row in ROWS if row.audit_operation in GROUPS[group]}
+    listing_all = {"list_keys", "list_key_usage"} & in_group
+    assert refused == {row.name for row in ROWS} - in_group
+    assert all(
+        caller.ask("GET", next(row.path for row in ROWS if row.name == name)).status_code == 200
+        for name in listing_all
+    )
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=row.name) for row in ON_KEYS_ROWS])
+def test_another_algorithm_is_refused(limited: Limited, row: Endpoint) -> None:
+    """An API key for one algorithm is refused another, whatever the operation and the body."""
+    algorithms = ("X-Wing", "Kyber768") if "/kem/" in row.path else ("Dilithium3", "ML-DSA-87")
+    mine, other = algorithms
+    caller = _for_one(limited, "algorithms", mine)
+    if row.items is not None:
+        _expect_of_items(caller, row, "algorithm", mine, other)
+        return
+    if "algorithm" not in _fields_of(row):  # it is about all of them
+        assert _is_outside_scopes(_ask(caller, row, _about(row, "payments.cards")))
+        return
+    assert _is_outside_scopes(_ask(caller, row, {"algorithm": other}))
+    assert not _is_outside_scopes(_ask(caller, row, {"algorithm": mine}))
+    if row.default_algorithm not in (None, mine) or row.audit_operation is Operation.LIST_KEYS:
+        assert _is_outside_scopes(_ask(caller, row, {}))
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=row.name) for row in ON_KEYS_ROWS])
+def test_another_keyring_is_refused(limited: Limited, row: Endpoint) -> None:
+    """An API key for one keyring is refused another, and the one that is meant where none is named."""
+    caller = _for_one(limited, "keyrings", "payments.cards")
+    algorithm = "X-Wing" if "/kem/" in row.path else "Dilithium3"
+    values = dict.fromkeys(_fields_of(row) & {"algorithm"}, algorithm)
+    if row.items is not None:
+        _expect_of_items(caller, row, "keyring", "payments.cards", "payments.logs")
+        return
+    for other in ("payments.logs", "payments.cards2", "default"):
+        assert _is_outside_scopes(_ask(caller, row, {**values, **_about(row, other)}))
+    if "keyring" in _fields_of(row):
+        assert _is_outside_scopes(_ask(caller, row, values))
+    answer = _ask(caller, row, {**values, **_about(row, "payments.cards")})
+    assert _is_outside_scopes(answer) is not bool(_about(row, ""))
+
+
+def _expect_of_items(caller: Caller, row: Endpoint, name: str, mine: str, other: str) -> None:
+    """Expect that each item of a batch is refused or not for itself, and is recorded so."""
+    mixed = [{name: mine}, {name: other}, {name: mine}]
+    for body, expected in (
+        ({"items": mixed}, [False, True, False]),
+        ({"items": [{}, {}], name: other}, [True, True]),
+    ):
+        results = caller.post(row.path, body)["results"]
+        codes_given = [each.get("error", {}).get("error_code") for each in results]
+        assert [each == "ERR_POLICY_001" for each in codes_given] == expected
+
+
+_FOR_ONE: dict[tuple[Limited, str, str], Caller] = {}
+
+
+def _for_one(limited: Limited, of: str, name: str) -> Caller:
+    """Return an API key for everything with one algorithm or keyring, made once."""
+    key = limited, of, name
+    if key not in _FOR_ONE:
+        _FOR_ONE[key] = limited(**_scope("*", **{of: [name]}))
+    return _FOR_ONE[key]
+
+
+def test_an_envelope_is_of_the_keyring_that_it_names(limited: Limited, tenant: Caller) -> None:
+    """An envelope's own keyring and algorithm are held to the scopes, whatever stands beside it."""
+    envelope = tenant.post("/kem/encrypt", {"plaintext": "QUJD", "format": "envelope"})["envelope"]
+    for of, name in (("keyrings", "payments.cards"), ("algorithms", "X-Wing")):
+        caller = _for_one(limited, of, name)
+        for beside in ({}, {"keyring": "payments.cards"}, {"algorithm": "X-Wing"}):
+            answer = caller.ask("POST", "/kem/decrypt", {"envelope": envelope, **beside})
+            assert answer.status_code in (400, 403), answer.text
+        assert _is_outside_scopes(caller.ask("POST", "/kem/decrypt", {"envelope": envelope}))
+    for of, name in (("keyrings", "default"), ("algorithms", "Kyber768")):
+        caller = _for_one(limited, of, name)
+        assert caller.post("/kem/decrypt", {"envelope": envelope})["plaintext"] == "QUJD"
+
+
+def test_a_refusal_is_recorded_with_the_keyring_that_was_asked_for(
+    limited: Limited, tenant: Caller
+) -> None:
+    """Also where an envelope or the path names it; and with none where nothing was read yet."""
+    vault = "payments.vault"
+    tenant.post("/kms/keyrings", {"name": vault}, status=201)
+    tenant.post("/kms/keys/generate", {"algorithm": "Kyber768", "keyring": vault}, status=201)
+    sealed = {"plaintext": "QUJD", "format": "envelope", "keyring": vault}
+    opening = {"envelope": tenant.post("/kem/encrypt", sealed)["envelope"]}
+    caller = limited(name="asker", **_scope("use", "update-keyring", keyrings=["payments.cards"]))
+    asked = (
+        ("POST", "/kem/decrypt", opening),
+        ("POST", "/kem/decrypt/batch", {"items": [opening]}),
+        ("POST", "/kem/re-encrypt", opening),
+        ("GET", f"/kms/keyrings/{vault}", None),
+        ("PATCH", f"/kms/keyrings/{vault}", {"description": "mine"}),
+        ("POST", "/kms/keys/generate", {"algorithm": "Kyber768", "keyring": vault}),
+    )
+    for method, path, body in asked:
+        assert POLICY in caller.ask(method, path, body).text
+    newest = {"outcome": "ERR_POLICY_001", "order": "desc", "limit": len(asked)}
+    records = tenant.get("/audit/records", **newest)["records"]
+    assert {each["principal"].rpartition("/")[2] for each in records} == {"asker"}
+    assert [each["keyring"] for each in reversed(records)] == [*[vault] * 5, None]
+
+
+def test_re_encryption_needs_both_keys(limited: Limited, tenant: Caller) -> None:
+    """The source's key and the target's are held to the scopes, each for itself."""
+    made = tenant.post("/kem/encrypt", {"plaintext": "QUJD"})
+    source = {"ciphertext": made["ciphertext"], "key_version": made["key_version"]}
+    of_source, of_target = (
+        _for_one(limited, "algorithms", each) for each in ("Kyber768", "X-Wing")
+    )
+    to = {"to": {"algorithm": "X-Wing"}}
+    for caller in (of_source, of_target, _for_one(limited, "keyrings", "payments.cards")):
+        assert _is_outside_scopes(caller.ask("POST", "/kem/re-encrypt", {**source, **to}))
+    of_default = _for_one(limited, "keyrings", "default")
+    elsewhere = {"to": {"keyring": "payments.logs"}}
+    assert _is_outside_scopes(of_default.ask("POST", "/kem/re-encrypt", {**source, **elsewhere}))
+    assert of_default.post("/kem/re-encrypt", {**source, **to})["algorithm"] == "X-Wing"
+
+
+def test_an_encrypt_only_key_encrypts_only(limited: Limited, tenant: Caller) -> None:
+    """It encrypts; it does not decrypt, sign, list, rotate or mint, whatever it is sent."""
+    caller = limited(name="writer", **_scope("encrypt-only"))
+    ciphertext = caller.post("/kem/encrypt", {"plaintext": "QUJD"})["ciphertext"]
+    assert caller.get("/kms/keys/active", algorithm="Kyber768")["key_version"] == 1
+    opened = {"ciphertext": ciphertext, "key_version": 1}
+    keys = f"/tenants/{tenant.tenant_id}/api-keys"
+    for method, path, body in (
+        ("POST", "/kem/decrypt", opened),
+        ("POST", "/signature/sign", {"message": "QUJD"}),
+        ("GET", "/kms/keys", None),
+        ("GET", "/kms/keys/usage", None),
+        ("POST", "/kms/keys/rotate", {"algorithm": "Kyber768"}),
+        ("POST", "/kms/keys/generate", {"algorithm": "ML-KEM-1024"}),
+        ("POST", keys, {}),
+        ("POST", keys, _scope("encrypt-only")),
+        ("POST", f"{keys}/rotate", {}),
+        ("GET", keys, None),
+        ("DELETE", f"{keys}/1", None),
+        ("GET", "/audit/records", None),
+        ("GET", "/usage", None),
+    ):
+        answer = caller.ask(method, path, body)
+        assert _is_outside_scopes(answer), path
+    assert tenant.post("/kem/decrypt", opened)["plaintext"] == "QUJD"
+
+
+def test_a_refusal_is_recorded_by_version_and_name(limited: Limited, tenant: Caller) -> None:
+    """The record names policy and API key, and is found by the version with its name or without."""
+    caller = limited(name="Records.1", **_scope("decrypt-only", algorithms=["X-Wing"]))
+    refused = [
+        caller.ask("POST", "/kem/encrypt", {"plaintext": "QUJD"}),
+        caller.ask("POST", "/kem/decrypt", {"ciphertext": "QUJD", "key_version": 1}),
+    ]
+    assert all(map(_is_outside_scopes, refused))
+    listed = tenant.get(f"/tenants/{tenant.tenant_id}/api-keys", details="true")["api_keys"]
+    version = next(each["version"] for each in listed if each["name"] == "Records.1")
+    expected = [
+        ("encrypt", None, "ERR_POLICY_001", "api-key-scope", f"api-key:{version}/Records.1"),
+        ("decrypt", "Kyber768", "ERR_POLICY_001", "api-key-scope", f"api-key:{version}/Records.1"),
+    ]
+    for principal in (f"api-key:{version}", f"api-key:{version}/Records.1"):
+        records = tenant.get("/audit/records", principal=principal)["records"]
+        assert [
+            tuple(
+                each[name] for name in ("operation", "algorithm", "outcome", "policy", "principal")
+            )
+            for each in records
+        ] == expected
+    assert not tenant.get("/audit/records", principal=f"api-key:{version}/Rec")["records"]
+    assert not tenant.get("/audit/records", principal=f"api-key:{version}0")["records"]
+
+
+def test_what_anyone_may_do_needs_no_scope(limited: Limited) -> None:
+    """A scope takes nothing away that a request without a credential has."""
+    caller = limited(**_scope("decrypt-only"))
+    assert caller.get("/billing/plans")["plans"]
+
+
+# --- Creating and rotating ------------------------------------------------------------------------
+
+LIMITS: Mapping[str, Any] = {
+    "name": "payments-worker",
+    "scopes": [{"operations": ["use", "rotate-api-key"]}],
+    "expires_at": "2096-01-31T12:00:00.000Z",
+    "allowed_addresses": ["127.0.0.0/8", "2001:db8::/32"],
+}
+
+
+def _detail(tenant: Caller, version: int) -> dict[str, Any]:
+    listed = tenant.get(f"/tenants/{tenant.tenant_id}/api-keys", details="true")["api_keys"]
+    found: dict[str, Any] = next(each for each in listed if each["version"] == version)
+    return {name: found[name] for name in LIMITS}
+
+
+def test_limits_come_back_to_who_names_them(
+    installation: Installation, new_tenant: Callable[..., Caller]
+) -> None:
+    """Answers have the fields that were sent, the list has all with details, and none otherwise."""
+    tenant = new_tenant()
+    keys = f"/tenants/{tenant.tenant_id}/api-keys"
+    made = tenant.post(keys, dict(LIMITS), status=201)
+    assert made.keys() == SPECIFIED | LIMITS.keys()
+    assert {name: made[name] for name in LIMITS} == LIMITS == _detail(tenant, 2)
+    assert tenant.post(keys, {"name": "x"}, status=201).keys() == SPECIFIED | {"name"}
+    assert tenant.post(keys, status=201).keys() == SPECIFIED
+    assert all(
+        each.keys() == SPECIFIED - {"api_key"} | {"revoked_at"}
+        for each in tenant.get(keys)["api_keys"]
+    )
+    worker = installation.caller(made["api_key"], tenant.tenant_id)
+    rotated = worker.post(f"{keys}/rotate")
+    assert rotated["new_key"].keys() == SPECIFIED
+    assert _detail(tenant, rotated["new_key"]["version"]) == LIMITS
+    assert _detail(tenant, 1) == dict.fromkeys(LIMITS)
+
+
+def test_an_api_key_narrows_itself_and_never_widens(
+    installation: Installation, new_tenant: Callable[..., Caller]
+) -> None:
+    """Rotating, an API key may narrow each limit; wider in any, it is refused and goes on as it was."""
+    tenant = new_tenant()
+    keys = f"/tenants/{tenant.tenant_id}/api-keys"
+    made = tenant.post(keys, dict(LIMITS), status=201)
+    worker = installation.caller(made["api_key"], tenant.tenant_id)
+    for name, wider in (
+        ("scopes", [{"operations": ["use", "rotate-api-key", "generate-key"]}]),
+        ("scopes", [{}]),
+        ("expires_at", "2096-01-31T12:00:00.001Z"),
+        ("allowed_addresses", ["126.0.0.0/7"]),
+    ):
+        answer = worker.ask("POST", f"{keys}/rotate", {name: wider})
+        assert _ended(answer) == (403, "ERR_POLICY_001", name)
+    narrower: dict[str, Any] = {
+        "name": "narrower",
+        "scopes": [{"operations": ["encrypt"], "algorithms": ["Kyber768"]}],
+        "expires_at": "2095-01-31T12:00:00.000Z",
+        "allowed_addresses": ["127.0.0.1/32"],
+    }
+    version = worker.post(f"{keys}/rotate", narrower)["new_key"]["version"]
+    assert _detail(tenant, version) == narrower
+    widest: dict[str, Any] = {**LIMITS, "name": "again"}
+    operator = installation.operator()
+    rotated = operator.post(f"{keys}/rotate", {"key_id": str(version), **widest})
+    assert _detail(tenant, rotated["new_key"]["version"]) == widest
+
+
+def test_an_api_key_mints_only_what_it_covers(limited: Limited, tenant: Caller) -> None:
+    """Creating, an API key must state limits, each within its own: leaving one out is refused."""
+    own: dict[str, Any] = {
+        "scopes": [
+            {"operations": ["create-api-key"]},
+            {"operations": ["use"], "algorithms": ["Kyber768"]},
+        ],
+        "expires_at": "2096-01-31T12:00:00Z",
+        "allowed_addresses": ["127.0.0.0/8"],
+    }
+    minter = limited(**own)
+    keys = f"/tenants/{tenant.tenant_id}/api-keys"
+    use = [{"operations": ["encrypt", "decrypt"], "algorithms": ["Kyber768"]}]
+    for name, wider in (
+        ("scopes", None),
+        ("scopes", [{"operations": ["use"]}]),
+        ("scopes", [{"operations": ["*"]}]),
+        ("scopes", [{"operations": ["use"], "algorithms": ["Kyber768", "X-Wing"]}]),
+        ("scopes", [*use, {"operations": ["rotate-key"], "algorithms": ["Kyber768"]}]),
+        ("expires_at", None),
+        ("expires_at", "2096-01-31T12:00:01Z"),
+        ("allowed_addresses", None),
+        ("allowed_addresses", ["0.0.0.0/0"]),
+        ("allowed_addresses", ["127.0.0.1/32", "::1/128"]),
+    ):
+        answer = minter.ask("POST", keys, {**own, "scopes": use, name: wider})
+        assert _ended(answer) == (403, "ERR_POLICY_001", name), wider
+    assert _ended(minter.ask("POST", keys)) == (403, "ERR_POLICY_001", "scopes")
+    made = limited(minter, **{**own, "scopes": use})
+    assert made.post("/kem/encrypt", {"plaintext": "QUJD"})["ciphertext"]
+    assert _is_outside_scopes(made.ask("POST", keys, {**own, "scopes": use}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("name", "a b"),
+        ("name", "a/b"),
+        ("scopes", []),
+        ("scopes", [{"operations": ["archive-key"]}]),
+        ("scopes", [{"tenants": ["*"]}]),
+        ("expires_at", "2001-01-01T00:00:00Z"),
+        ("expires_at", "tomorrow"),
+        ("allowed_addresses", ["10.0.0.1/8"]),
+        ("allowed_addresses", ["2001:db8::1%a 127.0.0.1 ::"]),
+    ],
+)
+@pytest.mark.parametrize("end", ["", "/rotate"])
+def test_bad_limits_are_refused(tenant: Caller, name: str, value: object, end: str) -> None:
+    """What no limit can be is 400 with its field, and makes and replaces nothing."""
+    answer = tenant.ask("POST", f"/tenants/{tenant.tenant_id}/api-keys{end}", {name: value})
+    assert _ended(answer) == (400, "ERR_INVALID_001", name)
+
+
+# --- Expiry and addresses -------------------------------------------------------------------------
+
+
+def test_an_expired_api_key_is_unknown(limited: Limited, tenant: Caller) -> None:
+    """From its expiry on an API key is 401, though this gateway has just accepted it."""
+    expires_at = datetime.now(UTC) + timedelta(seconds=1)
+    caller = limited(expires_at=expires_at.isoformat())
+    statuses = set()
+    while datetime.now(UTC) < expires_at + timedelta(milliseconds=50):
+        statuses.add(caller.ask("GET", "/kms/keys").status_code)
+    assert statuses <= {200, 401}
+    assert _ended(caller.ask("GET", "/kms/keys")) == (401, "ERR_AUTH_001", None)
+    assert tenant.get("/kms/keys")
+
+
+def test_an_api_key_from_elsewhere_is_unknown_and_recorded(
+    limited: Limited, tenant: Caller
+) -> None:
+    """Outside its networks an API key gets the answer to an unknown one, and the owner a record."""
+    caller = limited(name="elsewhere", allowed_addresses=["192.0.2.0/24"])
+    answers = [caller.ask("GET", path) for path in ("/kms/keys", "/usage", "/billing/plans")]
+    assert {_ended(each) for each in answers} == {(401, "ERR_AUTH_001", None)}
+    unknown = tenant.client.get(
+        "/api/v1/kms/keys", headers={"X-API-Key": "pqk_" + "A" * 43 + "000000"}
+    )
+    assert unknown.json()["error"] == answers[0].json()["error"]
+    records = tenant.get("/audit/records", outcome="ERR_AUTH_001")["records"]
+    assert [
+        (each["operation"], each["policy"], each["principal"].partition("/")[2]) for each in records
+    ] == [("list-keys", "api-key-address", "elsewhere")]
+
+
+def test_a_change_of_limits_holds_at_once(
+    installation: Installation, new_tenant: Callable[..., Caller]
+) -> None:
+    """An API key in its overlap keeps its own limits, and one that is revoked has none to keep."""
+    tenant = new_tenant()
+    keys = f"/tenants/{tenant.tenant_id}/api-keys"
+    tenant.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
+    made = tenant.post(keys, _scope("encrypt-only", "rotate-api-key"), status=201)
+    old = installation.caller(made["api_key"], tenant.tenant_id)
+    new = installation.caller(
+        old.post(f"{keys}/rotate", _scope("get-key"))["new_key"]["api_key"], tenant.tenant_id
+    )
+    assert old.post("/kem/encrypt", {"plaintext": "QUJD"})
+    assert _is_outside_scopes(old.ask("GET", "/kms/keys"))
+    assert _is_outside_scopes(new.ask("POST", "/kem/encrypt", {"plaintext": "QUJD"}))
+    assert new.get("/kms/keys/1", algorithm="Kyber768")
+    assert tenant.ask("DELETE", f"{keys}/3").status_code == 200
+    assert _ended(new.ask("GET", "/kms/keys/1?algorithm=Kyber768")) == (401, "ERR_AUTH_001", None)

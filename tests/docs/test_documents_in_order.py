@@ -1,0 +1,97 @@
+"""README, cli.md, sdk.md and local-encryption.md, in this order, as one person would follow them.
+
+Everything runs in one shell, in one directory, against one installation, as one tenant.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+import sysconfig
+from pathlib import Path
+
+from tests.fixtures.installation import Installation
+from tests.fixtures.terminal import typed
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = sysconfig.get_path("scripts")
+FENCE = re.compile(r"^```(sh|python)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+TUTORIAL = re.compile(r"<!-- tutorial -->\n```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+PLACEHOLDERS = "export PQKEEP_URL=http://127.0.0.1:8080 PQKEEP_API_KEY=pqk_…\n"
+SHOWN = (
+    r'\{"data":\{"plaintext":"aGVsbG8sIHdvcmxk".*',
+    r"again\.md: decrypted",
+    r"plan\.txt\.pqk: encrypted to Kyber768 version \d+",
+    r"meet at noon",
+    r"version \d+ is retired",
+    r"copy\.txt",
+    r"-----BEGIN PQKEEP ENCRYPTED DATA-----",
+    r"meet at one",
+    r"plan\.txt\.pqk: re-encrypted",
+    r"plan\.txt: the signature is good, by Dilithium3 version 1",
+    r"pqkeep: plan\.txt: the signature is not good",
+    r"verified",
+)
+"""Lines that somebody sees who follows the documents."""
+VARIABLES = {"PQKEEP_URL", "PQKEEP_API_KEY"}
+
+
+def python(program: str) -> str:
+    """Return the command that runs a program, by the interpreter that README names."""
+    return f".venv/bin/python -c {shlex.quote(program)}\n"
+
+
+def readme() -> str:
+    """Return the commands and programs of README's "Encrypt something"."""
+    text = (ROOT / "README.md").read_text().split("\n## Encrypt something\n", 1)[1]
+    blocks = FENCE.findall(text.split("\n## ", 1)[0])
+    assert [language for language, _ in blocks] == ["sh", "python", "sh"]
+    return "".join(python(code) if language == "python" else code for language, code in blocks)
+
+
+def document(name: str) -> str:
+    """Return the Python of a document, as one program."""
+    blocks = FENCE.findall((ROOT / "docs" / name).read_text())
+    return python("".join(code for language, code in blocks if language == "python"))
+
+
+def test_everything_in_order(installation: Installation, tmp_path: Path) -> None:
+    """Whoever follows one document after the other meets no error."""
+    tenant, directory = installation.new_tenant(), tmp_path / "checkout"
+    directory.mkdir()
+    (directory / ".venv").symlink_to(Path(SCRIPTS).parent)
+    (directory / "README.md").write_bytes((ROOT / "README.md").read_bytes())
+    (directory / "report.pdf").write_bytes(b"a report")
+    (directory / "operator.key").write_text(installation.ready["operator_key"])
+    exported = f"export PQKEEP_URL={installation.base_url} PQKEEP_API_KEY={tenant.api_key}\n"
+    commands = readme()
+    assert commands.startswith(PLACEHOLDERS)
+    tutorial = "".join(TUTORIAL.findall((ROOT / "docs" / "cli.md").read_text()))
+    commands = commands.replace(PLACEHOLDERS, exported) + tutorial
+    commands += document("sdk.md") + document("local-encryption.md")
+    path = f"{SCRIPTS}:{Path(sys.executable).parent}:{os.defpath}"
+    environment = {"PATH": path, "HOME": str(tmp_path), "TERM": "dumb", "NO_PROXY": "*"}
+    answers = {b"API key: ": tenant.api_key}
+    text = typed(commands, answers, directory=directory, environment=environment)
+    assert tenant.api_key not in text
+    for line in SHOWN:
+        assert re.search(rf"^{line}$", text, re.MULTILINE), (line, text)
+    assert (directory / "again.md").read_bytes() == (directory / "README.md").read_bytes()
+    assert (directory / "copy.pdf").read_bytes() == b"a report"
+    assert (directory / "log.jsonl").stat().st_size > 0
+
+
+def test_two_names_for_address_and_api_key() -> None:
+    """Every command in every document reads address and API key from the same two variables."""
+    documents = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *ROOT.glob("deploy/**/*.md")]
+    sent = re.compile(r"X-API-Key: \$(\w+)|\$\{?(PQKEEP_\w+)")
+    used = {
+        name
+        for path in documents
+        for found in sent.findall(path.read_text())
+        for name in found
+        if name
+    }
+    assert used == VARIABLES

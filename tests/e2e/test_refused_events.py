@@ -1,0 +1,46 @@
+"""``pqkeepd refused-events`` beside a running installation."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+from tests.fixtures import processes
+from tests.fixtures.installation import Installation
+
+from pqkeep_gateway.audit_events import event
+from pqkeep_protocol.audit_events import AuditEvent
+from pqkeep_protocol.keys import INSTALLATION
+from pqkeep_protocol.messages import Attribution
+
+LATE = 2**63 - 1
+
+
+def _refused_events(installation: Installation) -> list[list[str]]:
+    command: list[str | Path] = [processes.PQKEEPD, "refused-events", "--data", installation.data]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return [line.split("\t") for line in ended.stdout.splitlines()]
+
+
+def test_refused_events_are_listed(installation: Installation) -> None:
+    """Without one nothing is printed; then each with its time, reason and id, and what can be read."""
+    assert _refused_events(installation) == []
+    stored = event(Attribution("", "ada", ""), INSTALLATION, AuditEvent.SIGN_IN)
+    rows = [
+        ("1", 1_800_000_000_000_000, msgspec.msgpack.encode(stored), "not-an-event"),
+        ("2", LATE, b"damaged", "unreadable"),
+    ]
+    insert = "INSERT INTO audit_outbox (id, at_us, event, refusal) VALUES (?, ?, ?, ?)"
+    with (
+        closing(sqlite3.connect(installation.data / "gateway/accounts.sqlite3")) as database,
+        database,
+    ):
+        database.executemany(insert, rows)
+    what = [stored.operation, stored.outcome, str(stored.tenant), "ada"]
+    assert _refused_events(installation) == [
+        ["2027-01-15T08:00:00Z", "not-an-event", "1", *what],
+        [str(LATE), "unreadable", "2"],
+    ]

@@ -1,0 +1,225 @@
+"""The reference's snippets work, as they are: each is run against an installation."""
+
+from __future__ import annotations
+
+import base64
+import inspect
+import json
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contract.rows import api_rows
+from tests.fixtures.caller import PASSWORD, Caller
+from tests.fixtures.installation import Installation
+
+from pqkeep import Client
+from pqkeep_gateway.access.callers import GRANTS, Credential
+from pqkeep_gateway.api import health
+from pqkeep_gateway.http.endpoint import Endpoint
+from pqkeep_gateway.reference.client_calls import CALLS
+from pqkeep_gateway.reference.snippets import curl, example_values, python, takes_api_key
+
+_NOTHING: Any = None
+HEALTH = health.endpoint(_NOTHING)
+ROWS: Mapping[str, Endpoint] = {row.name: row for row in (*api_rows(), HEALTH)}
+MADE_BY = {
+    "decrypt": ("/kem/encrypt", {"plaintext": "AAAA"}, "ciphertext"),
+    "re_encrypt": ("/kem/encrypt", {"plaintext": "AAAA"}, "ciphertext"),
+    "decapsulate": ("/kem/encapsulate", {"key_version": 1}, "kem_ciphertext"),
+    "unwrap": ("/kem/wrap", {"key_version": 1, "symmetric_key": "A" * 43 + "="}, "wrapped_key"),
+    "verify": ("/signature/sign", {"message": "cGF5IEJvYiAxMCBFVVI="}, "signature"),
+    "verify_hash": (
+        "/signature/sign-hash",
+        {"hash_algorithm": "SHA-256", "hash": "n4bQgYhMfWWaL+qgxVrQFaO/TxsrC4Is0V1sFbDwCgg="},
+        "signature",
+    ),
+    "verify_mu": ("/signature/sign-mu", {"mu": ROWS["sign_mu"].fields[0].example}, "signature"),
+}
+FIRST = ("generate_key",)
+CHANGES = ("rotate_key", "retire_key", "disable_key", "enable_key", "cancel_archive")
+LAST = (*CHANGES, "rotate_api_key", "revoke_api_key", "change_tenant")
+LAST_OF_ALL = ("delete_tenant", "cancel_tenant_deletion")
+BY_OPERATOR = {
+    *("prove_audit_record", *LAST[len(CHANGES) :], *LAST_OF_ALL),
+    *(name for name, row in ROWS.items() if Credential.API_KEY not in GRANTS[row.permission]),
+}
+"""What a tenant's API key may not do, or what ends the one that is used here."""
+IN_THE_CLIENT = ("/kem/", "/signature/", "/kms/", "/tenants", "/audit/", "/healthz")
+"""Where the paths begin of what the client has calls for."""
+BATCH = "_batch"
+"""How the names of batches end: the client makes batches of many calls itself."""
+WRAPPED_ELSEWHERE = "import_key"
+"""Of what it takes there is no example that works: see test_key_import.py and key_import.py."""
+IN_ORDER = (
+    *FIRST,
+    *(
+        name
+        for name, row in ROWS.items()
+        if takes_api_key(row) and name not in {*FIRST, *LAST, *LAST_OF_ALL, WRAPPED_ELSEWHERE}
+    ),
+    "check_health",
+    *LAST,
+    *LAST_OF_ALL,
+)
+
+
+@pytest.fixture
+def address(installation: Installation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """The service's address, in the environment of what is run, which is in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PQKEEP_URL", installation.base_url)
+    monkeypatch.setenv("NO_PROXY", "*")
+    return installation.base_url
+
+
+def prepared(tenant: Caller) -> Iterator[str]:
+    """Give the operations one after another, once what their examples speak of is there."""
+    tenant.post("/kms/keys/generate", {"algorithm": "Dilithium3"}, status=201)
+    tenant.post(f"/tenants/{tenant.tenant_id}/api-keys", status=201)
+    for _ in range(64):  # as many records as the examples speak of
+        tenant.get("/kms/keys")
+    for name in IN_ORDER:
+        if name == "list_audit_records":
+            wait_for_a_checkpoint(tenant)
+        yield name
+
+
+def wait_for_a_checkpoint(tenant: Caller) -> None:
+    deadline = time.monotonic() + 30
+    while not any(each["size"] >= 64 for each in tenant.get("/audit/checkpoints")["checkpoints"]):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def values_of(name: str, tenant: Caller) -> dict[str, object]:
+    """Return an example's values, with what only this tenant has in the place of what stands for it."""
+    row = ROWS[name]
+    values = dict(example_values(row))
+    if "tenant_id" in values:
+        values["tenant_id"] = tenant.tenant_id
+    if name == "create_tenant":
+        values["name"] = f"one more, beside {tenant.tenant_id}"
+    if name.endswith(BATCH):
+        values["items"] = [values_of(name.removesuffix(BATCH), tenant)]
+    if made := MADE_BY.get(name.removesuffix("_by_short_path")):
+        path, body, field = made
+        values[field] = tenant.post(path, body)[field]
+    return values
+
+
+def suspend(operator: Caller, tenant: Caller) -> None:
+    changed = operator.ask("PATCH", f"/tenants/{tenant.tenant_id}", {"status": "suspended"})
+    assert changed.is_success
+
+
+def shell(snippet: str, expected: int, **environment: str) -> str:
+    """Run a command as a shell does; return the body of its answer."""
+    ended = subprocess.run(
+        ["/bin/sh", "-euc", snippet + " -sS -w '\\n%{http_code}'"],
+        env=os.environ | environment,
+        capture_output=True,
+        check=True,
+        timeout=60,
+        text=True,
+    )
+    answer, _, status = ended.stdout.rpartition("\n")
+    assert int(status) == expected, snippet + answer
+    return answer
+
+
+def test_each_curl_works(address: str, new_tenant: Callable[..., Caller], operator: Caller) -> None:
+    """Run in a sensible order by a shell, each command of a program is answered as documented."""
+    tenant = new_tenant()
+    for name in prepared(tenant):
+        row = ROWS[name]
+        credential = operator if name in BY_OPERATOR else tenant
+        if name == "delete_tenant":
+            suspend(operator, tenant)
+        prefix = {"prefix": ""} if row is HEALTH else {}
+        snippet = curl(row, values_of(name, tenant), **prefix)
+        answer = shell(snippet, row.status, PQKEEP_API_KEY=credential.api_key)
+        data = json.loads(answer)["data"] if name.startswith("verify") else {}
+        for each in data.get("results", [{"data": data}] if data else []):
+            assert each["data"]["valid"] is True
+
+
+def test_each_program_works(
+    address: str,
+    new_tenant: Callable[..., Caller],
+    operator: Caller,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Run in a sensible order, each Python program gets its answer from the service."""
+    tenant, ran = new_tenant(), set()
+    for name in prepared(tenant):
+        credential = operator if name in BY_OPERATOR else tenant
+        if name == "delete_tenant":
+            suspend(operator, tenant)
+        program = python(ROWS[name], values_of(name, tenant))
+        is_in_client = ROWS[name].path.startswith(IN_THE_CLIENT) and not name.endswith(BATCH)
+        assert program or not is_in_client, name
+        if program is None:
+            continue
+        monkeypatch.setenv("PQKEEP_API_KEY", credential.api_key)
+        made: dict[str, Any] = {}
+        exec(compile(program, name, "exec"), made)  # noqa: S102 - as whoever copies it does
+        ran.add(name)
+        if name.startswith("verify"):
+            assert made["is_valid"] is True
+    assert ran == CALLS.keys()
+    assert tenant.api_key not in capsys.readouterr().out
+
+
+def test_commands_of_people_work(
+    address: str, new_person: Callable[..., Caller], new_tenant: Callable[..., Caller]
+) -> None:
+    """With a session's access token, and a step-up token where it is needed, they do theirs."""
+    tenant = new_tenant()
+    algorithm = {"algorithm": "Kyber768"}
+    tenant.post("/kms/keys/generate", algorithm, status=201)
+    tenant.post("/kms/keys/rotate", algorithm, status=201)
+    person = new_person(tenant.tenant_id)
+    session = {
+        "ACCESS_TOKEN": person.client.cookies["service_access_token"],
+        "STEP_UP_TOKEN": person.post("/auth/step-up", {"password": PASSWORD})["step_up_token"],
+    }
+    for name in ("me", "list_members", "list_invitations", "archive_key"):
+        shell(curl(ROWS[name], example_values(ROWS[name])), ROWS[name].status, **session)
+    assert tenant.get("/kms/keys/1", **algorithm)["status"] == "archived"
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_client_has_the_call(name: str) -> None:
+    """Each call's method takes the arguments, and its operation has the fields."""
+    call = CALLS[name]
+    assert {*call.positional, *call.keywords} <= {each.name for each in ROWS[name].fields}
+    with Client("http://127.0.0.1:1", "pqk_x") as client:
+        resource, method = call.method.split(".")
+        parameters = inspect.signature(getattr(getattr(client, resource), method)).parameters
+    kinds = [each.kind for each in parameters.values()]
+    positional = [each for each in kinds if each is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    assert len(positional) == len(call.positional) + len(call.constants)
+    assert set(call.keywords.values()) <= parameters.keys()
+
+
+def test_examples_hide_nothing() -> None:
+    """Where a value is a secret, no snippet of an example has one that could be real."""
+    for row in ROWS.values():
+        for secret in re.findall(r"pq\w_\w+", curl(row, example_values(row))):
+            assert secret.startswith(f"{secret[:4]}{'0' * 40}")
+
+
+def test_binary_example_values_are_canonical() -> None:
+    """Base64 in the examples is what the client sends for the bytes it stands for."""
+    for row in ROWS.values():
+        for each in row.fields:
+            if each.is_base64:
+                text = str(each.example)
+                assert base64.b64encode(base64.b64decode(text)).decode() == text

@@ -1,0 +1,102 @@
+"""``make screenshots``: every page of the portal, on a desktop and a phone, light and dark."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import Browser, sync_playwright
+from tests.fixtures.browser import ARGUMENTS, CHROMIUM, DESKTOP, PHONE
+from tests.fixtures.caller import Caller
+from tests.fixtures.installation import Installation, running
+from tests.portal.example import SETTINGS, make
+from tests.portal.visitors import cookies_of
+
+from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.portal.navigation import PAGES
+from pqkeep_gateway.portal.pages import ROOT
+
+SIZES = {"desktop": DESKTOP, "phone": PHONE}
+SCHEMES = ("light", "dark")
+LEFT_OUT = {"/resume"}
+"""Pages that lead elsewhere at once."""
+
+
+def paths(owner: Caller) -> dict[str, str]:
+    """Return the values of what rows leave open in their paths."""
+    newest = owner.get("/audit/records", order="desc", operation="encrypt", limit=1)["records"][0]
+    return {
+        "{algorithm}": "Kyber768",
+        "{version}": "3",
+        "{id}": str(newest["id"]),
+    }
+
+
+def photograph(browser: Browser, installation: Installation, folder: Path) -> int:
+    """Write all pictures; return how many pages there are."""
+    people = make(installation)
+    values = paths(people.owner)
+    views: list[tuple[str, str, Caller | None]] = [("overview-empty", ROOT, people.newcomer)]
+    for page in PAGES:
+        if page.path in LEFT_OUT:
+            continue
+        is_operators = page.path.startswith("/operator")
+        path = page.path.replace("{id}", people.owner.tenant_id) if is_operators else page.path
+        for name, value in values.items():
+            path = path.replace(name, value)
+        if page.permission is Permission.PUBLIC:
+            person = None
+        elif is_operators:
+            person = people.operator
+        else:
+            person = people.owner
+        name = page.path.strip("/").replace("/", "-").replace("{", "").replace("}", "")
+        views.append((name or "overview", ROOT + path, person))
+    for (size, viewport), scheme in itertools.product(SIZES.items(), SCHEMES):
+        for name, path, person in views:
+            context = browser.new_context(
+                base_url=installation.base_url,
+                viewport=viewport,
+                color_scheme="light" if scheme == "light" else "dark",
+                has_touch=size == "phone",
+            )
+            if person is not None:
+                context.add_cookies(cookies_of(person))
+            tab = context.new_page()
+            answer = tab.goto(path, wait_until="networkidle")
+            if answer is None or not answer.ok:
+                print(f"{path}: {answer.status if answer else 'no answer'}", file=sys.stderr)
+            # The navigation is as high as the window, so the window has to be as high as the page.
+            height = tab.evaluate("document.documentElement.scrollHeight")
+            tab.set_viewport_size({**viewport, "height": max(height, viewport["height"])})
+            tab.screenshot(path=folder / f"{name}-{size}-{scheme}.png", full_page=True)
+            context.close()
+    return len(views)
+
+
+def main() -> int:
+    """Run an installation, and photograph it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--to", type=Path, default=Path("screenshots"), help="the folder")
+    folder = parser.parse_args().to
+    folder.mkdir(parents=True, exist_ok=True)
+    if not CHROMIUM.exists():
+        print(f"{CHROMIUM} is not installed: apt-get install chromium", file=sys.stderr)
+        return 1
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        running(Path(directory), settings=SETTINGS, is_forked=False) as installation,
+        sync_playwright() as playwright,
+    ):
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        pages = photograph(browser, installation, folder)
+        browser.close()
+    print(f"{pages} pages in {folder}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

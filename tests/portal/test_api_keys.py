@@ -1,0 +1,250 @@
+"""The page of API keys: created, rotated, revoked."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
+
+import pytest
+from playwright.sync_api import expect
+from tests.fixtures.browser import assert_accessible
+from tests.fixtures.installation import Installation
+from tests.portal.conftest import SignedIn
+from tests.portal.visitors import (
+    MARKUP,
+    allowed,
+    assert_fits,
+    assert_headings_in_order,
+    get_page,
+    operations_on,
+    prove,
+)
+
+from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.access.scopes import Group
+from pqkeep_gateway.api.api_key_fields import ScopeData
+from pqkeep_gateway.api.api_keys import ApiKeyData
+from pqkeep_gateway.http.text import timestamp
+from pqkeep_gateway.portal.rendering import span
+from pqkeep_gateway.portal.views.api_keys import GROUPS, SHOWN, seconds_left, sentences
+from pqkeep_gateway.tenancy.api_keys import ApiKeyStatus
+from pqkeep_protocol.algorithms import Algorithm
+
+OPERATIONS = {"create_api_key", "rotate_api_key", "revoke_api_key"}
+PATH = "/portal/api-keys"
+
+
+def test_an_api_key_is_created_rotated_and_revoked(
+    installation: Installation, visit_as: SignedIn
+) -> None:
+    """Each new one is shown once, and works; the old one counts down; a revoked one is refused."""
+    tenant = installation.operator().post("/tenants", {"name": "no API keys"}, status=201)
+    owner = installation.person(tenant["id"])
+    visitor = visit_as(owner)
+    page = visitor.open(PATH)
+    expect(page.get_by_text("No API keys yet")).to_be_visible()
+    page.get_by_role("button", name="Create an API key").first.focus()
+    page.keyboard.press("Enter")
+    page.locator("#create").get_by_role("button", name="Create").focus()
+    page.keyboard.press("Enter")
+    prove(page)
+    expect(page.locator("#made")).to_be_visible()
+    first = page.locator('[data-made="key"] code').inner_text()
+    lines = page.locator('[data-made="environment"] code').inner_text()
+    assert lines == f"export PQKEEP_URL={installation.base_url}\nexport PQKEEP_API_KEY={first}"
+    assert_accessible(page)
+    assert installation.caller(first).get("/kms/keys")["total"] == 0
+    page.get_by_role("button", name="I have it").click()
+    expect(page.get_by_role("row", name=f"…{first[-4:]}")).to_contain_text("active")
+    assert first not in page.content()
+
+    page.clock.install()
+    page.get_by_role("button", name="Rotate version 1").click()
+    page.get_by_label("Seconds for which the old one still works").fill("30")
+    page.keyboard.press("Enter")
+    prove(page)
+    expect(page.locator("#made")).to_be_visible()
+    second = page.locator('[data-made="key"] code').inner_text()
+    page.get_by_role("button", name="I have it").click()
+    old = page.get_by_role("row", name=f"…{first[-4:]}")
+    expect(old).to_contain_text("ends in")
+    page.clock.fast_forward(31_000)
+    expect(old).to_contain_text("revoked")
+
+    page.get_by_role("button", name="Revoke version 2").click()
+    dialog = page.locator("#revoke-2")
+    expect(dialog).to_contain_text("is refused from its next request on")
+    confirm = dialog.get_by_label(f"Type {second[-4:]} to confirm")
+    confirm.fill(first[-4:])
+    page.keyboard.press("Enter")
+    expect(dialog).to_contain_text("This must be exactly")
+    confirm.fill(second[-4:])
+    page.keyboard.press("Enter")
+    prove(page)
+    expect(page.get_by_role("row", name=f"…{second[-4:]}")).to_contain_text("revoked")
+    refused = installation.caller(second).ask("GET", "/kms/keys")
+    assert refused.status_code == HTTPStatus.UNAUTHORIZED
+
+
+def test_an_api_key_may_do_what_was_chosen(installation: Installation, visit_as: SignedIn) -> None:
+    """Name, operations, keyrings, algorithms, last day and networks are what the API keeps."""
+    tenant = installation.new_tenant()
+    owner = installation.person(tenant.tenant_id)
+    page = visit_as(owner, phone=True).open(PATH)
+    page.get_by_role("button", name="Create an API key").click()
+    dialog = page.locator("#create")
+    dialog.get_by_label("Name").fill("ci-verifier")
+    dialog.get_by_label("Use keys").uncheck()
+    dialog.get_by_role("button", name="Create").click()
+    expect(dialog.locator("[data-problem=scopes]")).to_contain_text("Choose at least one thing")
+    dialog.get_by_label("Verify only").check()
+    dialog.get_by_label("Administer").check()
+    dialog.get_by_label("Only in these keyrings").fill("payments.*, default")
+    dialog.get_by_text("Only with some algorithms").click()
+    dialog.get_by_label("Dilithium3").check()
+    dialog.get_by_label("Last day (UTC)").fill("2099-12-31")
+    dialog.get_by_label("Only from these networks").fill("127.0.0.0/8 2001:db8::/32")
+    assert_fits(page)
+    assert_accessible(page)
+    dialog.get_by_text("The same from a program").click()
+    expect(dialog.locator("[data-follows-scopes]")).to_contain_text(
+        '"operations": ["verify-only", "administer"]'
+    )
+    dialog.get_by_role("button", name="Create").click()
+    prove(page)
+    expect(page.locator("#made")).to_be_visible()
+    made = page.locator('[data-made="key"] code').inner_text()
+    page.get_by_role("button", name="I have it").click()
+    row = page.get_by_role("row", name="ci-verifier")
+    expect(row).to_contain_text(
+        "verify-only, in payments.* and default, with Dilithium3; administer from 127.0.0.0/8"
+    )
+    expect(row).to_contain_text("expires in")
+    kept = owner.get(f"/tenants/{tenant.tenant_id}/api-keys", details=True)["api_keys"][-1]
+    limits = {"keyrings": ["payments.*", "default"], "algorithms": ["Dilithium3"]}
+    assert kept["scopes"] == [
+        {"operations": ["verify-only"], **limits},
+        {"operations": ["administer"]},
+    ]
+    assert kept["expires_at"].startswith("2099-12-31T23:59:59")
+    assert kept["allowed_addresses"] == ["127.0.0.0/8", "2001:db8::/32"]
+    assert installation.caller(made).refusal("/kem/encrypt", {"plaintext": "QUJD"})[0] == 403
+
+
+def test_everything_is_chosen_deliberately(installation: Installation, visit_as: SignedIn) -> None:
+    """What is proposed is to use keys; an API key without scopes takes a choice of its own."""
+    tenant = installation.new_tenant()
+    owner = installation.person(tenant.tenant_id)
+    page = visit_as(owner).open(PATH)
+    for choice in ("", "Everything"):
+        page.get_by_role("button", name="Create an API key").click()
+        if choice:
+            page.locator("#create").get_by_label(choice).check()
+            expect(page.locator("#create").get_by_label("Use keys")).to_be_disabled()
+        page.locator("#create").get_by_role("button", name="Create").click()
+        prove(page)
+        page.get_by_role("button", name="I have it").click()
+        expect(page.locator("#made")).to_be_hidden()
+    kept = owner.get(f"/tenants/{tenant.tenant_id}/api-keys", details=True)["api_keys"]
+    assert [each["scopes"] for each in kept[1:]] == [[{"operations": ["use"]}], None]
+
+
+def test_what_a_key_may_do_is_said() -> None:
+    """Every group has words of its own; scopes are sentences, and none is everything."""
+    assert GROUPS.keys() == set(Group)
+    scopes = (
+        ScopeData(operations=("use", "manage-keys"), keyrings=("payments.*",)),
+        ScopeData(operations=("*", "use"), algorithms=(Algorithm.ML_DSA_65,)),
+        ScopeData(),
+    )
+    assert sentences(scopes) == (
+        "use and manage-keys, in payments.*",
+        "everything, with Dilithium3",
+        "everything",
+    )
+    assert sentences(None) == ("everything",)
+
+
+def test_an_overlap_that_is_too_long_is_said_at_its_field(
+    installation: Installation, visit_as: SignedIn
+) -> None:
+    """The service's own message is at the field, and what was typed stays."""
+    tenant = installation.new_tenant()
+    visitor = visit_as(installation.person(tenant.tenant_id))
+    visitor.expected.append("400")
+    page = visitor.open(PATH)
+    page.get_by_role("button", name="Rotate version 1").click()
+    overlap = page.get_by_label("Seconds for which the old one still works")
+    expect(page.locator("#overlap-1-hint")).to_contain_text("30 (30 s), which is the most")
+    overlap.fill("86400")
+    page.keyboard.press("Enter")
+    prove(page)
+    expect(page.locator("#overlap-1-problem")).to_contain_text("overlap_seconds must be at most")
+    expect(overlap).to_have_value("86400")
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_role_sees_the_forms_that_it_may_send(installation: Installation, role: Role) -> None:
+    """The forms on the page are just what the access table allows."""
+    tenant = installation.new_tenant()
+    page = get_page(installation.person(tenant.tenant_id, role), PATH)
+    assert page.status_code == HTTPStatus.OK
+    assert operations_on(page.text) == allowed(role, OPERATIONS)
+
+
+def test_filter_and_markup(installation: Installation) -> None:
+    """A filter that matches nothing says so, and markup in it is text."""
+    tenant = installation.new_tenant()
+    owner = installation.person(tenant.tenant_id)
+    empty = get_page(owner, f"{PATH}?status=revoked").text
+    assert "No API key matches" in empty
+    assert_headings_in_order(empty)
+    for markup in MARKUP:
+        assert markup not in get_page(owner, f"{PATH}?status={markup}").text
+        assert markup not in get_page(owner, f"{PATH}?after={markup}").text
+
+
+def test_a_long_list_has_pages(installation: Installation) -> None:
+    """The newest are first, and the link leads to the rest."""
+    tenant = installation.new_tenant()
+    for _ in range(SHOWN):
+        tenant.post(f"/tenants/{tenant.tenant_id}/api-keys", status=201)
+    owner = installation.person(tenant.tenant_id)
+    first = get_page(owner, PATH).text
+    assert 'href="?after=2"' in first
+    assert f">version {SHOWN + 1}<" in first
+    rest = get_page(owner, f"{PATH}?after=2").text
+    assert rest.count('data-label="API key"') == 1
+    assert ">version 1<" in rest
+    assert "More" not in rest
+
+
+def test_an_expired_api_key_offers_no_rotation(installation: Installation) -> None:
+    """It cannot be rotated, and is revoked still."""
+    tenant = installation.new_tenant()
+    expires_at = timestamp(datetime.now(UTC) + timedelta(seconds=1))
+    tenant.post(f"/tenants/{tenant.tenant_id}/api-keys", {"expires_at": expires_at}, status=201)
+    owner = installation.person(tenant.tenant_id)
+    text = ""
+    while ">expired<" not in text:
+        text = get_page(owner, PATH).text
+    assert ('id="rotate-1"' in text, 'id="rotate-2"' in text) == (True, False)
+    assert 'id="revoke-2"' in text
+
+
+def test_an_overlap_ends() -> None:
+    """What is left of it is whole seconds, and never less than none."""
+    now = datetime(2026, 1, 31, tzinfo=UTC)
+    key = ApiKeyData(
+        key_last4="Xb2c",
+        version=1,
+        status=ApiKeyStatus.REVOKED,
+        created_at=timestamp(now),
+        revoked_at=timestamp(now),
+        overlap_ends_at=timestamp(now + timedelta(seconds=20)),
+    )
+    assert seconds_left(key, now) == 20
+    assert [span(each) for each in (45, 60, 3599, 3600, 7500)] == [
+        *("45 s", "1 min", "59 min", "1 h", "2 h 5 min")
+    ]
+    assert seconds_left(key, now + timedelta(seconds=21)) == 0

@@ -1,0 +1,92 @@
+"""The audit log's pages: records, filters, and proofs that the browser verifies."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from playwright.sync_api import Route, expect
+from tests.fixtures.browser import assert_accessible
+from tests.fixtures.caller import Caller
+from tests.fixtures.installation import Installation
+from tests.portal.conftest import SignedIn
+
+MARKUP = "<script>document.title='ran'</script>"
+
+
+@pytest.fixture(scope="module")
+def viewer(installation: Installation) -> Caller:
+    """Somebody who only reads, in a tenant with some records."""
+    tenant = installation.new_tenant()
+    tenant.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
+    for _ in range(5):
+        tenant.post("/kem/encrypt", {"plaintext": "QUJD"})
+    tenant.client.headers["X-Request-ID"] = MARKUP
+    tenant.post("/kem/encapsulate", {"key_version": 1})
+    return installation.person(tenant.tenant_id, "viewer")
+
+
+def test_records_are_listed_and_filtered(visit_as: SignedIn, viewer: Caller) -> None:
+    """Everything is there, the newest first; a filter leaves what matches; none says so."""
+    visitor = visit_as(viewer)
+    visitor.expected.append("400")
+    page = visitor.open("/portal/audit")
+    rows = page.get_by_role("table").first.get_by_role("row")
+    expect(rows.nth(1)).to_contain_text("sign-in")
+    assert_accessible(page)
+    page.get_by_label("Operation").select_option("encrypt")
+    page.get_by_role("button", name="Filter").click()
+    expect(rows).to_have_count(6)
+    page.goto("/portal/audit?principal=api-key:77")
+    expect(page.get_by_role("heading", name="No record matches")).to_be_visible()
+    page.goto("/portal/audit?from=yesterday")
+    expect(page.get_by_text("A day is written as 2026-01-31.")).to_be_visible()
+
+
+def test_the_browser_verifies_a_record(visit_as: SignedIn, viewer: Caller) -> None:
+    """Each hash up to the signed root is computed in the page; markup in a value is text there."""
+    found = viewer.get("/audit/records", operation="encapsulate")["records"]
+    page = visit_as(viewer, phone=True).open(f"/portal/audit/{found[0]['id']}")
+    expect(page.get_by_text("verified: it is in the log")).to_be_visible()
+    expect(page.get_by_text(MARKUP)).to_be_visible()
+    assert page.title() != "ran"
+    named = page.locator("dl").first.locator("dt:visible").all_inner_texts()
+    assert named[0] == "recorded at"
+    assert "event id" not in named  # a record of the key service has none
+    assert_accessible(page)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("name", ["outcome", "principal", "recorded_at", "path", "root"])
+def test_a_forged_answer_is_not_verified(visit_as: SignedIn, viewer: Caller, name: str) -> None:
+    """A record, a path or a root that was changed on its way is not called verified."""
+    record_id = viewer.get("/audit/records", operation="encrypt")["records"][0]["id"]
+    visitor = visit_as(viewer)
+
+    def forge(route: Route) -> None:
+        answer = route.fetch()
+        body = answer.json()
+        data = body["data"]
+        if name == "path":
+            data["path"][0] = data["checkpoint"]["root"]
+        elif name == "root":
+            data["checkpoint"]["root"] = data["path"][0]
+        else:
+            data["record"][name] = "forged"
+        route.fulfill(response=answer, body=json.dumps(body))
+
+    visitor.context.route("**/proof", forge)
+    page = visitor.open(f"/portal/audit/{record_id}")
+    expect(page.get_by_text("it is not in the log as it is shown")).to_be_visible()
+
+
+def test_another_tenants_record_is_not_there(
+    visit_as: SignedIn, installation: Installation, viewer: Caller
+) -> None:
+    """The page of a record of another tenant is the same 404 as of none."""
+    record_id = viewer.get("/audit/records", operation="encrypt")["records"][0]["id"]
+    stranger = installation.person(installation.new_tenant().tenant_id)
+    visitor = visit_as(stranger)
+    visitor.expected.append("404")
+    page = visitor.open(f"/portal/audit/{record_id}")
+    expect(page.get_by_text("There is no such record.")).to_be_visible()

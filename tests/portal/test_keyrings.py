@@ -1,0 +1,119 @@
+"""Keyrings: created, changed, found, and chosen on the pages of keys."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+import pytest
+from playwright.sync_api import expect
+from tests.fixtures.caller import Caller
+from tests.fixtures.installation import Installation
+from tests.portal.conftest import SignedIn
+from tests.portal.visitors import MARKUP, allowed, get_page, operations_on, prove
+
+from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.portal.views.keyrings import sentence
+from pqkeep_protocol.keyrings import ALL_PURPOSES, KeyPurpose
+
+PATH = "/portal/keyrings"
+NAME = "payments.cards"
+
+
+@pytest.fixture(scope="module")
+def tenant(installation: Installation) -> Caller:
+    """A tenant with a keyring whose values are markup."""
+    made = installation.new_tenant()
+    fields = {"name": "hostile", "description": MARKUP[0], "labels": {"team": MARKUP[1]}}
+    made.post("/kms/keyrings", fields, status=201)
+    return made
+
+
+def test_a_keyring_is_created_changed_and_chosen(
+    installation: Installation, visit_as: SignedIn, tenant: Caller
+) -> None:
+    """What was set is what the API keeps; its keys are generated and tried in it alone."""
+    owner = installation.person(tenant.tenant_id)
+    page = visit_as(owner).open(PATH)
+    page.get_by_role("button", name="Create a keyring").click()
+    dialog = page.locator("#create")
+    dialog.get_by_label("Name").fill(NAME)
+    dialog.get_by_label("What it is for").fill("Card numbers")
+    dialog.get_by_label("Labels").fill("team: payments\nurl: a:b")
+    for purpose in ("sign", "verify"):
+        dialog.get_by_label(purpose, exact=True).uncheck()
+    dialog.get_by_role("button", name="Create").click()
+    row = page.get_by_role("row", name=NAME)
+    expect(row).to_contain_text("Card numbers")
+    expect(row).to_contain_text("by hand")
+    made = owner.get(f"/kms/keyrings/{NAME}")
+    assert made["labels"] == {"team": "payments", "url": "a:b"}
+    assert made["purposes"] == [each for each in ALL_PURPOSES if each not in {"sign", "verify"}]
+
+    page.get_by_role("button", name=f"Change {NAME}").click()
+    dialog = page.locator(f"dialog[id='edit-{NAME}']")
+    expect(dialog.get_by_label("Labels")).to_have_value("team: payments\nurl: a:b")
+    dialog.get_by_label("Labels").fill("")
+    dialog.get_by_label("Rotate the active key").fill("90")
+    dialog.get_by_role("button", name="Change it").click()
+    prove(page)
+    expect(row).to_contain_text("every 90 days")
+    changed = owner.get(f"/kms/keyrings/{NAME}")
+    assert (changed["labels"], changed["rotation_days"]) == ({}, 90)
+    assert changed["description"] == "Card numbers"
+    assert changed["purposes"] == made["purposes"]
+
+    row.get_by_role("link").click()
+    expect(page.get_by_role("heading", name=f"Keys in {NAME}")).to_be_visible()
+    page.get_by_role("button", name="Generate a key").first.click()
+    page.get_by_role("button", name="Generate", exact=True).click()
+    page.get_by_role("link", name="Version 1").click()
+    expect(page.get_by_role("heading", name=f"{NAME}/Kyber768 v1")).to_be_visible()
+    assert owner.get("/kms/keys")["total"] == 0
+    assert owner.get("/kms/keys", keyring=NAME)["total"] == 1
+
+    page.goto("/portal/try")
+    page.locator("#keyring-s").select_option(NAME)
+    page.get_by_role("button", name="Choose", exact=True).click()
+    page.locator("#encrypt-plaintext").fill("a card")
+    page.get_by_role("button", name="Encrypt", exact=True).click()
+    page.get_by_role("button", name="Decrypt it").click()
+    page.get_by_role("button", name="Decrypt", exact=True).click()
+    expect(page.locator("[data-result-of=decrypt] code")).to_have_text("a card")
+    expect(page.locator("[data-pair=first] [data-body]")).to_contain_text(f'"keyring": "{NAME}"')
+    page.goto(f"/portal/audit?keyring={NAME}&operation=encrypt")
+    expect(page.get_by_role("cell", name=f"{NAME}/Kyber768 v1")).to_be_visible()
+    page.goto("/portal")
+    expect(page.get_by_role("row", name=NAME).last).to_contain_text("Kyber768")
+
+
+def test_keyrings_are_found_by_a_label(installation: Installation, tenant: Caller) -> None:
+    """A label finds its keyring, none says so, and markup is text everywhere."""
+    owner = installation.person(tenant.tenant_id)
+    tenant.post("/kms/keyrings", {"name": "found", "labels": {"env": "test"}}, status=201)
+    text = get_page(owner, f"{PATH}?label=env: test").text
+    assert "keyring=found" in text
+    assert "keyring=hostile" not in text
+    assert "No keyring matches" in get_page(owner, f"{PATH}?label=env:production").text
+    for path in (PATH, f"{PATH}?label=team:{MARKUP[1]}", "/portal/keys?keyring=hostile"):
+        page = get_page(owner, path)
+        assert page.status_code == HTTPStatus.OK
+        assert not any(markup in page.text for markup in MARKUP)
+    for markup in MARKUP:
+        for path in ("/portal/keys", "/portal/try", "/portal/audit", "/portal/keys/Kyber768/1"):
+            assert markup not in get_page(owner, f"{path}?keyring={markup}").text
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_role_sees_the_forms_that_it_may_send(
+    installation: Installation, tenant: Caller, role: Role
+) -> None:
+    """The forms on the page are just what the access table allows."""
+    page = get_page(installation.person(tenant.tenant_id, role), PATH)
+    assert page.status_code == HTTPStatus.OK
+    assert operations_on(page.text) == allowed(role, {"create_keyring", "update_keyring"})
+
+
+def test_what_a_keyring_is_for_is_said() -> None:
+    """All purposes are everything; fewer are named."""
+    assert sentence(ALL_PURPOSES) == "everything"
+    assert sentence((KeyPurpose.SIGN, KeyPurpose.VERIFY)) == "sign, verify"

@@ -1,0 +1,234 @@
+"""The pages of keys: listed, generated, rotated, retired, archived."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from http import HTTPStatus
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
+from playwright.sync_api import expect
+from tests.contract.test_key_import import body, issue, pkcs8
+from tests.fixtures.caller import PASSWORD
+from tests.fixtures.installation import Installation
+from tests.portal.conftest import SignedIn
+from tests.portal.visitors import (
+    MARKUP,
+    World,
+    allowed,
+    assert_headings_in_order,
+    get_page,
+    operations_on,
+    prove,
+    world_of,
+)
+
+from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.portal.views.algorithms import ABOUT
+from pqkeep_protocol.algorithms import Algorithm
+
+OPERATIONS = {
+    *("generate_key", "rotate_key", "retire_key", "disable_key", "enable_key"),
+    *("archive_key", "cancel_archive"),
+}
+EMAIL = "keys-owner@example.com"
+
+
+@pytest.fixture(scope="module")
+def world(installation: Installation) -> World:
+    """Kyber768 with a version 1 that was used twice and is retired; Dilithium3 of every status."""
+    made = world_of(installation, "Kyber768", "Dilithium3", email=EMAIL)
+    for _ in range(2):
+        made.tenant.post("/kem/encrypt", {"plaintext": "aGVsbG8="})
+    for algorithm in ("Kyber768", "Dilithium3", "Dilithium3"):
+        made.tenant.post("/kms/keys/rotate", {"algorithm": algorithm}, status=201)
+    made.tenant.post("/kms/keys/disable", {"algorithm": "Dilithium3", "key_version": 1})
+    scheduled = {"algorithm": "Dilithium3", "key_version": 2, "delay_days": 7}
+    made.person.post_proven("/kms/keys/archive", scheduled)
+    return made
+
+
+def test_a_key_lives_and_is_archived_on_its_pages(
+    installation: Installation, visit_as: SignedIn
+) -> None:
+    """From an empty page: generate with the keyboard alone, rotate, archive, retire."""
+    tenant = installation.new_tenant()
+    visitor = visit_as(installation.person(tenant.tenant_id))
+    page = visitor.open("/portal/keys")
+    expect(page.get_by_text("No keys yet")).to_be_visible()
+    page.get_by_role("button", name="Generate a key").first.focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("ArrowDown")
+    expect(page.get_by_label("X-Wing")).to_be_checked()
+    page.keyboard.press("Enter")
+    row = page.get_by_role("row", name="Version 1")
+    expect(row).to_contain_text("active")
+
+    page.get_by_role("button", name="Rotate X-Wing").click()
+    page.locator("#rotate-X-Wing").get_by_role("button", name="Rotate", exact=True).click()
+    prove(page)
+    expect(row).to_contain_text("retired")
+
+    row.get_by_role("link").click()
+    page.get_by_role("button", name="Archive", exact=True).click()
+    dialog = page.locator("#archive")
+    expect(dialog).to_contain_text("Data encrypted under it can never be read again")
+    expect(dialog).to_contain_text("It was never used.")
+    name = dialog.get_by_label("Type X-Wing v1 to confirm")
+    name.fill("X-Wing v2")
+    page.keyboard.press("Enter")
+    expect(dialog).to_contain_text("This must be exactly: X-Wing v1")
+    name.fill("X-Wing v1")
+    page.keyboard.press("Enter")
+    prove(page)
+    expect(page.get_by_role("note")).to_contain_text("its private half is destroyed in 6 days")
+    page.get_by_role("button", name="Keep it").click()
+    expect(page.get_by_text("X-Wing v1 stays, and can be used again.")).to_be_visible()
+    expect(page.get_by_role("cell", name="cancel archive")).to_be_visible()
+
+    page.get_by_role("button", name="Disable", exact=True).click()
+    page.locator("#disable").get_by_role("button", name="Disable").click()
+    expect(page.locator("dl")).to_contain_text("disabled")
+    page.get_by_role("button", name="Enable", exact=True).click()
+    page.locator("#enable").get_by_role("button", name="Enable").click()
+    expect(page.locator("dl")).to_contain_text("retired")
+
+    page.goto("/portal/keys/X-Wing/2")
+    page.get_by_role("button", name="Retire", exact=True).click()
+    page.get_by_label("Type X-Wing v2 to confirm").fill("X-Wing v2")
+    page.keyboard.press("Enter")
+    expect(page.locator("dl")).to_contain_text("retired")
+    listed = [(each["key_version"], each["status"]) for each in tenant.get("/kms/keys")["keys"]]
+    assert listed == [(1, "retired"), (2, "retired")]
+
+
+def test_archiving_says_how_often_the_key_was_used(world: World) -> None:
+    """The dialog has the count and the age of the last use."""
+    text = get_page(world.person, "/portal/keys/Kyber768/1").text
+    assert "It was used 2 times, last" in text
+
+
+@pytest.mark.parametrize("kind", ["Bytes", "DER", "PEM", "JWK"])
+def test_a_public_key_is_downloaded_in_standard_forms(
+    world: World, visit_as: SignedIn, tmp_path: Path, kind: str
+) -> None:
+    """The file is what the API says: bytes, SubjectPublicKeyInfo, PEM, or a JWK."""
+    page = visit_as(world.person).open("/portal/keys/Dilithium3/3")
+    with page.expect_download() as downloading:
+        page.get_by_role("button", name=kind, exact=True).click()
+    ending = {"Bytes": "pub", "JWK": "jwk.json"}.get(kind, kind.lower())
+    assert downloading.value.suggested_filename == f"Dilithium3-v3.{ending}"
+    downloading.value.save_as(tmp_path / "key")
+    content = (tmp_path / "key").read_bytes()
+    raw = b64decode(world.tenant.get("/kms/keys/active", algorithm="Dilithium3")["public_key"])
+    match kind:
+        case "Bytes":
+            assert content == raw
+        case "DER":
+            assert content.endswith(raw)
+        case "PEM":
+            assert content.startswith(b"-----BEGIN PUBLIC KEY-----\n")
+        case _:
+            assert json.loads(content)["alg"] == "ML-DSA-65"
+
+
+def test_an_imported_key_says_so(installation: Installation) -> None:
+    """The list and the key's page mark it, and the key that takes its place is not marked."""
+    tenant = installation.new_tenant()
+    private = pkcs8(MLKEM768PrivateKey.generate())
+    tenant.post("/kms/keys/import", body(issue(tenant), private), status=201)
+    tenant.post("/kms/keys/rotate", {"algorithm": "Kyber768"}, status=201)
+    owner = installation.person(tenant.tenant_id)
+    assert get_page(owner, "/portal/keys").text.count(">imported<") == 1
+    assert ">imported<" in get_page(owner, "/portal/keys/Kyber768/1").text
+    assert ">imported<" not in get_page(owner, "/portal/keys/Kyber768/2").text
+
+
+def test_only_algorithms_with_a_jwk_are_offered_as_one(world: World) -> None:
+    """Of a KEM key there is none."""
+    assert 'data-format="jwk"' not in get_page(world.person, "/portal/keys/Kyber768/1").text
+
+
+def test_what_was_typed_outlives_the_session(
+    installation: Installation, visit_as: SignedIn
+) -> None:
+    """Who is signed out in the middle signs in over the page, and the action goes on."""
+    tenant = installation.new_tenant()
+    tenant.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
+    visitor = visit_as(installation.person(tenant.tenant_id))
+    visitor.expected.append("401")
+    page = visitor.open("/portal/keys/Kyber768/1")
+    page.get_by_role("button", name="Retire", exact=True).click()
+    page.get_by_label("Type Kyber768 v1 to confirm").fill("Kyber768 v1")
+    visitor.context.clear_cookies()
+    page.keyboard.press("Enter")
+    page.locator("#sign-in-password").fill(PASSWORD)
+    page.keyboard.press("Enter")
+    expect(page.locator("dl")).to_contain_text("retired")
+
+
+def test_filters_find_nothing_something_and_errors(world: World) -> None:
+    """A filter that matches nothing says so, and one that is none shows what is wrong."""
+    filtered = get_page(world.person, "/portal/keys?algorithm=Kyber768&status=active").text
+    assert "Version 2" in filtered
+    assert "Version 1" not in filtered
+    rest = get_page(world.person, "/portal/keys?after=Kyber768:1").text
+    assert "Version 2" in rest
+    assert "Version 1" not in rest
+    for status, said in (("archived", "No key matches"), ("lost", "status must be one of")):
+        page = get_page(world.person, f"/portal/keys?status={status}")
+        assert said in page.text
+        assert_headings_in_order(page.text)
+    history = get_page(world.person, "/portal/keys/Kyber768/1?operation=encrypt").text
+    assert history.count('data-label="Outcome"') == 2
+    for key in ("Kyber768/3", "Kyber768/0", "Kyber768/x", "Kyber768/99999999999", "Nonsense/1"):
+        assert get_page(world.person, f"/portal/keys/{key}").status_code == HTTPStatus.NOT_FOUND
+
+
+def test_a_key_that_is_to_be_destroyed_is_not_said_to_work(world: World) -> None:
+    """Retired, it verifies; once its destruction is scheduled, nothing is done with it."""
+    works, refused = "It verifies what it signed", "Every use of it is refused, unless it is kept"
+    page = get_page(world.person, "/portal/keys/Dilithium3/2").text
+    assert (refused in page, works in page) == (True, False)
+
+
+@pytest.mark.parametrize("markup", MARKUP)
+def test_markup_in_a_query_is_text(world: World, markup: str) -> None:
+    """Nothing of a query gets into the markup of these pages."""
+    for name in ("algorithm", "status", "after"):
+        assert markup not in get_page(world.person, f"/portal/keys?{name}={markup}").text
+    for name in ("operation", "after"):
+        page = get_page(world.person, f"/portal/keys/Kyber768/1?{name}={markup}")
+        assert markup not in page.text
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_role_sees_the_forms_that_it_may_send(world: World, role: Role) -> None:
+    """The forms on these pages are just what the access table allows."""
+    person = world.installation.person(world.tenant.tenant_id, role)
+    found = set[str]()
+    for path in ("", "/Kyber768/1", "/Kyber768/2", "/Dilithium3/1", "/Dilithium3/2"):
+        page = get_page(person, f"/portal/keys{path}")
+        assert page.status_code == HTTPStatus.OK
+        found |= operations_on(page.text)
+    assert found == allowed(role, OPERATIONS)
+
+
+def test_algorithms_beyond_the_plan_name_the_plan_that_has_them(installation: Installation) -> None:
+    """On the free plan two algorithms can be chosen, and the others say from which plan on."""
+    tenant = installation.new_tenant(plan="free")
+    text = get_page(installation.person(tenant.tenant_id), "/portal/keys").text
+    choices = text[text.index('id="generate"') :]
+    assert choices.count('type="radio"') == len(Algorithm)
+    assert choices.count(" disabled>") == len(Algorithm) - 2
+    assert choices.count("from the plan starter") == 6
+    assert choices.count("from the plan enterprise") == 2
+
+
+def test_every_algorithm_is_explained() -> None:
+    """Each has its own sentence, and a security category of NIST's."""
+    assert ABOUT.keys() == set(Algorithm)
+    assert len({each.purpose for each in ABOUT.values()}) == len(Algorithm)
+    assert all(each.strength for each in ABOUT.values())

@@ -1,0 +1,47 @@
+"""The overview: numbers, a chart, what needs attention, first steps."""
+
+from __future__ import annotations
+
+import subprocess
+
+from playwright.sync_api import expect
+from tests.fixtures.browser import assert_accessible
+from tests.fixtures.installation import Installation
+from tests.portal.conftest import SignedIn
+
+
+def test_an_empty_tenant_is_shown_first_steps_that_work(
+    visit_as: SignedIn, installation: Installation
+) -> None:
+    """Pasted one after the other, the commands generate a key, encrypt and decrypt."""
+    tenant = installation.new_tenant()
+    page = visit_as(installation.person(tenant.tenant_id), phone=True).open("/portal")
+    assert_accessible(page)
+    steps = page.get_by_role("region", name="First steps").locator(".copy code").all_inner_texts()
+    assert len(steps) == 4
+    settings = f"export PQKEEP_API_KEY={tenant.api_key}\n" + steps[0].split("\n")[0]
+    assert settings.endswith(f"PQKEEP_URL={installation.base_url}")
+    script = "\n".join(("set -e", settings, "cd $(mktemp -d)", *steps[1:]))
+    ended = subprocess.run(
+        ["/bin/sh", "-c", script], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert '"plaintext":"aGVsbG8sIHdvcmxk"' in ended.stdout.rsplit("\n", 1)[-1]
+
+
+def test_a_busy_tenant_is_shown_its_operations(
+    visit_as: SignedIn, installation: Installation
+) -> None:
+    """Operations and refusals are counted, drawn, and in a table; active keys have their age."""
+    tenant = installation.new_tenant()
+    tenant.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
+    for _ in range(3):
+        tenant.post("/kem/encrypt", {"plaintext": "QUJD"})
+    page = visit_as(installation.person(tenant.tenant_id)).open("/portal?period=30d")
+    expect(page.get_by_role("img", name="Operations by kind in 30 days")).to_be_visible()
+    page.get_by_text("As a table").click()
+    newest = page.get_by_role("table").first.get_by_role("row").last
+    assert newest.get_by_role("cell").nth(1).inner_text() == "3"
+    expect(page.get_by_role("link", name="Kyber768")).to_be_visible()
+    expect(page.get_by_text("Your account has no authenticator app.")).to_be_visible()
+    assert_accessible(page)

@@ -1,0 +1,75 @@
+"""Pages as a program sees them: who gets which, and with which headers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from http import HTTPStatus
+
+import httpx2
+import pytest
+from tests.fixtures.installation import Installation
+
+from pqkeep_gateway.http.cookies import ACCESS
+
+
+def _get(installation: Installation, path: str, **cookies: str) -> httpx2.Response:
+    return httpx2.get(installation.base_url + path, cookies=cookies)
+
+
+def test_a_page_without_a_session_leads_to_the_entrance_and_back(
+    installation: Installation,
+) -> None:
+    """Who has no session is sent to /portal/resume, which is told where to go on."""
+    answer = _get(installation, "/portal")
+    assert answer.status_code == HTTPStatus.SEE_OTHER
+    assert answer.headers["Location"] == "/portal/resume?next=%2Fportal"
+
+
+def test_an_unknown_page_is_404_in_html(installation: Installation) -> None:
+    """A path beneath /portal that is no page is answered by a page that says so."""
+    answer = _get(installation, "/portal/no/such/page")
+    assert answer.status_code == HTTPStatus.NOT_FOUND
+    assert "There is no such page." in answer.text
+
+
+@pytest.mark.parametrize("path", ["/portal/sign-in", "/portal", "/portal/unknown"])
+def test_every_page_forbids_what_pages_do_not_need(installation: Installation, path: str) -> None:
+    """No inline code, no other origin, no frame, no copy kept."""
+    headers = _get(installation, path).headers
+    policy = headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "trusted-types 'none'" in policy
+    assert headers["Cache-Control"] == "no-store"
+
+
+def test_markup_in_a_path_or_query_comes_back_escaped_or_not_at_all(
+    installation: Installation,
+) -> None:
+    """Nothing of a request's path, query or cookie runs in its answer."""
+    markup = "<script>alert(1)</script>"
+    for path in (f"/portal/{markup}", f"/portal/sign-in?next={markup}"):
+        answer = _get(installation, path, **{ACCESS: "%3Cscript%3E"})
+        assert markup not in answer.text
+
+
+def test_pages_have_an_address_of_their_own(start: Callable[..., Installation]) -> None:
+    """With portal_url, pages at the API's address lead there, and people sign in from there."""
+    installation = start(
+        settings={"public_url": "https://api.example.org", "portal_url": "https://keep.example.org"}
+    )
+    answer = httpx2.get(
+        installation.base_url + "/portal/keys?status=active", headers={"Host": "api.example.org"}
+    )
+    assert answer.status_code == HTTPStatus.TEMPORARY_REDIRECT
+    assert answer.headers["Location"] == "https://keep.example.org/portal/keys?status=active"
+    here = httpx2.get(
+        installation.base_url + "/portal/sign-in", headers={"Host": "keep.example.org"}
+    )
+    assert here.status_code == HTTPStatus.OK
+    for origin, refused in (("https://keep.example.org", False), ("https://example.net", True)):
+        answer = httpx2.post(
+            installation.base_url + "/api/v1/auth/login", headers={"Origin": origin}, json={}
+        )
+        assert (answer.status_code == HTTPStatus.FORBIDDEN) is refused

@@ -1,0 +1,116 @@
+"""Every page and every role: who gets which, what its forms ask for, and what the API says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from http import HTTPStatus
+
+import httpx2
+import pytest
+from tests.contract.rows import api_rows
+from tests.fixtures import caller as fixtures_caller
+from tests.fixtures.installation import Installation
+
+from pqkeep_gateway.access.callers import CALLERS, Caller, Credential, may
+from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.portal.navigation import PAGES, navigation
+from pqkeep_gateway.portal.pages import OPERATOR_HOME, ROOT, Page
+
+ROWS = {row.name: row for row in api_rows(open_signup=True)}
+VISITORS: tuple[Caller, ...] = (*Role, Credential.OPERATOR, Credential.NONE)
+_FORM = re.compile(r'data-operation="([a-z_]+)" data-method="([A-Z]+)" data-path="([^"]+)"')
+
+
+@pytest.fixture(scope="module")
+def tenant_id(installation: Installation) -> str:
+    """A tenant with a key, an API key and a member of each role."""
+    tenant = installation.new_tenant()
+    tenant.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
+    return tenant.tenant_id
+
+
+@pytest.fixture(scope="module")
+def cookies(installation: Installation, tenant_id: str) -> Mapping[Caller, dict[str, str]]:
+    """What the browser of each visitor sends."""
+    operator = installation.caller(None)
+    operator.post("/auth/operator", {"operator_key": installation.ready["operator_key"]})
+    callers: dict[Caller, fixtures_caller.Caller] = {Credential.OPERATOR: operator}
+    callers |= {role: installation.person(tenant_id, role) for role in Role}
+    sent: dict[Caller, dict[str, str]] = {Credential.NONE: {}}
+    for who, caller in callers.items():
+        sent[who] = {each.name: each.value or "" for each in caller.client.cookies.jar}
+    return sent
+
+
+def _url(page: Page, tenant_id: str) -> str:
+    """Return where a page is; what its path names is something that is there."""
+    values = {"algorithm": "Kyber768", "version": "1"}
+    is_tenant = page.path.startswith(OPERATOR_HOME)
+    path = page.path.replace("{id}", tenant_id if is_tenant else "1")
+    return ROOT + re.sub(r"{(\w+)}", lambda found: values[found[1]], path)
+
+
+@pytest.mark.parametrize("who", VISITORS)
+def test_each_page_is_for_whom_the_access_table_says(
+    installation: Installation,
+    tenant_id: str,
+    cookies: Mapping[Caller, dict[str, str]],
+    who: Caller,
+) -> None:
+    """Who may gets the page with forms that they may send; others are refused, or sent to sign in."""
+    with httpx2.Client(base_url=installation.base_url, cookies=cookies[who]) as browser:
+        for page in PAGES:
+            answer = browser.get(_url(page, tenant_id))
+            said = f"{who}: {page.path}: {answer.status_code}"
+            if who is Credential.NONE and not page.is_public:
+                area = (
+                    OPERATOR_HOME + "/sign-in" if page.path.startswith(OPERATOR_HOME) else "/resume"
+                )
+                assert answer.status_code == HTTPStatus.SEE_OTHER, said
+                assert answer.headers["Location"].startswith(f"{ROOT}{area}?next="), said
+            elif who is Credential.OPERATOR and not page.path:
+                assert answer.headers["Location"] == ROOT + OPERATOR_HOME
+            elif not page.admits(who):
+                assert answer.status_code == HTTPStatus.FORBIDDEN, said
+            elif page.path != "/audit/{id}":  # a record of their own tenant has another number
+                assert answer.status_code == HTTPStatus.OK, said
+            if page.path == "/components":
+                continue  # it shows what a form looks like
+            asked = {found[0] for found in _FORM.findall(answer.text)}
+            assert all(may(who, ROWS[each].permission) for each in asked), (said, asked)
+
+
+def test_the_pages_of_a_tenant_are_not_the_operators() -> None:
+    """The operator's navigation has the installation, its tenants and the audit log."""
+    listed = [each.title for each in navigation(Credential.OPERATOR, PAGES)]
+    assert listed == ["Installation", "Tenants", "Audit log"]
+    for page in PAGES:
+        for caller in CALLERS:
+            assert not page.admits(caller) or may(caller, page.permission)
+
+
+@pytest.mark.parametrize("role", Role)
+def test_what_a_page_does_not_offer_is_refused_when_asked(
+    installation: Installation,
+    tenant_id: str,
+    cookies: Mapping[Caller, dict[str, str]],
+    role: Role,
+) -> None:
+    """What a role may not do, and an owner or the operator does by a form, the API refuses it."""
+    forms = set()
+    for who in (Role.OWNER, Credential.OPERATOR):
+        with httpx2.Client(base_url=installation.base_url, cookies=cookies[who]) as browser:
+            for page in PAGES:
+                if page.admits(who) and page.path:
+                    forms.update(_FORM.findall(browser.get(_url(page, tenant_id)).text))
+    refused = [
+        each
+        for each in sorted(forms)
+        if not any(may(who, ROWS[each[0]].permission) for who in (role, Credential.NONE))
+    ]
+    assert refused
+    with httpx2.Client(base_url=installation.base_url, cookies=cookies[role]) as browser:
+        for operation, method, path in refused:
+            answer = browser.request(method, path, json={} if ROWS[operation].takes_body else None)
+            assert answer.status_code == HTTPStatus.FORBIDDEN, (role, operation, answer.text)

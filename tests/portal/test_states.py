@@ -1,0 +1,211 @@
+"""Every page while a part of the service fails, and while there is nothing to show.
+
+Pages are rendered in this process, from the examples of the API's own rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from http import HTTPStatus
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import uuid4
+
+import pytest
+from msgspec import UNSET, structs
+from tests.contract.rows import api_rows
+from tests.portal.visitors import assert_headings_in_order
+
+from pqkeep_gateway.access.entitlements import Entitlements, Subscription, Tier
+from pqkeep_gateway.access.principals import (
+    OperatorPrincipal,
+    Principal,
+    SessionId,
+    SessionPrincipal,
+    UserId,
+)
+from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
+from pqkeep_gateway.http.errors import ApiError, unavailable
+from pqkeep_gateway.portal.app import portal
+from pqkeep_gateway.portal.navigation import PAGES
+from pqkeep_gateway.portal.pages import ROOT, Page
+from pqkeep_gateway.portal.views.entering import DEMO
+from pqkeep_protocol.keys import TenantId
+
+MESSAGE = "this part is taking a rest"
+FRAME = {"me", "list_step_up_methods", "get_tenant"}
+"""What is around every page of somebody who has signed in: without it there is none."""
+NAMES_ONLY = {("/audit", "list_members"), ("/audit/{id}", "list_members")}
+"""Reads for addresses beside identifiers, which are shown without them."""
+NOT_SAID = {
+    ("/keys", "get_subscription"),
+    ("/keys", "list_plans"),
+    ("", "list_members"),
+    ("/audit", "list_audit_checkpoints"),
+    ("/security", "me"),
+    ("/team", "get_organization"),
+    ("/operator/tenants/{id}", "list_invitations"),
+    ("/sign-in", "list_providers"),
+    *((each, "list_keyrings") for each in ("", "/keys", "/try")),
+    ("/keys/{algorithm}/{version}", "list_key_usage"),
+}
+"""Pages and reads whose failure takes something from the page, without a word about it."""
+EMPTY: Mapping[str, tuple[str, ...]] = {
+    "/operator": ("No named operators",),
+    "/operator/tenants": ("No tenants yet",),
+    "/operator/tenants/{id}": ("No members",),
+    "": ("First steps", "Nothing yet", "No active key"),
+    "/keys": ("No keys yet",),
+    "/keyrings": ("No keyrings here",),
+    "/api-keys": ("No API keys yet",),
+    "/try": ("You need a key first",),
+    "/audit": ("No records yet",),
+    "/team": ("Nobody matches", "No open invitations"),
+    "/billing": ("No invoices yet",),
+    "/keys/{algorithm}/{version}": ("There is no such key",),
+    "/audit/{id}": ("There is no such record",),
+}
+"""What each page says that shows a list, where there is nothing in it."""
+NOTHING_TO_LIST = {"/security", "/security/enroll", "/operator/sign-in", DEMO.path} | {
+    each.path for each in PAGES if each.is_public
+}
+"""Pages without a list: one has at least the session that asks."""
+ALL = (*PAGES, DEMO)
+(KEY,) = next(cast("Any", each.example).keys for each in api_rows() if each.name == "list_keys")
+VALUES = {"algorithm": KEY.algorithm.value, "version": str(KEY.key_version), "id": "1"}
+OPERATOR = OperatorPrincipal(is_read_only=True)
+OWNER = SessionPrincipal(
+    tenant=TenantId(uuid4()),
+    entitlements=Entitlements(Tier.ENTERPRISE_PLUS, Subscription.ACTIVE),
+    user=UserId(uuid4()),
+    role=Role.OWNER,
+    session=SessionId(uuid4()),
+    suspended=False,
+)
+
+
+@dataclass
+class Service:
+    """The rows of the API, answering their examples; some fail, and what was asked is noted."""
+
+    change: Callable[[Any], Any] = lambda data: data
+    failing: set[str] = field(default_factory=set)
+    asked: set[str] = field(default_factory=set)
+    principal: Principal = OPERATOR
+    apps: Mapping[str, Any] = field(default_factory=dict)
+    trusted_proxies: Any = field(
+        default_factory=lambda: SimpleNamespace(client_of=lambda peer, _: peer)
+    )
+
+    def __post_init__(self) -> None:
+        """Make the pages, which take the longest."""
+        rows = (
+            replace(each, handler=self._handler(each)) if each.method == "GET" else each
+            for each in api_rows()
+        )
+        self.apps = portal(rows, cast("Any", self), development=True)
+
+    def _handler(self, row: Endpoint) -> Callable[[ApiCall], Any]:
+        async def answer(_: ApiCall) -> Any:
+            self.asked.add(row.name)
+            if row.name in self.failing:
+                raise unavailable(MESSAGE)
+            example = _in_full(row.example) if row.name == "list_tenants" else row.example
+            return example if row.name in FRAME else self.change(example)
+
+        answer.__doc__ = row.handler.__doc__
+        return answer
+
+    async def admit(self, *_: object) -> tuple[Principal, None]:
+        """Let the visitor in: as the pipeline does."""
+        return self.principal, None
+
+    def authorize(self, *_: object) -> None:
+        """Allow everything."""
+
+    async def error_for(self, raised: Exception, *_: object) -> ApiError:
+        """Return an error as it is."""
+        if isinstance(raised, ApiError):
+            return raised
+        raise raised
+
+    def get(
+        self, page: Page, failing: str = "", change: Callable[[Any], Any] = lambda data: data
+    ) -> tuple[int, str]:
+        """Return the status and the text of a page."""
+        self.principal = OPERATOR if page.path.startswith("/operator") else OWNER
+        self.failing, self.change, self.asked = {failing}, change, set()
+        sent: list[Any] = []
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": ROOT + page.path,
+            "query_string": b"",
+            "headers": [(b"host", b"keep.example.org")],
+            "client": ("127.0.0.1", 1),
+            "scheme": "http",
+            "path_params": VALUES,
+        }
+
+        async def receive() -> Any:
+            raise AssertionError
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        asyncio.run(self.apps[ROOT + page.path](scope, receive, send))
+        return sent[0]["status"], sent[1]["body"].decode()
+
+
+@pytest.fixture(scope="module")
+def service() -> Service:
+    """One service for all pages, whose templates are read once."""
+    return Service()
+
+
+def _in_full(tenants: Any) -> Any:
+    """Return the list of tenants as the operator gets it."""
+    details = {"tier": Tier.STARTER, "subscription": Subscription.ACTIVE}
+    (first,) = tenants.tenants
+    shown = structs.replace(first, **details, requests_per_minute=None)
+    return structs.replace(tenants, tenants=(shown,))
+
+
+def _emptied(data: Any) -> Any:
+    """Return an answer whose lists have nothing in them."""
+    changes: dict[str, Any] = {
+        name: () for name in data.__struct_fields__ if isinstance(getattr(data, name), tuple)
+    }
+    if changes and getattr(data, "total", UNSET) is not UNSET:
+        changes["total"] = 0
+    return structs.replace(data, **changes)
+
+
+@pytest.mark.parametrize("page", ALL, ids=lambda page: page.path or "/")
+def test_whatever_fails_is_said(service: Service, page: Page) -> None:
+    """With each read of a page failing alone there is the rest of the page, or an error's page."""
+    service.get(page)
+    for name in service.asked:
+        status, text = service.get(page, failing=name)
+        said = f"{page.path}: {name}"
+        assert status in {HTTPStatus.OK, HTTPStatus.SERVICE_UNAVAILABLE}, said
+        assert name not in FRAME - {"get_tenant"} or status != HTTPStatus.OK, said
+        if (page.path, name) not in NAMES_ONLY | NOT_SAID:
+            assert MESSAGE in text, said
+        assert_headings_in_order(text)
+
+
+@pytest.mark.parametrize("page", ALL, ids=lambda page: page.path or "/")
+def test_where_there_is_nothing_a_page_says_so(service: Service, page: Page) -> None:
+    """Each page with a list has its own words for an empty one, and a page without is listed too."""
+    status, text = service.get(page, change=_emptied)
+    assert status in {HTTPStatus.OK, HTTPStatus.NOT_FOUND}, text
+    assert (page.path in EMPTY) is not (page.path in NOTHING_TO_LIST)
+    for words in EMPTY.get(page.path, ()):
+        assert words in text
+    filled = service.get(page)[1]
+    assert not any(words in filled for words in EMPTY.get(page.path, ()) if page.path != "")
+    assert_headings_in_order(text)

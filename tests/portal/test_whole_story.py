@@ -1,0 +1,337 @@
+"""The portal's whole story: from signing up to a colleague who only looks."""
+
+from __future__ import annotations
+
+import socket
+import sqlite3
+import time
+import uuid
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import closing
+from http import HTTPStatus
+
+import psycopg
+import pytest
+from playwright.sync_api import Page, expect
+from pyotp import TOTP
+from tests.fixtures.browser import Visit
+from tests.fixtures.caller import API, PASSWORD
+from tests.fixtures.certificate import Certificate
+from tests.fixtures.installation import Installation
+from tests.fixtures.preloaded import running_forked
+from tests.fixtures.processes import HOST
+from tests.portal.visitors import allowed, operations_on, prove
+
+from pqkeep_gateway import config as gateway_config
+from pqkeep_gateway.access.roles import Role
+from pqkeep_gateway.http.cookies import ACCESS, REFRESH
+from pqkeep_server.initialise import Layout
+from pqkeep_server.settings_file import edited
+
+KEYRING = "payments.cards"
+CHOSEN = "another horse prefers hay"
+RECORDED = (
+    *("schedule-archive", "retire-key", "decrypt", "rotate-key", "encrypt", "generate-key"),
+    *("create-api-key", "enable-mfa", "sign-up"),
+)
+PLAINTEXT = b64encode(b"written before the rotation").decode()
+
+
+class Authenticator:
+    """The app on somebody's phone."""
+
+    def __init__(self, installation: Installation, secret: str) -> None:
+        self._database = gateway_config.read(Layout(installation.data).gateway_settings).database
+        self._totp = TOTP(secret)
+
+    def code(self) -> str:
+        """Return a code that the service has not seen.
+
+        Each code is accepted once. Instead of waiting half a minute for the next one, the service
+        is made to forget the last.
+        """
+        forget = "UPDATE users SET last_totp_step = 0 WHERE last_totp_step > 0"
+        location = self._database.location
+        if self._database.is_on_server:
+            with psycopg.connect(location) as server:
+                server.execute(forget)
+        else:
+            with closing(sqlite3.connect(location, timeout=30)) as accounts, accounts:
+                accounts.execute(forget)
+        return self._totp.at(int(time.time()))
+
+
+def _confirm(page: Page, app: Authenticator) -> None:
+    """Answer the question whether it is them by a code."""
+    page.locator("#step-up input[name=totp_code]").fill(app.code())
+    page.locator("#step-up").get_by_role("button", name="Confirm").click()
+
+
+def _choose_password(page: Page, button: str) -> None:
+    page.get_by_label("Password", exact=True).fill(PASSWORD)
+    page.get_by_label("The same password again").fill(PASSWORD)
+    page.get_by_role("button", name=button).click()
+    page.wait_for_url("**/portal")
+
+
+def _sign_in(page: Page, email: str, password: str) -> None:
+    page.get_by_label("E-mail address").fill(email)
+    page.get_by_label("Password").fill(password)
+    page.get_by_role("button", name="Sign in").click()
+
+
+def _sign_in_by_app(page: Page, app: Authenticator, email: str, password: str) -> None:
+    _sign_in(page, email, password)
+    page.locator("#sign-in-totp").fill(app.code())
+    page.get_by_role("button", name="Continue").click()
+    page.wait_for_url("**/portal")
+
+
+def _enroll(page: Page, installation: Installation) -> Authenticator:
+    """Set an authenticator app up."""
+    page.get_by_role("link", name="Security").click()
+    page.get_by_role("link", name="Set it up").click()
+    page.get_by_role("button", name="Show the code to scan").click()
+    prove(page)
+    secret = page.locator("[data-result=secret]")
+    expect(secret).not_to_be_empty()
+    app = Authenticator(installation, secret.inner_text())
+    page.get_by_label("Six digits").fill(app.code())
+    page.get_by_role("button", name="Confirm").click()
+    page.get_by_label("I have saved them").check()
+    page.get_by_role("button", name="Done").click()
+    expect(page.get_by_role("button", name="Switch it off")).to_be_visible()
+    return app
+
+
+def _sign_up(page: Page, installation: Installation, email: str, name: str) -> None:
+    """By a message to a page that takes a name and a password."""
+    page.get_by_label("E-mail address").fill(email)
+    page.get_by_role("button", name="Send the link").click()
+    expect(page.get_by_role("heading", name="Look into your mailbox")).to_be_visible()
+    page.goto(installation.mailbox.link(email, "registration"))
+    page.get_by_label("Name of the organization").fill(name)
+    _choose_password(page, "Create the organization")
+    expect(page.locator(".where")).to_contain_text(name)
+
+
+def _make_keyring(page: Page) -> None:
+    """Create a keyring for one purpose, and a key in it."""
+    page.get_by_role("link", name="Keyrings", exact=True).first.click()
+    page.get_by_role("button", name="Create a keyring").click()
+    page.get_by_label("Name", exact=False).first.fill(KEYRING)
+    for each in ("sign", "verify"):
+        page.locator("#create").get_by_label(each, exact=True).uncheck()
+    page.locator("#create").get_by_role("button", name="Create").click()
+    page.get_by_role("link", name=KEYRING).click()
+    _generate(page)
+
+
+def _make_api_key(page: Page, app: Authenticator, group: str = "", keyring: str = "") -> str:
+    """Create an API key, which is shown once; for one group of operations, if it is named."""
+    page.get_by_role("link", name="API keys").click()
+    page.get_by_role("button", name="Create an API key").first.click()
+    if group:
+        page.get_by_label("Use keys").uncheck()
+        page.get_by_label(group).check()
+        page.get_by_label("Only in these keyrings").fill(keyring)
+    page.locator("#create").get_by_role("button", name="Create").click()
+    _confirm(page, app)
+    expect(page.locator("#made")).to_be_visible()
+    made = page.locator('[data-made="key"] code').inner_text()
+    page.get_by_role("button", name="I have it").click()
+    expect(page.get_by_role("row", name=f"…{made[-4:]}")).to_be_visible()
+    assert made not in page.content()
+    return made
+
+
+def _generate(page: Page) -> None:
+    page.get_by_role("button", name="Generate a key").first.click()
+    page.get_by_role("button", name="Generate", exact=True).click()
+    expect(page.get_by_role("row", name="Version 1")).to_contain_text("active")
+
+
+def _begin_rotation(page: Page) -> None:
+    page.get_by_role("button", name="Rotate Kyber768").click()
+    page.locator("#rotate-Kyber768").get_by_role("button", name="Rotate", exact=True).click()
+
+
+def _retire_and_archive(page: Page, app: Authenticator) -> None:
+    """Retire the new version, and archive the old one."""
+    page.goto("/portal/keys/Kyber768/2")
+    page.get_by_role("button", name="Retire", exact=True).click()
+    page.get_by_label("Type Kyber768 v2 to confirm").fill("Kyber768 v2")
+    page.keyboard.press("Enter")
+    expect(page.locator("dl")).to_contain_text("retired")
+    page.goto("/portal/keys/Kyber768/1")
+    page.get_by_role("button", name="Archive", exact=True).click()
+    expect(page.locator("#archive")).to_contain_text("It was used 2 times")
+    page.get_by_label("Type Kyber768 v1 to confirm").fill("Kyber768 v1")
+    page.keyboard.press("Enter")
+    _confirm(page, app)
+    expect(page.get_by_role("note")).to_contain_text("its private half is destroyed in 6 days")
+
+
+def _audit(page: Page, email: str) -> None:
+    """The log has it all, and the browser verifies a record of it."""
+    page.get_by_role("link", name="Audit log", exact=True).click()
+    records = page.get_by_role("table").first
+    for operation in RECORDED:
+        expect(records.get_by_role("cell", name=operation, exact=True).first).to_be_visible()
+    row = records.get_by_role("row", name="schedule-archive").filter(has_text=email)
+    row.get_by_role("link").click()
+    verified = page.get_by_text("verified: it is in the log")
+    missing = page.get_by_text("No checkpoint covers it yet")
+    expect(verified.or_(missing)).to_be_visible()
+    while missing.is_visible():
+        page.get_by_role("button", name="Check again").click()
+        expect(verified.or_(missing)).to_be_visible()
+
+
+def _change_password(page: Page, app: Authenticator) -> None:
+    page.get_by_role("link", name="Security").click()
+    page.get_by_role("button", name="Change the password").click()
+    page.locator("#change-password [name=new_password]").fill(CHOSEN)
+    page.locator("#change-password [name=again]").fill(CHOSEN)
+    page.get_by_role("button", name="Change it").click()
+    _confirm(page, app)
+    page.wait_for_url("**/portal/sign-in")
+
+
+def _invite(page: Page, app: Authenticator, email: str) -> None:
+    page.get_by_role("link", name="Team").click()
+    page.get_by_role("button", name="Invite somebody").click()
+    page.locator("#invite-email").fill(email)
+    page.get_by_label("Role").select_option("viewer")
+    page.get_by_role("button", name="Invite", exact=True).click()
+    _confirm(page, app)
+    expect(page.get_by_role("cell", name=email, exact=True)).to_be_visible()
+
+
+def _look_around(page: Page) -> None:
+    """A viewer's pages have no form whose operation would be refused."""
+    links = page.locator("nav[aria-label=Portal] a")
+    paths = links.evaluate_all("all => all.map((each) => each.getAttribute('href'))")
+    assert "/portal/keys" in paths
+    assert "/portal/team" not in paths
+    for path in (*paths, "/portal/keys/Kyber768/2"):
+        answer = page.goto(path)
+        assert answer is not None
+        assert answer.status == HTTPStatus.OK
+        found = operations_on(answer.text())
+        assert found == allowed(Role.VIEWER, found)
+
+
+@pytest.mark.parametrize(
+    "installation",
+    ["sqlite", pytest.param("postgresql", marks=pytest.mark.campaign)],
+    indirect=True,
+)
+def test_the_whole_story(visit: Visit, installation: Installation) -> None:
+    """Everything that people do with their keys from the first day on, one after the other."""
+    email, invited = (f"{uuid.uuid4()}@example.com" for _ in range(2))
+    name = f"story {uuid.uuid4()}"
+    owner, elsewhere, viewer = (visit(installation.base_url) for _ in range(3))
+    owner.expected += ["404", "401"]  # before a checkpoint; the second factor
+    elsewhere.expected.append("401")
+    page = owner.open("/portal/sign-up")
+    _sign_up(page, installation, email, name)
+    app = _enroll(page, installation)
+    program = installation.caller(_make_api_key(page, app))
+
+    page.get_by_role("link", name="Keys", exact=True).click()
+    _generate(page)
+    encrypted = program.post("/kem/encrypt", {"plaintext": PLAINTEXT})
+    _begin_rotation(page)
+    _confirm(page, app)
+    expect(page.get_by_role("row", name="Version 1")).to_contain_text("retired")
+    fields = {"ciphertext": encrypted["ciphertext"], "key_version": 1}
+    assert program.post("/kem/decrypt", fields)["plaintext"] == PLAINTEXT
+    _retire_and_archive(page, app)
+    assert program.refusal("/kem/decrypt", fields)[0] == HTTPStatus.NOT_FOUND
+    _audit(page, email)
+
+    _make_keyring(page)
+    writer = installation.caller(_make_api_key(page, app, "Encrypt only", KEYRING))
+    written = writer.post("/kem/encrypt", {"plaintext": PLAINTEXT, "keyring": KEYRING})
+    reads = {"ciphertext": written["ciphertext"], "key_version": 1, "keyring": KEYRING}
+    assert program.post("/kem/decrypt", reads)["plaintext"] == PLAINTEXT
+    assert writer.refusal("/kem/decrypt", reads)[0] == HTTPStatus.FORBIDDEN
+    assert writer.refusal("/kem/encrypt", {"plaintext": PLAINTEXT})[0] == HTTPStatus.FORBIDDEN
+
+    other = elsewhere.open("/portal/sign-in")
+    _sign_in_by_app(other, app, email, PASSWORD)
+    _change_password(page, app)
+    other.get_by_role("link", name="Team").click()
+    other.wait_for_url("**/portal/sign-in?next=*")
+
+    _sign_in_by_app(page, app, email, CHOSEN)
+    _invite(page, app, invited)
+    page = viewer.open(installation.mailbox.link(invited, "invitation"))
+    _choose_password(page, "Join")
+    expect(page.locator(".where")).to_contain_text(name)
+    _look_around(page)
+
+
+@pytest.fixture(scope="module")
+def secured(installation: Installation, certificate: Certificate) -> Iterator[str]:
+    """A second gateway of the installation, with TLS and secure cookies."""
+    settings = Layout(installation.data).gateway_settings
+    own = settings.with_name("secured.toml")
+    changes = {
+        "tls_certificate": str(certificate.path),
+        "tls_key": str(certificate.key),
+        "cookies": "secure",
+    }
+    own.write_text(edited(settings.read_text(), changes))
+    with socket.create_server((HOST, 0)) as listener:
+        words = ["pqkeep_gateway", str(own), "--fd", str(listener.fileno())]
+        output = installation.output_file.with_name("secured")
+        with running_forked(words, output, pass_fds=[listener.fileno()]):
+            yield f"https://{HOST}:{listener.getsockname()[1]}"
+
+
+def test_the_story_begins_over_https(
+    visit: Visit, installation: Installation, secured: str
+) -> None:
+    """With secure cookies: keys, a keyring, a trial, an API key, a proof, and an access that ends."""
+    email = f"{uuid.uuid4()}@example.com"
+    installation.person(installation.new_tenant().tenant_id, email=email)
+    visitor = visit(secured, ignore_https_errors=True)
+    page = visitor.open("/portal/keys")
+    page.wait_for_url("**/portal/sign-in?next=%2Fportal%2Fkeys")
+    _sign_in(page, email, PASSWORD)
+    page.wait_for_url("**/portal/keys")
+    cookies = {each["name"]: each for each in visitor.context.cookies()}
+    assert cookies[ACCESS]["secure"]
+    assert cookies[REFRESH]["secure"]
+    assert cookies[REFRESH]["path"] == f"{API}/auth/refresh"
+    _generate(page)
+    _begin_rotation(page)
+    prove(page)
+    expect(page.get_by_role("row", name="Version 1")).to_contain_text("retired")
+    _make_keyring(page)
+    page.get_by_role("link", name="Try it").click()
+    page.locator("#encrypt-plaintext").fill("over https")
+    page.get_by_role("button", name="Encrypt", exact=True).click()
+    page.get_by_role("button", name="Decrypt it").click()
+    page.get_by_role("button", name="Decrypt", exact=True).click()
+    expect(page.locator("[data-result-of=decrypt] code")).to_have_text("over https")
+    page.get_by_role("link", name="API keys").click()
+    page.get_by_role("button", name="Create an API key").first.click()
+    page.locator("#create").get_by_role("button", name="Create").click()
+    prove(page)
+    expect(page.locator("#made")).to_be_visible()
+    lines = page.locator('[data-made="environment"] code').inner_text()
+    assert lines.startswith(f"export PQKEEP_URL={secured}\n")
+    page.get_by_role("button", name="I have it").click()
+    page.get_by_role("link", name="Audit log", exact=True).click()
+    page.get_by_role("row", name="create-api-key").get_by_role("link").last.click()
+    expect(page.get_by_text("verified: it is in the log")).to_be_visible()
+    visitor.context.clear_cookies(name=ACCESS)
+    page.get_by_role("link", name="Keys", exact=True).click()
+    page.wait_for_url("**/portal/keys")
+    page.get_by_role("button", name="Sign out").click()
+    page.wait_for_url("**/portal/sign-in")
+    assert visitor.context.cookies() == []

@@ -1,0 +1,91 @@
+"""What tests of the portal's pages ask of them."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+from playwright.sync_api import Page
+from tests.contract.rows import api_rows
+from tests.fixtures.caller import PASSWORD, REQUEST_SECONDS, TLS, Caller
+from tests.fixtures.installation import Installation
+
+from pqkeep_gateway.access.callers import GRANTS
+from pqkeep_gateway.access.roles import Role
+
+MARKUP = ("<script>alert(1)</script>", '"><img src=x onerror=alert(1)>')
+_OPERATION = re.compile(r'data-operation="([a-z_]+)"')
+_PERMISSIONS = {row.name: row.permission for row in api_rows(open_signup=False)}
+
+
+@dataclass(frozen=True)
+class World:
+    """A tenant with keys, and somebody of it."""
+
+    installation: Installation
+    tenant: Caller
+    person: Caller
+
+
+def world_of(
+    installation: Installation, *algorithms: str, role: Role = Role.OWNER, email: str = ""
+) -> World:
+    """Make a tenant with a key of each of some algorithms, and somebody with a role."""
+    tenant = installation.new_tenant()
+    for algorithm in algorithms:
+        tenant.post("/kms/keys/generate", {"algorithm": algorithm}, status=201)
+    return World(installation, tenant, installation.person(tenant.tenant_id, role, email))
+
+
+def cookies_of(person: Caller) -> list[Any]:
+    """Return the session that somebody has from the API, for a browser."""
+    return [
+        {
+            "name": each.name,
+            "value": each.value or "",
+            "domain": "127.0.0.1",
+            "path": each.path,
+            "httpOnly": True,
+            "sameSite": "Lax",
+        }
+        for each in person.client.cookies.jar
+    ]
+
+
+def get_page(person: Caller, path: str) -> httpx2.Response:
+    """Return a page as it is sent."""
+    cookies = {each.name: each.value or "" for each in person.client.cookies.jar}
+    url = f"{person.client.base_url}".rstrip("/") + path
+    return httpx2.get(url, cookies=cookies, verify=TLS, timeout=REQUEST_SECONDS)
+
+
+def operations_on(html: str) -> set[str]:
+    """Return the operations that a page's forms ask for."""
+    return set(_OPERATION.findall(html))
+
+
+def allowed(role: Role, operations: set[str]) -> set[str]:
+    """Return those of some operations that the access table lets a role ask for."""
+    return {each for each in operations if role in GRANTS[_PERMISSIONS[each]]}
+
+
+def prove(page: Page) -> None:
+    """Answer the question whether it is them."""
+    page.locator("#step-up input[type=password]").fill(PASSWORD)
+    page.locator("#step-up").get_by_role("button", name="Confirm").click()
+
+
+def assert_fits(page: Page) -> None:
+    """Check that nobody has to scroll sideways."""
+    wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    assert wide <= 0, f"{wide} pixels too wide"
+
+
+def assert_headings_in_order(html: str) -> None:
+    """Check that no heading is more than one level below the one before it."""
+    levels = [int(each) for each in re.findall(r"<h([1-6])", html.split("<dialog", maxsplit=1)[0])]
+    assert levels[0] == 1
+    assert all(below <= above + 1 for above, below in itertools.pairwise(levels)), levels
