@@ -22,7 +22,9 @@ capabilities:
 {{- end }}
 
 {{- /* A secret volume's files can be read by the pod's group, which pqkeep refuses: each process has
-a copy in memory with mode 0400. The folder of its data is one that only it can enter. */}}
+a copy in memory with mode 0400. The folder of its data is one that only it can enter; where there is
+none the volume is new, and gets an empty database, which a process does not make itself. Takes the
+database. */}}
 {{- define "pqkeep.prepare" -}}
 import os, pathlib, shutil
 os.umask(0o077)
@@ -32,5 +34,12 @@ for file in pathlib.Path("/mnt/secret").iterdir():
         copy.unlink(missing_ok=True)
         shutil.copyfile(file, copy)
         copy.chmod(0o400)
-pathlib.Path("/var/lib/pqkeep/data").mkdir(mode=0o700, exist_ok=True)
+folder = pathlib.Path("/var/lib/pqkeep/data")
+if not folder.exists():
+    draft = folder.with_name(".data")
+    draft.mkdir(mode=0o700, exist_ok=True)
+    {{- if not (hasPrefix "postgresql:" .) }}
+    (draft / {{ base . | quote }}).touch(mode=0o600)
+    {{- end }}
+    draft.rename(folder)
 {{- end }}
