@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx2
 import pytest
 from tests.fixtures import processes
+from tests.fixtures.browser import STUCK
 from tests.fixtures.caller import PASSWORD, Caller, Refusal, refusal_of
 from tests.fixtures.installation import Installation
 
@@ -20,13 +21,17 @@ KNOWN_ANSWERS = "known answers: "
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how many known answers of each algorithm were checked, and held."""
+    """Say how many known answers of each algorithm were checked, and held; and what was stuck."""
     counts: Counter[str] = Counter()
     for report in terminalreporter.stats.get("passed", []):
         for name, value in report.user_properties:
             if str(name).startswith(KNOWN_ANSWERS):
                 counts[str(name)] += int(str(value))
-    for name, count in sorted(counts.items()):
+    for report in terminalreporter.stats.get("", []):
+        counts[STUCK] += report.when == "teardown" and (STUCK, 1) in map(
+            tuple, report.user_properties
+        )
+    for name, count in sorted((+counts).items()):
         terminalreporter.write_line(f"{name}: {count}")
 
 

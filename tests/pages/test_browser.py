@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from tests.fixtures.browser import Visit, assert_accessible
+from tests.fixtures.browser import Chromium, Visit, assert_accessible
 
 POLICY = "default-src 'self'; require-trusted-types-for 'script'; trusted-types 'none'"
 PAGES = {
@@ -84,3 +86,15 @@ def test_findings_of_axe_fail(visit: Visit, site: str) -> None:
         assert_accessible(visit(site).open("/unnamed"))
     for finding in ("light: button-name", "light: color-contrast", "dark: color-contrast"):
         assert finding in str(failed.value)
+
+
+def test_a_browser_that_is_stuck_is_replaced(chromium: Chromium, site: str) -> None:
+    """One that does not close a profile in time is killed, and the next visit has a fresh one."""
+    stuck = chromium.new_context(base_url=site)
+    stuck.new_page().goto("/good")
+    os.killpg(chromium.pid, signal.SIGSTOP)
+    assert not chromium.has_closed(stuck, 0.1)
+    page = chromium.new_context(base_url=site).new_page()
+    page.goto("/good")
+    assert page.title() == "page"
+    assert chromium.has_closed(page.context)
