@@ -1,8 +1,8 @@
 """Answers the operator's commands."""
 
-import time
 from typing import assert_never
 
+from pqkeep_keyservice import clock
 from pqkeep_keyservice.root_keys import RootKeyRotation
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.store import KeyStore
@@ -34,7 +34,7 @@ class Administration:
                 assert_never(request)
 
     async def _announce(self, backup: AnnounceBackup) -> NewestBackup:
-        if backup.created_at_us > time.time_ns() // 1000:
+        if backup.created_at_us > clock.now_us():
             raise KeyServiceError(ErrorKind.RECORD_NOT_FOUND)
         try:
             newest = await self._store.announce_backup(backup)

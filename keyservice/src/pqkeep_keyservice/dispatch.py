@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import assert_never
 
+from pqkeep_keyservice import clock
 from pqkeep_keyservice.keys.key_versions import (
     AgeLimits,
     KeyEntry,
@@ -234,7 +235,7 @@ class Dispatcher:
         idempotency = request.idempotency
         if idempotency is None:
             return None
-        entry = versions.entry_generated_with(idempotency, datetime.now(UTC))
+        entry = versions.entry_generated_with(idempotency, clock.now())
         if entry is None and await self._store.is_idempotency_key_used(request.tenant, idempotency):
             raise KeyServiceError(ErrorKind.IDEMPOTENCY_KEY_REUSED)  # for another key
         return entry

@@ -8,10 +8,11 @@ holds no other up and is tried again.
 
 import asyncio
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import datetime
 
 from cachetools import LRUCache
 
+from pqkeep_keyservice import clock
 from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.due_keys import DueKey, count_due_keys, list_due_keys
@@ -53,12 +54,12 @@ class Schedule:
 
     async def count(self) -> int:
         """Return how many keys are due now."""
-        return await self._store.query(count_due_keys, datetime.now(UTC))
+        return await self._store.query(count_due_keys, clock.now())
 
     async def look(self) -> None:
         """Make every change that is due now, if the database is available."""
         try:
-            await self.carry_out(datetime.now(UTC))
+            await self.carry_out(clock.now())
         except (KeyServiceError, DatabaseUnavailableError):
             pass  # the database is unavailable: nothing was done, and nothing is lost
         except Exception:  # noqa: BLE001 - tried again

@@ -4,12 +4,11 @@ The installation that the backup is of may have recorded more since, and may sti
 one log id and one key, they would sign two histories of one log: a fork.
 """
 
-import time
-from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
 import sqlalchemy as sa
 
+from pqkeep_keyservice import clock
 from pqkeep_keyservice.audit.checkpoint_signer import ALGORITHMS, CONTEXT, signed_text
 from pqkeep_keyservice.keys.changes import CommitOutcome, KeyChange
 from pqkeep_keyservice.keys.key_versions import VERSIONS_PER_GENERATION, KeyEntry, KeyName
@@ -68,12 +67,12 @@ def continue_log(connection: sa.Connection, sealer: Sealer) -> UUID:
 def _new_key(material: KeyMaterial, version: KeyVersion) -> KeyEntry:
     algorithm = Algorithm.ML_DSA_65
     public_key, sealed = material.generate(KeyName(INSTALLATION, algorithm), version)
-    now = datetime.now(UTC)
+    now = clock.now()
     return KeyEntry(KeyInfo(algorithm, version, KeyStatus.ACTIVE, public_key, now), sealed)
 
 
 def _sign(material: KeyMaterial, signer: KeyEntry, log: UUID, frontier: Frontier) -> Checkpoint:
-    at_us = time.time_ns() // 1000
+    at_us = clock.now_us()
     text = signed_text(log, frontier.size, frontier.root(), at_us)
     return Checkpoint(
         log_id=log,

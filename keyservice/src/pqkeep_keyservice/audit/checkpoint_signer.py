@@ -7,13 +7,13 @@ with records of their own.
 """
 
 import asyncio
-import time
 from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from uuid import UUID, uuid4
 
 from cryptography.exceptions import InvalidSignature
 
+from pqkeep_keyservice import clock
 from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName, KeyVersions
 from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.ledger import checkpoints
@@ -161,7 +161,7 @@ class CheckpointSigner:
             newest = await self._store.query(checkpoints.find_newest_checkpoint, algorithm)
             if newest is not None and newest.size >= frontier.size:  # never a truncated log
                 return newest
-            at_us = time.time_ns() // 1000
+            at_us = clock.now_us()
             text = signed_text(log_id, frontier.size, frontier.root(), at_us)
             checkpoint = Checkpoint(
                 log_id=log_id,
@@ -195,7 +195,7 @@ class CheckpointSigner:
             since = await self._store.query(checkpoints.first_recorded_at)
         else:
             since = newest.at_us
-        return time.time_ns() // 1000 - since > DAY_MICROSECONDS
+        return clock.now_us() - since > DAY_MICROSECONDS
 
 
 def _deadline() -> float:

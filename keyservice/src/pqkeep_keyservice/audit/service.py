@@ -1,12 +1,12 @@
 """Answers requests about the audit log. Reading it leaves no record."""
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import TypeVar, TypeVarTuple, assert_never
 
 import sqlalchemy as sa
 
+from pqkeep_keyservice import clock
 from pqkeep_keyservice.audit.checkpoint_signer import ALGORITHMS, CheckpointSigner
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.audit.note_signer import NoteSigner
@@ -169,7 +169,7 @@ class AuditService:
             self._searches.release(tenant, search)
 
     async def _record(self, request: RecordEvents) -> Recorded:
-        newest_us, now_us = self._store.recorded_at_us, time.time_ns() // 1000
+        newest_us, now_us = self._store.recorded_at_us, clock.now_us()
         records: list[NewRecord] = []
         refused: list[RefusedEvent] = []
         for event in request.events:

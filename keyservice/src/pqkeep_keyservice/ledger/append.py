@@ -1,7 +1,6 @@
 """Appending to the audit log: ids, numbers, times and nonces of new records, and their tree."""
 
 import os
-import time
 from collections.abc import MutableMapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -10,6 +9,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from cachetools import LRUCache
 
+from pqkeep_keyservice import clock
 from pqkeep_keyservice.ledger.merkle import Frontier, frontier, leaf_hash
 from pqkeep_keyservice.ledger.records import FORMATS, Formats, NewRecord, Row, record_text
 from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, AUDIT_TILES
@@ -74,7 +74,7 @@ def append_records(
     """Insert records of the newest format, but for events that are in the log already, and tiles."""
     records = _without_recorded_events(connection, records)
     # Never before the last record's time, whatever the machine's clock does.
-    now = max(log_state.recorded_at_us, time.time_ns() // 1000)
+    now = max(log_state.recorded_at_us, clock.now_us())
     numbers: dict[str, int] = {}
     rows: list[Row] = []
     newest = max(formats)

@@ -1,8 +1,8 @@
 """create, update, get and list keyrings."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
+from pqkeep_keyservice import clock
 from pqkeep_keyservice.keys.changes import KeyringChange
 from pqkeep_keyservice.keys.keyring import Keyring
 from pqkeep_keyservice.operations.result import OperationResult
@@ -28,7 +28,7 @@ def create(request: CreateKeyring, current: Keyring | None) -> OperationResult:
         request.purposes,
         request.rotation_days,
         request.archive_after_days,
-        datetime.now(UTC),
+        clock.now(),
     )
     change = KeyringChange(Keyring(request.tenant, info), MAX_KEYRINGS)
     return OperationResult(KeyringFound(keyring=info), None, change)

@@ -1,10 +1,11 @@
 """generate, rotate, retire, archive, get and list keys."""
 
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from msgspec import structs
 
+from pqkeep_keyservice import clock
 from pqkeep_keyservice.keys.changes import KeyChange
 from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyVersions, SealedSeed
 from pqkeep_keyservice.live.executors import Executor
@@ -48,7 +49,7 @@ async def generate(
         active = versions.active.info
         return OperationResult(Key(key=active, existed=True), active.version)
     versions.require_no_active()
-    entry = await new_entry(versions, executor, deadline, datetime.now(UTC), request.idempotency)
+    entry = await new_entry(versions, executor, deadline, clock.now(), request.idempotency)
     new = versions.with_first(entry)
     key = new.require_active().info
     change = KeyChange(versions, new, request.quota)
@@ -60,7 +61,7 @@ async def rotate(
 ) -> OperationResult:
     """Retire the active key and generate its successor. Raises KEY_NOT_FOUND."""
     old = versions.require_current().info
-    entry = await new_entry(versions, executor, deadline, datetime.now(UTC), request.idempotency)
+    entry = await new_entry(versions, executor, deadline, clock.now(), request.idempotency)
     new = versions.with_rotated(entry)
     key = new.require_active().info
     change = KeyChange(versions, new)
@@ -89,7 +90,7 @@ def repeat(
 
 def retire(request: RetireKey, versions: KeyVersions, material: KeyMaterial) -> OperationResult:
     """Retire a key version. Raises KEY_STATUS."""
-    new = versions.with_retired(request.version, datetime.now(UTC))
+    new = versions.with_retired(request.version, clock.now())
     return _changed(versions, new, request, material)
 
 
@@ -107,7 +108,7 @@ def schedule_archive(
     request: ScheduleArchive, versions: KeyVersions, material: KeyMaterial
 ) -> OperationResult:
     """Set when a retired key version is archived. Raises KEY_STATUS."""
-    at = datetime.now(UTC) + timedelta(days=request.days)
+    at = clock.now() + timedelta(days=request.days)
     new = versions.with_archive_scheduled(request.version, at)
     return _changed(versions, new, request, material)
 
@@ -116,7 +117,7 @@ def cancel_archive(
     request: CancelArchive, versions: KeyVersions, material: KeyMaterial
 ) -> OperationResult:
     """Keep a key version that is to be archived. Raises KEY_STATUS."""
-    new = versions.with_archive_cancelled(request.version, datetime.now(UTC))
+    new = versions.with_archive_cancelled(request.version, clock.now())
     return _changed(versions, new, request, material)
 
 

@@ -1,10 +1,11 @@
 """Rows of keys and their versions. A change is a compare-and-swap on the key's revision."""
 
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 
 import sqlalchemy as sa
 
+from pqkeep_keyservice import clock
 from pqkeep_keyservice.keys.changes import CommitOutcome, KeyChange
 from pqkeep_keyservice.keys.key_mac import key_mac, require_authentic
 from pqkeep_keyservice.keys.key_versions import (
@@ -113,7 +114,7 @@ def is_idempotency_key_used(
     connection: sa.Connection, tenant: TenantId, idempotency: Idempotency
 ) -> bool:
     """Return whether a request with this Idempotency-Key generated a key in the last day."""
-    oldest = datetime.now(UTC) - IDEMPOTENCY_KEY_LIFETIME
+    oldest = clock.now() - IDEMPOTENCY_KEY_LIFETIME
     query = sa.select(KEYS.c.version).where(
         KEYS.c.tenant_id == tenant,
         KEYS.c.idempotency_key == idempotency.key,

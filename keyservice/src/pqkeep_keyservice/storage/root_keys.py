@@ -1,11 +1,11 @@
 """Which root keys seal the stored keys, and which keys are not under the newest."""
 
-import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from pqkeep_keyservice import clock
 from pqkeep_keyservice.keys.changes import CommitOutcome, RootKeyAdded, RootKeysDropped
 from pqkeep_keyservice.keys.key_versions import KeyName, SealedSeed
 from pqkeep_keyservice.keys.keyring import KeyringId
@@ -77,7 +77,7 @@ def add_root_key(connection: sa.Connection, change: RootKeyAdded) -> CommitOutco
     row = {
         "id": change.root_key_id,
         "check_value": change.check_value,
-        "added_at_us": time.time_ns() // 1000,
+        "added_at_us": clock.now_us(),
     }
     connection.execute(sa.insert(ROOT_KEYS), row)
     return CommitOutcome.DURABLE
