@@ -2,20 +2,25 @@
 
 import os
 import subprocess
-import sysconfig
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.fixtures.processes import PQKEEPD
 
 from pqkeep_server.initialise import Layout, initialise
 
-PQKEEPD = Path(sysconfig.get_path("scripts")) / "pqkeepd"
+Run = Callable[..., tuple[int, str]]
+"""Takes arguments, and variables of the environment; returns status and output."""
 
 
-def run(*arguments: str | Path, **environment: str) -> tuple[int, str]:
-    """Run the command; return status and output."""
+def run_program(
+    program: Sequence[str | Path], *arguments: str | Path, **environment: str
+) -> tuple[int, str]:
+    """Run a program; return status and output."""
     ended = subprocess.run(
-        [PQKEEPD, *arguments],
+        [*program, *arguments],
         env={"PATH": os.defpath, "COLUMNS": "120", **environment},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -24,6 +29,12 @@ def run(*arguments: str | Path, **environment: str) -> tuple[int, str]:
         check=False,
     )
     return ended.returncode, ended.stdout + ended.stderr
+
+
+@pytest.fixture
+def run(pqkeepd_command: Sequence[str | Path]) -> Run:
+    """The command, imported once."""
+    return partial(run_program, pqkeepd_command)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +56,7 @@ def run(*arguments: str | Path, **environment: str) -> tuple[int, str]:
         *(("operator", each, "--help") for each in ("add", "rotate", "remove", "list")),
     ],
 )
-def test_help(arguments: tuple[str, ...]) -> None:
+def test_help(run: Run, arguments: tuple[str, ...]) -> None:
     """--help ends well and shows how to call it."""
     status, said = run(*arguments)
     assert status == 0
@@ -54,12 +65,12 @@ def test_help(arguments: tuple[str, ...]) -> None:
 
 def test_help_names_the_commands() -> None:
     """The first help names dev and says what pqkeepd is for."""
-    _, said = run("--help")
+    _, said = run_program([PQKEEPD], "--help")
     assert "dev" in said
     assert "pqkeep" in said
 
 
-def test_help_names_the_options() -> None:
+def test_help_names_the_options(run: Run) -> None:
     """The help of dev has every option, the default port among them."""
     _, said = run("dev", "--help")
     for word in ("--port", "8080", "--data", "--ready-file"):
@@ -67,7 +78,7 @@ def test_help_names_the_options() -> None:
 
 
 @pytest.mark.parametrize("arguments", [("unknown",), ("dev", "--unknown"), ("dev", "too-much")])
-def test_a_usage_error(arguments: tuple[str, ...]) -> None:
+def test_a_usage_error(run: Run, arguments: tuple[str, ...]) -> None:
     """What is no command or option is status 2 with an explanation, and no traceback."""
     status, said = run(*arguments)
     assert status == 2
@@ -83,7 +94,7 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
     return made
 
 
-def test_settings_are_checked(layout: Layout) -> None:
+def test_settings_are_checked(run: Run, layout: Layout) -> None:
     """Config check says whose settings a file has, and that they are good."""
     for file, role in (
         (layout.gateway_settings, "gateway"),
@@ -94,7 +105,7 @@ def test_settings_are_checked(layout: Layout) -> None:
 
 
 @pytest.mark.parametrize("command", [("config", "check"), ("gateway",)])
-def test_wrong_settings_are_status_78(layout: Layout, command: tuple[str, ...]) -> None:
+def test_wrong_settings_are_status_78(run: Run, layout: Layout, command: tuple[str, ...]) -> None:
     """What the process would refuse is refused before it starts, the environment included."""
     status, said = run(*command, layout.gateway_settings, PQKEEP_GATEWAY_PROT="1")
     assert status == os.EX_CONFIG
@@ -102,7 +113,7 @@ def test_wrong_settings_are_status_78(layout: Layout, command: tuple[str, ...]) 
     assert "Traceback" not in said
 
 
-def test_an_address_without_tls_is_found_before_the_start(layout: Layout) -> None:
+def test_an_address_without_tls_is_found_before_the_start(run: Run, layout: Layout) -> None:
     """Config check refuses to serve other machines without TLS, as the gateway itself does."""
     environment = {"PQKEEP_GATEWAY_HOST": "192.0.2.1", "PQKEEP_GATEWAY_COOKIES": "secure"}
     status, said = run("config", "check", layout.gateway_settings, **environment)
@@ -110,7 +121,7 @@ def test_an_address_without_tls_is_found_before_the_start(layout: Layout) -> Non
     assert "tls_certificate" in said
 
 
-def test_the_key_service_is_checked_too(layout: Layout) -> None:
+def test_the_key_service_is_checked_too(run: Run, layout: Layout) -> None:
     """A wrong setting of the key service ends its command with status 78."""
     status, said = run("keyservice", layout.key_service_settings, PQKEEP_KEYSERVICE_SOKET="1")
     assert status == os.EX_CONFIG
@@ -118,7 +129,7 @@ def test_the_key_service_is_checked_too(layout: Layout) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "colour = 1", "{", "database = 'a'"])
-def test_a_file_of_neither_process(tmp_path: Path, text: str) -> None:
+def test_a_file_of_neither_process(run: Run, tmp_path: Path, text: str) -> None:
     """A file that tells nothing of either process is refused."""
     file = tmp_path / "settings.toml"
     file.write_text(text)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import stat
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from cryptography import x509
-from tests.fixtures.processes import PQKEEPD
 
 from pqkeep_protocol.link import Identity, LinkTls, Role
 from pqkeep_server.link_certificates import Issued, LinkCertificatesError, issue
@@ -107,9 +107,11 @@ def test_without_the_ca_nothing_is_made(tmp_path: Path) -> None:
         issued(tmp_path, renew=True)
 
 
-def test_the_command_says_what_to_keep_offline(tmp_path: Path) -> None:
+def test_the_command_says_what_to_keep_offline(
+    pqkeepd_command: Sequence[str | Path], tmp_path: Path
+) -> None:
     """Pqkeepd certificates names each folder and the CA's key, and fails in one line."""
-    command = [str(PQKEEPD), "certificates", str(tmp_path / "link"), "--days", "30"]
+    command = [*pqkeepd_command, "certificates", tmp_path / "link", "--days", "30"]
     made = subprocess.run(
         [*command, "--gateway", "gateway.example.org"], capture_output=True, text=True, check=True
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,6 @@ from pqkeep_server.settings_file import edited
 if TYPE_CHECKING:
     from tests.fixtures.link import LinkCa
 
-PQKEEPD = Path(sysconfig.get_path("scripts")) / "pqkeepd"
 EXPIRES_SOON = "the link's certificate expires soon"
 
 
@@ -76,11 +75,17 @@ def test_a_link_that_the_other_end_would_refuse(
             check_settings(file)
 
 
-def test_the_command_warns_of_expiry(layout: Layout, link_ca: LinkCa) -> None:
+def test_the_command_warns_of_expiry(
+    pqkeepd_command: Sequence[str | Path], layout: Layout, link_ca: LinkCa
+) -> None:
     """Config check says that a certificate expires soon, and that the process can start with it."""
     file = link(layout, Role.GATEWAY, link_ca.identity(Role.GATEWAY, days=12))
     ended = subprocess.run(
-        [PQKEEPD, "config", "check", file], capture_output=True, text=True, check=True, timeout=60
+        [*pqkeepd_command, "config", "check", file],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
     assert ended.stdout == f"{file}: the gateway can start with these settings\n"
     assert EXPIRES_SOON in ended.stderr

@@ -12,7 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA87PrivateKey
 from tests.contract.rows import api_rows
 from tests.contract.test_key_import import body, issue, pkcs8
-from tests.fixtures.caller import Caller
+from tests.fixtures.caller import REQUEST_SECONDS, Caller
 from tests.fixtures.installation import Installation
 from tests.sampling import later
 
@@ -194,7 +194,9 @@ QUERIES: Mapping[str, Callable[[Caller], dict[str, Any]]] = {
 
 def test_the_matrix_has_every_operation(installation: Installation) -> None:
     """Every operation that an installation serves has a row here, with its own permission."""
-    with httpx2.Client(base_url=installation.base_url, trust_env=False) as client:
+    with httpx2.Client(
+        base_url=installation.base_url, trust_env=False, timeout=REQUEST_SECONDS
+    ) as client:
         paths = client.get("/api/v1/openapi.json").json()["paths"]
     served = {
         f"{method.upper()} {path.removeprefix('/api/v1')}": each["x-permission"]

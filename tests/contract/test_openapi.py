@@ -13,7 +13,7 @@ import httpx2
 import pytest
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
-from tests.fixtures.caller import Caller
+from tests.fixtures.caller import REQUEST_SECONDS, Caller
 from tests.fixtures.installation import Installation, running
 from tests.sampling import sampled
 
@@ -73,7 +73,9 @@ PEOPLE_ONLY: Any = [{"Session": []}]
 @pytest.fixture(scope="module")
 def web(installation: Installation) -> Iterator[httpx2.Client]:
     """Somebody without a credential, outside of the envelope."""
-    with httpx2.Client(base_url=installation.base_url, trust_env=False) as client:
+    with httpx2.Client(
+        base_url=installation.base_url, trust_env=False, timeout=REQUEST_SECONDS
+    ) as client:
         yield client
 
 
@@ -121,7 +123,7 @@ def test_the_same_everywhere(
 ) -> None:
     """Another installation serves the same document, byte for byte."""
     other = running(tmp_path)
-    with other as installation, httpx2.Client(trust_env=False) as client:
+    with other as installation, httpx2.Client(trust_env=False, timeout=REQUEST_SECONDS) as client:
         assert client.get(installation.base_url + WHOLE).content == web.get(WHOLE).content
 
 

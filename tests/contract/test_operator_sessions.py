@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 from tests.contract.rows import api_rows
-from tests.fixtures.caller import API, PASSWORD, TLS, Caller, read_envelope
+from tests.fixtures.caller import API, PASSWORD, REQUEST_SECONDS, TLS, Caller, read_envelope
 from tests.fixtures.installation import Installation
 
 from pqkeep_gateway.access.callers import GRANTS, Credential, Permission
@@ -33,7 +33,9 @@ def browser(closed: Installation) -> Caller:
 @pytest.fixture
 def thief(closed: Installation) -> Iterator[httpx2.Client]:
     """Somebody who sends what they were told to, and keeps nothing."""
-    with httpx2.Client(base_url=closed.base_url + API, trust_env=False, verify=TLS) as client:
+    with httpx2.Client(
+        base_url=closed.base_url + API, trust_env=False, verify=TLS, timeout=REQUEST_SECONDS
+    ) as client:
         yield client
 
 

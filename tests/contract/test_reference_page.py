@@ -9,6 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 from tests.contract.rows import api_rows
+from tests.fixtures.caller import REQUEST_SECONDS
 from tests.fixtures.installation import Installation
 
 from pqkeep_gateway.reference.pages import STATIC
@@ -71,7 +72,9 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def web(installation: Installation) -> Iterator[httpx2.Client]:
     """A browser without a credential."""
-    with httpx2.Client(base_url=installation.base_url, trust_env=False) as client:
+    with httpx2.Client(
+        base_url=installation.base_url, trust_env=False, timeout=REQUEST_SECONDS
+    ) as client:
         yield client
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import httpx2
 import pytest
 from tests.contract.rows import api_rows
-from tests.fixtures.caller import TLS
+from tests.fixtures.caller import REQUEST_SECONDS, TLS
 from tests.fixtures.caller import Caller as Client
 from tests.fixtures.installation import Installation
 
@@ -31,7 +31,10 @@ NOBODYS = "00000000-0000-4000-8000-000000000000"
 def operations(anonymous: Client) -> dict[str, tuple[str, str]]:
     """Method and path of every operation."""
     answer = httpx2.get(
-        f"{anonymous.client.base_url}/api/v1/openapi.json", trust_env=False, verify=TLS
+        f"{anonymous.client.base_url}/api/v1/openapi.json",
+        trust_env=False,
+        verify=TLS,
+        timeout=REQUEST_SECONDS,
     )
     return {
         each["operationId"]: (method.upper(), path)
@@ -85,6 +88,7 @@ def _ask(person: Client, method: str, path: str) -> httpx2.Response:
         headers={"Cookie": cookies},
         trust_env=False,
         verify=TLS,
+        timeout=REQUEST_SECONDS,
     )
 
 

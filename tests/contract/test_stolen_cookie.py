@@ -9,7 +9,7 @@ import httpx2
 import pytest
 from pyotp import TOTP
 from tests.contract.rows import api_rows
-from tests.fixtures.caller import API, TLS, Caller, read_envelope
+from tests.fixtures.caller import API, REQUEST_SECONDS, TLS, Caller, read_envelope
 
 from pqkeep_gateway.access.callers import Permission, may
 from pqkeep_gateway.access.roles import Role
@@ -86,6 +86,7 @@ def _attack(owner: Caller, row: Endpoint, **headers: str) -> tuple[int, str]:
         headers={"Cookie": f"{ACCESS}={owner.client.cookies[ACCESS]}", **headers},
         trust_env=False,
         verify=TLS,
+        timeout=REQUEST_SECONDS,
     )
     return answer.status_code, read_envelope(answer)["error"]["error_code"]
 

@@ -22,7 +22,7 @@ import httpx2
 import pytest
 from openapi_spec_validator import validate
 from stripe import WebhookSignature
-from tests.fixtures.caller import Caller
+from tests.fixtures.caller import REQUEST_SECONDS, Caller
 from tests.fixtures.installation import Installation, running
 from tests.sampling import later
 
@@ -673,7 +673,9 @@ def test_no_secret_is_said(shop: Shop) -> None:
 
 def test_the_description_has_the_webhook(shop: Shop) -> None:
     """Where Stripe is set up, the documents describe its webhook too, and are valid."""
-    with httpx2.Client(base_url=shop.installation.base_url, trust_env=False) as client:
+    with httpx2.Client(
+        base_url=shop.installation.base_url, trust_env=False, timeout=REQUEST_SECONDS
+    ) as client:
         document = client.get("/api/v1/openapi/billing.json").json()
     validate(document)
     described = document["paths"][f"/api/v1{WEBHOOK}"]["post"]

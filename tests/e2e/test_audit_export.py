@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tests.fixtures.caller import Caller
+from tests.fixtures.caller import REQUEST_SECONDS, Caller
 from tests.fixtures.installation import Installation
 
 PQKEEP = Path(sysconfig.get_path("scripts")) / "pqkeep"
@@ -28,7 +28,9 @@ class Shelf:
         """Save an answer as it came."""
         headers = {"X-API-Key": caller.api_key}
         params = {name: str(value) for name, value in query.items()}
-        with httpx2.Client(base_url=self.base_url, headers=headers, trust_env=False) as client:
+        with httpx2.Client(
+            base_url=self.base_url, headers=headers, trust_env=False, timeout=REQUEST_SECONDS
+        ) as client:
             answer = client.get(f"/api/v1/audit{path}", params=params)
         assert answer.status_code == 200, answer.text
         file = self.folder / name

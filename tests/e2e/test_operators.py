@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.fixtures import processes
+import pytest
 from tests.fixtures.installation import Installation
 
 from pqkeep_gateway.access.credentials import CredentialKind, kind_of
@@ -17,19 +19,26 @@ if TYPE_CHECKING:
 SECONDS = 60
 
 
-def operator_command(
-    installation: Installation, *arguments: str, status: int = 0
-) -> subprocess.CompletedProcess[str]:
-    """Run ``pqkeepd operator`` on an installation's data."""
-    ended = subprocess.run(
-        [processes.PQKEEPD, "operator", *arguments, "--data", installation.data],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
-    assert ended.returncode == status, ended.stderr
-    return ended
+Run = Callable[..., subprocess.CompletedProcess[str]]
+"""Takes arguments, and the expected status."""
+
+
+@pytest.fixture
+def operator_command(installation: Installation, pqkeepd_command: Sequence[str | Path]) -> Run:
+    """``pqkeepd operator`` on an installation's data."""
+
+    def run(*arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+        ended = subprocess.run(
+            [*pqkeepd_command, "operator", *arguments, "--data", installation.data],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        assert ended.returncode == status, ended.stderr
+        return ended
+
+    return run
 
 
 def recorded(operator: Caller, operation: str) -> list[dict[str, object]]:
@@ -40,21 +49,21 @@ def recorded(operator: Caller, operation: str) -> list[dict[str, object]]:
     return list(records)
 
 
-def test_a_named_operator_comes_and_goes(installation: Installation) -> None:
+def test_a_named_operator_comes_and_goes(installation: Installation, operator_command: Run) -> None:
     """Added, rotated and removed beside the service, with effect on the next request, by name in the log."""
-    first = operator_command(installation, "add", "ada").stdout.removesuffix("\n")
+    first = operator_command("add", "ada").stdout.removesuffix("\n")
     assert kind_of(first) is CredentialKind.OPERATOR
     ada = installation.caller(first)
     ada.get("/tenants")
     made = ada.post("/tenants", {"name": "made by ada"}, status=201)
-    second = operator_command(installation, "rotate", "ada").stdout.removesuffix("\n")
+    second = operator_command("rotate", "ada").stdout.removesuffix("\n")
     assert ada.refusal("/tenants", {"name": "too late"}) == (401, "ERR_AUTH_001", None)
     ada_again = installation.caller(second)
     ada_again.get("/tenants")
-    assert operator_command(installation, "list").stdout.startswith("ada\t")
-    operator_command(installation, "remove", "ada")
+    assert operator_command("list").stdout.startswith("ada\t")
+    operator_command("remove", "ada")
     assert ada_again.refusal("/tenants", {"name": "too late"}) == (401, "ERR_AUTH_001", None)
-    assert operator_command(installation, "list").stdout == ""
+    assert operator_command("list").stdout == ""
 
     operator = installation.operator()
     created = {each["tenant_id"]: each["principal"] for each in recorded(operator, "create-tenant")}
@@ -66,10 +75,10 @@ def test_a_named_operator_comes_and_goes(installation: Installation) -> None:
     assert not any(each.encode() in file for each in (first, second) for file in files)
 
 
-def test_what_cannot_be_done_is_said(installation: Installation) -> None:
+def test_what_cannot_be_done_is_said(operator_command: Run) -> None:
     """Nobody's name, a bad name and a folder that is no installation end with status 1 and one line."""
     for arguments in (("remove", "nobody"), ("rotate", "nobody"), ("add", "No Name")):
-        ended = operator_command(installation, *arguments, status=1)
+        ended = operator_command(*arguments, status=1)
         assert ended.stdout == ""
         assert ended.stderr.startswith("pqkeepd: ")
         assert ended.stderr.count("\n") == 1

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 import subprocess
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
 import msgspec
-from tests.fixtures import processes
 from tests.fixtures.installation import Installation
 
 from pqkeep_gateway.audit_events import event
@@ -19,15 +19,19 @@ from pqkeep_protocol.messages import Attribution
 LATE = 2**63 - 1
 
 
-def _refused_events(installation: Installation) -> list[list[str]]:
-    command: list[str | Path] = [processes.PQKEEPD, "refused-events", "--data", installation.data]
+def _refused_events(
+    pqkeepd_command: Sequence[str | Path], installation: Installation
+) -> list[list[str]]:
+    command = [*pqkeepd_command, "refused-events", "--data", installation.data]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     return [line.split("\t") for line in ended.stdout.splitlines()]
 
 
-def test_refused_events_are_listed(installation: Installation) -> None:
+def test_refused_events_are_listed(
+    pqkeepd_command: Sequence[str | Path], installation: Installation
+) -> None:
     """Without one nothing is printed; then each with its time, reason and id, and what can be read."""
-    assert _refused_events(installation) == []
+    assert _refused_events(pqkeepd_command, installation) == []
     stored = event(Attribution("", "ada", ""), INSTALLATION, AuditEvent.SIGN_IN)
     rows = [
         ("1", 1_800_000_000_000_000, msgspec.msgpack.encode(stored), "not-an-event"),
@@ -40,7 +44,7 @@ def test_refused_events_are_listed(installation: Installation) -> None:
     ):
         database.executemany(insert, rows)
     what = [stored.operation, stored.outcome, str(stored.tenant), "ada"]
-    assert _refused_events(installation) == [
+    assert _refused_events(pqkeepd_command, installation) == [
         ["2027-01-15T08:00:00Z", "not-an-event", "1", *what],
         [str(LATE), "unreadable", "2"],
     ]

@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx2
 import pytest
 from tests.fixtures import processes
-from tests.fixtures.caller import Caller, client_of
+from tests.fixtures.caller import REQUEST_SECONDS, Caller, client_of
 
 from pqkeep_protocol.link import Role
 from pqkeep_server.backup import recovery_key
@@ -146,7 +146,7 @@ def production(folder: Path) -> Iterator[Production]:
 
     def is_ready() -> bool:
         with suppress(httpx2.HTTPError):
-            return httpx2.get(f"{url}/healthz").status_code == OK
+            return httpx2.get(f"{url}/healthz", timeout=REQUEST_SECONDS).status_code == OK
         return False
 
     with processes.running([*PQKEEPD, "start", "--data", layout.directory], output) as process:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import httpx2
 import pytest
-from tests.fixtures.caller import TLS
+from tests.fixtures.caller import REQUEST_SECONDS, TLS
 
 TENANTS = "/api/v1/tenants"
 
@@ -14,7 +14,9 @@ TENANTS = "/api/v1/tenants"
 @pytest.fixture
 def stranger(gateway_alone: tuple[httpx2.Client, str]) -> Iterator[httpx2.Client]:
     """Somebody without a credential."""
-    with httpx2.Client(base_url=gateway_alone[0].base_url, trust_env=False, verify=TLS) as client:
+    with httpx2.Client(
+        base_url=gateway_alone[0].base_url, trust_env=False, verify=TLS, timeout=REQUEST_SECONDS
+    ) as client:
         yield client
 
 

@@ -18,7 +18,7 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 from tests.connections.conftest import Client
 from tests.contract.test_stolen_cookie import ALLOWED
-from tests.fixtures.caller import API, PASSWORD, TLS, Caller
+from tests.fixtures.caller import API, PASSWORD, REQUEST_SECONDS, TLS, Caller
 from tests.fixtures.installation import Installation
 from tests.portal.conftest import SignedIn
 from tests.portal.visitors import get_page
@@ -141,7 +141,10 @@ def _with_cookie(world: World, **headers: str) -> httpx2.Client:
     """Return a client that has nothing but the owner's access cookie."""
     cookie = f"{ACCESS}={world.owner.client.cookies[ACCESS]}"
     return httpx2.Client(
-        base_url=world.installation.base_url, headers={"Cookie": cookie, **headers}, verify=TLS
+        base_url=world.installation.base_url,
+        headers={"Cookie": cookie, **headers},
+        verify=TLS,
+        timeout=REQUEST_SECONDS,
     )
 
 

@@ -7,13 +7,14 @@ from http import HTTPStatus
 
 import httpx2
 import pytest
+from tests.fixtures.caller import REQUEST_SECONDS
 from tests.fixtures.installation import Installation
 
 from pqkeep_gateway.http.cookies import ACCESS
 
 
 def _get(installation: Installation, path: str, **cookies: str) -> httpx2.Response:
-    return httpx2.get(installation.base_url + path, cookies=cookies)
+    return httpx2.get(installation.base_url + path, cookies=cookies, timeout=REQUEST_SECONDS)
 
 
 def test_a_page_without_a_session_leads_to_the_entrance_and_back(
@@ -60,16 +61,23 @@ def test_pages_have_an_address_of_their_own(start: Callable[..., Installation]) 
         settings={"public_url": "https://api.example.org", "portal_url": "https://keep.example.org"}
     )
     answer = httpx2.get(
-        installation.base_url + "/portal/keys?status=active", headers={"Host": "api.example.org"}
+        installation.base_url + "/portal/keys?status=active",
+        headers={"Host": "api.example.org"},
+        timeout=REQUEST_SECONDS,
     )
     assert answer.status_code == HTTPStatus.TEMPORARY_REDIRECT
     assert answer.headers["Location"] == "https://keep.example.org/portal/keys?status=active"
     here = httpx2.get(
-        installation.base_url + "/portal/sign-in", headers={"Host": "keep.example.org"}
+        installation.base_url + "/portal/sign-in",
+        headers={"Host": "keep.example.org"},
+        timeout=REQUEST_SECONDS,
     )
     assert here.status_code == HTTPStatus.OK
     for origin, refused in (("https://keep.example.org", False), ("https://example.net", True)):
         answer = httpx2.post(
-            installation.base_url + "/api/v1/auth/login", headers={"Origin": origin}, json={}
+            installation.base_url + "/api/v1/auth/login",
+            headers={"Origin": origin},
+            json={},
+            timeout=REQUEST_SECONDS,
         )
         assert (answer.status_code == HTTPStatus.FORBIDDEN) is refused

@@ -10,6 +10,7 @@ import httpx2
 import pytest
 from tests.contract.rows import api_rows
 from tests.fixtures import caller as fixtures_caller
+from tests.fixtures.caller import REQUEST_SECONDS
 from tests.fixtures.installation import Installation
 
 from pqkeep_gateway.access.callers import CALLERS, Caller, Credential, may
@@ -59,7 +60,9 @@ def test_each_page_is_for_whom_the_access_table_says(
     who: Caller,
 ) -> None:
     """Who may gets the page with forms that they may send; others are refused, or sent to sign in."""
-    with httpx2.Client(base_url=installation.base_url, cookies=cookies[who]) as browser:
+    with httpx2.Client(
+        base_url=installation.base_url, cookies=cookies[who], timeout=REQUEST_SECONDS
+    ) as browser:
         for page in PAGES:
             answer = browser.get(_url(page, tenant_id))
             said = f"{who}: {page.path}: {answer.status_code}"
@@ -100,7 +103,9 @@ def test_what_a_page_does_not_offer_is_refused_when_asked(
     """What a role may not do, and an owner or the operator does by a form, the API refuses it."""
     forms = set()
     for who in (Role.OWNER, Credential.OPERATOR):
-        with httpx2.Client(base_url=installation.base_url, cookies=cookies[who]) as browser:
+        with httpx2.Client(
+            base_url=installation.base_url, cookies=cookies[who], timeout=REQUEST_SECONDS
+        ) as browser:
             for page in PAGES:
                 if page.admits(who) and page.path:
                     forms.update(_FORM.findall(browser.get(_url(page, tenant_id)).text))
@@ -110,7 +115,9 @@ def test_what_a_page_does_not_offer_is_refused_when_asked(
         if not any(may(who, ROWS[each[0]].permission) for who in (role, Credential.NONE))
     ]
     assert refused
-    with httpx2.Client(base_url=installation.base_url, cookies=cookies[role]) as browser:
+    with httpx2.Client(
+        base_url=installation.base_url, cookies=cookies[role], timeout=REQUEST_SECONDS
+    ) as browser:
         for operation, method, path in refused:
             answer = browser.request(method, path, json={} if ROWS[operation].takes_body else None)
             assert answer.status_code == HTTPStatus.FORBIDDEN, (role, operation, answer.text)

@@ -1,4 +1,4 @@
-"""``pqkeep audit verify``, run as anyone would run it."""
+"""``pqkeep audit verify``, run as a process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,10 +19,12 @@ if TYPE_CHECKING:
 
 PQKEEP = Path(sysconfig.get_path("scripts")) / "pqkeep"
 Save = Callable[..., Path]
+Run = Callable[..., tuple[int, str]]
+"""Takes arguments; returns status and output."""
 
 
-def run(*arguments: str | Path, program: tuple[str | Path, ...] = (PQKEEP,)) -> tuple[int, str]:
-    """Run the command; return status and output. It must end without a traceback."""
+def run_program(program: Sequence[str | Path], *arguments: str | Path) -> tuple[int, str]:
+    """Run a program; return status and output. It must end without a traceback."""
     ended = subprocess.run(
         [*program, *arguments],
         env={"PATH": os.defpath, "COLUMNS": "200"},
@@ -34,6 +37,12 @@ def run(*arguments: str | Path, program: tuple[str | Path, ...] = (PQKEEP,)) -> 
     )
     assert "Traceback" not in ended.stdout
     return ended.returncode, ended.stdout
+
+
+@pytest.fixture
+def run(program: Sequence[str | Path]) -> Run:
+    """The command, imported once."""
+    return partial(run_program, program)
 
 
 @pytest.fixture
@@ -50,7 +59,7 @@ def keys(log: Log, save: Save) -> Path:
 
 def test_verified(log: Log, export: Path, keys: Path, signer: Signer) -> None:
     """What is verified ends with 0, and every line says what was shown."""
-    status, said = run("audit", "verify", export, "--keys", keys)
+    status, said = run_program([PQKEEP], "audit", "verify", export, "--keys", keys)
     assert status == 0
     first, last = "2026-11-20T11:00:01.000000Z", "2026-11-20T11:00:21.000000Z"
     signed = f"at 2026-11-20T12:00:00.000021Z, root {log.root(21).hex()}, signed with Dilithium3"
@@ -63,7 +72,7 @@ def test_verified(log: Log, export: Path, keys: Path, signer: Signer) -> None:
     ]
 
 
-def test_a_tenant_and_older_checkpoints(log: Log, keys: Path, save: Save) -> None:
+def test_a_tenant_and_older_checkpoints(run: Run, log: Log, keys: Path, save: Save) -> None:
     """A tenant's export says whose records it has; older checkpoints are counted."""
     tenant = log.records[0]["tenant_id"]
     kept = save("kept.jsonl", [log.checkpoint(5), log.checkpoint(13)])
@@ -75,7 +84,7 @@ def test_a_tenant_and_older_checkpoints(log: Log, keys: Path, save: Save) -> Non
     assert "checkpoint  3 more, of 5 to 13 records" in said
 
 
-def test_without_keys(export: Path) -> None:
+def test_without_keys(run: Run, export: Path) -> None:
     """Without kept keys it ends with 0, and says plainly how little that shows."""
     status, said = run("audit", "verify", export)
     assert status == 0
@@ -83,7 +92,7 @@ def test_without_keys(export: Path) -> None:
     assert "only that the files agree with themselves" in said
 
 
-def test_not_verified(log: Log, keys: Path, save: Save) -> None:
+def test_not_verified(run: Run, log: Log, keys: Path, save: Save) -> None:
     """What is not verified ends with 7 and a line a finding: file, line, kind, what is wrong."""
     lines = log.export()
     lines[9]["record"]["outcome"] = "refused"
@@ -99,7 +108,7 @@ def test_not_verified(log: Log, keys: Path, save: Save) -> None:
     ]
 
 
-def test_json(log: Log, keys: Path, save: Save) -> None:
+def test_json(run: Run, log: Log, keys: Path, save: Save) -> None:
     """As JSON, the result has whether it is verified, the findings, and what was shown."""
     lines = log.export()
     lines[9]["record"]["outcome"] = "refused"
@@ -123,7 +132,7 @@ def test_json(log: Log, keys: Path, save: Save) -> None:
     ]
 
 
-def test_files_that_cannot_be_read(export: Path, tmp_path: Path) -> None:
+def test_files_that_cannot_be_read(run: Run, export: Path, tmp_path: Path) -> None:
     """A file that is not there, a directory and a pipe end with 1, and are named."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -134,7 +143,7 @@ def test_files_that_cannot_be_read(export: Path, tmp_path: Path) -> None:
             assert said.startswith(f"pqkeep: cannot read {path}: ")
 
 
-def test_a_name_that_is_no_text(tmp_path: Path) -> None:
+def test_a_name_that_is_no_text(run: Run, tmp_path: Path) -> None:
     """A file whose name would do something to a terminal is named without doing it."""
     status, said = run("audit", "verify", os.fsdecode(bytes(tmp_path) + b"/\x1b[2J\xff"))
     assert status == 1
@@ -145,14 +154,14 @@ def test_a_name_that_is_no_text(tmp_path: Path) -> None:
     "arguments",
     [("audit", "verify"), ("audit", "verify", "--unknown", "x"), ("unknown",), ("audit", "prove")],
 )
-def test_a_usage_error(arguments: tuple[str, ...]) -> None:
+def test_a_usage_error(run: Run, arguments: tuple[str, ...]) -> None:
     """What is no command or lacks its files ends with 2 and an explanation."""
     status, said = run(*arguments)
     assert status == 2
     assert "Usage: pqkeep" in said
 
 
-def test_help() -> None:
+def test_help(run: Run) -> None:
     """--help names the command, its options and its statuses; --version says which it is."""
     assert "audit" in run("--help")[1]
     assert "verify" in run("audit", "--help")[1]
@@ -170,6 +179,6 @@ def test_help() -> None:
 def test_without_an_extra(export: Path, missing: str, extra: str) -> None:
     """Where an extra is not installed the command says which, and ends with 1."""
     start = f"import sys; sys.modules[{missing!r}] = None; from pqkeep.cli import app; app()"
-    status, said = run("audit", "verify", export, program=(sys.executable, "-c", start))
+    status, said = run_program((sys.executable, "-c", start), "audit", "verify", export)
     assert status == 1
     assert extra in said

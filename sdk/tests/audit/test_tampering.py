@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.sampling import step
 
 from pqkeep.audit import Kind, Report, verify
 
@@ -615,7 +616,7 @@ def exports(log: Log, tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
 
 
 @settings(
-    max_examples=600,
+    max_examples=600 // step(6),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
@@ -636,7 +637,7 @@ def test_any_byte(
 
 
 @settings(
-    max_examples=300,
+    max_examples=300 // step(6),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
@@ -660,7 +661,7 @@ def test_nesting(tmp_path: Path, keys: Path, opening: str, depth: int) -> None:
     assert not verify([keys], path).is_verified
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400 // step(8), deadline=None)
 @given(st.data())
 def test_any_choice_of_lines(
     log: Log, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -669,7 +670,7 @@ def test_any_choice_of_lines(
     _check_choice(log.export(), tmp_path_factory.mktemp("choice"), data, is_whole=True)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400 // step(8), deadline=None)
 @given(st.data())
 def test_any_choice_of_a_tenants_lines(
     log: Log, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
-from tests.fixtures.preloaded import preloaded
 
 from pqkeep import Client
 
@@ -86,14 +85,6 @@ class Command:
     def names(self) -> set[str]:
         """Return what is in the directory."""
         return set(os.listdir(self.directory))  # noqa: PTH208 - names, not paths
-
-
-@pytest.fixture(scope="session")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[str | Path]]:
-    """The command, with everything imported that it may need."""
-    modules = ("pqkeep.client", "pqkeep.local", "pqkeep.audit", "httpx2", "rich.table")
-    with preloaded(tmp_path_factory.mktemp("pqkeep"), "pqkeep.cli:app", *modules) as words:
-        yield words
 
 
 @pytest.fixture

@@ -166,7 +166,7 @@ def test_two_tenants(
 @pytest.fixture
 def cards(base_url: str, api_key: str) -> str:
     """A keyring of its own, with a key of the first version there."""
-    with httpx2.Client(headers={"X-API-Key": api_key}, trust_env=False) as http:
+    with httpx2.Client(headers={"X-API-Key": api_key}, trust_env=False, timeout=60) as http:
         for path, body in (
             ("/keyrings", {"name": "payments.cards"}),
             ("/keys/generate", {"algorithm": "Kyber768", "keyring": "payments.cards"}),
