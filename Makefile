@@ -21,7 +21,7 @@ INSTALL_TELLING = { $(BIN)/pip install --disable-pip-version-check --progress-ba
 	&& touch $(VENV)/installed; } | sed -un 's/^Collecting \([^ ;=]*\).*/  \1/p; s/^Installing collected.*/  writing the files/p' \
 	&& rm $(VENV)/installed
 
-.PHONY: help run test lint format types bench fuzz mutants campaigns crashes races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
+.PHONY: help run test lint format types bench fuzz mutants openid campaigns crashes races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9]*\):.*## /\1\t/p' Makefile | expand -t 13
@@ -53,6 +53,9 @@ fuzz: $(VENV)/run .venv-fuzz/made ## send generated requests: make fuzz ARGS="--
 
 mutants: $(VENV)/dev .venv-mutants/made ## change the code that decides, one place at a time, and see the tests notice: make mutants ARGS="--module dem"
 	.venv-mutants/bin/python -m tests.mutants --python $(BIN)/python $(ARGS)
+
+openid: $(VENV)/dev .node/made ## sign people in by oidc-provider, which node runs
+	$(BIN)/pytest -n 0 -m campaign tests/contract/test_oidc_provider.py $(ARGS)
 
 crashes: $(VENV)/dev ## kill an installation under load, 50 times, and check its data
 	$(BIN)/python -m tests.crash_recovery $(ARGS)
@@ -94,7 +97,7 @@ passwords: $(VENV)/dev ## write the list of common passwords again
 	requirements/common-passwords $(BIN)
 
 clean: ## remove everything that the other targets create
-	rm -rf .venv .venv-* .debian screenshots .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .venv-* .node .debian screenshots .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 
 $(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -113,6 +116,12 @@ $(VENV)/run: $(BIN)/pip requirements/run.txt $(METADATA)
 $(VENV)/dev: $(VENV)/run requirements/dev.txt
 	@echo "installing the tools for tests and checks:"
 	@$(call INSTALL_TELLING,requirements/dev.txt)
+	@touch $@
+
+.node/made: tests/openid/package-lock.json
+	@mkdir -p .node
+	@cp tests/openid/package.json tests/openid/package-lock.json .node
+	@cd .node && npm ci --silent --ignore-scripts --no-audit --no-fund
 	@touch $@
 
 .venv-fuzz/made: requirements/fuzz.txt

@@ -1,0 +1,126 @@
+"""Single sign-on by oidc-provider, a certified provider, where ``make openid`` has installed it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx2
+import pytest
+from tests.fixtures import processes
+from tests.fixtures.installation import running
+from tests.fixtures.openid_provider import answers
+from tests.fixtures.processes import HOST, free_port
+
+from pqkeep_server.initialise import Layout
+from pqkeep_server.settings_file import edited
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / ".node"
+PROGRAM = ROOT / "tests/openid/provider.mjs"
+NODE = shutil.which("node")
+SECRET = "oidc+s3cret/="  # noqa: S105 - the test's own
+NAME = "certified"
+CALLBACK = f"/portal/sso/{NAME}/callback"
+_ACTION = re.compile(r'action="([^"]+)"')
+_HIDDEN = re.compile(r'type="hidden" name="([^"]+)" value="([^"]*)"')
+pytestmark = [
+    pytest.mark.campaign,
+    pytest.mark.skipif(
+        NODE is None or not (FOLDER / "node_modules").exists(), reason="make openid installs it"
+    ),
+]
+
+
+@dataclass
+class Browser:
+    """Somebody at a gateway and at the provider."""
+
+    client: httpx2.Client
+    gateway: str
+
+    def go(self, path: str, who: str) -> tuple[str, list[str]]:
+        """Follow a sign-in to the callback; return it, and what the provider asked for."""
+        asked: list[str] = []
+        answer = self.client.get(path)
+        for _ in range(20):
+            if not answer.is_redirect:
+                (action,) = _ACTION.findall(answer.text)[:1]
+                form = dict(_HIDDEN.findall(answer.text))
+                asked.append(form.get("prompt", "leaves the other session"))
+                form |= {"login": who, "password": "any"}
+                answer = self.client.post(str(answer.url.join(action)), data=form)
+                continue
+            url = str(answer.url.join(answer.headers["location"]))
+            if url.startswith(self.gateway + CALLBACK):
+                return url, asked
+            answer = self.client.get(url)
+        raise AssertionError(answer.text)
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Browser]:
+    """A gateway whose tenant signs in by the provider, and a browser."""
+    port = free_port()
+    gateway, issuer = f"http://{HOST}:{port}", f"http://localhost:{free_port()}"
+    with running(tmp_path, port=port, settings={}) as first:
+        tenant, data = first.new_tenant().tenant_id, first.data
+    file = Layout(data).gateway_settings
+    secret = file.parent / "client-secret"
+    secret.write_text(SECRET)
+    secret.chmod(0o600)
+    provider = {
+        "name": NAME,
+        "tenant": tenant,
+        "issuer": issuer,
+        "client_id": "pqkeep",
+        "client_secret_file": secret.name,
+        "scopes": ["openid", "email", "groups"],
+        "roles": {"authors": "developer"},
+        "create_members": True,
+        "email_domains": ["example.org"],
+    }
+    file.write_text(edited(file.read_text(), {"single_sign_on": [provider]}))
+    output = tmp_path / "provider"
+    command: list[str | Path] = [str(NODE), PROGRAM, FOLDER, issuer, gateway + CALLBACK, SECRET]
+    with processes.running(command, output) as process:
+        processes.wait_until(lambda: answers(issuer), process, output)
+        with (
+            running(tmp_path, port=port, data=data),
+            httpx2.Client(base_url=gateway, trust_env=False, timeout=60) as client,
+        ):
+            yield Browser(client, gateway)
+
+
+def test_a_certified_provider_signs_somebody_in_and_confirms_them(browser: Browser) -> None:
+    """A member is made with the group's role; a step-up asks them again, and gives one token."""
+    client = browser.client
+    back, asked = browser.go(f"/portal/sso/{NAME}?next=/portal/keys", "ada")
+    assert asked[0] == "login"
+    assert client.get(back).headers["location"] == "/portal/keys"
+    me = client.get("/api/v1/auth/me").json()["data"]
+    assert (me["email"], me["role"]) == ("ada@example.org", "developer")
+    assert client.get(back).headers["location"] == "/portal/sign-in?error=expired"
+
+    origin = {"Origin": browser.gateway}
+    assert client.post("/api/v1/auth/step-up", json={}, headers=origin).status_code >= 400
+    again, asked = browser.go(f"/portal/sso/{NAME}?step_up=1&next=/portal/confirmed", "ada")
+    assert "login" in asked
+    assert client.get(again).headers["location"] == "/portal/confirmed"
+    proven = client.post("/api/v1/auth/step-up", json={}, headers=origin)
+    assert proven.json()["data"]["step_up_token"]
+    assert client.post("/api/v1/auth/step-up", json={}, headers=origin).status_code >= 400
+
+
+def test_another_person_does_not_confirm_the_first(browser: Browser) -> None:
+    """Who signs in at a step-up must be whose session it is."""
+    for who in ("eve", "ada"):
+        browser.client.cookies.clear()
+        back, _ = browser.go(f"/portal/sso/{NAME}", who)
+        browser.client.get(back)
+    other, _ = browser.go(f"/portal/sso/{NAME}?step_up=1&next=/portal/confirmed", "eve")
+    where = browser.client.get(other).headers["location"]
+    assert "error=other-person" in where

@@ -1,0 +1,19 @@
+// oidc-provider with one client, which signs in whoever says who they are:
+// node provider.mjs FOLDER ISSUER REDIRECT_URI SECRET, where the folder has node_modules.
+import { pathToFileURL } from "node:url";
+
+const [folder, issuer, redirectUri, secret] = process.argv.slice(2);
+const entry = pathToFileURL(`${folder}/node_modules/oidc-provider/lib/index.js`);
+const { default: Provider } = await import(entry);
+const provider = new Provider(issuer, {
+  clients: [{ client_id: "pqkeep", client_secret: secret, redirect_uris: [redirectUri] }],
+  claims: { openid: ["sub", "auth_time"], email: ["email", "email_verified"], groups: ["groups"] },
+  conformIdTokenClaims: false, // claims are in the ID token, as most providers can be set to
+  findAccount: (_, id) => ({
+    accountId: id,
+    claims: () => ({ sub: id, email: `${id}@example.org`, email_verified: true, groups: ["authors"] }),
+  }),
+  pkce: { required: () => true },
+});
+const { hostname, port } = new URL(issuer);
+provider.listen(Number(port), hostname);
