@@ -73,6 +73,8 @@ READS = {
     "verify_mu": ("signature", "/signature/sign-mu", {"mu": MU}, {"mu": MU}),
 }
 """Reading operations: the field that another makes, where, from what, and what goes with it."""
+ONLY = {"unwrap": ("Kyber768", "X-Wing"), "verify_mu": ("Dilithium3", "ML-DSA-87")}
+"""Algorithms of reading operations that not all of their kind have."""
 
 
 @dataclass
@@ -160,7 +162,7 @@ def _prepare(world: World) -> Cast:
         for reading, (made, path, given_, kept) in READS.items():
             if (algorithm in KEMS) is not path.startswith("/kem/"):
                 continue
-            if reading == "unwrap" and algorithm == "ML-KEM-1024":
+            if algorithm not in ONLY.get(reading, (algorithm,)):
                 continue
             answer = post(path, {**given_, **named, "key_version": 2})
             cast.real[reading, algorithm] = {
