@@ -13,8 +13,10 @@ import pqkeep_gateway.wiring  # noqa: F401 - loads every module
 from pqkeep_gateway.api import errors
 
 SOURCE = Path(__file__).parents[2] / "gateway" / "src" / "pqkeep_gateway"
-TABLES = frozenset({"http/errors.py", "api/errors.py", "reference/guidance.py"})
-"""The catalogue, the tables of answers, and what the reference says of each code."""
+TABLES = frozenset(
+    {"http/errors.py", "api/errors.py", "reference/guidance.py", "portal/outcomes.py"}
+)
+"""The catalogue, the tables of answers, and what the reference and the portal say of each code."""
 OPENAPI = "reference/openapi.py"
 """Documents what every request can be answered with."""
 INTERNAL = frozenset(

@@ -155,6 +155,29 @@ def test_filters(query: dict[str, object], count: int, tenant: Caller) -> None:
     assert len(records(tenant, **query)) == count
 
 
+def test_page_views_can_be_left_out(
+    new_tenant: Callable[..., Caller], new_person: Callable[..., Caller]
+) -> None:
+    """Lists that people read successfully are; those of programs, refusals and other uses stay."""
+    tenant = new_tenant()
+    person = new_person(tenant.tenant_id, "viewer")
+    for caller in (tenant, person):
+        caller.get("/kms/keys")
+        caller.get("/kms/keyrings")
+    assert person.refusal("/kms/keyrings", {"name": "x"})[0] == 403
+    assert person.ask("GET", "/kms/keys?keyring=none").status_code == 404
+    everything = records(tenant)
+    views = [
+        each
+        for each in everything
+        if each["principal"].startswith("user:")
+        and each["outcome"] == "success"
+        and each["operation"] in {"list-keys", "list-keyrings"}
+    ]
+    assert len(views) == 2
+    assert records(tenant, page_views=False) == [each for each in everything if each not in views]
+
+
 def test_times_are_exact_to_the_microsecond(tenant: Caller) -> None:
     """From a record's own time finds it, to its time does not, for every record."""
     for record in records(tenant):

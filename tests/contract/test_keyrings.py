@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.fixtures.caller import Caller, refusal_of
+from tests.fixtures.installation import Installation
 
 KYBER = {"algorithm": "Kyber768"}
 CARDS = "payments.cards"
@@ -24,6 +25,11 @@ INVALID = (400, "ERR_INVALID_001")
 def tenant(new_tenant: Callable[..., Caller]) -> Caller:
     """A tenant of this test only."""
     return new_tenant()
+
+
+def person_of(person: Caller) -> str:
+    """Return what the audit log calls somebody."""
+    return f"user:{person.get('/auth/me')['id']}"
 
 
 def patch(tenant: Caller, name: str, **changes: Any) -> dict[str, Any]:
@@ -96,7 +102,8 @@ def test_only_who_archives_keys_has_them_archived(
     owner = new_person(tenant.tenant_id)
     developer = new_person(tenant.tenant_id, role="developer")
     for caller in (tenant, developer):
-        assert caller.refusal("/kms/keyrings", limits)[:2] == (403, "ERR_FORBIDDEN_001")
+        answer = caller.ask_proven("POST", "/kms/keyrings", limits)
+        assert refusal_of(answer)[:2] == (403, "ERR_FORBIDDEN_001")
     tenant.post("/kms/keyrings", {"name": "x", "rotation_days": 30}, status=201)
     path, change = "/kms/keyrings/x", {"archive_after_days": 30}
     for caller in (tenant, developer):
@@ -138,6 +145,51 @@ def test_an_answer_names_the_keyring_that_was_named(tenant: Caller) -> None:
         assert tenant.get("/kms/keys/active", **named)["keyring"] == keyring
         assert tenant.get("/kms/keys/1/usage", **named)["uses"] == 1
     assert "keyring" not in tenant.get("/kms/keys")
+
+
+def test_the_keys_of_all_keyrings_are_listed_together(
+    tenant: Caller, new_person: Callable[..., Caller]
+) -> None:
+    """One request lists them, by keyring, page by page, with one record; both fields exclude."""
+    for keyring in ("b", "a"):
+        tenant.post("/kms/keyrings", {"name": keyring}, status=201)
+        named = {"algorithm": "Kyber768", "keyring": keyring}
+        tenant.post("/kms/keys/generate", named, status=201)
+    tenant.post("/kms/keys/generate", {"algorithm": "X-Wing"}, status=201)
+    expected = [("a", "Kyber768"), ("b", "Kyber768"), ("default", "X-Wing")]
+    person = new_person(tenant.tenant_id)
+    all_of_them = {"all_keyrings": True, "status": "active"}
+    listed = person.get("/kms/keys", **all_of_them)
+    assert [(each["keyring"], each["algorithm"]) for each in listed["keys"]] == expected
+    found: list[tuple[str, str]] = []
+    after: dict[str, str] = {}
+    while True:
+        page = tenant.get("/kms/keys", **all_of_them, limit=1, **after)
+        found += [(each["keyring"], each["algorithm"]) for each in page["keys"]]
+        if "next" not in page:
+            break
+        after = {"after": page["next"]}
+    assert found == expected
+    records = tenant.get("/audit/records", operation="list-keys", principal=person_of(person))
+    assert [each["keyring"] for each in records["records"]] == [None]
+    answer = tenant.ask("GET", "/kms/keys?all_keyrings=true&keyring=a")
+    assert refusal_of(answer) == (*INVALID, "keyring")
+    answer = tenant.ask("GET", "/kms/keys?all_keyrings=true&after=A/Kyber768:1")
+    assert refusal_of(answer) == (*INVALID, "after")
+
+
+def test_an_api_key_of_one_keyring_lists_not_all(
+    tenant: Caller, new_person: Callable[..., Caller], installation: Installation
+) -> None:
+    """Scopes that name keyrings do not reach the keys of all of them."""
+    owner = new_person(tenant.tenant_id)
+    scopes = [{"operations": ["list-keys"], "keyrings": ["default"]}]
+    path = f"/tenants/{tenant.tenant_id}/api-keys"
+    made = owner.post_proven(path, {"scopes": scopes}, status=201)
+    scoped = installation.caller(made["api_key"])
+    assert scoped.get("/kms/keys")["total"] == 0
+    answer = scoped.ask("GET", "/kms/keys?all_keyrings=true")
+    assert refusal_of(answer)[:2] == (403, "ERR_POLICY_001")
 
 
 def test_a_blob_opens_in_its_own_keyring_only(tenant: Caller) -> None:

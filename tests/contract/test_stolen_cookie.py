@@ -22,7 +22,7 @@ DENIED = (403, "ERR_FORBIDDEN_001")
 NEEDS_NO_SESSION = frozenset({Permission.PUBLIC, Permission.SIGN_UP})
 ALLOWED: Mapping[str, str] = {
     "generate_key": "adds a key, which gives nobody access",
-    "create_keyring": "adds a keyring without keys, which gives nobody access",
+    "create_keyring": "adds a keyring without keys; one that destroys keys needs a step-up",
     "retire_key": "what the key protects can still be read",
     "disable_key": "destroys nothing, and can be undone",
     "enable_key": "gives back what was there before, and nothing to anybody else",
@@ -104,6 +104,18 @@ def test_a_stolen_cookie_changes_nothing(owner: Caller) -> None:
     got = {row.name: _attack(owner, row) for row in SENSITIVE}
     assert got == dict.fromkeys(got, STEP_UP)
     assert _state(owner) == before
+
+
+def test_a_stolen_cookie_has_no_keys_destroyed_by_age(owner: Caller) -> None:
+    """A keyring whose keys are archived by themselves takes a step-up; one without takes none."""
+    row = next(each for each in ROWS if each.name == "create_keyring")
+    assert row.step_up_for is not None
+    destroying = {"name": "of-a-thief", row.step_up_for.name: 30}
+    assert owner.refusal("/kms/keyrings", destroying)[:2] == STEP_UP
+    assert owner.get("/kms/keyrings")["total"] == 1
+    made = owner.post_proven("/kms/keyrings", destroying, status=201)
+    assert made["archive_after_days"] == 30
+    owner.post("/kms/keyrings", {"name": "plain", row.step_up_for.name: 0}, status=201)
 
 
 def test_a_stolen_cookie_cannot_prove_anything(owner: Caller) -> None:

@@ -71,14 +71,17 @@ def test_every_endpoint_is_listed_under_its_permission() -> None:
 
 
 def test_every_endpoint_is_described() -> None:
-    """The table of endpoints has each one, and marks those that need a step-up."""
+    """The table of endpoints has each one, and marks those that need a step-up, or may need it."""
     _, _, *rows = tables("Endpoints")[0]
     marked = {
-        operation: "†" in row[0]
+        operation: ("†" in row[0], "‡" in row[0])
         for row in rows
         for operation in re.findall(r"`([A-Z]+ /[^`]*)`", row[0])
     }
-    assert marked == {operation_of(each): each.needs_step_up for each in endpoints()}
+    assert marked == {
+        operation_of(each): (each.needs_step_up, each.step_up_for is not None)
+        for each in endpoints()
+    }
 
 
 def test_the_table_of_scopes_is_that_of_the_groups() -> None:

@@ -131,6 +131,50 @@ def test_an_api_key_may_do_what_was_chosen(installation: Installation, visit_as:
     assert installation.caller(made).refusal("/kem/encrypt", {"plaintext": "QUJD"})[0] == 403
 
 
+def test_an_api_key_is_rotated_with_other_limits(
+    installation: Installation, visit_as: SignedIn
+) -> None:
+    """What is left as it is stays; what is chosen takes the old one's place, on a page of its own."""
+    tenant = installation.new_tenant()
+    owner = installation.person(tenant.tenant_id)
+    path = f"/tenants/{tenant.tenant_id}/api-keys"
+    limits = {"scopes": [{"operations": ["use"], "keyrings": ["cards"]}], "name": "worker"}
+    owner.post_proven(path, limits, status=201)
+    page = visit_as(owner, phone=True).open(PATH)
+    page.get_by_role("row", name="worker").get_by_role("link").click()
+    expect(page.get_by_role("heading", name="worker")).to_be_visible()
+    expect(page.get_by_label("Use keys")).to_be_disabled()
+    page.get_by_label("Last day (UTC)").fill("2099-12-31")
+    page.get_by_role("button", name="Rotate").click()
+    prove(page)
+    page.get_by_role("button", name="I have it").click()
+    expect(page.locator("#made")).to_be_hidden()
+    page.goto(f"{PATH}/3")
+    expect(page.locator("dl")).to_contain_text("2099-12-31 23:59 UTC")
+    page.get_by_label("As now").uncheck()
+    page.get_by_role("button", name="Rotate").click()
+    expect(page.locator("[data-problem=scopes]")).to_contain_text("Choose at least one thing")
+    page.get_by_label("Verify only").check()
+    page.get_by_label("Only from these networks").fill("127.0.0.0/8")
+    assert_fits(page)
+    assert_accessible(page)
+    page.get_by_role("button", name="Rotate").click()
+    prove(page)
+    page.get_by_role("button", name="I have it").click()
+    expect(page.locator("#made")).to_be_hidden()
+    kept = owner.get(path, details=True)["api_keys"]
+    assert [each["name"] for each in kept[1:]] == ["worker"] * 3
+    assert [each["scopes"] for each in kept[1:]] == [
+        limits["scopes"],
+        limits["scopes"],
+        [{"operations": ["verify-only"]}],
+    ]
+    assert kept[3]["expires_at"].startswith("2099-12-31T23:59:59")
+    assert kept[3]["allowed_addresses"] == ["127.0.0.0/8"]
+    for missing in ("99", "x", "0"):
+        assert get_page(owner, f"{PATH}/{missing}").status_code == HTTPStatus.NOT_FOUND
+
+
 def test_everything_is_chosen_deliberately(installation: Installation, visit_as: SignedIn) -> None:
     """What is proposed is to use keys; an API key without scopes takes a choice of its own."""
     tenant = installation.new_tenant()

@@ -10,6 +10,7 @@ from tests.fixtures.browser import assert_accessible
 from tests.fixtures.caller import Caller
 from tests.fixtures.installation import Installation
 from tests.portal.conftest import SignedIn
+from tests.portal.visitors import get_page
 
 MARKUP = "<script>document.title='ran'</script>"
 
@@ -41,6 +42,33 @@ def test_records_are_listed_and_filtered(visit_as: SignedIn, viewer: Caller) -> 
     expect(page.get_by_role("heading", name="No record matches")).to_be_visible()
     page.goto("/portal/audit?from=yesterday")
     expect(page.get_by_text("A day is written as 2026-01-31.")).to_be_visible()
+
+
+def test_page_views_are_left_out_and_that_is_said(viewer: Caller) -> None:
+    """What pages read is not listed, the page says so, and a link lists it; so does its filter."""
+    get_page(viewer, "/portal/keys")
+    listed = 'data-label="Operation">list-keys<'
+    page = get_page(viewer, "/portal/audit?outcome=success").text
+    assert (listed in page, "Not shown: page views" in page) == (False, True)
+    assert "outcome=success" in page.partition('">Show them too')[0].rpartition('href="')[2]
+    page = get_page(viewer, "/portal/audit?outcome=success&views=all").text
+    assert (listed in page, "Page views are shown too" in page) == (True, True)
+    page = get_page(viewer, "/portal/audit?operation=list-keys").text
+    assert (listed in page, "since the filter asks for them" in page) == (True, True)
+
+
+def test_records_are_said_in_words(installation: Installation) -> None:
+    """An API key is called one, an outcome has words beside its code, a person is an address."""
+    tenant = installation.new_tenant()
+    tenant.post(f"/tenants/{tenant.tenant_id}/api-keys", status=201)
+    tenant.refusal("/kem/encrypt", {"plaintext": "QUJD", "algorithm": "X-Wing"})
+    viewer = installation.person(tenant.tenant_id, "viewer", "ada@example.org")
+    page = get_page(viewer, "/portal/audit").text
+    assert ">API key 2<" in page
+    assert 'title="key-not-found">no such key<' in page
+    assert "ada@example.org</bdi>" in page
+    found = tenant.get("/audit/records", outcome="key-not-found")["records"][0]["id"]
+    assert "(no such key)" in get_page(viewer, f"/portal/audit/{found}").text
 
 
 def test_the_browser_verifies_a_record(visit_as: SignedIn, viewer: Caller) -> None:

@@ -83,7 +83,7 @@ def test_a_key_lives_and_is_archived_on_its_pages(
     name.fill("X-Wing v1")
     page.keyboard.press("Enter")
     prove(page)
-    expect(page.get_by_role("note")).to_contain_text("its private half is destroyed in 6 days")
+    expect(page.get_by_role("note")).to_contain_text("its private half is destroyed in 7 days")
     page.get_by_role("button", name="Keep it").click()
     expect(page.get_by_text("X-Wing v1 stays, and can be used again.")).to_be_visible()
     expect(page.get_by_role("cell", name="cancel archive")).to_be_visible()

@@ -109,7 +109,7 @@ def test_a_tenant_is_created_suspended_and_deleted(
     page.locator("#confirm-delete").fill(name)
     page.keyboard.press("Enter")
     _prove(page, key)
-    expect(page.get_by_text("Its keys are destroyed in 2 days")).to_be_visible()
+    expect(page.get_by_text("Its keys are destroyed in 3 days")).to_be_visible()
     page.get_by_role("button", name="Cancel the deletion").click()
     _prove(page, key)
     page.get_by_role("button", name="Let it go on").first.click()

@@ -8,6 +8,7 @@ from playwright.sync_api import expect
 from tests.fixtures.browser import assert_accessible
 from tests.fixtures.installation import Installation
 from tests.portal.conftest import SignedIn
+from tests.portal.visitors import get_page
 
 
 def test_an_empty_tenant_is_shown_first_steps_that_work(
@@ -27,6 +28,21 @@ def test_an_empty_tenant_is_shown_first_steps_that_work(
     )
     assert ended.returncode == 0, ended.stderr
     assert '"plaintext":"aGVsbG8sIHdvcmxk"' in ended.stdout.rsplit("\n", 1)[-1]
+
+
+def test_the_overview_asks_for_keys_once(installation: Installation) -> None:
+    """However many keyrings there are, looking leaves one record of a list, of all of them."""
+    tenant = installation.new_tenant()
+    for name in ("payments", "releases"):
+        tenant.post("/kms/keyrings", {"name": name}, status=201)
+        named = {"algorithm": "Kyber768", "keyring": name}
+        tenant.post("/kms/keys/generate", named, status=201)
+    viewer = installation.person(tenant.tenant_id, "viewer")
+    before = len(tenant.get("/audit/records", limit=500)["records"])
+    page = get_page(viewer, "/portal").text
+    assert page.count('data-label="Keyring">payments<') == 1
+    left = tenant.get("/audit/records", limit=500)["records"][before:]
+    assert [(each["operation"], each["keyring"]) for each in left] == [("list-keys", None)]
 
 
 def test_a_busy_tenant_is_shown_its_operations(

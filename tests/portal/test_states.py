@@ -38,18 +38,21 @@ from pqkeep_protocol.keys import TenantId
 MESSAGE = "this part is taking a rest"
 FRAME = {"me", "list_step_up_methods", "get_tenant"}
 """What is around every page of somebody who has signed in: without it there is none."""
-NAMES_ONLY = {("/audit", "list_members"), ("/audit/{id}", "list_members")}
+NAMES_ONLY = {
+    (path, "list_members") for path in ("/audit", "/audit/{id}", "/keys/{algorithm}/{version}")
+}
 """Reads for addresses beside identifiers, which are shown without them."""
 NOT_SAID = {
     ("/keys", "get_subscription"),
     ("/keys", "list_plans"),
+    ("/keys/import", "get_subscription"),
+    ("/keys/import", "list_plans"),
     ("", "list_members"),
     ("/audit", "list_audit_checkpoints"),
     ("/security", "me"),
     ("/team", "get_organization"),
     ("/operator/tenants/{id}", "list_invitations"),
     ("/sign-in", "list_providers"),
-    *((each, "list_keyrings") for each in ("", "/keys", "/try")),
     ("/keys/{algorithm}/{version}", "list_key_usage"),
 }
 """Pages and reads whose failure takes something from the page, without a word about it."""
@@ -66,12 +69,17 @@ EMPTY: Mapping[str, tuple[str, ...]] = {
     "/team": ("Nobody matches", "No open invitations"),
     "/billing": ("No invoices yet",),
     "/keys/{algorithm}/{version}": ("There is no such key",),
+    "/api-keys/{version}": ("There is no such API key",),
     "/audit/{id}": ("There is no such record",),
 }
 """What each page says that shows a list, where there is nothing in it."""
-NOTHING_TO_LIST = {"/security", "/security/enroll", "/operator/sign-in", DEMO.path} | {
-    each.path for each in PAGES if each.is_public
-}
+NOTHING_TO_LIST = {
+    "/keys/import",
+    "/security",
+    "/security/enroll",
+    "/operator/sign-in",
+    DEMO.path,
+} | {each.path for each in PAGES if each.is_public}
 """Pages without a list: one has at least the session that asks."""
 ALL = (*PAGES, DEMO)
 (KEY,) = next(cast("Any", each.example).keys for each in api_rows() if each.name == "list_keys")

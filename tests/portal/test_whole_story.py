@@ -170,7 +170,7 @@ def _retire_and_archive(page: Page, app: Authenticator) -> None:
     page.get_by_label("Type Kyber768 v1 to confirm").fill("Kyber768 v1")
     page.keyboard.press("Enter")
     _confirm(page, app)
-    expect(page.get_by_role("note")).to_contain_text("its private half is destroyed in 6 days")
+    expect(page.get_by_role("note")).to_contain_text("its private half is destroyed in 7 days")
 
 
 def _audit(page: Page, email: str) -> None:

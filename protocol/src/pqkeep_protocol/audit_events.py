@@ -170,6 +170,11 @@ class AuditEvent(StrEnum):
     CHECK_HEALTH = "check-health"
 
 
+PAGE_VIEWS = frozenset({Operation.LIST_KEYS, Operation.LIST_KEYRINGS})
+"""What pages read with a person's session. Successes of people are called page views."""
+PERSON = "user:"
+"""How the principal of a signed-in person begins."""
+
 GatewayOperation = AuditEvent | Operation
 """What the gateway can record: an event of its own, or that it refused an operation with keys."""
 

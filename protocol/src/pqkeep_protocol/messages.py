@@ -431,6 +431,10 @@ class GenerateKey(KeyRequest[Key], frozen=True, kw_only=True, tag="generate-key"
     """Return the active key, if there is one, in place of KEY_EXISTS."""
 
 
+IMPORT_KEY_SECONDS = 600
+"""For how long an import key is there."""
+
+
 class ImportKey(Result, frozen=True, kw_only=True, tag="import-key"):
     """A public key (ML-KEM-1024, 1568 bytes) to wrap one private key to, and the HPKE info."""
 

@@ -6,11 +6,14 @@
 It needs the extra ``pqkeep[local]``.
 """
 
+import json
 from base64 import b64decode
 from collections.abc import Mapping
 
-from pqkeep.errors import InvalidRequestError
+from pqkeep._data import Data, json_object
+from pqkeep.errors import InvalidRequestError, MalformedAnswerError
 from pqkeep.models import ImportKey
+from pqkeep.resources.keys import import_key_in
 
 try:
     from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM1024PublicKey
@@ -20,7 +23,7 @@ except ModuleNotFoundError:
         "importing keys is not installed: pip install 'pqkeep[local]'", name="cryptography"
     ) from None
 
-__all__ = ["wrap"]
+__all__ = ["read_import_key", "wrap"]
 
 SUITE = "ML-KEM-1024, HKDF-SHA-384, AES-256-GCM"
 _BEGIN, _END = b"-----BEGIN PRIVATE KEY-----", b"-----END PRIVATE KEY-----"
@@ -49,6 +52,20 @@ def wrap(import_key: ImportKey, private_key: bytes) -> bytes:
     public_key = MLKEM1024PublicKey.from_public_bytes(import_key.public_key)
     suite = Suite(KEM.MLKEM1024, KDF.HKDF_SHA384, AEAD.AES_256_GCM)
     return suite.encrypt(data, public_key, import_key.info)
+
+
+def read_import_key(document: bytes) -> ImportKey:
+    """Read an import key that was saved as JSON, as the portal does.
+
+    Raises InvalidRequestError for what is none.
+    """
+    try:
+        values = json_object(json.loads(document))
+        return import_key_in(Data(values or {}, None))
+    except (ValueError, RecursionError, MalformedAnswerError):
+        pass
+    message = "the file is no import key: save it again where it was made"
+    raise InvalidRequestError(message, field="import_key")
 
 
 def _der(private_key: bytes) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA65PrivateKey
@@ -47,6 +48,39 @@ def test_an_imported_key_in_every_format(command: Command, tenant: Client) -> No
     ended = command("keys", "import", KEY, path.name)
     assert ended.status != 0
     assert "no seed" in ended.err
+
+
+def test_an_import_key_from_the_portal(command: Command, tenant: Client) -> None:
+    """A saved import key is used; another's algorithm, and what is none, are refused before."""
+    private = MLDSA65PrivateKey.generate()
+    (command.directory / "key.pem").write_bytes(
+        private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    )
+    issued = tenant.keys.get_import_key(KEY)
+    saved = {
+        "import_key_id": issued.import_key_id,
+        "public_key": b64encode(issued.public_key).decode(),
+        "suite": issued.suite,
+        "info": b64encode(issued.info).decode(),
+        "algorithm": issued.algorithm,
+        "expires_at": issued.expires_at.isoformat().replace("+00:00", "Z"),
+    }
+    path = command.directory / "import-key.json"
+    for text, said in (
+        ("no JSON", "no import key"),
+        ("[" * 5000, "no import key"),
+        (json.dumps({**saved, "public_key": 1}), "no import key"),
+        (json.dumps({**saved, "algorithm": "ML-DSA-87"}), "the import key is for ML-DSA-87"),
+    ):
+        path.write_text(text)
+        ended = command("keys", "import", KEY, "key.pem", "--import-key", path.name)
+        assert (ended.status != 0, said in ended.err) == (True, True), ended.err
+    path.write_text(json.dumps(saved))
+    assert command("keys", "import", KEY, "key.pem", "--import-key", path.name).status == 0
+    assert tenant.keys.get(KEY, key_version=1).imported
+    tenant.keys.retire(KEY, key_version=1)
+    ended = command("keys", "import", KEY, "key.pem", "--import-key", path.name)
+    assert ended.status != 0  # it was used
 
 
 def test_a_file_as_jws(command: Command, tenant: Client) -> None:

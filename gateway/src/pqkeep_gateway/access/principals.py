@@ -9,6 +9,7 @@ from pqkeep_gateway.access.callers import Caller, Credential
 from pqkeep_gateway.access.entitlements import Entitlements
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.access.scopes import Scopes
+from pqkeep_protocol.audit_events import PERSON
 from pqkeep_protocol.keys import TenantId
 
 UserId = NewType("UserId", UUID)
@@ -70,7 +71,7 @@ class SessionPrincipal:
         return self.role
 
     def __str__(self) -> str:
-        return f"user:{self.user}"
+        return f"{PERSON}{self.user}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import not_found
 from pqkeep_gateway.http.field import (
     Field,
+    boolean_field,
     choice_field,
     integer_field,
     text_field,
@@ -127,6 +128,12 @@ _KEY_VERSION = cast(
     "Field[KeyVersion]",
     integer_field("key_version", "Only this key version.", 1, at_least=1, at_most=MAX_KEY_VERSION),
 ).optional()
+_PAGE_VIEWS = boolean_field(
+    "page_views",
+    "Whether to list page views too: lists of keys and keyrings that were read with people's"
+    " sessions, which succeeded.",
+    example=False,
+).or_default(default=True)
 _RECORDS_LIMIT = _limit(MAX_PAGE)
 _RECORD_ID = integer_field(
     "id", "The record's id.", 1, at_least=1, at_most=MAX_NUMBER, too_large="no such record"
@@ -152,7 +159,7 @@ def endpoints(keys: KeyService, exports: ExportLimits) -> tuple[Endpoint, ...]:
             audit.list_records,
             RECORDS,
             *(_AFTER, _BEFORE, _ORDER, _FROM, _TO, _OPERATION, _KEYRING, _ALGORITHM, _KEY_VERSION),
-            *(_OUTCOME, _PRINCIPAL, _RECORDS_LIMIT),
+            *(_OUTCOME, _PRINCIPAL, _PAGE_VIEWS, _RECORDS_LIMIT),
         ),
         _reading("/audit/records/{id}/proof", "prove_audit_record", audit.prove, PROOF, _RECORD_ID),
         _reading(
@@ -235,6 +242,7 @@ class _Audit:
             key_version=call[_KEY_VERSION],
             outcome=call[_OUTCOME],
             principal=call[_PRINCIPAL],
+            page_views=call[_PAGE_VIEWS],
             limit=call[_RECORDS_LIMIT],
         )
         page = await self._ask(request)

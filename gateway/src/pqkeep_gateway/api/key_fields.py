@@ -73,7 +73,8 @@ class KeyAnswer(Data, frozen=True, kw_only=True):
     """Base of what operations on keys answer."""
 
     keyring: (
-        Annotated[str, Meta(description="The keyring, if the request names it.")] | UnsetType
+        Annotated[str, Meta(description="The keyring, if the request names it, or all.")]
+        | UnsetType
     ) = UNSET
 
 
@@ -106,7 +107,8 @@ class Mode(StrEnum):
     DETERMINISTIC = "deterministic"
 
 
-_is_keyring_name = re.compile(KEYRING_NAME).fullmatch
+is_keyring_name = re.compile(KEYRING_NAME).fullmatch
+"""Matches what can be the name of a keyring."""
 
 
 def keyring_field(name: str, description: str, *, not_found: str = "") -> Field[KeyringName]:
@@ -115,7 +117,7 @@ def keyring_field(name: str, description: str, *, not_found: str = "") -> Field[
     problem = Problem.NOT_FOUND if not_found else Problem.MALFORMED
 
     def parse(value: object) -> KeyringName:
-        if not (isinstance(value, str) and _is_keyring_name(value)):
+        if not (isinstance(value, str) and is_keyring_name(value)):
             raise InvalidValueError(message, problem)
         return value
 

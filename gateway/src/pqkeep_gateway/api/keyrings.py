@@ -121,6 +121,7 @@ def endpoints(access: KeyAccess) -> tuple[Endpoint, ...]:
             status=201,
             recorded_as=Operation.CREATE_KEYRING,
             keyring_of=NEW_NAME.read,
+            step_up_for=ARCHIVE_AFTER_DAYS,
         ),
         Endpoint(
             method="GET",
@@ -171,7 +172,10 @@ class _Keyrings:
         self._access = access
 
     async def create(self, call: ApiCall) -> Keyring:
-        """Create a keyring, which has no keys yet."""
+        """Create a keyring, which has no keys yet.
+
+        With archive_after_days a signed-in person sends a step-up token.
+        """
         description, labels, purposes, rotation_days, archive_after_days = _SETTINGS
         request = CreateKeyring(
             tenant=call.tenant.tenant,

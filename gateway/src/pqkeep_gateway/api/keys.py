@@ -1,5 +1,6 @@
 """/api/v1/kms/keys: the lifecycle of keys, and looking them up."""
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
@@ -20,6 +21,7 @@ from pqkeep_gateway.api.key_fields import (
     KeyAnswer,
     algorithm_field,
     alias_in,
+    is_keyring_name,
     keyring_named,
     naming,
 )
@@ -28,7 +30,9 @@ from pqkeep_gateway.http.endpoint import ApiCall, Endpoint, Existing
 from pqkeep_gateway.http.field import (
     LIST_LIMIT,
     Field,
+    FieldError,
     InvalidValueError,
+    Problem,
     boolean_field,
     integer_field,
 )
@@ -156,18 +160,27 @@ _IF_ABSENT = boolean_field(
 ).or_default(default=False)
 
 
+_ALL_KEYRINGS = boolean_field(
+    "all_keyrings", "Whether to list the keys of every keyring, by keyring.", example=True
+).or_default(default=False)
+
+
 def _parse_cursor(value: object) -> KeyPosition:
-    algorithm, _, version = value.partition(":") if isinstance(value, str) else ("", "", "")
+    text = value if isinstance(value, str) else ""
+    keyring, _, key = text.rpartition("/")
+    algorithm, _, version = key.partition(":")
+    if not is_keyring_name(keyring or DEFAULT_KEYRING):
+        raise InvalidValueError("must be what next says")
     is_version = version.isascii() and version.isdigit() and len(version) <= MAX_VERSION_DIGITS
     if algorithm not in _ALGORITHMS or not is_version or not 0 < int(version) <= MAX_KEY_VERSION:
         raise InvalidValueError("must be what next says")
-    return KeyPosition(Algorithm(algorithm), KeyVersion(int(version)))
+    return KeyPosition(Algorithm(algorithm), KeyVersion(int(version)), keyring or DEFAULT_KEYRING)
 
 
 _AFTER: Field[KeyPosition | None] = Field(
     name="after",
     description="Only what comes after this key, as next of the page before says.",
-    schema={"type": "string", "pattern": "^[A-Za-z0-9-]+:[0-9]+$"},
+    schema={"type": "string", "pattern": "^([a-z0-9][a-z0-9._-]*/)?[A-Za-z0-9-]+:[0-9]+$"},
     example="Kyber768:1",
     parse=_parse_cursor,
     required=False,
@@ -296,11 +309,11 @@ def endpoints(
             handler=management.list_keys,
             permission=PERMISSION_OF[Operation.LIST_KEYS],
             example=Keys(keys=(EXAMPLE,), total=1),
-            fields=(_ALGORITHM_FILTER, STATUS, LIST_LIMIT, _AFTER, KEYRING),
+            fields=(_ALGORITHM_FILTER, STATUS, LIST_LIMIT, _AFTER, KEYRING, _ALL_KEYRINGS),
             field_codes=KEY_FIELDS[Operation.LIST_KEYS],
             codes=codes_of_operation(Operation.LIST_KEYS),
             recorded_as=Operation.LIST_KEYS,
-            keyring_of=keyring_named,
+            keyring_of=_keyring_listed,
         ),
         Endpoint(
             method="GET",
@@ -366,18 +379,25 @@ class _KeyManagement:
         return shown_key(archived.key)
 
     async def list_keys(self, call: ApiCall) -> Keys:
-        """List keys, ordered by algorithm, then version: all, or page by page."""
+        """List keys, ordered by algorithm, then version: all, or page by page.
+
+        With all_keyrings each key names its keyring, and they are ordered by that first.
+        """
         limit = call[LIST_LIMIT]
-        keyring = call[KEYRING]
+        keyring, of_all = call[KEYRING], call[_ALL_KEYRINGS]
+        if of_all and keyring is not None:
+            message = "keyring and all_keyrings cannot be sent together"
+            raise FieldError(KEYRING.name, Problem.MALFORMED, message)
         request = ListKeys(
             tenant=call.tenant.tenant,
             keyring=keyring or DEFAULT_KEYRING,
             algorithm=call[_ALGORITHM_FILTER],
             status=call[STATUS],
-            after=_in_keyring(call[_AFTER], keyring),
+            after=call[_AFTER] if of_all else _in_keyring(call[_AFTER], keyring),
+            all_keyrings=of_all,
         )
         attribution = self._access.attribute(
-            call, request.operation, request.keyring, request.algorithm
+            call, request.operation, None if of_all else request.keyring, request.algorithm
         )
         listed: list[KeyInfo] = []
         try:
@@ -397,7 +417,7 @@ class _KeyManagement:
             total=page.total,
             next=_cursor(listed[-1]) if page.has_more else UNSET,
         )
-        return naming(found, call.values)
+        return _of_all_keyrings(listed, found) if of_all else naming(found, call.values)
 
     async def list_usage(self, call: ApiCall) -> KeyUsages:
         """Tell of each version that was ever used how often, and when last."""
@@ -516,6 +536,21 @@ def _position(key: KeyInfo) -> KeyPosition:
 
 def _cursor(key: KeyInfo | KeyVersionUsage) -> str:
     return f"{key.algorithm.value}:{key.version}"
+
+
+def _of_all_keyrings(listed: Sequence[KeyInfo], found: Keys) -> Keys:
+    """Return a page of the keys of all keyrings: each names its own, and so does the cursor."""
+    keys = tuple(
+        structs.replace(shown, keyring=key.keyring)
+        for shown, key in zip(found.keys, listed, strict=True)
+    )
+    after = UNSET if found.next is UNSET else f"{listed[-1].keyring}/{found.next}"
+    return structs.replace(found, keys=keys, next=after)
+
+
+def _keyring_listed(values: Mapping[str, object]) -> KeyringName | None:
+    """Return the keyring whose keys are listed; None: those of all. Raises FieldError."""
+    return None if _ALL_KEYRINGS.read(values) else keyring_named(values)
 
 
 def shown_key(key: KeyInfo, alias: Algorithm | None = None) -> Key:

@@ -164,6 +164,8 @@ class Endpoint:
     """Whether asking again with the same Idempotency-Key gives the first answer again."""
     needs_step_up: bool = False
     """Whether a signed-in person must send a step-up token, which is used up then."""
+    step_up_for: Field[Any] | None = None
+    """The field for which they must, unless it is left out, zero or empty."""
     during_enrollment: bool = False
     """Whether somebody may call it who owes their tenant a second factor."""
     address_limit: Limit | None = None
@@ -192,6 +194,11 @@ class Endpoint:
     def audit_operation(self) -> GatewayOperation:
         """What refusals are recorded under."""
         return self.recorded_as or AuditEvent(self.name.replace("_", "-"))
+
+    def demands_step_up(self, values: Mapping[str, object]) -> bool:
+        """Return whether a signed-in person must send a step-up token with these values."""
+        field = self.step_up_for
+        return self.needs_step_up or (field is not None and bool(values.get(field.name)))
 
     @property
     def takes_body(self) -> bool:

@@ -142,8 +142,8 @@ class Pipeline:
         return await self.admission.count_items(call.tenant, len(call[endpoint.items]))
 
     async def handle(self, endpoint: Endpoint, call: ApiCall) -> Response:
-        """Call the handler; where it needs a step-up token, use one up."""
-        if not endpoint.needs_step_up or call.principal.user is None:
+        """Call the handler; where the request needs a step-up token, use one up."""
+        if call.principal.user is None or not endpoint.demands_step_up(call.values):
             return await endpoint.handler(call)
 
         def did_nothing(error: Exception) -> bool:

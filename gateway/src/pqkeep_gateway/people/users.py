@@ -8,6 +8,7 @@ from pqkeep_gateway.access.principals import SessionPrincipal, UserId
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.mail.outgoing_mail import OutgoingMail
 from pqkeep_protocol.audit import Event
+from pqkeep_protocol.audit_events import PERSON
 from pqkeep_protocol.keys import TenantId
 
 
@@ -30,7 +31,7 @@ class User:
     created_at: datetime
 
     def __str__(self) -> str:
-        return f"user:{self.id}"
+        return f"{PERSON}{self.id}"
 
 
 @dataclass(frozen=True, slots=True)

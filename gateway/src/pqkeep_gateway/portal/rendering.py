@@ -8,6 +8,7 @@ from typing import Any
 import jinja2
 
 from pqkeep_gateway.portal import assets
+from pqkeep_gateway.portal.outcomes import outcome
 
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 _AGES = (
@@ -33,7 +34,13 @@ class Templates:
         )
         self._environment.globals["asset"] = assets.url
         self._environment.filters.update(
-            age=age, moment=moment, number=number, second=second, span=span, until=until
+            age=age,
+            moment=moment,
+            number=number,
+            outcome=outcome,
+            second=second,
+            span=span,
+            until=until,
         )
         self._compiled: asyncio.Task[None] | None = None
 
@@ -65,9 +72,13 @@ def age(timestamp: str | datetime | None, now: datetime | None = None) -> str:
 
 
 def until(timestamp: str, now: datetime | None = None) -> str:
-    """Say in two words how far away something is: ``in 3 days``."""
+    """Say in two words how far away something is, to the nearest: ``in 3 days``."""
     ahead = instant(timestamp) - (now or datetime.now(UTC))
-    return f"in {_span(ahead)}" if ahead >= MINUTE else "in less than a minute"
+    if ahead < MINUTE:
+        return "in less than a minute"
+    whole = -(-ahead // MINUTE) * MINUTE
+    unit, name = next(each for each in _AGES if whole >= each[0])
+    return f"in {_many((2 * whole + unit) // (2 * unit), name)}"
 
 
 def moment(timestamp: str) -> str:
@@ -95,5 +106,8 @@ def span(seconds: int) -> str:
 
 def _span(length: timedelta) -> str:
     unit, name = next(each for each in _AGES if length >= each[0])
-    many = length // unit
-    return f"{many} {name}{'' if many == 1 else 's'}"
+    return _many(length // unit, name)
+
+
+def _many(count: int, name: str) -> str:
+    return f"{count} {name}{'' if count == 1 else 's'}"

@@ -164,7 +164,8 @@ def codes(row: Endpoint) -> frozenset[Code]:
     if is_by_session and not row.during_enrollment:
         found |= {Code.AUTH_MFA_001}
     is_for_operators = Credential.OPERATOR in callers and row.permission is not Permission.PUBLIC
-    if row.needs_step_up or (is_for_operators and row.method not in SAFE_METHODS):
+    may_need_step_up = row.needs_step_up or row.step_up_for is not None
+    if may_need_step_up or (is_for_operators and row.method not in SAFE_METHODS):
         found |= {Code.MFA_013}
     return found
 
@@ -191,7 +192,7 @@ def _operation(part: str, row: Endpoint) -> Json:
     headers = [
         "RequestId",
         *(["IdempotencyKey"] if row.idempotent else []),
-        *(["StepUpToken"] if row.needs_step_up else []),
+        *(["StepUpToken"] if row.needs_step_up or row.step_up_for else []),
     ]
     others = row.other_fields
     operation: Json = {

@@ -20,7 +20,7 @@ from pqkeep_protocol.audit import Event, EventRefusal
 from pqkeep_protocol.audit_events import Outcome, RecordedOperation, gateway_operation
 from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.keys import KeyringName, KeyVersion, TenantId
-from pqkeep_protocol.messages import AnyRequest, Attribution, ListKeyrings
+from pqkeep_protocol.messages import AnyRequest, Attribution, ListKeyrings, ListKeys
 
 _ENCODER = msgspec.json.Encoder()
 
@@ -97,7 +97,8 @@ def operation_record(
 
 
 def _keyring(request: AnyRequest) -> KeyringName | None:
-    return None if isinstance(request, ListKeyrings) else request.keyring
+    of_all = isinstance(request, ListKeys) and request.all_keyrings
+    return None if of_all or isinstance(request, ListKeyrings) else request.keyring
 
 
 def event_record(event: Event, newest_us: int, now_us: int) -> NewRecord | EventRefusal:

@@ -11,6 +11,7 @@ from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, IS_SUCCESSION
 from pqkeep_keyservice.ledger.tree import DamagedLogError, has_format, log_size, subtrees
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import ListRecords, Proof, ProveConsistency, ProveRecords
+from pqkeep_protocol.audit_events import PAGE_VIEWS, PERSON, Outcome
 from pqkeep_protocol.keys import INSTALLATION, KeyringName, TenantId
 
 MAX_SCANNED = 10_000
@@ -55,6 +56,7 @@ def list_records(
         sa.select(scanned)
         .where(*(scanned.c[name] == value for name, value in filters.items() if value is not None))
         .where(*_by(scanned.c.principal, request.principal))
+        .where(*(() if request.page_views else (_is_no_page_view(scanned),)))
         .order_by(scanned.c.id.desc() if request.newest_first else scanned.c.id)
         .limit(request.limit + 1)
     )
@@ -160,6 +162,17 @@ def _by(column: sa.ColumnElement[str], principal: str | None) -> tuple[sa.Column
         return ()
     with_name = sa.func.substr(column, 1, len(principal) + 1) == f"{principal}/"
     return (sa.or_(column == principal, with_name),)
+
+
+def _is_no_page_view(records: sa.Subquery) -> sa.ColumnElement[bool]:
+    """Return the condition that leaves out the lists that people's pages have read."""
+    return sa.not_(
+        sa.and_(
+            records.c.operation.in_(sorted(PAGE_VIEWS)),
+            records.c.outcome == Outcome.SUCCESS.value,
+            sa.func.substr(records.c.principal, 1, len(PERSON)) == PERSON,
+        )
+    )
 
 
 def newest_keyring_revisions(

@@ -12,8 +12,9 @@ from pqkeep_keyservice.crypto.key_wrapping import ImportKey, import_info
 from pqkeep_keyservice.keys.key_versions import KeyName
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.messages import IMPORT_KEY_SECONDS
 
-LIFETIME_SECONDS = 600.0
+LIFETIME_SECONDS = float(IMPORT_KEY_SECONDS)
 PER_TENANT = 16
 """One more drops the tenant's oldest."""
 CAPACITY = 4_096

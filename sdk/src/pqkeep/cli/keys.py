@@ -12,6 +12,7 @@ from pqkeep.cli import choice, documents
 from pqkeep.cli.command import command
 from pqkeep.cli.destinations import destination
 from pqkeep.cli.display import show_facts, show_rows
+from pqkeep.cli.failures import Refusal
 from pqkeep.cli.invocation import Invocation
 from pqkeep.cli.options import (
     STANDARD,
@@ -55,6 +56,8 @@ class Form(StrEnum):
     JWK = "jwk"
 
 
+LARGEST_IMPORT_KEY = 16 * 1024
+"""Bytes of a file: much more than any import key has."""
 LARGEST_PRIVATE_KEY = 64 * 1024
 """Bytes of a file: much more than any private key has."""
 STATUSES = ("active", "retired", "disabled", "archived")
@@ -82,11 +85,20 @@ def generate(
 
 
 @command(app, "import")
-def import_key(
+def import_private_key(
     invocation: Invocation,
     algorithm: AlgorithmArgument,
     file: InputFile,
     *,
+    import_key: Annotated[
+        str | None,
+        typer.Option(
+            "--import-key",
+            metavar="FILE",
+            help="An import key that the portal made; without it one is asked for.",
+            show_default=False,
+        ),
+    ] = None,
     keyring: KeyringOption = None,
 ) -> None:
     """Import a private key, PKCS#8 as PEM or DER without a password, as the active key.
@@ -94,11 +106,21 @@ def import_key(
     It is wrapped here, and only the key service reads it. Afterwards the key says that it was
     imported: whoever has the file has the key.
     """
-    from pqkeep.key_import import wrap  # noqa: PLC0415 - an extra that other commands do not need
+    from pqkeep.key_import import (  # noqa: PLC0415 - an extra that other commands do not need
+        read_import_key,
+        wrap,
+    )
 
     private_key = whole(file, invocation, LARGEST_PRIVATE_KEY, "name a file with a private key")
+    issued = None
+    if import_key is not None:
+        saved = whole(import_key, invocation, LARGEST_IMPORT_KEY, "name what the portal saved")
+        issued = read_import_key(saved)
+        if issued.algorithm != algorithm:
+            message = f"the import key is for {issued.algorithm}"
+            raise Refusal(message, "name that algorithm, or have another import key made")
     with invocation.connect() as client:
-        issued = client.keys.get_import_key(algorithm, keyring=keyring)
+        issued = issued or client.keys.get_import_key(algorithm, keyring=keyring)
         wrapped = wrap(issued, private_key)
         _show(invocation, client.keys.import_key(issued, wrapped, keyring=keyring))
 

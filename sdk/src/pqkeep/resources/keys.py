@@ -42,7 +42,7 @@ class Keys(Generic[T_co]):
 
         It is good for ten minutes and one ``import_key``.
         """
-        return get("/kms/keys/import-key", _import_key, self._named(algorithm, keyring))
+        return get("/kms/keys/import-key", import_key_in, self._named(algorithm, keyring))
 
     @Operation
     def import_key(
@@ -209,7 +209,8 @@ def _key(data: Data) -> Key:
     )
 
 
-def _import_key(data: Data) -> ImportKey:
+def import_key_in(data: Data) -> ImportKey:
+    """Return the import key in an answer. Raises MalformedAnswerError."""
     return ImportKey(
         import_key_id=data.text("import_key_id"),
         public_key=data.binary("public_key"),

@@ -1,15 +1,19 @@
 // API keys: the one that was made, shown once; and the time that rotated ones have left.
 
 import { showProblem } from "./forms.js";
+import { span } from "./spans.js";
 
 const scopes = document.querySelector("[data-scopes]");
 const checked = (name) => [...scopes.form.querySelectorAll(`[name=${name}]:checked`)].map((each) => each.value);
 const code = document.querySelectorAll("[data-follows-scopes] code");
 const codes = [...code].map((each) => each.textContent);
 
-/** The scopes that are chosen: what concerns the whole tenant is in one of its own. Null: everything. */
+/** Whether scopes are chosen at all: an API key that may do everything has none, and one can keep its own. */
+const isChosen = () => !scopes.querySelector("[data-everything], [data-as-now]").checked;
+
+/** The scopes that are chosen: what concerns the whole tenant is in one of its own. Null: none are sent. */
 function chosenScopes() {
-  if (scopes.querySelector("[data-everything]").checked) return null;
+  if (!isChosen()) return null;
   const groups = checked("group");
   const whole = groups.filter((each) => each === scopes.dataset.wholeTenant);
   const onKeys = groups.filter((each) => each !== scopes.dataset.wholeTenant);
@@ -23,9 +27,8 @@ function chosenScopes() {
 }
 
 scopes?.form.addEventListener("input", () => {
-  const isAll = scopes.querySelector("[data-everything]").checked;
-  for (const each of scopes.form.querySelectorAll("[name=group], [name=only], [name=keyrings]")) each.disabled = isAll;
-  const shown = isAll ? '["*"]' : JSON.stringify(checked("group")).replaceAll(",", ", ");
+  for (const each of scopes.form.querySelectorAll("[name=group], [name=only], [name=keyrings]")) each.disabled = !isChosen();
+  const shown = !isChosen() ? '["*"]' : JSON.stringify(checked("group")).replaceAll(",", ", ");
   code.forEach((each, index) => (each.textContent = codes[index].replace('["use"]', shown)));
 });
 
@@ -69,13 +72,6 @@ function tick() {
   }
   timers = timers.filter((each) => each.isConnected);
   if (!timers.length) clearInterval(ticking);
-}
-
-/** As the service says it: see span in rendering.py. */
-function span(seconds) {
-  const [hours, minutes] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60];
-  if (!hours) return minutes ? `${minutes} min` : `${seconds} s`;
-  return minutes ? `${hours} h ${minutes} min` : `${hours} h`;
 }
 
 function ended() {

@@ -99,7 +99,7 @@ export async function submit(form) {
   try {
     const query = takesBody ? "" : new URLSearchParams(body).toString();
     const data = await call(method, query ? `${path}?${query}` : path, takesBody ? body : undefined, {
-      needsStepUp: "needsStepUp" in form.dataset,
+      needsStepUp: "needsStepUp" in form.dataset || Boolean(body[form.dataset.stepUpFor]),
       idempotencyKey: "idempotent" in form.dataset ? idempotencyKey(form, body) : "",
     });
     keys.delete(form);

@@ -10,6 +10,7 @@ from pqkeep_gateway.api.api_key_fields import ScopeData
 from pqkeep_gateway.api.api_keys import ApiKeyData
 from pqkeep_gateway.http.errors import not_found
 from pqkeep_gateway.portal.pages import Content, Page, Visit
+from pqkeep_gateway.portal.reading import Section
 from pqkeep_gateway.portal.rendering import instant
 from pqkeep_gateway.tenancy.api_keys import ApiKeyStatus
 from pqkeep_protocol.algorithms import Algorithm
@@ -54,15 +55,36 @@ async def _read(visit: Visit) -> Content:
     begin = next((n for n, each in enumerate(found, 1) if str(each.version) == after), 0)
     shown = found[begin : begin + SHOWN]
     return {
+        **_offered(tenant_id, listed),
         "listed": listed,
         "api_keys": [_line(each, now) for each in shown],
         "next": str(shown[-1].version) if len(found) > begin + SHOWN else "",
         "statuses": [(each.value, each.value) for each in ApiKeyStatus],
+    }
+
+
+async def _read_key(visit: Visit) -> Content:
+    reader, version = visit.reader, visit.path["version"]
+    if reader.principal.tenant is None:
+        raise not_found("API keys belong to an organization.")
+    tenant_id = str(reader.principal.tenant)
+    listed = await reader.section("list_api_keys", tenant_id=tenant_id, details=True)
+    if listed.error:
+        raise listed.error
+    key = next((each for each in listed.data.api_keys if str(each.version) == version), None)
+    if key is None:
+        raise not_found("There is no such API key.")
+    return {**_offered(tenant_id, listed), "line": _line(key, datetime.now(UTC))}
+
+
+def _offered(tenant_id: str, listed: Section) -> Content:
+    """Return what a form of API keys offers."""
+    return {
+        "tenant_id": tenant_id,
         "longest": listed.data.max_overlap_seconds if listed.data else 0,
         "groups": [(each.value, *GROUPS[each]) for each in Group],
         "whole_tenant": Group.ADMINISTER.value,
         "algorithms": [each.value for each in Algorithm],
-        "tenant_id": tenant_id,
     }
 
 
@@ -103,5 +125,13 @@ PAGES = (
         permission=Permission.VIEW_TENANT,
         read=_read,
         icon="api",
+    ),
+    Page(
+        path="/api-keys/{version}",
+        title="API key",
+        template="api_keys/key.html",
+        permission=Permission.VIEW_TENANT,
+        read=_read_key,
+        parent="/api-keys",
     ),
 )

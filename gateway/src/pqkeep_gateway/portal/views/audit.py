@@ -9,9 +9,11 @@ import msgspec
 
 from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.http.errors import invalid, not_found
-from pqkeep_gateway.portal.pages import MOST_NAMED, Content, Page, Visit
+from pqkeep_gateway.portal.outcomes import OUTCOME_WORDS
+from pqkeep_gateway.portal.pages import Content, Page, Visit
+from pqkeep_gateway.portal.views.people import addresses
 from pqkeep_protocol.algorithms import Algorithm, Operation
-from pqkeep_protocol.audit_events import AuditEvent, Outcome
+from pqkeep_protocol.audit_events import PAGE_VIEWS, AuditEvent
 
 PAGE = 50
 MAX_DIGITS = 15
@@ -23,32 +25,43 @@ _FIRST = (
 )
 _LAST = ("keyring_revision", "event_id", "tenant_id", "id", "number", "nonce", "format")
 """Fields of a record in the order in which people look for them; others are between these."""
-OUTCOMES = sorted(each.value for each in Outcome)
+OUTCOMES = tuple(OUTCOME_WORDS.items())
+_IN_FORM = (*_FILTERS, "key_version", "from", "to", "views")
+API_KEY_EVENTS = {
+    AuditEvent.CREATE_API_KEY.value,
+    AuditEvent.ROTATE_API_KEY.value,
+    AuditEvent.REVOKE_API_KEY.value,
+}
+"""Events whose version is that of an API key."""
 
 
 async def _read(visit: Visit) -> Content:
     reader, query = visit.reader, visit.query
     given = {name: query[name].strip() for name in _FILTERS if query.get(name, "").strip()}
-    records, checkpoints, members = await asyncio.gather(
+    operation, shows_views = given.get("operation", ""), bool(query.get("views"))
+    records, checkpoints, people = await asyncio.gather(
         reader.section(
             "list_audit_records",
             **given,
             **_times(query),
+            page_views=shows_views or operation in PAGE_VIEWS,
             key_version=_number(query.get("key_version", "")),
             before=_number(query.get("before", "")),
             order="desc",
             limit=PAGE,
         ),
         reader.section("list_audit_checkpoints"),
-        reader.section("list_members", limit=MOST_NAMED),
+        addresses(reader),
     )
-    people = members.data.members if members.data else ()
     return {
         "records": records,
         "checkpoints": checkpoints,
-        "names": {f"user:{each.id}": each.email for each in people},
-        "filters": {name: query.get(name, "") for name in (*_FILTERS, "key_version", "from", "to")},
-        "is_filtered": any(query.get(name) for name in (*_FILTERS, "key_version", "from", "to")),
+        "names": people,
+        "api_key_events": API_KEY_EVENTS,
+        "filters": {name: query.get(name, "") for name in _IN_FORM},
+        "is_filtered": any(query.get(name) for name in _IN_FORM if name != "views"),
+        "hides_views": not shows_views and operation not in PAGE_VIEWS,
+        "page_views": sorted(PAGE_VIEWS),
         "operations": OPERATIONS,
         "outcomes": OUTCOMES,
         "algorithms": [each.value for each in Algorithm],
@@ -80,23 +93,22 @@ async def _read_record(visit: Visit) -> Content:
     if not number:
         raise not_found("There is no such record.")
     reader = visit.reader
-    found, members = await asyncio.gather(
+    found, people = await asyncio.gather(
         reader.section(
             "list_audit_records", after=number - 1, before=number + 1, order="asc", limit=1
         ),
-        reader.section("list_members", limit=MOST_NAMED),
+        addresses(reader),
     )
     if found.error:
         raise found.error
     if not found.data.records:
         raise not_found("There is no such record.")
-    people = members.data.members if members.data else ()
     record = msgspec.to_builtins(found.data.records[0])
     between = [name for name in record if name not in {*_FIRST, *_LAST}]
     return {
         "record": {name: record[name] for name in (*_FIRST, *between, *_LAST) if name in record},
         "number": number,
-        "names": {f"user:{each.id}": each.email for each in people},
+        "names": people,
     }
 
 

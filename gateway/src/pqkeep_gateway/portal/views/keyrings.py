@@ -1,8 +1,10 @@
 """Keyrings: named sets of keys, what they are for, and what happens to keys by itself."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pqkeep_gateway.access.callers import Permission
+from pqkeep_gateway.http.errors import ApiError
 from pqkeep_gateway.portal.pages import SHOWN, Content, Page, Visit
 from pqkeep_gateway.portal.reading import Reader
 from pqkeep_protocol.keyrings import ALL_PURPOSES, KeyPurpose
@@ -10,14 +12,24 @@ from pqkeep_protocol.keys import DEFAULT_KEYRING
 
 OFFERED = 200
 """Keyrings to choose from, at most."""
-OVERLOOKED = 8
-"""Keyrings whose active keys a page reads, at most."""
 
 
-async def names(reader: Reader, limit: int = OFFERED) -> tuple[str, ...]:
-    """Return the names of a tenant's keyrings; of the default one alone, if they cannot be read."""
-    found = (await reader.section("list_keyrings", limit=limit)).data
-    return tuple(each.name for each in found.keyrings) if found else (DEFAULT_KEYRING,)
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The keyrings that a page offers."""
+
+    names: tuple[str, ...]
+    """With the chosen one, and with the default one alone where they cannot be read."""
+    error: ApiError | None
+    """Why they cannot be read."""
+
+
+async def offered(reader: Reader, chosen: str) -> Choice:
+    """Return the tenant's keyrings to choose from."""
+    section = await reader.section("list_keyrings", limit=OFFERED)
+    found = section.data.keyrings if section.data else ()
+    names = tuple(each.name for each in found) or (DEFAULT_KEYRING,)
+    return Choice(names if chosen in names else (*names, chosen), section.error)
 
 
 def in_keyring(name: str) -> dict[str, str]:

@@ -11,9 +11,10 @@ from pqkeep_gateway.api.keys import Key, KeyUsage
 from pqkeep_gateway.api.public_keys import PublicKeyFormat
 from pqkeep_gateway.http.errors import not_found
 from pqkeep_gateway.portal.pages import Content, Page, Visit
-from pqkeep_gateway.portal.reading import Section
-from pqkeep_gateway.portal.views.algorithms import ABOUT, About, choices
-from pqkeep_gateway.portal.views.keyrings import in_keyring, names
+from pqkeep_gateway.portal.reading import Reader, Section
+from pqkeep_gateway.portal.views.algorithms import ABOUT, About, Choice, choices
+from pqkeep_gateway.portal.views.keyrings import in_keyring, offered
+from pqkeep_gateway.portal.views.people import addresses
 from pqkeep_protocol.algorithms import ALGORITHMS, LIFECYCLE, Algorithm, Operation
 from pqkeep_protocol.keys import DEFAULT_KEYRING, MAX_KEY_VERSION, KeyStatus
 from pqkeep_protocol.public_keys import JWK_ALGORITHM
@@ -87,8 +88,8 @@ async def _read_list(visit: Visit) -> Content:
     after = query.get("after") or None
     keyring = query.get("keyring") or DEFAULT_KEYRING
     named = in_keyring(keyring)
-    keyrings, keys, usage, active = await asyncio.gather(
-        names(reader),
+    keyrings, keys, usage = await asyncio.gather(
+        offered(reader, keyring),
         reader.section(
             "list_keys",
             algorithm=algorithm,
@@ -104,21 +105,39 @@ async def _read_list(visit: Visit) -> Content:
             limit=None if status else SHOWN,
             **named,
         ),
-        reader.section("list_keys", status=KeyStatus.ACTIVE.value, **named),
     )
-    having = [each.algorithm for each in active.data.keys] if active.data else []
+    is_whole = bool(keys.data) and not (algorithm or status or after or keys.data.next)
     return {
         "listed": keys,
         "usage": usage,
         "lines": lines(keys.data.keys, _used(usage), keyring) if keys.data else (),
         "keyring": keyring,
-        "keyrings": keyrings if keyring in keyrings else (*keyrings, keyring),
+        "keyrings": keyrings,
         "named": named,
-        "choices": await choices(reader, having) if reader.allows("generate_key") else (),
+        "has_key_set": _are_in_key_set(keys.data.keys if keys.data else ()),
+        "choices": await _choices(reader, keys if is_whole else None, named),
         "algorithms": [(each.value, each.value) for each in Algorithm],
         "statuses": [(each.value, each.value) for each in KeyStatus],
         "is_filtered": bool(algorithm or status),
     }
+
+
+def _are_in_key_set(keys: Iterable[Key]) -> bool:
+    """Return whether one of these keys is in its keyring's JWK Set."""
+    verifies = (KeyStatus.ACTIVE, KeyStatus.RETIRED)
+    return any(each.algorithm in JWK_ALGORITHM and each.status in verifies for each in keys)
+
+
+async def _choices(
+    reader: Reader, keys: Section | None, named: Mapping[str, str]
+) -> tuple[Choice, ...]:
+    """Return what can be generated in a keyring; its keys, if all of them were read already."""
+    if not reader.allows("generate_key"):
+        return ()
+    active = KeyStatus.ACTIVE
+    found = keys or await reader.section("list_keys", status=active.value, **named)
+    listed = found.data.keys if found.data else ()
+    return await choices(reader, [each.algorithm for each in listed if each.status is active])
 
 
 async def _read_key(visit: Visit) -> Content:
@@ -129,9 +148,10 @@ async def _read_key(visit: Visit) -> Content:
     if version > 1:
         only["after"] = f"{algorithm.value}:{version - 1}"
     before = visit.query.get("after", "")
-    keys, usage, records = await asyncio.gather(
+    keys, usage, people, records = await asyncio.gather(
         reader.read("list_keys", **only),
         reader.section("list_key_usage", **only),
+        addresses(reader),
         reader.section(
             "list_audit_records",
             algorithm=algorithm.value,
@@ -157,6 +177,7 @@ async def _read_key(visit: Visit) -> Content:
         "about": about,
         "version": Version(key, _used(usage).get((algorithm, version)), keyring),
         "named": in_keyring(keyring),
+        "has_key_set": _are_in_key_set((key,)),
         "formats": [
             each
             for each in PublicKeyFormat
@@ -164,6 +185,7 @@ async def _read_key(visit: Visit) -> Content:
         ],
         "usage": usage,
         "records": records,
+        "people": people,
         "operations": [(each.value, each.value.replace("-", " ")) for each in operations],
     }
 

@@ -1,25 +1,26 @@
 """The overview: what is going on, and what needs attention."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlencode
 
 from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.portal.pages import MOST_NAMED, Content, Page, Visit
-from pqkeep_gateway.portal.reading import Reader, Section
+from pqkeep_gateway.portal.reading import Section
 from pqkeep_gateway.portal.rendering import instant
 from pqkeep_gateway.portal.usage_chart import KINDS, PERIODS, period_of, usage_chart, usage_rows
-from pqkeep_gateway.portal.views.keyrings import OVERLOOKED, in_keyring, names
+from pqkeep_gateway.portal.views.keyrings import in_keyring
+from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyStatus
 
 OLD = timedelta(days=365)
 """The age from which an active key ought to be rotated."""
 NEARLY_USED = 0.8
 """The part of an allowance from which it is nearly used."""
 
-ActiveKeys = Sequence[tuple[str, Section]]
-"""Of each keyring its name and its active keys."""
+SHOWN_KEYS = 100
+"""Active keys on the page, of all keyrings together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +36,15 @@ async def _read(visit: Visit) -> Content:
     reader = visit.reader
     period = period_of(visit.query)
     keys, usage, members, me = await asyncio.gather(
-        _active_keys(reader),
+        reader.section(
+            "list_keys", status=KeyStatus.ACTIVE.value, all_keyrings=True, limit=SHOWN_KEYS
+        ),
         reader.section("get_usage", period=period),
         reader.section("list_members", limit=MOST_NAMED),
         reader.section("me"),
     )
     rows = usage_rows(usage, period)
+    active = keys.data.keys if keys.data else ()
     return {
         "keys": keys,
         "usage": usage,
@@ -51,32 +55,20 @@ async def _read(visit: Visit) -> Content:
         "chart": usage_chart(rows),
         "refused": sum(each.refused for each in usage.data.buckets) if usage.data else 0,
         "attention": tuple(_attention(keys, usage, members, me)),
-        "is_new": not any(each.error or each.data.keys for _, each in keys),
+        "has_keyrings": any(each.keyring for each in active),
+        "default": DEFAULT_KEYRING,
+        "is_new": not (keys.error or active),
     }
 
 
-async def _active_keys(reader: Reader) -> ActiveKeys:
-    """Return the active keys of each of the first keyrings, with its name."""
-    keyrings = await names(reader, OVERLOOKED)
-    found = await asyncio.gather(
-        *(reader.section("list_keys", status="active", **in_keyring(each)) for each in keyrings)
-    )
-    return tuple(zip(keyrings, found, strict=True))
-
-
-def _attention(
-    keys: ActiveKeys, usage: Section, members: Section, me: Section
-) -> Iterator[Attention]:
+def _attention(keys: Section, usage: Section, members: Section, me: Section) -> Iterator[Attention]:
     now = datetime.now(UTC)
-    for keyring, each in keys:
-        for key in each.data.keys if each.data else ():
-            if now - instant(key.created_at) > OLD:
-                where = in_keyring(keyring)
-                whose = f" of {keyring}" if where else ""
-                text = f"The active {key.algorithm} key{whose} is more than a year old."
-                yield Attention(
-                    text, f"/keys?{urlencode(where)}" if where else "/keys", "Rotate it"
-                )
+    for key in keys.data.keys if keys.data else ():
+        if now - instant(key.created_at) > OLD:
+            where = in_keyring(key.keyring or DEFAULT_KEYRING)
+            whose = f" of {key.keyring}" if where else ""
+            text = f"The active {key.algorithm} key{whose} is more than a year old."
+            yield Attention(text, f"/keys?{urlencode(where)}" if where else "/keys", "Rotate it")
     if me.data and not me.data.mfa_enabled:
         text = "Your account has no authenticator app."
         yield Attention(text, "/security/enroll", "Set one up")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.api.keys import Key
 from pqkeep_gateway.portal.pages import Content, Page, Visit
-from pqkeep_gateway.portal.views.keyrings import in_keyring, names
+from pqkeep_gateway.portal.views.keyrings import in_keyring, offered
 from pqkeep_protocol.algorithms import ALGORITHMS, Operation
 from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyStatus
 
@@ -50,7 +50,7 @@ async def _read(visit: Visit) -> Content:
     keyring = visit.query.get("keyring") or DEFAULT_KEYRING
     named = in_keyring(keyring)
     keyrings, active, retired = await asyncio.gather(
-        names(visit.reader),
+        offered(visit.reader, keyring),
         visit.reader.section("list_keys", status=KeyStatus.ACTIVE.value, **named),
         visit.reader.section("list_keys", status=KeyStatus.RETIRED.value, limit=OFFERED, **named),
     )
@@ -58,7 +58,7 @@ async def _read(visit: Visit) -> Content:
     writing = _usable(active.data.keys if active.data else (), chosen.makes)
     return {
         "keyring": keyring,
-        "keyrings": keyrings if keyring in keyrings else (*keyrings, keyring),
+        "keyrings": keyrings,
         "named": named,
         "error": active.error or retired.error,
         "pairs": PAIRS,

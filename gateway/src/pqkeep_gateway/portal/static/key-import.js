@@ -1,0 +1,88 @@
+// Importing a key: the import key as a file, the command for it, its time, and what the audit log says became of it.
+import { download } from "./bytes.js";
+import { Cancelled } from "./dialogs.js";
+import { call } from "./http.js";
+import { span } from "./spans.js";
+import { toast } from "./toasts.js";
+
+const POLL_MILLISECONDS = 3000;
+const run = document.querySelector("[data-import]");
+const became = document.querySelector("[data-became]");
+const records = "/api/v1/audit/records?order=desc&limit=1";
+let current = null; // the import key that is shown, of which there is one at a time
+
+document.addEventListener("answered", async ({ detail }) => {
+  if (!detail.import_key_id) return;
+  const shown = { key: detail, made: performance.now(), after: 0 };
+  current = shown;
+  const { keyring } = run.dataset;
+  const where = keyring === "default" ? "" : ` --keyring ${keyring}`;
+  run.querySelector("[data-command] code").textContent =
+    `pqkeep keys import ${detail.algorithm} private-key.pem${where} --import-key import-key.json`;
+  run.hidden = became.hidden = false;
+  became.querySelector("[data-imported]").hidden = true;
+  say("", "waiting", "This page looks into the audit log every few seconds, and says here when a key was imported.");
+  tick();
+  run.querySelector("h2").focus();
+  await watch(shown);
+});
+
+run?.querySelector("[data-save]").addEventListener("click", () => {
+  download("import-key.json", new TextEncoder().encode(`${JSON.stringify(current.key, null, 2)}\n`));
+});
+
+/** Seconds that are left, by the time since the answer: the browser's clock may be another. */
+function left(shown) {
+  return Math.max(0, Number(run.dataset.import) - Math.floor((performance.now() - shown.made) / 1000));
+}
+
+function tick() {
+  const seconds = left(current);
+  run.querySelector("[role=timer]").textContent = seconds ? `${span(seconds)} left` : "ended";
+  if (seconds) setTimeout(tick, 500);
+}
+
+/** Looks for records of imports that are newer than the import key. */
+async function watch(shown) {
+  try {
+    shown.after = (await call("GET", records)).records[0]?.id ?? 0;
+    const path = `${records}&after=${shown.after}&${new URLSearchParams({
+      operation: "import-key",
+      algorithm: shown.key.algorithm,
+      keyring: run.dataset.keyring,
+    })}`;
+    while (current === shown) {
+      const [record] = (await call("GET", path)).records;
+      if (record && tell(record)) return;
+      if (!left(shown)) return say("", "ended", "It was not used in its time. Make another one.");
+      await new Promise((resolve) => setTimeout(resolve, POLL_MILLISECONDS));
+    }
+  } catch (error) {
+    if (!(error instanceof Cancelled)) toast(error.message);
+  }
+}
+
+/** Says what a record means. Returns whether nothing more can come. */
+function tell({ outcome, recorded_at: at, key_version: version, algorithm }) {
+  const when = `${at.slice(0, 19).replace("T", " ")} UTC`;
+  if (outcome === "success") {
+    say("ok", "imported", `It was used at ${when}: ${algorithm} version ${version} is active, and marked as imported.`);
+    became.querySelector("[data-imported]").hidden = false;
+    return true;
+  }
+  const words = became.querySelector("[data-words]").content.querySelector(`[data-outcome="${CSS.escape(outcome)}"]`);
+  const isUsedUp = outcome === "decryption-failed";
+  const rest = isUsedUp
+    ? "The import key is used up. Make another one, and check that the file is a private key of this algorithm."
+    : "The import key can still be used.";
+  say("warn", "refused", `An import was refused at ${when}: ${words?.textContent ?? outcome}. ${rest}`);
+  return isUsedUp;
+}
+
+function say(kind, verdict, text) {
+  const badge = document.createElement("span");
+  badge.className = `badge ${kind}`;
+  badge.textContent = verdict;
+  became.querySelector("[data-verdict]").replaceChildren(badge);
+  became.querySelector("[data-says]").textContent = text;
+}
