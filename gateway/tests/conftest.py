@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from gateway.tests.world import FakeAuditLog, World, add_tenant, new_tenant
+from gateway.tests.world import FakeAuditLog, World, add_tenant, new_tenant, one_shard
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.fixtures.schema import migrated_database, migrated_file
 
@@ -130,7 +130,7 @@ def log() -> FakeAuditLog:
 @pytest.fixture
 def audit_delivery(engine: AsyncEngine, log: FakeAuditLog) -> AuditDelivery:
     """Deliver events from the accounts database to that log."""
-    return AuditDelivery(SqlAuditOutbox(engine), log)
+    return AuditDelivery(SqlAuditOutbox(engine), one_shard(log))
 
 
 @pytest.fixture

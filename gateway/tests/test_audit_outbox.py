@@ -13,6 +13,7 @@ from uuid import uuid4
 import msgspec
 import pytest
 import sqlalchemy as sa
+from gateway.tests.world import one_shard
 from msgspec.structs import replace
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -85,9 +86,14 @@ def outbox(engine: AsyncEngine) -> SqlAuditOutbox:
     return SqlAuditOutbox(engine)
 
 
+async def events_of(outbox: SqlAuditOutbox) -> list[Event]:
+    """Return the events that wait."""
+    return [each.event for each in await outbox.list_oldest(MAX_PAGE)]
+
+
 async def waiting(outbox: SqlAuditOutbox) -> list[str]:
     """Return the operations that wait."""
-    return [each.operation for each in await outbox.list_oldest(MAX_PAGE)]
+    return [each.operation for each in await events_of(outbox)]
 
 
 async def test_an_action_is_in_the_log_before_its_answer(
@@ -216,11 +222,11 @@ async def test_an_outbox_that_is_not_emptied_for_five_minutes_stops_actions(
     with pytest.raises(UnavailableError):
         await action(tenants, api_keys, tenant)
     with pytest.raises(UnavailableError):
-        await audit_delivery.require_open()
+        await audit_delivery.require_open(tenant.id)
     with pytest.raises(UnavailableError):
         await audit_delivery.record(_refusal(2))
     assert await _state(tenants, api_keys, tenant) == before
-    assert await outbox.list_oldest(MAX_PAGE) == [old]
+    assert await events_of(outbox) == [old]
     log.is_unavailable = False
     await audit_delivery.empty()
     await action(tenants, api_keys, tenant)
@@ -346,7 +352,7 @@ async def test_a_refusal_waits_only_where_it_must(
     assert list(log.recorded.values()) == [first]
     log.is_unavailable = True
     await audit_delivery.record(second)
-    assert await outbox.list_oldest(MAX_PAGE) == [second]
+    assert await events_of(outbox) == [second]
     log.is_unavailable = False
     await audit_delivery.empty()
     assert list(log.recorded.values()) == [first, second]
@@ -374,7 +380,9 @@ async def test_concurrent_deliveries_record_once(
     events = [_refusal(number) for number in range(1, 31)]
     for each in events:
         await outbox.add(each)
-    await asyncio.gather(*(AuditDelivery(SqlAuditOutbox(engine), log).empty() for _ in range(4)))
+    await asyncio.gather(
+        *(AuditDelivery(SqlAuditOutbox(engine), one_shard(log)).empty() for _ in range(4))
+    )
     assert len(log.recorded) == 30
     assert await waiting(outbox) == []
 

@@ -7,6 +7,7 @@ from typing import cast
 from uuid import UUID
 
 import pytest
+from gateway.tests.world import one_shard
 
 from pqkeep_gateway.access.admission import RateLimitedError
 from pqkeep_gateway.access.export_limits import EXPORTS, MAX_AT_ONCE, MAX_RUNNING, ExportLimits
@@ -98,8 +99,7 @@ class EmptyLog:
 
 async def test_an_export_counts_until_it_is_read_or_given_up(limits: ExportLimits) -> None:
     """Two that are being read let no third begin; one that is given up, or ended, does."""
-    keys = cast(KeyService, EmptyLog())
-    rows = audit.endpoints(keys, limits)
+    rows = audit.endpoints(one_shard(cast(KeyService, EmptyLog())), limits)
     (export,) = (each for each in rows if each.path == "/audit/export")
     call = ApiCall(
         principal=OperatorPrincipal(), attribution=Attribution("", "operator", ""), values={}

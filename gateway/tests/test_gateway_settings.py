@@ -275,3 +275,62 @@ def test_unsafe_sinks_are_refused(tmp_path: Path, sink: str, more: dict[str, str
     with pytest.raises(ConfigError, match=r"audit_sink\b|audit_sink_") as refused:
         config.read(write(tmp_path, {**GOOD, "audit_sink": f'"{sink}"', **more}))
     assert "secret" not in str(refused.value)
+
+
+SHARDS = '\n[shards.default]\nsockets = ["../a.sock"]\n'
+B = '[shards.b]\nsockets = ["../b.sock", "../c.sock"]\n'
+LINK = '[link]\ncertificate = "c"\nkey = "k"\nca = "a"\n'
+
+
+def _with_shards(folder: Path, text: str, **others: str) -> Path:
+    settings = {name: each for name, each in GOOD.items() if name != "key_service_socket"}
+    path = write(folder, settings | others)
+    path.write_text(path.read_text() + text)
+    return path
+
+
+def test_each_shard_has_its_key_services(tmp_path: Path) -> None:
+    """Without [shards] there is one shard; with it each has sockets, addresses or both."""
+    one = config.read(write(tmp_path, GOOD)).key_services
+    assert {name: each.sockets for name, each in one.items()} == {
+        "default": (tmp_path.resolve().parent / "keys.sock",)
+    }
+    linked = _with_shards(tmp_path, LINK + 'key_service = "k:1"\n')
+    (address,) = config.read(linked).key_services["default"].addresses
+    assert (address.host, address.port) == ("k", 1)
+    both = config.read(
+        _with_shards(tmp_path, SHARDS + B + 'addresses = ["k:1"]\n' + LINK)
+    ).key_services
+    folder = tmp_path.resolve().parent
+    assert both["default"].sockets == (folder / "a.sock",)
+    assert both["b"].sockets == (folder / "b.sock", folder / "c.sock")
+    assert [each.host for each in both["b"].addresses] == ["k"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "expected either key_service_socket or"),
+        (LINK, "expected either key_service_socket or"),
+        (B, "one must be called default"),
+        ("[shards.default]\n", "expected sockets or addresses"),
+        (SHARDS + "socket = 1\n", "socket"),
+        (SHARDS + "[shards.B]\nsockets = ['b']\n", "shards"),
+        (SHARDS + "[shards.b]\nsockets = ['../a.sock']\n", "there twice"),
+        (SHARDS + "[shards.b]\naddresses = ['k:1']\n", r"set \[link\]"),
+        (SHARDS + LINK, "no shard has addresses"),
+        (SHARDS + "addresses = ['k:1']\n" + LINK + "key_service = 'k:2'\n", "link.key_service"),
+    ],
+)
+def test_shards_that_contradict_each_other_are_refused(
+    tmp_path: Path, text: str, problem: str
+) -> None:
+    """A shard that cannot be reached, is named twice or in two ways stops the start, by name."""
+    with pytest.raises(ConfigError, match=problem):
+        config.read(_with_shards(tmp_path, text))
+
+
+def test_one_socket_beside_shards_is_refused(tmp_path: Path) -> None:
+    """key_service_socket means the one shard of an installation without [shards]."""
+    with pytest.raises(ConfigError, match="key_service_socket: name it among"):
+        config.read(_with_shards(tmp_path, SHARDS, key_service_socket='"../keys.sock"'))

@@ -7,13 +7,14 @@ import logging
 import socket
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import msgspec
 import pytest
+from gateway.tests.world import one_shard
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import Message
 
@@ -30,6 +31,7 @@ from pqkeep_gateway.management.exposition import exposition
 from pqkeep_gateway.management.installation import REASONS, Accounts, Inspection, MailMode
 from pqkeep_gateway.management.listener import LIMITS, open_listener, serving
 from pqkeep_gateway.management.readiness import Readiness
+from pqkeep_gateway.tenancy.shards import StoredShard
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import Checkpoints
 from pqkeep_protocol.cached import Cached
@@ -59,6 +61,7 @@ class FakeParts:
     hangs: bool = False
     asked: dict[str, int] = field(default_factory=dict)
     waiting: int = 0
+    stored: tuple[StoredShard, ...] = (StoredShard("default", draining=False, tenants=3),)
     refusals: dict[ErrorKind, int] = field(default_factory=dict)
 
     def _count(self, name: str) -> None:
@@ -80,6 +83,10 @@ class FakeParts:
         if not self.is_redis_up:
             raise UnavailableError
         return 1
+
+    async def shards(self) -> Sequence[StoredShard]:
+        self._count("shards")
+        return self.stored
 
     async def backlog(self) -> Backlog:
         self._count("backlog")
@@ -119,8 +126,12 @@ class Setting:
             seconds=60,
             wait_seconds=wait_seconds,
         )
+        stored = Cached[Sequence[StoredShard] | None](
+            parts.shards, otherwise=None, name="shards", seconds=60, wait_seconds=wait_seconds
+        )
         self.readiness = Readiness(
-            key_service,
+            {"default": key_service},
+            stored,
             {"accounts_database": parts.database, "rate_limits": parts.redis},
             lambda: parts.is_mail_deferred,
         )
@@ -128,14 +139,15 @@ class Setting:
         self.sources = Sources(
             observer=self.observer,
             connections=Connections(1, 1, arrivals),
-            calls=parts,
-            key_service=key_service,
+            calls={"default": parts},
+            key_services={"default": key_service},
+            shards=stored,
             find_backlog=parts.backlog,
             waiting_passwords=lambda: 4,
             mail_attempts={"delivered": 1},
             tls=cast("TlsServer", FakeTls()),
             link=cast("LinkTls", FakeLink()),
-            audit_stream=cast("AuditStream", FakeStream()),
+            audit_streams={"default": cast("AuditStream", FakeStream())},
         )
         self.collection = Collection(self.sources, self.readiness)
         self.app = management_app(self.readiness, self.collection, names)
@@ -193,6 +205,19 @@ async def test_what_is_missing_is_named(parts: FakeParts, missing: list[str]) ->
     assert (await setting.ask("/livez"))[0] == 200
 
 
+async def test_tenants_without_their_shard_are_named() -> None:
+    """Tenants in a shard that the settings do not name make the gateway degraded, by its name."""
+    shards = [
+        StoredShard("b", draining=False, tenants=1),
+        StoredShard("c", draining=True, tenants=0),
+    ]
+    parts = FakeParts(stored=(*FakeParts().stored, *shards))
+    status, body = await Setting(parts).ask("/readyz")
+    assert (status, msgspec.json.decode(body)["degraded"]) == (200, ["shard_settings:b"])
+    *_, unnamed = (await inspection_of(parts).inspect()).shards
+    assert (unnamed.name, unnamed.reason) == ("b", "the settings do not name it")
+
+
 async def test_a_gateway_that_stops_is_not_ready() -> None:
     """From the moment it is told to stop, it asks to be sent nothing more."""
     setting = Setting(FakeParts())
@@ -242,7 +267,7 @@ async def test_many_questions_cost_the_parts_one() -> None:
     answers = await asyncio.gather(*map(setting.ask, paths))
     seconds = time.monotonic() - began
     assert {status for status, _ in answers} == {200}
-    assert parts.asked.keys() == {"key service", "database", "redis", "backlog"}
+    assert parts.asked.keys() == {"key service", "database", "redis", "backlog", "shards"}
     assert max(parts.asked.values()) <= 1 + seconds
 
 
@@ -284,7 +309,7 @@ async def test_the_links_certificates_are_measured() -> None:
 async def test_how_far_the_audit_sink_is_behind_is_measured() -> None:
     """The age of the oldest record that the sink does not have is a metric."""
     _, text = await Setting(FakeParts()).ask("/metrics")
-    assert b"\npqkeep_audit_sink_age_seconds 12.5\n" in text
+    assert b'\npqkeep_audit_sink_age_seconds{shard="default"} 12.5\n' in text
 
 
 async def test_nothing_else_is_there() -> None:
@@ -457,7 +482,7 @@ def inspection_of(parts: FakeParts, *, oldest_event: float = 0.0) -> Inspection:
         setting.sources,
         find_accounts,
         cast("Operators", Directory()),
-        cast("Any", KeyService()),
+        one_shard(cast("Any", KeyService())),
         MailMode.SMTP,
     )
 
@@ -467,7 +492,9 @@ async def test_an_inspection_finds_everything_ready() -> None:
     found = await inspection_of(FakeParts()).inspect()
     assert {each.name: each.reason for each in found.parts} == dict.fromkeys(REASONS)
     assert found.certificates == {"https": 4e9, "link.gateway": 5e9}
-    assert found.numbers == {("pqkeep_keys_database_up",): 1}
+    (shard,) = found.shards
+    assert (shard.name, shard.reason, shard.stored) == ("default", None, FakeParts().stored[0])
+    assert shard.numbers == {("pqkeep_keys_database_up",): 1}
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,8 @@ from pqkeep_gateway.people.sign_in import SignIn
 from pqkeep_gateway.people.step_up import StepUp
 from pqkeep_gateway.people.team import TeamMembers
 from pqkeep_gateway.people.users import Account
+from pqkeep_gateway.shards import HERE as PLACED_HERE
+from pqkeep_gateway.shards import Departures, Placement, Shards
 from pqkeep_gateway.storage.api_keys import SqlApiKeys
 from pqkeep_gateway.storage.audit_outbox import SqlAuditOutbox
 from pqkeep_gateway.storage.challenges import SqlChallenges
@@ -62,7 +64,8 @@ from pqkeep_protocol.audit import Event, EventRefusal, Recorded, RecordEvents, R
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
-from pqkeep_protocol.messages import Attribution, R_co, Request
+from pqkeep_protocol.messages import Attribution, KeyService, R_co, Request
+from pqkeep_protocol.shards import DEFAULT_SHARD
 
 HERE = "192.0.2.7"
 ATTRIBUTION = Attribution("request-1", "anonymous", HERE)
@@ -119,6 +122,18 @@ class FakeAuditLog:
         return [each.operation for each in self.recorded.values()]
 
 
+class Everywhere:
+    """A PlacementDirectory that has every tenant in the shard ``default``."""
+
+    async def find(self, tenant: TenantId) -> Placement:
+        return PLACED_HERE
+
+
+def one_shard(service: KeyService) -> Shards:
+    """Return the shards of an installation that has one."""
+    return Shards({DEFAULT_SHARD: service}, Everywhere(), Departures())
+
+
 class Unlimited(MemoryRateLimiter):
     """A rate limiter that refuses nothing."""
 
@@ -170,7 +185,7 @@ class World:
         self.clock = clock = clock or SettableClock()
         self.changes_announced = 0
         self.audit_outbox = SqlAuditOutbox(engine)
-        self.audit_delivery = delivery = AuditDelivery(self.audit_outbox, log)
+        self.audit_delivery = delivery = AuditDelivery(self.audit_outbox, one_shard(log))
         self.mail_outbox = SqlMailOutbox(engine)
 
         self.lookups = lookups = CredentialLookups(clock)

@@ -115,3 +115,18 @@ def test_settings_that_do_not_meet_are_not_backed_up(
     with pytest.raises(BackupError, match="not of one installation"):
         asyncio.run(backup(layout, public, file, version="1", report=print))
     assert not file.exists()
+
+
+def test_several_shards_are_not_backed_up(tmp_path: Path) -> None:
+    """A backup is of one shard: with several in the settings there is none, and they are named."""
+    layout = Layout(tmp_path / "data")
+    initialise(layout, "operator", signup="operator")
+    shards = {"default": {"sockets": ["../run/keyservice.sock"]}, "b": {"sockets": ["../run/b"]}}
+    changes = {"key_service_socket": None, "shards": shards}
+    settings = layout.gateway_settings
+    settings.write_text(edited(settings.read_text(), changes))
+    public, file = tmp_path / "recovery.public", tmp_path / "backup"
+    create("ML-KEM-1024", tmp_path / "recovery.private", public)
+    with pytest.raises(BackupError, match=r"several shards \(b, default\)"):
+        asyncio.run(backup(layout, public, file, version="1", report=print))
+    assert not file.exists()

@@ -121,18 +121,31 @@ def until_healthy(client: httpx2.Client) -> None:
 
 
 @contextmanager
-def gateway_process(layout: Layout, output: Path, *, is_forked: bool = True) -> Iterator[str]:
-    """Run one gateway on a free port; yield its address. If it is not forked, it is a child."""
+def gateway_process(
+    layout: Layout,
+    output: Path,
+    *,
+    is_forked: bool = True,
+    management: socket.socket | None = None,
+) -> Iterator[str]:
+    """Run one gateway on a free port; yield its address. If it is not forked, it is a child.
+
+    ``management``: the socket of its management address.
+    """
     with socket.create_server((HOST, 0)) as listener, ExitStack() as stack:
         descriptor, port = listener.fileno(), listener.getsockname()[1]
         words: list[str | Path] = [
             *("pqkeep_gateway", layout.gateway_settings, "--fd", str(descriptor))
         ]
+        descriptors = [descriptor]
+        if management is not None:
+            descriptors.append(management.fileno())
+            words += ["--management-fd", str(management.fileno())]
         stack.enter_context(
-            running_forked(words, output, pass_fds=[descriptor])
+            running_forked(words, output, pass_fds=descriptors)
             if is_forked
             else processes.running(
-                [sys.executable, "-P", "-m", *words], output, pass_fds=[descriptor]
+                [sys.executable, "-P", "-m", *words], output, pass_fds=descriptors
             )
         )
         listener.close()

@@ -168,6 +168,10 @@ def test_what_needs_attention_comes_worst_first() -> None:
     """A part that does not work, an end that has come, then what ought to be done soon."""
     found = SimpleNamespace(
         parts=[SimpleNamespace(name="mail_server", ready=False, reason="it does not answer")],
+        shards=[
+            SimpleNamespace(name="default", ready=True, reason=None),
+            SimpleNamespace(name="b", ready=False, reason="it does not answer"),
+        ],
         log=SimpleNamespace(quarantined=2, outbox_oldest_at=timestamp(NOW - timedelta(hours=1))),
         mail=SimpleNamespace(oldest_at=None),
         certificates=[
@@ -178,5 +182,5 @@ def test_what_needs_attention_comes_worst_first() -> None:
         operators=(),
     )
     said = [(each.kind, each.text) for each in attention(found, NOW)]
-    assert [kind for kind, _ in said] == ["danger"] * 3 + ["warn"] * 4
+    assert [kind for kind, _ in said] == ["danger"] * 4 + ["warn"] * 4
     assert said[0][1] == "Mail: it does not answer."

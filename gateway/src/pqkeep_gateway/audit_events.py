@@ -10,24 +10,30 @@ that nothing more is done.
 
 An event that the log refuses for good, or that cannot be read, stays in the outbox with the reason:
 it is not sent again, and holds no other up.
+
+Each event goes to the log of the shard that its tenant is in. A shard that does not answer delays no
+other's events: from then on its own are sent by ``run`` only, until it answers again.
 """
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Protocol
 from uuid import UUID, uuid4
 
 from pqkeep_gateway.background import repeat
+from pqkeep_gateway.shards import Shards, UnknownShardError
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import MAX_PAGE, Event, RecordEvents
 from pqkeep_protocol.audit_events import GatewayOperation, Outcome
 from pqkeep_protocol.errors import KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION, KeyringName, KeyVersion, TenantId
-from pqkeep_protocol.messages import Attribution, KeyService
+from pqkeep_protocol.messages import Attribution
 from pqkeep_protocol.startup.logs import logger
 
 _LOG = logger(__name__)
@@ -72,6 +78,14 @@ def event(
 
 
 @dataclass(frozen=True, slots=True)
+class WaitingEvent:
+    """An event that is not in the log yet, and the shard whose log it belongs to."""
+
+    shard: str
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
 class RefusedEvent:
     """An event that is kept because the audit log refused it."""
 
@@ -89,16 +103,21 @@ class AuditOutbox(Protocol):
     async def add(self, event: Event, refusal: str | None = None) -> None:
         """Store an event that belongs to no other transaction, unless one waits for MAX_DELAY.
 
-        ``refusal``: why the log has refused it.
+        ``refusal``: why the log has refused it. Only events of the same shard count.
         """
         ...
 
-    async def require_open(self) -> None:
-        """Raise UnavailableError if an event waits for MAX_DELAY."""
+    async def require_open(self, tenant: TenantId) -> None:
+        """Raise UnavailableError if an event of the tenant's shard waits for MAX_DELAY."""
         ...
 
-    async def list_oldest(self, limit: int) -> Sequence[Event]:
-        """Return the oldest events that the log has not refused, but none that cannot be read."""
+    async def list_oldest(
+        self, limit: int, *, only: str | None = None, without: Collection[str] = ()
+    ) -> Sequence[WaitingEvent]:
+        """Return the oldest events that the log has not refused, but none that cannot be read.
+
+        ``only``: those of one shard; ``without``: none of these.
+        """
         ...
 
     async def settle(self, delivered: Sequence[Event], refusals: Mapping[UUID, str]) -> None:
@@ -117,37 +136,48 @@ class AuditOutbox(Protocol):
 class AuditDelivery:
     """Delivers events to the audit log."""
 
-    def __init__(self, outbox: AuditOutbox, keys: KeyService) -> None:
+    def __init__(self, outbox: AuditOutbox, shards: Shards) -> None:
         self._outbox = outbox
-        self._keys = keys
-        self._fails = False
+        self._shards = shards
+        self._failing: set[str] = set()
+        """The shards that have not taken events."""
 
     async def run(self) -> None:
         """Deliver stored events every RETRY_SECONDS, until cancelled."""
         with suppress(UnavailableError):  # it has been logged
             if refused := await self._outbox.count_refused():
                 _LOG.error("the outbox keeps events that the audit log refused", events=refused)
-        await repeat(self.empty, RETRY_SECONDS)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(repeat(self.deliver, RETRY_SECONDS))
+            for shard in self._shards.names:
+                tasks.create_task(repeat(partial(self._retry, shard), RETRY_SECONDS))
 
     async def empty(self) -> None:
         """Deliver all stored events, however long it takes. Raises UnavailableError."""
-        await self._empty(None)
+        failed: set[str] = set()
+        while events := await self._outbox.list_oldest(MAX_PAGE, without=failed):
+            failed |= await self._settle(events, None)
+        if failed:
+            raise UnavailableError
 
     async def deliver(self) -> None:
         """Deliver stored events, after a change and before its answer.
 
         What cannot be delivered within WAIT_SECONDS is delivered by ``run``.
         """
+        until = _moment()
         with suppress(UnavailableError):
-            await self._empty(_moment())
+            while events := await self._outbox.list_oldest(MAX_PAGE, without=self._failing):
+                await self._settle(events, until)
 
     async def record(self, *events: Event) -> None:
-        """Deliver events of no transaction, at most MAX_PAGE, or store them to be delivered later.
+        """Deliver a tenant's events of no transaction, at most MAX_PAGE, or store them for later.
 
         Raises UnavailableError if neither succeeds.
         """
         try:
-            refusals = await self._send(events, _moment())
+            shard = await self._shards.recording(events[0].tenant)
+            refusals = await self._send(shard, events, _moment())
         except UnavailableError:
             for event in events:
                 await self._outbox.add(event)
@@ -156,31 +186,58 @@ class AuditDelivery:
                 if event.id in refusals:
                     await self._outbox.add(event, refusals[event.id])
 
-    async def require_open(self) -> None:
-        """Refuse what has effects outside the database, where a change would be refused.
+    async def require_open(self, tenant: TenantId) -> None:
+        """Refuse what has effects outside the database, where a tenant's change would be refused.
 
         Raises UnavailableError.
         """
-        await self._outbox.require_open()
+        await self._outbox.require_open(tenant)
 
-    async def _empty(self, until: float | None) -> None:
-        while events := await self._outbox.list_oldest(MAX_PAGE):
-            await self._outbox.settle(events, await self._send(events, until))
+    async def _retry(self, shard: str) -> None:
+        """Deliver the events of a shard that has not taken them."""
+        while shard in self._failing:
+            events = await self._outbox.list_oldest(MAX_PAGE, only=shard)
+            if not events:
+                self._failing.discard(shard)
+            elif await self._settle(events, None):
+                break
 
-    async def _send(self, events: Sequence[Event], until: float | None) -> Mapping[UUID, str]:
-        """Send events; return those that the log refuses, and why."""
+    async def _settle(self, events: Sequence[WaitingEvent], until: float | None) -> set[str]:
+        """Deliver events, those of each shard by themselves; return the shards that take none."""
+        of_shard: defaultdict[str, list[Event]] = defaultdict(list)
+        for each in events:
+            of_shard[each.shard].append(each.event)
+        outcomes = await asyncio.gather(
+            *(self._settle_shard(shard, of_shard[shard], until) for shard in of_shard)
+        )
+        return {shard for shard, is_done in zip(of_shard, outcomes, strict=True) if not is_done}
+
+    async def _settle_shard(self, shard: str, events: Sequence[Event], until: float | None) -> bool:
+        try:
+            refusals = await self._send(shard, events, until)
+        except UnavailableError:
+            return False
+        await self._outbox.settle(events, refusals)
+        return True
+
+    async def _send(
+        self, shard: str, events: Sequence[Event], until: float | None
+    ) -> Mapping[UUID, str]:
+        """Send events to a shard; return those that its log refuses, and why."""
         request = RecordEvents(tenant=INSTALLATION, events=tuple(events))
         try:
             async with asyncio.timeout_at(until):
-                recorded = await self._keys.execute(request, _ATTRIBUTION)
-        except (KeyServiceError, TimeoutError) as error:
-            if not self._fails:
-                _LOG.warning("events cannot be delivered to the audit log", error=str(error))
-            self._fails = True
+                recorded = await self._shards.of(shard).execute(request, _ATTRIBUTION)
+        except (KeyServiceError, TimeoutError, UnknownShardError) as error:
+            if shard not in self._failing:
+                _LOG.warning(
+                    "events cannot be delivered to the audit log", shard=shard, error=str(error)
+                )
+            self._failing.add(shard)
             raise UnavailableError from None
-        if self._fails:
-            _LOG.info("events are delivered to the audit log again")
-        self._fails = False
+        if shard in self._failing:
+            _LOG.info("events are delivered to the audit log again", shard=shard)
+        self._failing.discard(shard)
         for event in recorded.refused:
             _LOG.error(
                 "the audit log refuses an event, which is kept in the outbox",

@@ -3,6 +3,9 @@
 Records are read from the key service a page at a time, after a cursor in the accounts database that
 moves when the sink has taken the page. So memory is bounded, and a sink that is gone delays nothing:
 the records wait where they are. Of several gateways one streams, under a lease.
+
+Each shard's log is streamed by itself. Where there are several shards, a line says whose log the
+record is of: ids count in each log from 1.
 """
 
 import asyncio
@@ -13,12 +16,12 @@ from typing import Protocol
 from uuid import UUID, uuid4
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from pqkeep_gateway.access.clock import Clock, date_of
 from pqkeep_gateway.background import repeat
 from pqkeep_gateway.unavailable import UnavailableError
-from pqkeep_protocol.audit import MAX_PAGE, ListRecords
+from pqkeep_protocol.audit import MAX_PAGE, ListAuditKeys, ListRecords
 from pqkeep_protocol.errors import KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION
 from pqkeep_protocol.messages import Attribution, KeyService
@@ -77,9 +80,20 @@ class AuditStream:
     """Streams the log to one sink."""
 
     def __init__(
-        self, cursors: CursorStore, name: str, sink: Sink, keys: KeyService, clock: Clock
+        self,
+        cursors: CursorStore,
+        name: str,
+        sink: Sink,
+        keys: KeyService,
+        clock: Clock,
+        *,
+        shard: str | None = None,
     ) -> None:
-        """Take the sink's name, by which its cursor is stored."""
+        """Take the sink's name, by which its cursor is stored.
+
+        ``shard``: where there are several, the one whose log is streamed.
+        """
+        self._shard = shard
         self._cursors = cursors
         self._name = name
         self._sink = sink
@@ -140,9 +154,14 @@ class AuditStream:
         request = ListRecords(tenant=INSTALLATION, after=after, limit=MAX_PAGE)
         try:
             page = await self._keys.execute(request, _ATTRIBUTION)
+            records = [_record(line) for line in page.lines]
+            if self._shard is None or not records:
+                return records
+            about = ListAuditKeys(tenant=INSTALLATION)
+            log_id = (await self._keys.execute(about, _ATTRIBUTION)).log_id
         except KeyServiceError:
             raise UnavailableError from None
-        return [_record(line) for line in page.lines]
+        return [_of_log(each, self._shard, log_id) for each in records]
 
     def _succeeded(self) -> None:
         if self._pause:
@@ -156,11 +175,18 @@ class AuditStream:
         self._resume_at = self._clock() + self._pause
 
 
+_ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(StreamedRecord)
 
 
 def _record(line: bytes) -> StreamedRecord:
     return msgspec.structs.replace(_DECODER.decode(line), line=line)
+
+
+def _of_log(record: StreamedRecord, shard: str, log_id: UUID) -> StreamedRecord:
+    """Return a record whose line says which log it is of, around the text that its leaf is made of."""
+    line = _ENCODER.encode({"log_id": log_id, "shard": shard, "record": Raw(record.line)})
+    return msgspec.structs.replace(record, line=line)
 
 
 def _problem(error: Exception) -> str:

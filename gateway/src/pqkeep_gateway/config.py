@@ -16,6 +16,7 @@ from uuid import UUID
 from msgspec import Meta, Struct, structs
 
 from pqkeep_protocol.keys import MAX_ARCHIVE_DAYS, MIN_ARCHIVE_DAYS
+from pqkeep_protocol.shards import DEFAULT_SHARD, ShardName
 from pqkeep_protocol.startup.settings import (
     ConfigError,
     DatabaseAddress,
@@ -171,13 +172,13 @@ class PasswordCosts(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Link(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The key service on another host, by mutual TLS: the table ``[link]``."""
+    """Key services on other hosts, by mutual TLS: the table ``[link]``."""
 
-    key_service: NetworkAddress
-    """The key service's address, host:port."""
+    key_service: NetworkAddress | None = None
+    """The key service's address, host:port; with [shards] they have the addresses."""
     name: Annotated[str, Meta(min_length=1)] | None = None
-    """The host name or address that the key service's certificate must have; by default the host
-    of key_service."""
+    """The host name or address that a key service's certificate must have; by default the host of
+    its address."""
     certificate: Path
     """This gateway's certificate in PEM, of the role spiffe://pqkeep/gateway."""
     key: Path
@@ -190,6 +191,20 @@ class Link(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     it; without it the gateway does not start."""
 
 
+class Shard(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The key service of one shard, and its standbys: a table such as ``[shards.default]``."""
+
+    sockets: tuple[Path, ...] = ()
+    """Their Unix sockets, where they are on this host."""
+    addresses: tuple[NetworkAddress, ...] = ()
+    """Their addresses on other hosts, host:port, which are reached by mutual TLS as [link] says."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a shard that cannot be reached."""
+        if not self.sockets and not self.addresses:
+            raise ValueError("shards: expected sockets or addresses")
+
+
 class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """All settings of the gateway. Paths are relative to the settings file.
 
@@ -200,6 +215,9 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The Unix socket of the key service, where it is on this host."""
     link: Link | None = None
     """The key service on another host, in place of key_service_socket."""
+    shards: dict[ShardName, Shard] = {}
+    """Several key services, each with its own database and tenants, in place of
+    key_service_socket. One of them is called default. docs/scaling.md explains how to add one."""
     database: DatabaseAddress
     """The accounts database: tenants, people, API keys, usage."""
     database_password_file: Path | None = None
@@ -297,8 +315,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Raise ValueError for settings that contradict each other."""
-        if (self.key_service_socket is None) == (self.link is None):
-            raise ValueError("expected either key_service_socket or [link]")
+        _check_key_services(self)
         _ = self.management
         for each in self.trusted_proxies:
             _check_network(each)
@@ -316,6 +333,21 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             raise ValueError("tls_certificate and tls_key go together")
         if self.require_post_quantum and self.tls_certificate is None:
             raise ValueError("require_post_quantum: there is no TLS without a tls_certificate")
+
+    @property
+    def key_services(self) -> Mapping[str, Shard]:
+        """The key services by shard: without [shards] there is one shard."""
+        if self.shards:
+            return self.shards
+        if self.key_service_socket is not None:
+            return {DEFAULT_SHARD: Shard(sockets=(self.key_service_socket,))}
+        addresses = [] if self.link is None else [self.link.key_service]
+        return {DEFAULT_SHARD: Shard(addresses=tuple(each for each in addresses if each))}
+
+    @property
+    def has_local_key_service(self) -> bool:
+        """Whether any key service is on this host."""
+        return any(each.sockets for each in self.key_services.values())
 
     @property
     def min_archive_days(self) -> int:
@@ -345,10 +377,15 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 def read(path: Path) -> Config:
     """Read the settings file and the environment. Raises ConfigError."""
     config = read_settings(path, Config, os.environ, PREFIX)
-    if config.key_service_socket is None:
-        return config
     # The kernel limits a socket's path to 107 bytes: "../" would count.
-    return structs.replace(config, key_service_socket=config.key_service_socket.resolve())
+    return structs.replace(
+        config,
+        key_service_socket=config.key_service_socket and config.key_service_socket.resolve(),
+        shards={
+            name: structs.replace(each, sockets=tuple(path.resolve() for path in each.sockets))
+            for name, each in config.shards.items()
+        },
+    )
 
 
 def check_address(settings: Config, host: str) -> None:
@@ -372,6 +409,33 @@ def _resolves_to_loopback(host: str) -> bool:
         return all(ip_address(address).is_loopback for address in addresses)
     except (OSError, ValueError):
         return False
+
+
+def _check_key_services(config: Config) -> None:
+    """Raise ValueError unless each shard's key service is named once, in one way."""
+    link, shards = config.link, config.shards
+    if not shards:
+        has_link = link is not None and link.key_service is not None
+        if (config.key_service_socket is None) != has_link or (link is not None) != has_link:
+            raise ValueError("expected either key_service_socket or [link] with key_service")
+        return
+    if config.key_service_socket is not None:
+        raise ValueError("key_service_socket: name it among the sockets of [shards.default]")
+    if link is not None and link.key_service is not None:
+        raise ValueError("link.key_service: name it among the addresses of [shards.default]")
+    if DEFAULT_SHARD not in shards:
+        raise ValueError("shards: one must be called default")
+    has_addresses = any(each.addresses for each in shards.values())
+    if has_addresses and link is None:
+        raise ValueError("shards: addresses are reached by mutual TLS: set [link]")
+    if link is not None and not has_addresses:
+        raise ValueError("link: no shard has addresses")
+    places = [
+        *(str(path.resolve()) for each in shards.values() for path in each.sockets),
+        *(repr(address) for each in shards.values() for address in each.addresses),
+    ]
+    if len(set(places)) < len(places):
+        raise ValueError("shards: a socket or an address is there twice")
 
 
 def _check_network(text: str) -> None:

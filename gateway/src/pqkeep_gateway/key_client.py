@@ -1,4 +1,6 @@
-"""The key service in another process: many calls on one connection, one deadline each.
+"""A shard's key service in another process: many calls on one connection, one deadline each.
+
+A connection is used once the key service has said that it is that shard's.
 
 Whatever goes wrong is a KeyServiceError: out of reach or lost on the way UNAVAILABLE, no answer in
 time DEADLINE_EXCEEDED, an answer that is none BAD_ANSWER.
@@ -30,6 +32,7 @@ from pqkeep_protocol.keys import INSTALLATION
 from pqkeep_protocol.link import reason
 from pqkeep_protocol.messages import AnyRequest, Attribution, Batch, R_co, Request
 from pqkeep_protocol.metrics import GetMetrics, Samples
+from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_protocol.startup.logs import logger
 
 _LOG = logger(__name__)
@@ -48,9 +51,11 @@ STEADY_SECONDS = 5.0
 class KeyClient:
     """A KeyService in another process. It connects again, with back-off, whenever it must."""
 
-    def __init__(self, address: KeyServiceAddress) -> None:
-        """Use the key service at an address, once ``run`` runs."""
-        self._address = address
+    def __init__(self, *addresses: KeyServiceAddress, shard: str = DEFAULT_SHARD) -> None:
+        """Use a shard's key service at one of these addresses, once ``run`` runs."""
+        self._addresses = itertools.cycle(addresses)
+        self._shard = shard
+        self._log = _LOG.bind(shard=shard)
         self._ids = itertools.count(1)
         self._connection: FramedConnection[ToGateway] | None = None
         self._waiting: dict[int, asyncio.Future[ToGateway]] = {}
@@ -71,7 +76,9 @@ class KeyClient:
             try:
                 await self._stay_connected()
             except OSError as error:
-                _LOG.warning("the key service is unreachable", error=error.strerror or str(error))
+                self._log.warning(
+                    "the key service is unreachable", error=error.strerror or str(error)
+                )
             if now() - began > STEADY_SECONDS:
                 retry = FIRST_RETRY_SECONDS
             await asyncio.sleep(retry)
@@ -118,6 +125,11 @@ class KeyClient:
     async def _exchange(self, frame: Call | Ping, seconds: float) -> ToGateway:
         if self._connection is None:
             raise KeyServiceError(ErrorKind.UNAVAILABLE)
+        return await self._exchange_on(self._connection, frame, seconds)
+
+    async def _exchange_on(
+        self, connection: FramedConnection[ToGateway], frame: Call | Ping, seconds: float
+    ) -> ToGateway:
         if len(self._waiting) >= MAX_IN_FLIGHT:
             raise KeyServiceError(ErrorKind.OVERLOADED)
         loop = asyncio.get_running_loop()
@@ -125,7 +137,7 @@ class KeyClient:
         self._waiting[frame.id] = answer
         timer = loop.call_later(seconds, _fail, answer, ErrorKind.DEADLINE_EXCEEDED)
         try:
-            self._connection.send(frame)
+            connection.send(frame)
             return await answer
         except ProtocolError:
             raise KeyServiceError(ErrorKind.TOO_LARGE) from None
@@ -137,25 +149,43 @@ class KeyClient:
         loop = asyncio.get_running_loop()
         lost: asyncio.Future[Exception | None] = loop.create_future()
 
-        def connection(accepts: Accepts) -> FramedConnection[ToGateway]:
+        def end(error: Exception | None) -> None:
+            lost.set_result(error)
+            self._fail_all(_kind(error))
+
+        def new_connection(accepts: Accepts) -> FramedConnection[ToGateway]:
             return FramedConnection(
-                TO_GATEWAY, on_frame=self._receive, on_lost=lost.set_result, accepts=accepts
+                TO_GATEWAY, on_frame=self._receive, on_lost=end, accepts=accepts
             )
 
-        self._connection = await self._address.connect(connection)
-        _LOG.info("connected to the key service")
-        kind = ErrorKind.UNAVAILABLE
+        connection = await next(self._addresses).connect(new_connection)
         try:
+            if not lost.done():
+                await self._require_shard(connection)
+                self._connection = connection
+                self._log.info("connected to the key service")
             error = await asyncio.shield(lost)
-            if isinstance(error, ProtocolError):
-                kind = ErrorKind.BAD_ANSWER
             why = "it was closed" if error is None else reason(error)
-            _LOG.warning("lost the connection to the key service", kind=str(kind), error=why)
+            kind = str(_kind(error))
+            self._log.warning("lost the connection to the key service", kind=kind, error=why)
         finally:
-            self._connection.close()
+            connection.close()
             self._connection = None
-            for answer in self._waiting.values():
-                _fail(answer, kind)
+            self._fail_all(ErrorKind.UNAVAILABLE)
+
+    async def _require_shard(self, connection: FramedConnection[ToGateway]) -> None:
+        """Raise OSError unless the key service says that it is the shard's."""
+        try:
+            answer = await self._exchange_on(connection, Ping(next(self._ids)), PING_SECONDS)
+        except KeyServiceError as error:
+            raise ConnectionError(f"it does not say which shard's it is: {error}") from None
+        if not isinstance(answer, Pong) or answer.shard != self._shard:
+            found = answer.shard if isinstance(answer, Pong) else "none"
+            raise ConnectionError(f"it is that of the shard {found}, not {self._shard}")
+
+    def _fail_all(self, kind: ErrorKind) -> None:
+        for answer in self._waiting.values():
+            _fail(answer, kind)
 
     def _receive(self, frame: ToGateway) -> None:
         answer = self._waiting.get(frame.id)
@@ -167,6 +197,10 @@ def _is_slow(request: Request[Any]) -> bool:
     if isinstance(request, Batch):
         return any(_is_slow(item.request) for item in request.items)
     return getattr(request, "algorithm", None) in SLOW
+
+
+def _kind(error: Exception | None) -> ErrorKind:
+    return ErrorKind.BAD_ANSWER if isinstance(error, ProtocolError) else ErrorKind.UNAVAILABLE
 
 
 def _fail(answer: asyncio.Future[ToGateway], kind: ErrorKind) -> None:

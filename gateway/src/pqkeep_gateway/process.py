@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import uvicorn
 import uvloop
@@ -96,6 +97,12 @@ def _tls(settings: Config) -> TlsServer | None:
     )
 
 
+class _Runs(Protocol):
+    """What does its work until it is cancelled."""
+
+    async def run(self) -> None: ...
+
+
 class _Server(uvicorn.Server):
     """uvicorn, which knows nothing of TLS here."""
 
@@ -158,14 +165,14 @@ async def serve(
     )
     gc.collect()
     gc.freeze()  # what is here now stays: later collections need not examine it
-    parts = (
-        gateway.key_client,
+    parts: tuple[_Runs, ...] = (
+        *gateway.key_clients.values(),
         gateway.audit_delivery,
         gateway.billing,
         gateway.deletions,
         gateway.mail_delivery,
         gateway.last_uses,
-        *(() if gateway.audit_stream is None else (gateway.audit_stream,)),
+        *gateway.audit_streams.values(),
         gateway.management.collection,
     )
     tasks = [asyncio.create_task(part.run()) for part in parts]

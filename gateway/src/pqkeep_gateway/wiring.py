@@ -2,7 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,7 +26,7 @@ from pqkeep_gateway.access import cedar
 from pqkeep_gateway.access.admission import Admission
 from pqkeep_gateway.access.allowance import Allowances
 from pqkeep_gateway.access.authentication import Authenticator
-from pqkeep_gateway.access.clock import Clock, steady_clock
+from pqkeep_gateway.access.clock import Clock, date_of, steady_clock
 from pqkeep_gateway.access.credential_lookups import CredentialLookups
 from pqkeep_gateway.access.credentials import Pepper, read_pepper
 from pqkeep_gateway.access.entitlements import Plan, Tier
@@ -58,7 +66,7 @@ from pqkeep_gateway.api.errors import answer_to
 from pqkeep_gateway.api.key_operation import KeyAccess
 from pqkeep_gateway.audit_events import AuditDelivery, RefusedEvent
 from pqkeep_gateway.audit_stream import AuditStream, Sink
-from pqkeep_gateway.config import Config, OpenTelemetry, StripeSettings
+from pqkeep_gateway.config import Config, Link, OpenTelemetry, Shard, StripeSettings
 from pqkeep_gateway.config import SingleSignOn as SingleSignOnSettings
 from pqkeep_gateway.delivery.audit_file import FileSink
 from pqkeep_gateway.delivery.disabled import DisabledMailer
@@ -76,10 +84,15 @@ from pqkeep_gateway.http.protocol import ConnectionLimits
 from pqkeep_gateway.http.signed_bodies import UNVERIFIED, SignedBodies
 from pqkeep_gateway.http.tls_server import TlsServer
 from pqkeep_gateway.key_client import KeyClient
-from pqkeep_gateway.key_service_address import RemoteHost, UnixSocket
+from pqkeep_gateway.key_service_address import KeyServiceAddress, RemoteHost, UnixSocket
 from pqkeep_gateway.mail.mail_delivery import MailDelivery, Mailer
 from pqkeep_gateway.management.app import Management, management_app
-from pqkeep_gateway.management.collection import Collection, Sources
+from pqkeep_gateway.management.collection import (
+    BACKLOG_SECONDS,
+    BACKLOG_WAIT_SECONDS,
+    Collection,
+    Sources,
+)
 from pqkeep_gateway.management.installation import Inspection, MailMode
 from pqkeep_gateway.management.readiness import (
     ACCOUNTS_DATABASE,
@@ -108,6 +121,7 @@ from pqkeep_gateway.people.step_up_methods import StepUpMethods
 from pqkeep_gateway.people.team import TeamMembers
 from pqkeep_gateway.portal.app import portal
 from pqkeep_gateway.reference.documents import documents
+from pqkeep_gateway.shards import Departures, Shards
 from pqkeep_gateway.single_sign_on.openid_provider import OpenIdProvider
 from pqkeep_gateway.storage import monitoring
 from pqkeep_gateway.storage.api_keys import SqlApiKeys
@@ -128,6 +142,7 @@ from pqkeep_gateway.storage.password_resets import SqlPasswordResets
 from pqkeep_gateway.storage.registrations import SqlRegistrations
 from pqkeep_gateway.storage.second_factors import SqlSecondFactors
 from pqkeep_gateway.storage.sessions import SqlSessions
+from pqkeep_gateway.storage.shards import SqlShards
 from pqkeep_gateway.storage.step_up_tokens import SqlStepUpTokens
 from pqkeep_gateway.storage.team import SqlTeam
 from pqkeep_gateway.storage.tenants import SqlTenants
@@ -145,7 +160,7 @@ from pqkeep_protocol.cached import Cached
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.link import Identity, LinkTls
 from pqkeep_protocol.link import Role as LinkRole
-from pqkeep_protocol.messages import KeyService
+from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_protocol.startup.secret_files import read_secret_text
 from pqkeep_protocol.startup.settings import ConfigError
 
@@ -159,15 +174,17 @@ class Gateway:
     """What runs: the application, and what it depends on."""
 
     app: ASGIApp
-    key_client: KeyClient
+    key_clients: Mapping[str, KeyClient]
+    """By shard."""
     audit_delivery: AuditDelivery
     billing: BuiltInBilling
     deletions: Deletions
     mail_delivery: MailDelivery
     last_uses: LastUses
     link: LinkTls | None
-    """TLS to a key service on another host."""
-    audit_stream: AuditStream | None
+    """TLS to key services on other hosts."""
+    audit_streams: Mapping[str, AuditStream]
+    """By shard; none without a sink."""
     observer: RequestObserver
     connections: Connections
     management: Management
@@ -192,9 +209,9 @@ async def assemble(
     clients = _provider_clients(config)
     engine = await open_database(config.database.location, config.database_password_file)
 
-    key_client, link = _key_client(config)
+    found = await _key_services(config, engine, clock)
     tracing = None if config.opentelemetry is None else _tracing(config.opentelemetry)
-    key_service: KeyService = key_client if tracing is None else tracing.calls(key_client)
+    shards = found.shards if tracing is None else found.shards.through(tracing.calls)
     lookups = CredentialLookups(clock)
     last_uses = LastUses(SqlLastUses(engine), clock)
     authenticator = Authenticator(
@@ -207,7 +224,7 @@ async def assemble(
         last_uses,
         clock,
     )
-    audit_delivery = AuditDelivery(SqlAuditOutbox(engine), key_client)
+    audit_delivery = AuditDelivery(SqlAuditOutbox(engine), found.shards)
     sessions = Sessions(
         SqlSessions(engine),
         lookups,
@@ -232,17 +249,20 @@ async def assemble(
         sessions,
         operator_sessions,
         last_uses,
+        found.departures,
     )
     allowances = Allowances(
         SqlUsage(engine),
         {tier: plans.bound(each.operations_per_month) for tier, each in terms.items()},
         clock,
     )
-    access = KeyAccess(policy, allowances, key_service)
+    access = KeyAccess(policy, allowances, shards)
 
-    all_tenants = Tenants(SqlTenants(engine), rate_limiter.announce_change, audit_delivery)
+    all_tenants = Tenants(
+        SqlTenants(engine, found.shards.names), rate_limiter.announce_change, audit_delivery
+    )
     deletions = Deletions(
-        SqlDeletions(engine), key_client, rate_limiter.announce_change, audit_delivery, clock
+        SqlDeletions(engine), found.shards, rate_limiter.announce_change, audit_delivery, clock
     )
     all_api_keys = ApiKeys(
         SqlApiKeys(engine),
@@ -316,7 +336,7 @@ async def assemble(
     proxies = TrustedProxies(config.trusted_proxies)
     connections = _connections(limits, proxies)
     observer = RequestObserver(logs=config.access_log)
-    audit_stream = _audit_stream(config, engine, key_client, clock)
+    audit_streams = _audit_streams(config, engine, found.clients, clock)
     management = _management(
         config,
         engine,
@@ -326,22 +346,32 @@ async def assemble(
         Sources(
             observer=observer,
             connections=connections,
-            calls=key_client,
-            key_service=Cached(
-                key_client.metrics,
+            calls=found.clients,
+            key_services={
+                shard: Cached(
+                    client.metrics,
+                    otherwise=None,
+                    name=f"the metrics of the key service of {shard}",
+                    seconds=CHECK_SECONDS,
+                    wait_seconds=WAIT_SECONDS,
+                )
+                for shard, client in found.clients.items()
+            },
+            shards=Cached(
+                found.directory.list,
                 otherwise=None,
-                name="the key service's metrics",
-                seconds=CHECK_SECONDS,
-                wait_seconds=WAIT_SECONDS,
+                name="the list of shards",
+                seconds=BACKLOG_SECONDS,
+                wait_seconds=BACKLOG_WAIT_SECONDS,
             ),
             find_backlog=partial(monitoring.find_backlog, engine),
             waiting_passwords=lambda: passwords.waiting,
             mail_attempts=mail_delivery.attempts,
             tls=tls,
-            link=link,
-            audit_stream=audit_stream,
+            link=found.link,
+            audit_streams=audit_streams,
         ),
-        key_client,
+        found.shards,
     )
     api = (
         *(key_operation.endpoint(row, access) for row in kem.OPERATIONS),
@@ -360,10 +390,10 @@ async def assemble(
             min_deletion_days=0 if config.cookies == "loopback" else 1,
         ),
         *api_keys.endpoints(all_tenants, all_api_keys),
-        *audit.endpoints(key_service, ExportLimits(rate_limiter)),
+        *audit.endpoints(shards, ExportLimits(rate_limiter)),
         *installation.endpoints(management.inspection),
-        *plan_limits.endpoints(key_service, all_api_keys, terms, allowances, admission),
-        *usage.endpoints(key_service, all_tenants, allowances, admission, clock),
+        *plan_limits.endpoints(shards, all_api_keys, terms, allowances, admission),
+        *usage.endpoints(shards, all_tenants, allowances, admission, clock),
         *sign_in.endpoints(
             signing_in,
             invitations,
@@ -376,7 +406,7 @@ async def assemble(
         ),
         *registration.endpoints(
             Registration(
-                SqlRegistrations(engine),
+                SqlRegistrations(engine, found.shards.names),
                 users,
                 sessions,
                 passwords,
@@ -409,7 +439,7 @@ async def assemble(
         *operators.endpoints(Operators(SqlOperators(engine), pepper), operator_sessions, cookies),
         *sales,
     )
-    outside = (health.endpoint(key_client.is_reachable),)
+    outside = (health.endpoint(partial(_is_any_reachable, found.clients.values())),)
     pipeline = Pipeline(
         admission,
         rate_limiter,
@@ -430,7 +460,7 @@ async def assemble(
         app=create_app(
             api, outside, pages, pipeline, *(() if tracing is None else (tracing.requests,))
         ),
-        key_client=key_client,
+        key_clients=found.clients,
         audit_delivery=audit_delivery,
         billing=built_in,
         deletions=deletions,
@@ -439,8 +469,8 @@ async def assemble(
         observer=observer,
         connections=connections,
         management=management,
-        link=link,
-        audit_stream=audit_stream,
+        link=found.link,
+        audit_streams=audit_streams,
         close=partial(
             _close,
             passwords,
@@ -451,6 +481,10 @@ async def assemble(
             tracing,
         ),
     )
+
+
+async def _is_any_reachable(key_clients: Iterable[KeyClient]) -> bool:
+    return any(await asyncio.gather(*(each.is_reachable() for each in key_clients)))
 
 
 async def _close(
@@ -543,10 +577,11 @@ def _management(
     mail_delivery: MailDelivery,
     all_operators: Operators,
     sources: Sources,
-    keys: KeyService,
+    shards: Shards,
 ) -> Management:
     readiness = Readiness(
-        sources.key_service,
+        sources.key_services,
+        sources.shards,
         {
             ACCOUNTS_DATABASE: partial(monitoring.check, engine),
             RATE_LIMITS: rate_limiter.changes,
@@ -560,7 +595,7 @@ def _management(
         sources,
         partial(monitoring.find_accounts, engine),
         all_operators,
-        keys,
+        shards,
         _mail_mode(config),
     )
     return Management(app, readiness, collection, inspection)
@@ -572,16 +607,39 @@ def _mail_mode(config: Config) -> MailMode:
     return MailMode.DISABLED if config.mailbox is None else MailMode.FOLDER
 
 
-def _key_client(config: Config) -> tuple[KeyClient, LinkTls | None]:
-    """Return the key service's client, and its TLS if the key service is on another host."""
+@dataclass(frozen=True, slots=True)
+class _KeyServices:
+    clients: Mapping[str, KeyClient]
+    link: LinkTls | None
+    directory: SqlShards
+    departures: Departures
+    shards: Shards
+
+
+async def _key_services(config: Config, engine: AsyncEngine, clock: Clock) -> _KeyServices:
+    """Return each shard's client, what chooses between them, and TLS to those on other hosts."""
     link = config.link
-    if link is None:
-        return KeyClient(UnixSocket(str(config.key_service_socket))), None
-    tls = LinkTls(
+    tls = None if link is None else _link_tls(link)
+    clients = {
+        shard: KeyClient(*_addresses(each, link, tls), shard=shard)
+        for shard, each in config.key_services.items()
+    }
+    directory, departures = SqlShards(engine), Departures()
+    await directory.add(tuple(clients), date_of(clock()))
+    shards = Shards(clients, directory, departures)
+    return _KeyServices(clients, tls, directory, departures, shards)
+
+
+def _link_tls(link: Link) -> LinkTls:
+    return LinkTls(
         Identity(LinkRole.GATEWAY, link.certificate, link.key, link.ca, link.require_post_quantum)
     )
-    address = RemoteHost(link.key_service, link.name or link.key_service.host, tls)
-    return KeyClient(address), tls
+
+
+def _addresses(shard: Shard, link: Link | None, tls: LinkTls | None) -> Iterator[KeyServiceAddress]:
+    yield from (UnixSocket(str(path)) for path in shard.sockets)
+    if link is not None and tls is not None:
+        yield from (RemoteHost(each, link.name or each.host, tls) for each in shard.addresses)
 
 
 async def migrate_database(config: Config) -> None:
@@ -616,14 +674,25 @@ async def open_operators(config: Config) -> AsyncIterator[Operators]:
         await engine.dispose()
 
 
-def _audit_stream(
-    config: Config, engine: AsyncEngine, key_client: KeyClient, clock: Clock
-) -> AuditStream | None:
-    if config.audit_sink is None:
-        return None
-    return AuditStream(
-        SqlCursors(engine), config.audit_sink, _sink(config, config.audit_sink), key_client, clock
-    )
+def _audit_streams(
+    config: Config, engine: AsyncEngine, key_clients: Mapping[str, KeyClient], clock: Clock
+) -> Mapping[str, AuditStream]:
+    """Return a stream of each shard's log to the sink, if there is one."""
+    address = config.audit_sink
+    if address is None:
+        return {}
+    is_one = len(key_clients) == 1
+    return {
+        shard: AuditStream(
+            SqlCursors(engine),
+            address if shard == DEFAULT_SHARD else f"{address}#{shard}",
+            _sink(config, address),
+            client,
+            clock,
+            shard=None if is_one else shard,
+        )
+        for shard, client in key_clients.items()
+    }
 
 
 def _sink(config: Config, address: str) -> Sink:

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, structs
 
+from pqkeep_protocol.shards import DEFAULT_SHARD, ShardName
 from pqkeep_protocol.startup.settings import (
     DatabaseAddress,
     LogFormat,
@@ -104,6 +105,9 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     only. Without one there is no administration, such as a change of the root key."""
     link: Link | None = None
     """Where gateways of other hosts are served, beside that socket or in place of it."""
+    shard: ShardName = DEFAULT_SHARD
+    """The name of the shard whose key service this is, as the gateway's settings have it. The
+    database keeps it from the first start on, and is refused under another name."""
     database: DatabaseAddress
     """The database of keys and audit records."""
     database_password_file: Path | None = None

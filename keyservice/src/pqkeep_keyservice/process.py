@@ -83,6 +83,7 @@ async def serve(settings: Config, file: Path) -> None:
     sealer = Sealer(await asyncio.to_thread(read_root_keys, sources))
     database = await open_database(settings)
     store = KeyStore(database, sealer)
+    await store.claim_shard(settings.shard)
     await store.check()
     workers = worker_settings(settings)
     try:
@@ -100,6 +101,7 @@ async def serve(settings: Config, file: Path) -> None:
         parts.audit_service,
         parts.administration,
         parts.metrics,
+        settings.shard,
     )
     gc.collect()
     gc.freeze()  # what is here now stays: later collections need not examine it

@@ -39,6 +39,7 @@ from pqkeep_protocol.keys import INSTALLATION
 from pqkeep_protocol.link import LinkTls
 from pqkeep_protocol.messages import AnyResult, Batch, BatchResults, KeyRequest, Refused
 from pqkeep_protocol.metrics import GetMetrics, Metrics
+from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import NetworkAddress
 
@@ -59,12 +60,15 @@ class Server:
         audit_service: AuditService,
         administration: Administration,
         metrics: ServiceMetrics,
+        shard: str = DEFAULT_SHARD,
     ) -> None:
+        """Take the name of the shard whose key service it is."""
         self._transactions = transactions
         self._batches = batches
         self._audit_service = audit_service
         self._administration = administration
         self._metrics = metrics
+        self._shard = shard
         self._connections: set[FramedConnection[ToKeyService]] = set()
         self._calls: set[asyncio.Task[None]] = set()
         self._draining = False
@@ -127,7 +131,7 @@ class Server:
         def receive(frame: ToKeyService) -> None:
             match frame:
                 case Ping():
-                    connection.send(Pong(frame.id))
+                    connection.send(Pong(frame.id, self._shard))
                 case Call() if refusal := self._refusal(frame, requests, len(in_flight)):
                     connection.send(Refusal(frame.id, refusal))
                 case Call():

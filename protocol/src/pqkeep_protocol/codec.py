@@ -22,6 +22,7 @@ from pqkeep_protocol.messages import (
     Result,
 )
 from pqkeep_protocol.metrics import GetMetrics, Metrics
+from pqkeep_protocol.shards import DEFAULT_SHARD, ShardName
 
 MAX_FRAME = 4 * 1024 * 1024
 """Bytes in one frame: 128 signatures of the largest algorithm, or a body of 4 MiB without its base64."""
@@ -71,6 +72,8 @@ class Pong(Struct, frozen=True, array_like=True, tag="pong"):
     """Answers a Ping."""
 
     id: int
+    shard: ShardName = DEFAULT_SHARD
+    """Whose key service answers."""
 
 
 RESULT_TYPE: Mapping[type[Struct], type[Result]] = {

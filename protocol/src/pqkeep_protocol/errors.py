@@ -20,6 +20,8 @@ class ErrorKind(StrEnum):
     """The tenant has no such keyring."""
     KEYRING_EXISTS = "keyring-exists"
     KEYRING_QUOTA_REACHED = "keyring-quota-reached"
+    TENANT_MOVED = "tenant-moved"
+    """The tenant's keys are in another shard, or on their way to one."""
     PURPOSE_DENIED = "purpose-denied"
     """The keyring's keys are not for that."""
     IMPORT_KEY_NOT_FOUND = "import-key-not-found"

@@ -19,6 +19,7 @@ from pqkeep_protocol.audit_events import Outcome
 from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.keys import KeyStatus
 from pqkeep_protocol.messages import Request, Result
+from pqkeep_protocol.shards import SHARD_NAME
 
 BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """The upper bounds of every distribution's buckets, in seconds; one more bucket is for the rest."""
@@ -36,16 +37,18 @@ class Kind(StrEnum):
     HISTOGRAM = "histogram"
 
 
-class _Version:
-    """Every text that can be a version."""
+class _Matching:
+    """Every text of a form."""
 
-    _matches = re.compile(r"[0-9A-Za-z.+-]{1,32}").fullmatch
+    def __init__(self, pattern: str) -> None:
+        self._matches = re.compile(pattern).fullmatch
 
     def __contains__(self, text: object) -> bool:
         return isinstance(text, str) and self._matches(text) is not None
 
 
-VERSION = _Version()
+VERSION = _Matching(r"[0-9A-Za-z.+-]{1,32}")
+SHARD = _Matching(SHARD_NAME)
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ def _roles(layout: Layout) -> frozenset[str]:
     has_link = key_service is not None and key_service.link is not None
     here = {
         GATEWAY: key_service is None or key_service.socket is not None,
-        KEY_SERVICE: gateway is None or gateway.link is None or has_link,
+        KEY_SERVICE: gateway is None or gateway.has_local_key_service or has_link,
     }
     return frozenset(role for role, runs in here.items() if runs)
 

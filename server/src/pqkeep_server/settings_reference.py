@@ -96,15 +96,21 @@ def reference() -> str:
 
 
 def _tables(form: type[Struct], within: str = "") -> Iterator[str]:
-    """Yield a section for each table in a table, and for those in it. N stands for a number."""
+    """Yield a section for each table in a table, and for those in it."""
     for setting in settings_of(form):
         if table := _struct(setting.type):
-            number = ".N" if isinstance(setting.type, DictType) else ""
-            name = f"{within}{setting.name}{number}"
+            name = f"{within}{setting.name}{_key(setting.type)}"
             heading = f"[[{name}]]" if isinstance(setting.type, VarTupleType) else f"[{name}]"
             yield f"### {heading}\n\n{_paragraph(table)}\n"
             yield _table(table)
             yield from _tables(table, f"{name}.")
+
+
+def _key(kind: Type) -> str:
+    """Return what stands for the names of tables in a table."""
+    if not isinstance(kind, DictType):
+        return ""
+    return ".N" if isinstance(kind.key_type, IntType) else ".NAME"
 
 
 def _table(form: type[Struct]) -> str:

@@ -9,7 +9,7 @@ gets another role, need not be announced.
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from pqkeep_gateway.access.authentication import Authenticator
+from pqkeep_gateway.access.authentication import Authenticated, Authenticator
 from pqkeep_gateway.access.entitlements import Entitlements, Tier
 from pqkeep_gateway.access.last_uses import LastUses
 from pqkeep_gateway.access.principals import (
@@ -19,6 +19,7 @@ from pqkeep_gateway.access.principals import (
     TenantPrincipal,
 )
 from pqkeep_gateway.access.rate_limit import MINUTE, ChangedError, Limit, RateLimiter, Usage
+from pqkeep_gateway.shards import Departures, admit
 
 
 class UnknownCredentialError(Exception):
@@ -94,6 +95,7 @@ class Admission:
         sessions: SessionDirectory,
         operator_sessions: OperatorSessionDirectory,
         last_uses: LastUses,
+        departures: Departures | None = None,
     ) -> None:
         """Take the tiers' rate limits; the operator has none."""
         self._authenticator = authenticator
@@ -101,6 +103,7 @@ class Admission:
         self._sessions = sessions
         self._operator_sessions = operator_sessions
         self._last_uses = last_uses
+        self._departures = departures or Departures()
         self._limits = {tier: Limit(many, MINUTE) for tier, many in requests_per_minute.items()}
 
     async def admit(self, credential: str, source_address: str) -> Admitted:
@@ -110,7 +113,7 @@ class Admission:
         SuspendedError, RateLimitedError; UnavailableError where that cannot be told.
         """
         while True:
-            shown = await self._authenticator.authenticate(credential, source_address)
+            shown = await self._authenticate(credential, source_address)
             if shown is None:
                 raise UnknownCredentialError
             if isinstance(shown, OperatorPrincipal):
@@ -122,6 +125,18 @@ class Admission:
             else:
                 self._last_uses.note(shown.digest, source_address)
                 return admitted
+
+    async def _authenticate(
+        self, credential: str, source_address: str
+    ) -> Authenticated | OperatorPrincipal | None:
+        """Return who shows a credential, of a tenant on its way elsewhere as the database has it."""
+        shown = await self._authenticator.authenticate(credential, source_address)
+        if isinstance(shown, Authenticated):
+            principal = shown.principal
+            if not self._departures.is_current(principal.tenant, principal.placement):
+                self._authenticator.forget(credential)
+                return await self._authenticator.authenticate(credential, source_address)
+        return shown
 
     async def admit_session(self, access_token: str, source_address: str) -> Admitted:
         """Return who is signed in. Raises what ``admit`` raises."""
@@ -140,6 +155,7 @@ class Admission:
     async def _count(self, principal: TenantPrincipal, as_of: int | None = None) -> Admitted:
         limit = self.limit_of(principal.entitlements)
         usage = await self._rate_limiter.count(str(principal.tenant), limit, as_of)
+        admit(principal.tenant, principal.placement)
         if usage.is_refused:
             raise RateLimitedError(limit, usage.reset)
         if principal.suspended:

@@ -9,6 +9,7 @@ from pqkeep_gateway.access.callers import Caller, Credential
 from pqkeep_gateway.access.entitlements import Entitlements
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.access.scopes import Scopes
+from pqkeep_gateway.shards import HERE, Placement
 from pqkeep_protocol.audit_events import PERSON
 from pqkeep_protocol.keys import TenantId
 
@@ -29,6 +30,8 @@ class ApiKeyPrincipal:
     name: str | None = None
     """What its owner calls it."""
     limits: ApiKeyLimits = UNLIMITED
+    placement: Placement = HERE
+    """Which key service has the tenant's keys."""
     user: ClassVar[None] = None
     must_enroll: ClassVar[bool] = False
     is_read_only: ClassVar[bool] = False
@@ -60,6 +63,8 @@ class SessionPrincipal:
     suspended: bool
     must_enroll: bool = False
     """Whether their tenant requires a second factor that they do not have yet."""
+    placement: Placement = HERE
+    """Which key service has the tenant's keys."""
     api_key_version: ClassVar[None] = None
     limits: ClassVar[ApiKeyLimits] = UNLIMITED
     scopes: ClassVar[None] = None

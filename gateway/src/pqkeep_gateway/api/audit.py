@@ -34,6 +34,7 @@ from pqkeep_gateway.api.audit_data import (
 )
 from pqkeep_gateway.api.errors import AUDIT_CODES, UNPROCESSABLE_FIELDS
 from pqkeep_gateway.api.key_fields import keyring_field
+from pqkeep_gateway.api.shard_fields import shard_field
 from pqkeep_gateway.http.endpoint import (
     JSON,
     JSON_LINES,
@@ -45,7 +46,7 @@ from pqkeep_gateway.http.endpoint import (
     Response,
 )
 from pqkeep_gateway.http.envelope import Data
-from pqkeep_gateway.http.errors import not_found
+from pqkeep_gateway.http.errors import forbidden, not_found
 from pqkeep_gateway.http.field import (
     Field,
     boolean_field,
@@ -55,6 +56,8 @@ from pqkeep_gateway.http.field import (
     time_field,
 )
 from pqkeep_gateway.http.text import base64
+from pqkeep_gateway.shards import Shards, UnknownShardError
+from pqkeep_gateway.tenancy.shards import ShardNotFoundError
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import (
     MAX_PAGE,
@@ -71,6 +74,7 @@ from pqkeep_protocol.audit import (
 )
 from pqkeep_protocol.keys import INSTALLATION, MAX_KEY_VERSION, KeyVersion, TenantId
 from pqkeep_protocol.messages import Attribution, KeyService, Request
+from pqkeep_protocol.shards import DEFAULT_SHARD
 
 R = TypeVar("R")
 
@@ -147,11 +151,15 @@ _SIGNING = choice_field("algorithm", "What to sign with.", SIGNING, SIGNING[0]).
 )
 _FIRST = _number("first", "The smaller size.", 32)
 _SECOND = _number("second", "The larger size.", 64)
+_SHARD = shard_field(
+    "Whose log is meant, for the operator alone to say: there is one for each shard."
+    f" Left out: `{DEFAULT_SHARD}`."
+).optional()
 
 
-def endpoints(keys: KeyService, exports: ExportLimits) -> tuple[Endpoint, ...]:
+def endpoints(shards: Shards, exports: ExportLimits) -> tuple[Endpoint, ...]:
     """Return the endpoints of the audit log."""
-    audit = _Audit(keys, exports)
+    audit = _Audit(shards, exports)
     return (
         _reading(
             "/audit/records",
@@ -175,11 +183,12 @@ def endpoints(keys: KeyService, exports: ExportLimits) -> tuple[Endpoint, ...]:
             name="sign_audit_checkpoint",
             handler=audit.sign,
             permission=Permission.SIGN_CHECKPOINTS,
-            fields=(_SIGNING,),
+            fields=(_SIGNING, _SHARD),
             field_codes=UNPROCESSABLE_FIELDS,
             example=CHECKPOINT,
             status=201,
             codes=AUDIT_CODES,
+            errors=(ShardNotFoundError,),
         ),
         _reading(
             "/audit/consistency",
@@ -209,10 +218,11 @@ def _reading(
         name=name,
         handler=handler,
         permission=Permission.VIEW_TENANT,
-        fields=fields,
+        fields=(*fields, _SHARD),
         field_codes=UNPROCESSABLE_FIELDS,
         example=example,
         codes=AUDIT_CODES,
+        errors=(ShardNotFoundError,),
         content_type=content_type,
     )
 
@@ -220,8 +230,8 @@ def _reading(
 class _Audit:
     """The handlers."""
 
-    def __init__(self, keys: KeyService, exports: ExportLimits) -> None:
-        self._keys = keys
+    def __init__(self, shards: Shards, exports: ExportLimits) -> None:
+        self._shards = shards
         self._exports = exports
 
     async def list_records(self, call: ApiCall) -> RecordsData:
@@ -245,19 +255,21 @@ class _Audit:
             page_views=call[_PAGE_VIEWS],
             limit=call[_RECORDS_LIMIT],
         )
-        page = await self._ask(request)
+        log = await self._log(call)
+        page = await log.ask(request)
         return RecordsData(records=tuple(map(record, page.lines)), next=page.next)
 
     async def prove(self, call: ApiCall) -> ProofData:
         """Prove that a record is in the log that a checkpoint signs."""
         record_id = call[_RECORD_ID]
-        checkpoint = await self._newest()
+        log = await self._log(call)
+        checkpoint = await log.newest()
         if record_id > checkpoint.size:
             raise not_found("no such record in a checkpoint yet", "id")
         request = ProveRecords(
             tenant=_tenant_of(call), after=record_id - 1, size=checkpoint.size, limit=1
         )
-        found = (await self._ask(request)).proofs
+        found = (await log.ask(request)).proofs
         proven = record(found[0].line) if found else None
         if proven is None or proven.id != record_id:
             raise not_found("no such record", "id")
@@ -279,13 +291,15 @@ class _Audit:
             algorithm=call[_ALGORITHM],
             limit=call[_CHECKPOINTS_LIMIT],
         )
-        found = (await self._ask(request)).checkpoints
+        log = await self._log(call)
+        found = (await log.ask(request)).checkpoints
         return CheckpointsData(checkpoints=tuple(map(shown, found)))
 
     async def sign(self, call: ApiCall) -> CheckpointData:
         """Sign what the log is now."""
         request = SignCheckpoint(tenant=INSTALLATION, algorithm=call[_SIGNING])
-        return shown((await self._ask(request)).checkpoint)
+        log = await self._log(call)
+        return shown((await log.ask(request)).checkpoint)
 
     async def note(self, call: ApiCall) -> Document:
         """Return the newest checkpoint as a signed note, for witnesses of transparency logs.
@@ -293,18 +307,21 @@ class _Audit:
         Text without the envelope: a C2SP checkpoint, signed with ML-DSA-44. note_key of /audit/keys
         verifies it.
         """
-        return Document(TEXT, (await self._ask(GetNote(tenant=INSTALLATION))).text.encode())
+        log = await self._log(call)
+        return Document(TEXT, (await log.ask(GetNote(tenant=INSTALLATION))).text.encode())
 
     async def prove_consistency(self, call: ApiCall) -> ConsistencyData:
         """Prove that the log of one size grew into that of another."""
         first, second = call[_FIRST], call[_SECOND]
         request = ProveConsistency(tenant=INSTALLATION, first=first, second=second)
-        path = (await self._ask(request)).path
+        log = await self._log(call)
+        path = (await log.ask(request)).path
         return ConsistencyData(first=first, second=second, path=tuple(map(base64, path)))
 
     async def list_keys(self, call: ApiCall) -> AuditKeysData:
         """List the keys that checkpoints are verified with."""
-        return shown_keys(await self._ask(ListAuditKeys(tenant=INSTALLATION)))
+        log = await self._log(call)
+        return shown_keys(await log.ask(ListAuditKeys(tenant=INSTALLATION)))
 
     async def export(self, call: ApiCall) -> JsonLines:
         """Export records with their proofs, as JSON lines: everything up to a new checkpoint.
@@ -312,16 +329,16 @@ class _Audit:
         What ``pqkeep audit verify`` reads. Records that came after the checkpoint are not in it,
         and are named before its end.
         """
-        tenant = _tenant_of(call)
+        tenant, log = _tenant_of(call), await self._log(call)
         await self._exports.count(tenant)
         began_us = time.time_ns() // 1000  # every checkpoint that was kept before is looked for
         sign = SignCheckpoint(tenant=INSTALLATION, algorithm=Algorithm.ML_DSA_65)
-        checkpoint = (await self._ask(sign)).checkpoint
-        signing = shown_keys(await self._ask(ListAuditKeys(tenant=INSTALLATION)))
+        checkpoint = (await log.ask(sign)).checkpoint
+        signing = shown_keys(await log.ask(ListAuditKeys(tenant=INSTALLATION)))
 
         async def chunks() -> AsyncGenerator[bytes, None]:
             yield _head(tenant, checkpoint, signing, began_us)
-            yield await self._successions(checkpoint.size)
+            yield await log.successions(checkpoint.size)
             after, count = 0, 0
             while True:
                 request = ProveRecords(
@@ -330,13 +347,13 @@ class _Audit:
                     size=checkpoint.size,
                     limit=EXPORTED_AT_ONCE,
                 )
-                proofs = (await self._ask(request)).proofs
+                proofs = (await log.ask(request)).proofs
                 if not proofs:
                     break
                 count += len(proofs)
                 after = record(proofs[-1].line).id
                 yield b"".join(_proof("record", each) for each in proofs)
-            newest = await self._ask(ListRecords(tenant=tenant, newest_first=True, limit=1))
+            newest = await log.ask(ListRecords(tenant=tenant, newest_first=True, limit=1))
             last = record(newest.lines[0]).id if newest.lines else 0
             if last > checkpoint.size:
                 yield _line(type="newer", first=checkpoint.size + 1, last=last)
@@ -350,24 +367,48 @@ class _Audit:
 
         return JsonLines(f"pqkeep-audit-{checkpoint.size}.jsonl", counted())
 
-    async def _successions(self, size: int) -> bytes:
+    async def _log(self, call: ApiCall) -> "_Log":
+        """Return the log that is meant: a tenant's, or that of the shard which an operator names.
+
+        Raises ShardNotFoundError.
+        """
+        tenant, shard = call.principal.tenant, call[_SHARD]
+        if tenant is not None:
+            if shard is not None:
+                raise forbidden("the operator alone names a shard")
+            return _Log(self._shards.of(await self._shards.recording(tenant)))
+        try:
+            return _Log(self._shards.of(shard or DEFAULT_SHARD))
+        except UnknownShardError:
+            raise ShardNotFoundError from None
+
+
+class _Log:
+    """One shard's log."""
+
+    def __init__(self, keys: KeyService) -> None:
+        self._keys = keys
+
+    async def successions(self, size: int) -> bytes:
         """Return the lines that show which logs the log continues, each with its consistency."""
-        proofs = (await self._ask(ProveSuccessions(tenant=INSTALLATION, size=size))).proofs
+        proofs = (await self.ask(ProveSuccessions(tenant=INSTALLATION, size=size))).proofs
         lines = []
         for each in proofs:
             first = int(record(each.line).policy.split("-")[1])
             request = ProveConsistency(tenant=INSTALLATION, first=first, second=size)
-            path = list(map(base64, (await self._ask(request)).path))
+            path = list(map(base64, (await self.ask(request)).path))
             lines.append(_proof("succession", each))
             lines.append(_line(type="consistency", first=first, second=size, path=path))
         return b"".join(lines)
 
-    async def _ask(self, request: Request[R]) -> R:
+    async def ask(self, request: Request[R]) -> R:
+        """Ask its key service."""
         return await self._keys.execute(request, _ATTRIBUTION)
 
-    async def _newest(self) -> Checkpoint:
+    async def newest(self) -> Checkpoint:
+        """Return its newest checkpoint."""
         request = ListCheckpoints(tenant=INSTALLATION, after=None, algorithm=Algorithm.ML_DSA_65)
-        found = (await self._ask(request)).checkpoints
+        found = (await self.ask(request)).checkpoints
         if not found:
             raise not_found("there is no checkpoint yet; ask again in a second")
         return found[0]

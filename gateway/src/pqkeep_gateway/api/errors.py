@@ -71,6 +71,7 @@ from pqkeep_gateway.tenancy.billing import (
 )
 from pqkeep_gateway.tenancy.contracts import AlreadySubscribedError, BilledElsewhereError
 from pqkeep_gateway.tenancy.deletion import NoDeletionError, NotSuspendedError
+from pqkeep_gateway.tenancy.shards import ShardFullError, ShardNotFoundError
 from pqkeep_gateway.tenancy.tenants import (
     DeletionScheduledError,
     NameTakenError,
@@ -254,6 +255,11 @@ KEY_SERVICE_ERRORS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
     ErrorKind.TOO_LARGE: (Code.INVALID_001, "the items are too large together", "items"),
     ErrorKind.OVERLOADED: (Code.SERVICE_001, "the key service has too much to do", None),
     ErrorKind.UNAVAILABLE: (Code.SERVICE_001, "the key service is unavailable", None),
+    ErrorKind.TENANT_MOVED: (
+        Code.SERVICE_001,
+        "the tenant's keys are being moved; ask again in a moment",
+        None,
+    ),
     ErrorKind.DEADLINE_EXCEEDED: (
         Code.TIMEOUT_001,
         "the key service did not answer in time",
@@ -271,6 +277,7 @@ KEY_SERVICE_ERRORS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
 _OUTAGES = (
     ErrorKind.OVERLOADED,
     ErrorKind.UNAVAILABLE,
+    ErrorKind.TENANT_MOVED,
     ErrorKind.DEADLINE_EXCEEDED,
     ErrorKind.BAD_ANSWER,
     ErrorKind.INTERNAL,
@@ -415,6 +422,10 @@ DOMAIN_ERRORS: Mapping[type[Exception], Answer] = {
     InvitationNotFoundError: Answer(Code.NOT_FOUND_001, "no such invitation", ("id",)),
     LastOwnerError: Answer(Code.CONFLICT_001, "a team keeps its last owner"),
     NameTakenError: Answer(Code.CONFLICT_001, "a tenant has this name", ("name",)),
+    ShardNotFoundError: Answer(Code.INVALID_001, "the settings name no such shard", ("shard",)),
+    ShardFullError: Answer(
+        Code.CONFLICT_001, "the shard is being drained, and takes no new tenants", ("shard",)
+    ),
     TenantNotFoundError: Answer(Code.NOT_FOUND_001, "no such tenant", ("tenant_id",)),
     NotSuspendedError: Answer(Code.CONFLICT_001, "only a suspended tenant is deleted"),
     NoDeletionError: Answer(Code.CONFLICT_001, "no deletion is scheduled, or it has begun"),

@@ -19,6 +19,7 @@ from pqkeep_gateway.management.installation import (
     Inspection,
     Installation,
     MailMode,
+    ShardState,
 )
 from pqkeep_gateway.tenancy.operators import Operator
 
@@ -102,11 +103,30 @@ class CertificateData(Data, frozen=True, kw_only=True):
     expires_at: Timestamp
 
 
+class ShardData(Data, frozen=True, kw_only=True):
+    """One shard: a key service with its own database, keys and audit log."""
+
+    name: str
+    ready: bool
+    reason: Annotated[str | None, Meta(description="Why it is not ready.")]
+    draining: Annotated[bool | None, Meta(description="Whether it takes no new tenants.")]
+    tenants: Annotated[Count | None, Meta(description="Without deleted ones.")]
+    log_id: str | None
+    log_size: Annotated[Count | None, Meta(description="How many records its log has.")]
+    unsigned: Annotated[Count | None, Meta(description="Those no checkpoint covers yet.")]
+    newest_checkpoint_at: Timestamp | None
+    root_key: Annotated[Count | None, Meta(description="The one that seals its new keys.")]
+    last_backup_at: Timestamp | None
+
+
 class InstallationData(Data, frozen=True, kw_only=True):
     """The state of the installation. What a part that is missing would tell is null."""
 
     version: str
     parts: tuple[PartData, ...]
+    shards: Annotated[
+        tuple[ShardData, ...], Meta(description="The first is default; log and root_key are its.")
+    ]
     log: LogData
     root_key: RootKeyData | None
     mail: MailData
@@ -122,6 +142,21 @@ _EXAMPLE = InstallationData(
     parts=(
         PartData(name="key_service", ready=True, reason=None),
         PartData(name="mail_server", ready=False, reason=REASONS["mail_server"]),
+    ),
+    shards=(
+        ShardData(
+            name="default",
+            ready=True,
+            reason=None,
+            draining=False,
+            tenants=7,
+            log_id="0b9f8d5e-3f7c-4a55-9d0e-6f6d1f2f9c11",
+            log_size=42,
+            unsigned=0,
+            newest_checkpoint_at=_AT,
+            root_key=1,
+            last_backup_at=_AT,
+        ),
     ),
     log=LogData(
         log_id="0b9f8d5e-3f7c-4a55-9d0e-6f6d1f2f9c11",
@@ -172,15 +207,16 @@ def _installation(found: Installation) -> InstallationData:
             PartData(name=each.name, ready=each.reason is None, reason=each.reason)
             for each in found.parts
         ),
+        shards=tuple(map(_shard, found.shards)),
         log=_log(found),
-        root_key=_root_key(found),
+        root_key=_root_key(found.shards[0].numbers),
         mail=MailData(
             mode=found.mail,
             waiting=None if accounts is None else accounts.backlog.mail_waiting,
             failed=None if accounts is None else accounts.mail_attempted,
             oldest_at=None if accounts is None else _at_us(accounts.backlog.oldest_mail_us),
         ),
-        backups=_backups(found.numbers, time.time()),
+        backups=_backups(found.shards[0].numbers, time.time()),
         operators=None if found.operators is None else tuple(map(_operator, found.operators)),
         tenants=None if accounts is None else _tenants(accounts),
         certificates=tuple(
@@ -191,8 +227,8 @@ def _installation(found: Installation) -> InstallationData:
 
 
 def _log(found: Installation) -> LogData:
-    checkpoint, accounts = found.checkpoint, found.accounts
-    size = found.numbers.get(("pqkeep_audit_log_records",))
+    checkpoint, accounts = found.shards[0].checkpoint, found.accounts
+    size = found.shards[0].numbers.get(("pqkeep_audit_log_records",))
     backlog = None if accounts is None else accounts.backlog
     return LogData(
         log_id=None if checkpoint is None else str(checkpoint.log_id),
@@ -205,8 +241,30 @@ def _log(found: Installation) -> LogData:
     )
 
 
-def _root_key(found: Installation) -> RootKeyData | None:
-    numbers = found.numbers
+def _shard(shard: ShardState) -> ShardData:
+    stored, checkpoint = shard.stored, shard.checkpoint
+    backup_at = shard.numbers.get(("pqkeep_last_backup_timestamp_seconds",))
+    return ShardData(
+        name=shard.name,
+        ready=shard.reason is None,
+        reason=shard.reason,
+        draining=None if stored is None else stored.draining,
+        tenants=None if stored is None else stored.tenants,
+        log_id=None if checkpoint is None else str(checkpoint.log_id),
+        log_size=_count(shard.numbers, "pqkeep_audit_log_records"),
+        unsigned=_count(shard.numbers, "pqkeep_audit_log_unsigned_records"),
+        newest_checkpoint_at=None if checkpoint is None else _at_us(checkpoint.at_us),
+        root_key=_count(shard.numbers, "pqkeep_root_key_id"),
+        last_backup_at=None if backup_at is None else _at(backup_at),
+    )
+
+
+def _count(numbers: Mapping[tuple[str, ...], float], name: str) -> int | None:
+    found = numbers.get((name,))
+    return None if found is None else int(found)
+
+
+def _root_key(numbers: Mapping[tuple[str, ...], float]) -> RootKeyData | None:
     root_key = numbers.get(("pqkeep_root_key_id",))
     added_at = numbers.get(("pqkeep_root_key_added_timestamp_seconds",))
     if root_key is None or added_at is None:

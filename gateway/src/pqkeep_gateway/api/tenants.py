@@ -10,6 +10,7 @@ from pqkeep_gateway.access.callers import Credential, Permission
 from pqkeep_gateway.access.entitlements import Plan, Subscription, Tier
 from pqkeep_gateway.access.rate_limit import SIGN_UPS
 from pqkeep_gateway.api.errors import BAD_REQUEST_FIELDS, UNPROCESSABLE_FIELDS
+from pqkeep_gateway.api.shard_fields import shard_field
 from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.errors import forbidden
@@ -34,6 +35,7 @@ from pqkeep_gateway.tenancy.deletion import (
     NotSuspendedError,
 )
 from pqkeep_gateway.tenancy.names import MAX_NAME, folded_name, normalized_name
+from pqkeep_gateway.tenancy.shards import ShardFullError, ShardNotFoundError
 from pqkeep_gateway.tenancy.tenants import (
     DeletionScheduledError,
     NameTakenError,
@@ -113,6 +115,10 @@ NAME = Field(
 )
 _PLAN = choice_field(
     "plan", "The plan. Callers without a credential get free.", tuple(Plan), Plan.STARTER
+).optional()
+_SHARD = shard_field(
+    "The shard that gets its keys, for the operator alone to say. Left out: that with the fewest"
+    " tenants."
 ).optional()
 _AFTER = cast(
     "Field[TenantId | None]",
@@ -214,12 +220,12 @@ def endpoints(
             handler=handlers.create,
             permission=Permission.SIGN_UP if open_signup else Permission.CREATE_TENANTS,
             address_limit=SIGN_UPS,
-            fields=(NAME, plan),
+            fields=(NAME, plan, _SHARD),
             field_codes=BAD_REQUEST_FIELDS,
             example=_EXAMPLE,
             status=201,
             idempotent=True,
-            errors=(NameTakenError,),
+            errors=(NameTakenError, ShardNotFoundError, ShardFullError),
         ),
         Endpoint(
             method="GET",
@@ -305,9 +311,11 @@ class _Tenants:
         plan = call[_PLAN] or (Plan.FREE if is_sign_up else self._default_plan)
         if is_sign_up and plan is not Plan.FREE:
             raise forbidden("a sign-up gets the plan free; the operator sets another one")
+        if call[_SHARD] is not None and call.principal.caller is not Credential.OPERATOR:
+            raise forbidden("the operator alone names a shard")
         tier = Tier(plan)
         created = await self._tenants.create(
-            call[NAME], tier, call.attribution, call.idempotency_key
+            call[NAME], tier, call.attribution, call.idempotency_key, call[_SHARD]
         )
         return _tenant(created)
 

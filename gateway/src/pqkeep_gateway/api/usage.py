@@ -1,8 +1,11 @@
 """/api/v1/usage: what was done with keys, hour by hour or day by day, and what of it is left."""
 
-from collections.abc import Mapping
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import chain
 from typing import Annotated, NamedTuple, cast
 
 from msgspec import Meta
@@ -18,6 +21,7 @@ from pqkeep_gateway.http.endpoint import ApiCall, Endpoint
 from pqkeep_gateway.http.envelope import Data
 from pqkeep_gateway.http.field import Field, choice_field, uuid_field
 from pqkeep_gateway.http.text import Timestamp, timestamp
+from pqkeep_gateway.shards import Shards
 from pqkeep_gateway.tenancy.tenants import TenantNotFoundError, Tenants
 from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.audit import REFUSED, CountOperations
@@ -104,7 +108,7 @@ _EXAMPLE = UsageData(
 
 
 def endpoints(
-    keys: KeyService, tenants: Tenants, allowances: Allowances, admission: Admission, clock: Clock
+    shards: Shards, tenants: Tenants, allowances: Allowances, admission: Admission, clock: Clock
 ) -> tuple[Endpoint, ...]:
     """Return the endpoint of usage."""
     return (
@@ -112,7 +116,7 @@ def endpoints(
             method="GET",
             path="/usage",
             name="get_usage",
-            handler=_Usage(keys, tenants, allowances, admission, clock).get,
+            handler=_Usage(shards, tenants, allowances, admission, clock).get,
             permission=Permission.VIEW_TENANT,
             fields=(_PERIOD, _TENANT),
             field_codes=UNPROCESSABLE_FIELDS,
@@ -128,13 +132,13 @@ class _Usage:
 
     def __init__(
         self,
-        keys: KeyService,
+        shards: Shards,
         tenants: Tenants,
         allowances: Allowances,
         admission: Admission,
         clock: Clock,
     ) -> None:
-        self._keys = keys
+        self._shards = shards
         self._tenants = tenants
         self._allowances = allowances
         self._admission = admission
@@ -178,8 +182,11 @@ class _Usage:
         newest = int(self._clock()) // _HOUR_SECONDS // buckets.hours * buckets.hours
         first = newest - (buckets.number - 1) * buckets.hours
         request = CountOperations(tenant=tenant, since_hour=first, hours=buckets.hours)
-        found = (await self._keys.execute(request, _ATTRIBUTION)).counts
-        counts = {(each.hour, each.operation): each.count for each in found}
+        keys: Sequence[KeyService] = self._shards.all if tenant == INSTALLATION else [self._shards]
+        found = await asyncio.gather(*(each.execute(request, _ATTRIBUTION) for each in keys))
+        counts: Counter[tuple[int, str]] = Counter()
+        for each in chain.from_iterable(counted.counts for counted in found):
+            counts[each.hour, each.operation] += each.count
         return tuple(_bucket(start, counts) for start in range(first, newest + 1, buckets.hours))
 
 

@@ -45,7 +45,7 @@ def management_app(
 
     async def ready() -> Answer:
         reasons = await readiness.reasons()
-        body = {"status": "ready", "degraded": readiness.degraded}
+        body = {"status": "ready", "degraded": await readiness.degraded()}
         if not reasons:
             return HTTPStatus.OK, JSON, msgspec.json.encode(body)
         body |= {"status": "not ready", "reasons": reasons}

@@ -3,8 +3,9 @@
 import asyncio
 import platform
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Protocol
 
@@ -14,11 +15,13 @@ from pqkeep_gateway.http.observer import RequestObserver
 from pqkeep_gateway.http.tls_server import TlsServer
 from pqkeep_gateway.management.metrics import GATEWAY_METRICS, OTHER
 from pqkeep_gateway.management.readiness import Readiness
+from pqkeep_gateway.tenancy.shards import StoredShard
 from pqkeep_protocol.cached import Cached
 from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.link import LinkTls
 from pqkeep_protocol.metrics import (
     KEY_SERVICE_METRICS,
+    SHARD,
     Distribution,
     Sample,
     Samples,
@@ -36,8 +39,11 @@ BACKLOG_WAIT_SECONDS = 2.0
 
 GROUPS = frozenset(NAMES.values())
 
-METRICS = (*GATEWAY_METRICS, *KEY_SERVICE_METRICS)
-"""Every metric there is."""
+METRICS = (
+    *GATEWAY_METRICS,
+    *(replace(each, labels={**each.labels, "shard": SHARD}) for each in KEY_SERVICE_METRICS),
+)
+"""Every metric there is. Those of key services have a label for the shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +75,19 @@ class Sources:
 
     observer: RequestObserver
     connections: Connections
-    calls: KeyServiceCalls
-    key_service: Cached[Samples | None]
-    """Its numbers, or None if it does not answer."""
+    calls: Mapping[str, KeyServiceCalls]
+    """By shard."""
+    key_services: Mapping[str, Cached[Samples | None]]
+    """By shard the key service's numbers, or None if it does not answer."""
+    shards: Cached[Sequence[StoredShard] | None]
+    """None while the accounts database does not answer."""
     find_backlog: Callable[[], Awaitable[Backlog]]
     waiting_passwords: Callable[[], int]
     mail_attempts: Mapping[str, int]
     tls: TlsServer | None
     link: LinkTls | None
-    audit_stream: AuditStream | None
+    audit_streams: Mapping[str, AuditStream]
+    """By shard; none without a sink."""
 
 
 class Collection:
@@ -112,18 +122,34 @@ class Collection:
         return await self._text.get()
 
     async def _write(self) -> bytes:
-        parts, backlog, key_service = await asyncio.gather(
-            self._readiness.parts(), self._backlog.get(), self._sources.key_service.get()
+        parts, shard_parts, stored, backlog = await asyncio.gather(
+            self._readiness.parts(),
+            self._readiness.shard_parts(),
+            self._sources.shards.get(),
+            self._backlog.get(),
         )
         samples = {
-            **(key_service or {}),
+            **await self._of_key_services(),
             **self._own(parts),
+            **_of_shards(shard_parts, stored or ()),
             **({} if self._sources.tls is None else _of_tls(self._sources.tls)),
             **({} if self._sources.link is None else _of_link(self._sources.link)),
-            **_of_sink(self._sources.audit_stream),
+            **_of_sink(self._sources.audit_streams),
             **({} if backlog is None else _of_backlog(backlog)),
         }
         return await asyncio.to_thread(_written, samples)
+
+    async def _of_key_services(self) -> Samples:
+        """Return the numbers of all key services, each with its shard."""
+        services = self._sources.key_services
+        found = await asyncio.gather(*(each.get() for each in services.values()))
+        samples: defaultdict[str, list[Sample]] = defaultdict(list)
+        for shard, numbers in zip(services, found, strict=True):
+            for name, values in (numbers or {}).items():
+                samples[name] += [
+                    Sample((*each.labels, shard), each.value, each.counts) for each in values
+                ]
+        return {name: tuple(values) for name, values in samples.items()}
 
     def _own(self, parts: Mapping[str, bool]) -> Samples:
         sources = self._sources
@@ -135,11 +161,16 @@ class Collection:
             "pqkeep_request_duration_seconds": tuple(
                 times.sample(operation) for operation, times in observer.durations.items()
             ),
-            "pqkeep_key_service_refusals_total": counted(
-                {kind.value: count for kind, count in sources.calls.refusals.items()}
+            "pqkeep_key_service_refusals_total": tuple(
+                Sample((kind.value, shard), count)
+                for shard, calls in sources.calls.items()
+                for kind, count in calls.refusals.items()
             ),
             "pqkeep_queue_length": counted(
-                {"key_service": sources.calls.waiting, "passwords": sources.waiting_passwords()}
+                {
+                    "key_service": sum(calls.waiting for calls in sources.calls.values()),
+                    "passwords": sources.waiting_passwords(),
+                }
             ),
             "pqkeep_connections": one(connections.count),
             "pqkeep_connections_closed_total": counted(connections.closed),
@@ -177,8 +208,20 @@ def _of_tls(tls: TlsServer) -> Samples:
     }
 
 
-def _of_sink(stream: AuditStream | None) -> Samples:
-    return {} if stream is None else {"pqkeep_audit_sink_age_seconds": one(stream.lag_seconds)}
+def _of_sink(streams: Mapping[str, AuditStream]) -> Samples:
+    ages = {shard: stream.lag_seconds for shard, stream in streams.items()}
+    return {"pqkeep_audit_sink_age_seconds": counted(ages)} if ages else {}
+
+
+def _of_shards(parts: Mapping[str, Mapping[str, bool]], stored: Sequence[StoredShard]) -> Samples:
+    return {
+        "pqkeep_shard_ready": tuple(
+            Sample((part, shard), is_ready)
+            for shard, each in parts.items()
+            for part, is_ready in each.items()
+        ),
+        "pqkeep_shard_tenants": counted({each.name: each.tenants for each in stored}),
+    }
 
 
 def _of_link(link: LinkTls) -> Samples:

@@ -7,8 +7,9 @@ that is missing would tell is None.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import TypeVar
 
 from pqkeep_gateway.audit_events import MAX_DELAY
@@ -20,10 +21,13 @@ from pqkeep_gateway.management.readiness import (
     KEYS_DATABASE,
     MAIL_SERVER,
     RATE_LIMITS,
+    SHARD_PARTS,
     WAIT_SECONDS,
     Readiness,
 )
+from pqkeep_gateway.shards import Shards
 from pqkeep_gateway.tenancy.operators import Operator, Operators
+from pqkeep_gateway.tenancy.shards import StoredShard
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import Checkpoint, ListCheckpoints
 from pqkeep_protocol.cached import Cached
@@ -42,6 +46,7 @@ SINK_SECONDS = 300.0
 """How far an audit sink may be behind."""
 
 _UNKNOWN = "not known while the key service does not answer"
+_UNNAMED = "the settings do not name it"
 REASONS: Mapping[str, str] = {
     KEY_SERVICE: "it does not answer",
     KEYS_DATABASE: "the key service cannot read it",
@@ -84,15 +89,29 @@ class Accounts:
 
 
 @dataclass(frozen=True, slots=True)
+class ShardState:
+    """What is known of one shard."""
+
+    name: str
+    reason: str | None
+    """Why it does nothing for its tenants, if it does not."""
+    stored: StoredShard | None
+    """None while the accounts database does not answer."""
+    checkpoint: Checkpoint | None = None
+    """The newest one of its log."""
+    numbers: Mapping[tuple[str, ...], float] = field(default_factory=dict)
+    """Its key service's numbers, each by its name and its labels."""
+
+
+@dataclass(frozen=True, slots=True)
 class Installation:
     """Everything that is told."""
 
     parts: tuple[Part, ...]
     accounts: Accounts | None
     operators: tuple[Operator, ...] | None
-    checkpoint: Checkpoint | None
-    numbers: Mapping[tuple[str, ...], float]
-    """The key service's numbers, each by its name and its labels."""
+    shards: tuple[ShardState, ...]
+    """``default`` first, and those without settings last."""
     mail: MailMode
     certificates: Mapping[str, float]
     """When each expires, in Unix seconds."""
@@ -107,47 +126,67 @@ class Inspection:
         sources: Sources,
         find_accounts: Callable[[], Awaitable[Accounts]],
         operators: Operators,
-        keys: KeyService,
+        shards: Shards,
         mail: MailMode,
     ) -> None:
         self._readiness = readiness
         self._sources = sources
         self._accounts = _cached(find_accounts, "the accounts' numbers")
         self._operators = _cached(operators.list, "the operators")
-        self._checkpoint = Cached[Checkpoint | None](
-            self._find_checkpoint,
-            otherwise=None,
-            name="the newest checkpoint",
-            seconds=CHECK_SECONDS,
-            wait_seconds=WAIT_SECONDS,
-        )
-        self._keys = keys
+        self._checkpoints = {
+            name: Cached[Checkpoint | None](
+                partial(_find_checkpoint, shards.of(name)),
+                otherwise=None,
+                name=f"the newest checkpoint of {name}",
+                seconds=CHECK_SECONDS,
+                wait_seconds=WAIT_SECONDS,
+            )
+            for name in shards.names
+        }
         self._mail = mail
 
     async def inspect(self) -> Installation:
         """Return the state of everything, within some seconds whatever is missing."""
-        parts, accounts, operators, checkpoint, samples = await asyncio.gather(
+        parts, accounts, operators, shards = await asyncio.gather(
             self._readiness.parts(),
             self._accounts.get(),
             self._operators.get(),
-            self._checkpoint.get(),
-            self._sources.key_service.get(),
+            self._inspect_shards(),
         )
         ready = {**parts, **dict(self._others(accounts))}
         return Installation(
             parts=tuple(_part(name, ready) for name in ready),
             accounts=accounts,
             operators=operators,
-            checkpoint=checkpoint,
-            numbers=_numbers(samples or {}),
+            shards=shards,
             mail=self._mail,
             certificates=dict(self._certificates()),
         )
 
-    async def _find_checkpoint(self) -> Checkpoint | None:
-        request = ListCheckpoints(tenant=INSTALLATION, after=None, algorithm=Algorithm.ML_DSA_65)
-        found = (await self._keys.execute(request, _ATTRIBUTION)).checkpoints
-        return found[0] if found else None
+    async def _inspect_shards(self) -> tuple[ShardState, ...]:
+        parts, listed, samples, checkpoints = await asyncio.gather(
+            self._readiness.shard_parts(),
+            self._sources.shards.get(),
+            _gathered(self._sources.key_services),
+            _gathered(self._checkpoints),
+        )
+        stored = {each.name: each for each in listed or ()}
+        named = tuple(
+            ShardState(
+                name,
+                _shard_reason(parts[name]),
+                stored.get(name),
+                checkpoints[name],
+                _numbers(samples[name] or {}),
+            )
+            for name in self._checkpoints
+        )
+        unnamed = (
+            ShardState(each.name, _UNNAMED, each)
+            for each in stored.values()
+            if each.name not in self._checkpoints and each.tenants
+        )
+        return (*named, *unnamed)
 
     def _others(self, accounts: Accounts | None) -> Iterator[tuple[str, bool]]:
         """Yield which of the other parts are ready, as far as they are there and known."""
@@ -155,9 +194,9 @@ class Inspection:
             oldest = accounts.backlog.oldest_event_us
             yield AUDIT_LOG, not oldest or time.time() - oldest / 1_000_000 < _MAX_DELAY_SECONDS
         if self._mail is not MailMode.DISABLED:
-            yield MAIL_SERVER, not self._readiness.degraded
-        if self._sources.audit_stream is not None:
-            yield AUDIT_SINK, self._sources.audit_stream.lag_seconds <= SINK_SECONDS
+            yield MAIL_SERVER, not self._readiness.is_mail_deferred
+        if streams := self._sources.audit_streams:
+            yield AUDIT_SINK, all(each.lag_seconds <= SINK_SECONDS for each in streams.values())
 
     def _certificates(self) -> Iterator[tuple[str, float]]:
         tls, link = self._sources.tls, self._sources.link
@@ -167,6 +206,21 @@ class Inspection:
             yield "link.gateway", link.expires_at
             if link.peer_expires_at:
                 yield "link.keyservice", link.peer_expires_at
+
+
+async def _find_checkpoint(keys: KeyService) -> Checkpoint | None:
+    request = ListCheckpoints(tenant=INSTALLATION, after=None, algorithm=Algorithm.ML_DSA_65)
+    found = (await keys.execute(request, _ATTRIBUTION)).checkpoints
+    return found[0] if found else None
+
+
+async def _gathered(asked: Mapping[str, Cached[T]]) -> Mapping[str, T]:
+    found = await asyncio.gather(*(each.get() for each in asked.values()))
+    return dict(zip(asked, found, strict=True))
+
+
+def _shard_reason(parts: Mapping[str, bool]) -> str | None:
+    return next((REASONS[part] for part in SHARD_PARTS if not parts[part]), None)
 
 
 def _cached(find: Callable[[], Awaitable[T]], name: str) -> Cached[T | None]:

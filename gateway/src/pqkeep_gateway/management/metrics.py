@@ -3,11 +3,11 @@
 from pqkeep_gateway.http.errors import Code
 from pqkeep_gateway.http.observer import CLIENT_GONE, DOCUMENT, SUCCESS
 from pqkeep_gateway.mail.mail_delivery import OUTCOMES
-from pqkeep_gateway.management.readiness import PARTS
+from pqkeep_gateway.management.readiness import PARTS, SHARD_PARTS
 from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.errors import ErrorKind
-from pqkeep_protocol.metrics import ALGORITHMS, NONE, VERSION, Kind, Metric, names
+from pqkeep_protocol.metrics import ALGORITHMS, NONE, SHARD, VERSION, Kind, Metric, names
 from pqkeep_protocol.tls_groups import NAMES
 
 OTHER = "other"
@@ -35,13 +35,13 @@ GATEWAY_METRICS = (
     Metric(
         "pqkeep_key_service_refusals_total",
         Kind.COUNTER,
-        "Calls that the key service refused or did not answer, by the kind of the error.",
-        {"kind": names(ErrorKind)},
+        "Calls that a shard's key service refused or did not answer, by the kind of the error.",
+        {"kind": names(ErrorKind), "shard": SHARD},
     ),
     Metric(
         "pqkeep_queue_length",
         Kind.GAUGE,
-        "What waits in the gateway: calls for the key service's answer, passwords for a thread.",
+        "What waits in the gateway: calls for a key service's answer, passwords for a thread.",
         {"queue": frozenset({"key_service", "passwords"})},
     ),
     Metric("pqkeep_connections", Kind.GAUGE, "Open connections of clients."),
@@ -82,6 +82,18 @@ GATEWAY_METRICS = (
         {"part": frozenset(PARTS)},
     ),
     Metric(
+        "pqkeep_shard_ready",
+        Kind.GAUGE,
+        "1 where a shard's key service, or its database, answers, 0 where it does not.",
+        {"part": frozenset(SHARD_PARTS), "shard": SHARD},
+    ),
+    Metric(
+        "pqkeep_shard_tenants",
+        Kind.GAUGE,
+        "Tenants in each shard that ever was, without deleted ones.",
+        {"shard": SHARD},
+    ),
+    Metric(
         "pqkeep_audit_outbox_events",
         Kind.GAUGE,
         "Events in the accounts database that are not in the audit log: waiting, or refused by it.",
@@ -95,8 +107,9 @@ GATEWAY_METRICS = (
     Metric(
         "pqkeep_audit_sink_age_seconds",
         Kind.GAUGE,
-        "The age of the oldest record that the audit sink does not have; 0 where another gateway"
-        " streams to it.",
+        "The age of the oldest record of each shard's log that the audit sink does not have; 0"
+        " where another gateway streams to it.",
+        {"shard": SHARD},
     ),
     Metric(
         "pqkeep_mail_attempts_total",

@@ -1,8 +1,9 @@
 """Whether requests would be answered, and what is missing where they would not."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
+from pqkeep_gateway.tenancy.shards import StoredShard
 from pqkeep_protocol.cached import Cached
 from pqkeep_protocol.metrics import Samples
 
@@ -19,7 +20,11 @@ STOPPING = "stopping"
 MAIL_SERVER = "mail_server"
 """What is missing without anything being refused: messages wait."""
 PARTS = (KEY_SERVICE, KEYS_DATABASE, ACCOUNTS_DATABASE, RATE_LIMITS)
-"""What the gateway needs."""
+"""What the gateway needs; of shards one is enough for it to be of use."""
+SHARD_PARTS = (KEY_SERVICE, KEYS_DATABASE)
+"""What each shard has."""
+SHARD_SETTINGS = "shard_settings"
+"""What is missing where tenants are in a shard that the settings do not name."""
 
 
 class Readiness:
@@ -27,13 +32,18 @@ class Readiness:
 
     def __init__(
         self,
-        key_service: Cached[Samples | None],
+        key_services: Mapping[str, Cached[Samples | None]],
+        shards: Cached[Sequence[StoredShard] | None],
         checks: Mapping[str, Callable[[], Awaitable[object]]],
         is_mail_deferred: Callable[[], bool],
     ) -> None:
-        """Take the key service's numbers, and what raises an exception where a part is missing."""
+        """Take each key service's numbers, the shards that are stored, and other parts' checks.
+
+        A check raises an exception where its part is missing.
+        """
         self._is_mail_deferred = is_mail_deferred
-        self._key_service = key_service
+        self._key_services = key_services
+        self._shards = shards
         self._checks = {
             name: Cached[bool](
                 _succeeds(check),
@@ -51,18 +61,43 @@ class Readiness:
         self._is_stopping = True
 
     @property
-    def degraded(self) -> list[str]:
-        """The names of what is missing and not needed for any answer."""
-        return [MAIL_SERVER] if self._is_mail_deferred() else []
+    def is_mail_deferred(self) -> bool:
+        """Whether messages wait because the mail server takes none."""
+        return self._is_mail_deferred()
+
+    async def degraded(self) -> list[str]:
+        """Return the names of what is missing while others are answered.
+
+        Of a shard with the shard's name: key_service:NAME, keys_database:NAME, shard_settings:NAME.
+        """
+        parts, stored = await asyncio.gather(self.shard_parts(), self._shards.get())
+        missing = list(_missing(parts)) if len(parts) > 1 else []
+        missing += [
+            f"{SHARD_SETTINGS}:{each.name}"
+            for each in stored or ()
+            if each.tenants and each.name not in parts
+        ]
+        return [*missing, MAIL_SERVER] if self._is_mail_deferred() else missing
+
+    async def shard_parts(self) -> Mapping[str, Mapping[str, bool]]:
+        """Return which of SHARD_PARTS each shard has."""
+        found = await asyncio.gather(*(each.get() for each in self._key_services.values()))
+        return {
+            shard: {
+                KEY_SERVICE: samples is not None,
+                KEYS_DATABASE: any(
+                    sample.value for sample in (samples or {}).get("pqkeep_keys_database_up", ())
+                ),
+            }
+            for shard, samples in zip(self._key_services, found, strict=True)
+        }
 
     async def parts(self) -> Mapping[str, bool]:
-        """Return which of PARTS are there."""
+        """Return which of PARTS are there; of SHARD_PARTS whether any shard has them."""
         others = asyncio.gather(*(check.get() for check in self._checks.values()))
-        samples, found = await asyncio.gather(self._key_service.get(), others)
-        up = () if samples is None else samples.get("pqkeep_keys_database_up", ())
+        shards, found = await asyncio.gather(self.shard_parts(), others)
         return {
-            KEY_SERVICE: samples is not None,
-            KEYS_DATABASE: any(sample.value for sample in up),
+            **{part: any(each[part] for each in shards.values()) for part in SHARD_PARTS},
             **dict(zip(self._checks, found, strict=True)),
         }
 
@@ -73,6 +108,14 @@ class Readiness:
         if KEY_SERVICE in missing:  # of its database nothing is known then
             missing.remove(KEYS_DATABASE)
         return [*missing, STOPPING] if self._is_stopping else missing
+
+
+def _missing(shards: Mapping[str, Mapping[str, bool]]) -> Iterator[str]:
+    for shard, parts in shards.items():
+        for part in SHARD_PARTS:
+            if not parts[part]:
+                yield f"{part}:{shard}"
+                break  # without the key service nothing is known of its database
 
 
 def _succeeds(check: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[bool]]:

@@ -76,7 +76,7 @@ class StripeBilling:
         earlier = await self._earlier(key)
         if earlier is not None:
             return earlier
-        await self._audit_delivery.require_open()
+        await self._audit_delivery.require_open(tenant)
         running = await self._store.find_running(tenant)
         if running is None or running.external_id is None:
             url = await self._account.open_checkout(tenant, tier, key)
@@ -102,7 +102,7 @@ class StripeBilling:
             return await self._built_in.cancel(tenant, attribution, key)
         if running.cancel_at_period_end:
             return BillingResult(running)
-        await self._audit_delivery.require_open()
+        await self._audit_delivery.require_open(tenant)
         await self._account.end(running.external_id, key)
         result = BillingResult(running, is_pending=True)
         return await self._save_result(

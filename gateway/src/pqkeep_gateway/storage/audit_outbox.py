@@ -1,18 +1,20 @@
 """Events that are not in the audit log yet, in SQL."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from uuid import UUID
 
 import msgspec
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from pqkeep_gateway.audit_events import MAX_DELAY, RefusedEvent
+from pqkeep_gateway.audit_events import MAX_DELAY, RefusedEvent, WaitingEvent
 from pqkeep_gateway.storage.database import MICROSECOND, read_transaction, transaction
-from pqkeep_gateway.storage.schema import AUDIT_OUTBOX
+from pqkeep_gateway.storage.schema import AUDIT_OUTBOX, TENANTS
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import Event
+from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_protocol.startup.logs import logger
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -38,25 +40,29 @@ class SqlAuditOutbox:
             if refusal is not None:
                 await _save_refusal(connection, str(event.id), refusal)
 
-    async def require_open(self) -> None:
-        """Raise UnavailableError if an event waits for MAX_DELAY."""
+    async def require_open(self, tenant: TenantId) -> None:
+        """Raise UnavailableError if an event of the tenant's shard waits for MAX_DELAY."""
         async with read_transaction(self._engine) as connection:
-            await _require_open(connection)
+            shards = await _find_shards(connection, [tenant])
+            await _require_open(connection, shards.values())
 
-    async def list_oldest(self, limit: int) -> Sequence[Event]:
+    async def list_oldest(
+        self, limit: int, *, only: str | None = None, without: Collection[str] = ()
+    ) -> Sequence[WaitingEvent]:
         """Return the oldest events that wait; save as refused what cannot be read."""
-        query = (
-            sa.select(AUDIT_OUTBOX.c.id, AUDIT_OUTBOX.c.event)
-            .where(_WAITS)
-            .order_by(AUDIT_OUTBOX.c.at_us, AUDIT_OUTBOX.c.id)
-            .limit(limit)
-        )
+        columns = AUDIT_OUTBOX.c
+        query = sa.select(columns.id, columns.event, columns.shard).where(_WAITS)
+        if only is not None:
+            query = query.where(columns.shard == only)
+        if without:
+            query = query.where(columns.shard.not_in(without))
+        query = query.order_by(columns.at_us, columns.id).limit(limit)
         async with read_transaction(self._engine) as connection:
             rows = (await connection.execute(query)).all()
         events = []
         for row in rows:
             try:
-                events.append(_DECODER.decode(row.event))
+                events.append(WaitingEvent(row.shard, _DECODER.decode(row.event)))
             except msgspec.MsgspecError:
                 _LOG.error("an event in the outbox cannot be read, and is kept", event_id=row.id)
                 async with transaction(self._engine) as connection:
@@ -102,17 +108,36 @@ async def add_audit_event(connection: AsyncConnection, *events: Event) -> None:
 
     Raises UnavailableError, which undoes the transaction, if an event waits for MAX_DELAY.
     """
+    if not events:
+        return
+    shards = await _find_shards(connection, {event.tenant for event in events})
+    await _require_open(connection, shards.values())
     rows = [
-        {"id": str(event.id), "at_us": event.at_us, "event": _ENCODER.encode(event)}
+        {
+            "id": str(event.id),
+            "at_us": event.at_us,
+            "event": _ENCODER.encode(event),
+            "shard": shards[event.tenant],
+        }
         for event in events
     ]
-    if rows:
-        await _require_open(connection)
-        await connection.execute(sa.insert(AUDIT_OUTBOX), rows)
+    await connection.execute(sa.insert(AUDIT_OUTBOX), rows)
 
 
-async def _require_open(connection: AsyncConnection) -> None:
-    query = sa.select(sa.func.min(AUDIT_OUTBOX.c.at_us)).where(_WAITS)
+async def _find_shards(
+    connection: AsyncConnection, tenants: Iterable[TenantId]
+) -> Mapping[TenantId, str]:
+    """Return whose log has the events of each tenant: ``default``'s of one that is none."""
+    shards = dict.fromkeys(tenants, DEFAULT_SHARD)
+    query = sa.select(TENANTS.c.id, TENANTS.c.shard).where(TENANTS.c.id.in_(shards))
+    rows = await connection.execute(query)
+    return shards | {TenantId(row.id): row.shard for row in rows}
+
+
+async def _require_open(connection: AsyncConnection, shards: Iterable[str]) -> None:
+    """Raise UnavailableError if an event of one of these shards waits for MAX_DELAY."""
+    is_of_these = AUDIT_OUTBOX.c.shard.in_(set(shards))
+    query = sa.select(sa.func.min(AUDIT_OUTBOX.c.at_us)).where(_WAITS, is_of_these)
     oldest = (await connection.execute(query)).scalar()
     if oldest is not None and time.time_ns() // 1000 - oldest >= MAX_DELAY // MICROSECOND:
         raise UnavailableError

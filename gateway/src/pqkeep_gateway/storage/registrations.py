@@ -1,5 +1,7 @@
 """Unconfirmed registrations in SQL."""
 
+from collections.abc import Collection
+from dataclasses import replace
 from datetime import datetime
 from uuid import uuid4
 
@@ -16,18 +18,22 @@ from pqkeep_gateway.storage.audit_outbox import add_audit_event
 from pqkeep_gateway.storage.database import microseconds, read_transaction, transaction
 from pqkeep_gateway.storage.outgoing_mail import add_mail
 from pqkeep_gateway.storage.schema import REGISTRATIONS, USERS
+from pqkeep_gateway.storage.shards import place
 from pqkeep_gateway.storage.tenants import add_tenant
 from pqkeep_gateway.storage.users import add_user
 from pqkeep_gateway.tenancy.tenants import NameTakenError, Tenant
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.messages import Attribution
+from pqkeep_protocol.shards import DEFAULT_SHARD
 
 
 class SqlRegistrations:
     """A RegistrationStore."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self, engine: AsyncEngine, shards: Collection[str] = (DEFAULT_SHARD,)) -> None:
+        """Put new tenants into one of these shards."""
         self._engine = engine
+        self._shards = shards
 
     async def add(self, email: str, digest: bytes, mail: OutgoingMail) -> None:
         """Store a registration with its mail; remove expired ones, and earlier ones for the address."""
@@ -76,6 +82,7 @@ class SqlRegistrations:
             if (await connection.execute(holder)).one_or_none() is not None:
                 raise EmailTakenError
             owner = User(UserId(uuid4()), tenant.id, email, Role.OWNER, now)
+            tenant = replace(tenant, shard=await place(connection, self._shards, None))
             try:
                 await add_tenant(connection, tenant)
             except sa.exc.IntegrityError:

@@ -19,7 +19,18 @@ from sqlalchemy import (
     text,
 )
 
+from pqkeep_protocol.shards import DEFAULT_SHARD
+
 METADATA = MetaData()
+
+SHARDS = Table(
+    "shards",
+    METADATA,
+    Column("name", String(32), primary_key=True),
+    Column("draining", Boolean, nullable=False),
+    Column("created_at_us", BigInteger, nullable=False),
+)
+"""Every shard that a gateway's settings ever named. ``draining``: it takes no new tenants."""
 
 TENANTS = Table(
     "tenants",
@@ -36,8 +47,11 @@ TENANTS = Table(
     Column("updated_at_us", BigInteger, nullable=False),
     Column("requires_mfa", Boolean, nullable=False, default=False),
     Column("deletion_at_us", BigInteger, nullable=True, index=True),
+    Column("shard", String(32), ForeignKey("shards.name"), nullable=False, index=True),
+    Column("shard_state", String(16), nullable=False, default="serving"),
 )
-"""``folded_name``: the form in which names are compared; see pqkeep_gateway.tenancy.names."""
+"""``folded_name``: the form in which names are compared; see pqkeep_gateway.tenancy.names.
+``shard_state``: ``moving`` while the tenant is on its way to another shard."""
 
 OPERATORS = Table(
     "operators",
@@ -115,21 +129,25 @@ AUDIT_OUTBOX = Table(
     Column("at_us", BigInteger, nullable=False, index=True),
     Column("event", LargeBinary, nullable=False),
     Column("refusal", String(32), nullable=True),
+    Column("shard", String(32), nullable=False, default=DEFAULT_SHARD),
 )
 """Events not yet in the audit log, as msgpack; see pqkeep_protocol.audit.Event.
 
+``shard``: whose log they belong to: where the tenant was when it happened.
 ``refusal``: why the log refused one for good; it is kept, and not sent again.
 """
 
 AUDIT_SINKS = Table(
     "audit_sinks",
     METADATA,
-    Column("sink", String(255), primary_key=True),
+    Column("sink", String(300), primary_key=True),
     Column("record", BigInteger, nullable=False),
     Column("holder", Uuid, nullable=False),
     Column("held_until_us", BigInteger, nullable=False),
 )
-"""The last record of the audit log that a sink has, and which gateway streams to it until when."""
+"""The last record of a shard's log that a sink has, and which gateway streams to it until when.
+
+``sink``: its address, with the shard's name after a number sign unless that is ``default``."""
 
 USERS = Table(
     "users",

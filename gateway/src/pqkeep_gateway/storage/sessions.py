@@ -39,6 +39,7 @@ from pqkeep_gateway.storage.schema import (
     TENANTS,
     USERS,
 )
+from pqkeep_gateway.storage.shards import PLACEMENT, placement_of
 from pqkeep_gateway.storage.tenants import MFA_REQUIREMENT, entitlements_of, requires_mfa
 from pqkeep_gateway.tenancy.tenants import TenantStatus
 from pqkeep_protocol.audit import Event
@@ -106,6 +107,7 @@ class SqlSessions:
                 USERS.c.has_mfa,
                 SESSIONS.c.used_second_factor,
                 *MFA_REQUIREMENT,
+                *PLACEMENT,
             )
             .join(USERS, USERS.c.id == SESSIONS.c.user_id)
             .join(TENANTS, TENANTS.c.id == USERS.c.tenant_id)
@@ -126,6 +128,7 @@ class SqlSessions:
             session=SessionId(row.session_id),
             suspended=row.status != TenantStatus.ACTIVE,
             must_enroll=requires_mfa(row) and not row.has_mfa and not row.used_second_factor,
+            placement=placement_of(row),
         )
 
     async def refresh(self, exchange: Exchange, now: datetime, lifetime: timedelta) -> bytes:

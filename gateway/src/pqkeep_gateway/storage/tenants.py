@@ -1,6 +1,6 @@
 """Tenants in SQL."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any
@@ -19,6 +19,7 @@ from pqkeep_gateway.storage.contracts import end_contract
 from pqkeep_gateway.storage.database import microseconds, read_transaction, time_of, transaction
 from pqkeep_gateway.storage.idempotency import add_idempotency_key, find_idempotency_key
 from pqkeep_gateway.storage.schema import TENANTS
+from pqkeep_gateway.storage.shards import place
 from pqkeep_gateway.tenancy.names import folded_name, name_key
 from pqkeep_gateway.tenancy.tenants import (
     EVERY_TENANT,
@@ -34,6 +35,7 @@ from pqkeep_gateway.tenancy.tenants import (
 from pqkeep_protocol.audit import Event
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Idempotency
+from pqkeep_protocol.shards import DEFAULT_SHARD
 
 ENTITLEMENTS = (TENANTS.c.tier, TENANTS.c.subscription, TENANTS.c.requests_per_minute)
 MFA_REQUIREMENT = (TENANTS.c.requires_mfa, *ENTITLEMENTS)
@@ -42,18 +44,29 @@ MFA_REQUIREMENT = (TENANTS.c.requires_mfa, *ENTITLEMENTS)
 class SqlTenants:
     """A TenantStore."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self, engine: AsyncEngine, shards: Collection[str] = (DEFAULT_SHARD,)) -> None:
+        """Put new tenants into one of these shards."""
         self._engine = engine
+        self._shards = shards
 
     async def add(
-        self, tenant: Tenant, audit_event: Event, idempotency: Idempotency | None = None
+        self,
+        tenant: Tenant,
+        audit_event: Event,
+        idempotency: Idempotency | None = None,
+        shard: str | None = None,
     ) -> Tenant:
-        """Store a new tenant. Raises NameTakenError, IdempotencyKeyReusedError."""
+        """Store a new tenant in a shard, or in that with the fewest tenants.
+
+        Raises NameTakenError, IdempotencyKeyReusedError, ShardNotFoundError, ShardFullError.
+        """
         earlier = await self._find_earlier(tenant, idempotency)
         if earlier is not None:
             return earlier
         try:
             async with transaction(self._engine) as connection:
+                placed = await place(connection, self._shards, shard)
+                tenant = replace(tenant, shard=placed)
                 await add_tenant(connection, tenant)
                 await add_audit_event(connection, audit_event)
                 if idempotency is not None:
@@ -153,13 +166,17 @@ class SqlTenants:
             earlier = await find_idempotency_key(connection, idempotency, tenant.created_at)
             if earlier is None:
                 return None
-            query = sa.select(TENANTS.c.created_at_us).where(TENANTS.c.id == earlier.tenant_id)
-            created_at = time_of((await connection.execute(query)).scalar_one())
+            query = sa.select(TENANTS.c.created_at_us, TENANTS.c.shard).where(
+                TENANTS.c.id == earlier.tenant_id
+            )
+            row = (await connection.execute(query)).one()
+            created_at = time_of(row.created_at_us)
         return replace(
             tenant,
             id=TenantId(earlier.tenant_id),
             created_at=created_at,
             updated_at=created_at,
+            shard=row.shard,
         )
 
 
@@ -183,6 +200,7 @@ async def add_tenant(connection: AsyncConnection, tenant: Tenant) -> None:
         "status": tenant.status,
         "created_at_us": microseconds(tenant.created_at),
         "updated_at_us": microseconds(tenant.updated_at),
+        "shard": tenant.shard,
     }
     await connection.execute(sa.insert(TENANTS), row)
 
@@ -208,4 +226,5 @@ def tenant_of(row: Any) -> Tenant:
         updated_at=time_of(row.updated_at_us),
         deletion_at=None if row.deletion_at_us is None else time_of(row.deletion_at_us),
         requires_mfa=bool(row.requires_mfa),
+        shard=row.shard,
     )

@@ -14,6 +14,7 @@ from pqkeep_protocol.audit import Event
 from pqkeep_protocol.audit_events import AuditEvent
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution, Idempotency
+from pqkeep_protocol.shards import DEFAULT_SHARD
 
 
 class TenantStatus(StrEnum):
@@ -41,6 +42,8 @@ class Tenant:
     """When a suspended tenant is deleted; it stays after that."""
     requires_mfa: bool = False
     """Whether it wants a second factor of its people, which not every plan includes."""
+    shard: str = DEFAULT_SHARD
+    """Whose key service has its keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +96,16 @@ class TenantStore(Protocol):
     """Tenants in the database. All methods raise UnavailableError."""
 
     async def add(
-        self, tenant: Tenant, audit_event: Event, idempotency: Idempotency | None = None
+        self,
+        tenant: Tenant,
+        audit_event: Event,
+        idempotency: Idempotency | None = None,
+        shard: str | None = None,
     ) -> Tenant:
-        """Store a new tenant; a repeated Idempotency-Key returns what was stored first.
+        """Store a new tenant in a shard, or in that with the fewest tenants.
 
-        Raises NameTakenError, IdempotencyKeyReusedError.
+        A repeated Idempotency-Key returns what was stored first. Raises NameTakenError,
+        IdempotencyKeyReusedError, ShardNotFoundError, ShardFullError.
         """
         ...
 
@@ -154,11 +162,15 @@ class Tenants:
         tier: Tier,
         attribution: Attribution,
         idempotency_key: IdempotencyKey | None = None,
+        shard: str | None = None,
     ) -> Tenant:
-        """Create a tenant. Raises NameTakenError, IdempotencyKeyReusedError."""
+        """Create a tenant in a shard, or in that with the fewest tenants.
+
+        Raises NameTakenError, IdempotencyKeyReusedError, ShardNotFoundError, ShardFullError.
+        """
         tenant = new_tenant(name, tier)
         created = event(attribution, tenant.id, AuditEvent.CREATE_TENANT)
-        stored = await self._store.add(tenant, created, idempotency_of(idempotency_key))
+        stored = await self._store.add(tenant, created, idempotency_of(idempotency_key), shard)
         await self._audit_delivery.deliver()
         return stored
 

@@ -26,6 +26,9 @@ ROOT_KEYS = Table(
     Column("added_at_us", BigInteger, nullable=False),
 )
 
+SHARD = Table("shard", METADATA, Column("name", String(32), primary_key=True))
+"""One row: whose database it is; none before the first start."""
+
 NEWEST_BACKUP = Table(
     "newest_backup",
     METADATA,

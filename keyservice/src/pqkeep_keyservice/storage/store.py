@@ -45,6 +45,7 @@ from pqkeep_keyservice.storage.root_keys import (
     find_root_key_state,
     list_check_values,
 )
+from pqkeep_keyservice.storage.shard import claim_shard
 from pqkeep_protocol.administration import AnnounceBackup, NewestBackup
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
@@ -91,6 +92,10 @@ class KeyStore:
             _check, self._sealer
         )
         self.newest_backup = await self._database.read(find_newest_backup)
+
+    async def claim_shard(self, name: str) -> None:
+        """Note whose database it is. Raises ConfigError if it is another shard's."""
+        await self._database.write(claim_shard, name)
 
     async def list_root_key_check_values(self) -> dict[int, bytes]:
         """Return the check values of the root keys that seal stored seeds, by root key id."""

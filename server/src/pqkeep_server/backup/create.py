@@ -107,7 +107,13 @@ def _require_one_installation(
     gateway: gateway_config.Config, key_service: key_service_config.Config
 ) -> None:
     """Refuse a gateway's folder that is not in use, as there is on the key service's own host."""
-    served = key_service.socket if gateway.link is None else key_service.link
+    if len(gateway.key_services) > 1:
+        names = ", ".join(sorted(gateway.key_services))
+        raise BackupError(
+            f"the settings name several shards ({names}), and a backup is of one: back up each"
+            " database by its own means, with each root key and the pepper"
+        )
+    served = key_service.socket if gateway.has_local_key_service else key_service.link
     if served is None:
         raise BackupError(
             "the settings are not of one installation: the key service does not serve this gateway,"

@@ -62,6 +62,7 @@ def attention(found: Any, now: datetime) -> Iterator[Attention]:
         if not part.ready:
             title = PARTS.get(part.name, (part.name,))[0]
             yield Attention(f"{title}: {part.reason}.", "danger")
+    yield from _lost_shards(found)
     if found.log.quarantined:
         text = f"{found.log.quarantined:,} events were refused by the audit log: see the runbook."
         yield Attention(text, "danger")
@@ -85,6 +86,13 @@ def attention(found: Any, now: datetime) -> Iterator[Attention]:
             yield Attention(text)
     if found.operators == ():
         yield Attention("No operator has a name: the audit log cannot tell who did what.")
+
+
+def _lost_shards(found: Any) -> Iterator[Attention]:
+    """Return the shards that do not work, where there is more than one."""
+    for shard in found.shards:
+        if not shard.ready and len(found.shards) > 1:
+            yield Attention(f"Shard {shard.name}: {shard.reason}.", "danger")
 
 
 async def _read_tenants(visit: Visit) -> Content:

@@ -37,6 +37,13 @@ def _create_operators() -> None:
 
 
 def _create_tenant_tables() -> None:
+    shards = op.create_table(
+        "shards",
+        sa.Column("name", sa.String(32), primary_key=True),
+        sa.Column("draining", sa.Boolean, nullable=False),
+        sa.Column("created_at_us", sa.BigInteger, nullable=False),
+    )
+    op.bulk_insert(shards, [{"name": "default", "draining": False, "created_at_us": 0}])
     op.create_table(
         "tenants",
         sa.Column("id", sa.Uuid, primary_key=True),
@@ -51,6 +58,8 @@ def _create_tenant_tables() -> None:
         sa.Column("updated_at_us", sa.BigInteger, nullable=False),
         sa.Column("requires_mfa", sa.Boolean, nullable=False),
         sa.Column("deletion_at_us", sa.BigInteger, nullable=True, index=True),
+        sa.Column("shard", sa.String(32), sa.ForeignKey("shards.name"), nullable=False, index=True),
+        sa.Column("shard_state", sa.String(16), nullable=False),
     )
     op.create_table(
         "api_keys",
@@ -246,10 +255,11 @@ def _create_outboxes() -> None:
         sa.Column("at_us", sa.BigInteger, nullable=False, index=True),
         sa.Column("event", sa.LargeBinary, nullable=False),
         sa.Column("refusal", sa.String(32), nullable=True),
+        sa.Column("shard", sa.String(32), nullable=False),
     )
     op.create_table(
         "audit_sinks",
-        sa.Column("sink", sa.String(255), primary_key=True),
+        sa.Column("sink", sa.String(300), primary_key=True),
         sa.Column("record", sa.BigInteger, nullable=False),
         sa.Column("holder", sa.Uuid, nullable=False),
         sa.Column("held_until_us", sa.BigInteger, nullable=False),

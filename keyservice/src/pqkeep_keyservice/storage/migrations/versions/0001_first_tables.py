@@ -25,6 +25,7 @@ def _create_key_tables() -> None:
         sa.Column("check_value", sa.LargeBinary, nullable=False),
         sa.Column("added_at_us", sa.BigInteger, nullable=False),
     )
+    op.create_table("shard", sa.Column("name", sa.String(32), primary_key=True))
     backup = op.create_table(
         "newest_backup",
         sa.Column("generation", sa.BigInteger, primary_key=True, autoincrement=False),

@@ -1,0 +1,150 @@
+"""Which shard's key service a request goes to: its tenant's.
+
+A tenant's placement is read with its credential, and is as current as that: a request goes where its
+tenant was when it was admitted. For whatever is not of an admitted tenant it is read when it is
+needed. What concerns no tenant is in the shard ``default``.
+"""
+
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Protocol
+
+from cachetools import LRUCache
+
+from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import INSTALLATION, TenantId
+from pqkeep_protocol.messages import Attribution, KeyService, R_co, Request
+from pqkeep_protocol.shards import DEFAULT_SHARD
+from pqkeep_protocol.startup.logs import logger
+
+_LOG = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a tenant is."""
+
+    shard: str = DEFAULT_SHARD
+    is_moving: bool = False
+    """Whether it is on its way to another shard: nothing is done with its keys then."""
+
+
+HERE = Placement()
+DEPARTURES = 10_000
+
+
+class PlacementDirectory(Protocol):
+    """Where placements are looked up."""
+
+    async def find(self, tenant: TenantId) -> Placement:
+        """Return where a tenant is, or will be: ``default`` for an unknown one.
+
+        Raises UnavailableError.
+        """
+        ...
+
+
+class UnknownShardError(UnavailableError):
+    """The settings name no such shard."""
+
+
+class Departures:
+    """Tenants that a shard has said to have left it, until their placement is read again."""
+
+    def __init__(self) -> None:
+        self._left: LRUCache[TenantId, str] = LRUCache(DEPARTURES)
+
+    def add(self, tenant: TenantId, shard: str) -> None:
+        """Note that a shard has said so."""
+        self._left[tenant] = shard
+
+    def is_current(self, tenant: TenantId, placement: Placement) -> bool:
+        """Return whether a placement that is remembered may be used.
+
+        Where it may not, it is read again, and is taken as it is then.
+        """
+        return not placement.is_moving and self._left.pop(tenant, None) != placement.shard
+
+
+_ADMITTED: ContextVar[tuple[TenantId, Placement] | None] = ContextVar("admitted", default=None)
+
+
+def admit(tenant: TenantId, placement: Placement) -> None:
+    """Have the rest of the current task ask the tenant's key service there."""
+    _ADMITTED.set((tenant, placement))
+
+
+class Shards:
+    """The key services of all shards, and as a KeyService the one of each request's tenant."""
+
+    def __init__(
+        self,
+        services: Mapping[str, KeyService],
+        directory: PlacementDirectory,
+        departures: Departures,
+    ) -> None:
+        self._services = services
+        self._directory = directory
+        self._departures = departures
+
+    def through(self, wrap: Callable[[KeyService], KeyService]) -> "Shards":
+        """Return the same shards, with each key service as a function returns it."""
+        services = {name: wrap(service) for name, service in self._services.items()}
+        return Shards(services, self._directory, self._departures)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Their names, ``default`` first."""
+        return tuple(sorted(self._services, key=lambda name: (name != DEFAULT_SHARD, name)))
+
+    async def execute(self, request: Request[R_co], attribution: Attribution, /) -> R_co:
+        """Have the key service of the request's tenant carry it out. Raises KeyServiceError.
+
+        TENANT_MOVED where the tenant is being moved, UNAVAILABLE where its shard has no settings.
+        Raises UnavailableError, too.
+        """
+        placement = await self._find(request.tenant)
+        if placement.is_moving:
+            raise KeyServiceError(ErrorKind.TENANT_MOVED)
+        try:
+            return await self._configured(placement.shard).execute(request, attribution)
+        except KeyServiceError as error:
+            if error.kind is ErrorKind.TENANT_MOVED:
+                self._departures.add(request.tenant, placement.shard)
+            raise
+
+    async def recording(self, tenant: TenantId) -> str:
+        """Return the shard whose log has the events of a tenant, also while it is being moved.
+
+        Raises UnavailableError.
+        """
+        return (await self._find(tenant)).shard
+
+    def of(self, shard: str) -> KeyService:
+        """Return a shard's key service. Raises UnknownShardError."""
+        try:
+            return self._services[shard]
+        except KeyError:
+            raise UnknownShardError from None
+
+    @property
+    def all(self) -> tuple[KeyService, ...]:
+        """The key services of all shards."""
+        return tuple(self._services.values())
+
+    async def _find(self, tenant: TenantId) -> Placement:
+        if tenant == INSTALLATION:
+            return HERE
+        admitted = _ADMITTED.get()
+        if admitted is not None and admitted[0] == tenant:
+            return admitted[1]
+        return await self._directory.find(tenant)
+
+    def _configured(self, shard: str) -> KeyService:
+        try:
+            return self._services[shard]
+        except KeyError:
+            _LOG.error("a tenant is in a shard that the settings do not name", shard=shard)
+            raise KeyServiceError(ErrorKind.UNAVAILABLE) from None

@@ -1,0 +1,93 @@
+"""Shards and which tenants they have, in SQL."""
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from pqkeep_gateway.shards import HERE, Placement
+from pqkeep_gateway.storage.database import (
+    insert_if_absent,
+    microseconds,
+    read_transaction,
+    transaction,
+)
+from pqkeep_gateway.storage.schema import SHARDS, TENANTS
+from pqkeep_gateway.tenancy.shards import (
+    MOVING,
+    ShardFullError,
+    ShardNotFoundError,
+    StoredShard,
+)
+from pqkeep_gateway.tenancy.tenants import TenantStatus
+from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.startup.logs import logger
+
+_LOG = logger(__name__)
+
+PLACEMENT = (TENANTS.c.shard, TENANTS.c.shard_state)
+"""The columns that say where a tenant is."""
+_COUNT = (
+    sa.select(sa.func.count())
+    .where(TENANTS.c.shard == SHARDS.c.name, TENANTS.c.status != TenantStatus.DELETED)
+    .scalar_subquery()
+)
+
+
+class SqlShards:
+    """A PlacementDirectory, and a list of the shards that there are."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def find(self, tenant: TenantId) -> Placement:
+        """Return where a tenant is, or will be: ``default`` for an unknown one."""
+        query = sa.select(*PLACEMENT).where(TENANTS.c.id == tenant)
+        async with read_transaction(self._engine) as connection:
+            row = (await connection.execute(query)).one_or_none()
+        return HERE if row is None else placement_of(row)
+
+    async def list(self) -> Sequence[StoredShard]:
+        """Return all shards that ever were, by name."""
+        query = sa.select(SHARDS.c.name, SHARDS.c.draining, _COUNT).order_by(SHARDS.c.name)
+        async with read_transaction(self._engine) as connection:
+            return [
+                StoredShard(name, bool(draining), tenants)
+                for name, draining, tenants in await connection.execute(query)
+            ]
+
+    async def add(self, names: Collection[str], now: datetime) -> None:
+        """Store shards that are not stored yet."""
+        async with transaction(self._engine) as connection:
+            for name in names:
+                row = {"name": name, "draining": False, "created_at_us": microseconds(now)}
+                await insert_if_absent(connection, SHARDS, row)
+
+
+def placement_of(row: Any) -> Placement:
+    """Return the placement in a row with the columns PLACEMENT."""
+    return Placement(row.shard, is_moving=row.shard_state == MOVING)
+
+
+async def place(connection: AsyncConnection, shards: Collection[str], wanted: str | None) -> str:
+    """Return the shard of a new tenant: the wanted one, or that of these with the fewest tenants.
+
+    Raises ShardNotFoundError, ShardFullError; UnavailableError where none takes new tenants.
+    """
+    query = sa.select(SHARDS.c.name).where(SHARDS.c.name.in_(shards), SHARDS.c.draining.is_(False))
+    if wanted is not None:
+        if wanted not in shards:
+            raise ShardNotFoundError
+        query = query.where(SHARDS.c.name == wanted)
+    elif len(shards) > 1:
+        query = query.order_by(_COUNT, SHARDS.c.name)
+    found: str | None = (await connection.execute(query.limit(1))).scalar()
+    if found is not None:
+        return found
+    if wanted is not None:
+        raise ShardFullError
+    _LOG.error("no tenant can be created: every shard is being drained")
+    raise UnavailableError

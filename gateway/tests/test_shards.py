@@ -1,0 +1,231 @@
+"""Each tenant has one shard: new ones are placed, and requests and events go where the tenant is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, cast
+from uuid import uuid4
+
+import pytest
+import sqlalchemy as sa
+from gateway.tests.world import ATTRIBUTION, FakeAuditLog, new_tenant
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from pqkeep_gateway.access.clock import date_of
+from pqkeep_gateway.audit_events import AuditDelivery, event
+from pqkeep_gateway.shards import Departures, Placement, Shards, UnknownShardError, admit
+from pqkeep_gateway.storage.audit_outbox import SqlAuditOutbox
+from pqkeep_gateway.storage.database import transaction
+from pqkeep_gateway.storage.schema import SHARDS, TENANTS
+from pqkeep_gateway.storage.shards import SqlShards
+from pqkeep_gateway.storage.tenants import SqlTenants
+from pqkeep_gateway.tenancy.shards import ShardFullError, ShardNotFoundError
+from pqkeep_gateway.tenancy.tenants import Tenant, TenantStatus
+from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_protocol.audit_events import AuditEvent
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import INSTALLATION, TenantId
+from pqkeep_protocol.messages import Attribution, KeyService, ListKeys, Request
+
+pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+
+NAMES = ("default", "b", "c")
+
+
+@dataclass
+class FakeKeyService:
+    """A key service that notes for whom it was asked."""
+
+    asked: list[TenantId] = field(default_factory=list)
+    refuses: ErrorKind | None = None
+
+    async def execute(self, request: Request[Any], _: Attribution, /) -> Any:
+        """Take a request."""
+        if self.refuses is not None:
+            raise KeyServiceError(self.refuses)
+        self.asked.append(request.tenant)
+
+
+class Setting:
+    """An installation with three shards, of which the settings name some."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self.engine = engine
+        self.services = {name: FakeKeyService() for name in NAMES}
+        self.directory = SqlShards(engine)
+        self.departures = Departures()
+        self.shards = Shards(cast("Any", self.services), self.directory, self.departures)
+        self.tenants = SqlTenants(engine, NAMES)
+
+    async def add(self, shard: str | None = None) -> Tenant:
+        """Create a tenant."""
+        tenant = new_tenant()
+        created = event(ATTRIBUTION, tenant.id, AuditEvent.CREATE_TENANT)
+        return await self.tenants.add(tenant, created, shard=shard)
+
+    async def ask(self, tenant: TenantId) -> None:
+        """Ask the tenant's key service something."""
+        request = ListKeys(tenant=tenant, algorithm=None, status=None)
+        await self.shards.execute(request, ATTRIBUTION)
+
+    async def move(self, tenant: TenantId, shard: str, state: str = "serving") -> None:
+        """Change what the database says."""
+        async with transaction(self.engine) as connection:
+            change = sa.update(TENANTS).where(TENANTS.c.id == tenant)
+            await connection.execute(change.values(shard=shard, shard_state=state))
+
+    async def drain(self, shard: str) -> None:
+        """Let a shard take no new tenants."""
+        async with transaction(self.engine) as connection:
+            change = sa.update(SHARDS).where(SHARDS.c.name == shard)
+            await connection.execute(change.values(draining=True))
+
+
+@pytest.fixture
+async def setting(engine: AsyncEngine) -> Setting:
+    """Three shards without tenants."""
+    made = Setting(engine)
+    await made.directory.add(NAMES, date_of(1_800_000_000))
+    return made
+
+
+async def test_a_new_tenant_is_put_where_the_fewest_are(setting: Setting) -> None:
+    """Tenants are spread evenly; deleted ones do not count, and a draining shard gets none."""
+    assert [(await setting.add()).shard for _ in range(6)] == 2 * ["b", "c", "default"]
+    async with transaction(setting.engine) as connection:
+        change = sa.update(TENANTS).where(TENANTS.c.shard == "c")
+        await connection.execute(change.values(status=TenantStatus.DELETED))
+    assert [(await setting.add()).shard for _ in range(2)] == ["c", "c"]
+    await setting.drain("b")
+    assert {(await setting.add()).shard for _ in range(4)} == {"c", "default"}
+    assert [(each.name, each.draining) for each in await setting.directory.list()] == [
+        ("b", True),
+        ("c", False),
+        ("default", False),
+    ]
+
+
+async def test_the_operator_names_a_shard(setting: Setting) -> None:
+    """A named shard is taken; an unknown one and a draining one are refused."""
+    assert (await setting.add("c")).shard == "c"
+    with pytest.raises(ShardNotFoundError):
+        await setting.add("d")
+    await setting.drain("c")
+    with pytest.raises(ShardFullError):
+        await setting.add("c")
+    assert sum(each.tenants for each in await setting.directory.list()) == 1
+
+
+async def test_without_a_shard_for_it_no_tenant_is_created(setting: Setting) -> None:
+    """Where every shard is drained a creation is refused, and nothing is stored."""
+    for name in NAMES:
+        await setting.drain(name)
+    with pytest.raises(UnavailableError):
+        await setting.add()
+    assert (await setting.tenants.list()).total == 0
+
+
+async def test_a_request_goes_to_its_tenants_shard(setting: Setting) -> None:
+    """Each key service is asked for its own tenants; what is no tenant's goes to ``default``."""
+    placed = {name: (await setting.add(name)).id for name in NAMES}
+    for tenant in placed.values():
+        await setting.ask(tenant)
+    await setting.ask(INSTALLATION)
+    nobody = TenantId(uuid4())
+    await setting.ask(nobody)
+    assert {name: each.asked for name, each in setting.services.items()} == {
+        "default": [placed["default"], INSTALLATION, nobody],
+        "b": [placed["b"]],
+        "c": [placed["c"]],
+    }
+
+
+async def test_a_request_goes_where_its_tenant_was_admitted(setting: Setting) -> None:
+    """The placement that came with the credential counts, of its own tenant only."""
+    tenant, other = (await setting.add("b")).id, (await setting.add("b")).id
+    admit(tenant, Placement("c"))
+    await setting.ask(tenant)
+    await setting.ask(other)
+    assert setting.services["c"].asked == [tenant]
+    assert setting.services["b"].asked == [other]
+
+
+async def test_a_moving_tenant_is_refused(setting: Setting) -> None:
+    """While a tenant moves its requests are refused; then they go to the other shard."""
+    tenant = (await setting.add("b")).id
+    await setting.move(tenant, "b", "moving")
+    with pytest.raises(KeyServiceError) as refused:
+        await setting.ask(tenant)
+    assert refused.value.kind is ErrorKind.TENANT_MOVED
+    await setting.move(tenant, "c")
+    await setting.ask(tenant)
+    assert (setting.services["b"].asked, setting.services["c"].asked) == ([], [tenant])
+
+
+async def test_a_shard_without_settings_is_refused(setting: Setting) -> None:
+    """A tenant whose shard the settings do not name is refused, and no other shard is asked."""
+    tenant = (await setting.add("b")).id
+    del setting.services["b"]
+    with pytest.raises(KeyServiceError) as refused:
+        await setting.ask(tenant)
+    assert refused.value.kind is ErrorKind.UNAVAILABLE
+    assert [each.asked for each in setting.services.values()] == [[], []]
+    with pytest.raises(UnknownShardError):
+        setting.shards.of("b")
+
+
+async def test_what_a_shard_says_is_gone_is_read_again(setting: Setting) -> None:
+    """A placement that is moving, or that its shard has refused, is not remembered."""
+    tenant = (await setting.add("b")).id
+    here = Placement("b")
+    assert setting.departures.is_current(tenant, here)
+    assert not setting.departures.is_current(tenant, Placement("b", is_moving=True))
+    setting.services["b"].refuses = ErrorKind.TENANT_MOVED
+    with pytest.raises(KeyServiceError):
+        await setting.ask(tenant)
+    assert not setting.departures.is_current(tenant, here)
+    assert setting.departures.is_current(tenant, here)  # it was read again
+
+
+async def test_events_are_in_their_tenants_log(setting: Setting) -> None:
+    """Each event goes to the log of the shard where the tenant was, the operator's to ``default``."""
+    logs = {name: FakeAuditLog() for name in NAMES}
+    delivery = _delivery(setting, logs)
+    tenants = [await setting.add(name) for name in NAMES]
+    await setting.move(tenants[1].id, "c")
+    await delivery.deliver()
+    await delivery.record(event(ATTRIBUTION, tenants[2].id, AuditEvent.SIGN_IN))
+    await delivery.record(event(ATTRIBUTION, INSTALLATION, AuditEvent.SIGN_IN))
+    recorded = {
+        name: [(each.tenant, each.operation) for each in log.recorded.values()]
+        for name, log in logs.items()
+    }
+    assert recorded == {
+        "default": [(tenants[0].id, "create-tenant"), (INSTALLATION, "sign-in")],
+        "b": [(tenants[1].id, "create-tenant")],
+        "c": [(tenants[2].id, "create-tenant"), (tenants[2].id, "sign-in")],
+    }
+
+
+async def test_a_shard_that_is_gone_delays_no_others_events(setting: Setting) -> None:
+    """Events of other shards are delivered; a shard that was gone gets its own once it is back."""
+    logs = {name: FakeAuditLog() for name in NAMES}
+    delivery = _delivery(setting, logs)
+    logs["b"].is_unavailable = True
+    await setting.add("b")
+    for _ in range(2):
+        await setting.add("c")
+        await delivery.deliver()
+    assert (len(logs["b"].recorded), len(logs["c"].recorded)) == (0, 2)
+    with pytest.raises(UnavailableError):
+        await delivery.empty()
+    logs["b"].is_unavailable = False
+    await delivery.empty()
+    assert len(logs["b"].recorded) == 1
+    assert await SqlAuditOutbox(setting.engine).list_oldest(10) == []
+
+
+def _delivery(setting: Setting, logs: dict[str, FakeAuditLog]) -> AuditDelivery:
+    services = cast("dict[str, KeyService]", logs)
+    shards = Shards(services, setting.directory, setting.departures)
+    return AuditDelivery(SqlAuditOutbox(setting.engine), shards)

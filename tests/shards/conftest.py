@@ -1,0 +1,191 @@
+"""One gateway and two shards: real processes, each key service with its own database and root key."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx2
+import pytest
+from tests.faults.conftest import gateway_process, until_healthy
+from tests.fixtures import processes
+from tests.fixtures.caller import Caller, client_of
+from tests.fixtures.installation import CHEAP_PASSWORDS
+from tests.fixtures.key_service import running_key_service
+from tests.fixtures.postgresql import KEYS_ROLE, new_databases
+
+from pqkeep_gateway.access.credentials import CredentialKind, new_credential
+from pqkeep_server.initialise import IN_FILES, Layout, Stores, initialise
+from pqkeep_server.settings_file import edited
+
+SECONDS = 60.0
+SHARDS = ("default", "b")
+
+
+@dataclass
+class TwoShards:
+    """An installation with two shards."""
+
+    layout: Layout
+    operator_key: str
+    settings: dict[str, Path]
+    """Each key service's."""
+    sink: Path
+    """A file that both logs are streamed to."""
+    management: str = ""
+    url: str = ""
+    clients: ExitStack = field(default_factory=ExitStack)
+    services: dict[str, Any] = field(default_factory=dict)
+    _stacks: dict[str, ExitStack] = field(default_factory=dict)
+
+    @property
+    def operator(self) -> Caller:
+        """The operator."""
+        return self.caller(self.operator_key)
+
+    @property
+    def output(self) -> Path:
+        """What the gateway has written."""
+        return self.layout.directory / "gateway.log"
+
+    def caller(self, credential: str | None, tenant_id: str = "") -> Caller:
+        """Return a caller with a credential, whose answers may be 503."""
+        client = httpx2.Client(
+            base_url=self.url,
+            headers={} if credential is None else {"X-API-Key": credential},
+            timeout=SECONDS,
+            trust_env=False,
+        )
+        return Caller(self.clients.enter_context(client), tenant_id)
+
+    def checked(self, credential: str) -> Caller:
+        """Return a caller whose every answer must be documented, and no fault."""
+        return Caller(self.clients.enter_context(client_of(self.url, credential)))
+
+    def new_tenant(self, shard: str | None = None) -> Caller:
+        """Make a tenant, in a shard perhaps, and its first API key."""
+        operator = self.operator
+        body = {"name": f"tenant {uuid4()}", "plan": "enterprise_plus"}
+        if shard is not None:
+            body["shard"] = shard
+        tenant = operator.post("/tenants", body, status=201)
+        made = operator.post(f"/tenants/{tenant['id']}/api-keys", status=201)
+        return self.caller(made["api_key"], tenant["id"])
+
+    def start(self, shard: str) -> None:
+        """Start a shard's key service."""
+        stack = self._stacks[shard] = ExitStack()
+        output = self.settings[shard].parent / "output"
+        self.services[shard] = stack.enter_context(
+            running_key_service(self.settings[shard], output)
+        )
+
+    def stop(self, shard: str) -> None:
+        """End a shard's key service."""
+        self._stacks[shard].close()
+
+    @contextmanager
+    def without(self, shard: str) -> Iterator[None]:
+        """Have a shard's key service be gone for a while."""
+        os.kill(self.services[shard].pid, signal.SIGKILL)
+        self.services[shard].wait()
+        yield
+        self.start(shard)
+
+    def readiness(self) -> tuple[int, list[str]]:
+        """Return the status of /readyz, and what is degraded."""
+        answer = httpx2.get(f"{self.management}/readyz", trust_env=False)
+        return answer.status_code, answer.json()["degraded"]
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Wait for something."""
+        deadline = time.monotonic() + SECONDS
+        while not condition():
+            assert time.monotonic() < deadline, self.output.read_text()
+            time.sleep(0.05)
+
+
+def add_key_service(layout: Layout, name: str, database: str) -> Path:
+    """Make the folder of another shard's key service; return its settings file."""
+    folder = layout.directory / f"keyservice-{name}"
+    shutil.copytree(layout.key_service, folder)
+    (folder / "root.key").chmod(0o600)
+    (folder / "root.key").write_bytes(os.urandom(32))
+    (folder / "root.key").chmod(0o400)
+    settings = folder / "settings.toml"
+    changes = {
+        "shard": name,
+        "socket": f"../run/{name}.sock",
+        "operator_socket": f"../run/{name}-operator.sock",
+        "database": database,
+    }
+    settings.write_text(edited(settings.read_text(), changes))
+    return settings
+
+
+def make(folder: Path, stores: Stores, second: str) -> TwoShards:
+    """Make the files of an installation with two shards."""
+    layout, operator_key = Layout(folder / "data"), new_credential(CredentialKind.OPERATOR)
+    initialise(layout, operator_key, signup="operator", stores=stores)
+    settings = {
+        "default": layout.key_service_settings,
+        "b": add_key_service(layout, "b", second),
+    }
+    sink = folder / "sink.jsonl"
+    changes = {
+        "key_service_socket": None,
+        "shards": {
+            "default": {"sockets": ["../run/keyservice.sock"]},
+            "b": {"sockets": ["../run/b.sock"]},
+        },
+        "audit_sink": f"file://{sink}",
+        **CHEAP_PASSWORDS,
+    }
+    text = layout.gateway_settings.read_text()
+    layout.gateway_settings.write_text(edited(text, changes))
+    return TwoShards(layout, operator_key, settings, sink)
+
+
+@contextmanager
+def running(made: TwoShards) -> Iterator[TwoShards]:
+    """Run both key services and a gateway."""
+    with ExitStack() as stack:
+        for shard in SHARDS:
+            stack.callback(made.stop, shard)
+            made.start(shard)
+        management = stack.enter_context(socket.create_server((processes.HOST, 0)))
+        made.management = f"http://{processes.HOST}:{management.getsockname()[1]}"
+        made.url = stack.enter_context(
+            gateway_process(made.layout, made.output, management=management)
+        )
+        management.close()
+        stack.callback(made.clients.close)
+        until_healthy(made.operator.client)
+        made.until(lambda: made.readiness() == (200, []))
+        yield made
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def two_shards(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TwoShards]:
+    """An installation with two shards, on each kind of database."""
+    with ExitStack() as stack:
+        stores, second = IN_FILES, "keys.sqlite3"
+        if request.param == "postgresql":
+            server = request.getfixturevalue("postgres_server")
+            stores = stack.enter_context(new_databases(server))
+            name = server.new_database(KEYS_ROLE)
+            stack.callback(server.drop, name)
+            second = server.url(KEYS_ROLE, name)
+        made = make(tmp_path_factory.mktemp("shards"), stores, second)
+        yield stack.enter_context(running(made))

@@ -1,0 +1,151 @@
+"""Tenants in two shards: each has its keys, its records and its outages in its own."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import pytest
+
+if TYPE_CHECKING:
+    from tests.fixtures.caller import Caller
+    from tests.shards.conftest import TwoShards
+
+SECRET = base64.b64encode(b"a secret").decode()
+RETRY = "Retry-After"
+
+
+def use(caller: Caller) -> dict[str, Any]:
+    """Make keys, encrypt and sign; return what decrypts it."""
+    for algorithm in ("Kyber768", "Dilithium3"):
+        made = caller.ask("POST", "/kms/keys/generate", {"algorithm": algorithm, "if_absent": True})
+        assert made.status_code in {200, 201}, made.text
+    encrypted = caller.post("/kem/encrypt", {"plaintext": SECRET})
+    caller.post("/signature/sign", {"algorithm": "Dilithium3", "message": SECRET})
+    return {name: encrypted[name] for name in ("ciphertext", "key_version")}
+
+
+def is_readable(caller: Caller, encrypted: dict[str, Any]) -> bool:
+    """Return whether it decrypts."""
+    return bool(caller.post("/kem/decrypt", encrypted)["plaintext"] == SECRET)
+
+
+def log_of(caller: Caller, **query: str) -> str:
+    """Return the id of the log that somebody sees."""
+    return str(caller.get("/audit/keys", **query)["log_id"])
+
+
+def test_each_tenant_has_its_keys_and_records_in_its_shard(two_shards: TwoShards) -> None:
+    """Keys, records, proofs, usage and public keys are all those of the tenant's own shard."""
+    logs = {shard: log_of(two_shards.operator, shard=shard) for shard in ("default", "b")}
+    assert len(set(logs.values())) == 2
+    assert log_of(two_shards.operator) == logs["default"]
+    for shard, log in logs.items():
+        tenant = two_shards.new_tenant(shard)
+        assert is_readable(tenant, use(tenant))
+        assert log_of(tenant) == log
+        operations = [each["operation"] for each in tenant.get("/audit/records")["records"]]
+        assert operations[0] == "create-tenant"
+        assert {"create-api-key", "generate-key", "encrypt", "sign", "decrypt"} <= set(operations)
+        assert tenant.get("/usage")["total"] >= 3
+        assert len(tenant.ask("GET", "/kms/jwks").json()["keys"]) == 1
+        elsewhere = {"default": "b", "b": "default"}[shard]
+        asked = two_shards.operator.get("/audit/records", shard=shard, order="desc", limit="50")
+        assert tenant.tenant_id in {each["tenant_id"] for each in asked["records"]}
+        others = two_shards.operator.get("/audit/records", shard=elsewhere, limit="500")
+        assert tenant.tenant_id not in {each["tenant_id"] for each in others["records"]}
+
+
+def test_an_export_is_of_one_log(two_shards: TwoShards) -> None:
+    """A tenant's export and the operator's of that shard have that log's id and its checkpoints."""
+    tenant = two_shards.new_tenant("b")
+    use(tenant)
+    for caller, query in ((tenant, {}), (two_shards.operator, {"shard": "b"})):
+        text = caller.ask("GET", "/audit/export", params=query).text
+        head, *lines = [json.loads(line) for line in text.splitlines()]
+        assert head["log_id"] == log_of(tenant)
+        assert lines[-1]["type"] == "end"
+
+
+def test_a_shard_that_is_none_is_refused(two_shards: TwoShards) -> None:
+    """An unknown shard is 400, a malformed one 422, and a tenant may name none at all."""
+    operator = two_shards.operator
+    tenant = two_shards.new_tenant()
+    for caller, shard, status in ((operator, "c", 400), (operator, "B", 422), (tenant, "b", 403)):
+        answer = caller.ask("GET", "/audit/records", params={"shard": shard})
+        assert answer.status_code == status, answer.text
+    body = {"name": "nowhere", "shard": "c"}
+    assert operator.refusal("/tenants", body) == (400, "ERR_INVALID_001", "shard")
+
+
+def test_new_tenants_are_spread(two_shards: TwoShards) -> None:
+    """Tenants whose shard nobody names are put where the fewest are."""
+    operator = two_shards.operator
+    for _ in range(6):
+        two_shards.new_tenant()
+    shards = {each["name"]: each for each in operator.get("/installation")["shards"]}
+    counts = [shards[name]["tenants"] for name in ("default", "b")]
+    assert abs(counts[0] - counts[1]) <= 1
+    assert {each["log_id"] for each in shards.values()} == {
+        log_of(operator),
+        log_of(operator, shard="b"),
+    }
+
+
+@pytest.mark.parametrize(("gone", "other"), [("b", "default"), ("default", "b")])
+def test_one_shard_gone_is_its_own_tenants_loss(
+    two_shards: TwoShards, gone: str, other: str
+) -> None:
+    """Tenants of a shard that is gone get 503; all others go on, and it is named."""
+    lost, spared = two_shards.new_tenant(gone), two_shards.new_tenant(other)
+    before = use(lost), use(spared)
+    with two_shards.without(gone):
+        refused = lost.ask("POST", "/kem/decrypt", before[0])
+        assert (refused.status_code, refused.headers[RETRY]) == (503, "1")
+        assert is_readable(spared, before[1])
+        rotated = spared.ask("POST", f"/tenants/{spared.tenant_id}/api-keys")
+        assert rotated.status_code == 201
+        records = spared.get("/audit/records", order="desc", limit="1")["records"]
+        assert records[0]["operation"] == "create-api-key"
+        two_shards.until(lambda: two_shards.readiness() == (200, [f"key_service:{gone}"]))
+        told = {each["name"]: each for each in two_shards.operator.get("/installation")["shards"]}
+        assert (told[gone]["ready"], told[other]["ready"]) == (False, True)
+        assert two_shards.operator.client.get("/healthz").status_code == 200
+        made = two_shards.operator.ask("POST", f"/tenants/{lost.tenant_id}/api-keys")
+        assert made.status_code == 201
+    two_shards.until(lambda: lost.ask("POST", "/kem/decrypt", before[0]).status_code == 200)
+    two_shards.until(lambda: _newest(lost, "create-api-key") == 2)
+    two_shards.until(lambda: two_shards.readiness() == (200, []))
+
+
+def test_both_logs_are_streamed(two_shards: TwoShards) -> None:
+    """The sink gets the records of both logs, and each line says whose it is."""
+    expected = {
+        (shard, log_of(two_shards.operator, shard=shard), two_shards.new_tenant(shard).tenant_id)
+        for shard in ("default", "b")
+    }
+    two_shards.until(lambda: expected <= _streamed(two_shards))
+
+
+def test_metrics_say_which_shard_it_is(two_shards: TwoShards) -> None:
+    """Each number of a key service has its shard, and no number is there twice."""
+    text = httpx2.get(f"{two_shards.management}/metrics", trust_env=False).text
+    lines = [line for line in text.splitlines() if line.startswith("pqkeep_audit_log_records{")]
+    assert {line.partition("}")[0].partition("{")[2] for line in lines} == {
+        'shard="default"',
+        'shard="b"',
+    }
+
+
+def _newest(caller: Caller, operation: str) -> int:
+    records = caller.get("/audit/records", operation=operation)["records"]
+    return len(records)
+
+
+def _streamed(made: TwoShards) -> set[tuple[str, str, str]]:
+    if not made.sink.exists():
+        return set()
+    lines = map(json.loads, made.sink.read_text().splitlines())
+    return {(each["shard"], each["log_id"], each["record"]["tenant_id"]) for each in lines}
