@@ -11,7 +11,13 @@ import os
 import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, closing
+from contextlib import (
+    AbstractAsyncContextManager,
+    ExitStack,
+    asynccontextmanager,
+    closing,
+    contextmanager,
+)
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -124,14 +130,33 @@ def location(
     *, backend: str, request: pytest.FixtureRequest, database_path: Path, has_schema: bool
 ) -> Iterator[Location]:
     """Where a new database is."""
+    with _location(backend, request, database_path, has_schema=has_schema) as found:
+        yield found
+
+
+@pytest.fixture
+def other_location(
+    backend: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[Location]:
+    """Where another new database is, with the schema."""
+    path = tmp_path / "other.sqlite3"
+    path.touch(0o600)
+    with _location(backend, request, path, has_schema=True) as found:
+        yield found
+
+
+@contextmanager
+def _location(
+    backend: str, request: pytest.FixtureRequest, path: Path, *, has_schema: bool
+) -> Iterator[Location]:
     if backend == "sqlite":
         if has_schema:
-            shutil.copy(request.getfixturevalue("file_with_schema"), database_path)
+            shutil.copy(request.getfixturevalue("file_with_schema"), path)
 
         async def opened() -> Database:
-            return SqliteDatabase(str(database_path))
+            return SqliteDatabase(str(path))
 
-        yield Location(opened, _sqlite(database_path), f"sqlite:///{database_path}")
+        yield Location(opened, _sqlite(path), f"sqlite:///{path}")
         return
     server: PostgresServer = request.getfixturevalue("postgres_server")
     template = "database_with_schema" if has_schema else None

@@ -97,6 +97,9 @@ NOT_AUTHENTICATED = {
     "newest_backup.generation": "which backup is the newest is only shown",
     "newest_backup.records": "likewise",
     "newest_backup.created_at_us": "likewise",
+    "tenant_bundles.tenant_id": "a bundle is opened with its digest, which the log has",
+    "tenant_bundles.part": "likewise",
+    "tenant_bundles.data": "likewise",
     "audit_log.counted_until": "how far uses and operations are counted",
     "key_usage.tenant_id": "uses are counted from the log, and only shown",
     "key_usage.keyring": "likewise",
@@ -198,6 +201,7 @@ class Probe:
             fill = NewRecord(TENANT, "p", Operation.ENCRYPT, KEM, 3, "success", "r", "a", "y")
             event = fill._replace(event_id=str(uuid4()), happened_at_us=1)
             await parts.store.commit([(fill, None)] * RECORDS + [(event, None)])
+            await parts.store.write(_add_bundle)
             for algorithm in (Algorithm.SLH_DSA_SHA2_128S, Algorithm.ML_DSA_65):
                 await parts.checkpoint_signer.sign(algorithm)
         self._uses = [
@@ -226,6 +230,11 @@ class Probe:
         except ConfigError as error:
             return str(error)
         return None
+
+
+def _add_bundle(connection: sa.Connection) -> None:
+    row = {"tenant_id": TENANT, "part": 0, "data": b"bundle"}
+    connection.execute(sa.insert(keys.TENANT_BUNDLES), row)
 
 
 async def _ask(parts: KeyServiceParts, request: AnyRequest) -> Any:

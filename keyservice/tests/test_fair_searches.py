@@ -36,7 +36,7 @@ async def test_a_tenant_with_many_searches_has_one_running() -> None:
     """Another tenant's search begins at once; of those that are too many, only its own are refused."""
     store = SlowStore()
     nothing: Any = None
-    service = AuditService(cast(Any, store), nothing, nothing, nothing, nothing, nothing)
+    service = AuditService(cast(Any, store), *[nothing] * 6)
 
     def search(tenant: TenantId) -> asyncio.Task[object]:
         return asyncio.create_task(service.answer(ListRecords(tenant=tenant)))

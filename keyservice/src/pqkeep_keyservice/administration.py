@@ -1,8 +1,7 @@
 """Answers the operator's commands."""
 
-from typing import assert_never
-
 from pqkeep_keyservice import clock
+from pqkeep_keyservice.moves import TenantMoves
 from pqkeep_keyservice.root_keys import RootKeyRotation
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.store import KeyStore
@@ -17,10 +16,11 @@ from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 
 
 class Administration:
-    """Reads root keys again, and notes backups."""
+    """Reads root keys again, notes backups, and moves tenants."""
 
-    def __init__(self, root_keys: RootKeyRotation, store: KeyStore) -> None:
+    def __init__(self, root_keys: RootKeyRotation, store: KeyStore, moves: TenantMoves) -> None:
         self._root_keys = root_keys
+        self._moves = moves
         self._store = store
 
     async def answer(self, request: AnyAdministrationRequest) -> AnyAdministrationResult:
@@ -31,7 +31,7 @@ class Administration:
             case AnnounceBackup():
                 return await self._announce(request)
             case _:
-                assert_never(request)
+                return await self._moves.answer(request)
 
     async def _announce(self, backup: AnnounceBackup) -> NewestBackup:
         if backup.created_at_us > clock.now_us():

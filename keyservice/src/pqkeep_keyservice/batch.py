@@ -20,6 +20,8 @@ from pqkeep_keyservice.dispatch import Dispatcher
 from pqkeep_keyservice.keys.changes import CommitOutcome
 from pqkeep_keyservice.ledger.records import NewRecord, operation_record
 from pqkeep_keyservice.live.key_cache import KeyCache
+from pqkeep_keyservice.live.tenant_gate import TenantGate
+from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.transaction import refusal_kind
 from pqkeep_protocol.algorithms import ALGORITHMS, Kind
 from pqkeep_protocol.audit_events import Outcome
@@ -56,10 +58,13 @@ class Answered(NamedTuple):
 class Batches:
     """Executes batches."""
 
-    def __init__(self, dispatcher: Dispatcher, log: AuditLog, key_cache: KeyCache) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, log: AuditLog, key_cache: KeyCache, gate: TenantGate
+    ) -> None:
         self._dispatcher = dispatcher
         self._log = log
         self._key_cache = key_cache
+        self._gate = gate
         self._turns = FairQueue[TenantId, None](
             [None], per_subject=1, max_waiting=64 * MAX_IN_FLIGHT
         )
@@ -67,7 +72,9 @@ class Batches:
     async def execute(
         self, batch: Batch, attribution: Attribution, deadline: float
     ) -> BatchResults:
-        """Return a result for each request, all durably recorded. Raises UNAVAILABLE, UNSUPPORTED.
+        """Return a result for each request, all durably recorded.
+
+        Raises UNAVAILABLE, UNSUPPORTED; TENANT_MOVED, recorded for each request.
 
         What is not done before the deadline, in the event loop's time, is DEADLINE_EXCEEDED.
         """
@@ -75,16 +82,33 @@ class Batches:
         if any(request.tenant != batch.tenant for request in requests):
             raise KeyServiceError(ErrorKind.UNSUPPORTED)
         try:
-            while True:
-                epoch = self._key_cache.epoch
-                answered = await self._answer_all(requests, deadline)
-                records = list(_records(batch, answered, attribution))
-                if await self._log.commit_all(records, epoch) is CommitOutcome.DURABLE:
-                    return BatchResults(results=tuple(each.result for each in answered))
+            async with self._gate.call(batch.tenant):
+                while True:
+                    epoch = self._key_cache.epoch
+                    answered = await self._answer_all(requests, deadline)
+                    if await self._record(batch, answered, attribution, epoch):
+                        return BatchResults(results=tuple(each.result for each in answered))
+        except KeyServiceError as error:
+            if error.kind is ErrorKind.TENANT_MOVED:
+                refused = [_refused(each, error.kind) for each in requests]
+                await self._record(batch, refused, attribution, self._key_cache.epoch)
+            raise
+        except DatabaseUnavailableError:
+            raise KeyServiceError(ErrorKind.UNAVAILABLE) from None
         finally:
             for request in requests:
                 if isinstance(request, Wrap):  # not sooner: it may be executed again
                     request.symmetric_key[:] = bytes(len(request.symmetric_key))
+
+    async def _record(
+        self,
+        batch: Batch,
+        answered: Sequence[Answered],
+        attribution: Attribution,
+        epoch: int,
+    ) -> bool:
+        records = list(_records(batch, answered, attribution))
+        return await self._log.commit_all(records, epoch) is CommitOutcome.DURABLE
 
     async def _answer_all(
         self, requests: Sequence[ItemRequest], deadline: float

@@ -119,6 +119,10 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     Each is a table such as [root_keys.2] with exactly one of file, credential, pkcs11 and command.
     """
+    transfer_key_file: Path | None = None
+    """The key that tenants' keys are sealed under on their way to another shard, 32 random bytes: a
+    secret file, the same for the key services of all shards and for nobody else. Without one no
+    tenant leaves or arrives."""
     slh_dsa: Literal["auto", "openssl", "pqcrypto"] = "auto"
     """The implementation of SLH-DSA: "openssl" for the system's OpenSSL >= 3.5, "pqcrypto" for that
     package, or "auto" for OpenSSL where it is there or openssl_library is set, else pqcrypto."""

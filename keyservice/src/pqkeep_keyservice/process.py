@@ -17,7 +17,9 @@ import uvloop
 from pqkeep_keyservice import config, hardening
 from pqkeep_keyservice.config import Config, Link
 from pqkeep_keyservice.crypto import selftest
+from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.keys.sealing import Sealer
+from pqkeep_keyservice.keys.tenant_bundle import TransferKey
 from pqkeep_keyservice.listeners import listeners
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.live.worker_processes import schemes_of, worker_settings
@@ -30,6 +32,7 @@ from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.wiring import wire
 from pqkeep_protocol.link import Identity, LinkTls, Role
 from pqkeep_protocol.startup.logs import logger, write_logs
+from pqkeep_protocol.startup.secret_files import read_secret_file
 from pqkeep_protocol.startup.settings import ConfigError
 
 _LOG = logger(__name__)
@@ -81,13 +84,22 @@ async def serve(settings: Config, file: Path) -> None:
     loop.add_signal_handler(signal.SIGHUP, reload)
     sources = settings.root_key_sources
     sealer = Sealer(await asyncio.to_thread(read_root_keys, sources))
+    transfer_key = _transfer_key(settings)
     database = await open_database(settings)
     store = KeyStore(database, sealer)
     await store.claim_shard(settings.shard)
     await store.check()
     workers = worker_settings(settings)
     try:
-        parts = wire(store, sealer, workers, file, sources=sources)
+        parts = wire(
+            store,
+            sealer,
+            workers,
+            file,
+            sources=sources,
+            shard=settings.shard,
+            transfer_key=transfer_key,
+        )
     except OSError as error:  # of the semaphores of worker processes
         raise ConfigError(
             f"cannot make worker processes: {error.strerror}; /dev/shm must be a tmpfs that the"
@@ -130,6 +142,13 @@ async def serve(settings: Config, file: Path) -> None:
     await asyncio.wait(tasks)  # their writes end before the database closes
     parts.close()
     await database.close()
+
+
+def _transfer_key(settings: Config) -> TransferKey | None:
+    path = settings.transfer_key_file
+    if path is None:
+        return None
+    return TransferKey(Secret(read_secret_file(path, "transfer key")))
 
 
 def _link_tls(link: Link) -> LinkTls:

@@ -17,6 +17,7 @@ from pqkeep_keyservice.ledger.records import NewRecord, operation_record
 from pqkeep_keyservice.live.key_cache import KeyCache, KeyringCache
 from pqkeep_keyservice.live.key_locks import KeyLocks
 from pqkeep_keyservice.live.key_material import KeyMaterial
+from pqkeep_keyservice.live.tenant_gate import TenantGate
 from pqkeep_keyservice.operations.lifecycle import VersionChange
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.store import KeyStore
@@ -51,6 +52,7 @@ class Transactions:
         key_cache: KeyCache,
         keyring_cache: KeyringCache,
         material: KeyMaterial,
+        gate: TenantGate,
     ) -> None:
         self._dispatcher = dispatcher
         self._store = store
@@ -58,6 +60,7 @@ class Transactions:
         self._key_cache = key_cache
         self._keyring_cache = keyring_cache
         self._material = material
+        self._gate = gate
         self._locks = KeyLocks()
 
     async def execute(
@@ -70,7 +73,7 @@ class Transactions:
         """
         epoch = self._key_cache.epoch
         try:
-            async with self._lock(request, deadline):
+            async with self._gate.call(request.tenant), self._lock(request, deadline):
                 return await self._commit(request, attribution, deadline)
         except DatabaseUnavailableError:
             raise KeyServiceError(ErrorKind.UNAVAILABLE) from None  # nothing can be recorded
@@ -118,7 +121,7 @@ class Transactions:
 
         Raises KeyServiceError and DamagedKeyError, without a record.
         """
-        async with self._locks.lock(name, deadline):
+        async with self._gate.call(name.tenant), self._locks.lock(name, deadline):
             while True:
                 _require_time(deadline)
                 epoch = self._key_cache.epoch

@@ -14,16 +14,20 @@ from pqkeep_keyservice.batch import Batches
 from pqkeep_keyservice.config import RootKeySource
 from pqkeep_keyservice.dispatch import Dispatcher
 from pqkeep_keyservice.keys.sealing import Sealer
+from pqkeep_keyservice.keys.tenant_bundle import TransferKey
 from pqkeep_keyservice.live.executors import executors
 from pqkeep_keyservice.live.in_process import InProcess
 from pqkeep_keyservice.live.key_cache import KeyCache, KeyringCache
 from pqkeep_keyservice.live.key_material import KeyMaterial
+from pqkeep_keyservice.live.tenant_gate import TenantGate
 from pqkeep_keyservice.live.worker_processes import WorkerProcesses, WorkerSettings, schemes_of
 from pqkeep_keyservice.metrics import ServiceMetrics
+from pqkeep_keyservice.moves import TenantMoves
 from pqkeep_keyservice.root_keys import RootKeyRotation
 from pqkeep_keyservice.schedule import Schedule
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.transaction import Transactions
+from pqkeep_protocol.shards import DEFAULT_SHARD
 
 NOT_KNOWN: Mapping[int, RootKeySource] = MappingProxyType({})
 
@@ -62,6 +66,8 @@ def wire(
     *,
     material: KeyMaterial | None = None,
     sources: Mapping[int, RootKeySource] = NOT_KNOWN,
+    shard: str = DEFAULT_SHARD,
+    transfer_key: TransferKey | None = None,
 ) -> KeyServiceParts:
     """Put a key service together that has nothing in memory but root keys, from these sources."""
     schemes = schemes_of(settings)
@@ -72,14 +78,16 @@ def wire(
     in_process, workers = InProcess(material), WorkerProcesses(settings, material)
     executor_of = executors(schemes, in_process, workers)
     dispatcher = Dispatcher(store, key_cache, keyring_cache, material, executor_of)
-    transactions = Transactions(dispatcher, store, log, key_cache, keyring_cache, material)
+    gate = TenantGate(store)
+    transactions = Transactions(dispatcher, store, log, key_cache, keyring_cache, material, gate)
     signer = CheckpointSigner(transactions.execute, store, key_cache, material, executor_of)
     note_signer = NoteSigner(store, key_cache, material)
-    audit_service = AuditService(store, key_cache, keyring_cache, log, signer, note_signer)
+    audit_service = AuditService(store, key_cache, keyring_cache, log, signer, note_signer, gate)
     schedule = Schedule(store, transactions)
     root_keys = RootKeyRotation(
         settings_file, sealer, store, log, key_cache, keyring_cache, material, sources
     )
+    moves = TenantMoves(shard, transfer_key, store, log, gate, key_cache, keyring_cache, material)
     return KeyServiceParts(
         store=store,
         key_cache=key_cache,
@@ -89,11 +97,11 @@ def wire(
         workers=workers,
         log=log,
         transactions=transactions,
-        batches=Batches(dispatcher, log, key_cache),
+        batches=Batches(dispatcher, log, key_cache, gate),
         checkpoint_signer=signer,
         audit_service=audit_service,
         root_keys=root_keys,
         schedule=schedule,
-        administration=Administration(root_keys, store),
+        administration=Administration(root_keys, store, moves),
         metrics=ServiceMetrics(store, log, signer, audit_service, workers, schedule),
     )

@@ -26,6 +26,10 @@ class KeyServiceEvent(StrEnum):
     """BEGUN, a SUCCESS for each key that is sealed again, COMPLETED."""
     CONTINUE_LOG = "continue-log"
     """The first record of a log that continues another; see ``ledger/succession.py``."""
+    TENANT_MOVED_OUT = "tenant-moved-out"
+    """A SUCCESS for each key and keyring that leaves, BEGUN; COMPLETED once the other shard has them."""
+    TENANT_MOVED_IN = "tenant-moved-in"
+    """A SUCCESS for each key and keyring that arrives, COMPLETED; see ``ledger/moves.py``."""
 
 
 class AuditEvent(StrEnum):

@@ -19,6 +19,7 @@ from pqkeep_keyservice.ledger.operation_counts import find_operation_counts
 from pqkeep_keyservice.ledger.records import NewRecord, event_record
 from pqkeep_keyservice.ledger.tree import DamagedLogError
 from pqkeep_keyservice.live.key_cache import KeyCache, KeyringCache
+from pqkeep_keyservice.live.tenant_gate import TenantGate
 from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.audit import (
@@ -78,6 +79,7 @@ class AuditService:
         log: AuditLog,
         checkpoint_signer: CheckpointSigner,
         note_signer: NoteSigner,
+        gate: TenantGate,
     ) -> None:
         self._store = store
         self._key_cache = key_cache
@@ -85,6 +87,7 @@ class AuditService:
         self._log = log
         self._checkpoint_signer = checkpoint_signer
         self._note_signer = note_signer
+        self._gate = gate
         self._searches = FairQueue[TenantId, int](
             range(SEARCHES), per_subject=1, max_waiting=MAX_WAITING
         )
@@ -142,6 +145,7 @@ class AuditService:
             case GetUsage():
                 return await self._usage(request)
             case ListUsage():
+                await self._gate.require(request.tenant)
                 await self._keyring_cache.get(KeyringId(request.tenant, request.keyring))
                 return await self._search(request.tenant, list_key_usage, request)
             case CountOperations():
@@ -198,6 +202,7 @@ class AuditService:
         )
 
     async def _usage(self, request: GetUsage) -> Usage:
+        await self._gate.require(request.tenant)
         await self._keyring_cache.get(KeyringId(request.tenant, request.keyring))
         name = KeyName(request.tenant, request.algorithm, request.keyring)
         versions = await self._key_cache.get(name)

@@ -6,6 +6,8 @@ from hashlib import sha256
 
 from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyVersions
 from pqkeep_keyservice.keys.keyring import Keyring
+from pqkeep_keyservice.keys.tenant_bundle import MovedCount, MovedUsage
+from pqkeep_protocol.keys import TenantId
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,36 @@ class KeyringChange:
     """How many keyrings the tenant may have afterwards; None: it had this one before."""
 
 
-Change = KeyChange | KeyringChange | RootKeyAdded | RootKeysDropped
+@dataclass(frozen=True, slots=True)
+class TenantLeft:
+    """Replaces all that is kept for a tenant by its bundle. Stale unless it is all of it."""
+
+    tenant: TenantId
+    keys: tuple[KeyVersions, ...]
+    keyrings: tuple[Keyring, ...]
+    bundle: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TenantArrived:
+    """Adds all that is kept for a tenant. Stale if there is anything, or the log knows newer keys."""
+
+    tenant: TenantId
+    keys: tuple[KeyVersions, ...]
+    keyrings: tuple[Keyring, ...]
+    usage: tuple[MovedUsage, ...]
+    counts: tuple[MovedCount, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BundleDestroyed:
+    """Deletes the bundle of a tenant that has left."""
+
+    tenant: TenantId
+
+
+TenantMove = TenantLeft | TenantArrived | BundleDestroyed
+Change = KeyChange | KeyringChange | RootKeyAdded | RootKeysDropped | TenantMove
 
 
 class CommitOutcome(Enum):

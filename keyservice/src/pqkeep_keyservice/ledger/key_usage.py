@@ -132,14 +132,14 @@ def count_key_usage(connection: sa.Connection, size: int) -> None:
         IS_UNCOUNTED, AUDIT_RECORDS.c.id <= size, *_IS_USE
     )
     add = insert_or_update(connection, KEY_USAGE)
-    _add_uses(connection, add.from_select(list(KEY_USAGE.columns), new.group_by(*group)))
+    add_uses(connection, add.from_select(list(KEY_USAGE.columns), new.group_by(*group)))
     for tenant, target, uses, last_us in connection.execute(
         _targets(AUDIT_RECORDS.c.id <= size)
     ).all():
-        _add_uses(connection, add.values((tenant, *target_of(target), uses, last_us)))
+        add_uses(connection, add.values((tenant, *target_of(target), uses, last_us)))
 
 
-def _add_uses(connection: sa.Connection, insert: Any) -> None:
+def add_uses(connection: sa.Connection, insert: Any) -> None:
     """Add uses, as a source or as a target: either kind may be the later one."""
     before_us, after_us = KEY_USAGE.c.last_used_us, insert.excluded.last_used_us
     connection.execute(

@@ -3,6 +3,8 @@
 Counted up to the newest checkpoint, and queried since, as key usage is.
 """
 
+from typing import Any
+
 import sqlalchemy as sa
 
 from pqkeep_keyservice.ledger.dialects import insert_or_update
@@ -66,13 +68,18 @@ def count_operations(connection: sa.Connection, size: int) -> None:
         insert = insert_or_update(connection, OPERATION_COUNTS).from_select(
             list(OPERATION_COUNTS.columns), counted
         )
-        connection.execute(
-            insert.on_conflict_do_update(
-                index_elements=list(OPERATION_COUNTS.primary_key),
-                set_={"count": OPERATION_COUNTS.c.count + insert.excluded["count"]},
-            )
-        )
+        add_counts(connection, insert)
     newest = sa.select(sa.func.max(OPERATION_COUNTS.c.hour)).scalar_subquery()
     connection.execute(
         sa.delete(OPERATION_COUNTS).where(OPERATION_COUNTS.c.hour <= newest - KEPT_HOURS)
+    )
+
+
+def add_counts(connection: sa.Connection, insert: Any) -> None:
+    """Insert counts, each added to the one that is there."""
+    connection.execute(
+        insert.on_conflict_do_update(
+            index_elements=list(OPERATION_COUNTS.primary_key),
+            set_={"count": OPERATION_COUNTS.c.count + insert.excluded["count"]},
+        )
     )

@@ -51,6 +51,9 @@ IS_SUCCESSION = text("operation = 'continue-log'")
 """Of a record by which the log continues another. In these words, without parameters, for the
 partial index ``successions``."""
 
+IS_MOVE = text("operation IN ('tenant-moved-out', 'tenant-moved-in') AND keyring IS NULL")
+"""Of a record by which a tenant leaves or arrives, likewise for the partial index ``moves``."""
+
 AUDIT_TILES = Table(
     "audit_tiles",
     METADATA,

@@ -183,6 +183,7 @@ def newest_keyring_revisions(
     query = sa.select(columns.keyring, sa.func.max(columns.keyring_revision)).where(
         columns.tenant_id == str(tenant),
         columns.algorithm.is_(None),
+        columns.keyring.is_not(None),
         columns.keyring_revision.is_not(None),
     )
     if keyring is not None:

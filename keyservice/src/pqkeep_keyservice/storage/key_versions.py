@@ -139,11 +139,7 @@ def replace_key_versions(
             return CommitOutcome.STALE
     if change.quota is not None and _count_active_keys(connection, new.tenant) >= change.quota:
         return CommitOutcome.QUOTA_REACHED
-    state = {
-        "revision": new.revision,
-        "mac": key_mac(sealer, new),
-        "due_at_us": stored_time(new.due_at(find_age_limits(connection, new.name))),
-    }
+    state = _revision_state(connection, sealer, new)
     if current is None:
         row = {**_columns(new.name), **state}
         connection.execute(sa.insert(KEY_REVISIONS), row)
@@ -153,6 +149,18 @@ def replace_key_versions(
             return CommitOutcome.STALE
     _save_keys(connection, change)
     return CommitOutcome.DURABLE
+
+
+def insert_key_versions(connection: sa.Connection, sealer: Sealer, versions: KeyVersions) -> None:
+    """Add a key with all its versions, where there is none. Its keyring is there already."""
+    connection.execute(
+        sa.insert(KEY_REVISIONS),
+        {**_columns(versions.name), **_revision_state(connection, sealer, versions)},
+    )
+    if versions.entries:
+        connection.execute(
+            sa.insert(KEYS), [_row(versions.name, entry) for entry in versions.entries]
+        )
 
 
 def set_due(connection: sa.Connection, tenant: TenantId, keyring: KeyringName) -> None:
@@ -171,6 +179,16 @@ def set_due(connection: sa.Connection, tenant: TenantId, keyring: KeyringName) -
             due_at = versions.due_at(find_age_limits(connection, name))
             same = sa.update(KEY_REVISIONS).where(_is_of(KEY_REVISIONS, name))
             connection.execute(same.values(due_at_us=stored_time(due_at)))
+
+
+def _revision_state(
+    connection: sa.Connection, sealer: Sealer, versions: KeyVersions
+) -> dict[str, object]:
+    return {
+        "revision": versions.revision,
+        "mac": key_mac(sealer, versions),
+        "due_at_us": stored_time(versions.due_at(find_age_limits(connection, versions.name))),
+    }
 
 
 def _save_keys(connection: sa.Connection, change: KeyChange) -> None:

@@ -65,19 +65,29 @@ def replace_keyring(
     return outcome
 
 
+def insert_keyring(connection: sa.Connection, sealer: Sealer, keyring: Keyring) -> None:
+    """Add a keyring with its revision, where there is none."""
+    name = {"tenant_id": keyring.tenant, "name": keyring.info.name}
+    connection.execute(sa.insert(KEYRINGS), {**name, **_values(sealer, keyring)})
+
+
+def _values(sealer: Sealer, keyring: Keyring) -> dict[str, object]:
+    return {
+        "revision": keyring.revision,
+        "description": keyring.info.description,
+        "labels": labels_text(keyring),
+        "purposes": purposes_text(keyring),
+        "rotation_days": keyring.info.rotation_days,
+        "archive_after_days": keyring.info.archive_after_days,
+        "created_at_us": stored_time(keyring.info.created_at),
+        "mac": keyring_mac(sealer, keyring),
+    }
+
+
 def _replace(connection: sa.Connection, sealer: Sealer, change: KeyringChange) -> CommitOutcome:
     new = change.new
     before = new.revision - 1
-    values = {
-        "revision": new.revision,
-        "description": new.info.description,
-        "labels": labels_text(new),
-        "purposes": purposes_text(new),
-        "rotation_days": new.info.rotation_days,
-        "archive_after_days": new.info.archive_after_days,
-        "created_at_us": stored_time(new.info.created_at),
-        "mac": keyring_mac(sealer, new),
-    }
+    values = _values(sealer, new)
     current = connection.execute(sa.select(KEYRINGS.c.revision).where(_is(new.name))).scalar()
     if (current or 0) != before:
         return CommitOutcome.STALE
@@ -87,9 +97,7 @@ def _replace(connection: sa.Connection, sealer: Sealer, change: KeyringChange) -
         return CommitOutcome.DURABLE if swapped else CommitOutcome.STALE
     if change.quota is not None and _count(connection, new.tenant) >= change.quota:
         return CommitOutcome.QUOTA_REACHED
-    connection.execute(
-        sa.insert(KEYRINGS), {"tenant_id": new.tenant, "name": new.info.name, **values}
-    )
+    insert_keyring(connection, sealer, new)
     return CommitOutcome.DURABLE
 
 

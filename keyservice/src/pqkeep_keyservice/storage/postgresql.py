@@ -20,7 +20,7 @@ from sqlalchemy.pool import NullPool
 
 from pqkeep_keyservice.storage.database import Arguments, DatabaseUnavailableError, T
 from pqkeep_keyservice.storage.migration import migrate
-from pqkeep_keyservice.storage.schema import KEYS
+from pqkeep_keyservice.storage.schema import KEYS, TENANT_BUNDLES
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.secret_files import check_secret_file
 from pqkeep_protocol.startup.settings import ConfigError
@@ -183,7 +183,7 @@ class PostgresqlDatabase:
             raise DatabaseUnavailableError from None
 
     async def scrub(self) -> bool:
-        """Vacuum the table of keys.
+        """Vacuum the tables that hold private keys.
 
         Copies stay in the write-ahead log, in replicas and backups, and in a page's free space.
         """
@@ -191,7 +191,7 @@ class PostgresqlDatabase:
         try:
             async with asyncio.timeout(SCRUB_SECONDS), self._engine.connect() as connection:
                 single = await connection.execution_options(isolation_level="AUTOCOMMIT")
-                await single.exec_driver_sql(f"VACUUM {KEYS.name}")
+                await single.exec_driver_sql(f"VACUUM {KEYS.name}, {TENANT_BUNDLES.name}")
         except _FAILURES as error:
             _LOG.warning("deleted keys could not be vacuumed", error=_problem(error))
         else:

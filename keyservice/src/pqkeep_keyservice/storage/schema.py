@@ -98,3 +98,13 @@ also not where one is disabled.
 The Idempotency-Key of the request that generated a key is that of
 pqkeep_protocol.messages.Idempotency.
 """
+
+TENANT_BUNDLES = Table(
+    "tenant_bundles",
+    METADATA,
+    Column("tenant_id", Uuid, primary_key=True),
+    Column("part", Integer, primary_key=True, autoincrement=False),
+    Column("data", LargeBinary, nullable=False),
+)
+"""The bundles of tenants that have left, in parts, until the other shard has them. The log has
+their digests."""

@@ -7,12 +7,15 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from pqkeep_keyservice.keys.changes import (
+    BundleDestroyed,
     Change,
     CommitOutcome,
     KeyChange,
     KeyringChange,
     RootKeyAdded,
     RootKeysDropped,
+    TenantArrived,
+    TenantLeft,
 )
 from pqkeep_keyservice.keys.key_versions import KeyName, KeyVersions
 from pqkeep_keyservice.keys.keyring import Keyring, KeyringId
@@ -46,6 +49,10 @@ from pqkeep_keyservice.storage.root_keys import (
     list_check_values,
 )
 from pqkeep_keyservice.storage.shard import claim_shard
+from pqkeep_keyservice.storage.tenants import (
+    move,
+    moved_key_records,
+)
 from pqkeep_protocol.administration import AnnounceBackup, NewestBackup
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
@@ -206,9 +213,10 @@ def apply_changes(
         for _, change in entries
     ]
     records = [
-        _with_state(record, change)
+        each
         for (record, change), outcome in zip(entries, outcomes, strict=True)
         if outcome is CommitOutcome.DURABLE
+        for each in _records(record, change)
     ]
     return outcomes, append_records(connection, insert_record, log_state, records)
 
@@ -217,6 +225,12 @@ def _check(connection: sa.Connection, sealer: Sealer) -> tuple[tuple[int, int], 
     check_root_keys(connection, sealer)
     check_log(connection)
     return newest_record(connection), find_generation(connection)
+
+
+def _records(record: NewRecord, change: Change | None) -> Sequence[NewRecord]:
+    if isinstance(change, TenantLeft | TenantArrived):
+        return (*moved_key_records(record, change), record)
+    return (_with_state(record, change),)
 
 
 def _with_state(record: NewRecord, change: Change | None) -> NewRecord:
@@ -242,5 +256,7 @@ def _apply(connection: sa.Connection, sealer: Sealer, change: Change) -> CommitO
             return add_root_key(connection, change)
         case RootKeysDropped():
             return drop_root_keys(connection, change)
+        case TenantLeft() | TenantArrived() | BundleDestroyed():
+            return move(connection, sealer, change)
         case _:
             assert_never(change)

@@ -87,6 +87,12 @@ def _create_key_tables() -> None:
     )
     op.create_index("ix_keys_idempotency_key", "keys", ["tenant_id", "idempotency_key"])
     op.create_index("ix_keys_status", "keys", ["algorithm", "status"])
+    op.create_table(
+        "tenant_bundles",
+        sa.Column("tenant_id", sa.Uuid, primary_key=True),
+        sa.Column("part", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("data", sa.LargeBinary, nullable=False),
+    )
 
 
 def _create_audit_tables() -> None:
@@ -128,6 +134,14 @@ def _create_audit_tables() -> None:
         ["id"],
         sqlite_where=sa.text("operation = 'continue-log'"),
         postgresql_where=sa.text("operation = 'continue-log'"),
+    )
+    is_move = sa.text("operation IN ('tenant-moved-out', 'tenant-moved-in') AND keyring IS NULL")
+    op.create_index(
+        "moves",
+        "audit_records",
+        ["tenant_id", "id"],
+        sqlite_where=is_move,
+        postgresql_where=is_move,
     )
     op.create_index(
         "key_changes",

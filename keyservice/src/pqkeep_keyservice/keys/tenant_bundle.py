@@ -1,0 +1,250 @@
+"""A tenant's keys on their way to another shard: sealed by one key service, opened by another.
+
+    bundle = header || nonce (12) || ciphertext || tag (16)
+    header = "pqkeep/bundle/v1" || transfer key's check value (16) || salt (32)
+             || tenant (16) || generation (4) || length of source (1) || source
+             || length of target (1) || target
+
+Two keys are derived from the transfer key and the salt, by HKDF-SHA-256: one for the content, with
+AES-256-GCM and the header as associated data, and one for the seeds in it, each sealed on its own
+with the associated data that it has at rest. The header says who made the bundle, for whom, and
+which of the tenant's moves it is; whoever carries it can neither read nor change it.
+
+A receipt is HMAC-SHA-256 under a third key, over what the header says and the bundle's digest.
+"""
+
+import hmac
+import os
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
+from uuid import UUID
+
+import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from msgspec import Struct
+
+from pqkeep_keyservice.crypto.secret import Secret
+from pqkeep_keyservice.keys.sealing import associated_data
+from pqkeep_protocol.administration import Receipt
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.keyrings import KeyringInfo
+from pqkeep_protocol.keys import KeyInfo, KeyringName, KeyStatus, KeyVersion, TenantId
+from pqkeep_protocol.messages import Idempotency
+from pqkeep_protocol.startup.settings import ConfigError
+
+TRANSFER_KEY_SIZE = 32
+_LABEL = b"pqkeep/bundle/v1"
+_CHECK = 16
+_SALT = 32
+_NONCE = 12
+_ENCODER = msgspec.msgpack.Encoder(uuid_format="bytes")
+
+
+class InvalidBundleError(Exception):
+    """Not a whole bundle that was sealed under this transfer key."""
+
+
+class Move(Struct, frozen=True):
+    """Which move of which tenant."""
+
+    tenant: TenantId
+    source: str
+    target: str
+    generation: int
+    """How often the tenant was moved, with this time."""
+
+
+class MovedVersion(Struct, frozen=True, array_like=True):
+    """A key version, its seed sealed for the bundle; None once it is archived."""
+
+    info: KeyInfo
+    seed: bytes | None
+    idempotency: Idempotency | None
+    disabled_from: KeyStatus | None
+    retired_at: datetime | None
+
+
+class MovedKey(Struct, frozen=True, array_like=True):
+    """All versions of a key, and the revision with which they left."""
+
+    keyring: KeyringName
+    algorithm: Algorithm
+    revision: int
+    versions: tuple[MovedVersion, ...]
+
+
+class MovedKeyring(Struct, frozen=True, array_like=True):
+    """A keyring's settings, and the revision with which they left."""
+
+    info: KeyringInfo
+    revision: int
+
+
+class MovedUsage(Struct, frozen=True, array_like=True):
+    """How often a key version was used, and when last (microseconds since 1970)."""
+
+    keyring: KeyringName
+    algorithm: Algorithm
+    version: KeyVersion
+    uses: int
+    last_used_us: int
+
+
+class MovedCount(Struct, frozen=True, array_like=True):
+    """How often an operation succeeded in an hour since 1970, or how much was refused in it."""
+
+    hour: int
+    operation: str
+    count: int
+
+
+class BundleContent(Struct, frozen=True, array_like=True):
+    """All that a shard keeps for a tenant, but for the records in its log."""
+
+    keyrings: tuple[MovedKeyring, ...]
+    keys: tuple[MovedKey, ...]
+    usage: tuple[MovedUsage, ...]
+    counts: tuple[MovedCount, ...]
+
+    @property
+    def key_versions(self) -> int:
+        """How many key versions there are."""
+        return sum(len(key.versions) for key in self.keys)
+
+
+_CONTENT = msgspec.msgpack.Decoder(BundleContent)
+
+
+class TransferKey:
+    """What all key services of an installation have, and nobody else."""
+
+    def __init__(self, key: Secret) -> None:
+        """Hold a key of 32 bytes. Raises ConfigError on another size."""
+        if len(key) != TRANSFER_KEY_SIZE:
+            raise ConfigError(f"the transfer key must be {TRANSFER_KEY_SIZE} bytes long")
+        self._key = key
+        self.check_value = self._derive(b"", b"pqkeep/transfer-check/v1")[:_CHECK]
+        """By which it is recognised, and which reveals nothing of it (16 bytes)."""
+
+    def new_seal(self, move: Move) -> "BundleSeal":
+        """Return what seals a new bundle."""
+        salt = os.urandom(_SALT)
+        return BundleSeal(move, _header(self.check_value, salt, move), *self._keys(salt))
+
+    def read_header(self, bundle: bytes) -> "BundleSeal":
+        """Return what opens a bundle. Nothing is authentic before it has. Raises InvalidBundleError."""
+        try:
+            move, salt, check_value, size = _parsed(bundle)
+        except (IndexError, ValueError):
+            raise InvalidBundleError from None
+        if not hmac.compare_digest(check_value, self.check_value):
+            raise InvalidBundleError
+        return BundleSeal(move, bundle[:size], *self._keys(salt))
+
+    def receipt(self, move: Move, digest: bytes) -> Receipt:
+        """Return the statement that what is in a bundle has arrived."""
+        mac = hmac.digest(
+            self._derive(b"", b"pqkeep/transfer-receipt/v1"), _binding(move) + digest, "sha256"
+        )
+        return Receipt(
+            tenant=move.tenant,
+            source=move.source,
+            target=move.target,
+            generation=move.generation,
+            sha256=digest,
+            mac=mac,
+        )
+
+    def is_receipt(self, receipt: Receipt, move: Move, digest: bytes) -> bool:
+        """Return whether a receipt is the one for this bundle of this move."""
+        expected = self.receipt(move, digest)
+        return hmac.compare_digest(expected.mac, receipt.mac) and expected == receipt
+
+    def _keys(self, salt: bytes) -> tuple[AESGCM, AESGCM]:
+        content = self._derive(salt, b"pqkeep/bundle-content/v1")
+        seeds = self._derive(salt, b"pqkeep/bundle-seeds/v1")
+        return AESGCM(content), AESGCM(seeds)
+
+    def _derive(self, salt: bytes, info: bytes) -> bytes:
+        kdf = HKDF(SHA256(), length=TRANSFER_KEY_SIZE, salt=salt, info=info)
+        return kdf.derive(self._key.reveal())
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class BundleSeal:
+    """Seals one bundle, or opens it."""
+
+    move: Move
+    _header: bytes
+    _content: AESGCM
+    _seeds: AESGCM
+
+    def seal_seed(self, seed: Secret, info: KeyInfo) -> bytes:
+        """Seal a seed into the bundle. Wipes it."""
+        nonce = os.urandom(_NONCE)
+        with seed:
+            return nonce + self._seeds.encrypt(nonce, seed.reveal(), self._place(info))
+
+    def open_seed(self, sealed: bytes, info: KeyInfo) -> Secret:
+        """Return a seed. Raises InvalidBundleError."""
+        try:
+            return Secret(self._seeds.decrypt(sealed[:_NONCE], sealed[_NONCE:], self._place(info)))
+        except (InvalidTag, ValueError):
+            raise InvalidBundleError from None
+
+    def seal(self, content: BundleContent) -> bytes:
+        """Return the bundle."""
+        nonce = os.urandom(_NONCE)
+        sealed = self._content.encrypt(nonce, _ENCODER.encode(content), self._header)
+        return b"".join((self._header, nonce, sealed))
+
+    def open(self, bundle: bytes) -> BundleContent:
+        """Return what is in the bundle. Raises InvalidBundleError."""
+        start = len(self._header)
+        nonce, sealed = bundle[start : start + _NONCE], bundle[start + _NONCE :]
+        try:
+            return _CONTENT.decode(self._content.decrypt(nonce, sealed, self._header))
+        except (InvalidTag, ValueError, OverflowError, msgspec.MsgspecError):
+            raise InvalidBundleError from None
+
+    def _place(self, info: KeyInfo) -> bytes:
+        tenant = self.move.tenant
+        return associated_data(tenant, info.keyring, info.algorithm, info.version, info.public_key)
+
+
+def bundle_digest(bundle: bytes) -> bytes:
+    """Return the digest (32 bytes) by which a bundle is named."""
+    return sha256(bundle).digest()
+
+
+def _header(check_value: bytes, salt: bytes, move: Move) -> bytes:
+    return b"".join((_LABEL, check_value, salt, _binding(move)))
+
+
+def _binding(move: Move) -> bytes:
+    names = (bytes([len(each)]) + each for each in (move.source.encode(), move.target.encode()))
+    return b"".join((move.tenant.bytes, move.generation.to_bytes(4, "big"), *names))
+
+
+def _parsed(bundle: bytes) -> tuple[Move, bytes, bytes, int]:
+    """Return move, salt, check value and size of a header. Raises ValueError and IndexError."""
+    place = len(_LABEL)
+    if bundle[:place] != _LABEL:
+        raise ValueError("no bundle")
+
+    def take(size: int) -> bytes:
+        nonlocal place
+        taken = bundle[place : place + size]
+        place += size
+        if len(taken) != size:
+            raise ValueError("a bundle that was cut")
+        return taken
+
+    check_value, salt = take(_CHECK), take(_SALT)
+    tenant, generation = TenantId(UUID(bytes=take(16))), int.from_bytes(take(4), "big")
+    source, target = (take(take(1)[0]).decode("ascii") for _ in range(2))
+    return Move(tenant, source, target, generation), salt, check_value, place

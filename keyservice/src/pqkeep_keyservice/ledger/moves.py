@@ -1,0 +1,111 @@
+"""The records by which a tenant leaves a shard, or arrives: the log itself says where tenants are.
+
+The last record of a move says, in the fields of every record:
+
+    tenant_id         the tenant that is moved
+    operation         tenant-moved-out, in the log of the shard that it leaves; tenant-moved-in, in
+                      the other's
+    outcome           begun: it has left; completed: the other shard has it, or it has arrived
+    keyring_revision  the generation: how often the tenant was moved, with this time
+    request_id        SHA-256 of the bundle that carried its keys, in hexadecimal
+    policy            move/SOURCE/TARGET/COUNT: both shards, and how many key versions there were
+
+Before it there is one for each key and keyring, with the outcome success and its name and
+revision, after which an earlier state of it is older than the log says.
+"""
+
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from pqkeep_keyservice.ledger.records import NewRecord
+from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, IS_MOVE
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.audit_events import KeyServiceEvent, Outcome
+from pqkeep_protocol.keys import KeyringName, TenantId
+
+Event = KeyServiceEvent
+_PREFIX = "move"
+
+
+class RecordedMove(NamedTuple):
+    """What the log says of a tenant's last move."""
+
+    tenant: TenantId
+    is_out: bool
+    """Whether the tenant has left this shard. Otherwise it has arrived."""
+    is_finished: bool
+    """Whether the other shard has its keys."""
+    source: str
+    target: str
+    generation: int
+    sha256: bytes
+    """Of the bundle (32 bytes)."""
+    key_versions: int
+
+
+def move_record(move: RecordedMove) -> NewRecord:
+    """Return the last record of a move, or of its first half."""
+    record = _record(move.tenant, Event.TENANT_MOVED_OUT if move.is_out else Event.TENANT_MOVED_IN)
+    return record._replace(
+        outcome=Outcome.COMPLETED if move.is_finished else Outcome.BEGUN,
+        request_id=move.sha256.hex(),
+        policy=f"{_PREFIX}/{move.source}/{move.target}/{move.key_versions}",
+        keyring_revision=move.generation,
+    )
+
+
+def moved_key_record(
+    last: NewRecord, keyring: KeyringName, algorithm: Algorithm | None, revision: int
+) -> NewRecord:
+    """Return the record of a key, or a keyring, that is moved with a last record."""
+    return last._replace(
+        outcome=Outcome.SUCCESS, keyring=keyring, algorithm=algorithm, keyring_revision=revision
+    )
+
+
+def find_last_move(connection: sa.Connection, tenant: TenantId) -> RecordedMove | None:
+    """Return a tenant's last move; None if it has never been moved."""
+    columns = AUDIT_RECORDS.c
+    query = sa.select(AUDIT_RECORDS).where(IS_MOVE, columns.tenant_id == str(tenant))
+    row = connection.execute(query.order_by(columns.id.desc()).limit(1)).one_or_none()
+    return None if row is None else _move(tenant, row)
+
+
+def list_tenants_away(connection: sa.Connection) -> frozenset[TenantId]:
+    """Return the tenants that have left, and have not come back."""
+    columns = AUDIT_RECORDS.c
+    last = sa.select(sa.func.max(columns.id)).where(IS_MOVE).group_by(columns.tenant_id)
+    query = sa.select(columns.tenant_id).where(
+        columns.id.in_(last), columns.operation == Event.TENANT_MOVED_OUT
+    )
+    return frozenset(TenantId(UUID(each)) for each in connection.execute(query).scalars())
+
+
+def _record(tenant: TenantId, event: KeyServiceEvent) -> NewRecord:
+    return NewRecord(
+        tenant=tenant,
+        principal="operator",
+        operation=event,
+        algorithm=None,
+        key_version=None,
+        outcome=Outcome.SUCCESS,
+        request_id="",
+        source_address="",
+        policy="",
+    )
+
+
+def _move(tenant: TenantId, row: sa.Row[Any]) -> RecordedMove:
+    _, source, target, key_versions = row.policy.split("/")
+    return RecordedMove(
+        tenant,
+        row.operation == Event.TENANT_MOVED_OUT,
+        row.outcome == Outcome.COMPLETED,
+        source,
+        target,
+        row.keyring_revision,
+        bytes.fromhex(row.request_id),
+        int(key_versions),
+    )

@@ -1,0 +1,95 @@
+"""Lets the calls of tenants in whose keys are here, and nobody's while the keys leave or arrive.
+
+A call that was let in is waited for: when a tenant leaves, none of its calls is under way, and none
+begins. Which tenants have left is in the log; it is read once in each epoch.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from pqkeep_keyservice.ledger.moves import list_tenants_away
+from pqkeep_keyservice.storage.store import KeyStore
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import TenantId
+
+
+class TenantGate:
+    """Counts each tenant's calls, and refuses those of tenants that have left."""
+
+    def __init__(self, store: KeyStore) -> None:
+        self._store = store
+        self._epoch: int | None = None
+        self._away: frozenset[TenantId] = frozenset()
+        self._loads = 0
+        self._closed: dict[TenantId, asyncio.Event] = {}
+        """Set when none of the tenant's calls is under way."""
+        self._calls: Counter[TenantId] = Counter()
+
+    async def require(self, tenant: TenantId) -> None:
+        """Raise TENANT_MOVED unless the tenant's keys are here, and DatabaseUnavailableError."""
+        if self._epoch != self._store.epoch:
+            await self._load()
+        if tenant in self._away or tenant in self._closed:
+            raise KeyServiceError(ErrorKind.TENANT_MOVED)
+
+    def call(self, tenant: TenantId) -> "_Call":
+        """Return a block for a call of a tenant. Raises what ``require`` raises."""
+        return _Call(self, tenant)
+
+    @asynccontextmanager
+    async def closed(self, tenant: TenantId, deadline: float) -> AsyncIterator[None]:
+        """Let none of a tenant's calls in, and wait until none is under way.
+
+        Afterwards what the log says is read again. Raises DEADLINE_EXCEEDED, in the event loop's
+        time. One caller at a time.
+        """
+        emptied = self._closed[tenant] = asyncio.Event()
+        try:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    if self._calls[tenant]:
+                        await emptied.wait()
+            except TimeoutError:
+                raise KeyServiceError(ErrorKind.DEADLINE_EXCEEDED) from None
+            yield
+        finally:  # before the gate opens, whatever has become of it
+            self._epoch = None
+            self._loads += 1
+            del self._closed[tenant]
+
+    async def _load(self) -> None:
+        while True:
+            epoch, loads = self._store.epoch, self._loads
+            away = await self._store.read(list_tenants_away)
+            if loads == self._loads:  # otherwise a tenant may have left since it was read
+                self._away, self._epoch = away, epoch
+                return
+
+    async def enter(self, tenant: TenantId) -> None:
+        """Count a call. Raises what ``require`` raises."""
+        await self.require(tenant)
+        self._calls[tenant] += 1
+
+    def leave(self, tenant: TenantId) -> None:
+        """Count it no more."""
+        self._calls[tenant] -= 1
+        if not self._calls[tenant]:
+            del self._calls[tenant]
+            if tenant in self._closed:
+                self._closed[tenant].set()
+
+
+class _Call:
+    __slots__ = ("_gate", "_tenant")
+
+    def __init__(self, gate: TenantGate, tenant: TenantId) -> None:
+        self._gate = gate
+        self._tenant = tenant
+
+    async def __aenter__(self) -> None:
+        await self._gate.enter(self._tenant)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._gate.leave(self._tenant)

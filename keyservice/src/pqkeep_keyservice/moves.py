@@ -1,0 +1,406 @@
+"""Moves tenants between shards, as the operator's command asks, step by step.
+
+A tenant leaves in one transaction: its rows are replaced by a bundle that only key services can
+open, the log says so, and from then on its calls are refused. It arrives in one transaction of the
+other shard, once, and only if that shard knows of no later move. The bundle is destroyed for that
+shard's receipt. Every step can be asked for again after a crash, and says the same then.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TypeVar, assert_never
+
+from pqkeep_keyservice.audit.log import AuditLog
+from pqkeep_keyservice.keys.changes import (
+    BundleDestroyed,
+    Change,
+    CommitOutcome,
+    TenantArrived,
+    TenantLeft,
+)
+from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName, KeyVersions
+from pqkeep_keyservice.keys.keyring import Keyring
+from pqkeep_keyservice.keys.sealing import DamagedKeyError
+from pqkeep_keyservice.keys.tenant_bundle import (
+    BundleContent,
+    BundleSeal,
+    InvalidBundleError,
+    Move,
+    MovedCount,
+    MovedKey,
+    MovedKeyring,
+    MovedUsage,
+    MovedVersion,
+    TransferKey,
+    bundle_digest,
+)
+from pqkeep_keyservice.ledger.moves import RecordedMove, find_last_move, move_record
+from pqkeep_keyservice.ledger.tenant_counts import count_all, tenant_counts
+from pqkeep_keyservice.live.key_cache import KeyCache, KeyringCache
+from pqkeep_keyservice.live.key_material import KeyMaterial
+from pqkeep_keyservice.live.tenant_gate import TenantGate
+from pqkeep_keyservice.storage.database import DatabaseUnavailableError
+from pqkeep_keyservice.storage.key_versions import list_keys
+from pqkeep_keyservice.storage.store import KeyStore
+from pqkeep_keyservice.storage.tenants import (
+    bundle_size,
+    find_bundle_part,
+    has_tenant,
+    list_bundles,
+    recorded_revisions,
+)
+from pqkeep_protocol.administration import (
+    BUNDLE_PART,
+    MAX_BUNDLE,
+    AnyMoveRequest,
+    AnyMoveResult,
+    BundlePart,
+    ExportedTenant,
+    ExportTenant,
+    FinishMove,
+    ImportProgress,
+    ImportTenant,
+    ListMoves,
+    MoveFinished,
+    MoveRefusal,
+    MoveRefused,
+    Moves,
+    ReadBundle,
+)
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import INSTALLATION, KeyVersion, TenantId
+from pqkeep_protocol.startup.logs import logger
+
+_LOG = logger(__name__)
+
+DRAIN_SECONDS = 15.0
+"""How long a move waits for the tenant's calls that are under way."""
+TRIES = 5
+"""How often a move begins again because a root key's rotation has changed the tenant's keys."""
+
+T = TypeVar("T")
+
+
+class _RefusedError(Exception):
+    def __init__(self, reason: MoveRefusal) -> None:
+        super().__init__(reason.value)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class _Received:
+    """The parts of a bundle that have been brought."""
+
+    tenant: TenantId
+    sha256: bytes
+    size: int
+    data: bytearray
+
+    @property
+    def part(self) -> int:
+        return len(self.data) // BUNDLE_PART
+
+
+class TenantMoves:
+    """Answers the requests of which a move consists."""
+
+    def __init__(
+        self,
+        shard: str,
+        transfer_key: TransferKey | None,
+        store: KeyStore,
+        log: AuditLog,
+        gate: TenantGate,
+        key_cache: KeyCache,
+        keyring_cache: KeyringCache,
+        material: KeyMaterial,
+    ) -> None:
+        self._shard = shard
+        self._transfer_key = transfer_key
+        self._store = store
+        self._log = log
+        self._gate = gate
+        self._key_cache = key_cache
+        self._keyring_cache = keyring_cache
+        self._material = material
+        self._lock = asyncio.Lock()
+        self._received: _Received | None = None
+
+    async def answer(self, request: AnyMoveRequest) -> AnyMoveResult:
+        """Take one step. Raises UNAVAILABLE."""
+        try:
+            async with self._lock:
+                return await self._answer(request)
+        except _RefusedError as refused:
+            reason = refused.reason
+        except DamagedKeyError as damage:
+            _LOG.error("a tenant cannot be moved", tenant=str(request.tenant), damage=str(damage))
+            reason = MoveRefusal.DAMAGED
+        except InvalidBundleError:
+            reason = MoveRefusal.BUNDLE_INVALID
+        except DatabaseUnavailableError:
+            raise KeyServiceError(ErrorKind.UNAVAILABLE) from None
+        _LOG.warning("refused to move a tenant", tenant=str(request.tenant), reason=reason.value)
+        return MoveRefused(reason=reason)
+
+    async def _answer(self, request: AnyMoveRequest) -> AnyMoveResult:
+        match request:
+            case ListMoves():
+                found = await self._store.query(list_bundles)
+                return Moves(shard=self._shard, tenants=found)
+            case ExportTenant():
+                return await self._export(request)
+            case ReadBundle():
+                return await self._read(request)
+            case ImportTenant():
+                return await self._import(request)
+            case FinishMove():
+                return await self._finish(request)
+            case _:
+                assert_never(request)
+
+    async def _last_move(self, tenant: TenantId) -> RecordedMove | None:
+        return await self._store.read(find_last_move, tenant)
+
+    # --- Leaving --------------------------------------------------------------------------
+
+    async def _export(self, request: ExportTenant) -> ExportedTenant:
+        transfer_key = self._require_transfer_key()
+        tenant, target = request.tenant, request.target
+        if target == self._shard or tenant == INSTALLATION:
+            raise _RefusedError(MoveRefusal.SAME_SHARD)
+        last = await self._last_move(tenant)
+        if last is None or not last.is_out:
+            generation = 1 if last is None else last.generation + 1
+            move = Move(tenant, self._shard, target, generation)
+            last = await self._commit_again(tenant, lambda: self._leave(transfer_key, move))
+            await self._store.scrub()
+        if last.target != target:
+            raise _RefusedError(MoveRefusal.OTHER_TARGET)
+        return ExportedTenant(
+            source=last.source,
+            target=last.target,
+            generation=last.generation,
+            sha256=last.sha256,
+            size=await self._store.read(bundle_size, tenant),
+            keys=last.key_versions,
+            finished=last.is_finished,
+        )
+
+    async def _leave(self, transfer_key: TransferKey, move: Move) -> RecordedMove | None:
+        epoch = self._store.epoch
+        change, content = await self._collect(transfer_key.new_seal(move))
+        if len(change.bundle) > MAX_BUNDLE:
+            raise _RefusedError(MoveRefusal.TOO_LARGE)
+        left = RecordedMove(
+            move.tenant,
+            is_out=True,
+            is_finished=False,
+            source=move.source,
+            target=move.target,
+            generation=move.generation,
+            sha256=bundle_digest(change.bundle),
+            key_versions=content.key_versions,
+        )
+        if not await self._is_durable(left, change, epoch):
+            return None
+        for versions in change.keys:
+            self._key_cache.invalidate(versions)
+            for entry in versions.entries:
+                self._material.forget_private_key(move.tenant, entry)
+        for keyring in change.keyrings:
+            self._keyring_cache.invalidate(keyring)
+        return left
+
+    async def _collect(self, seal: BundleSeal) -> tuple[TenantLeft, BundleContent]:
+        """Return all that is kept for a tenant whose gate is closed. Raises DamagedKeyError."""
+        tenant = seal.move.tenant
+        names = await self._store.read(list_keys, tenant)
+        keys = [await self._store.find_key_versions(name) for name in names]
+        keyrings = [each for each in await self._store.list_keyrings(tenant) if each.revision]
+        await self._store.write(count_all)
+        usage, counts = await self._store.read(tenant_counts, tenant)
+        left_keys = tuple(replace(each, revision=each.revision + 1) for each in keys)
+        left_keyrings = tuple(replace(each, revision=each.revision + 1) for each in keyrings)
+        content = BundleContent(
+            keyrings=tuple(MovedKeyring(each.info, each.revision) for each in left_keyrings),
+            keys=await asyncio.to_thread(self._moved_keys, seal, left_keys),
+            usage=tuple(
+                MovedUsage(keyring, Algorithm(algorithm), KeyVersion(version), uses, last_us)
+                for keyring, algorithm, version, uses, last_us in usage
+            ),
+            counts=tuple(MovedCount(*each) for each in counts),
+        )
+        bundle = await asyncio.to_thread(seal.seal, content)
+        return TenantLeft(tenant, left_keys, left_keyrings, bundle), content
+
+    def _moved_keys(self, seal: BundleSeal, keys: Iterable[KeyVersions]) -> tuple[MovedKey, ...]:
+        tenant = seal.move.tenant
+
+        def version(entry: KeyEntry) -> MovedVersion:
+            seed = None
+            if entry.sealed is not None:
+                seed = seal.seal_seed(self._material.unseal(tenant, entry), entry.info)
+            return MovedVersion(
+                entry.info, seed, entry.idempotency, entry.disabled_from, entry.retired_at
+            )
+
+        return tuple(
+            MovedKey(each.keyring, each.algorithm, each.revision, tuple(map(version, each.entries)))
+            for each in keys
+        )
+
+    async def _read(self, request: ReadBundle) -> BundlePart:
+        last = await self._last_move(request.tenant)
+        if last is None or not last.is_out or last.sha256 != request.sha256:
+            raise _RefusedError(MoveRefusal.NOT_MOVING)
+        data = await self._store.read(find_bundle_part, request.tenant, request.part)
+        if data is None:
+            raise _RefusedError(MoveRefusal.NOT_MOVING)
+        return BundlePart(data=data)
+
+    async def _finish(self, request: FinishMove) -> MoveFinished:
+        receipt, tenant = request.receipt, request.tenant
+        last = await self._last_move(tenant)
+        if last is None or not last.is_out:
+            raise _RefusedError(MoveRefusal.NOT_MOVING)
+        move = Move(tenant, last.source, last.target, last.generation)
+        if not self._require_transfer_key().is_receipt(receipt, move, last.sha256):
+            raise _RefusedError(MoveRefusal.RECEIPT_INVALID)
+        if not last.is_finished:
+            finished = last._replace(is_finished=True)
+            if not await self._is_durable(finished, BundleDestroyed(tenant), self._store.epoch):
+                raise KeyServiceError(ErrorKind.UNAVAILABLE)
+            await self._store.scrub()
+        return MoveFinished()
+
+    # --- Arriving -------------------------------------------------------------------------
+
+    async def _import(self, request: ImportTenant) -> ImportProgress:
+        transfer_key = self._require_transfer_key()
+        last = await self._last_move(request.tenant)
+        if last is not None and not last.is_out and last.sha256 == request.sha256:
+            move = Move(last.tenant, last.source, last.target, last.generation)
+            return ImportProgress(part=0, receipt=transfer_key.receipt(move, last.sha256))
+        received = self._received
+        if (
+            received is None
+            or request.part == 0
+            or (received.tenant, received.sha256, received.size)
+            != (request.tenant, request.sha256, request.size)
+        ):
+            data = bytearray()
+            received = _Received(request.tenant, request.sha256, request.size, data)
+            self._received = received
+        if request.part != received.part:
+            return ImportProgress(part=received.part, receipt=None)
+        received.data.extend(request.data)
+        if len(request.data) == BUNDLE_PART and len(received.data) < received.size:
+            return ImportProgress(part=received.part, receipt=None)
+        self._received = None
+        bundle = bytes(received.data)
+        if len(bundle) != received.size or bundle_digest(bundle) != received.sha256:
+            raise InvalidBundleError
+        return await self._receive(transfer_key, request.tenant, bundle, last)
+
+    async def _receive(
+        self, transfer_key: TransferKey, tenant: TenantId, bundle: bytes, last: RecordedMove | None
+    ) -> ImportProgress:
+        seal = transfer_key.read_header(bundle)
+        content = await asyncio.to_thread(seal.open, bundle)
+        move = seal.move
+        if (move.tenant, move.target) != (tenant, self._shard):
+            raise _RefusedError(MoveRefusal.BUNDLE_MISDIRECTED)
+        if last is not None and move.generation <= last.generation:
+            raise _RefusedError(MoveRefusal.BUNDLE_OUTDATED)
+        arrived = RecordedMove(
+            tenant,
+            is_out=False,
+            is_finished=True,
+            source=move.source,
+            target=move.target,
+            generation=move.generation,
+            sha256=bundle_digest(bundle),
+            key_versions=content.key_versions,
+        )
+        await self._commit_again(tenant, lambda: self._arrive(arrived, seal, content))
+        return ImportProgress(part=0, receipt=transfer_key.receipt(move, arrived.sha256))
+
+    async def _arrive(
+        self, arrived: RecordedMove, seal: BundleSeal, content: BundleContent
+    ) -> RecordedMove | None:
+        epoch, tenant = self._store.epoch, arrived.tenant
+        if await self._store.read(has_tenant, tenant):
+            raise _RefusedError(MoveRefusal.TENANT_IS_HERE)
+        names = [
+            *((each.info.name, None) for each in content.keyrings),
+            *((each.keyring, each.algorithm) for each in content.keys),
+        ]
+        known = await self._store.read(recorded_revisions, tenant, names)
+        keyrings = tuple(
+            Keyring(tenant, each.info, max(each.revision, known[each.info.name, None]) + 1)
+            for each in content.keyrings
+        )
+        keys = await asyncio.to_thread(self._arrived_keys, seal, content.keys)
+        keys = tuple(
+            replace(each, revision=max(each.revision, known[each.keyring, each.algorithm]) + 1)
+            for each in keys
+        )
+        change = TenantArrived(tenant, keys, keyrings, content.usage, content.counts)
+        if not await self._is_durable(arrived, change, epoch):
+            return None
+        for versions in keys:
+            self._key_cache.update(versions, epoch)
+        for keyring in keyrings:
+            self._keyring_cache.update(keyring, epoch)
+        return arrived
+
+    def _arrived_keys(self, seal: BundleSeal, keys: Iterable[MovedKey]) -> tuple[KeyVersions, ...]:
+        tenant, generation = seal.move.tenant, self._store.generation
+
+        def entry(name: KeyName, moved: MovedVersion) -> KeyEntry:
+            sealed = None
+            if moved.seed is not None:
+                seed = seal.open_seed(moved.seed, moved.info)
+                sealed = self._material.seal(
+                    seed, name, KeyVersion(moved.info.version), moved.info.public_key
+                )
+            return KeyEntry(
+                moved.info, sealed, moved.idempotency, moved.disabled_from, moved.retired_at
+            )
+
+        def key(moved: MovedKey) -> KeyVersions:
+            name = KeyName(tenant, moved.algorithm, moved.keyring)
+            entries = tuple(entry(name, each) for each in moved.versions)
+            return KeyVersions(
+                tenant, moved.algorithm, entries, moved.revision, generation, moved.keyring
+            )
+
+        return tuple(map(key, keys))
+
+    # --- Both -----------------------------------------------------------------------------
+
+    def _require_transfer_key(self) -> TransferKey:
+        if self._transfer_key is None:
+            raise _RefusedError(MoveRefusal.NO_TRANSFER_KEY)
+        return self._transfer_key
+
+    async def _commit_again(self, tenant: TenantId, step: Callable[[], Awaitable[T | None]]) -> T:
+        """Take a step with none of the tenant's calls under way, again while it is stale."""
+        deadline = asyncio.get_running_loop().time() + DRAIN_SECONDS
+        try:
+            async with self._gate.closed(tenant, deadline):
+                for _ in range(TRIES):
+                    if (done := await step()) is not None:
+                        return done
+        except KeyServiceError as error:
+            if error.kind is not ErrorKind.DEADLINE_EXCEEDED:
+                raise
+        raise _RefusedError(MoveRefusal.BUSY)
+
+    async def _is_durable(self, move: RecordedMove, change: Change, epoch: int) -> bool:
+        """Commit a step. Raises UNAVAILABLE: whether it was taken is unknown then."""
+        outcome = await self._log.commit(move_record(move), change, epoch)
+        return outcome is CommitOutcome.DURABLE

@@ -1,0 +1,728 @@
+"""A tenant leaves one key service and arrives at another: whole, once, and never in both."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import uuid4
+
+import pytest
+
+from pqkeep_keyservice import moves
+from pqkeep_keyservice.crypto.secret import Secret
+from pqkeep_keyservice.keys.key_versions import KeyName
+from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer
+from pqkeep_keyservice.keys.tenant_bundle import TransferKey, bundle_digest
+from pqkeep_keyservice.live.worker_processes import WorkerSettings
+from pqkeep_keyservice.storage import tenants
+from pqkeep_keyservice.storage.store import KeyStore
+from pqkeep_keyservice.wiring import KeyServiceParts, wire
+from pqkeep_protocol.administration import (
+    AnyMoveRequest,
+    BundlePart,
+    ExportedTenant,
+    ExportTenant,
+    FinishMove,
+    ImportProgress,
+    ImportTenant,
+    ListMoves,
+    MoveFinished,
+    MoveRefusal,
+    MoveRefused,
+    Moves,
+    ReadBundle,
+    Receipt,
+)
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.audit import CountOperations, GetUsage, ListRecords, ListUsage
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keyrings import KeyPurpose
+from pqkeep_protocol.keys import INSTALLATION, KeyVersion, TenantId
+from pqkeep_protocol.messages import (
+    ArchiveKey,
+    Attribution,
+    Batch,
+    CreateKeyring,
+    Decrypt,
+    DisableKey,
+    EnableKey,
+    Encrypt,
+    Encrypted,
+    GenerateKey,
+    GetActiveKey,
+    GetKeyring,
+    Idempotency,
+    Item,
+    ListKeyrings,
+    ListKeys,
+    RetireKey,
+    RotateKey,
+    ScheduleArchive,
+    Sign,
+    UpdateKeyring,
+    Verify,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from keyservice.tests.conftest import Location
+
+KEM, OTHER_KEM, ML_DSA = Algorithm.ML_KEM_768, Algorithm.X_WING, Algorithm.ML_DSA_65
+NAMED = "payments.cards"
+EAST, WEST = "east", "west"
+SECONDS = 60.0
+ATTRIBUTION = Attribution("request-1", "api-key:3", "192.0.2.7", "plan-allows")
+TEXT = b"text"
+SMALL_PART = 700
+T = TypeVar("T")
+
+pytestmark = pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+
+
+@dataclass
+class Shard:
+    """A key service with a root key of its own, that can be closed and opened again."""
+
+    name: str
+    location: Location
+    workers: WorkerSettings
+    settings: Path
+    transfer_key: TransferKey | None
+    sealer: Sealer = field(default_factory=lambda: Sealer({1: Secret(os.urandom(32))}))
+    parts: KeyServiceParts = field(init=False)
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """Serve the database as a new process does."""
+        database = await self.location.open()
+        try:
+            store = KeyStore(database, self.sealer)
+            await store.check()
+            parts = wire(
+                store,
+                self.sealer,
+                self.workers,
+                self.settings,
+                shard=self.name,
+                transfer_key=self.transfer_key,
+            )
+            with closing(parts):
+                self.parts = parts
+                yield
+        finally:
+            await database.close()
+
+    async def ask(self, request: Any) -> Any:
+        """Answer a gateway's request."""
+        deadline = asyncio.get_running_loop().time() + SECONDS
+        if isinstance(request, Batch):
+            return await self.parts.batches.execute(request, ATTRIBUTION, deadline)
+        if not hasattr(request, "operation") or isinstance(request, ListRecords):
+            return await self.parts.audit_service.answer(request)
+        return await self.parts.transactions.execute(request, ATTRIBUTION, deadline)
+
+    async def step(self, request: AnyMoveRequest, kind: type[T]) -> T:
+        """Answer the operator's request."""
+        answer = await self.parts.administration.answer(request)
+        assert isinstance(answer, kind), answer
+        return answer
+
+    async def refusal(self, request: AnyMoveRequest) -> MoveRefusal:
+        """Return why the operator's request is refused."""
+        return (await self.step(request, MoveRefused)).reason
+
+    async def records(self, tenant: TenantId) -> list[dict[str, Any]]:
+        """Return a tenant's records."""
+        found = await self.ask(ListRecords(tenant=tenant, limit=500))
+        return [json.loads(line) for line in found.lines]
+
+
+@dataclass
+class Pair:
+    """Two shards of an installation."""
+
+    east: Shard
+    west: Shard
+    stack: AsyncExitStack
+
+    async def restart(self) -> None:
+        """End both processes, and start them again."""
+        await self.stack.aclose()
+        for shard in (self.east, self.west):
+            await self.stack.enter_async_context(shard.serving())
+
+
+@pytest.fixture
+async def pair(
+    location: Location,
+    other_location: Location,
+    worker_settings: WorkerSettings,
+    settings: Path,
+) -> AsyncIterator[Pair]:
+    """Serve two shards, each with a database and a root key of its own."""
+    transfer_key = TransferKey(Secret(os.urandom(32)))
+    east, west = (
+        Shard(name, where, worker_settings, settings, transfer_key)
+        for name, where in ((EAST, location), (WEST, other_location))
+    )
+    async with AsyncExitStack() as stack:
+        pair = Pair(east, west, stack)
+        await pair.restart()
+        yield pair
+
+
+def numbers(count: int) -> Iterator[int]:
+    """Yield large numbers without an order, the same each time."""
+    return (int.from_bytes(sha256(bytes([each])).digest()[:8], "big") for each in range(count))
+
+
+async def no_pause() -> None:
+    """Go on at once."""
+
+
+async def export(source: Shard, target: Shard, tenant: TenantId) -> tuple[ExportedTenant, bytes]:
+    """Have a tenant leave; return its bundle."""
+    exported = await source.step(ExportTenant(tenant=tenant, target=target.name), ExportedTenant)
+    return exported, await read(source, exported, tenant)
+
+
+async def read(source: Shard, exported: ExportedTenant, tenant: TenantId) -> bytes:
+    """Return a bundle, from its parts."""
+    bundle = b""
+    while len(bundle) < exported.size:
+        request = ReadBundle(tenant=tenant, sha256=exported.sha256, part=len(bundle) // part_size())
+        bundle += (await source.step(request, BundlePart)).data
+    return bundle
+
+
+def part_size() -> int:
+    """Return how many bytes a part has: in one test fewer."""
+    size: int = vars(moves)["BUNDLE_PART"]
+    return size
+
+
+def parts_of(tenant: TenantId, digest: bytes, bundle: bytes) -> Iterator[ImportTenant]:
+    """Yield the requests that bring a bundle."""
+    for start in range(0, len(bundle), part_size()):
+        yield ImportTenant(
+            tenant=tenant,
+            sha256=digest,
+            size=len(bundle),
+            part=start // part_size(),
+            data=bundle[start : start + part_size()],
+        )
+
+
+async def bring(target: Shard, tenant: TenantId, bundle: bytes, digest: bytes) -> Receipt:
+    """Have a tenant arrive; return the receipt."""
+    for request in parts_of(tenant, digest, bundle):
+        progress = await target.step(request, ImportProgress)
+    assert progress.receipt is not None
+    return progress.receipt
+
+
+async def refused(target: Shard, tenant: TenantId, bundle: bytes) -> MoveRefusal:
+    """Return why a bundle is refused."""
+    answer: Any = None
+    for request in parts_of(tenant, bundle_digest(bundle), bundle):
+        answer = await target.parts.administration.answer(request)
+    assert isinstance(answer, MoveRefused), answer
+    return answer.reason
+
+
+async def move(
+    source: Shard, target: Shard, tenant: TenantId, pause: Callable[[], Any] = no_pause
+) -> bytes:
+    """Take every step of a move, with a pause after each; return the bundle."""
+    exported, bundle = await export(source, target, tenant)
+    await pause()
+    receipt = await bring(target, tenant, bundle, exported.sha256)
+    await pause()
+    await source.step(FinishMove(tenant=tenant, receipt=receipt), MoveFinished)
+    await pause()
+    return bundle
+
+
+def used(tenant: TenantId, **how: Any) -> list[Any]:
+    """Return requests that make keys of every status, in two keyrings."""
+    key: dict[str, Any] = {"tenant": tenant, "algorithm": KEM, **how}
+    return [
+        GenerateKey(**key, quota=None, idempotency=Idempotency(bytes(32), b"r" * 32)),
+        RotateKey(**key),
+        RotateKey(**key),
+        RotateKey(**key),
+        ArchiveKey(**key, version=KeyVersion(1)),
+        ScheduleArchive(**key, version=KeyVersion(2), days=7),
+        DisableKey(**key, version=KeyVersion(3)),
+        Encrypt(**key, version=None, plaintext=TEXT),
+    ]
+
+
+async def fill(shard: Shard, tenant: TenantId) -> list[Any]:
+    """Make all that a tenant can have; return requests that use it."""
+    for request in (
+        UpdateKeyring(tenant=tenant, description="what everything is in", rotation_days=90),
+        CreateKeyring(tenant=tenant, keyring=NAMED, labels={"team": "payments"}),
+        *used(tenant),
+    ):
+        here = await shard.ask(request)
+    named: dict[str, Any] = {"tenant": tenant, "keyring": NAMED}
+    for request in (
+        GenerateKey(**named, algorithm=OTHER_KEM, quota=None),
+        Encrypt(**named, algorithm=OTHER_KEM, version=None, plaintext=TEXT),
+    ):
+        there = await shard.ask(request)
+    await shard.ask(GenerateKey(tenant=tenant, algorithm=ML_DSA, quota=None))
+    signed = await shard.ask(Sign(tenant=tenant, algorithm=ML_DSA, version=None, message=TEXT))
+    return [
+        Decrypt(tenant=tenant, algorithm=KEM, version=KeyVersion(4), ciphertext=here.ciphertext),
+        Decrypt(**named, algorithm=OTHER_KEM, version=KeyVersion(1), ciphertext=there.ciphertext),
+        Verify(
+            tenant=tenant,
+            algorithm=ML_DSA,
+            version=KeyVersion(1),
+            message=TEXT,
+            signature=signed.signature,
+        ),
+    ]
+
+
+async def everything(shard: Shard, tenant: TenantId) -> list[Any]:
+    """Return all that a shard says of a tenant, but for its records."""
+    lists = ListKeys(tenant=tenant, algorithm=None, status=None, all_keyrings=True)
+    usage = ListUsage(tenant=tenant, algorithm=None)
+    counts = await shard.ask(CountOperations(tenant=tenant, since_hour=0, hours=24))
+    return [
+        (await shard.ask(lists)).keys,
+        (await shard.ask(ListKeyrings(tenant=tenant))).keyrings,
+        (await shard.ask(usage)).usage,
+        {
+            each.operation: each.count
+            for each in counts.counts
+            if each.operation in {"encrypt", "decrypt", "sign"}
+        },
+    ]
+
+
+async def test_a_tenant_moves_with_all_it_has(pair: Pair, tenant: TenantId) -> None:
+    """Keys of every status, keyrings, uses and counts are the same there, and open the same data."""
+    uses = await fill(pair.east, tenant)
+    before = await everything(pair.east, tenant)
+    await move(pair.east, pair.west, tenant)
+    assert await everything(pair.west, tenant) == before
+    for use in uses:
+        await pair.west.ask(use)
+    repeated = await pair.west.ask(used(tenant)[0])
+    assert repeated.key.version == 1  # the Idempotency-Key is still its
+    rotated = await pair.west.ask(RotateKey(tenant=tenant, algorithm=KEM))
+    assert (rotated.old_version, rotated.key.version) == (4, 5)
+    with pytest.raises(KeyServiceError, match="key-not-found"):
+        await pair.west.ask(
+            Decrypt(tenant=tenant, algorithm=KEM, version=KeyVersion(3), ciphertext=b"c" * 2000)
+        )
+    enabled = EnableKey(tenant=tenant, algorithm=KEM, version=KeyVersion(3))
+    assert (await pair.west.ask(enabled)).key.version == 3
+
+
+async def test_the_shard_it_left_has_nothing_and_refuses(pair: Pair, tenant: TenantId) -> None:
+    """From the moment it leaves every call is refused and recorded, also after a restart."""
+    uses = await fill(pair.east, tenant)
+    exported, bundle = await export(pair.east, pair.west, tenant)
+    sql = pair.east.location.sql
+    for restart in (False, True):
+        if restart:
+            await pair.restart()
+        key: dict[str, Any] = {"tenant": tenant, "algorithm": KEM}
+        batch = Batch(tenant=tenant, items=tuple(Item(request=each) for each in uses[:1]))
+        for request in (
+            *uses,
+            *used(tenant),
+            GetActiveKey(**key),
+            GetKeyring(tenant=tenant),
+            batch,
+            GetUsage(**key, version=KeyVersion(1)),
+            ListUsage(**key),
+        ):
+            with pytest.raises(KeyServiceError) as error:
+                await pair.east.ask(request)
+            assert error.value.kind is ErrorKind.TENANT_MOVED
+        last = (await pair.east.records(tenant))[-1]
+        assert (last["operation"], last["outcome"]) == ("decrypt", "tenant-moved")  # the batch's
+        for table in ("keys", "key_revisions", "keyrings"):
+            assert sql(f"SELECT * FROM {table} WHERE tenant_id = ?", _stored(tenant, pair)) == []  # noqa: S608 - of a table of names
+    assert exported.keys == 6
+    receipt = await bring(pair.west, tenant, bundle, exported.sha256)
+    assert sql("SELECT count(*) FROM tenant_bundles") != [(0,)]
+    await pair.east.step(FinishMove(tenant=tenant, receipt=receipt), MoveFinished)
+    assert sql("SELECT count(*) FROM tenant_bundles") == [(0,)]
+    assert (await pair.east.step(ListMoves(tenant=INSTALLATION), Moves)).tenants == ()
+
+
+def _stored(tenant: TenantId, pair: Pair) -> Any:
+    return tenant.hex if pair.east.location.url.startswith("sqlite") else tenant
+
+
+async def test_both_logs_say_it(pair: Pair, tenant: TenantId) -> None:
+    """Each key and keyring has a record with its revision, and the move one with both shards."""
+    await fill(pair.east, tenant)
+    exported, bundle = await export(pair.east, pair.west, tenant)
+    receipt = await bring(pair.west, tenant, bundle, exported.sha256)
+    await pair.east.step(FinishMove(tenant=tenant, receipt=receipt), MoveFinished)
+    out = [each for each in await pair.east.records(tenant) if "moved" in each["operation"]]
+    into = await pair.west.records(tenant)
+    assert [each["outcome"] for each in out] == ["success"] * 5 + ["begun", "completed"]
+    assert [each["outcome"] for each in into] == ["success"] * 5 + ["completed"]
+    assert {each["operation"] for each in out} == {"tenant-moved-out"}
+    assert {each["operation"] for each in into} == {"tenant-moved-in"}
+    for record in (*out, *into):
+        assert record["policy"] == f"move/{EAST}/{WEST}/6"
+        assert record["request_id"] == exported.sha256.hex()
+        assert (record["principal"], record["tenant_id"]) == ("operator", str(tenant))
+    for last in (*out[-2:], into[-1]):
+        assert (last["keyring"], last["algorithm"], last["keyring_revision"]) == (None, None, 1)
+    named = [(each["keyring"], each["algorithm"]) for each in out[:5]]
+    assert sorted(named, key=str) == sorted(
+        [
+            ("default", None),
+            (NAMED, None),
+            ("default", KEM),
+            ("default", ML_DSA),
+            (NAMED, OTHER_KEM),
+        ],
+        key=str,
+    )
+    assert [each["keyring_revision"] for each in into[:5]] == [
+        each["keyring_revision"] + 1 for each in out[:5]
+    ]
+
+
+async def test_every_step_can_be_taken_again(pair: Pair, tenant: TenantId) -> None:
+    """Asked again, also by a new process, each step says the same and changes nothing."""
+    await fill(pair.east, tenant)
+    bundles, receipts = set(), set()
+    for restart in (False, True, False):
+        if restart:
+            await pair.restart()
+        exported, bundle = await export(pair.east, pair.west, tenant)
+        bundles.add(bundle)
+    for restart in (False, True, False):
+        if restart:
+            await pair.restart()
+        receipt = await bring(pair.west, tenant, bundle, exported.sha256)
+        receipts.add(receipt.mac)
+    sizes = [await pair.west.records(tenant)]
+    for restart in (False, True, False):
+        if restart:
+            await pair.restart()
+        await pair.east.step(FinishMove(tenant=tenant, receipt=receipt), MoveFinished)
+    again = await pair.east.step(ExportTenant(tenant=tenant, target=WEST), ExportedTenant)
+    assert (again.finished, again.size, again.sha256) == (True, 0, exported.sha256)
+    assert (len(bundles), len(receipts)) == (1, 1)
+    assert sizes == [await pair.west.records(tenant)]
+    out = [
+        each["outcome"] for each in await pair.east.records(tenant) if "-out" in each["operation"]
+    ]
+    assert out[-2:] == ["begun", "completed"]
+    assert out.count("begun") == 1
+
+
+async def test_a_tenant_goes_and_comes_back(pair: Pair, tenant: TenantId) -> None:
+    """However often it moves, its data opens, and every change of its keys is the next revision."""
+    uses = await fill(pair.east, tenant)
+    before = await everything(pair.east, tenant)
+    source, target = pair.east, pair.west
+    for generation in range(1, 6):
+        await move(source, target, tenant)
+        source, target = target, source
+        last = (await source.records(tenant))[-1]
+        assert last["keyring_revision"] == generation
+        if generation % 2:
+            await pair.restart()
+        assert (await everything(source, tenant))[:2] == before[:2]
+        for use in uses:
+            await source.ask(use)
+    usage = GetUsage(tenant=tenant, algorithm=ML_DSA, version=KeyVersion(1))
+    assert (await source.ask(usage)).uses == 1 + 5  # wherever it was used
+    await source.ask(RotateKey(tenant=tenant, algorithm=KEM))
+
+
+async def test_a_bundle_is_received_once_and_in_order(pair: Pair, tenant: TenantId) -> None:
+    """An earlier bundle brought again is refused, wherever the tenant is by then."""
+    await fill(pair.east, tenant)
+    first = await move(pair.east, pair.west, tenant)
+    await pair.west.ask(RotateKey(tenant=tenant, algorithm=KEM))
+    second = await move(pair.west, pair.east, tenant)
+    # The tenant is in the east: the west would have it back, and lose the rotation.
+    assert await refused(pair.west, tenant, first) is MoveRefusal.BUNDLE_OUTDATED
+    await move(pair.east, pair.west, tenant)
+    assert await refused(pair.west, tenant, first) is MoveRefusal.BUNDLE_OUTDATED
+    assert await refused(pair.east, tenant, second) is MoveRefusal.BUNDLE_OUTDATED
+    assert (await pair.west.ask(GetActiveKey(tenant=tenant, algorithm=KEM))).key.version == 5
+
+
+async def test_a_bundle_that_is_not_whole_is_refused(pair: Pair, tenant: TenantId) -> None:
+    """Cut anywhere, longer, changed anywhere, or of another installation: nothing arrives."""
+    await fill(pair.east, tenant)
+    exported, bundle = await export(pair.east, pair.west, tenant)
+    places = {0, 20, 40, 70, 85, 90, 100, len(bundle) - 1} | {
+        place % len(bundle) for place in numbers(20)
+    }
+    for place in places:
+        changed = bytearray(bundle)
+        changed[place] ^= 1
+        for bad in (bytes(changed), bundle[:place]):
+            if bad:
+                assert await refused(pair.west, tenant, bad) in {
+                    MoveRefusal.BUNDLE_INVALID,
+                    MoveRefusal.BUNDLE_MISDIRECTED,
+                }
+    assert await refused(pair.west, tenant, bundle + b"\0") is MoveRefusal.BUNDLE_INVALID
+    wrong_digest = ImportTenant(
+        tenant=tenant, sha256=bytes(32), size=len(bundle), part=0, data=bundle
+    )
+    assert await pair.west.refusal(wrong_digest) is MoveRefusal.BUNDLE_INVALID
+    ours = pair.west.transfer_key
+    pair.west.transfer_key = TransferKey(Secret(os.urandom(32)))
+    await pair.restart()
+    assert await refused(pair.west, tenant, bundle) is MoveRefusal.BUNDLE_INVALID
+    pair.west.transfer_key = ours
+    await pair.restart()
+    assert await pair.west.records(tenant) == []
+    await bring(pair.west, tenant, bundle, exported.sha256)
+
+
+async def test_a_bundle_for_another_is_refused(pair: Pair, tenant: TenantId) -> None:
+    """It is for one shard and of one tenant."""
+    await fill(pair.east, tenant)
+    exported = await pair.east.step(ExportTenant(tenant=tenant, target="north"), ExportedTenant)
+    bundle = await read(pair.east, exported, tenant)
+    assert await refused(pair.west, tenant, bundle) is MoveRefusal.BUNDLE_MISDIRECTED
+    other = TenantId(uuid4())
+    _, others = await export(pair.west, pair.east, other)
+    assert await refused(pair.east, tenant, others) is MoveRefusal.BUNDLE_MISDIRECTED
+    elsewhere = ExportTenant(tenant=tenant, target=WEST)
+    assert await pair.east.refusal(elsewhere) is MoveRefusal.OTHER_TARGET
+
+
+async def test_a_forged_receipt_is_refused(pair: Pair, tenant: TenantId) -> None:
+    """Without the other shard's receipt for this very bundle nothing is destroyed."""
+    await fill(pair.east, tenant)
+    exported, bundle = await export(pair.east, pair.west, tenant)
+    receipt = await bring(pair.west, tenant, bundle, exported.sha256)
+    real = {name: getattr(receipt, name) for name in Receipt.__struct_fields__}
+    for name, value in (
+        ("mac", bytes(32)),
+        ("mac", receipt.mac[:-1] + bytes([receipt.mac[-1] ^ 1])),
+        ("tenant", TenantId(uuid4())),
+        ("source", WEST),
+        ("target", EAST),
+        ("generation", 2),
+        ("sha256", bytes(32)),
+    ):
+        forged = FinishMove(tenant=tenant, receipt=Receipt(**{**real, name: value}))
+        assert await pair.east.refusal(forged) is MoveRefusal.RECEIPT_INVALID
+    assert await read(pair.east, exported, tenant) == bundle
+    other = TenantId(uuid4())
+    assert (
+        await pair.east.refusal(FinishMove(tenant=other, receipt=receipt)) is MoveRefusal.NOT_MOVING
+    )
+    await pair.east.step(FinishMove(tenant=tenant, receipt=receipt), MoveFinished)
+    # The receipt of that move is none for the next one.
+    await move(pair.west, pair.east, tenant)
+    exported, bundle = await export(pair.east, pair.west, tenant)
+    replayed = FinishMove(tenant=tenant, receipt=receipt)
+    assert await pair.east.refusal(replayed) is MoveRefusal.RECEIPT_INVALID
+
+
+async def test_moves_that_make_no_sense_are_refused(pair: Pair, tenant: TenantId) -> None:
+    """To the same shard, of no tenant, without a transfer key, where the tenant is already."""
+    same = ExportTenant(tenant=tenant, target=EAST)
+    assert await pair.east.refusal(same) is MoveRefusal.SAME_SHARD
+    installation = ExportTenant(tenant=INSTALLATION, target=WEST)
+    assert await pair.east.refusal(installation) is MoveRefusal.SAME_SHARD
+    unmoved = ReadBundle(tenant=tenant, sha256=bytes(32), part=0)
+    assert await pair.east.refusal(unmoved) is MoveRefusal.NOT_MOVING
+    await fill(pair.east, tenant)
+    await pair.west.ask(GenerateKey(tenant=tenant, algorithm=KEM, quota=None))
+    exported, bundle = await export(pair.east, pair.west, tenant)
+    assert await refused(pair.west, tenant, bundle) is MoveRefusal.TENANT_IS_HERE
+    beyond = ReadBundle(tenant=tenant, sha256=exported.sha256, part=63)
+    assert await pair.east.refusal(beyond) is MoveRefusal.NOT_MOVING
+    pair.east.transfer_key = None
+    await pair.restart()
+    none = ExportTenant(tenant=TenantId(uuid4()), target=WEST)
+    assert await pair.east.refusal(none) is MoveRefusal.NO_TRANSFER_KEY
+
+
+async def test_a_tenant_without_keys_moves(pair: Pair, tenant: TenantId) -> None:
+    """There is nothing to bring, and from then on its keys are made in the other shard."""
+    await move(pair.east, pair.west, tenant)
+    generate = GenerateKey(tenant=tenant, algorithm=KEM, quota=None)
+    with pytest.raises(KeyServiceError, match="tenant-moved"):
+        await pair.east.ask(generate)
+    assert (await pair.west.ask(generate)).key.version == 1
+
+
+async def test_a_large_bundle_comes_in_parts(
+    pair: Pair, tenant: TenantId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts come in their order, each once; another order says which is needed next."""
+    for module in (moves, tenants):
+        monkeypatch.setattr(module, "BUNDLE_PART", SMALL_PART)
+    uses = await fill(pair.east, tenant)
+    exported, bundle = await export(pair.east, pair.west, tenant)
+    requests = list(parts_of(tenant, exported.sha256, bundle))
+    assert len(requests) > 4
+    for request in requests[:3]:
+        progress = await pair.west.step(request, ImportProgress)
+    for wrong in (requests[1], requests[-1]):
+        progress = await pair.west.step(wrong, ImportProgress)
+        assert (progress.part, progress.receipt) == (3, None)
+    await pair.restart()
+    progress = await pair.west.step(requests[3], ImportProgress)
+    assert progress.part == 0  # what was brought to the process before is gone
+    receipt = await bring(pair.west, tenant, bundle, exported.sha256)
+    await pair.east.step(FinishMove(tenant=tenant, receipt=receipt), MoveFinished)
+    for use in uses:
+        await pair.west.ask(use)
+
+
+async def test_too_much_is_refused_before_anything_is_done(
+    pair: Pair, tenant: TenantId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenant with more than a bundle can hold stays where it is, and is served."""
+    uses = await fill(pair.east, tenant)
+    monkeypatch.setattr(moves, "MAX_BUNDLE", 1000)
+    request = ExportTenant(tenant=tenant, target=WEST)
+    assert await pair.east.refusal(request) is MoveRefusal.TOO_LARGE
+    for use in uses:
+        await pair.east.ask(use)
+
+
+async def test_calls_under_way_end_before_it_leaves(pair: Pair, tenant: TenantId) -> None:
+    """What is answered is in the log before the tenant leaves; nothing is used afterwards."""
+    await fill(pair.east, tenant)
+    encrypt = Encrypt(tenant=tenant, algorithm=KEM, version=None, plaintext=TEXT)
+    sign = Sign(tenant=tenant, algorithm=ML_DSA, version=None, message=TEXT)
+    rotate = RotateKey(tenant=tenant, algorithm=KEM)
+    calls = [
+        asyncio.create_task(pair.east.ask(each))
+        for each in (encrypt, sign, rotate)
+        for _ in range(8)
+    ]
+    await asyncio.sleep(0)
+    exporting = asyncio.create_task(export(pair.east, pair.west, tenant))
+    late = []
+    while not exporting.done():
+        late.append(asyncio.create_task(pair.east.ask(encrypt)))
+        await asyncio.sleep(0)
+    results = await asyncio.gather(*calls, *late, return_exceptions=True)
+    kinds = {each.kind for each in results if isinstance(each, KeyServiceError)}
+    assert kinds <= {ErrorKind.TENANT_MOVED}
+    assert not any(isinstance(each, KeyServiceError) for each in results[: len(calls)])
+    records = []
+    after = 0
+    while page := [
+        json.loads(line)
+        for line in (await pair.east.ask(ListRecords(tenant=tenant, after=after, limit=500))).lines
+    ]:
+        records += page
+        after = page[-1]["id"]
+    left = next(each["id"] for each in records if each["outcome"] == "begun")
+    assert all(each["outcome"] == "tenant-moved" for each in records if each["id"] > left)
+    exported, bundle = await exporting
+    await bring(pair.west, tenant, bundle, exported.sha256)
+    for result in results:
+        if isinstance(result, Encrypted) and result.version is not None:
+            opened = Decrypt(
+                tenant=tenant,
+                algorithm=KEM,
+                version=result.version,
+                ciphertext=result.ciphertext,
+            )
+            assert (await pair.west.ask(opened)).plaintext == TEXT
+
+
+async def test_other_tenants_are_served_meanwhile(pair: Pair, tenant: TenantId) -> None:
+    """A move closes the gate for one tenant."""
+    other = TenantId(uuid4())
+    await fill(pair.east, tenant)
+    await fill(pair.east, other)
+    await move(pair.east, pair.west, tenant)
+    encrypt = Encrypt(tenant=other, algorithm=KEM, version=None, plaintext=TEXT)
+    await pair.east.ask(encrypt)
+    assert (await pair.east.step(ListMoves(tenant=INSTALLATION), Moves)).shard == EAST
+
+
+async def test_rows_that_are_put_back_are_refused(pair: Pair, tenant: TenantId) -> None:
+    """Whoever writes the database cannot bring a tenant back that has left."""
+    await fill(pair.east, tenant)
+    sql = pair.east.location.sql
+    kept = {
+        table: sql(f"SELECT * FROM {table} WHERE tenant_id = ?", _stored(tenant, pair))  # noqa: S608
+        for table in ("keyrings", "key_revisions", "keys")
+    }
+    await move(pair.east, pair.west, tenant)
+    for table, rows in kept.items():
+        for row in rows:
+            sql(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", *row)  # noqa: S608
+    await pair.restart()
+    with pytest.raises(KeyServiceError, match="tenant-moved"):
+        await pair.east.ask(GetActiveKey(tenant=tenant, algorithm=KEM))
+    with pytest.raises(DamagedKeyError, match="older than the audit log says"):
+        await pair.east.parts.store.find_key_versions(KeyName(tenant, KEM))
+    with pytest.raises(DamagedKeyError, match="older than the audit log says"):
+        await pair.east.parts.store.list_keyrings(tenant)
+
+
+async def test_what_was_done_between_moves_stays_done(pair: Pair, tenant: TenantId) -> None:
+    """Sixty changes, uses and moves in any order: the same keys, and every ciphertext opens."""
+    here, there = pair.east, pair.west
+    made: dict[Algorithm, list[tuple[KeyVersion, bytes]]] = {KEM: [], OTHER_KEM: []}
+    refusals: set[ErrorKind] = set()
+    for algorithm in made:
+        await here.ask(GenerateKey(tenant=tenant, algorithm=algorithm, quota=None))
+    for number in numbers(60):
+        algorithm = (KEM, OTHER_KEM)[number % 2]
+        key: dict[str, Any] = {"tenant": tenant, "algorithm": algorithm}
+        versions = [KeyVersion(each) for each, _ in made[algorithm]] or [KeyVersion(1)]
+        version = versions[(number >> 8) % len(versions)]
+        requests = (
+            RotateKey(**key),
+            Encrypt(**key, version=None, plaintext=TEXT),
+            Encrypt(**key, version=None, plaintext=TEXT),
+            RetireKey(**key, version=version),
+            DisableKey(**key, version=version),
+            EnableKey(**key, version=version),
+            GenerateKey(**key, quota=None),
+            UpdateKeyring(tenant=tenant, purposes=tuple(KeyPurpose)),
+            None,
+            None,
+        )
+        request = requests[(number >> 16) % len(requests)]
+        if request is None:
+            before = await everything(here, tenant)
+            await move(here, there, tenant)
+            here, there = there, here
+            assert await everything(here, tenant) == before
+            continue
+        try:
+            done = await here.ask(request)
+        except KeyServiceError as error:
+            refusals.add(error.kind)
+            continue
+        if isinstance(request, Encrypt):
+            made[algorithm].append((done.version, done.ciphertext))
+    assert ErrorKind.TENANT_MOVED not in refusals
+    for algorithm, ciphertexts in made.items():
+        for version, ciphertext in ciphertexts:
+            key = {"tenant": tenant, "algorithm": algorithm, "version": version}
+            await here.ask(EnableKey(**key))
+            assert (await here.ask(Decrypt(**key, ciphertext=ciphertext))).plaintext == TEXT
