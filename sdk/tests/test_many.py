@@ -169,7 +169,7 @@ def _calls(*sizes: int) -> list[Call[Any]]:
 )
 def test_how_calls_are_split(sizes: list[int], expected: list[int]) -> None:
     """As many as fit go into each request, in order; one that fits nowhere goes alone."""
-    made = [json.dumps(each.body) for each in batches(_calls(*sizes))]
+    made = [each.content or b"" for each in batches(_calls(*sizes))]
     bodies = [json.loads(each) for each in made]
     assert [len(each["items"]) for each in bodies] == expected
     assert [len(item["plaintext"]) for each in bodies for item in each["items"]] == sizes
@@ -179,5 +179,5 @@ def test_how_calls_are_split(sizes: list[int], expected: list[int]) -> None:
 def test_items_are_taken_as_they_are_needed() -> None:
     """An iterator of items without an end is read no further than its first request."""
     endless = iter(lambda: _calls(1)[0], None)
-    bodies: list[Any] = [each.body for each in islice(batches(endless), 2)]
+    bodies = [json.loads(each.content or b"") for each in islice(batches(endless), 2)]
     assert [len(each["items"]) for each in bodies] == [MAX_ITEMS] * 2

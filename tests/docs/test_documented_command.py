@@ -216,7 +216,7 @@ ENDINGS: Mapping[int, Callable[[Shell], int]] = {
     4: lambda shell: shell("keys", "show", "Kyber768", "--key-version", "9"),
     5: lambda shell: shell("keys", "generate", "X-Wing"),
     6: _rate_limited,
-    7: lambda shell: shell("verify", "changed", "file.sig"),
+    7: lambda shell: shell("verify", "changed", "--signature", "file.sig"),
     8: lambda shell: shell("keys", "list", PQKEEP_URL="http://127.0.0.1:1"),
     130: lambda shell: shell.ended_by(signal.SIGINT),
     141: lambda shell: shell.into_a_closed_pipe(),

@@ -35,6 +35,8 @@ class Call(Generic[R_co]):
     query: Query | None = None
     body: Mapping[str, object] | None = field(default=None, repr=False)
     """None leaves a field out here too."""
+    content: bytes | None = field(default=None, repr=False)
+    """A body that is JSON already, instead of one."""
     changes: bool = False
     """Whether it changes anything, and must therefore have its effect once."""
     form: AnswerForm = "envelope"

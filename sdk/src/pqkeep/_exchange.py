@@ -33,12 +33,13 @@ class Exchange(Generic[R]):
         self._call = call
         self._request_id = str(uuid4())
         self._headers = {"X-Request-ID": self._request_id}
-        self._content: bytes | None = None
+        self._content = call.content
         if call.changes:
             self._headers["Idempotency-Key"] = str(uuid4())
         if call.body is not None:
-            self._headers["Content-Type"] = "application/json"
             self._content = json.dumps(_given(call.body)).encode()
+        if self._content is not None:
+            self._headers["Content-Type"] = "application/json"
         seconds = settings.timeout if call.destination is None else math.inf
         self.attempts = Attempts(seconds, settings.retries)
 

@@ -24,6 +24,7 @@ MAX_BODY = 4 * 1024 * 1024
 """Bytes in a request."""
 _AROUND = 64
 """Bytes in a request beside its items."""
+_BETWEEN = b", "
 
 Items = Iterable[Mapping[str, Any]]
 """The arguments of each call, by name."""
@@ -75,20 +76,23 @@ class Many(Generic[R]):
 
 def batches(calls: Iterable[Call[R]]) -> Iterator[Call[Sequence[R | PqkeepError]]]:
     """Describe calls of one operation as batches: of at most 128 items and 4 MiB, in order."""
-    waiting: list[Call[R]] = []
+    waiting: list[tuple[Call[R], bytes]] = []
     size = 0
     for call in calls:
-        own = len(json.dumps(_given(call))) + len(", ")
+        item = json.dumps(_given(call)).encode()
+        own = len(item) + len(_BETWEEN)
         if waiting and (len(waiting) == MAX_ITEMS or size + own > MAX_BODY - _AROUND):
             yield _batch(waiting)
             waiting, size = [], 0
-        waiting.append(call)
+        waiting.append((call, item))
         size += own
     if waiting:
         yield _batch(waiting)
 
 
-def _batch(calls: Sequence[Call[R]]) -> Call[Sequence[R | PqkeepError]]:
+def _batch(items: Sequence[tuple[Call[R], bytes]]) -> Call[Sequence[R | PqkeepError]]:
+    calls = [call for call, _ in items]
+
     def read(data: Data) -> Sequence[R | PqkeepError]:
         results = data.objects("results")
         if len(results) != len(calls):
@@ -96,8 +100,8 @@ def _batch(calls: Sequence[Call[R]]) -> Call[Sequence[R | PqkeepError]]:
         return [_result(call, each) for call, each in zip(calls, results, strict=True)]
 
     first = calls[0]
-    body = {"items": [_given(each) for each in calls]}
-    return Call(method=first.method, path=f"{first.path}/batch", read=read, body=body)
+    content = b'{"items": [' + _BETWEEN.join(item for _, item in items) + b"]}"
+    return Call(method=first.method, path=f"{first.path}/batch", read=read, content=content)
 
 
 def _result(call: Call[R], result: Data) -> R | PqkeepError:

@@ -143,5 +143,5 @@ def test_a_jws_is_verified_by_others(command: Command, tenant: Client) -> None:
     tenant.keys.generate(KEY)
     (command.directory / "order.json").write_bytes(b'{"amount":10}')
     assert command("sign", "order.json", "--jws").status == 0
-    ended = command("verify", "order.json", "order.json.jws")
+    ended = command("verify", "order.json", "--signature", "order.json.jws")
     assert (ended.status, "pqkeep keys jwks" in ended.err) == (2, True)

@@ -48,7 +48,7 @@ def test_pipes(command: Command, tenant: Client, hash_algorithm: str) -> None:
     options = ("--hash", hash_algorithm, "--algorithm", "ML-DSA-87")
     signature = command("sign", "-", *options, stdin=data)
     (command.directory / "data.sig").write_bytes(signature.out)
-    ended = command("verify", "-", "data.sig", "--output", "json", stdin=data)
+    ended = command("verify", "-", "--signature", "data.sig", "--output", "json", stdin=data)
     assert (ended.status, json.loads(ended.out)) == (
         0,
         {
@@ -58,7 +58,7 @@ def test_pipes(command: Command, tenant: Client, hash_algorithm: str) -> None:
             "hash_algorithm": hash_algorithm,
         },
     )
-    assert command("verify", "-", "data.sig", stdin=data[:-1]).status == 7
+    assert command("verify", "-", "--signature", "data.sig", stdin=data[:-1]).status == 7
     assert command("verify", "-", stdin=data).status == 2
 
 
@@ -109,7 +109,9 @@ def test_a_damaged_signature(command: Command, tenant: Client, file: Path) -> No
 def test_no_signature(command: Command, file: Path, text: bytes) -> None:
     """A file that is no signature at all ends with 7, before the service is asked."""
     (command.directory / "other").write_bytes(text)
-    ended = command.as_(PQKEEP_URL="http://127.0.0.1:1")("verify", file.name, "other")
+    ended = command.as_(PQKEEP_URL="http://127.0.0.1:1")(
+        "verify", file.name, "--signature", "other"
+    )
     assert ended.status == 7
     assert ended.err.startswith("pqkeep: other is not pqkeep/v1/signature, or is damaged\n")
 

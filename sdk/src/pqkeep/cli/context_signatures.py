@@ -4,49 +4,70 @@ They are ordinary signatures of ML-DSA over the file, which any verifier of FIPS
 """
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pqkeep import verification
 from pqkeep.algorithms import Algorithm
 from pqkeep.cli import choice, documents
 from pqkeep.cli.configuration import rules
+from pqkeep.cli.destinations import Output
 from pqkeep.cli.failures import NOT_VERIFIED, Refusal
 from pqkeep.cli.invocation import Invocation
 from pqkeep.cli.public_keys import read_key
+from pqkeep.cli.several import Asking, Several, together
 from pqkeep.cli.sources import source
+from pqkeep.models import Signature
 from pqkeep.mu import LONGEST_CONTEXT, compute_mu
+
+if TYPE_CHECKING:
+    from pqkeep.client import Client
 
 ALGORITHMS = {Algorithm.ML_DSA_65.value, Algorithm.ML_DSA_87.value}
 PIECE = 1024 * 1024
 
 
 def sign(
-    invocation: Invocation,
-    file: str,
-    context: str,
-    named: choice.Named,
-) -> documents.ContextSignature:
-    """Return a signature over a file and a context."""
+    tally: Several, client: "Client", context: str, named: choice.Named, output: Output
+) -> None:
+    """Write signatures over files and a context."""
     _require_short(context)
-    with invocation.connect() as client:
-        chosen = choice.signature_algorithm(client, named.algorithm)
-        if chosen not in ALGORITHMS:
-            those = " and ".join(sorted(ALGORITHMS))
-            raise Refusal(f"{chosen} signs no file with a context", f"name one of {those}")
-        with choice.generating(chosen, named.key_version, keyring=named.keyring):
-            key = choice.key(client, chosen, named.key_version, named.keyring)
-        made = client.signatures.sign_mu(
-            _mu(invocation, file, key.public_key, context),
-            algorithm=chosen,
-            keyring=named.keyring,
-            key_version=key.key_version,
-        )
-    return documents.ContextSignature(
-        signature=made.signature,
-        key_version=made.key_version,
-        algorithm=made.algorithm,
-        context=context,
+    chosen = choice.signature_algorithm(client, named.algorithm)
+    if chosen not in ALGORITHMS:
+        those = " and ".join(sorted(ALGORITHMS))
+        raise Refusal(f"{chosen} signs no file with a context", f"name one of {those}")
+    with choice.generating(chosen, named.key_version, keyring=named.keyring):
+        key = choice.key(client, chosen, named.key_version, named.keyring)
+    asking: Asking[Signature] = Asking(
+        client.signatures.sign_mu,
+        client.signatures.sign_mu_many,
+        {"algorithm": chosen, "keyring": named.keyring, "key_version": key.key_version},
+        nullcontext,
     )
+
+    def prepare(file: str) -> dict[str, Any]:
+        output.require_free(file)
+        return {"mu": _mu(tally.invocation, file, key.public_key, context)}
+
+    def finish(file: str, made: Signature) -> None:
+        signed = documents.ContextSignature(
+            signature=made.signature,
+            key_version=made.key_version,
+            algorithm=made.algorithm,
+            context=context,
+        )
+        output.write(file, documents.written(signed, named.keyring))
+        tally.written(
+            output.of(file),
+            f"signed with {made.algorithm} version {made.key_version}",
+            algorithm=made.algorithm,
+            key_version=made.key_version,
+            context=context,
+        )
+
+    for group in together(tally.files, lambda _: 0):
+        asking.ask(tally, group, prepare, finish)
 
 
 def is_valid(

@@ -1,16 +1,19 @@
 """Where commands write: standard output, or a file that is there once it is whole."""
 
+import errno
+import os
 import stat
 import sys
 from codecs import getincrementaldecoder
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from pqkeep.cli.failures import Refusal
 from pqkeep.cli.options import STANDARD
-from pqkeep.new_files import new_file
+from pqkeep.new_files import PUBLIC, new_file
 
 _HARMLESS = dict.fromkeys(map(ord, "\r\n\t"))
 
@@ -35,6 +38,38 @@ def destination(name: str | None, *, otherwise: str, force: bool, mode: int) -> 
         insisted = name is not None or not sys.stdout.isatty()
         yield sys.stdout.buffer if insisted else _Terminal()
         sys.stdout.buffer.flush()
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where the result for a file goes: to a named place, or beside the file."""
+
+    to: str | None
+    suffix: str
+    is_replaced: bool
+
+    def of(self, file: str) -> str:
+        """Return the output of a file."""
+        return self.to or self._otherwise(file)
+
+    def require_free(self, file: str) -> None:
+        """Raise FileExistsError where it is there and is not to be replaced, before any work."""
+        name = self.of(file)
+        path = Path(name)
+        if self.is_replaced or name == STANDARD or _is_special(path):
+            return
+        if os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
+
+    def write(self, file: str, data: bytes) -> None:
+        """Write what anybody may read. Raises OSError and Refusal."""
+        with destination(
+            self.to, otherwise=self._otherwise(file), force=self.is_replaced, mode=PUBLIC
+        ) as target:
+            target.write(data)
+
+    def _otherwise(self, file: str) -> str:
+        return STANDARD if file == STANDARD else file + self.suffix
 
 
 class _Terminal:

@@ -6,16 +6,16 @@ The service sees the data only where it is asked to encrypt it itself.
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from pqkeep.cli import choice, documents
-from pqkeep.cli.armor import ArmorReader, ArmorWriter
+from pqkeep.cli import choice, documents, service_encryption
+from pqkeep.cli.armor import ArmorWriter
 from pqkeep.cli.command import command
 from pqkeep.cli.configuration import rules
-from pqkeep.cli.destinations import Writer, destination
-from pqkeep.cli.display import show_written
+from pqkeep.cli.decryption import Decryption
+from pqkeep.cli.destinations import Output, Writer, destination
 from pqkeep.cli.failures import NOT_FOUND, Refusal
 from pqkeep.cli.invocation import Invocation
 from pqkeep.cli.options import (
@@ -24,20 +24,17 @@ from pqkeep.cli.options import (
     Armor,
     AssociatedData,
     Force,
-    InputFile,
+    InputFiles,
     KeyringOption,
     KeyVersion,
     To,
 )
 from pqkeep.cli.public_keys import KeyInFile, key_in_file
+from pqkeep.cli.several import OF_AN_ITEM, Several, several, size_of, together
 from pqkeep.cli.sources import Source, source
-from pqkeep.models import Ciphertext, Envelope
 from pqkeep.new_files import PRIVATE, PUBLIC
 
 SUFFIX = ".pqk"
-LARGEST_FOR_SERVICE = 1024 * 1024
-ENVELOPE = b"pqk1."
-"""How the text of an envelope begins."""
 
 PublicKeyFile = Annotated[
     Path | None,
@@ -69,7 +66,7 @@ def add_to(app: typer.Typer) -> None:
 
 def encrypt(  # noqa: PLR0913 - as many options as there are ways
     invocation: Invocation,
-    file: InputFile,
+    files: InputFiles,
     *,
     to: To = None,
     force: Force = False,
@@ -89,9 +86,9 @@ def encrypt(  # noqa: PLR0913 - as many options as there are ways
     ] = False,
     associated_data: AssociatedData = None,
 ) -> None:
-    """Encrypt a file here, to FILE.pqk. The service sees nothing of it.
+    """Encrypt files here, each to FILE.pqk. The service sees nothing of them.
 
-    With --server-side or --envelope the service encrypts it, and sees it.
+    With --server-side or --envelope the service encrypts them, and sees them.
     """
     is_there = server_side or envelope
     if is_there and (public_key is not None or recipient or armor):
@@ -101,34 +98,25 @@ def encrypt(  # noqa: PLR0913 - as many options as there are ways
         )
     if associated_data is not None and not is_there:
         raise Refusal("--associated-data is for what the service encrypts", "add --envelope")
-    otherwise = STANDARD if file == STANDARD else file + SUFFIX
-    with (
-        source(file, invocation) as opened,
-        destination(to, otherwise=otherwise, force=force, mode=PUBLIC) as target,
-    ):
-        used: Ciphertext | Envelope | KeyInFile
-        named = choice.Named(algorithm, key_version, keyring)
+    named = choice.Named(algorithm, key_version, keyring)
+    with several(invocation, files, to) as tally:
         if is_there:
             bound = None if associated_data is None else associated_data.encode()
-            used = _encrypt_there(invocation, opened, target, named, bound, envelope=envelope)
-        else:
-            used = _recipient(invocation, public_key, named)
-            others = [key_in_file(invocation, path) for path in recipient or ()]
-            for each in others:
-                rules(invocation).kem(each.algorithm)
-            _encrypt_here(opened, target, [used, *others], armor=armor)
-    show_written(
-        invocation,
-        to or otherwise,
-        f"encrypted to {used.algorithm} version {used.key_version}",
-        algorithm=used.algorithm,
-        key_version=used.key_version,
-    )
+            wanted = service_encryption.Wanted(named, bound, is_envelope=envelope)
+            output = Output(to, SUFFIX, is_replaced=force)
+            service_encryption.encrypt(tally, wanted, output)
+            return
+        keys = _Keys(invocation, public_key, named, recipient or ())
+        if tally.is_listed:
+            keys.all()
+        for file in files:
+            with tally.each([file]):
+                _encrypt_here(tally, file, keys, to, force=force, armor=armor)
 
 
 def decrypt(
     invocation: Invocation,
-    file: InputFile,
+    files: InputFiles,
     *,
     to: To = None,
     force: Force = False,
@@ -139,41 +127,80 @@ def decrypt(
     What comes out of standard output is genuine, but only the status 0 says that it is all of it.
     """
     bound = None if associated_data is None else associated_data.encode()
-    otherwise = _without_suffix(file, to)
-    with (
-        source(file, invocation) as opened,
-        destination(to, otherwise=otherwise, force=force, mode=PRIVATE) as target,
-        invocation.connect() as client,
-    ):
-        match opened.first():
-            case b"p" if opened.first(len(ENVELOPE)) == ENVELOPE:
-                text = opened.read(documents.LARGEST).decode("ascii", "replace").strip()
-                target.write(client.kem.decrypt_envelope(text, associated_data=bound))
-            case b"{":
-                data = opened.read(documents.LARGEST)
-                sealed, keyring = documents.read(data, Ciphertext, file)
-                target.write(
-                    client.kem.decrypt(
-                        sealed.ciphertext,
-                        key_version=sealed.key_version,
-                        algorithm=sealed.algorithm,
-                        keyring=keyring,
-                        associated_data=bound,
-                    )
-                )
-            case _ if bound is not None:
-                raise Refusal(
-                    f"{file} was encrypted here, and is bound to nothing",
-                    "leave out --associated-data",
-                )
-            case b"-":
-                client.local.decrypt_stream(ArmorReader(opened), target)
-            case _:
-                client.local.decrypt_stream(opened, target)
-    show_written(invocation, to or otherwise, "decrypted")
+    with several(invocation, files, to) as tally:
+        outputs: dict[str, str] = {}
+        for file in files:
+            with tally.each([file]):
+                outputs[file] = _without_suffix(file, to)
+        named = [file for file in files if file in outputs]
+        if not named:
+            return
+        with invocation.connect() as client:
+            for group in together(named, lambda file: min(size_of(file), documents.LARGEST)):
+                decryption = Decryption(invocation, client, bound)
+                if len(group) > 1:
+                    decryption.ask(group)
+                for file in group:
+                    otherwise = outputs[file]
+                    with tally.each([file], OF_AN_ITEM):
+                        with (
+                            source(file, invocation) as opened,
+                            destination(
+                                to, otherwise=otherwise, force=force, mode=PRIVATE
+                            ) as target,
+                        ):
+                            decryption.write(file, opened, target)
+                        tally.written(to or otherwise, "decrypted")
+
+
+class _Keys:
+    """The keys to encrypt to, which are read once, and when they are needed."""
+
+    def __init__(
+        self,
+        invocation: Invocation,
+        public_key: Path | None,
+        named: choice.Named,
+        recipients: Sequence[Path],
+    ) -> None:
+        """Take what the options name."""
+        self._invocation = invocation
+        self._public_key = public_key
+        self._named = named
+        self._recipients = recipients
+        self._found: Sequence[KeyInFile] = ()
+
+    def all(self) -> Sequence[KeyInFile]:
+        """Return them, the first one of whoever encrypts."""
+        if not self._found:
+            used = _recipient(self._invocation, self._public_key, self._named)
+            others = [key_in_file(self._invocation, path) for path in self._recipients]
+            for each in others:
+                rules(self._invocation).kem(each.algorithm)
+            self._found = (used, *others)
+        return self._found
 
 
 def _encrypt_here(
+    tally: Several, file: str, keys: _Keys, to: str | None, *, force: bool, armor: bool
+) -> None:
+    otherwise = STANDARD if file == STANDARD else file + SUFFIX
+    with (
+        source(file, tally.invocation) as opened,
+        destination(to, otherwise=otherwise, force=force, mode=PUBLIC) as target,
+    ):
+        found = keys.all()
+        _encrypt_stream(opened, target, found, armor=armor)
+    used = found[0]
+    tally.written(
+        to or otherwise,
+        f"encrypted to {used.algorithm} version {used.key_version}",
+        algorithm=used.algorithm,
+        key_version=used.key_version,
+    )
+
+
+def _encrypt_stream(
     opened: Source, target: Writer, keys: Sequence[KeyInFile], *, armor: bool
 ) -> None:
     from pqkeep.local import Recipient, encrypt_stream  # noqa: PLC0415 - it loads cryptography
@@ -186,37 +213,6 @@ def _encrypt_here(
         raise Refusal(str(error), "name a key that encrypts") from None
     if text is not None:
         text.end()
-
-
-def _encrypt_there(
-    invocation: Invocation,
-    opened: Source,
-    target: Writer,
-    named: choice.Named,
-    associated_data: bytes | None,
-    *,
-    envelope: bool,
-) -> Ciphertext | Envelope:
-    plaintext = opened.read(LARGEST_FOR_SERVICE + 1)
-    if len(plaintext) > LARGEST_FOR_SERVICE:
-        raise Refusal(
-            f"the service encrypts at most {LARGEST_FOR_SERVICE} bytes",
-            "leave out --server-side and --envelope",
-        )
-    with (
-        invocation.connect() as client,
-        choice.generating(
-            choice.kem_algorithm(client, named.algorithm), named.key_version, keyring=named.keyring
-        ),
-    ):
-        asked: Any = named._asdict() | {"associated_data": associated_data}
-        if envelope:
-            made = client.kem.encrypt_to_envelope(plaintext, **asked)
-            target.write(made.envelope.encode() + b"\n")
-            return made
-        sealed = client.kem.encrypt(plaintext, **asked)
-    target.write(documents.written(sealed, named.keyring))
-    return sealed
 
 
 def _recipient(invocation: Invocation, path: Path | None, named: choice.Named) -> KeyInFile:

@@ -58,6 +58,9 @@ Hash = Annotated[
 InputFile = Annotated[
     str, typer.Argument(metavar="FILE", help="What to read; - is standard input.")
 ]
+InputFiles = Annotated[
+    list[str], typer.Argument(metavar="FILE...", help="What to read; - is standard input.")
+]
 OptionalInputFile = Annotated[
     str,
     typer.Argument(metavar="[FILE]", help="What to read; - is standard input.", show_default=False),

@@ -13,18 +13,13 @@ from pqkeep.cli.armor import ArmorReader, ArmorWriter
 from pqkeep.cli.command import command
 from pqkeep.cli.configuration import rules
 from pqkeep.cli.destinations import Writer, destination, file_at
-from pqkeep.cli.display import show_json, show_rows
-from pqkeep.cli.failures import Refusal, end
+from pqkeep.cli.display import show_rows
+from pqkeep.cli.failures import Refusal
 from pqkeep.cli.invocation import Invocation
 from pqkeep.cli.options import STANDARD, AlgorithmOption, Force, InputFile, KeyringOption, To
 from pqkeep.cli.public_keys import key_in_file
+from pqkeep.cli.several import Several
 from pqkeep.cli.sources import Source, source
-from pqkeep.errors import (
-    ComplianceError,
-    DecryptionError,
-    NotFoundError,
-    PermissionDeniedError,
-)
 from pqkeep.new_files import PUBLIC
 
 if TYPE_CHECKING:
@@ -38,15 +33,6 @@ COLUMNS = {
     "fingerprint": "FINGERPRINT",
 }
 FINGERPRINT_SIZE = 32
-OF_ONE_FILE = (
-    ComplianceError,
-    DecryptionError,
-    NotFoundError,
-    OSError,
-    PermissionDeniedError,
-    Refusal,
-)
-"""What says of a file that it cannot be changed, and nothing of the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,23 +123,14 @@ def re_encrypt(  # noqa: PLR0913 - an option each
         "add": [_recipient(invocation, path) for path in recipient or ()],
         "remove": [_fingerprint(text) for text in remove or ()],
     }
-    results: list[dict[str, Any]] = []
-    endings: list[typer.Exit] = []
+    tally = Several(invocation, files, is_listed=True)
     with invocation.connect() as client:
         changes = Changes(client, wanted)
         for file in files:
-            try:
-                changed = _change(invocation, changes, file, to, force=force)
-                results.append({"file": to or file, "changed": changed})
-            except OF_ONE_FILE as error:
-                endings.append(end(error, file))
-                results.append({"file": file, "error": type(error).__name__})
-    if invocation.is_json and STANDARD not in {to, *files}:
-        show_json({"files": results, "total": len(results)})
-    if len(files) > 1:
-        invocation.note(f"{len(files) - len(endings)} of {len(files)} files")
-    if endings:
-        raise endings[0]
+            with tally.each([file]):
+                tally.done(to or file, changed=_change(invocation, changes, file, to, force=force))
+    tally.show(as_json=STANDARD not in {to, *files})
+    tally.end()
 
 
 def recipients(invocation: Invocation, file: InputFile) -> None:

@@ -5,8 +5,9 @@ does it.
 """
 
 import hashlib
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,8 +16,8 @@ from pqkeep.algorithms import HashAlgorithm
 from pqkeep.cli import choice, context_signatures, documents
 from pqkeep.cli.command import command
 from pqkeep.cli.configuration import rules
-from pqkeep.cli.destinations import destination
-from pqkeep.cli.display import show_json, show_written
+from pqkeep.cli.destinations import Output
+from pqkeep.cli.display import show_json
 from pqkeep.cli.failures import NOT_VERIFIED, Refusal
 from pqkeep.cli.invocation import Invocation
 from pqkeep.cli.options import (
@@ -24,7 +25,7 @@ from pqkeep.cli.options import (
     AlgorithmOption,
     Force,
     Hash,
-    InputFile,
+    InputFiles,
     KeyringOption,
     KeyVersion,
     SignatureContext,
@@ -32,9 +33,19 @@ from pqkeep.cli.options import (
 )
 from pqkeep.cli.printable import printable
 from pqkeep.cli.public_keys import read_key
+from pqkeep.cli.several import (
+    IN_A_REQUEST,
+    SLOW_IN_A_REQUEST,
+    Asking,
+    Several,
+    several,
+    together,
+)
 from pqkeep.cli.sources import source, whole
 from pqkeep.models import HashSignature
-from pqkeep.new_files import PUBLIC
+
+if TYPE_CHECKING:
+    from pqkeep.client import Client
 
 SUFFIX = ".sig"
 JWS_SUFFIX = ".jws"
@@ -42,6 +53,8 @@ JWS_HEADER = b"eyJ"
 """How a JSON object begins in base64url."""
 MAX_PAYLOAD = 1_048_576
 """Bytes of a file that becomes a JWS."""
+SLOW = "SLH-DSA"
+"""How the names of the algorithms begin that sign a few times a second."""
 PIECE = 1024 * 1024
 
 
@@ -53,7 +66,7 @@ def add_to(app: typer.Typer) -> None:
 
 def sign(  # noqa: PLR0913 - as many options as the command has
     invocation: Invocation,
-    file: InputFile,
+    files: InputFiles,
     *,
     to: To = None,
     force: Force = False,
@@ -69,66 +82,74 @@ def sign(  # noqa: PLR0913 - as many options as the command has
     ] = False,
     use: SignatureContext = None,
 ) -> None:
-    """Sign a file, to FILE.sig. It is hashed here, and the service sees the hash.
+    """Sign files, each to FILE.sig. They are hashed here, and the service sees the hashes.
 
     With --context it is a signature of ML-DSA for one use. With --jws a file of at most 1 MiB
     becomes a JWS, FILE.jws, that others can verify.
     """
     if jws and use is not None:
         raise Refusal("--jws and --context exclude each other", "leave one of them out")
-    named = choice.Named(algorithm, key_version, keyring)
-    if jws:
-        _sign_jws(invocation, file, to, named, force=force, detached=detached)
-        return
-    if detached:
+    if detached and not jws:
         raise Refusal("--detached is for a JWS", "add --jws")
-    otherwise = STANDARD if file == STANDARD else file + SUFFIX
-    if use is not None:
-        with destination(to, otherwise=otherwise, force=force, mode=PUBLIC) as target:
-            signed = context_signatures.sign(invocation, file, use, named)
-            target.write(documents.written(signed, keyring))
-        show_written(
-            invocation,
-            to or otherwise,
-            f"signed with {signed.algorithm} version {signed.key_version}",
-            algorithm=signed.algorithm,
-            key_version=signed.key_version,
-            context=use,
-        )
-        return
-    with (
-        destination(to, otherwise=otherwise, force=force, mode=PUBLIC) as target,
-        invocation.connect() as client,
-    ):
-        digest = _digest(file, hash_algorithm, invocation)
-        chosen = choice.signature_algorithm(client, algorithm)
-        with choice.generating(chosen, key_version, keyring=keyring):
-            made = client.signatures.sign_hash(
-                digest, hash_algorithm=hash_algorithm, **named._asdict()
-            )
-        target.write(documents.written(made, keyring))
-    show_written(
-        invocation,
-        to or otherwise,
-        f"signed with {made.algorithm} version {made.key_version}",
-        algorithm=made.algorithm,
-        key_version=made.key_version,
-        hash_algorithm=made.hash_algorithm,
+    named = choice.Named(algorithm, key_version, keyring)
+    output = Output(to, JWS_SUFFIX if jws else SUFFIX, is_replaced=force)
+    with several(invocation, files, to) as tally, invocation.connect() as client:
+        if jws:
+            for file in files:
+                with tally.each([file]):
+                    _sign_jws(tally, client, file, named, output, detached=detached)
+        elif use is not None:
+            context_signatures.sign(tally, client, use, named, output)
+        else:
+            _sign_hashes(tally, client, hash_algorithm, named, output)
+
+
+def _sign_hashes(
+    tally: Several,
+    client: "Client",
+    hash_algorithm: HashAlgorithm,
+    named: choice.Named,
+    output: Output,
+) -> None:
+    chosen = choice.signature_algorithm(client, named.algorithm)
+    asking: Asking[HashSignature] = Asking(
+        client.signatures.sign_hash,
+        client.signatures.sign_hash_many,
+        {"hash_algorithm": hash_algorithm, **named._asdict()},
+        partial(choice.generating, chosen, named.key_version, keyring=named.keyring),
     )
+
+    def prepare(file: str) -> dict[str, Any]:
+        output.require_free(file)
+        return {"digest": _digest(file, hash_algorithm, tally.invocation)}
+
+    def finish(file: str, made: HashSignature) -> None:
+        output.write(file, documents.written(made, named.keyring))
+        tally.written(
+            output.of(file),
+            f"signed with {made.algorithm} version {made.key_version}",
+            algorithm=made.algorithm,
+            key_version=made.key_version,
+            hash_algorithm=made.hash_algorithm,
+        )
+
+    most = SLOW_IN_A_REQUEST if chosen.startswith(SLOW) else IN_A_REQUEST
+    for group in together(tally.files, lambda _: 0, most):
+        asking.ask(tally, group, prepare, finish)
 
 
 def verify(
     invocation: Invocation,
-    file: InputFile,
+    files: InputFiles,
+    *,
     signature: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[SIGNATURE]",
+        typer.Option(
+            metavar="FILE",
             help="The signature's file; without it FILE.sig.",
             show_default=False,
         ),
     ] = None,
-    *,
     algorithm: AlgorithmOption = None,
     key_version: KeyVersion = None,
     keyring: KeyringOption = None,
@@ -142,14 +163,32 @@ def verify(
     ] = None,
     use: SignatureContext = None,
 ) -> None:
-    """Verify a file's signature. Ends with 0 if it is good, and with 7 if it is not.
+    """Verify files' signatures. Ends with 0 if all are good, and with 7 if one is not.
 
     --algorithm, --key-version and --keyring say which key must have signed; by themselves any of
     yours may.
     """
+    if len(files) > 1 and signature is not None:
+        raise Refusal("--signature is for one file", "leave it out: each file has its FILE.sig")
+    named = choice.Named(algorithm, key_version, keyring)
+    with several(invocation, files) as tally:
+        for file in files:
+            with tally.each([file]):
+                _verify(tally, file, signature, named, public_key, use)
+
+
+def _verify(
+    tally: Several,
+    file: str,
+    signature: str | None,
+    named: choice.Named,
+    public_key: Path | None,
+    use: str | None,
+) -> None:
+    invocation = tally.invocation
     if signature is None:
         if file == STANDARD:
-            raise Refusal("standard input has no FILE.sig", "name the signature's file")
+            raise Refusal("standard input has no FILE.sig", "name it: --signature FILE")
         signature = file + SUFFIX
     data = whole(signature, invocation, documents.LARGEST, "name the file as it was written")
     if data.startswith(JWS_HEADER):
@@ -157,37 +196,36 @@ def verify(
             f"{signature} is a JSON Web Signature, which others verify",
             "give them the keys too: pqkeep keys jwks; or sign without --jws",
         )
-    kind = _kind(data, use)
-    said, by_keyring = documents.read(data, kind, signature)
+    said, by_keyring = documents.read(data, _kind(data, use), signature)
     is_valid = (
-        algorithm in {None, said.algorithm}
-        and key_version in {None, said.key_version}
-        and keyring in {None, by_keyring or documents.DEFAULT_KEYRING}
+        named.algorithm in {None, said.algorithm}
+        and named.key_version in {None, said.key_version}
+        and named.keyring in {None, by_keyring or documents.DEFAULT_KEYRING}
         and (
             _is_valid(invocation, file, said, by_keyring, public_key)
             if isinstance(said, HashSignature)
             else context_signatures.is_valid(invocation, file, said, by_keyring, use, public_key)
         )
     )
-    if invocation.is_json:
-        show_json(
-            {
-                "valid": is_valid,
-                "algorithm": said.algorithm,
-                "key_version": said.key_version,
-                **(
-                    {"hash_algorithm": said.hash_algorithm}
-                    if isinstance(said, HashSignature)
-                    else {"context": use}
-                ),
-            }
-        )
+    facts = {
+        "valid": is_valid,
+        "algorithm": said.algorithm,
+        "key_version": said.key_version,
+        **(
+            {"hash_algorithm": said.hash_algorithm}
+            if isinstance(said, HashSignature)
+            else {"context": use}
+        ),
+    }
+    if invocation.is_json and not tally.is_listed:
+        show_json(facts)
     if not is_valid:
         raise Refusal(
             f"{file}: the signature is not good",
             "the file or the signature was changed, or another key made the signature",
             NOT_VERIFIED,
         )
+    tally.done(file, **facts)
     if not invocation.is_json:
         by = f"{said.algorithm} version {said.key_version}"
         typer.echo(printable(f"{file}: the signature is good, by {by}"))
@@ -203,25 +241,20 @@ def _kind(
 
 
 def _sign_jws(
-    invocation: Invocation,
+    tally: Several,
+    client: "Client",
     file: str,
-    to: str | None,
     named: choice.Named,
+    output: Output,
     *,
-    force: bool,
     detached: bool,
 ) -> None:
-    otherwise = STANDARD if file == STANDARD else file + JWS_SUFFIX
-    payload = whole(file, invocation, MAX_PAYLOAD, "sign it without --jws")
-    with (
-        destination(to, otherwise=otherwise, force=force, mode=PUBLIC) as target,
-        invocation.connect() as client,
-    ):
-        made = client.signatures.sign_jws(payload, detached=detached, **named._asdict())
-        target.write(made.jws.encode("ascii") + b"\n")
-    show_written(
-        invocation,
-        to or otherwise,
+    payload = whole(file, tally.invocation, MAX_PAYLOAD, "sign it without --jws")
+    output.require_free(file)
+    made = client.signatures.sign_jws(payload, detached=detached, **named._asdict())
+    output.write(file, made.jws.encode("ascii") + b"\n")
+    tally.written(
+        output.of(file),
         f"signed with {made.algorithm} version {made.key_version}",
         algorithm=made.algorithm,
         key_version=made.key_version,

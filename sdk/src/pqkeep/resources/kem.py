@@ -292,6 +292,8 @@ class Kem(Generic[T_co]):
     decapsulate_many = Many(decapsulate)
     wrap_many = Many(wrap)
     unwrap_many = Many(unwrap)
+    encrypt_to_envelope_many = Many(encrypt_to_envelope)
+    decrypt_envelope_many = Many(decrypt_envelope)
     re_encrypt_many = Many(re_encrypt)
 
 

@@ -1,0 +1,90 @@
+"""Several files in one command: each has its output, and what fails is named."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pqkeep import Client
+
+if TYPE_CHECKING:
+    from sdk.tests.cli.conftest import Command
+
+NAMES = ("a", "b", "c")
+
+
+def _files(command: Command) -> dict[str, bytes]:
+    contents = {name: os.urandom(1_000) for name in NAMES}
+    for name, content in contents.items():
+        (command.directory / name).write_bytes(content)
+    return contents
+
+
+def _requests(tenant: Client, operation: str) -> list[str]:
+    """Return the request of each record of an operation."""
+    return [each.request_id for each in tenant.audit.records(operation=operation)]
+
+
+@pytest.mark.parametrize("options", [(), ("--armor",), ("--server-side",), ("--envelope",)])
+def test_encrypt_and_decrypt(command: Command, tenant: Client, options: tuple[str, ...]) -> None:
+    """What one file needs of the service is in the same request as that of the others."""
+    tenant.keys.generate("Kyber768")
+    contents = _files(command)
+    (command.directory / "c.pqk").write_bytes(b"mine")
+    ended = command("encrypt", "a", "gone", "c", "b", *options)
+    assert (ended.status, ended.out) == (1, b"")
+    assert "pqkeep: gone: No such file or directory" in ended.err
+    assert "pqkeep: c.pqk: File exists" in ended.err
+    assert ended.err.splitlines()[-1] == "2 of 4 files"
+    assert command("encrypt", "c", "--force", *options).status == 0
+    for name in NAMES:
+        (command.directory / name).unlink()
+    (command.directory / "bad.pqk").write_bytes((command.directory / "b.pqk").read_bytes()[:-9])
+    names = ("a.pqk", "bad.pqk", "plain", "b.pqk", "c.pqk")
+    ended = command("decrypt", *names, "--output", "json", "--quiet")
+    assert ended.status == 2
+    results = json.loads(ended.out)["files"]
+    assert {each["file"]: each.get("error") for each in results} == {
+        "a": None,
+        "b": None,
+        "c": None,
+        "bad.pqk": "DecryptionError" if options in {(), ("--envelope",)} else "Refusal",
+        "plain": "Refusal",
+    } or options == ("--armor",)
+    assert {name: (command.directory / name).read_bytes() for name in NAMES} == contents
+    operation = "decrypt" if options in {("--server-side",), ("--envelope",)} else "decapsulate"
+    assert len(set(_requests(tenant, operation))) == 1
+
+
+@pytest.mark.parametrize("options", [(), ("--context", "contracts")])
+def test_sign_and_verify(command: Command, tenant: Client, options: tuple[str, ...]) -> None:
+    """Each file has its signature; one that is not good is named, and decides the exit status."""
+    tenant.keys.generate("Dilithium3")
+    _files(command)
+    ended = command("sign", *NAMES, *options)
+    assert (ended.status, ended.err.splitlines()[-1]) == (0, "3 of 3 files")
+    assert len(set(_requests(tenant, "sign-mu" if options else "sign-hash"))) == 1
+    (command.directory / "b").write_bytes(b"changed")
+    ended = command("verify", *NAMES, *options)
+    assert (ended.status, ended.out.count(b"is good")) == (7, 2)
+    assert "b: the signature is not good" in ended.err
+    assert ended.err.splitlines()[-1] == "2 of 3 files"
+
+
+def test_what_is_refused_whole(command: Command, tenant: Client) -> None:
+    """A refusal of a whole request is said of each of its files; nothing is written."""
+    _files(command)
+    ended = command("sign", *NAMES)
+    assert (ended.status, ended.err.count("generate one: pqkeep keys generate Dilithium3")) == (4, 3)
+    assert command("encrypt", *NAMES).status == 4
+    tenant.keys.generate("Kyber768")
+    for arguments in (
+        ("encrypt", *NAMES, "--to", "one"),
+        ("sign", "a", "-"),
+        ("verify", *NAMES, "--signature", "a.sig"),
+    ):
+        assert command(*arguments).status == 2
+    assert command.names() == set(NAMES)
