@@ -141,6 +141,9 @@ def test_another_algorithm_is_refused(limited: Limited, row: Endpoint) -> None:
     if row.items is not None:
         _expect_of_items(caller, row, "algorithm", mine, other)
         return
+    if row.audit_operation is Operation.LIST_PUBLIC_KEYS:  # it leaves out what it may not show
+        assert not _is_outside_scopes(_ask(caller, row, {}))
+        return
     if "algorithm" not in _fields_of(row):  # it is about all of them
         assert _is_outside_scopes(_ask(caller, row, _about(row, "payments.cards")))
         return
@@ -477,3 +480,28 @@ def test_a_change_of_limits_holds_at_once(
     assert new.get("/kms/keys/1", algorithm="Kyber768")
     assert tenant.ask("DELETE", f"{keys}/3").status_code == 200
     assert _ended(new.ask("GET", "/kms/keys/1?algorithm=Kyber768")) == (401, "ERR_AUTH_001", None)
+
+
+def test_a_verifier_loads_the_keys_of_its_scope(tenant: Caller, limited: Limited) -> None:
+    """An API key that may verify reads public keys and the JWK Set, of its keyrings and algorithms."""
+    tenant.ask("POST", "/kms/keyrings", {"name": "payments.cards"})
+    for keyring in ("default", "payments.cards"):
+        for algorithm in ("Dilithium3", "ML-DSA-87"):
+            wanted = {"algorithm": algorithm, "keyring": keyring, "if_absent": True}
+            assert tenant.ask("POST", "/kms/keys/generate", wanted).is_success
+    every = limited(**_scope("verify-only"))
+    assert len(every.ask("GET", "/kms/jwks").json()["keys"]) == 2
+    own = {"keyrings": ["payments.*"], "algorithms": ["Dilithium3", "Kyber768"]}
+    cards = limited(**_scope("verify-only", **own))
+    (key,) = cards.ask("GET", "/kms/jwks?keyring=payments.cards").json()["keys"]
+    assert key["alg"] == "ML-DSA-65"
+    for path in (
+        "/kms/jwks",
+        "/kms/keys?algorithm=Dilithium3&keyring=payments.cards",
+        "/kms/keys/1/public-key?algorithm=ML-DSA-87&keyring=payments.cards",
+    ):
+        assert _is_outside_scopes(cards.ask("GET", path))
+    path = "/kms/keys/1/public-key?algorithm=Dilithium3&keyring=payments.cards&format=pem"
+    assert cards.ask("GET", path).status_code == 200
+    kems = limited(**_scope("encrypt-only", algorithms=["Kyber768"]))
+    assert _is_outside_scopes(kems.ask("GET", "/kms/jwks"))

@@ -57,6 +57,7 @@ from pqkeep_protocol.messages import (
     ImportPrivateKey,
     ListKeyrings,
     ListKeys,
+    ListPublicKeys,
     ReEncrypt,
     RetireKey,
     RotateKey,
@@ -103,7 +104,7 @@ class Dispatcher:
         if isinstance(request, OnKeyring):
             return await self._answer_on_keyring(request)
         keyring = await self._keyring_cache.get(KeyringId(request.tenant, request.keyring))
-        if isinstance(request, ListKeys):
+        if isinstance(request, ListKeys | ListPublicKeys):
             found = [await self._key_cache.get(name) for name in await self._names(request)]
             return lifecycle.list_(request, found, material)
 
@@ -222,7 +223,12 @@ class Dispatcher:
             case _:
                 assert_never(request)
 
-    async def _names(self, request: ListKeys) -> Iterable[KeyName]:
+    async def _names(self, request: ListKeys | ListPublicKeys) -> Iterable[KeyName]:
+        if isinstance(request, ListPublicKeys):
+            return [
+                KeyName(request.tenant, each, request.keyring)
+                for each in dict.fromkeys(request.algorithms)
+            ]
         algorithms = tuple(Algorithm) if request.algorithm is None else (request.algorithm,)
         if not request.all_keyrings:
             return [KeyName(request.tenant, each, request.keyring) for each in algorithms]

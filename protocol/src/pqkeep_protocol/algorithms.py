@@ -45,6 +45,7 @@ class Operation(StrEnum):
     CANCEL_ARCHIVE = "cancel-archive"
     ARCHIVE_KEY = "archive-key"
     LIST_KEYS = "list-keys"
+    LIST_PUBLIC_KEYS = "list-public-keys"
     GET_KEY = "get-key"
     GET_ACTIVE_KEY = "get-active-key"
     CREATE_KEYRING = "create-keyring"
@@ -95,6 +96,9 @@ ON_KEYRINGS = frozenset(
     }
 )
 """Operations on keyrings. They concern no algorithm."""
+
+LISTING = frozenset({Operation.LIST_KEYS, Operation.LIST_PUBLIC_KEYS})
+"""Operations that may concern all algorithms at once."""
 
 LIFECYCLE = frozenset(Operation) - USES - ON_KEYRINGS
 """Operations on the key itself: every algorithm has them."""

@@ -556,6 +556,18 @@ class ListKeys(KeyRequest[Keys], frozen=True, kw_only=True, tag="list-keys"):
     """List the keys of every keyring of the tenant, whichever ``keyring`` is."""
 
 
+class ListPublicKeys(KeyRequest[Keys], frozen=True, kw_only=True, tag="list-public-keys"):
+    """List the keys of a keyring that some algorithms have, for those who verify."""
+
+    operation: ClassVar = Operation.LIST_PUBLIC_KEYS
+    algorithm: ClassVar[Algorithm | None] = None
+    status: ClassVar[KeyStatus | None] = None
+    algorithms: Annotated[tuple[Algorithm, ...], Meta(min_length=1, max_length=len(Algorithm))]
+    after: KeyPosition | None = None
+    """The last key of the page before."""
+    limit: Annotated[int, Meta(ge=1, le=MAX_KEYS_LISTED)] = MAX_KEYS_LISTED
+
+
 class GetKey(KeyRequest[Key], frozen=True, kw_only=True, tag="get-key"):
     """Return one key version, whatever its status."""
 
@@ -662,6 +674,7 @@ AnyRequest = (
     | CancelArchive
     | ArchiveKey
     | ListKeys
+    | ListPublicKeys
     | GetKey
     | GetActiveKey
     | CreateKeyring

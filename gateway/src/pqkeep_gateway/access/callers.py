@@ -116,6 +116,7 @@ PERMISSION_OF: Mapping[Operation, Permission] = {
     Operation.CANCEL_ARCHIVE: Permission.MANAGE_KEYS,
     Operation.ARCHIVE_KEY: Permission.ARCHIVE_KEYS,
     Operation.LIST_KEYS: Permission.VIEW_KEYS,
+    Operation.LIST_PUBLIC_KEYS: Permission.VIEW_KEYS,
     Operation.GET_KEY: Permission.VIEW_KEYS,
     Operation.GET_ACTIVE_KEY: Permission.VIEW_KEYS,
     Operation.CREATE_KEYRING: Permission.MANAGE_KEYS,

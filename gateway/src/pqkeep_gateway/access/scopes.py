@@ -31,7 +31,9 @@ class Group(StrEnum):
     ADMINISTER = "administer"
 
 
-_PUBLIC_KEYS = frozenset({Operation.GET_KEY, Operation.GET_ACTIVE_KEY})
+_PUBLIC_KEYS = frozenset(
+    {Operation.GET_KEY, Operation.GET_ACTIVE_KEY, Operation.LIST_PUBLIC_KEYS}
+)
 _LISTS = frozenset({Operation.LIST_KEYS, Operation.LIST_KEYRINGS, Operation.GET_KEYRING})
 _ENCRYPT = frozenset({Operation.ENCRYPT, Operation.ENCAPSULATE, Operation.WRAP})
 _DECRYPT = frozenset({Operation.DECRYPT, Operation.DECAPSULATE, Operation.UNWRAP})
@@ -234,6 +236,25 @@ def check_scope(
     scopes = principal.scopes
     if scopes is not None and not scopes.allow(operation, keyring, algorithm):
         raise ScopeDeniedError(algorithm)
+
+
+def algorithms_in_scope(
+    principal: ScopedPrincipal,
+    operation: GatewayOperation,
+    keyring: str,
+    algorithms: Iterable[Algorithm],
+) -> tuple[Algorithm, ...]:
+    """Return those algorithms of which a keyring's keys are within a principal's scopes.
+
+    Raises ScopeDeniedError where there are none.
+    """
+    scopes = principal.scopes
+    found = tuple(
+        each for each in algorithms if scopes is None or scopes.allow(operation, keyring, each)
+    )
+    if not found:
+        raise ScopeDeniedError
+    return found
 
 
 def _operations_of(scope: Scope) -> frozenset[GatewayOperation]:

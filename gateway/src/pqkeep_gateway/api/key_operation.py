@@ -3,7 +3,7 @@
 algorithm -> scopes -> policy -> allowance -> the other fields -> the key service -> answer
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
@@ -14,7 +14,7 @@ from pqkeep_gateway.access.allowance import AllowanceUsedUpError, Spending
 from pqkeep_gateway.access.callers import PERMISSION_OF
 from pqkeep_gateway.access.policy import Allowed, Policy
 from pqkeep_gateway.access.principals import TenantPrincipal
-from pqkeep_gateway.access.scopes import check_scope
+from pqkeep_gateway.access.scopes import algorithms_in_scope, check_scope
 from pqkeep_gateway.api.errors import KEY_FIELDS, codes_of_operation, denied_by, error_for
 from pqkeep_gateway.api.key_fields import (
     KEYRING,
@@ -133,6 +133,20 @@ class KeyAccess:
         """
         check_scope(call.principal, operation, keyring, algorithm)
         return call.attribution.under(self._policy(call, operation, algorithm))
+
+    def attribute_some(
+        self,
+        call: ApiCall,
+        operation: Operation,
+        keyring: KeyringName,
+        algorithms: Iterable[Algorithm],
+    ) -> tuple[Attribution, tuple[Algorithm, ...]]:
+        """Ask as ``attribute`` does about several algorithms, and return which of them may be shown.
+
+        Raises ScopeDeniedError where there are none, and ApiError if a policy denies it.
+        """
+        within = algorithms_in_scope(call.principal, operation, keyring, algorithms)
+        return call.attribution.under(self._policy(call, operation, None)), within
 
     def attribute_target(
         self, call: ApiCall, operation: Operation, target: TargetUse, source: Attribution

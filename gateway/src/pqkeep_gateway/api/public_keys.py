@@ -18,7 +18,7 @@ from pqkeep_protocol import public_keys
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.errors import KeyServiceError
 from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyInfo
-from pqkeep_protocol.messages import GetKey, KeyPosition, ListKeys
+from pqkeep_protocol.messages import GetKey, KeyPosition, ListPublicKeys
 from pqkeep_protocol.public_keys import JWK_ALGORITHM, Jwk
 
 
@@ -92,12 +92,12 @@ def endpoints(access: KeyAccess) -> tuple[Endpoint, ...]:
             path="/kms/jwks",
             name="list_jwks",
             handler=_KeySets(access).list_jwks,
-            permission=PERMISSION_OF[Operation.LIST_KEYS],
+            permission=PERMISSION_OF[Operation.LIST_PUBLIC_KEYS],
             example=JwkSet(keys=(_JWK,)),
             fields=(KEYRING,),
-            field_codes=KEY_FIELDS[Operation.LIST_KEYS],
-            codes=codes_of_operation(Operation.LIST_KEYS),
-            recorded_as=Operation.LIST_KEYS,
+            field_codes=KEY_FIELDS[Operation.LIST_PUBLIC_KEYS],
+            codes=codes_of_operation(Operation.LIST_PUBLIC_KEYS),
+            recorded_as=Operation.LIST_PUBLIC_KEYS,
             keyring_of=keyring_named,
             content_type=JWK_SET,
         ),
@@ -131,15 +131,13 @@ class _KeySets:
         """List a keyring's keys that verify signatures, active and retired, as a JWK Set.
 
         Without the envelope, as verifiers of JWS expect it. Only keys of algorithms that have a
-        JWK are in it.
+        JWK are in it, and of these the ones that are within the scopes of an API key.
         """
-        request = ListKeys(
-            tenant=call.tenant.tenant,
-            keyring=call[KEYRING] or DEFAULT_KEYRING,
-            algorithm=None,
-            status=None,
+        keyring = call[KEYRING] or DEFAULT_KEYRING
+        attribution, algorithms = self._access.attribute_some(
+            call, Operation.LIST_PUBLIC_KEYS, keyring, JWK_ALGORITHM
         )
-        attribution = self._access.attribute(call, request.operation, request.keyring, None)
+        request = ListPublicKeys(tenant=call.tenant.tenant, keyring=keyring, algorithms=algorithms)
         found: list[Jwk] = []
         try:
             while True:
@@ -147,7 +145,7 @@ class _KeySets:
                 found += [
                     public_keys.to_jwk(key.algorithm, key.public_key)
                     for key in page.keys
-                    if key.algorithm in JWK_ALGORITHM and key.allows(Operation.VERIFY)
+                    if key.allows(Operation.VERIFY)
                 ]
                 if not page.has_more:
                     break

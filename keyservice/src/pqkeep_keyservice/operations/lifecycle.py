@@ -26,6 +26,7 @@ from pqkeep_protocol.messages import (
     Key,
     Keys,
     ListKeys,
+    ListPublicKeys,
     RetireKey,
     Rotated,
     RotateKey,
@@ -138,7 +139,9 @@ def get(
     return OperationResult(Key(key=entry.info), entry.info.version)
 
 
-def list_(request: ListKeys, keys: Iterable[KeyVersions], material: KeyMaterial) -> OperationResult:
+def list_(
+    request: ListKeys | ListPublicKeys, keys: Iterable[KeyVersions], material: KeyMaterial
+) -> OperationResult:
     """Return one page of keys, ordered by keyring, algorithm and version."""
     found = [
         (versions, entry)
