@@ -84,6 +84,8 @@ A = TypeVar("A", bound=KeyAnswer)
 def naming(answer: A, values: Mapping[str, object]) -> A:
     """Return an answer in the names of the request: of its keyring, if any, and of its algorithm."""
     names = {"keyring": values.get(KEYRING.name), "algorithm": alias_in(values)}
+    if not any(names.values()):
+        return answer
     return structs.replace(
         answer,
         **{

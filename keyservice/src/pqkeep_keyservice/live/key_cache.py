@@ -41,6 +41,8 @@ class RevisionCache(Generic[N, V]):
         self._find = find
         self._epoch = store.epoch
         self._cached: LRUCache[Hashable, V] = LRUCache(CAPACITY)
+        self._last: tuple[N, V] | None = None
+        """What was asked for last: requests for one key often come together."""
 
     @property
     def epoch(self) -> int:
@@ -48,15 +50,20 @@ class RevisionCache(Generic[N, V]):
         if self._epoch != self._store.epoch:
             self._epoch = self._store.epoch
             self._cached.clear()
+            self._last = None
         return self._epoch
 
     async def get(self, name: N) -> V:
         """Return the current value. Raises DatabaseUnavailableError and what ``find`` raises."""
         epoch = self.epoch
+        last = self._last
+        if last is not None and last[0] == name:
+            return last[1]
         cached = self._cached.get(name)
-        if cached is not None:
-            return cached
-        return self.update(await self._find(name), epoch)
+        if cached is None:
+            return self.update(await self._find(name), epoch)
+        self._last = name, cached
+        return cached
 
     def update(self, value: V, epoch: int) -> V:
         """Cache a value unless a newer revision is cached; return the newer of the two.
@@ -69,11 +76,13 @@ class RevisionCache(Generic[N, V]):
         if cached is not None and cached.revision > value.revision:
             return cached
         self._cached[value.name] = value
+        self._last = None
         return value
 
     def invalidate(self, value: V) -> None:
         """Load the value from the store the next time."""
         self._cached.pop(value.name, None)
+        self._last = None
 
 
 KeyCache: TypeAlias = RevisionCache[KeyName, KeyVersions]

@@ -45,15 +45,22 @@ class KeyMaterial:
         self._schemes = schemes
         self._authentic: MutableMapping[KeyId, bool] = LRUCache(CAPACITY)
         self._encapsulation: MutableMapping[KeyId, EncapsulationKey] = LRUCache(CAPACITY)
+        self._last: tuple[KeyEntry | None, EncapsulationKey | None] = None, None
+        """What was encapsulated to last: requests for one key often come together."""
         self._verifying: MutableMapping[KeyId, VerifyingKey] = LRUCache(CAPACITY)
         self._decapsulation: TTLCache[KeyId, DecapsulationKey] = TTLCache(CAPACITY, SECONDS)
         self._signing: TTLCache[KeyId, SigningKey] = TTLCache(CAPACITY, SECONDS)
 
     def encapsulation_key(self, tenant: TenantId, entry: KeyEntry) -> EncapsulationKey:
         """Return the public half of a KEM key."""
+        last, key = self._last
+        if last is entry and key is not None:  # it was authenticated, and nothing of it can change
+            return key
         self.authenticate(tenant, entry)
         load = KEMS[entry.info.algorithm].load_public
-        return _cached(self._encapsulation, _id(tenant, entry), lambda: load(entry.info.public_key))
+        key = _cached(self._encapsulation, _id(tenant, entry), lambda: load(entry.info.public_key))
+        self._last = entry, key
+        return key
 
     def verifying_key(self, tenant: TenantId, entry: KeyEntry) -> VerifyingKey:
         """Return the public half of a signature key."""
