@@ -43,10 +43,12 @@ from pqkeep_protocol.messages import (
     Encrypt,
     GenerateKey,
     ListKeys,
+    ReEncrypt,
     Request,
     RetireKey,
     RotateKey,
     ScheduleArchive,
+    Target,
     UpdateKeyring,
 )
 
@@ -191,6 +193,29 @@ class Lives(RuleBasedStateMachine):
         """Have versions of the keyring become so old."""
         self.ask(UpdateKeyring(**self.keyring, rotation_days=rotation, archive_after_days=archive))
         self.rotation_days, self.archive_after_days = rotation, archive
+
+    @rule(number=VERSIONS)
+    def re_encrypt(self, number: int) -> None:
+        """Move what a version has encrypted to the active one: from where it may be read only."""
+        if number > len(self.versions):
+            return
+        version, current = self.versions[number - 1], self.current
+        answer = self.ask(
+            ReEncrypt(
+                **self.key,
+                version=KeyVersion(number),
+                ciphertext=version.blob,
+                is_wrapped_key=False,
+                target=Target(KEM, self.key["keyring"]),
+            )
+        )
+        if not version.reads:
+            assert answer is ErrorKind.KEY_NOT_FOUND
+        elif current is None or current.is_disabled:
+            assert answer is ErrorKind.TARGET_NOT_FOUND
+        else:
+            assert answer.version == len(self.versions)
+            current.blob = answer.ciphertext
 
     @rule(number=VERSIONS)
     def archive(self, number: int) -> None:
