@@ -50,7 +50,10 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         if not hardening.harden():
-            _LOG.warning("memory is not locked: the memlock limit is not infinite")
+            _LOG.warning(
+                "memory is not locked, so that keys may be written to swap: the memlock limit is not "
+                "infinite; set LimitMEMLOCK=infinity, or start under ulimit -l unlimited"
+            )
         settings = config.read(arguments.settings)
         write_logs("key service", settings.log_format)
         selftest.require(schemes_of(worker_settings(settings)))
