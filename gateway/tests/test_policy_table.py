@@ -62,7 +62,9 @@ def _allowed_by(tier: str, subscription: str, algorithm: str | None) -> dict[str
     if algorithm is None:
         return {
             **dict.fromkeys(("create-keyring", "update-keyring"), "upkeep-on-every-plan"),
-            **dict.fromkeys(("list-keys", "list-public-keys", "get-keyring", "list-keyrings"), "own-public-keys"),
+            **dict.fromkeys(
+                ("list-keys", "list-public-keys", "get-keyring", "list-keyrings"), "own-public-keys"
+            ),
         }
     row = MAY_WRITE[algorithm]
     here = row[-1] if subscription == "ended" else row[COLUMNS.index(tier)]

@@ -38,9 +38,11 @@ from pqkeep_protocol.messages import (
     Encrypt,
     GenerateKey,
     ListKeyrings,
+    ReEncrypt,
     Request,
     RetireKey,
     RotateKey,
+    Target,
     UpdateKeyring,
 )
 
@@ -113,7 +115,8 @@ class Keyrings(RuleBasedStateMachine):
         found = self.keyrings.get(name, Model())
         is_active = found.versions[-1:] == [ACTIVE]
         answer = self.ask(GenerateKey, name, algorithm=KEM, quota=None)
-        if self.expect(answer, name, ErrorKind.KEY_EXISTS if is_active else None):
+        refusal = None if set(found.purposes) - {KeyPurpose.SIGN} else ErrorKind.NO_PURPOSE
+        if self.expect(answer, name, ErrorKind.KEY_EXISTS if is_active else refusal):
             found.versions.append(ACTIVE)
             self.encrypt(name)
 
@@ -150,6 +153,40 @@ class Keyrings(RuleBasedStateMachine):
             refusal = ErrorKind.PURPOSE_DENIED
         if self.expect(answer, name, refusal):
             self.blobs = [*self.blobs[-3:], (name, answer.version, answer.ciphertext)]
+
+    @rule(place=st.integers(0, 3), to=ANY)
+    def re_encrypt(self, place: int, to: str) -> None:
+        """Move a ciphertext to the active key of a keyring, where both are for that."""
+        if place >= len(self.blobs):
+            return
+        name, version, blob = self.blobs[place]
+        source, target = self.keyrings[name], self.keyrings.get(to)
+        answer = self.ask(
+            ReEncrypt,
+            name,
+            algorithm=KEM,
+            version=KeyVersion(version),
+            ciphertext=blob,
+            is_wrapped_key=False,
+            target=Target(KEM, to),
+        )
+        reads = source.versions[version - 1] in (ACTIVE, RETIRED)
+        refusals = (
+            (KeyPurpose.DECRYPT not in source.purposes, ErrorKind.PURPOSE_DENIED),
+            (target is None, ErrorKind.TARGET_NOT_FOUND),
+            (
+                target is not None and KeyPurpose.ENCRYPT not in target.purposes,
+                ErrorKind.TARGET_PURPOSE_DENIED,
+            ),
+            (not reads, ErrorKind.KEY_NOT_FOUND),
+            (
+                target is not None and target.versions[-1:] != [ACTIVE],
+                ErrorKind.TARGET_NOT_FOUND,
+            ),
+        )
+        refusal = next((kind for is_so, kind in refusals if is_so), None)
+        if self.expect(answer, name, refusal):
+            self.blobs = [*self.blobs[-3:], (to, answer.version, answer.ciphertext)]
 
     @rule()
     def restart(self) -> None:

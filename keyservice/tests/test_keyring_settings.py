@@ -110,9 +110,10 @@ def test_every_use_of_a_key_has_a_purpose(tenant: TenantId) -> None:
 @pytest.mark.parametrize("purpose", KeyPurpose)
 async def test_each_operation_needs_its_purpose(purpose: KeyPurpose, caller: Caller) -> None:
     """With one purpose only the operations that it stands for are not denied."""
-    await caller.create(CARDS, purposes=(purpose,))
+    await caller.create(CARDS)
     await caller.generate(KEM, CARDS)
     await caller.generate(SIGNATURE, CARDS)
+    await caller.ask(UpdateKeyring(tenant=caller.tenant, keyring=CARDS, purposes=(purpose,)))
     denied = set[Operation]()
     for use in uses_of(caller.tenant):
         try:
@@ -124,9 +125,13 @@ async def test_each_operation_needs_its_purpose(purpose: KeyPurpose, caller: Cal
 
 
 async def test_purposes_do_not_keep_keys_from_being_kept(caller: Caller) -> None:
-    """A keyring for verifying alone has its keys generated, rotated and looked up."""
-    await caller.create(CARDS, purposes=(KeyPurpose.VERIFY,))
+    """Keys are rotated and looked up in a keyring that is no longer for them; none is generated."""
+    await caller.create(CARDS)
     await caller.generate(KEM, CARDS)
+    verifying = (KeyPurpose.VERIFY,)
+    await caller.ask(UpdateKeyring(tenant=caller.tenant, keyring=CARDS, purposes=verifying))
+    other = GenerateKey(tenant=caller.tenant, keyring=CARDS, algorithm=Algorithm.X_WING, quota=None)
+    assert await caller.refusal(other) is ErrorKind.NO_PURPOSE
     of: dict[str, Any] = {"tenant": caller.tenant, "keyring": CARDS, "algorithm": KEM}
     await caller.ask(RotateKey(**of))
     assert (await caller.ask(GetActiveKey(**of))).key.version == 2

@@ -111,8 +111,10 @@ class Dispatcher:
         if request.operation not in ALGORITHMS[request.algorithm].operations:
             raise KeyServiceError(ErrorKind.UNSUPPORTED)
         executor = self._executors[request.algorithm]
-        if (supplied := await _with_supplied_key(request, executor, deadline)) is not None:
-            return supplied
+        if getattr(request, "public_key", None) is not None:
+            supplied = await _with_supplied_key(request, executor, deadline)
+            if supplied is not None:
+                return supplied
         if isinstance(request, ReEncrypt):
             return await self._re_encrypt(request, keyring)
         keyring.require(PURPOSE_OF.get(request.operation))
@@ -144,6 +146,8 @@ class Dispatcher:
                 previous := await self._previous(request, versions)
             ):
                 return lifecycle.repeat(request, versions, previous, material)
+            case GenerateKey() | ImportPrivateKey() if not _has_use(keyring, versions):
+                raise KeyServiceError(ErrorKind.NO_PURPOSE)
             case GenerateKey():
                 return await lifecycle.generate(request, versions, material, executor, deadline)
             case ImportPrivateKey():
@@ -201,7 +205,8 @@ class Dispatcher:
             )
         except KeyServiceError:
             raise KeyServiceError(ErrorKind.TARGET_NOT_FOUND) from None
-        target.require(PURPOSE_OF[Operation.WRAP if wraps else Operation.ENCRYPT])
+        if PURPOSE_OF[Operation.WRAP if wraps else Operation.ENCRYPT] not in target.info.purposes:
+            raise KeyServiceError(ErrorKind.TARGET_PURPOSE_DENIED)
         return await re_encryption.re_encrypt(request, self._key_cache.get, self._material)
 
     async def _answer_on_keyring(self, request: OnKeyring) -> OperationResult:
@@ -264,6 +269,14 @@ async def _with_supplied_key(
             return await supplied_keys.verify(request, public_key, executor, deadline)
         case _:
             return None
+
+
+def _has_use(keyring: Keyring, versions: KeyVersions) -> bool:
+    """Return whether a new key could be used in a keyring, or there is one anyway."""
+    return versions.active is not None or any(
+        PURPOSE_OF.get(each) in keyring.info.purposes
+        for each in ALGORITHMS[versions.algorithm].operations
+    )
 
 
 def _now() -> float:

@@ -117,8 +117,8 @@ def test_a_note(command: Command, tenant: Client) -> None:
     assert keys.note_key.startswith(f"{origin}+")
 
 
-def test_a_pem_file_as_public_key(command: Command, tenant: Client) -> None:
-    """A public key in PEM encrypts and verifies offline; other text in PEM is refused."""
+def test_a_file_in_another_format_as_public_key(command: Command, tenant: Client) -> None:
+    """A public key in PEM or DER encrypts and verifies offline; other text in PEM is refused."""
     file = command.directory / "order.json"
     file.write_bytes(b'{"amount":10}')
     for algorithm in (KEY, "Composite-ML-DSA", "Kyber768"):
@@ -128,9 +128,12 @@ def test_a_pem_file_as_public_key(command: Command, tenant: Client) -> None:
         command("sign", file.name, "-a", algorithm, "--force")
         assert command("verify", file.name, "--public-key", f"{algorithm}.pem").status == 0
         assert command("verify", file.name, "--public-key", "Kyber768.pem").status == 7
-    of = ("--public-key", "Kyber768.pem", "-a", "Kyber768", "-k", "1")
-    assert command("encrypt", file.name, *of).status == 0
-    assert command("decrypt", "order.json.pqk", "--to", "-").out == file.read_bytes()
+    for form in ("pem", "der", "raw"):
+        to = ("--format", form, "--to", f"Kyber768.{form}", "--force")
+        assert command("keys", "public-key", "Kyber768", *to).status == 0
+        of = ("--public-key", f"Kyber768.{form}", "-a", "Kyber768", "-k", "1")
+        assert command("encrypt", file.name, *of, "--force").status == 0
+        assert command("decrypt", "order.json.pqk", "--to", "-").out == file.read_bytes()
     pem = (command.directory / f"{KEY}.pem").read_bytes()
     for bad in (pem.replace(b"PUBLIC", b"PRIVATE"), pem[:-30], pem.replace(b"M", b"N", 1)):
         (command.directory / "bad.pem").write_bytes(bad)

@@ -31,9 +31,7 @@ class Group(StrEnum):
     ADMINISTER = "administer"
 
 
-_PUBLIC_KEYS = frozenset(
-    {Operation.GET_KEY, Operation.GET_ACTIVE_KEY, Operation.LIST_PUBLIC_KEYS}
-)
+_PUBLIC_KEYS = frozenset({Operation.GET_KEY, Operation.GET_ACTIVE_KEY, Operation.LIST_PUBLIC_KEYS})
 _LISTS = frozenset({Operation.LIST_KEYS, Operation.LIST_KEYRINGS, Operation.GET_KEYRING})
 _ENCRYPT = frozenset({Operation.ENCRYPT, Operation.ENCAPSULATE, Operation.WRAP})
 _DECRYPT = frozenset({Operation.DECRYPT, Operation.DECAPSULATE, Operation.UNWRAP})
@@ -101,10 +99,14 @@ a whole, and a scope that is limited to some keyrings or algorithms does not gra
 class ScopeDeniedError(Exception):
     """The scopes of an API key do not allow this."""
 
-    def __init__(self, algorithm: Algorithm | None = None) -> None:
-        """Take the algorithm whose keys were asked for, if that is known."""
+    def __init__(self, algorithm: Algorithm | None = None, keyring: str | None = None) -> None:
+        """Take the algorithm whose keys were asked for, if that is known.
+
+        The keyring is that of a second key, which the request itself is not recorded with.
+        """
         super().__init__()
         self.algorithm = algorithm
+        self.keyring = keyring
 
 
 class Scope(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -205,7 +205,7 @@ KEY_SERVICE_ERRORS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
         "the algorithm has an active key; rotate it instead",
         "algorithm",
     ),
-    ErrorKind.KEYRING_NOT_FOUND: (Code.NOT_FOUND_001, "no such keyring", None),
+    ErrorKind.KEYRING_NOT_FOUND: (Code.NOT_FOUND_001, "no such keyring", "keyring"),
     ErrorKind.KEYRING_EXISTS: (Code.CONFLICT_001, "there is such a keyring", "name"),
     ErrorKind.KEYRING_QUOTA_REACHED: (
         Code.FORBIDDEN_001,
@@ -216,6 +216,16 @@ KEY_SERVICE_ERRORS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
         Code.POLICY_001,
         "denied by policy keyring-purposes: the keyring's keys are not for this",
         None,
+    ),
+    ErrorKind.TARGET_PURPOSE_DENIED: (
+        Code.POLICY_001,
+        "denied by policy keyring-purposes: the target keyring's keys are not for this",
+        "to",
+    ),
+    ErrorKind.NO_PURPOSE: (
+        Code.POLICY_001,
+        "denied by policy keyring-purposes: the keyring has no purpose for keys of this algorithm",
+        "algorithm",
     ),
     ErrorKind.IMPORT_KEY_NOT_FOUND: (
         Code.NOT_FOUND_001,
@@ -274,6 +284,7 @@ KEY_SERVICE_ERRORS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
 }
 """What every operation says when the key service refuses: code, message, field."""
 
+_NO_KEYRING = Answer(Code.NOT_FOUND_001, "no such keyring", ("keyring", "name", "envelope"))
 _OUTAGES = (
     ErrorKind.OVERLOADED,
     ErrorKind.UNAVAILABLE,
@@ -336,6 +347,8 @@ def error_for(
     operation: Operation, kind: ErrorKind, values: Mapping[str, object] = MappingProxyType({})
 ) -> ApiError:
     """Return what to say when the key service refuses an operation with these values."""
+    if kind is ErrorKind.KEYRING_NOT_FOUND:
+        return _NO_KEYRING.error(values, is_recorded=True)
     if kind is ErrorKind.DECRYPTION_FAILED and operation in _UNDECRYPTABLE:
         return _UNDECRYPTABLE[operation].error(values, is_recorded=True)
     if kind is ErrorKind.INVALID_PUBLIC_KEY and operation in _TAKES_PUBLIC_KEY:
@@ -471,7 +484,9 @@ def _bad_signature(error: InvalidNoticeSignatureError, endpoint: Endpoint) -> Ap
 
 
 def _outside_scopes(error: ScopeDeniedError, endpoint: Endpoint) -> ApiError:
-    return denied_by(SCOPE_POLICY, error.algorithm, "the API key's scopes do not allow it")
+    denied = denied_by(SCOPE_POLICY, error.algorithm, "the API key's scopes do not allow it")
+    denied.keyring = error.keyring
+    return denied
 
 
 def _beyond_limits(error: BeyondOwnLimitsError, endpoint: Endpoint) -> ApiError:

@@ -14,7 +14,7 @@ from pqkeep_gateway.access.allowance import AllowanceUsedUpError, Spending
 from pqkeep_gateway.access.callers import PERMISSION_OF
 from pqkeep_gateway.access.policy import Allowed, Policy
 from pqkeep_gateway.access.principals import TenantPrincipal
-from pqkeep_gateway.access.scopes import algorithms_in_scope, check_scope
+from pqkeep_gateway.access.scopes import ScopeDeniedError, algorithms_in_scope, check_scope
 from pqkeep_gateway.api.errors import KEY_FIELDS, codes_of_operation, denied_by, error_for
 from pqkeep_gateway.api.key_fields import (
     KEYRING,
@@ -153,10 +153,17 @@ class KeyAccess:
     ) -> Attribution:
         """Ask scopes and policy about the second key too, and return what allows both.
 
-        The scopes must have the operation itself for either key. Raises what ``attribute`` raises.
+        The scopes must have the operation itself for either key. Raises what ``attribute`` raises,
+        which is recorded with the second key's keyring and algorithm, and no version.
         """
-        check_scope(call.principal, operation, target.keyring, target.algorithm)
-        policy = self._policy(call, target.operation, target.algorithm)
+        try:
+            check_scope(call.principal, operation, target.keyring, target.algorithm)
+            policy = self._policy(call, target.operation, target.algorithm)
+        except ScopeDeniedError as error:
+            raise ScopeDeniedError(error.algorithm, target.keyring) from None
+        except ApiError as error:
+            error.keyring = target.keyring
+            raise
         both = f"{source.policy} and {policy}"
         return source.under(both if len(both) <= MAX_NAME else policy)
 
@@ -218,6 +225,7 @@ def endpoint(row: KeyOperation, access: KeyAccess) -> Endpoint:
         default_algorithm=row.default,
         algorithm_elsewhere="" if row.header is None else row.header.name,
         keyring_of=partial(_keyring_named, row.header),
+        key_version_of=None if row.header is None else partial(_version_named, row.header),
         denial=row.denial,
     )
 
@@ -233,6 +241,13 @@ def _keyring_named(header: Field[Header] | None, values: Mapping[str, object]) -
     if header is None or values.get(header.name) is None:
         return keyring_named(values)
     return header.read(values).keyring
+
+
+def _version_named(header: Field[Header], values: Mapping[str, object]) -> int | None:
+    """Return the version that a request's header names, or else its field. Raises FieldError."""
+    if values.get(header.name) is None:
+        return cast("int | None", values.get("key_version"))
+    return header.read(values).version
 
 
 def _key_named(

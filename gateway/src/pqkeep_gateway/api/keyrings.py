@@ -234,7 +234,7 @@ class _Keyrings:
         try:
             return await self._access.keys.execute(request, attribution)
         except KeyServiceError as refusal:
-            raise error_for(request.operation, refusal.kind) from None
+            raise error_for(request.operation, refusal.kind, call.values) from None
 
 
 def _archive_days(call: ApiCall, field: Field[D]) -> D:

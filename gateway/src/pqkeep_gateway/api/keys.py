@@ -410,7 +410,7 @@ class _KeyManagement:
                     break
                 request = structs.replace(request, after=_position(listed[-1]))
         except KeyServiceError as refusal:
-            raise error_for(request.operation, refusal.kind) from None
+            raise error_for(request.operation, refusal.kind, call.values) from None
         alias = alias_in(call.values)
         found = Keys(
             keys=tuple(shown_key(key, alias) for key in listed),
@@ -435,7 +435,7 @@ class _KeyManagement:
         try:
             page = await self._access.keys.execute(request, attribution)
         except KeyServiceError as refusal:
-            raise error_for(Operation.LIST_KEYS, refusal.kind) from None
+            raise error_for(Operation.LIST_KEYS, refusal.kind, call.values) from None
         alias = alias_in(call.values)
         found = KeyUsages(
             usage=tuple(

@@ -153,7 +153,7 @@ class _KeySets:
                 after = KeyPosition(last.algorithm, last.version, last.keyring)
                 request = structs.replace(request, after=after)
         except KeyServiceError as refusal:
-            raise error_for(request.operation, refusal.kind) from None
+            raise error_for(request.operation, refusal.kind, call.values) from None
         return Document(JWK_SET, msgspec.json.encode(JwkSet(keys=tuple(found))))
 
 

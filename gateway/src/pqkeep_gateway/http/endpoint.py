@@ -178,6 +178,8 @@ class Endpoint:
     """The field inside of which the algorithm is named, if it is sent."""
     keyring_of: Callable[[Mapping[str, object]], KeyringName | None] | None = None
     """Which keyring a request's fields name; None: it concerns none. The audit log has it."""
+    key_version_of: Callable[[Mapping[str, object]], int | None] | None = None
+    """Which version they name, where that is not the field ``key_version``."""
     denial: Callable[[], ApiError] | None = None
     """What a caller without a session is told instead of 403 ERR_FORBIDDEN_001."""
     signature_header: str = ""

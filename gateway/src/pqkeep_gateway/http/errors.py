@@ -72,6 +72,8 @@ class ApiError(Exception):
         self.headers = headers or {}
         self.policy = policy
         self.algorithm = algorithm
+        self.keyring: str | None = None
+        """For the audit log: the keyring that was refused, if it is not the request's own."""
         self.is_recorded = is_recorded
         self.challenge = challenge
 

@@ -6,6 +6,7 @@ A field that is null counts as one that was not sent, everywhere; the schema say
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 from enum import StrEnum, auto
 from typing import Any, Generic, TypeVar, cast
 from uuid import UUID
@@ -284,6 +285,15 @@ def text_field(
     return Field(name=name, description=description, schema=schema, example=example, parse=parse)
 
 
+def _hint(value: object, texts: Sequence[str]) -> str:
+    """Return which of several texts was meant, if it can be told."""
+    if not isinstance(value, str) or len(value) > MAX_NAME_SHOWN:
+        return ""
+    by_folded = {each.casefold(): each for each in texts}
+    close = get_close_matches(value.casefold(), by_folded, n=1, cutoff=0.75)
+    return f"; did you mean {by_folded[close[0]]}?" if close else ""
+
+
 def choice_field(
     name: str,
     description: str,
@@ -300,7 +310,7 @@ def choice_field(
     def parse(value: object) -> E:
         found = members.get(value) if isinstance(value, str) else None
         if found is None:
-            raise InvalidValueError(message)
+            raise InvalidValueError(message + _hint(value, [*choices, *others]))
         return found
 
     schema = {"type": "string", "enum": [*choices, *others]}

@@ -5,6 +5,7 @@ route -> credential -> rate limit -> suspension -> cross-site -> access table ->
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from time import perf_counter
@@ -212,8 +213,8 @@ def refusal_event(
         outcome=error.code.code,
         policy=error.policy,
         algorithm=error.algorithm,
-        key_version=_key_version(values),
-        keyring=_keyring(endpoint, values),
+        key_version=_key_version(endpoint, values) if error.keyring is None else None,
+        keyring=error.keyring or _keyring(endpoint, values),
     )
 
 
@@ -360,9 +361,12 @@ def _query(scope: Scope) -> list[tuple[str, str]]:
     return parse_qsl(text, keep_blank_values=True)
 
 
-def _key_version(values: Mapping[str, object]) -> int | None:
+def _key_version(endpoint: Endpoint, values: Mapping[str, object]) -> int | None:
     """Return the key version that a request names, if it can be one."""
     named = values.get("key_version")
+    if endpoint.key_version_of is not None:
+        with suppress(FieldError):
+            named = endpoint.key_version_of(values)
     return named if type(named) is int and 0 < named <= MAX_KEY_VERSION else None
 
 

@@ -3,7 +3,7 @@
 They are nowhere else. After a restart there are none, and whoever held one asks for another.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID, uuid4
@@ -18,7 +18,8 @@ LIFETIME_SECONDS = float(IMPORT_KEY_SECONDS)
 PER_TENANT = 16
 """One more drops the tenant's oldest."""
 CAPACITY = 4_096
-"""Of all tenants together; one more is refused."""
+"""Of all tenants together; one more drops the oldest of a tenant that has the most, so that no
+tenant keeps another from getting one."""
 
 
 class ImportKeyName(NamedTuple):
@@ -46,16 +47,16 @@ class ImportKeys:
         return len(self._issued)
 
     def issue(self, target: KeyName, now: float) -> tuple[UUID, bytes, bytes]:
-        """Return the id of a new import key for one key, its public key, and the info.
-
-        Raises OVERLOADED.
-        """
+        """Return the id of a new import key for one key, its public key, and the info."""
         self._expire(now)
         own = [name for name in self._issued if name.tenant == target.tenant]
         for name in own[: max(0, len(own) + 1 - PER_TENANT)]:
             self._issued.pop(name).key.wipe()
         if len(self._issued) >= CAPACITY:
-            raise KeyServiceError(ErrorKind.OVERLOADED)
+            (largest, _), *_ = Counter(each.tenant for each in self._issued).most_common(1)
+            self._issued.pop(
+                next(each for each in self._issued if each.tenant == largest)
+            ).key.wipe()
         name, key = ImportKeyName(target.tenant, uuid4()), ImportKey()
         self._issued[name] = _Issued(key, target, now + LIFETIME_SECONDS)
         return name.id, key.public_key, import_info(name.id, target.algorithm, target.keyring)

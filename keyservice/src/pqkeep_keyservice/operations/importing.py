@@ -16,7 +16,7 @@ from pqkeep_protocol.messages import ImportKey, ImportPrivateKey, Key
 
 
 def issue(versions: KeyVersions, import_keys: ImportKeys, now: float) -> OperationResult:
-    """Give out an import key for this key. Raises OVERLOADED."""
+    """Give out an import key for this key."""
     import_key_id, public_key, info = import_keys.issue(versions.name, now)
     issued = ImportKey(
         id=import_key_id, public_key=public_key, info=info, seconds=int(LIFETIME_SECONDS)

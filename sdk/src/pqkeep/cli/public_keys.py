@@ -1,4 +1,4 @@
-"""Public keys in files: as ``pqkeep keys public-key`` writes them, PEM, or their bytes alone."""
+"""Public keys in files: as ``pqkeep keys public-key`` writes them, PEM, DER, or their bytes alone."""
 
 import base64
 from dataclasses import asdict, dataclass, field
@@ -65,18 +65,31 @@ def read_key(invocation: Invocation, path: Path) -> KeyInFile | bytes:
                 f"{path} is PEM, and no public key", "name a file with one public key", NOT_VERIFIED
             ) from None
     if not data.startswith(b"{"):
-        return data
+        return _from_der(data)
     key, keyring = documents.read(data, documents.PublicKey, str(path))
     return KeyInFile(**asdict(key), keyring=keyring or documents.DEFAULT_KEYRING)
 
 
 def _raw(pem: bytes) -> bytes:
-    """Return the key in a SubjectPublicKeyInfo (RFC 5280) as PEM. Raises ValueError, IndexError."""
+    """Return the key in a SubjectPublicKeyInfo as PEM. Raises ValueError, IndexError."""
     text = pem.strip()
     if not (text.startswith(BEGIN) and text.endswith(END)):
         raise ValueError
     lines = text.removeprefix(BEGIN).removesuffix(END).split()
-    body, rest = _element(base64.b64decode(b"".join(lines), validate=True), SEQUENCE)
+    return _key_in(base64.b64decode(b"".join(lines), validate=True))
+
+
+def _from_der(data: bytes) -> bytes:
+    """Return the key in a SubjectPublicKeyInfo, or the bytes of what is none: a key alone."""
+    try:
+        return _key_in(data)
+    except (ValueError, IndexError):
+        return data
+
+
+def _key_in(der: bytes) -> bytes:
+    """Return the key in a SubjectPublicKeyInfo (RFC 5280). Raises ValueError, IndexError."""
+    body, rest = _element(der, SEQUENCE)
     _algorithm, key = _element(body, SEQUENCE)
     bits, more = _element(key, BIT_STRING)
     if rest or more or bits[0]:  # bytes that follow, or bits that are not used
