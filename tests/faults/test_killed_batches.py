@@ -72,9 +72,11 @@ def _send(installation: Installation, api_key: str, sent: Sent, stop: threading.
             sent.answered[request_id] = len(results)
 
 
-def _until(condition: Callable[[], bool]) -> None:
+def _until_answered(sent: Sent, more: int) -> None:
+    """Wait until so many more batches were answered."""
+    enough = len(sent.answered) + more
     deadline = time.monotonic() + SECONDS
-    while not condition():
+    while len(sent.answered) < enough:
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -103,11 +105,9 @@ def test_kill_in_the_middle_of_batches(installation: Installation, kills: int) -
         ]
         try:
             for _ in range(kills):
-                before = len(sent.answered)
-                _until(lambda before=before: len(sent.answered) >= before + THREADS)
+                _until_answered(sent, THREADS)
                 os.kill(installation.children()["pqkeep_keyservice"], signal.SIGKILL)
-            before = len(sent.answered)
-            _until(lambda: len(sent.answered) >= before + THREADS)
+            _until_answered(sent, THREADS)
         finally:
             stop.set()
         for each in threads:

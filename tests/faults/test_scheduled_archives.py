@@ -62,10 +62,10 @@ def layout(tmp_path: Path, redis_server: str) -> tuple[Layout, str]:
     return layout, operator_key
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that happens by itself."""
+def until_archived(status: Callable[[httpx2.Client], str], gateway: httpx2.Client) -> None:
+    """Wait for what happens by itself, as a gateway shows it."""
     deadline = time.monotonic() + SECONDS
-    while not condition():
+    while status(gateway) != "archived":
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
@@ -132,5 +132,5 @@ def test_it_is_carried_out_once(layout: tuple[Layout, str], tmp_path: Path) -> N
         for number in (1, 2):
             with key_service(files, tmp_path / f"keys-{number}", 8):
                 for gateway in gateways:
-                    until(lambda gateway=gateway: status(gateway) == "archived")
+                    until_archived(status, gateway)
                     assert archives(gateway) == [("schedule", 1)]
