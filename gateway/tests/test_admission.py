@@ -21,6 +21,7 @@ from pqkeep_gateway.access.entitlements import Entitlements, Subscription, Tier
 from pqkeep_gateway.access.last_uses import LastUse, LastUses
 from pqkeep_gateway.access.principals import ApiKeyPrincipal, OperatorPrincipal
 from pqkeep_gateway.access.rate_limit import Limit, MemoryRateLimiter
+from pqkeep_gateway.shards import Departures, Placement
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.keys import TenantId
 
@@ -63,8 +64,15 @@ class Admissions:
             self.last_uses,
             lambda: self.now,
         )
+        self.departures = Departures()
         self.admission = Admission(
-            authenticator, self.rate_limiter, PER_MINUTE, Nobody(), Nobody(), self.last_uses
+            authenticator,
+            self.rate_limiter,
+            PER_MINUTE,
+            Nobody(),
+            Nobody(),
+            self.last_uses,
+            self.departures,
         )
         self._pepper = pepper
 
@@ -80,6 +88,10 @@ class Admissions:
         principal = ApiKeyPrincipal(TenantId(UUID(int=tenant)), entitlements, 1, suspended)
         self.known[self._pepper.digest(credential)] = Found(principal)
         return credential
+
+    def digest(self, credential: str) -> bytes:
+        """Return the digest by which the directory knows an API key."""
+        return self._pepper.digest(credential)
 
     async def change(self, credential: str, **changes: object) -> None:
         """Change what the directory says of an API key, and announce it."""
@@ -294,3 +306,30 @@ async def test_what_is_refused_is_not_noted(admissions: Admissions) -> None:
             await admissions.admission.admit(credential, HERE)
     await admissions.last_uses.store()
     assert admissions.uses.saved == []
+
+
+async def test_a_tenant_that_moves_is_asked_about_until_it_has_arrived(
+    admissions: Admissions,
+) -> None:
+    """A shard that says that a tenant has left, and one on its way, is not remembered."""
+    credential = admissions.add(Entitlements(Tier.ENTERPRISE_PLUS))
+    digest = admissions.digest(credential)
+    tenant = admissions.known[digest].principal.tenant
+
+    async def placement() -> Placement:
+        admitted = await admissions.admission.admit(credential, HERE)
+        assert isinstance(admitted.principal, ApiKeyPrincipal)
+        return admitted.principal.placement
+
+    def move(to: Placement) -> None:
+        principal = replace(admissions.known[digest].principal, placement=to)
+        admissions.known[digest] = Found(principal)
+
+    here, there, moving = Placement(), Placement("b"), Placement(is_moving=True)
+    assert await placement() == here
+    move(moving)
+    assert await placement() == here  # nobody has said so
+    admissions.departures.add(tenant, here.shard)
+    assert await placement() == moving
+    move(there)
+    assert await placement() == there

@@ -187,6 +187,20 @@ async def test_what_a_shard_says_is_gone_is_read_again(setting: Setting) -> None
     assert setting.departures.is_current(tenant, here)  # it was read again
 
 
+async def test_a_move_is_noticed_by_the_request_that_meets_it(setting: Setting) -> None:
+    """Where a tenant has left since its request was admitted, its new shard is asked instead."""
+    tenant = (await setting.add("b")).id
+    admit(tenant, Placement("b"))
+    await setting.move(tenant, "c")
+    setting.services["b"].refuses = ErrorKind.TENANT_MOVED
+    await setting.ask(tenant)
+    await setting.ask(tenant)
+    assert setting.services["c"].asked == [tenant, tenant]
+    setting.services["c"].refuses = ErrorKind.TENANT_MOVED
+    with pytest.raises(KeyServiceError):
+        await setting.ask(tenant)  # it is not there, and nobody knows where it is
+
+
 async def test_events_are_in_their_tenants_log(setting: Setting) -> None:
     """Each event goes to the log of the shard where the tenant was, the operator's to ``default``."""
     logs = {name: FakeAuditLog() for name in NAMES}

@@ -124,8 +124,8 @@ def add_key_service(layout: Layout, name: str, database: str) -> Path:
     settings = folder / "settings.toml"
     changes = {
         "shard": name,
-        "socket": f"../run/{name}.sock",
-        "operator_socket": f"../run/{name}-operator.sock",
+        "socket": f"../run/keyservice-{name}.sock",
+        "operator_socket": f"../run/operator-{name}.sock",
         "database": database,
     }
     settings.write_text(edited(settings.read_text(), changes))
@@ -145,7 +145,7 @@ def make(folder: Path, stores: Stores, second: str) -> TwoShards:
         "key_service_socket": None,
         "shards": {
             "default": {"sockets": ["../run/keyservice.sock"]},
-            "b": {"sockets": ["../run/b.sock"]},
+            "b": {"sockets": ["../run/keyservice-b.sock"]},
         },
         "audit_sink": f"file://{sink}",
         **CHEAP_PASSWORDS,

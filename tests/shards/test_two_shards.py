@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+from tests.portal.visitors import get_page
+
+from pqkeep import Client
+from pqkeep.audit import verify
+from pqkeep_server.initialise import Layout
+from pqkeep_server.root_key import rotate
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.fixtures.caller import Caller
     from tests.shards.conftest import TwoShards
 
@@ -129,6 +138,18 @@ def test_both_logs_are_streamed(two_shards: TwoShards) -> None:
     two_shards.until(lambda: expected <= _streamed(two_shards))
 
 
+def test_each_shard_has_a_root_key_of_its_own(two_shards: TwoShards) -> None:
+    """The root key of one shard is replaced while both serve; every key of both still opens."""
+    tenants = [two_shards.new_tenant(shard) for shard in ("default", "b")]
+    encrypted = [use(tenant) for tenant in tenants]
+    layout = Layout(two_shards.layout.directory, "b")
+    assert two_shards.layout.shards == ("default", "b")
+    rotate(layout, destroy_old=False, report=lambda _: None, last_requests_seconds=0)
+    two_shards.until(lambda: _root_keys(two_shards) == {"default": 1, "b": 2})
+    for tenant, each in zip(tenants, encrypted, strict=True):
+        assert is_readable(tenant, each)
+
+
 def test_metrics_say_which_shard_it_is(two_shards: TwoShards) -> None:
     """Each number of a key service has its shard, and no number is there twice."""
     text = httpx2.get(f"{two_shards.management}/metrics", trust_env=False).text
@@ -137,6 +158,39 @@ def test_metrics_say_which_shard_it_is(two_shards: TwoShards) -> None:
         'shard="default"',
         'shard="b"',
     }
+
+
+def test_an_operator_looks_at_each_shard(two_shards: TwoShards) -> None:
+    """The operator's pages show the shards, and lead to the records and proofs of each one's log."""
+    use(two_shards.new_tenant("b"))
+    operator = two_shards.caller(None)
+    operator.post("/auth/operator", {"operator_key": two_shards.operator_key})
+    page = get_page(operator, "/portal/operator").text
+    assert all(f'/audit?shard={shard}">{shard}<' in page for shard in ("default", "b"))
+    records = get_page(operator, "/portal/audit?shard=b").text
+    assert 'href="/api/v1/audit/export?shard=b"' in records
+    found = re.search(r'href="[^"]*(/audit/[0-9]+\?shard=b)"', records)
+    assert found
+    record = get_page(operator, f"/portal{found[1]}")
+    assert record.status_code == 200
+    assert 'data-shard="b"' in record.text
+
+
+def test_the_client_names_a_shard(two_shards: TwoShards, tmp_path: Path) -> None:
+    """With the client an operator makes a tenant in a shard, and verifies that shard's log."""
+    with Client(two_shards.url, two_shards.operator_key) as client:
+        tenant = client.tenants.create("by the client", shard="b")
+        assert next(client.audit.records(order="desc", shard="b")).tenant_id == tenant.id
+        newest = client.audit.checkpoints(shard="b")[-1]
+        assert client.audit.keys(shard="b").log_id == newest.log_id
+        client.audit.export(tmp_path / "b.jsonl", shard="b")
+    report = verify([tmp_path / "b.jsonl"])
+    assert report.is_verified
+    assert report.log_id == newest.log_id
+
+
+def _root_keys(made: TwoShards) -> dict[str, int]:
+    return {each["name"]: each["root_key"] for each in made.operator.get("/installation")["shards"]}
 
 
 def _newest(caller: Caller, operation: str) -> int:

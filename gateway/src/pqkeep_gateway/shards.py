@@ -106,14 +106,17 @@ class Shards:
         Raises UnavailableError, too.
         """
         placement = await self._find(request.tenant)
-        if placement.is_moving:
-            raise KeyServiceError(ErrorKind.TENANT_MOVED)
         try:
-            return await self._configured(placement.shard).execute(request, attribution)
+            return await self._execute(placement, request, attribution)
         except KeyServiceError as error:
-            if error.kind is ErrorKind.TENANT_MOVED:
-                self._departures.add(request.tenant, placement.shard)
-            raise
+            if error.kind is not ErrorKind.TENANT_MOVED:
+                raise
+        self._departures.add(request.tenant, placement.shard)
+        now = await self._directory.find(request.tenant)
+        if now.shard == placement.shard:
+            raise KeyServiceError(ErrorKind.TENANT_MOVED)
+        admit(request.tenant, now)  # nothing was done, and so it may be asked again
+        return await self._execute(now, request, attribution)
 
     async def recording(self, tenant: TenantId) -> str:
         """Return the shard whose log has the events of a tenant, also while it is being moved.
@@ -141,6 +144,13 @@ class Shards:
         if admitted is not None and admitted[0] == tenant:
             return admitted[1]
         return await self._directory.find(tenant)
+
+    async def _execute(
+        self, placement: Placement, request: Request[R_co], attribution: Attribution
+    ) -> R_co:
+        if placement.is_moving:
+            raise KeyServiceError(ErrorKind.TENANT_MOVED)
+        return await self._configured(placement.shard).execute(request, attribution)
 
     def _configured(self, shard: str) -> KeyService:
         try:

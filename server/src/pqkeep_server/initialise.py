@@ -3,6 +3,7 @@
 keyservice/  settings.toml  root.key  keys.sqlite3 (empty)
 gateway/     settings.toml  pepper  accounts.sqlite3 (empty)
 run/         keyservice.sock, for the gateway; operator.sock, for the operator's commands
+keyservice-NAME/  the same as keyservice/ of another shard, whose sockets are in run/, too
 mailbox/     messages that would be sent, where the installation is one for development
 """
 
@@ -16,6 +17,7 @@ from pqkeep_gateway import config as gateway_config
 from pqkeep_gateway.access.credentials import PEPPER_SIZE, Pepper
 from pqkeep_keyservice import config as key_service_config
 from pqkeep_keyservice.keys.sealing import ROOT_KEY_SIZE
+from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress
 from pqkeep_server.atomic_files import write_atomically
 from pqkeep_server.settings_file import Settings, new_settings
@@ -36,6 +38,9 @@ DEVELOPMENT: Settings = {
     "mailbox": "../mailbox",
 }
 """Gateway settings of an installation for development: with the lowest password costs allowed."""
+
+
+_OTHER_SHARD = "keyservice-"
 
 
 class InitialiseError(Exception):
@@ -64,11 +69,13 @@ class Layout:
     """The paths in a data directory."""
 
     directory: Path
+    shard: str = DEFAULT_SHARD
+    """Whose key service's paths they are."""
 
     @property
     def key_service(self) -> Path:
         """The key service's folder."""
-        return self.directory / "keyservice"
+        return self.directory / f"keyservice{self._suffix}"
 
     @property
     def gateway(self) -> Path:
@@ -83,12 +90,12 @@ class Layout:
     @property
     def socket(self) -> Path:
         """The key service's socket for the gateway."""
-        return self.run / "keyservice.sock"
+        return self.run / f"keyservice{self._suffix}.sock"
 
     @property
     def operator_socket(self) -> Path:
         """The key service's socket for the operator's commands."""
-        return self.run / "operator.sock"
+        return self.run / f"operator{self._suffix}.sock"
 
     @property
     def key_service_settings(self) -> Path:
@@ -109,6 +116,19 @@ class Layout:
     def pepper(self) -> Path:
         """The key of credential digests."""
         return self.gateway / "pepper"
+
+    @property
+    def shards(self) -> tuple[str, ...]:
+        """The shards whose key services' folders are here, ``default`` first."""
+        others = (
+            each.parent.name.removeprefix(_OTHER_SHARD)
+            for each in self.directory.glob(f"{_OTHER_SHARD}*/settings.toml")
+        )
+        return (DEFAULT_SHARD, *sorted(others))
+
+    @property
+    def _suffix(self) -> str:
+        return "" if self.shard == DEFAULT_SHARD else f"-{self.shard}"
 
     @property
     def development_credentials(self) -> Path:

@@ -21,7 +21,15 @@ from pqkeep.cli.command import command
 from pqkeep.cli.destinations import destination
 from pqkeep.cli.display import show_json_line, show_table, show_written
 from pqkeep.cli.invocation import Invocation
-from pqkeep.cli.options import STANDARD, AlgorithmOption, Force, KeyringOption, KeyVersion, To
+from pqkeep.cli.options import (
+    STANDARD,
+    AlgorithmOption,
+    Force,
+    KeyringOption,
+    KeyVersion,
+    Shard,
+    To,
+)
 from pqkeep.new_files import PRIVATE, PUBLIC
 
 if TYPE_CHECKING:
@@ -112,6 +120,7 @@ def records(  # noqa: PLR0913 - as many filters as the log has
         bool, typer.Option("--oldest-first", help="Begin with the oldest one.")
     ] = False,
     limit: Annotated[int, typer.Option(metavar="N", min=0, help="How many; 0 is all.")] = 20,
+    shard: Shard = None,
 ) -> None:
     """List records, the newest first. As JSON there is one to a line."""
     with invocation.connect() as client:
@@ -126,6 +135,7 @@ def records(  # noqa: PLR0913 - as many filters as the log has
             outcome=outcome,
             principal=principal,
             page_size=min(limit or LARGEST_PAGE, LARGEST_PAGE),
+            shard=shard,
         )
         chosen = islice(found, limit or None)
         if not invocation.is_json:
@@ -143,6 +153,7 @@ def export(
         str, typer.Option("--to", "-o", metavar="FILE", help="What to write; - is standard output.")
     ],
     force: Force = False,
+    shard: Shard = None,
 ) -> None:
     """Save the log with its proofs, for pqkeep audit verify."""
     with (
@@ -151,7 +162,7 @@ def export(
         invocation.connect() as client,
     ):
         saved = Path(directory) / "export.jsonl"
-        count = client.audit.export(saved)
+        count = client.audit.export(saved, shard=shard)
         with saved.open("rb") as file:
             newer = _newer(file)
             file.seek(0)
@@ -167,6 +178,7 @@ def checkpoint(
         bool, typer.Option("--sign", help="Have a new one signed. Operator only.")
     ] = False,
     algorithm: AlgorithmOption = None,
+    shard: Shard = None,
 ) -> None:
     """Show the newest checkpoint of each algorithm.
 
@@ -174,9 +186,9 @@ def checkpoint(
     """
     with invocation.connect() as client:
         found = (
-            (client.audit.sign_checkpoint(algorithm=algorithm),)
+            (client.audit.sign_checkpoint(algorithm=algorithm, shard=shard),)
             if sign
-            else client.audit.checkpoints(algorithm=algorithm)
+            else client.audit.checkpoints(algorithm=algorithm, shard=shard)
         )
     if not invocation.is_json:
         show_table(found, CHECKPOINTS)
@@ -186,20 +198,22 @@ def checkpoint(
 
 
 @command(app, "note")
-def note(invocation: Invocation, *, to: To = None, force: Force = False) -> None:
+def note(
+    invocation: Invocation, *, to: To = None, force: Force = False, shard: Shard = None
+) -> None:
     """Write the newest checkpoint as a signed note, which witnesses of logs can cosign."""
     with (
         destination(to, otherwise=STANDARD, force=force, mode=PUBLIC) as file,
         invocation.connect() as client,
     ):
-        file.write(client.audit.note().encode())
+        file.write(client.audit.note(shard=shard).encode())
 
 
 @command(app, "keys")
-def keys(invocation: Invocation) -> None:
+def keys(invocation: Invocation, *, shard: Shard = None) -> None:
     """Show the keys that checkpoints are verified with. Keep them, as JSON, for audit verify."""
     with invocation.connect() as client:
-        found = client.audit.keys()
+        found = client.audit.keys(shard=shard)
     if invocation.is_json:
         show_json_line(asdict(found))
     else:

@@ -36,6 +36,14 @@ AlgorithmOption = Annotated[
         show_default=False,
     ),
 ]
+Shard = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Whose log: the operator's to say, where there are several shards.",
+        show_default=False,
+    ),
+]
 KeyringOption = Annotated[
     str | None,
     typer.Option(

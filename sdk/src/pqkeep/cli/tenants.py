@@ -34,10 +34,18 @@ def create(
     name: Annotated[str, typer.Argument(metavar="NAME", help="1 to 255 characters.")],
     *,
     plan: Plan = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The shard that gets its keys; without it that with the fewest tenants.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Make a tenant, free if no plan is named. It has no API key yet."""
     with invocation.connect() as client:
-        tenant = client.tenants.create(name, plan=plan)
+        tenant = client.tenants.create(name, plan=plan, shard=shard)
     show_facts(invocation, tenant)
     invocation.note(f"make its first API key: pqkeep api-keys create --tenant {tenant.id}")
 

@@ -23,7 +23,11 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Audit(Generic[T_co]):
-    """A tenant's own records; with the operator's credential everybody's."""
+    """A tenant's own records; with the operator's credential everybody's.
+
+    An installation can have several logs, one for each shard. ``shard``, for the operator alone,
+    is whose is meant; it is ``default`` where none is named.
+    """
 
     _transport: T_co
 
@@ -43,6 +47,7 @@ class Audit(Generic[T_co]):
         outcome: str | None = None,
         principal: str | None = None,
         page_size: int | None = None,
+        shard: str | None = None,
     ) -> Pages[AuditRecord]:
         """Go through records, by id or the newest first, page by page as they are needed.
 
@@ -63,6 +68,7 @@ class Audit(Generic[T_co]):
             "outcome": outcome,
             "principal": principal,
             "limit": page_size,
+            "shard": shard,
         }
 
         def page(at: Place | None) -> Call[Page[AuditRecord]]:
@@ -72,44 +78,55 @@ class Audit(Generic[T_co]):
         return page
 
     @Operation
-    def proof(self, record_id: int) -> Call[InclusionProof]:
+    def proof(self, record_id: int, *, shard: str | None = None) -> Call[InclusionProof]:
         """Return a record, and what proves that it is in the log that a checkpoint signs.
 
         NotFoundError where no checkpoint covers it yet, which one does within a second.
         """
-        return get(f"/audit/records/{record_id:d}/proof", _proof)
+        return get(f"/audit/records/{record_id:d}/proof", _proof, {"shard": shard})
 
     @Operation
     def checkpoints(
-        self, *, after: int | None = None, algorithm: str | None = None, limit: int | None = None
+        self,
+        *,
+        after: int | None = None,
+        algorithm: str | None = None,
+        limit: int | None = None,
+        shard: str | None = None,
     ) -> Call[tuple[Checkpoint, ...]]:
         """Return checkpoints of more than so many records, by size.
 
         Without ``after`` it is the newest of each algorithm.
         """
-        query = {"after": after, "algorithm": algorithm, "limit": limit}
+        query = {"after": after, "algorithm": algorithm, "limit": limit, "shard": shard}
         return get("/audit/checkpoints", _checkpoints, query)
 
     @Operation
-    def sign_checkpoint(self, *, algorithm: str | None = None) -> Call[Checkpoint]:
+    def sign_checkpoint(
+        self, *, algorithm: str | None = None, shard: str | None = None
+    ) -> Call[Checkpoint]:
         """Have the log signed as it is now, with ``Dilithium3`` or ``SLH-DSA-SHA2-128s``.
 
         Operator only.
         """
-        return change("/audit/checkpoints", _checkpoint, {"algorithm": algorithm})
+        body = {"algorithm": algorithm, "shard": shard}
+        return change("/audit/checkpoints", _checkpoint, body)
 
     @Operation
-    def consistency(self, *, first: int, second: int) -> Call[ConsistencyProof]:
+    def consistency(
+        self, *, first: int, second: int, shard: str | None = None
+    ) -> Call[ConsistencyProof]:
         """Return what proves that the log of one size grew into that of another."""
-        return get("/audit/consistency", _consistency, {"first": first, "second": second})
+        query = {"first": first, "second": second, "shard": shard}
+        return get("/audit/consistency", _consistency, query)
 
     @Operation
-    def keys(self) -> Call[AuditKeys]:
+    def keys(self, *, shard: str | None = None) -> Call[AuditKeys]:
         """Return the keys that checkpoints are verified with. Keep them."""
-        return get("/audit/keys", _keys)
+        return get("/audit/keys", _keys, {"shard": shard})
 
     @Operation
-    def note(self) -> Call[str]:
+    def note(self, *, shard: str | None = None) -> Call[str]:
         """Return the newest checkpoint as a signed note (C2SP), for witnesses to cosign.
 
         NotFoundError where there is no checkpoint yet.
@@ -117,12 +134,13 @@ class Audit(Generic[T_co]):
         return Call(
             method="GET",
             path=API + "/audit/checkpoints/note",
+            query={"shard": shard},
             read=lambda data: data.text("text"),
             form="text",
         )
 
     @Operation
-    def export(self, path: str | os.PathLike[str]) -> Call[int]:
+    def export(self, path: str | os.PathLike[str], *, shard: str | None = None) -> Call[int]:
         """Save what ``pqkeep audit verify`` reads to a file; return how many records it has.
 
         The file appears when it is whole, for its owner only. It may take longer than the client's
@@ -131,6 +149,7 @@ class Audit(Generic[T_co]):
         return Call(
             method="GET",
             path=API + "/audit/export",
+            query={"shard": shard},
             read=lambda end: end.integer("records"),
             destination=Path(path),
         )

@@ -19,9 +19,14 @@ class Tenants(Generic[T_co]):
     _transport: T_co
 
     @Operation
-    def create(self, name: str, *, plan: str | None = None) -> Call[Tenant]:
-        """Make a tenant, on the plan ``free`` if none is named. It has no API key yet."""
-        return change("/tenants", _tenant, {"name": name, "plan": plan})
+    def create(
+        self, name: str, *, plan: str | None = None, shard: str | None = None
+    ) -> Call[Tenant]:
+        """Make a tenant, on the plan ``free`` if none is named. It has no API key yet.
+
+        It is put into the shard with the fewest tenants, unless the operator names one.
+        """
+        return change("/tenants", _tenant, {"name": name, "plan": plan, "shard": shard})
 
     @Operation
     def get(self, tenant_id: str) -> Call[Tenant]:

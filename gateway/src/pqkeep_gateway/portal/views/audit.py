@@ -26,7 +26,7 @@ _FIRST = (
 _LAST = ("keyring_revision", "event_id", "tenant_id", "id", "number", "nonce", "format")
 """Fields of a record in the order in which people look for them; others are between these."""
 OUTCOMES = tuple(OUTCOME_WORDS.items())
-_IN_FORM = (*_FILTERS, "key_version", "from", "to", "views")
+_IN_FORM = (*_FILTERS, "key_version", "from", "to", "views", "shard")
 API_KEY_EVENTS = {
     AuditEvent.CREATE_API_KEY.value,
     AuditEvent.ROTATE_API_KEY.value,
@@ -49,8 +49,9 @@ async def _read(visit: Visit) -> Content:
             before=_number(query.get("before", "")),
             order="desc",
             limit=PAGE,
+            shard=query.get("shard") or None,
         ),
-        reader.section("list_audit_checkpoints"),
+        reader.section("list_audit_checkpoints", shard=query.get("shard") or None),
         addresses(reader),
     )
     return {
@@ -59,7 +60,7 @@ async def _read(visit: Visit) -> Content:
         "names": people,
         "api_key_events": API_KEY_EVENTS,
         "filters": {name: query.get(name, "") for name in _IN_FORM},
-        "is_filtered": any(query.get(name) for name in _IN_FORM if name != "views"),
+        "is_filtered": any(query.get(name) for name in _IN_FORM if name not in {"views", "shard"}),
         "hides_views": not shows_views and operation not in PAGE_VIEWS,
         "page_views": sorted(PAGE_VIEWS),
         "operations": OPERATIONS,
@@ -92,10 +93,15 @@ async def _read_record(visit: Visit) -> Content:
     number = _number(visit.path["id"])
     if not number:
         raise not_found("There is no such record.")
-    reader = visit.reader
+    reader, shard = visit.reader, visit.query.get("shard") or None
     found, people = await asyncio.gather(
         reader.section(
-            "list_audit_records", after=number - 1, before=number + 1, order="asc", limit=1
+            "list_audit_records",
+            after=number - 1,
+            before=number + 1,
+            order="asc",
+            limit=1,
+            shard=shard,
         ),
         addresses(reader),
     )
@@ -108,6 +114,7 @@ async def _read_record(visit: Visit) -> Content:
     return {
         "record": {name: record[name] for name in (*_FIRST, *between, *_LAST) if name in record},
         "number": number,
+        "shard": shard,
         "names": people,
     }
 
