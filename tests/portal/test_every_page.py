@@ -133,6 +133,7 @@ thirds = pytest.mark.parametrize("third", sampled(range(THIRDS), THIRDS))
 Visits = Callable[..., Iterator[tuple[Visitor, Tab, Page]]]
 
 
+@pytest.mark.timeout(600)
 @everybody
 def test_pages_fit_on_a_phone_and_everybody_can_use_them(
     visits: Visits, who: Credential | Role
@@ -146,6 +147,7 @@ def test_pages_fit_on_a_phone_and_everybody_can_use_them(
 
 
 @pytest.mark.campaign
+@pytest.mark.timeout(1200)
 @everybody
 def test_dialogs_fit_and_everybody_can_use_them(visits: Visits, who: Credential | Role) -> None:
     """Each dialog of each page, opened on a phone, in light and dark."""
@@ -161,6 +163,7 @@ def test_dialogs_fit_and_everybody_can_use_them(visits: Visits, who: Credential 
             expect(dialog).to_be_hidden()
 
 
+@pytest.mark.timeout(600)
 @everybody
 @thirds
 def test_the_keyboard_reaches_everything(
@@ -236,6 +239,7 @@ def _fullest(tab: Tab) -> Locator | None:
     return form
 
 
+@pytest.mark.timeout(600)
 @everybody
 @thirds
 def test_nothing_that_was_typed_is_lost(

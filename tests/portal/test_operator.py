@@ -112,8 +112,8 @@ def test_a_tenant_is_created_suspended_and_deleted(
     expect(page.get_by_text("Its keys are destroyed in 3 days")).to_be_visible()
     page.get_by_role("button", name="Cancel the deletion").click()
     _prove(page, key)
-    page.get_by_role("button", name="Let it go on").first.click()
-    page.locator("#resume").get_by_role("button", name="Let it go on").click()
+    page.get_by_role("button", name="Resume it").first.click()
+    page.locator("#resume").get_by_role("button", name="Resume it").click()
     _prove(page, key)
     expect(page.get_by_role("button", name="Suspend it").first).to_be_visible()
 
