@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 
 from playwright.sync_api import expect
@@ -43,6 +44,15 @@ def test_the_overview_asks_for_keys_once(installation: Installation) -> None:
     assert page.count('data-label="Keyring">payments<') == 1
     left = tenant.get("/audit/records", limit=500)["records"][before:]
     assert [(each["operation"], each["keyring"]) for each in left] == [("list-keys", None)]
+
+
+def test_looking_is_not_an_operation(installation: Installation) -> None:
+    """What pages look up is not in the overview's numbers: an empty tenant has done nothing."""
+    owner = installation.person(installation.new_tenant().tenant_id)
+    for _ in range(2):
+        page = get_page(owner, "/portal").text
+    assert "Nothing yet" in page
+    assert re.search(r'operations with keys</span><span class="value">0<', page)
 
 
 def test_a_busy_tenant_is_shown_its_operations(

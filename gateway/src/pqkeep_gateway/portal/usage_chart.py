@@ -19,6 +19,14 @@ _SIGNATURES = {
     Operation.VERIFY_MU,
     Operation.SIGN_JWS,
 }
+_LOOKUPS = {
+    Operation.GET_KEY,
+    Operation.GET_ACTIVE_KEY,
+    Operation.LIST_KEYS,
+    Operation.GET_KEYRING,
+    Operation.LIST_KEYRINGS,
+}
+"""Operations that neither use nor change a key: pages do some of them by being looked at."""
 _FORMS = {"24h": "%H:%M", "30d": "%d %b"}
 
 Rows = Sequence[tuple[str, dict[str, int]]]
@@ -43,9 +51,16 @@ def usage_chart(rows: Rows) -> BarChart | None:
     return bar_chart(rows, KINDS) if any(sum(each.values()) for _, each in rows) else None
 
 
+def uses_and_changes(rows: Rows) -> int:
+    """Return how many operations with keys there were, without refusals and look-ups."""
+    return sum(number for _, each in rows for kind, number in each.items() if kind != KINDS[3])
+
+
 def _by_kind(bucket: Any) -> dict[str, int]:
     counts = dict.fromkeys(KINDS, 0)
     for operation, number in bucket.operations.items():
+        if operation in _LOOKUPS:
+            continue
         is_change, is_signature = operation not in USES, operation in _SIGNATURES
         counts[KINDS[2 if is_change else 1 if is_signature else 0]] += number
     counts[KINDS[3]] = bucket.refused

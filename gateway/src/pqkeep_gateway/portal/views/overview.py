@@ -10,7 +10,14 @@ from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.portal.pages import MOST_NAMED, Content, Page, Visit
 from pqkeep_gateway.portal.reading import Section
 from pqkeep_gateway.portal.rendering import instant
-from pqkeep_gateway.portal.usage_chart import KINDS, PERIODS, period_of, usage_chart, usage_rows
+from pqkeep_gateway.portal.usage_chart import (
+    KINDS,
+    PERIODS,
+    period_of,
+    usage_chart,
+    usage_rows,
+    uses_and_changes,
+)
 from pqkeep_gateway.portal.views.keyrings import in_keyring
 from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyStatus
 
@@ -53,6 +60,7 @@ async def _read(visit: Visit) -> Content:
         "kinds": KINDS,
         "rows": rows,
         "chart": usage_chart(rows),
+        "operations": uses_and_changes(rows),
         "refused": sum(each.refused for each in usage.data.buckets) if usage.data else 0,
         "attention": tuple(_attention(keys, usage, members, me)),
         "has_keyrings": any(each.keyring for each in active),
