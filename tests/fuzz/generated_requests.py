@@ -8,6 +8,7 @@ import argparse
 import base64
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -116,13 +117,16 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=120.0, help="stop after so long")
+    parser.add_argument("--names", default="", help="only operations whose name matches this")
     parser.add_argument("--pqkeepd", default=".venv/bin/pqkeepd", help="the command to start")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         process = _start(arguments.pqkeepd, Path(folder))
         try:
             world = World.of(_ready(process, Path(folder) / "ready.json"))
-            found = _run(world, arguments.cases, arguments.seed, arguments.minutes * 60)
+            found = _run(
+                world, arguments.cases, arguments.seed, arguments.minutes * 60, arguments.names
+            )
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait()
@@ -174,12 +178,15 @@ def _prepare(world: World) -> Cast:
     return cast
 
 
-def _run(world: World, cases: int, number: int, seconds: float) -> Findings:
+def _run(world: World, cases: int, number: int, seconds: float, names: str) -> Findings:
     deadline = time.monotonic() + seconds
     found = Findings()
     cast = _prepare(world)
     schema = schemathesis.openapi.from_url(f"{world.base_url}/api/v1/openapi.json")
-    operations = [result.ok() for result in schema.get_all_operations()]
+    everything = [result.ok() for result in schema.get_all_operations()]
+    operations = [
+        each for each in everything if re.search(names, each.definition.raw["operationId"])
+    ]
     modes = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
     each = -(-cases // (len(operations) * len(modes)))
     for operation in operations:
