@@ -7,6 +7,7 @@ speak of bytes that are changed one at a time, PQKEEP_EXHAUSTIVE has each tried.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -35,13 +36,32 @@ ABOUT_DATABASES = frozenset(
 """The files of the gateway's and the key service's tests whose tests are all tried on a server."""
 
 
+BY_TURNS = {
+    "test_a_binary_field_is_standard_base64": 3,
+    "test_algorithm_is_a_wire_value": 7,
+    "test_key_version_is_a_positive_integer": 5,
+    "test_a_version_that_does_not_exist_is_404": 5,
+    "test_an_algorithm_does_only_its_own_operations": 3,
+}
+"""Tests of tests/contract that ask every operation for every value, and the distance between cases.
+
+It divides neither number, so that each operation and each value is in some case.
+"""
+
+
 def leave_to_the_campaign(items: Iterable[pytest.Item]) -> None:
-    """Mark what is asked on a server, but the first test of each file.
+    """Mark what is asked on a server, but the first test of each file; and most of BY_TURNS.
 
     Of tests/contract, where the server has a whole installation, those that need its ``world`` too.
     """
     tried = set()
+    asked: Counter[str] = Counter()
     for item in items:
+        name = getattr(item, "originalname", "")
+        if name in BY_TURNS:
+            if asked[name] % BY_TURNS[name]:
+                item.add_marker(pytest.mark.campaign)
+            asked[name] += 1
         parameters = getattr(getattr(item, "callspec", None), "params", {})
         is_contract = item.nodeid.startswith("tests/contract/")
         if "postgresql" not in parameters.values():

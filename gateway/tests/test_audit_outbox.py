@@ -396,7 +396,7 @@ async def test_what_was_left_behind_is_delivered_by_itself(
     running = asyncio.create_task(audit_delivery.run())
     await asyncio.sleep(0)
     log.is_unavailable = False
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while await waiting(outbox):  # noqa: ASYNC110 - another task empties it
             await asyncio.sleep(0.05)
     running.cancel()

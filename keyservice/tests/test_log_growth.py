@@ -163,7 +163,7 @@ async def test_a_failed_commit_leaves_no_gap(database: Database, sealer: Sealer,
 
 async def _until_back(database: Database) -> None:
     """Wait for the session that takes a failed one's place."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             with suppress(DatabaseUnavailableError):
                 return await database.read(lambda _: None)

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER: closing is a reset."""
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 END_OF_HEAD = b"\r\n\r\n"
 
 

@@ -21,7 +21,7 @@ from pqkeep import (
 from pqkeep.audit import verify
 
 KEM = "Kyber768"
-CHECKPOINT_SECONDS = 10.0
+CHECKPOINT_SECONDS = 60.0
 Connect = Callable[..., Client]
 Answer = Callable[..., str]
 

@@ -210,23 +210,23 @@ def test_request_id_in_the_log(connect: Connect, proxy: FaultProxy, api_key: str
 def test_deadline(connect: Connect, proxy: FaultProxy, idle_api_key: str, fault: Fault) -> None:
     """An answer that does not come in time, or not whole, is not waited for."""
     proxy.faults += [fault] * 9
-    client = connect(proxy.url, idle_api_key, timeout=0.5, retries=5)
+    client = connect(proxy.url, idle_api_key, timeout=1.5, retries=5)
     began = time.monotonic()
     with pytest.raises(DeadlineExceededError):
         client.audit.keys()
-    assert 0.5 <= time.monotonic() - began < 4
+    assert 1.5 <= time.monotonic() - began < 60
     assert len(proxy.seen) == 1
 
 
 def test_deadline_of_all_attempts(connect: Connect, proxy: FaultProxy, idle_api_key: str) -> None:
     """The deadline is one for all attempts: what cannot be in time is not begun."""
-    proxy.faults += [refused(503, "ERR_SERVICE_001", "Retry-After: 3")] * 9
-    client = connect(proxy.url, idle_api_key, timeout=2.0, retries=9)
+    proxy.faults += [refused(503, "ERR_SERVICE_001", "Retry-After: 300")] * 9
+    client = connect(proxy.url, idle_api_key, timeout=30.0, retries=9)
     began = time.monotonic()
     with pytest.raises(OutOfServiceError) as caught:
         client.keys.list()
-    assert time.monotonic() - began < 2
-    assert (caught.value.retry_after, len(proxy.seen)) == (3, 1)
+    assert time.monotonic() - began < 30
+    assert (caught.value.retry_after, len(proxy.seen)) == (300, 1)
 
 
 def test_retry_after(connect: Connect, proxy: FaultProxy, idle_api_key: str) -> None:
@@ -268,7 +268,10 @@ def test_export_through_faults(
 ) -> None:
     """A broken export begins again; one that stays broken leaves no file."""
     client = connect(proxy.url, api_key, retries=1)
-    time.sleep(1.1)  # until a checkpoint covers the tenant's first records
+    exported = 0
+    while exported < 2:  # until a checkpoint covers the tenant's first records
+        exported = client.audit.export(tmp_path / "export.jsonl")
+        (tmp_path / "export.jsonl").unlink()
     proxy.faults += [half_a_body, half_a_body, half_a_body]
     with pytest.raises(ConnectionFailedError):
         client.audit.export(tmp_path / "export.jsonl")
@@ -281,15 +284,16 @@ async def test_cancelled(proxy: FaultProxy, idle_api_key: str, tmp_path: Path) -
     async with AsyncClient(proxy.url, idle_api_key) as client:
         proxy.faults += [silence, trickle]
         waiting = (client.keys.list(), client.audit.export(tmp_path / "export.jsonl"))
-        for call in waiting:
+        for number, call in enumerate(waiting, 1):
             task = asyncio.create_task(call)
-            await asyncio.sleep(0.3)
+            while len(proxy.seen) < number:  # noqa: ASYNC110 - a thread of the proxy appends
+                await asyncio.sleep(0.02)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
         assert in_folder(tmp_path) == []
         proxy.faults.append(silence)
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(client.keys.list(), 0.3)
+            await asyncio.wait_for(client.keys.list(), 1.5)
         assert len(proxy.seen) == 3
         assert await client.keys.list() == ()

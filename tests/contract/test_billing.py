@@ -25,7 +25,7 @@ CANCEL = "/billing/subscriptions/cancel"
 STEP_UP = (401, "ERR_MFA_013", None)
 POLICY = (403, "ERR_POLICY_001", None)
 X_WING = {"algorithm": "X-Wing"}
-SETTLED_SECONDS = 20.0
+SETTLED_SECONDS = 60.0
 """A period is settled within five seconds of its end; the machine may be slow."""
 TIERS = ["free", "starter", "growth", "professional", "enterprise", "enterprise_plus"]
 

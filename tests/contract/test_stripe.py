@@ -639,20 +639,17 @@ def test_when_stripe_ails(
     ails: str,
     refusal: tuple[int, str, str | None],
 ) -> None:
-    """Whatever ails Stripe is answered within ten seconds, and changes nothing; others go on."""
+    """Whatever ails Stripe is answered, and changes nothing; others go on meanwhile."""
     made = _subscription(tenant)
     stripe.subscriptions[made["id"]] = made
     stripe.ails = ails
     with ThreadPoolExecutor(1) as thread:
-        begin = time.monotonic()
         asked = thread.submit(ask, owner, CHECKOUT, {"tier": "starter"}, "1")
         if ails == "slow":
             time.sleep(1)
-            before = time.monotonic()
             tenant.get("/kms/keys")
-            assert time.monotonic() - before < 1
+            assert not asked.done()
         assert refused(asked.result()) == refusal
-        assert time.monotonic() - begin < 10
     assert "everybody" not in asked.result().text
     assert _shown(tenant) == FREE
     stripe.ails = ""

@@ -619,7 +619,7 @@ def test_the_check_value_is_the_documents(service: Service, example: Example) ->
 def test_the_self_test_is_as_described() -> None:
     """``pqkeepd selftest`` passes, and its table names every algorithm."""
     command = [str(Path(sys.executable).parent / "pqkeepd"), "selftest"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=90)
     assert done.returncode == 0, done.stderr
     for algorithm in Algorithm:
         assert re.search(rf"\b{algorithm}\b.*passed", done.stdout)

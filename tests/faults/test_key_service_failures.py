@@ -157,7 +157,7 @@ def test_a_hang_up_is_503_and_the_gateway_connects_again(
     answer = client.post(path, json=body)
     assert outcome(answer) == UNAVAILABLE
     assert int(answer.headers["retry-after"]) >= 1
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while not client.post(path, json=body).is_success:
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -16,7 +16,7 @@ from tests.fixtures.certificate import Certificate
 from tests.fixtures.mail_server import MailServer
 
 PASSWORD = "the horse prefers oats"  # noqa: S105 - nobody's
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 @pytest.fixture

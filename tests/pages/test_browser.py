@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from tests.fixtures.browser import Chromium, Visit, assert_accessible
+from tests.fixtures.browser import BOTH, Chromium, Visit, assert_accessible
 
 POLICY = "default-src 'self'; require-trusted-types-for 'script'; trusted-types 'none'"
 PAGES = {
@@ -83,7 +83,7 @@ def test_a_good_page_has_no_problem(visit: Visit, site: str) -> None:
 def test_findings_of_axe_fail(visit: Visit, site: str) -> None:
     """A button without a name is a finding, and text without contrast is one in each scheme."""
     with pytest.raises(AssertionError) as failed:
-        assert_accessible(visit(site).open("/unnamed"))
+        assert_accessible(visit(site).open("/unnamed"), BOTH)
     for finding in ("light: button-name", "light: color-contrast", "dark: color-contrast"):
         assert finding in str(failed.value)
 

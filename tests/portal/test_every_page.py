@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import pytest
 from playwright.sync_api import Locator, Route, expect
 from playwright.sync_api import Page as Tab
-from tests.fixtures.browser import Visit, Visitor, assert_accessible
+from tests.fixtures.browser import BOTH, Visit, Visitor, assert_accessible
 from tests.fixtures.caller import PASSWORD, Caller
 from tests.fixtures.installation import Installation
 from tests.portal.conftest import SignedIn
@@ -135,15 +135,16 @@ Visits = Callable[..., Iterator[tuple[Visitor, Tab, Page]]]
 
 @pytest.mark.timeout(600)
 @everybody
+@thirds
 def test_pages_fit_on_a_phone_and_everybody_can_use_them(
-    visits: Visits, who: Credential | Role
+    visits: Visits, who: Credential | Role, third: int
 ) -> None:
     """Nothing is wider than 390 pixels or too small to touch, and axe finds nothing."""
-    for _, tab, page in visits(who, phone=True):
+    for _, tab, page in visits(who, third, phone=True):
         assert_fits(tab)
         small = tab.locator("a[href], button, input, select, summary").evaluate_all(_SMALL)
         assert small == [], page.path
-        assert_accessible(tab)
+        assert_accessible(tab, BOTH)
 
 
 @pytest.mark.campaign
@@ -158,7 +159,7 @@ def test_dialogs_fit_and_everybody_can_use_them(visits: Visits, who: Credential 
             assert_fits(tab)
             small = dialog.locator("a, button, input, select, summary").evaluate_all(_SMALL)
             assert small == [], f"{page.path}: {name}"
-            assert_accessible(tab)
+            assert_accessible(tab, BOTH)
             tab.keyboard.press("Escape")
             expect(dialog).to_be_hidden()
 

@@ -103,7 +103,7 @@ class TwoShards:
 
     def readiness(self) -> tuple[int, list[str]]:
         """Return the status of /readyz, and what is degraded."""
-        answer = httpx2.get(f"{self.management}/readyz", trust_env=False)
+        answer = httpx2.get(f"{self.management}/readyz", trust_env=False, timeout=60)
         return answer.status_code, answer.json()["degraded"]
 
     def until(self, condition: Callable[[], object]) -> None:

@@ -152,7 +152,7 @@ def test_each_shard_has_a_root_key_of_its_own(two_shards: TwoShards) -> None:
 
 def test_metrics_say_which_shard_it_is(two_shards: TwoShards) -> None:
     """Each number of a key service has its shard, and no number is there twice."""
-    text = httpx2.get(f"{two_shards.management}/metrics", trust_env=False).text
+    text = httpx2.get(f"{two_shards.management}/metrics", trust_env=False, timeout=60).text
     lines = [line for line in text.splitlines() if line.startswith("pqkeep_audit_log_records{")]
     assert {line.partition("}")[0].partition("{")[2] for line in lines} == {
         'shard="default"',

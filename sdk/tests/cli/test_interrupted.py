@@ -66,7 +66,7 @@ def test_nohup(command: Command, tenant: Client) -> None:
     process.stdin.write(HALF)
     process.stdin.flush()
     process.send_signal(signal.SIGHUP)
-    process.communicate(timeout=30)
+    process.communicate(timeout=90)
     assert (process.returncode, command.names()) == (0, {"target"})
 
 
@@ -78,7 +78,7 @@ def test_a_kill(command: Command, tenant: Client) -> None:
     process.stdin.write(HALF)
     process.stdin.flush()
     process.kill()
-    process.communicate(timeout=30)
+    process.communicate(timeout=90)
     assert command.names() == set()
 
 
@@ -113,7 +113,7 @@ def test_a_closed_pipe(command: Command, tenant: Client) -> None:
     assert process.stdout is not None
     process.stdout.close()
     process.stdout = None
-    _, said = process.communicate(HALF, timeout=30)
+    _, said = process.communicate(HALF, timeout=90)
     assert (process.returncode, said) == (141, b"")
 
 
@@ -123,7 +123,7 @@ def test_full_standard_output(command: Command, tenant: Client) -> None:
     with Path("/dev/full").open("wb") as full:
         for arguments in (("keys", "list"), ("keys", "public-key", "Kyber768")):
             process = command.start(*arguments, stdout=full)
-            _, said = process.communicate(timeout=30)
+            _, said = process.communicate(timeout=90)
             assert (process.returncode, b"No space left on device" in said) == (1, True)
 
 

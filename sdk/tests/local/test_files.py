@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PIECE = 262_144
 DATA = os.urandom(3 * PIECE + 5)
 SEED = bytes(range(64))
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 
 PROGRAM = """
 import os, resource, sys

@@ -34,7 +34,7 @@ from pqkeep.local import Recipient, encrypt, encrypt_for_service, read_header
 
 ALGORITHMS = ["Kyber768", "X-Wing", "ML-KEM-1024"]
 MEBIBYTE = 1024 * 1024
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 DATA = os.urandom(MEBIBYTE + 1)
 Connect = Callable[..., Client]
 Answer = Callable[..., str]
