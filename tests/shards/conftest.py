@@ -136,6 +136,10 @@ def make(folder: Path, stores: Stores, second: str) -> TwoShards:
     """Make the files of an installation with two shards."""
     layout, operator_key = Layout(folder / "data"), new_credential(CredentialKind.OPERATOR)
     initialise(layout, operator_key, signup="operator", stores=stores)
+    (layout.key_service / "transfer.key").write_bytes(os.urandom(32))
+    (layout.key_service / "transfer.key").chmod(0o400)
+    text = layout.key_service_settings.read_text()
+    layout.key_service_settings.write_text(edited(text, {"transfer_key_file": "transfer.key"}))
     settings = {
         "default": layout.key_service_settings,
         "b": add_key_service(layout, "b", second),

@@ -155,6 +155,7 @@ from pqkeep_gateway.tenancy.deletion import Deletions
 from pqkeep_gateway.tenancy.operator_sessions import OperatorSessions
 from pqkeep_gateway.tenancy.operators import Operators
 from pqkeep_gateway.tenancy.plans import Plans
+from pqkeep_gateway.tenancy.shards import TenantPlacements
 from pqkeep_gateway.tenancy.tenants import Tenants
 from pqkeep_protocol.cached import Cached
 from pqkeep_protocol.keys import TenantId
@@ -670,6 +671,19 @@ async def open_operators(config: Config) -> AsyncIterator[Operators]:
     engine = await open_database(config.database.location, config.database_password_file)
     try:
         yield Operators(SqlOperators(engine), pepper)
+    finally:
+        await engine.dispose()
+
+
+@asynccontextmanager
+async def open_placements(config: Config) -> AsyncIterator[TenantPlacements]:
+    """Open the list of which tenant is in which shard, whether gateways run or not.
+
+    Raises ConfigError, UnavailableError.
+    """
+    engine = await open_database(config.database.location, config.database_password_file)
+    try:
+        yield SqlShards(engine)
     finally:
         await engine.dispose()
 

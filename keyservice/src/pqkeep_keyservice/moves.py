@@ -294,7 +294,7 @@ class TenantMoves:
             data = bytearray()
             received = _Received(request.tenant, request.sha256, request.size, data)
             self._received = received
-        if request.part != received.part:
+        if request.part != received.part or not request.data:
             return ImportProgress(part=received.part, receipt=None)
         received.data.extend(request.data)
         if len(request.data) == BUNDLE_PART and len(received.data) < received.size:

@@ -165,7 +165,8 @@ class ImportProgress(Result, frozen=True, kw_only=True, tag="import-progress"):
 class ImportTenant(Request[ImportProgress], frozen=True, kw_only=True, tag="import-tenant"):
     """Bring a part of a bundle, each after the one before; the last one makes the tenant this shard's.
 
-    A bundle that was received is answered with its receipt, whichever part is brought. Errors:
+    A bundle that was received is answered with its receipt, whichever part is brought; a part without
+    data only asks. Errors:
     UNAVAILABLE; whether the tenant has arrived is unknown then, and asking again tells.
     """
 

@@ -18,6 +18,7 @@ from pqkeep_server.commands import (
     roles,
     root_key,
     selftest,
+    shard,
 )
 
 GROUPS: Mapping[str, str] = {
@@ -25,6 +26,7 @@ GROUPS: Mapping[str, str] = {
     "config": "Check settings.",
     "operator": "Name the operators, who administer tenants.",
     "recovery-key": "Make recovery keys, which backups are encrypted to.",
+    "shard": "Move tenants between shards.",
     "root-key": "Change the root key, which seals every private key.",
 }
 """The first words of commands of two words, and what --help says of them."""
@@ -45,6 +47,9 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "migrate-store": migrate.migrate_store,
     "recovery-key create": recovery_key.create,
     "root-key rotate": root_key.rotate,
+    "shard list": shard.list_shards,
+    "shard move": shard.move,
+    "shard drain": shard.drain,
     "operator add": operator.add,
     "operator rotate": operator.rotate,
     "operator remove": operator.remove,

@@ -113,6 +113,11 @@ class Layout:
         return self.key_service / "root.key"
 
     @property
+    def key_services(self) -> tuple[Path, ...]:
+        """The settings files of the key services of all shards that are on this host."""
+        return tuple(sorted(self.directory.glob("keyservice*/settings.toml")))
+
+    @property
     def pepper(self) -> Path:
         """The key of credential digests."""
         return self.gateway / "pepper"

@@ -1,12 +1,16 @@
 """Requests of the operator to a running key service, over its socket."""
 
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
 from pqkeep_protocol.administration import (
     AnnounceBackup,
     AnyAdministrationRequest,
+    AnyMoveRequest,
+    MoveRefusal,
+    MoveRefused,
     NewestBackup,
     ReloadRootKeys,
     RootKeys,
@@ -36,6 +40,31 @@ class KeyServiceRefusalError(KeyServiceError):
     """The key service refused."""
 
 
+_REFUSALS: Mapping[MoveRefusal, str] = {
+    MoveRefusal.NO_TRANSFER_KEY: "the key service's settings have no transfer_key_file",
+    MoveRefusal.SAME_SHARD: "the tenant is in that shard",
+    MoveRefusal.OTHER_TARGET: "the tenant is on its way to another shard; name that one",
+    MoveRefusal.BUSY: "the tenant's calls did not end in time; try again",
+    MoveRefusal.DAMAGED: "a key of the tenant is damaged; the key service's log says which",
+    MoveRefusal.TOO_LARGE: "the tenant has more keys than a bundle can hold",
+    MoveRefusal.NOT_MOVING: "the key service knows of no such move",
+    MoveRefusal.BUNDLE_INVALID: "the bundle is damaged, or the two key services have different"
+    " transfer keys",
+    MoveRefusal.BUNDLE_MISDIRECTED: "the bundle is for another shard, or of another tenant",
+    MoveRefusal.BUNDLE_OUTDATED: "the tenant has been moved since the bundle was made",
+    MoveRefusal.TENANT_IS_HERE: "the shard that the tenant is to move to has keys of it already",
+    MoveRefusal.RECEIPT_INVALID: "the receipt is not that of the shard that has the tenant",
+}
+
+
+class MoveRefusedError(KeyServiceError):
+    """The key service refused a step of a tenant's move. Nothing was changed."""
+
+    def __init__(self, reason: MoveRefusal) -> None:
+        super().__init__(_REFUSALS[reason])
+        self.reason = reason
+
+
 def reload_root_keys(path: Path) -> RootKeys:
     """Have the key service read the root keys that its settings name now.
 
@@ -53,6 +82,17 @@ def announce_backup(path: Path, backup: AnnounceBackup) -> NewestBackup:
     """
     why_not = "the key service does not take it for a backup of what it has"
     return _ask(path, "backup", backup, NewestBackup, why_not)
+
+
+def take_step(path: Path, request: AnyMoveRequest, kind: type[R]) -> R:
+    """Have the key service take a step of a tenant's move. Raises MoveRefusedError, KeyServiceError."""
+    why_not = "the key service is not available"
+    result = _ask(path, "shard-move", request, Result, why_not)
+    if isinstance(result, MoveRefused):
+        raise MoveRefusedError(result.reason)
+    if not isinstance(result, kind):
+        raise KeyServiceError("the key service sent an unexpected answer")
+    return result
 
 
 def _ask(

@@ -17,11 +17,12 @@ from pqkeep_gateway.storage.database import (
 from pqkeep_gateway.storage.schema import SHARDS, TENANTS
 from pqkeep_gateway.tenancy.shards import (
     MOVING,
+    SERVING,
     ShardFullError,
     ShardNotFoundError,
     StoredShard,
 )
-from pqkeep_gateway.tenancy.tenants import TenantStatus
+from pqkeep_gateway.tenancy.tenants import TenantNotFoundError, TenantStatus
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.startup.logs import logger
@@ -58,6 +59,54 @@ class SqlShards:
                 StoredShard(name, bool(draining), tenants)
                 for name, draining, tenants in await connection.execute(query)
             ]
+
+    async def tenants_in(self, shard: str) -> Sequence[TenantId]:
+        """Return the tenants of a shard, oldest first, but for deleted ones."""
+        query = sa.select(TENANTS.c.id).where(
+            TENANTS.c.shard == shard, TENANTS.c.status != TenantStatus.DELETED
+        )
+        async with read_transaction(self._engine) as connection:
+            found = await connection.execute(query.order_by(TENANTS.c.created_at_us, TENANTS.c.id))
+            return tuple(map(TenantId, found.scalars()))
+
+    async def begin_move(self, tenant: TenantId) -> str:
+        """Have the tenant's requests refused; return the shard it is in. Raises TenantNotFoundError.
+
+        Changes nothing where it is being moved already.
+        """
+        is_it = TENANTS.c.id == tenant
+        async with transaction(self._engine) as connection:
+            await connection.execute(sa.update(TENANTS).where(is_it).values(shard_state=MOVING))
+            query = sa.select(TENANTS.c.shard).where(is_it)
+            found: str | None = (await connection.execute(query)).scalar()
+        if found is None:
+            raise TenantNotFoundError
+        return found
+
+    async def end_move(self, tenant: TenantId, source: str, target: str) -> None:
+        """Have the tenant served, in the shard where it is now; only if it was moved from that one.
+
+        Source and target are the same where it stays. Raises ShardNotFoundError.
+        """
+        is_moving = (
+            TENANTS.c.id == tenant,
+            TENANTS.c.shard == source,
+            TENANTS.c.shard_state == MOVING,
+        )
+        values = {"shard": target, "shard_state": SERVING}
+        try:
+            async with transaction(self._engine) as connection:
+                await connection.execute(sa.update(TENANTS).where(*is_moving).values(values))
+        except sa.exc.IntegrityError:
+            raise ShardNotFoundError from None
+
+    async def drain(self, shard: str) -> None:
+        """Put no new tenants into a shard. Raises ShardNotFoundError."""
+        is_it = SHARDS.c.name == shard
+        async with transaction(self._engine) as connection:
+            drained = await connection.execute(sa.update(SHARDS).where(is_it).values(draining=True))
+        if not drained.rowcount:
+            raise ShardNotFoundError
 
     async def add(self, names: Collection[str], now: datetime) -> None:
         """Store shards that are not stored yet."""

@@ -2,7 +2,10 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
+
+from pqkeep_gateway.shards import Placement
+from pqkeep_protocol.keys import TenantId
 
 SERVING: Final = "serving"
 MOVING: Final = "moving"
@@ -26,6 +29,34 @@ class StoredShard:
     """Whether it takes no new tenants."""
     tenants: int
     """How many tenants it has, without deleted ones."""
+
+
+class TenantPlacements(Protocol):
+    """Where tenants are, as the operator's commands change it. Raises UnavailableError."""
+
+    async def find(self, tenant: TenantId) -> Placement:
+        """Return where a tenant is; ``default`` for an unknown one."""
+        ...
+
+    async def list(self) -> Sequence[StoredShard]:
+        """Return all shards that ever were, by name."""
+        ...
+
+    async def tenants_in(self, shard: str) -> Sequence[TenantId]:
+        """Return the tenants of a shard, but for deleted ones."""
+        ...
+
+    async def begin_move(self, tenant: TenantId) -> str:
+        """Have a tenant's requests refused; return its shard. Raises TenantNotFoundError."""
+        ...
+
+    async def end_move(self, tenant: TenantId, source: str, target: str) -> None:
+        """Have a tenant served in the shard where it is now. Raises ShardNotFoundError."""
+        ...
+
+    async def drain(self, shard: str) -> None:
+        """Put no new tenants into a shard. Raises ShardNotFoundError."""
+        ...
 
 
 ListShards = Callable[[], Awaitable[Sequence[StoredShard]]]

@@ -1,0 +1,236 @@
+"""``pqkeepd shard``: moves tenants between the shards of this host, while everything runs.
+
+Each step can be taken again after the command or a key service was killed: the accounts database
+and the two audit logs say how far a move is. Root asks the key services, whose operator's sockets
+serve nobody else, and changes the accounts database as its owner.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from pqkeep_gateway import config as gateway_config
+from pqkeep_gateway.tenancy.shards import ShardNotFoundError, StoredShard, TenantPlacements
+from pqkeep_gateway.tenancy.tenants import TenantNotFoundError
+from pqkeep_gateway.unavailable import UnavailableError
+from pqkeep_keyservice import config as key_service_config
+from pqkeep_protocol.administration import (
+    BUNDLE_PART,
+    AnyMoveRequest,
+    BundlePart,
+    ExportedTenant,
+    ExportTenant,
+    FinishMove,
+    ImportProgress,
+    ImportTenant,
+    ListMoves,
+    MoveFinished,
+    MoveRefusal,
+    Moves,
+    ReadBundle,
+    Receipt,
+)
+from pqkeep_protocol.keys import INSTALLATION, TenantId
+from pqkeep_protocol.messages import Result
+from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_server.initialise import Layout
+from pqkeep_server.key_service_client import KeyServiceError, MoveRefusedError, take_step
+from pqkeep_server.owner import acting_as_owner_of
+
+Report = Callable[[str], None]
+"""Shows what is done next."""
+T = TypeVar("T")
+R = TypeVar("R", bound=Result)
+
+
+class ShardError(Exception):
+    """A tenant is not moved, or not wholly yet. The message is for the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardHere:
+    """A shard, and what its key service says if it is on this host and runs."""
+
+    stored: StoredShard
+    unfinished: int | None
+    """How many tenants have left it whose bundles are still there; None where it does not answer."""
+
+
+class ShardMoves:
+    """Moves tenants of the installation in a data directory."""
+
+    def __init__(self, layout: Layout, report: Report) -> None:
+        """Find the key services of this host. Raises ShardError."""
+        self._layout = layout
+        self._report = report
+        try:
+            self._settings = gateway_config.read(layout.gateway_settings)
+            self._sockets = operator_sockets(layout)
+        except ConfigError as error:
+            raise ShardError(str(error)) from None
+
+    def list(self) -> Sequence[ShardHere]:
+        """Return all shards. Raises ShardError."""
+        found = self._accounts(lambda each: each.list())
+        return [ShardHere(shard, self._unfinished(shard.name)) for shard in found]
+
+    def move(self, tenant: TenantId, target: str) -> None:
+        """Move a tenant, or go on with its move. Raises ShardError."""
+        self._socket(target)
+        shown = f"tenant {tenant}"
+        source = self._shard_of(tenant)
+        if source == target:
+            self._report(f"{shown}: looking for a bundle to destroy")
+            if not self._finish_elsewhere(tenant, target):
+                raise ShardError(f"{shown} is in the shard {target}")
+            return
+        self._socket(source)
+        self._finish_elsewhere(tenant, source)  # of the move before this one
+        self._report(f"{shown}: refusing its requests")
+        source = self._accounts(lambda each: each.begin_move(tenant))
+        self._report(f"{shown}: leaving {source}")
+        exported = self._export(tenant, source, target)
+        self._report(f"{shown}: arriving at {target}")
+        receipt = self._copy(tenant, exported)
+        self._report(f"{shown}: serving it there")
+        self._accounts(lambda each: each.end_move(tenant, source, target))
+        self._report(f"{shown}: destroying what {source} has")
+        self._finish(tenant, source, receipt)
+
+    def drain(self, shard: str) -> int:
+        """Move all tenants away, and put no new ones there; return how many. Raises ShardError."""
+        self._socket(shard)
+        self._accounts(lambda each: each.drain(shard))
+        moved = 0
+        while tenants := self._accounts(lambda each: each.tenants_in(shard)):
+            for tenant in tenants:
+                self._move_anywhere(tenant, shard)
+                moved += 1
+        for tenant in self._ask(shard, ListMoves(tenant=INSTALLATION), Moves).tenants:
+            self._finish_elsewhere(tenant, self._shard_of(tenant))
+        return moved
+
+    def _shard_of(self, tenant: TenantId) -> str:
+        return self._accounts(lambda each: each.find(tenant)).shard
+
+    def _move_anywhere(self, tenant: TenantId, source: str) -> None:
+        """Move a tenant to the emptiest shard, or to where it is on its way."""
+        shards = sorted(self._accounts(lambda each: each.list()), key=lambda each: each.tenants)
+        targets = [
+            each.name
+            for each in shards
+            if each.name in self._sockets and each.name != source and not each.draining
+        ]
+        if not targets:
+            raise ShardError("no other shard on this host takes tenants")
+        for target in targets:
+            try:
+                self.move(tenant, target)
+            except OtherTargetError:
+                continue
+            return
+        raise ShardError(f"tenant {tenant} is on its way to a shard that is not on this host")
+
+    def _export(self, tenant: TenantId, source: str, target: str) -> ExportedTenant:
+        request = ExportTenant(tenant=tenant, target=target)
+        try:
+            return take_step(self._socket(source), request, ExportedTenant)
+        except MoveRefusedError as error:
+            if error.reason is MoveRefusal.OTHER_TARGET:
+                raise OtherTargetError(f"tenant {tenant}: {error}") from None
+            self._accounts(lambda each: each.end_move(tenant, source, source))  # it has not left
+            raise ShardError(f"tenant {tenant} stays in {source}: {error}") from None
+        except KeyServiceError as error:
+            raise ShardError(f"{source}: {error}; run the command again to go on") from None
+
+    def _copy(self, tenant: TenantId, exported: ExportedTenant) -> Receipt:
+        """Bring a bundle from one key service to the other; return the receipt."""
+        digest, size = exported.sha256, max(exported.size, 1)
+
+        def bring(part: int, data: bytes) -> ImportProgress:
+            request = ImportTenant(tenant=tenant, sha256=digest, size=size, part=part, data=data)
+            return self._ask(exported.target, request, ImportProgress)
+
+        receipt = bring(0, b"").receipt
+        for part in range(-(-exported.size // BUNDLE_PART)):
+            if receipt is not None:
+                break
+            read = ReadBundle(tenant=tenant, sha256=digest, part=part)
+            receipt = bring(part, self._ask(exported.source, read, BundlePart).data).receipt
+        if receipt is None:
+            raise ShardError(f"{exported.target} gives no receipt for tenant {tenant}")
+        return receipt
+
+    def _finish(self, tenant: TenantId, source: str, receipt: Receipt) -> None:
+        self._ask(source, FinishMove(tenant=tenant, receipt=receipt), MoveFinished)
+
+    def _finish_elsewhere(self, tenant: TenantId, target: str) -> bool:
+        """Destroy the bundle of a tenant that has arrived, where one is left."""
+        for source in self._sockets:
+            if source == target:
+                continue
+            if tenant not in self._ask(source, ListMoves(tenant=INSTALLATION), Moves).tenants:
+                continue
+            exported = self._export(tenant, source, target)
+            self._finish(tenant, source, self._copy(tenant, exported))
+            return True
+        return False
+
+    def _unfinished(self, shard: str) -> int | None:
+        with suppress(ShardError):
+            return len(self._ask(shard, ListMoves(tenant=INSTALLATION), Moves).tenants)
+        return None
+
+    def _ask(self, shard: str, request: AnyMoveRequest, kind: type[R]) -> R:
+        try:
+            return take_step(self._socket(shard), request, kind)
+        except KeyServiceError as error:
+            raise ShardError(f"{shard}: {error}; run the command again to go on") from None
+
+    def _socket(self, shard: str) -> Path:
+        try:
+            return self._sockets[shard]
+        except KeyError:
+            raise ShardError(
+                f"the shard {shard} has no key service with an operator_socket on this host: its"
+                f" folder is keyservice-{shard}, in the data directory"
+            ) from None
+
+    def _accounts(self, action: Callable[[TenantPlacements], Awaitable[T]]) -> T:
+        try:
+            with acting_as_owner_of(self._layout.gateway):
+                return asyncio.run(self._act(action))
+        except TenantNotFoundError:
+            raise ShardError("there is no such tenant") from None
+        except ShardNotFoundError:
+            raise ShardError("the gateways' settings name no such shard") from None
+        except UnavailableError:
+            raise ShardError("the accounts database cannot be reached") from None
+        except (ConfigError, OSError) as error:
+            raise ShardError(str(error)) from None
+
+    async def _act(self, action: Callable[[TenantPlacements], Awaitable[T]]) -> T:
+        from pqkeep_gateway.wiring import open_placements  # noqa: PLC0415 - slow
+
+        async with open_placements(self._settings) as opened:
+            return await action(opened)
+
+
+class OtherTargetError(ShardError):
+    """The tenant is on its way to another shard."""
+
+
+def operator_sockets(layout: Layout) -> Mapping[str, Path]:
+    """Return the operator's sockets of this host's key services, by shard. Raises ConfigError."""
+    found: dict[str, Path] = {}
+    for file in layout.key_services:
+        settings = key_service_config.read(file)
+        if settings.operator_socket is None:
+            continue
+        if settings.shard in found:
+            raise ConfigError(f"{file}: another key service has the shard {settings.shard} too")
+        found[settings.shard] = settings.operator_socket
+    return found

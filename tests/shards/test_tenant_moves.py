@@ -1,0 +1,210 @@
+"""Tenants move between two shards by pqkeepd's commands, under load and however often interrupted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+from tests.shards.test_two_shards import RETRY, SECRET, is_readable, log_of, use
+
+from pqkeep.audit import verify
+from pqkeep_protocol.administration import ExportedTenant, ExportTenant
+from pqkeep_protocol.keys import TenantId
+from pqkeep_server.key_service_client import take_step
+from pqkeep_server.shards import ShardError, ShardMoves
+
+if TYPE_CHECKING:
+    from tests.fixtures.caller import Caller
+    from tests.shards.conftest import TwoShards
+
+SECONDS = 60.0
+OTHER = {"default": "b", "b": "default"}
+
+
+class StoppedError(Exception):
+    """The command was killed."""
+
+
+def quiet(_: str) -> None:
+    """Show nothing."""
+
+
+def moves(two_shards: TwoShards) -> ShardMoves:
+    """Return what the commands use."""
+    return ShardMoves(two_shards.layout, quiet)
+
+
+def tenant_of(caller: Caller) -> TenantId:
+    """Return a caller's tenant."""
+    return TenantId(UUID(caller.tenant_id))
+
+
+def pqkeepd(two_shards: TwoShards, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command."""
+    return subprocess.run(
+        [Path(sys.executable).with_name("pqkeepd"), *words, "--data", two_shards.layout.directory],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+
+
+def shard_of(two_shards: TwoShards, caller: Caller) -> str:
+    """Return the shard whose log the tenant sees."""
+    log = log_of(caller)
+    return next(name for name in OTHER if log_of(two_shards.operator, shard=name) == log)
+
+
+class Load:
+    """Encrypts and decrypts for a tenant, until it ends."""
+
+    def __init__(self, caller: Caller) -> None:
+        self.caller = caller
+        self.encrypted: list[dict[str, Any]] = []
+        self.refusals: list[tuple[int, str | None]] = []
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def end(self) -> None:
+        """End it."""
+        self._ends.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ends.is_set():
+            answer = self.caller.ask("POST", "/kem/encrypt", {"plaintext": SECRET})
+            if answer.status_code == 200:
+                data = answer.json()["data"]
+                self.encrypted.append({name: data[name] for name in ("ciphertext", "key_version")})
+            else:
+                self.refusals.append((answer.status_code, answer.headers.get(RETRY)))
+                self._ends.wait(0.05)
+
+
+def test_tenants_move_under_load(two_shards: TwoShards, tmp_path: Path) -> None:
+    """Every ciphertext opens, nothing is answered but results and 503, and both logs verify."""
+    tenants = [two_shards.new_tenant(name) for name in OTHER for _ in range(2)]
+    for tenant in tenants:
+        use(tenant)
+    loads = [Load(tenant) for tenant in tenants]
+    try:
+        for tenant in (*tenants, *tenants[:2]):
+            moves(two_shards).move(tenant_of(tenant), OTHER[shard_of(two_shards, tenant)])
+    finally:
+        for load in loads:
+            load.end()
+    for tenant, load in zip(tenants, loads, strict=True):
+        assert {status for status, _ in load.refusals} <= {503}
+        assert all(retry is not None for _, retry in load.refusals)
+        until_served(two_shards, tenant)
+        for encrypted in load.encrypted:
+            assert is_readable(tenant, encrypted)
+    assert [shard_of(two_shards, each) for each in tenants] == [
+        "default",
+        "default",
+        *["default"] * 2,
+    ]
+    for name in OTHER:
+        export = tmp_path / f"{name}.jsonl"
+        text = two_shards.operator.ask("GET", "/audit/export", params={"shard": name}).text
+        export.write_text(text)
+        assert not verify([export]).findings
+
+
+def until_served(two_shards: TwoShards, tenant: Caller) -> None:
+    """Return when a tenant is served."""
+    two_shards.until(lambda: _serves(tenant))
+
+
+def _serves(tenant: Caller) -> bool:
+    return bool(tenant.ask("POST", "/kem/encrypt", {"plaintext": SECRET}).status_code == 200)
+
+
+@pytest.mark.timeout(300)
+def test_an_interrupted_move_is_continued(two_shards: TwoShards) -> None:
+    """Killed before any step, with both key services: run again, the tenant is whole, in one shard."""
+    tenant = two_shards.new_tenant("default")
+    encrypted = use(tenant)
+    here = "default"
+    for step in range(1, 6):
+        steps = 0
+
+        def stop(_: str) -> None:
+            nonlocal steps
+            steps += 1
+            if steps == step:  # noqa: B023 - it is called in this turn only
+                raise StoppedError
+
+        with pytest.raises(StoppedError):
+            ShardMoves(two_shards.layout, stop).move(tenant_of(tenant), OTHER[here])
+        for name in OTHER:
+            os.kill(two_shards.services[name].pid, signal.SIGKILL)
+            two_shards.services[name].wait()
+            two_shards.start(name)
+        two_shards.until(lambda: two_shards.readiness() == (200, []))
+        mover = moves(two_shards)
+        if step == 5:  # it is served there: only what is left behind is destroyed
+            until_served(two_shards, tenant)
+        mover.move(tenant_of(tenant), OTHER[here])
+        here = OTHER[here]
+        until_served(two_shards, tenant)
+        assert is_readable(tenant, encrypted)
+        assert shard_of(two_shards, tenant) == here
+        assert [each.unfinished for each in mover.list()] == [0, 0]
+        with pytest.raises(ShardError, match="is in the shard"):
+            mover.move(tenant_of(tenant), here)
+
+
+def test_a_tenant_that_cannot_leave_stays(two_shards: TwoShards) -> None:
+    """Refused before it left, it is served again where it was; on its way, it goes nowhere else."""
+    tenant = two_shards.new_tenant("default")
+    encrypted = use(tenant)
+    with pytest.raises(ShardError, match="keyservice-c"):
+        moves(two_shards).move(tenant_of(tenant), "c")
+    assert is_readable(tenant, encrypted)
+    socket = two_shards.layout.operator_socket
+    request = ExportTenant(tenant=tenant_of(tenant), target="elsewhere")
+    take_step(socket, request, ExportedTenant)
+    refused = tenant.ask("POST", "/kem/decrypt", encrypted)
+    assert (refused.status_code, refused.headers[RETRY]) == (503, "1")
+    with pytest.raises(ShardError, match="on its way to another shard"):
+        moves(two_shards).move(tenant_of(tenant), "b")
+
+
+def test_the_commands(two_shards: TwoShards) -> None:
+    """They list shards, move a tenant, and say what is wrong in one line."""
+    tenant = two_shards.new_tenant("b")
+    encrypted = use(tenant)
+    moved = pqkeepd(two_shards, "shard", "move", tenant.tenant_id, "--to", "default")
+    assert moved.returncode == 0, moved.stderr
+    until_served(two_shards, tenant)
+    assert is_readable(tenant, encrypted)
+    again = pqkeepd(two_shards, "shard", "move", tenant.tenant_id, "--to", "default")
+    assert (again.returncode, "is in the shard default" in again.stderr) == (1, True)
+    listed = pqkeepd(two_shards, "shard", "list").stdout.splitlines()
+    assert [line.split("\t")[0] for line in listed] == ["b", "default"]
+    unknown = "00000000-0000-4000-8000-000000000000"
+    nobody = pqkeepd(two_shards, "shard", "move", unknown, "--to", "b")
+    assert (nobody.returncode, "no such tenant" in nobody.stderr) == (1, True)
+
+
+def test_a_shard_is_drained(two_shards: TwoShards) -> None:
+    """All its tenants are elsewhere, and new ones are put elsewhere."""
+    tenants = [two_shards.new_tenant("b") for _ in range(2)]
+    encrypted = [use(tenant) for tenant in tenants]
+    assert moves(two_shards).drain("b") >= 2
+    for tenant, each in zip(tenants, encrypted, strict=True):
+        until_served(two_shards, tenant)
+        assert is_readable(tenant, each)
+    assert shard_of(two_shards, two_shards.new_tenant()) == "default"
+    listed = {each.stored.name: each for each in moves(two_shards).list()}
+    assert (listed["b"].stored.tenants, listed["b"].stored.draining) == (0, True)
