@@ -250,6 +250,19 @@ async def test_a_database_of_another_version_is_refused(location: Location, revi
         location.sql("SELECT * FROM key_usage")
 
 
+async def test_a_database_is_one_shards_only(location: Location, sealer: Sealer) -> None:
+    """The shard that opens a new database has it for good; another one is refused, by name."""
+    for _ in range(2):
+        database = await location.open()
+        store = KeyStore(database, sealer)
+        await store.claim_shard("b")
+        with pytest.raises(ConfigError, match='that of the shard "b", and the settings say') as no:
+            await store.claim_shard("default")
+        assert 'shard = "default"' in str(no.value)
+        await database.close()
+    assert location.sql("SELECT name FROM shard") == [("b",)]
+
+
 async def test_a_database_is_one_process_s_only(location: Location) -> None:
     """While a database is open it is opened by nobody else, and after close by anybody."""
     database = await location.open()

@@ -35,6 +35,7 @@ from pqkeep_protocol.codec import (
     ToKeyService,
     encode,
 )
+from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_server.initialise import Layout, initialise
 
 PORTAL = "https://keep.example.org"
@@ -49,6 +50,7 @@ class FakeKeyService:
 
     def __init__(self, path: Path) -> None:
         self.reply: Reply = lambda _: None
+        self.shard: str = DEFAULT_SHARD
         self._path = path
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
@@ -96,7 +98,7 @@ class FakeKeyService:
 
     def _answer(self, frame: ToKeyService, writer: asyncio.StreamWriter) -> None:
         if isinstance(frame, Ping):
-            writer.write(encode(Pong(frame.id)))
+            writer.write(encode(Pong(frame.id, self.shard)))
             return
         if isinstance(frame.request, RecordEvents):  # so that there can be tenants to ask for
             writer.write(encode(Answer(frame.id, Recorded())))

@@ -1,0 +1,39 @@
+"""A gateway before the key service of another shard than its settings say."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import httpx2
+from tests.faults.conftest import SECONDS, FakeKeyService, gateway_process, until_healthy
+
+from pqkeep_protocol.codec import Call, Refusal
+from pqkeep_protocol.errors import ErrorKind
+from pqkeep_server.initialise import Layout, initialise
+
+
+def test_another_shards_key_service_is_asked_nothing(tmp_path: Path) -> None:
+    """It is not used, the log says why, and the right one is used as soon as it is there."""
+    layout, output = Layout(tmp_path / "data"), tmp_path / "output"
+    initialise(layout, "pqo_nobody", signup="operator")
+    asked: list[Call] = []
+
+    def reply(call: Call) -> Refusal:
+        asked.append(call)
+        return Refusal(call.id, ErrorKind.UNAVAILABLE)
+
+    with FakeKeyService(layout.socket) as fake:
+        fake.reply, fake.shard = reply, "b"
+        with (
+            gateway_process(layout, output) as url,
+            httpx2.Client(base_url=url, timeout=SECONDS, trust_env=False) as client,
+        ):
+            deadline = time.monotonic() + SECONDS
+            while "it is that of the shard b, not default" not in output.read_text():
+                assert client.get("/healthz").status_code == 503
+                assert time.monotonic() < deadline, output.read_text()
+                time.sleep(0.05)
+            assert asked == []
+            fake.shard = "default"
+            until_healthy(client)
