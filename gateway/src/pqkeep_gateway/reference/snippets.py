@@ -9,7 +9,7 @@ import shlex
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -20,12 +20,17 @@ from pqkeep_gateway.http.app import API
 from pqkeep_gateway.http.cookies import ACCESS
 from pqkeep_gateway.http.endpoint import Endpoint
 from pqkeep_gateway.http.field import Field, InvalidValueError, decode_base64
-from pqkeep_gateway.reference.client_calls import CALLS
+from pqkeep_gateway.reference.client_calls import CALLS, ClientCall
 
 Values = Mapping[str, object]
 """JSON values by field."""
 
 STEP_UP_TOKEN = "X-Step-Up-Token"  # noqa: S105 - a header
+BATCH = "_batch"
+"""How the names of batches end."""
+REFERENCE = "reference"
+_BY_NAME = {"hash": "digest"}
+"""What the client calls a positional argument that is not called as the field is."""
 _WIDTH = 88
 """Characters of a line that is not broken."""
 
@@ -81,6 +86,8 @@ def python(row: Endpoint, values: Values) -> str | None:
     has no such field.
     """
     given = _given(row, values)
+    if row.items is not None:
+        return _batch(row.items, CALLS.get(row.name.removesuffix(BATCH)), given)
     call = CALLS.get(row.name)
     if call is None or not given.keys() <= {*call.positional, *call.keywords}:
         return None
@@ -93,6 +100,41 @@ def python(row: Endpoint, values: Values) -> str | None:
     statement = call.statement.format(_call(f"client.{call.method}", arguments))
     lines = f"with Client() as client:\n{textwrap.indent(statement, '    ')}\n"
     return "\n".join((*_imports(lines), "from pqkeep import Client", "", lines))
+
+
+def _batch(items: Field[Any], call: ClientCall | None, given: Values) -> str | None:
+    """Return a program that makes many of a call, if all that is given is in its items.
+
+    The client returns results in order, so that no item needs a reference.
+    """
+    if call is None or given.keys() != {items.name}:
+        return None
+    properties: Mapping[str, Any] = cast("Any", items.schema["items"])["properties"]
+    names = {name: _BY_NAME.get(name, name) for name in call.positional} | dict(call.keywords)
+    made: list[str] = []
+    for item in cast("list[dict[str, object]]", given[items.name]):
+        sent = {name: value for name, value in item.items() if name != REFERENCE}
+        if not sent.keys() <= names.keys():
+            return None
+        arguments = [
+            f'"{names[name]}": {_value(properties[name], value)}' for name, value in sent.items()
+        ]
+        made.append(_dictionary(arguments))
+    name, *_ = call.statement.split(" = ")
+    lines = "\n".join(
+        (
+            "items = [",
+            *(textwrap.indent(f"{each},", "    ") for each in made),
+            "]",
+            "with Client() as client:",
+            f"    for result in client.{call.method}_many(items):",
+            "        if isinstance(result, PqkeepError):",
+            "            raise result",
+            "        print(result)" if "print(" in call.statement else f"        {name} = result",
+            "",
+        )
+    )
+    return "\n".join((*_imports(lines), "from pqkeep import Client, PqkeepError", "", lines))
 
 
 def takes_api_key(row: Endpoint) -> bool:
@@ -145,10 +187,21 @@ def _call(name: str, arguments: list[str]) -> str:
     return f"{name}(\n" + "".join(f"    {each},\n" for each in arguments) + ")"
 
 
+def _dictionary(entries: list[str]) -> str:
+    line = f"{{{', '.join(entries)}}}"
+    if len(line) <= _WIDTH - len("    ,"):
+        return line
+    return "{\n" + "".join(f"    {each},\n" for each in entries) + "}"
+
+
 def _argument(field: Field[Any], value: object) -> str:
-    if field.is_base64 and isinstance(value, str):
+    return _value(field.schema, value)
+
+
+def _value(schema: Mapping[str, Any], value: object) -> str:
+    if schema.get("contentEncoding") == "base64" and isinstance(value, str):
         return _bytes(value)
-    if field.schema.get("format") == "date-time":
+    if schema.get("format") == "date-time":
         return f"datetime.fromisoformat({_literal(value)})"
     return _literal(value)
 
