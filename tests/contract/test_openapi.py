@@ -17,6 +17,8 @@ from tests.fixtures.caller import REQUEST_SECONDS, Caller
 from tests.fixtures.installation import Installation, running
 from tests.sampling import sampled
 
+from pqkeep_protocol.algorithms import ALIASES, Algorithm
+
 PARTS = (
     "kem",
     "signature",
@@ -156,6 +158,12 @@ def test_documents_cannot_be_changed(
     answer = anonymous.ask("POST", "/openapi.json", {})
     assert refused(answer) == (405, "ERR_INVALID_001", None)
     assert answer.headers["allow"] == "GET, HEAD"
+
+
+def test_answers_may_name_algorithms_as_requests_do(document: Any) -> None:
+    """The schema of an algorithm in an answer has the other names that requests may use."""
+    names = document["components"]["schemas"]["Algorithm"]["enum"]
+    assert set(names) == {*Algorithm, *ALIASES}
 
 
 def test_operations_have_names_and_summaries(document: Any) -> None:

@@ -333,6 +333,8 @@ def _problem(case: Any, response: Any) -> tuple[str, str] | None:
     if response.headers["content-type"] == ["application/jsonl"]:
         is_whole = '"type":"end"' in response.text.splitlines()[-1]
         return None if is_whole else ("Lines", "the last line is missing")
+    if response.headers["content-type"] != ["application/json"]:
+        return None  # a document, without the envelope
     body = response.json()
     inner = "data" if response.status_code < 400 else "error"
     if body.keys() != {inner, "request_id", "timestamp"}:

@@ -28,6 +28,7 @@ from pqkeep_gateway.http.field import Field, object_schema
 from pqkeep_gateway.http.responses import MAX_REQUEST_ID
 from pqkeep_gateway.http.text import Timestamp
 from pqkeep_gateway.reference.guidance import GUIDANCE
+from pqkeep_protocol.algorithms import ALIASES, Algorithm
 
 Json = dict[str, Any]
 
@@ -366,12 +367,21 @@ def _failure_example(code: Code) -> Json:
     }
 
 
+_ALGORITHM_NAMES = (
+    "The wire values of the interface specification, and the standard's names of two, which answers"
+    " have where the request has them."
+)
+
+
 def _schemas(types: set[type]) -> Json:
     ordered = sorted(types, key=lambda each: each.__name__)
     _, schemas = msgspec.json.schema_components(
         [*ordered, Failure, Fault], ref_template="#/components/schemas/{name}"
     )
     schemas[Failure.__name__]["properties"].update(_ALWAYS_THERE)
+    if Algorithm.__name__ in schemas:  # answers use the request's name for it
+        schemas[Algorithm.__name__]["enum"] = sorted([*Algorithm, *ALIASES])
+        schemas[Algorithm.__name__]["description"] = _ALGORITHM_NAMES
     return dict(sorted(schemas.items()))
 
 
