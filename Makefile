@@ -21,7 +21,7 @@ INSTALL_TELLING = { $(BIN)/pip install --disable-pip-version-check --progress-ba
 	&& touch $(VENV)/installed; } | sed -un 's/^Collecting \([^ ;=]*\).*/  \1/p; s/^Installing collected.*/  writing the files/p' \
 	&& rm $(VENV)/installed
 
-.PHONY: help run test lint format types bench fuzz mutants openid campaigns crashes races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
+.PHONY: help run test lint format types bench fuzz mutants openid campaigns simulate crashes races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9]*\):.*## /\1\t/p' Makefile | expand -t 13
@@ -56,6 +56,9 @@ mutants: $(VENV)/dev .venv-mutants/made ## change the code that decides, one pla
 
 openid: $(VENV)/dev .node/made ## sign people in by oidc-provider, which node runs
 	$(BIN)/pytest -n 0 -m campaign tests/contract/test_oidc_provider.py $(ARGS)
+
+simulate: $(VENV)/dev ## run both processes on a seeded event loop with faults: make simulate ARGS="--seeds 10000"
+	$(BIN)/python -m tests.simulation $(ARGS)
 
 crashes: $(VENV)/dev ## kill an installation under load, 50 times, and check its data
 	$(BIN)/python -m tests.crash_recovery $(ARGS)

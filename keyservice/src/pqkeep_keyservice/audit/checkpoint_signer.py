@@ -127,8 +127,8 @@ class CheckpointSigner:
         while True:
             try:
                 await self._run()
-            except DatabaseUnavailableError:  # the database has logged it, once
-                pass
+            except (DatabaseUnavailableError, KeyServiceError):
+                pass  # the database is unavailable, and has logged it, once
             except Exception:  # noqa: BLE001 - the next checkpoint covers what this one did not
                 _LOG.exception("the audit log could not be signed")
             await asyncio.sleep(SECONDS)

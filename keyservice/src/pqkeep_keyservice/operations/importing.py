@@ -1,7 +1,6 @@
 """Import keys, and private keys that were made elsewhere."""
 
-from datetime import UTC, datetime
-
+from pqkeep_keyservice import clock
 from pqkeep_keyservice.crypto import pkcs8
 from pqkeep_keyservice.crypto.key_wrapping import UnwrappingError, import_info
 from pqkeep_keyservice.keys.changes import KeyChange
@@ -45,7 +44,7 @@ async def import_key(
         made = await executor.adopt(versions.name, versions.next_version, seed, deadline)
     except (UnwrappingError, ValueError, InconsistentKeyPairError):
         raise KeyServiceError(ErrorKind.DECRYPTION_FAILED) from None
-    entry = entry_of(versions, made, datetime.now(UTC), request.idempotency, imported=True)
+    entry = entry_of(versions, made, clock.now(), request.idempotency, imported=True)
     new = versions.with_first(entry)
     key = new.require_active().info
     return OperationResult(Key(key=key), key.version, KeyChange(versions, new, request.quota))

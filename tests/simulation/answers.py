@@ -1,0 +1,142 @@
+"""What an answer may be: it has its one record, and fits what the key was while it was made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from tests.simulation.history import FindingError, History, KeyName, Versions
+
+from pqkeep_protocol.errors import ErrorKind
+from pqkeep_protocol.messages import Decrypted
+
+UNKNOWN = frozenset({ErrorKind.UNAVAILABLE, ErrorKind.DEADLINE_EXCEEDED, ErrorKind.OVERLOADED})
+"""After which nobody knows what was done: there may be a record, or none."""
+NEVER = frozenset(
+    {
+        ErrorKind.INTERNAL,
+        ErrorKind.BAD_ANSWER,
+        ErrorKind.UNSUPPORTED,
+        ErrorKind.TOO_LARGE,
+        ErrorKind.DECRYPTION_FAILED,
+        ErrorKind.VERIFICATION_FAILED,
+        ErrorKind.ALGORITHM_MISMATCH,
+        ErrorKind.IDEMPOTENCY_KEY_REUSED,
+    }
+)
+"""Nothing that is asked for here deserves these."""
+
+
+def is_unknown(answer: object) -> bool:
+    """Return whether an answer leaves open what was done."""
+    return isinstance(answer, ErrorKind) and answer in UNKNOWN
+
+
+def is_active(versions: Versions, version: int | None) -> bool:
+    """Return whether a version is the active one; None: whether there is none."""
+    active = len(versions) if versions and versions[-1].status == "active" else None
+    return active == version
+
+
+def is_readable(versions: Versions, version: int | None) -> bool:
+    """Return whether a version decrypts and verifies."""
+    return version is not None and version <= len(versions) and versions[version - 1].is_readable
+
+
+def has_current(versions: Versions) -> bool:
+    """Return whether a version is active, or would be if it were enabled."""
+    return bool(versions) and versions[-1].lasting == "active"
+
+
+def _is_archived(versions: Versions, version: int) -> bool:
+    return version <= len(versions) and versions[version - 1].status == "archived"
+
+
+def _is_not_retired(versions: Versions, version: int) -> bool:
+    return version <= len(versions) and versions[version - 1].lasting != "retired"
+
+
+def _is_missing(versions: Versions, version: int) -> bool:
+    return version > len(versions)
+
+
+def require_plaintext(plaintext: bytes, answer: object) -> None:
+    """Check what was decrypted, if anything was. Raises FindingError."""
+    if isinstance(answer, Decrypted) and answer.plaintext != plaintext:
+        raise FindingError("plaintexts", "a ciphertext decrypts to something else")
+
+
+Allowed = Callable[[Versions, Any], bool]
+"""Whether an outcome fits a key; the second argument is the version that was asked for or used."""
+
+_WRITES: Mapping[str, Allowed] = {
+    "success": is_active,
+    "key-not-found": lambda versions, _: is_active(versions, None),
+}
+_READS: Mapping[str, Allowed] = {
+    "success": is_readable,
+    "key-not-found": lambda versions, version: not is_readable(versions, version),
+}
+_CHANGES: Mapping[str, Allowed] = {
+    "success": lambda *_: True,  # which the log's own order shows; see history.py
+    "key-status": _is_archived,
+    "key-not-found": _is_missing,
+}
+_ENDS: Mapping[str, Allowed] = {**_CHANGES, "key-status": _is_not_retired}
+ALLOWED: Mapping[str, Mapping[str, Allowed]] = {
+    **dict.fromkeys(("encrypt", "sign", "get-active-key"), _WRITES),
+    **dict.fromkeys(("decrypt", "verify"), _READS),
+    **dict.fromkeys(("retire-key", "disable-key", "enable-key", "cancel-archive"), _CHANGES),
+    **dict.fromkeys(("schedule-archive", "archive-key"), _ENDS),
+    "re-encrypt": {
+        "success": is_readable,
+        "key-not-found": lambda versions, version: not is_readable(versions, version),
+        "target-not-found": lambda *_: True,
+    },
+    "generate-key": {
+        "success": lambda *_: True,
+        "key-exists": lambda versions, _: has_current(versions),
+    },
+    "rotate-key": {
+        "success": lambda *_: True,
+        "key-not-found": lambda versions, _: not has_current(versions),
+    },
+    "list-keys": {"success": lambda *_: True},
+    "update-keyring": {"success": lambda *_: True},
+}
+
+
+def check(
+    history: History,
+    request_id: str,
+    expected: Iterable[tuple[str, KeyName, int | None, str]],
+    known_before: int,
+) -> None:
+    """Check what was answered. Raises FindingError.
+
+    Of each request: its operation, its key, the version that it asked for or got, and the outcome.
+    The commits that were known when it was asked for must have been seen by it.
+    """
+    expected = list(expected)
+    places = history.by_request.get(request_id, [])
+    if len(places) != len(expected):
+        raise FindingError(
+            "one record", f"{request_id} is answered {expected}, and has {len(places)} records"
+        )
+    if places and places != list(range(places[0], places[0] + len(places))):
+        raise FindingError("one record", f"the records of {request_id} are at {places}")
+    for place, (operation, name, version, outcome) in zip(places, expected, strict=True):
+        record = history.records[place]
+        said = record.operation, record.outcome, record.tenant_id
+        if said != (operation, outcome, name.tenant):
+            raise FindingError("one record", f"{request_id}: {operation} {outcome} is {said}")
+        if outcome == "success" and version not in (None, record.key_version):
+            raise FindingError("one record", f"{request_id}: {version} is {record.key_version}")
+        allowed = ALLOWED[operation].get(outcome)
+        if allowed is None:
+            raise FindingError("answers", f"{operation} is answered {outcome}")
+        states = history.states_between(name, known_before, history.commit_of[place])
+        if not any(allowed(versions, version) for versions in states):
+            raise FindingError(
+                "fresh", f"{request_id}: {operation} {version} of {name} is answered {outcome}"
+            )

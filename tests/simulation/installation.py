@@ -1,0 +1,262 @@
+"""Two key services, of which one has the database's lock, and two gateways: the product's own parts.
+
+What is replaced is what would make a run differ from the next with the same seed, or take long: the
+wall clock, the length of a batch's slices, worker processes, and the daily SLH-DSA signature.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+from tests.simulation.choices import Choices
+from tests.simulation.database import Server as DatabaseServer
+from tests.simulation.database import SimulatedDatabase
+from tests.simulation.event_loop import Process, SimulatedLoop
+from tests.simulation.network import Network
+
+from pqkeep_gateway.key_client import KeyClient
+from pqkeep_gateway.key_service_address import NewConnection
+from pqkeep_keyservice import batch, clock, metrics, wiring
+from pqkeep_keyservice.audit import checkpoint_signer
+from pqkeep_keyservice.audit.checkpoint_signer import CheckpointSigner
+from pqkeep_keyservice.crypto.secret import Secret
+from pqkeep_keyservice.keys.sealing import Sealer
+from pqkeep_keyservice.listeners import GATEWAY_REQUESTS, Listener
+from pqkeep_keyservice.live.worker_processes import WorkerProcesses, WorkerSettings
+from pqkeep_keyservice.server import Server
+from pqkeep_keyservice.storage.database import Database, DatabaseUnavailableError
+from pqkeep_keyservice.storage.store import KeyStore
+from pqkeep_keyservice.wiring import KeyServiceParts, wire
+from pqkeep_protocol import codec
+from pqkeep_protocol.codec import ToGateway
+from pqkeep_protocol.connection import FramedConnection
+from pqkeep_protocol.shards import DEFAULT_SHARD
+
+PATHS = ("a", "b")
+SETTINGS = WorkerSettings("pqcrypto", None)
+MAX_FRAME = 128 * 1024
+"""Bytes; every connection has a buffer of this size, and the real one takes a millisecond."""
+SIGNING_SECONDS = 3.0
+"""Between two checkpoints: they are a fifth of a run's cost otherwise."""
+LOGGERS = ("pqkeep_keyservice", "pqkeep_gateway")
+DRAIN_SECONDS = 10.0
+BEGAN_US = 1_800_000_000_000_000
+DAY_US = 24 * 3600 * 1_000_000
+
+
+@contextmanager
+def replaced(owner: object, name: str, value: object) -> Iterator[None]:
+    """Replace an attribute for a while."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+class NoWorkers(WorkerProcesses):
+    """No process: nothing here uses SLH-DSA."""
+
+    def __init__(self, settings: WorkerSettings, material: object) -> None:
+        """Start nothing."""
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+
+class WallClock:
+    """The machine's clock: the event loop's time, and the days that have passed by the way."""
+
+    def __init__(self, loop: SimulatedLoop) -> None:
+        self._loop = loop
+        self.days = 0
+
+    def now_us(self) -> int:
+        """Return the time in microseconds since 1970."""
+        return BEGAN_US + self.days * DAY_US + round(self._loop.time() * 1_000_000)
+
+
+@contextmanager
+def deterministic(wall_clock: WallClock) -> Iterator[None]:
+    """Replace what is not the seed's choice."""
+    with ExitStack() as stack:
+        for owner, name, value in (
+            (clock, "now_us", wall_clock.now_us),
+            (batch, "SLICE_SECONDS", 0.0),
+            (batch, "SIGNERS", 2),
+            (checkpoint_signer, "DAY_MICROSECONDS", 1000 * 365 * DAY_US),
+            (CheckpointSigner, "seconds", SIGNING_SECONDS),
+            (checkpoint_signer, "POLL_SECONDS", SIGNING_SECONDS / 10),
+            (wiring, "WorkerProcesses", NoWorkers),
+            (metrics, "version", lambda _: "0"),
+            (codec, "MAX_FRAME", MAX_FRAME),
+            (codec, "_READ_AHEAD", MAX_FRAME),
+        ):
+            stack.enter_context(replaced(owner, name, value))
+        for name in LOGGERS:
+            log = logging.getLogger(name)
+            stack.callback(log.setLevel, log.level)
+            log.setLevel(logging.CRITICAL + 1)
+        yield
+
+
+class SimulatedListener(Listener):
+    """A socket of the simulated network, to which everybody may connect."""
+
+    def bind(self) -> Any:
+        return str(self.path)
+
+    def accepts(self, transport: asyncio.Transport) -> bool:
+        return True
+
+
+class AnyAddress:
+    """Wherever a key service listens: as a rule, that which has the database's lock."""
+
+    def __init__(self, choices: Choices, database: DatabaseServer) -> None:
+        self._choices = choices
+        self._database = database
+
+    async def connect(self, new_connection: NewConnection) -> FramedConnection[ToGateway]:
+        """Return an open connection. Raises OSError."""
+        holder = self._database.holder
+        first = self._choices.below(2)
+        if holder is not None and self._choices.happens(0.8):
+            first = int(holder.process.name.startswith(f"service {PATHS[1]}"))
+        loop = asyncio.get_running_loop()
+
+        def connection() -> FramedConnection[ToGateway]:
+            return new_connection(lambda _: True)
+
+        try:
+            _, made = await loop.create_unix_connection(connection, PATHS[first])
+        except OSError:
+            _, made = await loop.create_unix_connection(connection, PATHS[1 - first])
+        return made
+
+
+class KeyService:
+    """A key service's process: what ``process.serve`` does, without signals and settings."""
+
+    def __init__(
+        self, path: str, number: int, loop: SimulatedLoop, database: DatabaseServer
+    ) -> None:
+        self.path = path
+        self.process = Process(f"service {path}{number}")
+        self.stop = asyncio.Event()
+        self._loop = loop
+        self._database = database
+        self.parts: KeyServiceParts | None = None
+        self.done = loop.start(self.process, self._serve())
+
+    async def _serve(self) -> None:
+        database = SimulatedDatabase(self._database, self.process)
+        sealer = Sealer({1: Secret(bytearray(32))})
+        await database.open()
+        store = KeyStore(cast(Database, database), sealer)
+        try:
+            await store.check()
+            await store.claim_shard(DEFAULT_SHARD)
+            self.parts = parts = wire(store, sealer, SETTINGS, Path("none"))
+            await parts.checkpoint_signer.check()
+            await parts.root_keys.start()
+        except DatabaseUnavailableError:
+            await database.close()
+            return
+        server = Server(
+            parts.transactions,
+            parts.batches,
+            parts.audit_service,
+            parts.administration,
+            parts.metrics,
+        )
+        await server.listen(
+            SimulatedListener(Path(self.path), frozenset(), GATEWAY_REQUESTS, 0o600)
+        )
+        tasks = [
+            asyncio.create_task(work)
+            for work in (
+                parts.checkpoint_signer.run(),
+                parts.root_keys.run(),
+                parts.schedule.run(),
+            )
+        ]
+        await self.stop.wait()
+        await server.drain(DRAIN_SECONDS)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        await database.close()
+
+
+class Gateway:
+    """A gateway's process, of which only the key service's client is simulated."""
+
+    def __init__(
+        self, number: int, loop: SimulatedLoop, seed: int, database: DatabaseServer
+    ) -> None:
+        self.process = Process(f"gateway {number}")
+        self.client = KeyClient(AnyAddress(Choices(seed, f"gateway {number}"), database))
+        self.connecting = loop.start(self.process, self.client.run())
+
+
+class Installation:
+    """All processes, and who starts key services again."""
+
+    def __init__(
+        self,
+        loop: SimulatedLoop,
+        seed: int,
+        network: Network,
+        database: DatabaseServer,
+        tell: Callable[..., None],
+    ) -> None:
+        self._loop = loop
+        self._database = database
+        self._choices = Choices(seed, "supervision")
+        self.network = network
+        self.tell = tell
+        self.services: dict[str, KeyService] = {}
+        self.all_processes: list[Process] = []
+        self.gateways = [Gateway(number, loop, seed, database) for number in range(2)]
+        self.all_processes += [gateway.process for gateway in self.gateways]
+        self._count = 0
+        database.locked = self._lead_to_the_holder
+
+    def _lead_to_the_holder(self) -> None:
+        """Have gateways that are connected to another key service connect again."""
+        holder = self._database.holder
+
+        def cut() -> None:
+            for connection in self.network.connections:
+                is_other = holder is not None and connection.server is not holder.process
+                if connection.is_open and is_other:
+                    connection.cut()
+
+        self._loop.call_later(self._choices.delay(0.0, 0.5), cut, context=self._database.context)
+
+    async def supervise(self, path: str) -> None:
+        """Start a key service, again and again."""
+        while True:
+            self._count += 1
+            service = KeyService(path, self._count, self._loop, self._database)
+            self.services[path] = service
+            self.all_processes.append(service.process)
+            killed = asyncio.Event()
+            service.process.on_kill = killed.set
+            waiting = asyncio.create_task(killed.wait())
+            await asyncio.wait([service.done, waiting], return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            if service.done.done():
+                service.done.result()  # raises what it could not serve with
+                service.process.kill()
+            self.network.kill(service.process)
+            self._database.kill(service.process)
+            self.tell("ended", service.process.name)
+            await asyncio.sleep(self._choices.delay(0.05, 2.0))

@@ -1,0 +1,301 @@
+"""The product, broken on purpose: what is not found here would not be found where it is an accident.
+
+A mutation replaces something in memory while a simulation runs. Where two parts of the product
+prevent the same thing, both are replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from typing import Any
+
+from tests.simulation import event_loop, faults
+from tests.simulation import run as running
+from tests.simulation.database import Server
+from tests.simulation.installation import replaced
+
+from pqkeep_gateway.key_client import KeyClient
+from pqkeep_keyservice import schedule
+from pqkeep_keyservice.audit.log import AuditLog
+from pqkeep_keyservice.dispatch import Dispatcher
+from pqkeep_keyservice.keys.changes import CommitOutcome
+from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyVersions
+from pqkeep_keyservice.ledger.append import LogState, load_log_state
+from pqkeep_keyservice.ledger.merkle import Frontier
+from pqkeep_keyservice.live.key_cache import RevisionCache
+from pqkeep_keyservice.storage import key_versions
+from pqkeep_keyservice.storage.due_keys import list_due_keys
+from pqkeep_keyservice.storage.store import KeyStore
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import USABLE, KeyInfo, KeyStatus
+
+Attribute = tuple[object, str, object]
+"""An owner, the name of what is replaced, and by what."""
+
+_commit: Any = AuditLog._commit
+_execute: Any = KeyClient.execute
+_lock: Any = Server.lock
+_first_due: Any = KeyVersions.first_due
+_list_due_keys: Any = list_due_keys
+_template = running.template
+_ONLY_LOST_SESSIONS = {"end session": faults.Faults.end_session}
+_YEAR = timedelta(days=365)
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """Something that is broken."""
+
+    name: str
+    found_by: frozenset[str]
+    """The invariants of which one has to show it."""
+    attributes: Sequence[Attribute]
+    seeds: int = 40
+    """How many of them suffice."""
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Break it for a while."""
+        with ExitStack() as stack:
+            for owner, name, value in self.attributes:
+                stack.enter_context(replaced(owner, name, value))
+            yield
+
+
+async def _answer_first(self: Any, entries: Sequence[Any], epoch: int | None) -> CommitOutcome:
+    if any(change for _, change in entries):
+        outcome: CommitOutcome = await _commit(self, entries, epoch)
+        return outcome
+    task = asyncio.create_task(_commit(self, entries, epoch))
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return CommitOutcome.DURABLE
+
+
+async def _answer_what_is_stale(
+    self: Any, entries: Sequence[Any], epoch: int | None
+) -> CommitOutcome:
+    outcome: CommitOutcome = await _commit(self, entries, epoch)
+    return CommitOutcome.DURABLE if outcome is CommitOutcome.STALE else outcome
+
+
+async def _believe_in_events(self: Any, entries: Sequence[Any], epoch: int | None) -> CommitOutcome:
+    try:
+        outcome: CommitOutcome = await _commit(self, entries, epoch)
+    except KeyServiceError:
+        if entries[0][0].event_id is None:
+            raise
+        return CommitOutcome.DURABLE
+    return outcome
+
+
+async def _commit_first_only(self: Any, records: Sequence[Any], epoch: int) -> CommitOutcome:
+    outcome: CommitOutcome = await _commit(self, [(records[0], None)], epoch)
+    return outcome
+
+
+def _keep_log_state(self: Any, connection: Any) -> LogState:
+    if self._log_state is None:
+        self._log_state = 0, load_log_state(connection)
+    state: LogState = self._log_state[1]
+    return state
+
+
+def _advance_in_disorder(self: LogState, appended: Any) -> None:
+    self.recorded_at_us = appended.recorded_at_us
+    self._numbers.update(appended.numbers)
+    self.frontier = Frontier(appended.frontier.size, appended.frontier.hashes[::-1])
+
+
+def _keep_cached(self: Any, value: Any, epoch: int) -> Any:
+    return self._cached.setdefault(value.name, value)
+
+
+def _lock_again(self: Any, session: Any) -> None:
+    self.holder = None
+    _lock(self, session)
+
+
+def _rotate_without_retiring(self: Any, new: Any) -> KeyVersions:
+    self.require_current()
+    versions: KeyVersions = self._next((*self.entries, new))
+    return versions
+
+
+@cache
+def _template_without_index() -> bytes:
+    with running.new_folder() as folder:
+        file = folder / "keys.sqlite3"
+        file.write_bytes(_template())
+        with closing(sqlite3.connect(file)) as connection:
+            connection.execute("DROP INDEX one_active_key")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return file.read_bytes()
+
+
+def _archive_and_stay_due(self: Any, version: Any) -> KeyVersions:
+    entry = self.entry(version)
+    archived = KeyEntry(_with_status(entry.info), None, entry.idempotency, None, entry.retired_at)
+    versions: KeyVersions = self._with(archived)
+    return versions
+
+
+def _with_status(info: KeyInfo) -> KeyInfo:
+    return KeyInfo(
+        info.algorithm,
+        info.version,
+        KeyStatus.ARCHIVED,
+        info.public_key,
+        info.created_at,
+        info.archive_at,
+        info.keyring,
+        info.imported,
+    )
+
+
+def _due_a_year_early(self: Any, limits: Any, now: Any, *, destroys: bool = True) -> Any:
+    return _first_due(self, limits, now + _YEAR, destroys=destroys)
+
+
+def _list_a_year_early(connection: Any, now: Any, after: Any, limit: int) -> Any:
+    return _list_due_keys(connection, now + _YEAR, after, limit)
+
+
+def _give_to_the_first(self: Any, frame: Any) -> None:
+    for waiting in self._waiting.values():
+        if not waiting.done():
+            waiting.set_result(frame)
+            return
+
+
+async def _send_again(self: Any, request: Any, attribution: Any) -> Any:
+    try:
+        return await _execute(self, request, attribution)
+    except KeyServiceError as error:
+        if error.kind is not ErrorKind.UNAVAILABLE:
+            raise
+    await asyncio.sleep(1.0)
+    return await _execute(self, request, attribution)
+
+
+async def _no_previous(*_: object) -> None:
+    return None
+
+
+MUTATIONS = (
+    Mutation(
+        "an answer does not wait for its record",
+        frozenset({"one record"}),
+        [(AuditLog, "_commit", _answer_first)],
+    ),
+    Mutation(
+        "what is stale is answered",
+        frozenset({"one record"}),
+        [
+            (AuditLog, "_commit", _answer_what_is_stale),
+            (event_loop, "LATE", 0.9),
+            (faults, "KINDS", _ONLY_LOST_SESSIONS),
+        ],
+    ),
+    Mutation(
+        "a batch has one record",
+        frozenset({"one record"}),
+        [(AuditLog, "commit_all", _commit_first_only)],
+    ),
+    Mutation(
+        "events that were not recorded are acknowledged",
+        frozenset({"lost"}),
+        [(AuditLog, "_commit", _believe_in_events)],
+    ),
+    Mutation(
+        "a request is sent again",
+        frozenset({"one record"}),
+        [(KeyClient, "execute", _send_again)],
+    ),
+    Mutation(
+        "an answer goes to whoever waits the longest",
+        frozenset({"one record", "answers", "plaintexts"}),
+        [(KeyClient, "_receive", _give_to_the_first)],
+    ),
+    Mutation(
+        "the cache outlives its epoch",
+        frozenset({"fresh", "progress"}),
+        [
+            (RevisionCache, "epoch", property(lambda self: self._store.epoch)),
+            (faults, "KINDS", _ONLY_LOST_SESSIONS),
+        ],
+    ),
+    Mutation(
+        "a change leaves the cache as it is",
+        frozenset({"fresh"}),
+        [
+            (RevisionCache, "invalidate", lambda *_: None),
+            (RevisionCache, "update", _keep_cached),
+        ],
+    ),
+    Mutation(
+        "the lock is given twice",
+        frozenset({"one writer"}),
+        [(Server, "lock", _lock_again)],
+    ),
+    Mutation(
+        "a version is left out",
+        frozenset({"versions"}),
+        [
+            (
+                KeyVersions,
+                "next_version",
+                property(lambda self: len(self.entries) + 1 + (len(self.entries) > 1)),
+            )
+        ],
+    ),
+    Mutation(
+        "rotation leaves two active versions",
+        frozenset({"one active", "keys"}),
+        [
+            (KeyVersions, "with_rotated", _rotate_without_retiring),
+            (running, "template", _template_without_index),
+        ],
+    ),
+    Mutation(
+        "the tree forgets its order",
+        frozenset({"tree"}),
+        [(LogState, "advance", _advance_in_disorder)],
+    ),
+    Mutation(
+        "the log's state outlives a lost session",
+        frozenset({"no gaps", "tree", "progress"}),
+        [(KeyStore, "_take_log_state", _keep_log_state)],
+    ),
+    Mutation(
+        "the schedule is early",
+        frozenset({"schedule"}),
+        [
+            (KeyVersions, "first_due", _due_a_year_early),
+            (schedule, "list_due_keys", _list_a_year_early),
+        ],
+    ),
+    Mutation(
+        "an archived version is archived again",
+        frozenset({"keys", "once"}),
+        [(KeyVersions, "with_archived", _archive_and_stay_due)],
+    ),
+    Mutation(
+        "a version that is to be archived is used",
+        frozenset({"fresh"}),
+        [(KeyInfo, "allows", lambda self, operation: self.status in USABLE[operation])],
+    ),
+    Mutation(
+        "an Idempotency-Key is forgotten",
+        frozenset({"once"}),
+        [
+            (Dispatcher, "_previous", _no_previous),
+            (key_versions, "is_idempotency_key_used", lambda *_: False),
+        ],
+    ),
+)

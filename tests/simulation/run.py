@@ -1,0 +1,299 @@
+"""One run: a seed decides everything, and the run is the same again with the same seed."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from tests.fixtures.schema import migrated
+from tests.simulation import answers
+from tests.simulation.choices import Choices
+from tests.simulation.database import Server, Session
+from tests.simulation.event_loop import SimulatedLoop, StalledError
+from tests.simulation.faults import Faults
+from tests.simulation.history import FindingError, History
+from tests.simulation.installation import PATHS, Installation, WallClock, deterministic
+from tests.simulation.network import Network
+from tests.simulation.workload import (
+    KEM,
+    TENANTS,
+    Acknowledged,
+    Client,
+    decrypting,
+    verifying,
+)
+
+from pqkeep_keyservice.keys.key_versions import IDEMPOTENCY_KEY_LIFETIME
+from pqkeep_keyservice.storage.migration import migrate
+from pqkeep_keyservice.storage.schema import KEYS
+from pqkeep_protocol.messages import Batch, BatchResults, GetActiveKey, Item, ListKeys
+
+CLIENTS = 4
+STEPS = 14
+"""What each of them does."""
+LAST_SECONDS = 600.0
+"""After which a run has to be over."""
+RECOVERY_SECONDS = 90.0
+"""After which everything is answered again, once nothing goes wrong any more."""
+LATER_DAYS = 40
+"""More than archiving is scheduled for."""
+SCHEDULE_SECONDS = 700.0
+"""More than twice what a key rests whose change failed."""
+AT_ONCE = 100
+
+Line = tuple[object, ...]
+
+
+@dataclass
+class Report:
+    """What one run did."""
+
+    seed: int
+    trace: list[Line] = field(default_factory=list)
+    finding: str | None = None
+    invariant: str | None = None
+    records: int = 0
+    answers: int = 0
+    seconds: float = 0.0
+    """Virtual ones."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the trace."""
+        return sha256("\n".join(map(repr, self.trace)).encode()).hexdigest()
+
+
+@cache
+def template() -> bytes:
+    """Return a database with the schema."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "keys.sqlite3"
+        migrated(f"sqlite:///{path}", migrate)
+        with sa.create_engine(f"sqlite:///{path}").connect() as connection:
+            connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+        return path.read_bytes()
+
+
+@contextmanager
+def new_folder() -> Iterator[Path]:
+    """Yield a folder, in memory if there is one."""
+    memory = Path("/dev/shm")  # noqa: S108 - a folder of its own is made there
+    folder = tempfile.mkdtemp(dir=memory if memory.is_dir() else None)
+    try:
+        yield Path(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def run(seed: int) -> Report:
+    """Simulate once."""
+    report = Report(seed)
+    with new_folder() as folder:
+        file = folder / "keys.sqlite3"
+        file.write_bytes(template())
+        loop = SimulatedLoop(Choices(seed, "loop"))
+        wall_clock = WallClock(loop)
+        with deterministic(wall_clock):
+            simulation = Simulation(seed, loop, file, wall_clock, report)
+            try:
+                loop.run_until_complete(simulation.main())
+            except FindingError as finding:
+                report.invariant, report.finding = finding.invariant, str(finding)
+            except StalledError:
+                report.invariant = report.finding = "progress"
+            finally:
+                report.seconds = loop.time()
+                report.records = len(simulation.history.records)
+                simulation.close()
+    return report
+
+
+class Simulation:
+    """An installation, its clients, and what goes wrong."""
+
+    def __init__(
+        self, seed: int, loop: SimulatedLoop, file: Path, wall_clock: WallClock, report: Report
+    ) -> None:
+        self._loop = loop
+        self._report = report
+        self._wall_clock = wall_clock
+        self._problem: asyncio.Future[None] = loop.create_future()
+        self._is_closing = False
+        loop.set_exception_handler(self._handle)
+        self._server = server = Server(file, loop, seed, self.tell)
+        self.history = History(server.looker, lambda: server.holder)
+        server.committed = self._committed
+        self._network = Network(loop, seed, self.tell)
+        self._installation = Installation(loop, seed, self._network, server, self.tell)
+        self._faults = Faults(loop, seed, self._installation, server, wall_clock)
+        self._acknowledged = Acknowledged()
+        self._clients = [
+            Client(
+                f"client{number}",
+                self._installation.gateways[number % 2],
+                Choices(seed, f"client {number}"),
+                self.history,
+                server,
+                self._acknowledged,
+            )
+            for number in range(CLIENTS)
+        ]
+
+    def tell(self, *said: object) -> None:
+        """Add a line to the trace."""
+        if not self._is_closing:
+            self._report.trace.append((round(self._loop.time() * 1_000_000), *said))
+            self._report.answers += said[0] == "answered"
+
+    async def main(self) -> None:
+        """Run everything to its end. Raises FindingError."""
+        outside = [asyncio.create_task(self._installation.supervise(path)) for path in PATHS]
+        faults = asyncio.create_task(self._faults.run())
+        work = asyncio.gather(
+            *(
+                self._loop.start(self._installation.gateways[number % 2].process, each.work(STEPS))
+                for number, each in enumerate(self._clients)
+            )
+        )
+        await self._until(work)
+        faults.cancel()
+        self._faults.heal()
+        self.tell("healed")
+        await self._until(asyncio.ensure_future(self._end()))
+        for task in outside:
+            if task.done():
+                task.result()
+
+    async def _until(self, work: asyncio.Future[Any]) -> None:
+        await asyncio.wait(
+            [work, self._problem], timeout=LAST_SECONDS, return_when=asyncio.FIRST_COMPLETED
+        )
+        if self._problem.done():
+            self._problem.result()
+        if not work.done():
+            raise FindingError("progress", f"not over after {LAST_SECONDS} seconds")
+        work.result()
+
+    async def _end(self) -> None:
+        """Check what has to be true in the end. Raises FindingError."""
+        for client in self._clients[:2]:
+            await self._recovered(client)
+        self._wall_clock.days += LATER_DAYS
+        await self._schedule_is_carried_out()
+        client = self._clients[0]
+        for tenant in TENANTS:
+            secrets = [each for each in self._acknowledged.secrets if each.tenant == tenant]
+            for begin in range(0, len(secrets), AT_ONCE):
+                some = secrets[begin : begin + AT_ONCE]
+                items = tuple(Item(decrypting(secret)) for secret in some)
+                answer = await client.ask(Batch(tenant=tenant, items=items))
+                if not isinstance(answer, BatchResults):
+                    raise FindingError("progress", f"decryption is refused: {answer}")
+                for secret, result in zip(some, answer.results, strict=True):
+                    answers.require_plaintext(secret.plaintext, result)
+            answer = await client.repeat(
+                ListKeys(tenant=tenant, algorithm=None, status=None, all_keyrings=True)
+            )
+            if answers.is_unknown(answer):
+                raise FindingError("damaged", f"the keys of {tenant} cannot be listed: {answer}")
+        for statement in self._acknowledged.statements[-3:]:
+            await client.ask(verifying(statement))
+        self._check_once()
+
+    async def _recovered(self, client: Client) -> None:
+        until = self._loop.time() + RECOVERY_SECONDS
+        while self._loop.time() < until:
+            answer = await client.ask(GetActiveKey(tenant=TENANTS[0], algorithm=KEM))
+            if not answers.is_unknown(answer):
+                return
+            for connection in self._network.connections:
+                if connection.is_open and connection.client is client.gateway.process:
+                    connection.cut()  # to a key service that waits for the lock
+            await asyncio.sleep(1.0)
+        raise FindingError("progress", f"nothing is answered {RECOVERY_SECONDS} seconds later")
+
+    async def _schedule_is_carried_out(self) -> None:
+        until = self._loop.time() + SCHEDULE_SECONDS
+        while overdue := [
+            name
+            for name, versions in self.history.keys.items()
+            for version in versions
+            if version.archive_at_us is not None
+            and version.archive_at_us <= self._wall_clock.now_us()
+        ]:
+            if self._loop.time() > until:
+                raise FindingError("schedule", f"{overdue} are not archived")
+            await asyncio.sleep(5.0)
+
+    def _check_once(self) -> None:
+        """Check that nothing was done twice, answered or not. Raises FindingError."""
+        for request_id, count in self._acknowledged.asked.items():
+            if len(self.history.find(request_id)) not in (0, count):
+                raise FindingError("one record", f"{request_id} has another number of records")
+        events = [each.event_id for each in self.history.records if each.event_id is not None]
+        if len(set(events)) != len(events):
+            raise FindingError("once", "an event is recorded twice")
+        missing = set(self._acknowledged.events) - set(events)
+        if missing:
+            raise FindingError("lost", f"events are not recorded: {missing}")
+        self._check_idempotency()
+
+    def _check_idempotency(self) -> None:
+        lifetime = IDEMPOTENCY_KEY_LIFETIME.total_seconds() * 1_000_000
+        columns = KEYS.c.tenant_id, KEYS.c.idempotency_key, KEYS.c.created_at_us
+        query = sa.select(*columns).where(KEYS.c.idempotency_key.is_not(None)).order_by(*columns)
+        last: tuple[object, object, int] = (None, None, 0)
+        for tenant, key, created_at_us in self._server.reader.execute(query):
+            if (tenant, key) == last[:2] and created_at_us - last[2] < lifetime:
+                raise FindingError("once", "one Idempotency-Key made two versions")
+            last = tenant, key, created_at_us
+
+    def _committed(self, session: Session) -> None:
+        before = len(self.history.records)
+        self.history.committed(session)
+        new = self.history.records[before:]
+        said = [f"{each.operation}:{each.outcome}" for each in new]
+        self.tell("commit", session.process.name, *said)
+
+    def _handle(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Note what a callback or a task raised that nobody waited for."""
+        error = context.get("exception")
+        if self._is_closing or self._problem.done() or error is None:
+            return
+        if not isinstance(error, FindingError):
+            finding = FindingError("unexpected", f"{context['message']}: {error!r}")
+            finding.__cause__ = error
+            error = finding
+        self._problem.set_exception(error)
+
+    def close(self) -> None:
+        """End all tasks, also those of processes that were killed, and close the file."""
+        self._is_closing = True
+        if self._problem.done():
+            self._problem.exception()
+        self._server.down_until = float("inf")
+        for process in self._installation.all_processes:
+            self._loop.resume(process)
+
+        async def end() -> None:
+            for _ in range(100):
+                others = asyncio.all_tasks() - {asyncio.current_task()}
+                if not others:
+                    return
+                for task in others:
+                    task.cancel()
+                await asyncio.wait(others, timeout=1.0)
+
+        with suppress(StalledError):
+            self._loop.run_until_complete(end())
+        self._server.close()
+        self._loop.close()

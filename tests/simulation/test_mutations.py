@@ -1,0 +1,18 @@
+"""The product, broken on purpose: the simulation finds it, by the invariant that it breaks."""
+
+from __future__ import annotations
+
+import pytest
+from tests.simulation.mutations import MUTATIONS, Mutation
+from tests.simulation.run import run
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_a_mutation_is_found(mutation: Mutation) -> None:
+    """Within so many seeds, one fails, by an invariant of those that the mutation breaks."""
+    with mutation.applied():
+        found = next(
+            (report for seed in range(mutation.seeds) if (report := run(seed)).finding), None
+        )
+    assert found is not None
+    assert found.invariant in mutation.found_by, found.finding
