@@ -39,9 +39,9 @@ class UnauditedLog(AuditLog):
 class UnauditedDev(Dev):
     """Starts this module as the key service."""
 
-    def __init__(self, directory: Path, port: int, stores: Stores) -> None:
+    def __init__(self, directory: Path, port: int, stores: Stores, gateways: int = 1) -> None:
         """Prepare everything as the product does."""
-        super().__init__(directory, port, stores)
+        super().__init__(directory, port, stores, gateways)
         self.supervisor = Supervisor(
             tuple(
                 replace(program, module=MODULE) if program.name == "key service" else program

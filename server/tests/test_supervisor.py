@@ -4,8 +4,8 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ SECONDS = 60.0
 SOURCE = """
 import os, signal, sys, time
 
-log, name, behaviour = sys.argv[1:]
+log, name, behaviour, *options = sys.argv[1:]
 
 def note(what):
     with open(log, "a") as file:
@@ -29,7 +29,20 @@ def stop(*_):
 signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour == "stubborn" else stop)
 if behaviour == "reloading":
     signal.signal(signal.SIGHUP, lambda *_: note("reloaded"))
+if behaviour == "renewed":
+    def leave(*_):
+        note("left")
+        sys.exit(0)
+    signal.signal(signal.SIGUSR1, leave)
+if behaviour == "staying":
+    signal.signal(signal.SIGUSR1, lambda *_: note("told"))
+if "--ready-fd" in options:
+    if os.path.exists(log + ".broken"):
+        note("failed")
+        sys.exit(78)
 note("started")
+if "--ready-fd" in options:
+    os.write(int(options[1]), b"1")
 if behaviour.isdigit():
     sys.exit(int(behaviour))
 time.sleep(60)
@@ -46,12 +59,22 @@ class Stage:
 
     def program(self, name: str, behaviour: str = "well") -> Program:
         """Return a program that does well, ends with a status, or is stubborn."""
-        return Program(name, self.module.stem, (str(self.log), name, behaviour))
+        return Program(
+            name,
+            self.module.stem,
+            (str(self.log), name, behaviour),
+            is_renewed=behaviour in {"renewed", "staying"},
+        )
 
     def events(self) -> list[tuple[str, str, int]]:
         """Return name, event and process id of everything so far."""
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         return [(name, what, int(pid)) for name, what, pid in map(str.split, lines)]
+
+    def fail(self, *, is_failing: bool) -> None:
+        """Have new processes end before they serve, or not any more."""
+        broken = Path(f"{self.log}.broken")
+        broken.touch() if is_failing else broken.unlink()
 
     async def until(self, condition: Callable[[list[tuple[str, str, int]]], bool]) -> None:
         """Wait until the log says something."""
@@ -122,6 +145,72 @@ async def test_programs_are_told_to_reload(stage: Stage) -> None:
     await asyncio.wait_for(running, SECONDS)
     stopped = {name: pid for name, what, pid in stage.events() if what == "stopped"}
     assert stopped == before
+
+
+@asynccontextmanager
+async def _running(supervisor: Supervisor) -> AsyncIterator[None]:
+    stop = asyncio.Event()
+    running = asyncio.create_task(supervisor.run(stop))
+    try:
+        yield
+    finally:
+        stop.set()
+        await asyncio.wait_for(running, SECONDS)
+
+
+async def test_programs_are_renewed_one_after_another(stage: Stage) -> None:
+    """Each old one leaves when the new one serves, and before the next one is renewed."""
+    supervisor = Supervisor([stage.program(name, "renewed") for name in ("a", "b")])
+    async with _running(supervisor):
+        await stage.until(lambda events: len(events) == 2)
+        before = supervisor.pids()
+        supervisor.reload()
+        await stage.until(lambda events: len(events) == 6)
+        assert [each[:2] for each in stage.events()[2:5:2]] == [("a", "started"), ("b", "started")]
+        left = {name: pid for name, what, pid in stage.events() if what == "left"}
+        assert left == before
+        assert not set(supervisor.pids().values()) & set(before.values())
+
+
+async def test_what_does_not_start_takes_no_place(stage: Stage) -> None:
+    """If a new process ends before it serves, the old ones go on, and nothing is stopped."""
+    supervisor = Supervisor([stage.program(name, "renewed") for name in ("a", "b")])
+    async with _running(supervisor):
+        await stage.until(lambda events: len(events) == 2)
+        before = supervisor.pids()
+        stage.fail(is_failing=True)
+        supervisor.reload()
+        await stage.until(lambda events: any(what == "failed" for _, what, _ in events))
+        assert supervisor.pids() == before
+        stage.fail(is_failing=False)
+        supervisor.reload()
+        await stage.until(lambda events: sum(what == "left" for _, what, _ in events) == 2)
+    assert sum(what == "failed" for _, what, _ in stage.events()) == 1
+
+
+async def test_of_one_program_two_processes_are_the_most(stage: Stage) -> None:
+    """What stays although it was told to leave is stopped when the next one is told."""
+    supervisor = Supervisor([stage.program("a", "staying")])
+    async with _running(supervisor):
+        await stage.until(lambda events: len(events) == 1)
+        first = supervisor.pids()["a"]
+        supervisor.reload()
+        await stage.until(lambda events: ("a", "told", first) in events)
+        assert ("a", "stopped", first) not in stage.events()
+        supervisor.reload()
+        await stage.until(lambda events: ("a", "stopped", first) in events)
+    assert not any(_command(pid) for _, _, pid in stage.events())
+
+
+async def test_what_is_killed_after_a_renewal_is_started_again(stage: Stage) -> None:
+    """The new process is kept running like the one whose place it took."""
+    supervisor = Supervisor([stage.program("a", "renewed")])
+    async with _running(supervisor):
+        await stage.until(lambda events: len(events) == 1)
+        supervisor.reload()
+        await stage.until(lambda events: any(what == "left" for _, what, _ in events))
+        os.kill(supervisor.pids()["a"], signal.SIGKILL)
+        await stage.until(lambda events: sum(what == "started" for _, what, _ in events) == 3)
 
 
 async def test_restarts_come_ever_more_slowly(stage: Stage) -> None:

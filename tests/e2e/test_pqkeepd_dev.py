@@ -54,6 +54,7 @@ def test_the_ready_file(start: Callable[..., Installation], tmp_path: Path) -> N
             "portal_link",
             "portal_url",
             "management_url",
+            "management_urls",
             "mailbox",
         ),
     }

@@ -204,7 +204,7 @@ def test_every_file_has_its_owner(production: Production) -> None:
     assert production.encrypts()
     for name, (owner, mode) in owners(production.layout).items():
         first = name.partition("/")[0]
-        if first == "lock":
+        if first in {"lock", "start.toml"}:
             assert (owner, mode) == (0, 0o600)
         elif first == "run":
             assert owner == KEY_SERVICE

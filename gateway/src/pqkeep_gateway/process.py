@@ -11,8 +11,8 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -30,9 +30,11 @@ from pqkeep_gateway.http.protocol import (
 )
 from pqkeep_gateway.http.server import configuration
 from pqkeep_gateway.http.tls_server import TlsServer
+from pqkeep_gateway.key_client import KeyClient
 from pqkeep_gateway.management.listener import open_listener, serving
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_gateway.wiring import assemble
+from pqkeep_protocol.link import LinkTls
 from pqkeep_protocol.startup.hardening import give_up_privileges
 from pqkeep_protocol.startup.logs import logger, write_logs
 from pqkeep_protocol.startup.settings import ConfigError
@@ -40,6 +42,11 @@ from pqkeep_protocol.startup.settings import ConfigError
 _LOG = logger(__name__)
 
 DRAIN_SECONDS = 10
+PATIENCE = 10.0
+"""Seconds that a gateway which takes another's place waits for the key service, at the most."""
+POLL_SECONDS = 0.02
+LEAVE = signal.SIGUSR1
+"""Take no more connections, and end with the last one: another gateway has taken this one's place."""
 OTHER_FILES = 256
 """File descriptors for everything but connections: databases, the key service, mail."""
 ON_EVERY_ANSWER = [("X-Content-Type-Options", "nosniff")]
@@ -54,6 +61,7 @@ def main(limits: ConnectionLimits = LIMITS) -> int:
     parser.add_argument("settings", type=Path)
     parser.add_argument("--fd", type=int, help="the listening socket, in place of a new one")
     parser.add_argument("--management-fd", type=int, help="likewise; without it there is none then")
+    parser.add_argument("--ready-fd", type=int, help="where to write a byte when it serves")
     arguments = parser.parse_args()
     try:
         settings = config.read(arguments.settings)
@@ -64,7 +72,7 @@ def main(limits: ConnectionLimits = LIMITS) -> int:
             settings, settings.host if listener is None else listener.getsockname()[0]
         )
         _allow_files(limits.connections + OTHER_FILES)
-        uvloop.run(serve(settings, listener, management, limits))
+        uvloop.run(serve(settings, listener, management, limits, arguments.ready_fd))
     except ConfigError as error:
         _LOG.critical("cannot start", error=str(error))
         return os.EX_CONFIG
@@ -104,11 +112,38 @@ class _Runs(Protocol):
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, which knows nothing of TLS here."""
+    """uvicorn, which knows nothing of TLS here, and can leave."""
 
-    def __init__(self, configuration: uvicorn.Config, scheme: str) -> None:
+    def __init__(
+        self, configuration: uvicorn.Config, scheme: str, started: Callable[[], None]
+    ) -> None:
         super().__init__(configuration)
         self._scheme = scheme
+        self._started = started
+        self._is_leaving = False
+
+    def leave(self) -> None:
+        """Accept no more connections, and end when there is none.
+
+        An idle connection stays until its next request, which is its last, or until its time is over:
+        the client may be sending one just now.
+        """
+        self._is_leaving = True
+        for server in self.servers if self.started else ():
+            server.close()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._started()
+
+    async def on_tick(self, counter: int) -> bool:
+        if await super().on_tick(counter):
+            return True
+        if self._is_leaving:
+            for connection in self.server_state.connections:
+                if isinstance(connection, BoundedHttpProtocol):
+                    connection.leave()
+        return self._is_leaving and not self.server_state.connections
 
     def _log_started_message(self, listeners: Sequence[socket.SocketType]) -> None:
         port = listeners[0].getsockname()[1]
@@ -139,8 +174,13 @@ async def serve(
     listener: socket.socket | None,
     management: socket.socket | None,
     limits: ConnectionLimits = LIMITS,
+    ready: int | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, on the given listening socket or on a new one."""
+    """Serve until SIGTERM or SIGINT, on the given listening socket or on a new one.
+
+    LEAVE has it end when others have its clients. ``ready``: a file descriptor that is written to
+    when it serves.
+    """
     host, port = (settings.host, settings.port) if listener is None else listener.getsockname()[:2]
     tls = _tls(settings)
     scheme = "http" if tls is None else "https"
@@ -162,43 +202,75 @@ async def serve(
             drain_seconds=DRAIN_SECONDS,
         ),
         scheme,
+        started=lambda: _tell(ready),
     )
     gc.collect()
     gc.freeze()  # what is here now stays: later collections need not examine it
-    parts: tuple[_Runs, ...] = (
-        *gateway.key_clients.values(),
-        gateway.audit_delivery,
+    jobs = _begin(
         gateway.billing,
         gateway.deletions,
         gateway.mail_delivery,
-        gateway.last_uses,
         *gateway.audit_streams.values(),
-        gateway.management.collection,
     )
-    tasks = [asyncio.create_task(part.run()) for part in parts]
+    tasks = _begin(
+        *gateway.key_clients.values(),
+        gateway.audit_delivery,
+        gateway.last_uses,
+        gateway.management.collection,
+        *(() if gateway.link is None else (gateway.link,)),
+    )
     tasks.append(asyncio.create_task(watch_connections(server.server_state.connections)))
-    if gateway.link is not None:
-        tasks.append(asyncio.create_task(gateway.link.run()))
+    managing = AsyncExitStack()
 
     def stop(number: int, frame: object) -> None:
         gateway.management.readiness.stop()
         server.should_exit = True
 
-    def reload() -> None:
-        for each in (tls, gateway.link):
-            if each is not None:
-                each.reload()
+    def leave() -> None:
+        server.leave()
+        for job in jobs:  # the gateway that has taken this one's place does them
+            job.cancel()
+        tasks.append(asyncio.create_task(managing.aclose()))
 
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, _reload, tls, gateway.link)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)  # uvicorn raises the signal again when it has drained
     try:
-        async with AsyncExitStack() as stack:
+        await _until_reachable(gateway.key_clients.values(), 0 if ready is None else PATIENCE)
+        async with managing:
             if management is not None:
-                await stack.enter_async_context(serving(gateway.management.app, management))
+                await managing.enter_async_context(serving(gateway.management.app, management))
+            loop.add_signal_handler(LEAVE, leave)
             await server.serve(None if listener is None else [listener])
     finally:
-        for task in tasks:
+        for task in (*jobs, *tasks):
             task.cancel()
-        await asyncio.wait(tasks)  # their writes end before the database closes
+        await asyncio.wait([*jobs, *tasks])  # their writes end before the database closes
         await gateway.close()
+
+
+def _begin(*parts: _Runs) -> list[asyncio.Task[None]]:
+    return [asyncio.create_task(part.run()) for part in parts]
+
+
+def _tell(ready: int | None) -> None:
+    if ready is not None:
+        with suppress(OSError):  # nobody waits any more
+            os.write(ready, b"1")
+        os.close(ready)
+
+
+def _reload(*files: TlsServer | LinkTls | None) -> None:
+    for each in files:
+        if each is not None:
+            each.reload()
+
+
+async def _until_reachable(clients: Iterable[KeyClient], seconds: float) -> None:
+    """Wait for key services, so that no request finds this gateway without one; not for ever."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            for each in clients:
+                while not await each.is_reachable():  # noqa: ASYNC110 - another process
+                    await asyncio.sleep(POLL_SECONDS)

@@ -4,6 +4,8 @@ import asyncio
 import secrets
 import signal
 import socket
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlencode
@@ -16,8 +18,16 @@ from pqkeep_server.dev_directory import (
     write_credentials,
 )
 from pqkeep_server.gateway_client import GatewayClient, GatewayError
+from pqkeep_server.gateways import ListenError, gateway_programs, listening
 from pqkeep_server.initialise import Layout, Stores
 from pqkeep_server.supervise import FatalExitError, Program, Supervisor
+from pqkeep_server.valkey import (
+    NoValkeyError,
+    environment_of,
+    find_program,
+    new_socket,
+    valkey,
+)
 
 HOST = "127.0.0.1"
 PLAN = "enterprise_plus"
@@ -25,7 +35,7 @@ OWNER = "owner@localhost"
 READY_SECONDS = 120.0
 """Far more than a start takes, on a machine with much else to do."""
 POLL_SECONDS = 0.02
-BACKLOG = 2048
+VALKEY_MIB = 64
 _CONFLICT = "ERR_CONFLICT_001"
 
 
@@ -47,6 +57,8 @@ class Ready:
     """The password with which the link signs in: sensitive actions ask for it again."""
     management_url: str
     """Where /livez, /readyz and /metrics are; empty where the settings turn them off."""
+    management_urls: list[str]
+    """The same of each gateway."""
     mailbox: str
     """The folder of the messages that would be sent; empty where the settings name none."""
 
@@ -54,28 +66,40 @@ class Ready:
 class Dev:
     """One development installation."""
 
-    def __init__(self, directory: Path, port: int, stores: Stores) -> None:
+    def __init__(self, directory: Path, port: int, stores: Stores, gateways: int = 1) -> None:
         """Prepare the data directory and listen on the port. Raises DevError."""
         self._layout = Layout(directory)
         self._credentials = prepare(self._layout, stores)
-        self._listener = _listen(port)
-        self._management = _management_listener(self._layout)
-        self._url = _url(self._listener)
+        settings = _settings(self._layout)
+        # A management port is a free one, whichever the settings name: there may be several
+        # installations.
+        management = None if settings.management is None else (HOST, 0)
+        windows: tuple[Program, ...] = ()
+        environment: Mapping[str, str] = {}
+        self._sockets = ExitStack()
+        try:
+            listeners = self._sockets.enter_context(listening((HOST, port), management, gateways))
+            if gateways > 1 and settings.redis_url is None:
+                path = new_socket(self._layout.valkey, None)
+                windows = (valkey(find_program(None), path, VALKEY_MIB, None),)
+                environment = environment_of(path)
+        except (ListenError, NoValkeyError, OSError) as error:
+            self._sockets.close()
+            raise DevError(str(error)) from None
+        self._url = _url(listeners[0].public)
+        self._management = [_url(each.management) for each in listeners if each.management]
         self._gateway = GatewayClient(self._url, self._credentials.operator_key)
-        options, descriptors = ["--fd", str(self._listener.fileno())], [self._listener.fileno()]
-        if self._management is not None:
-            options += ["--management-fd", str(self._management.fileno())]
-            descriptors.append(self._management.fileno())
+        settings_of_keys = str(self._layout.key_service_settings)
         self.supervisor = Supervisor(
             (
-                Program(
-                    "key service", "pqkeep_keyservice", (str(self._layout.key_service_settings),)
-                ),
-                Program(
-                    "gateway",
-                    "pqkeep_gateway",
-                    (str(self._layout.gateway_settings), *options),
-                    pass_fds=tuple(descriptors),
+                *windows,
+                Program("key service", "pqkeep_keyservice", (settings_of_keys,)),
+                *gateway_programs(
+                    self._layout.gateway_settings,
+                    listeners,
+                    None,
+                    environment,
+                    are_renewed=False,
                 ),
             )
         )
@@ -108,9 +132,7 @@ class Dev:
         except (FatalExitError, OSError) as error:
             raise DevError(str(error)) from None
         finally:
-            self._listener.close()
-            if self._management is not None:
-                self._management.close()
+            self._sockets.close()
 
     async def stop(self) -> None:
         """Stop both processes."""
@@ -136,7 +158,8 @@ class Dev:
         who = urlencode({"invitation": invitation, "email": OWNER, "password": password})
         return Ready(
             base_url=self._url,
-            management_url="" if self._management is None else _url(self._management),
+            management_url=next(iter(self._management), ""),
+            management_urls=self._management,
             tenant_id=self._credentials.tenant_id,
             api_key=self._credentials.api_key,
             operator_key=self._credentials.operator_key,
@@ -168,28 +191,15 @@ class Dev:
         write_credentials(self._layout, self._credentials)
 
 
-def _management_listener(layout: Layout) -> socket.socket | None:
-    """Listen on a free port, whichever the settings name: there may be several installations."""
+def _settings(layout: Layout) -> gateway_config.Config:
     try:
         settings = gateway_config.read(layout.gateway_settings)
     except ConfigError as error:
         raise DevError(str(error)) from None
     if settings.tls_certificate is not None:
         raise DevError("pqkeepd dev serves plain HTTP: remove tls_certificate")
-    return None if settings.management is None else _listen(0)
+    return settings
 
 
 def _url(listener: socket.socket) -> str:
     return f"http://{HOST}:{listener.getsockname()[1]}"
-
-
-def _listen(port: int) -> socket.socket:
-    """Listen, also while the gateway restarts: clients wait then, and are not refused."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((HOST, port))
-    except OSError as error:
-        raise DevError(f"cannot listen on port {port}: {error.strerror}") from None
-    listener.listen(BACKLOG)
-    return listener

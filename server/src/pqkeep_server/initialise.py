@@ -1,9 +1,11 @@
 """A data directory: the two processes' settings and secrets, each in a folder of its own.
 
+start.toml   what pqkeepd start runs, where init made the directory
 keyservice/  settings.toml  root.key  keys.sqlite3 (empty)
 gateway/     settings.toml  pepper  accounts.sqlite3 (empty)
 run/         keyservice.sock, for the gateway; operator.sock, for the operator's commands
 keyservice-NAME/  the same as keyservice/ of another shard, whose sockets are in run/, too
+valkey/      valkey.sock, where several gateways have a Valkey of their own
 mailbox/     messages that would be sent, where the installation is one for development
 """
 
@@ -26,6 +28,7 @@ from pqkeep_server.users import Users, give_to
 
 ACCOUNTS_FILE = "accounts.sqlite3"
 KEYS_FILE = "keys.sqlite3"
+START_FILE = "start.toml"
 KEY_SERVICE_SOCKETS: Settings = {
     "socket": "../run/keyservice.sock",
     "operator_socket": "../run/operator.sock",
@@ -96,6 +99,16 @@ class Layout:
     def operator_socket(self) -> Path:
         """The key service's socket for the operator's commands."""
         return self.run / f"operator{self._suffix}.sock"
+
+    @property
+    def valkey(self) -> Path:
+        """The folder of a Valkey of the gateways' own."""
+        return self.directory / "valkey"
+
+    @property
+    def start_settings(self) -> Path:
+        """The settings file of pqkeepd start. It may be missing."""
+        return self.directory / START_FILE
 
     @property
     def key_service_settings(self) -> Path:
@@ -171,6 +184,8 @@ def initialise(
                     Path(database.location).touch(0o600)
             layout.run.mkdir(mode=0o700, exist_ok=True)
             if users is not None:
+                if not layout.start_settings.exists():
+                    write_atomically(layout.start_settings, explained("start", {}).encode(), 0o600)
                 give_to(users, draft.gateway, draft.key_service, layout.run)
                 layout.directory.chmod(0o711)
             if not _is_begun(layout, draft):

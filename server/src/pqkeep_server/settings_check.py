@@ -12,22 +12,25 @@ from pqkeep_keyservice import config as key_service_config
 from pqkeep_protocol.link import Identity, LinkTls
 from pqkeep_protocol.link import Role as LinkRole
 from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_server import start_settings
+from pqkeep_server.initialise import START_FILE
 from pqkeep_server.owner import acting_as_owner_of
 
 
 class Role(NamedTuple):
-    """One of the two kinds of settings."""
+    """One kind of settings."""
 
     name: str
     form: type[Struct]
     read: Callable[[Path], Any]
-    end: LinkRole
-    """Its end of the link between hosts."""
+    end: LinkRole | None
+    """Its end of the link between hosts, if it has one."""
 
 
 ROLES = (
     Role("gateway", gateway_config.Config, gateway_config.read, LinkRole.GATEWAY),
     Role("key service", key_service_config.Config, key_service_config.read, LinkRole.KEY_SERVICE),
+    Role("supervisor", start_settings.StartSettings, start_settings.read, None),
 )
 
 
@@ -48,8 +51,8 @@ def check_settings(file: Path) -> Checked:
     settings = role.read(file)
     if isinstance(settings, gateway_config.Config):
         gateway_config.check_address(settings, settings.host)
-    link = settings.link
-    if link is None:
+    link = None if role.end is None else settings.link
+    if link is None or role.end is None:
         return Checked(role.name, None)
     with acting_as_owner_of(file.resolve().parent):
         identity = Identity(
@@ -66,7 +69,12 @@ def _role_of(file: Path) -> Role:
         raise ConfigError(f"cannot read the settings file {file}: {error.strerror}") from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: {error}") from None
+    if file.name == START_FILE:
+        return ROLES[-1]
     known = [len(names & set(role.form.__struct_fields__)) for role in ROLES]
-    if known[0] == known[1]:
-        raise ConfigError(f"{file}: these are neither the gateway's settings nor the key service's")
+    if known.count(max(known)) > 1:
+        raise ConfigError(
+            f"{file}: these are neither the gateway's settings, nor the key service's, nor those of"
+            " pqkeepd start"
+        )
     return ROLES[known.index(max(known))]

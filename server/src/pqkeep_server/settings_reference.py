@@ -31,19 +31,31 @@ from msgspec.inspect import (
 
 from pqkeep_gateway import config as gateway_config
 from pqkeep_keyservice import config as key_service_config
+from pqkeep_server import start_settings
 from pqkeep_server.settings_file import Settings, new_settings
 
 WIDTH = 98
 ROLES: Mapping[str, tuple[type[Struct], str]] = {
     "gateway": (gateway_config.Config, gateway_config.PREFIX),
     "key service": (key_service_config.Config, key_service_config.PREFIX),
+    "start": (start_settings.StartSettings, start_settings.PREFIX),
+}
+TITLES: Mapping[str, str] = {
+    "gateway": "the gateway",
+    "key service": "the key service",
+    "start": "`pqkeepd start`",
+}
+OWNERS: Mapping[str, str] = {
+    "gateway": "pqkeep's gateway",
+    "key service": "pqkeep's key service",
+    "start": "pqkeepd start",
 }
 INTRODUCTION = """\
 # Configuration
 
 <!-- Written by python -m pqkeep_server.settings_reference; a test compares. -->
 
-Each process reads one TOML file, once, when it starts; `pqkeepd init` writes both with every setting explained. What is not a setting is refused, with the one that was meant; `pqkeepd config check FILE` says what the process would. Settings hold no secret: each secret has a file of its own.
+Each process reads one TOML file, once, when it starts, and so does `pqkeepd start`; `pqkeepd init` writes all three with every setting explained. What is not a setting is refused, with the one that was meant; `pqkeepd config check FILE` says what the process would. Settings hold no secret: each secret has a file of its own.
 
 A variable of the environment replaces a setting of the file: `PQKEEP_GATEWAY_PORT=8443`, `PQKEEP_KEYSERVICE_GATEWAY_UID=64001`. Its value is a text or a path as it is, and otherwise TOML: `PQKEEP_GATEWAY_TRUSTED_PROXIES='["10.0.0.0/8"]'`, `PQKEEP_GATEWAY_PASSWORD_COSTS='{passes = 4}'`. With `_FILE` after the name, the variable is the path of a file that holds the value. Variables with these beginnings that are no settings are refused too, so Kubernetes needs `enableServiceLinks: false`. Commands that work on a data directory need the same variables.
 """
@@ -73,7 +85,7 @@ def settings_of(form: type[Struct]) -> Iterator[Setting]:
 def explained(role: str, settings: Settings) -> str:
     """Return a settings file with these settings, and every other one as a comment."""
     form, _ = ROLES[role]
-    lines = [f"# Settings of pqkeep's {role}. docs/configuration.md has them all.", ""]
+    lines = [f"# Settings of {OWNERS[role]}. docs/configuration.md has them all.", ""]
     for setting in settings_of(form):
         lines += [f"# {line}" for line in wrap(setting.explanation, WIDTH)]
         value = settings.get(setting.name)
@@ -89,7 +101,9 @@ def reference() -> str:
     """Return docs/configuration.md."""
     parts = [INTRODUCTION]
     for role, (form, prefix) in ROLES.items():
-        parts.append(f"## Settings of the {role}\n\n{_paragraph(form)} Variables: `{prefix}…`.\n")
+        parts.append(
+            f"## Settings of {TITLES[role]}\n\n{_paragraph(form)} Variables: `{prefix}…`.\n"
+        )
         parts.append(_table(form))
         parts.extend(_tables(form))
     return "\n".join(parts)

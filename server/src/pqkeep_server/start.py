@@ -1,23 +1,46 @@
-"""``pqkeepd start``: supervises both processes of a data directory, each as its own user."""
+"""``pqkeepd start``: supervises the processes of a data directory, each as its own user.
+
+SIGHUP has the key service read its certificates again, and renews the gateways one after another,
+with their settings as they are then. A single gateway that keeps the rate limits in its memory is
+not renewed, but told to read its certificates again: for a while there would be two memories.
+"""
 
 import asyncio
 import os
 import resource
 import signal
-import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from pqkeep_gateway import config as gateway_config
+from pqkeep_gateway.config import Config
 from pqkeep_keyservice import config as key_service_config
+from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_server import start_settings
 from pqkeep_server.data_lock import locked
+from pqkeep_server.gateways import ListenError, Listeners, gateway_programs, listening
 from pqkeep_server.initialise import Layout
+from pqkeep_server.start_settings import StartSettings
 from pqkeep_server.supervise import FatalExitError, Identity, Program, Supervisor
 from pqkeep_server.users import User, Users, UsersError
+from pqkeep_server.valkey import (
+    NoValkeyError,
+    environment_of,
+    find_program,
+    new_socket,
+    valkey,
+)
 
-BACKLOG = 2048
+_LOG = logger(__name__)
+
+FIXED = (
+    *("host", "port", "management_address", "redis_url", "redis_password_file", "database"),
+    *("database_password_file", "pepper_file"),
+)
+"""Settings of the gateway that a renewal cannot change: old and new gateways serve side by side, on
+the same sockets, and must know of each other's changes."""
 
 
 class StartError(Exception):
@@ -25,7 +48,7 @@ class StartError(Exception):
 
 
 def start(layout: Layout) -> None:
-    """Run both processes until SIGTERM or SIGINT; SIGHUP reaches both. Raises StartError."""
+    """Run the processes until SIGTERM or SIGINT. Raises StartError."""
     if os.geteuid() != 0:
         raise StartError(
             "start must be root, to run each process as its own user. Where a service manager gives"
@@ -35,18 +58,16 @@ def start(layout: Layout) -> None:
     try:
         with locked(layout.directory), ExitStack() as stack:
             users = users_of(layout)
+            chosen = start_settings.read(layout.start_settings)
             settings = gateway_config.read(layout.gateway_settings)
-            addresses = {"--fd": (settings.host, settings.port)}
-            if settings.management is not None:
-                addresses["--management-fd"] = settings.management
-            descriptors = {
-                option: stack.enter_context(_listen(*address)).fileno()
-                for option, address in addresses.items()
-            }
-            asyncio.run(_run(Supervisor(_programs(layout, users, descriptors))))
+            listeners = stack.enter_context(
+                listening((settings.host, settings.port), settings.management, chosen.gateway_count)
+            )
+            programs = tuple(_programs(layout, users, chosen, settings, listeners))
+            asyncio.run(_run(Supervisor(programs), lambda: _check(layout, settings)))
     except BlockingIOError:
         raise StartError(f"another pqkeepd uses the data directory {layout.directory}") from None
-    except (ConfigError, FatalExitError, UsersError) as error:
+    except (ConfigError, FatalExitError, ListenError, NoValkeyError, UsersError) as error:
         raise StartError(str(error)) from None
     except OSError as error:
         raise StartError(f"cannot start: {error}") from None
@@ -72,22 +93,32 @@ def users_of(layout: Layout) -> Users:
     )
 
 
-def _programs(layout: Layout, users: Users, descriptors: Mapping[str, int]) -> tuple[Program, ...]:
-    options = [word for option, each in descriptors.items() for word in (option, str(each))]
-    return (
-        Program(
-            "key service",
-            "pqkeep_keyservice",
-            (str(layout.key_service_settings),),
-            identity=_identity(users.key_service, users.group, layout.key_service),
-        ),
-        Program(
-            "gateway",
-            "pqkeep_gateway",
-            (str(layout.gateway_settings), *options),
-            pass_fds=tuple(descriptors.values()),
-            identity=_identity(users.gateway, users.group, layout.gateway),
-        ),
+def _programs(
+    layout: Layout,
+    users: Users,
+    chosen: StartSettings,
+    settings: Config,
+    listeners: Sequence[Listeners],
+) -> Iterator[Program]:
+    gateway = _identity(users.gateway, users.group, layout.gateway)
+    environment: Mapping[str, str] = {}
+    if len(listeners) > 1 and settings.redis_url is None:
+        program = find_program(chosen.valkey_server)
+        path = new_socket(layout.valkey, gateway)
+        yield valkey(program, path, chosen.valkey_memory_mib, gateway)
+        environment = environment_of(path)
+    yield Program(
+        "key service",
+        "pqkeep_keyservice",
+        (str(layout.key_service_settings),),
+        identity=_identity(users.key_service, users.group, layout.key_service),
+    )
+    yield from gateway_programs(
+        layout.gateway_settings,
+        listeners,
+        gateway,
+        environment,
+        are_renewed=bool(environment) or settings.redis_url is not None,
     )
 
 
@@ -96,23 +127,30 @@ def _identity(user: User, group: int, home: Path) -> Identity:
     return Identity(user.uid, user.gid, group, environment)
 
 
-async def _run(supervisor: Supervisor) -> None:
+async def _run(supervisor: Supervisor, check: Callable[[], None]) -> None:
     with suppress(OSError, ValueError):  # in a container it can be forbidden
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY,) * 2)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, supervisor.reload)
+
+    def reload() -> None:
+        try:
+            check()
+        except ConfigError as error:
+            _LOG.error("the settings are not read again", error=str(error))
+        else:
+            supervisor.reload()
+
+    loop.add_signal_handler(signal.SIGHUP, reload)
     await supervisor.run(stop)
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    """Listen as root, for a port below 1024, and also while the gateway restarts."""
-    try:
-        (family, _, _, _, address), *_ = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
-    except OSError as error:
-        raise StartError(f"cannot listen on {host}, port {port}: {error.strerror}") from None
+def _check(layout: Layout, running: Config) -> None:
+    """Raise ConfigError for gateway settings with which none can take another's place."""
+    settings = gateway_config.read(layout.gateway_settings)
+    changed = [name for name in FIXED if getattr(settings, name) != getattr(running, name)]
+    if changed:
+        raise ConfigError(f"these take effect with a restart only: {', '.join(changed)}")
+    gateway_config.check_address(settings, settings.host)

@@ -1,5 +1,8 @@
 """Keeps processes running: started in order, restarted with back-off, stopped in reverse.
 
+A process can be renewed: another one is started beside it, and when that one serves, the old one is
+told to leave, which it does when its last connection has ended.
+
 When a process dies, the kernel closes the socket between the two, so the other notices at once: the
 gateway answers 503 until the key service is back, and the key service drops the calls of a gateway
 that is gone. When the supervisor itself dies, the kernel sends the processes SIGTERM.
@@ -11,7 +14,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from asyncio.subprocess import Process
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pqkeep_protocol.startup.logs import logger
@@ -23,6 +28,14 @@ LAST_RETRY_SECONDS = 5.0
 STEADY_SECONDS = 10.0
 """After a process ran this long, its next restart is quick again."""
 STOP_SECONDS = 15.0
+RENEWAL_SECONDS = 60.0
+"""How long a new process may take until it serves."""
+LEAVE_SECONDS = 120.0
+"""How long a process that was told to leave may stay: a gateway's idle connections end before."""
+LEAVE = signal.SIGUSR1
+"""What a process is sent to take no more connections, and end with the last one that it has."""
+READY_OPTION = "--ready-fd"
+"""The option by which a process learns where to write a byte when it serves."""
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
@@ -50,14 +63,27 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A Python module to keep running as a process."""
+    """A Python module, or another program, to keep running as a process."""
 
     name: str
-    module: str
+    module: str | None
+    """None: the program is the first of the arguments."""
     arguments: Sequence[str]
     pass_fds: Sequence[int] = ()
     identity: Identity | None = None
     """None: whoever runs the supervisor."""
+    environment: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Variables beside those of the identity, or of the supervisor."""
+    is_renewed: bool = False
+    """Whether a reload renews it; otherwise it is told to read again what it can: certificates."""
+
+    @property
+    def command(self) -> Sequence[str]:
+        """The words that start it."""
+        if self.module is None:
+            return self.arguments
+        # -P: nothing is imported from the current directory
+        return sys.executable, "-P", "-m", self.module, *self.arguments
 
 
 class Supervisor:
@@ -66,7 +92,12 @@ class Supervisor:
     def __init__(self, programs: Sequence[Program]) -> None:
         """Start nothing yet."""
         self._programs = programs
-        self._running: dict[Program, asyncio.subprocess.Process] = {}
+        self._running: dict[Program, Process] = {}
+        self._changing = asyncio.Lock()  # which process is a program's
+        self._others: dict[Process, Program] = {}  # starting beside another, or leaving
+        self._reload: asyncio.Task[None] | None = None
+        self._reloads_again = False
+        self._farewells: set[asyncio.Task[None]] = set()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Keep every program running until ``stop``. Raises FatalExitError."""
@@ -75,31 +106,107 @@ class Supervisor:
         try:
             await asyncio.wait([*keepers, stopped], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (*keepers, stopped):
+            changes = [*self._farewells, *([] if self._reload is None else [self._reload])]
+            for task in (*keepers, stopped, *changes):
                 task.cancel()
             ended = await asyncio.gather(*keepers, return_exceptions=True)
+            await asyncio.gather(*changes, return_exceptions=True)
+            await asyncio.gather(*(_end(each, of.name) for each, of in self._others.items()))
             for program in reversed(self._programs):
-                await self._stop(program)
+                if program in self._running:
+                    await _end(self._running[program], program.name)
         for outcome in ended:
             if isinstance(outcome, Exception):
                 raise outcome
 
     def reload(self) -> None:
-        """Have every program read again what it can read again: certificates."""
-        for process in self._running.values():
-            process.send_signal(signal.SIGHUP)
+        """Renew the programs that can be, one after another, and tell the others to read again.
+
+        While that goes on, another call has it done once more.
+        """
+        if self._reload is None or self._reload.done():
+            self._reload = asyncio.create_task(self._reload_all())
+        else:
+            self._reloads_again = True
 
     def pids(self) -> dict[str, int]:
         """Return the ids of the running processes, by program name."""
         return {program.name: process.pid for program, process in self._running.items()}
 
+    async def _reload_all(self) -> None:
+        while True:
+            self._reloads_again = False
+            for program in self._programs:
+                if not program.is_renewed:
+                    with suppress(KeyError, ProcessLookupError):
+                        self._running[program].send_signal(signal.SIGHUP)
+            await self._renew_all()
+            if not self._reloads_again:
+                return
+
+    async def _renew_all(self) -> None:
+        for program in self._programs:
+            if program.is_renewed and not await self._renew(program):
+                _LOG.error(
+                    "a new process did not start, and the old ones go on", program=program.name
+                )
+                return
+
+    async def _renew(self, program: Program) -> bool:
+        """Start another process, and have the old one leave; False if the new one does not serve."""
+        reading, writing = os.pipe()
+        try:
+            new = await self._start(program, writing)
+        except BaseException:
+            os.close(reading)
+            raise
+        finally:
+            os.close(writing)
+        self._others[new] = program
+        if not await _is_told_ready(reading):
+            await self._dismiss(new, program)
+            return False
+        async with self._changing:
+            old, self._running[program] = self._running.get(program), new
+            del self._others[new]
+        for process, of in list(self._others.items()):
+            if of is program:  # from an earlier renewal: two at a time are enough
+                _signal(process, signal.SIGTERM)
+        if old is not None:
+            self._others[old] = program
+            _signal(old, LEAVE)
+            self._say_farewell(self._see_out(old, program))
+        _LOG.info("a process was renewed", program=program.name)
+        return True
+
+    def _say_farewell(self, farewell: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(farewell)
+        self._farewells.add(task)
+        task.add_done_callback(self._farewells.discard)
+
+    async def _see_out(self, process: Process, program: Program) -> None:
+        """Wait until a process has left, and end it if it stays too long."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), LEAVE_SECONDS)
+        await self._dismiss(process, program)
+
+    async def _dismiss(self, process: Process, program: Program) -> None:
+        await _end(process, program.name)
+        del self._others[process]
+
     async def _keep(self, program: Program) -> None:
         retry = FIRST_RETRY_SECONDS
         while True:
             began = time.monotonic()
-            process = self._running[program] = await self._start(program)
+            async with self._changing:
+                if program not in self._running:
+                    self._running[program] = await self._start(program)
+                process = self._running[program]
             status = await process.wait()
-            del self._running[program]
+            async with self._changing:
+                if self._running.get(program) is not process:  # it has been renewed
+                    continue
+                del self._running[program]
             if status in FATAL:
                 raise FatalExitError(f"the {program.name} ended: {FATAL[status]}")
             if time.monotonic() - began > STEADY_SECONDS:
@@ -113,35 +220,58 @@ class Supervisor:
             await asyncio.sleep(retry)
             retry = min(2 * retry, LAST_RETRY_SECONDS)
 
-    async def _start(self, program: Program) -> asyncio.subprocess.Process:
+    async def _start(self, program: Program, ready: int | None = None) -> Process:
         identity = program.identity
+        options = () if ready is None else (READY_OPTION, str(ready))
+        variables = identity.environment if identity else os.environ
         return await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",  # nothing is imported from the current directory
-            "-m",
-            program.module,
-            *program.arguments,
+            *program.command,
+            *options,
             stdin=asyncio.subprocess.DEVNULL,
-            pass_fds=program.pass_fds,
+            pass_fds=(*program.pass_fds, *(() if ready is None else (ready,))),
             start_new_session=True,  # Ctrl-C reaches the supervisor alone
             preexec_fn=die_with(os.getpid()),
             user=identity.user if identity else None,
             group=identity.group if identity else None,
             extra_groups=[identity.extra_group] if identity else None,
-            env=identity.environment if identity else None,
+            env={**variables, **program.environment},
         )
 
-    async def _stop(self, program: Program) -> None:
-        process = self._running.get(program)
-        if process is None or process.returncode is not None:
-            return
-        process.terminate()
-        try:
-            await asyncio.wait_for(process.wait(), STOP_SECONDS)
-        except TimeoutError:
-            _LOG.error("a process did not stop in time and is killed", program=program.name)
-            process.kill()
-            await process.wait()
+
+async def _is_told_ready(pipe: int) -> bool:
+    """Return whether a process says in time that it serves: False if it ends, or takes too long.
+
+    The pipe's end is closed.
+    """
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(pipe, readable.set)
+    try:
+        await asyncio.wait_for(readable.wait(), RENEWAL_SECONDS)
+        return bool(os.read(pipe, 1))
+    except TimeoutError:
+        return False
+    finally:
+        loop.remove_reader(pipe)
+        os.close(pipe)
+
+
+def _signal(process: Process, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        process.send_signal(number)
+
+
+async def _end(process: Process, name: str) -> None:
+    """Stop a process, unless it has ended."""
+    if process.returncode is not None:
+        return
+    _signal(process, signal.SIGTERM)
+    try:
+        await asyncio.wait_for(process.wait(), STOP_SECONDS)
+    except TimeoutError:
+        _LOG.error("a process did not stop in time and is killed", program=name)
+        process.kill()
+        await process.wait()
 
 
 def die_with(parent: int) -> Callable[[], None]:

@@ -226,6 +226,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._gathering.expects_more = False
         super().shutdown()
 
+    def leave(self) -> None:
+        """Let the next request be the last: its answer says that the connection is closed."""
+        self._is_draining = True
+
     def evict(self) -> None:
         self.transport.abort()
 

@@ -84,14 +84,21 @@ class NetworkAddress:
         return f"NetworkAddress({self.host!r}, {self.port})"
 
 
-def read_settings(file: Path, form: type[S], environment: Mapping[str, str], prefix: str) -> S:
+def read_settings(
+    file: Path,
+    form: type[S],
+    environment: Mapping[str, str],
+    prefix: str,
+    *,
+    may_be_missing: bool = False,
+) -> S:
     """Read a settings file, and the variables of the environment that replace what is in it.
 
     A variable is the prefix and a setting's name in capitals: a text as it is, anything else as
     TOML. With ``_FILE`` after the name it is the path of a file that holds the value. Raises
     ConfigError, which names the file, or the variable, and the setting.
     """
-    settings = _read_toml(file)
+    settings = {} if may_be_missing and not file.exists() else _read_toml(file)
     settings |= dict(_from_environment(environment, prefix, form))
     return converted(str(file), settings, form, file.resolve().parent)
 
@@ -172,6 +179,8 @@ def _read_value(variable: str, file: Path) -> str:
 
 def _value(variable: str, text: str, kind: inspect.Type) -> Any:
     if all(isinstance(each, _TEXTS) for each in _kinds(kind)):
+        return text
+    if any(isinstance(each, inspect.LiteralType) and text in each.values for each in _kinds(kind)):
         return text
     try:
         (value,) = msgspec.toml.decode(f"value = {text}", type=dict[str, Any]).values()

@@ -15,6 +15,7 @@ from pqkeep_server.dev import OWNER, Dev, Ready
 from pqkeep_server.dev_directory import DevError, data_directory
 from pqkeep_server.exit_status import fail_on
 from pqkeep_server.initialise import ACCOUNTS_FILE, KEYS_FILE, Stores
+from pqkeep_server.start_settings import MOST_GATEWAYS
 
 
 def dev(
@@ -33,7 +34,8 @@ def dev(
         Path | None,
         typer.Option(
             help="Write base_url, portal_url, portal_link, owner_password, management_url,"
-            " tenant_id, api_key, operator_key, owner_invitation and mailbox here when ready."
+            " management_urls, tenant_id, api_key, operator_key, owner_invitation and mailbox here"
+            " when ready."
         ),
     ] = None,
     accounts_database: Annotated[
@@ -50,6 +52,14 @@ def dev(
         str | None,
         typer.Option(metavar="URL", help="Keep rate limits in Redis or Valkey: redis://host:port"),
     ] = None,
+    gateways: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=MOST_GATEWAYS,
+            help="Gateway processes on the port; two or more need a Redis or Valkey.",
+        ),
+    ] = 1,
 ) -> None:
     """Run gateway and key service on this machine's loopback, with a demo tenant."""
     write_logs("pqkeepd")
@@ -59,7 +69,7 @@ def dev(
         redis_url=redis_url,
     )
     with fail_on(DevError), data_directory(data) as directory:
-        installation = Dev(directory, port, stores)
+        installation = Dev(directory, port, stores, gateways)
         asyncio.run(_serve(installation, directory, ready_file, temporary=data is None))
 
 

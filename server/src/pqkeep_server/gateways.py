@@ -1,0 +1,121 @@
+"""The gateways of one host: their listening sockets, and how each is run.
+
+Each gateway has a socket of its own on the one port (SO_REUSEPORT), among which the kernel divides
+new connections evenly; with one socket for all, a few gateways get most of them. The supervisor
+keeps the sockets open, so that connections wait while a gateway is started.
+"""
+
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pqkeep_gateway.config import MAX_PORT
+from pqkeep_server.supervise import Identity, Program
+
+BACKLOG = 2048
+
+
+class ListenError(Exception):
+    """An address cannot be listened on. The message is for the person who started pqkeepd."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """The sockets of one gateway."""
+
+    public: socket.socket
+    management: socket.socket | None
+
+
+@contextmanager
+def listening(
+    public: tuple[str, int], management: tuple[str, int] | None, count: int
+) -> Iterator[Sequence[Listeners]]:
+    """Listen for so many gateways. Port 0 takes a free one.
+
+    The management addresses have successive ports, the first as given. Raises ListenError.
+    """
+    opened: list[Listeners] = []
+    try:
+        for number in range(count):
+            if opened:
+                public = public[0], opened[0].public.getsockname()[1]
+            elif count > 1:
+                _require_free(*public)
+            first = _listen(*public, shared=count > 1)
+            opened.append(Listeners(first, None))
+            if management is not None:
+                other = _listen(management[0], _port(management[1], number))
+                opened[-1] = Listeners(first, other)
+        yield opened
+    finally:
+        for each in opened:
+            each.public.close()
+            if each.management is not None:
+                each.management.close()
+
+
+def gateway_programs(
+    settings: Path,
+    listeners: Sequence[Listeners],
+    identity: Identity | None,
+    environment: Mapping[str, str],
+    *,
+    are_renewed: bool,
+) -> Iterator[Program]:
+    """Yield the gateways as programs to keep running."""
+    for number, each in enumerate(listeners):
+        options, descriptors = ["--fd", str(each.public.fileno())], [each.public.fileno()]
+        if each.management is not None:
+            options += ["--management-fd", str(each.management.fileno())]
+            descriptors.append(each.management.fileno())
+        yield Program(
+            "gateway" if len(listeners) == 1 else f"gateway {number}",
+            "pqkeep_gateway",
+            (str(settings), *options),
+            pass_fds=tuple(descriptors),
+            identity=identity,
+            environment=environment,
+            is_renewed=are_renewed,
+        )
+
+
+def _port(first: int, number: int) -> int:
+    if first == 0:
+        return 0
+    if first + number > MAX_PORT:
+        raise ListenError(f"management_address: there is no port {first + number}")
+    return first + number
+
+
+def _require_free(host: str, port: int) -> None:
+    """Refuse a port that is in use: sockets that share theirs could share another program's, too."""
+    family, address = _resolve(host, port)
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with _explained(host, port):
+            probe.bind(address)
+
+
+def _listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    family, address = _resolve(host, port)
+    with _explained(host, port):
+        return socket.create_server(address, family=family, backlog=BACKLOG, reuse_port=shared)
+
+
+def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, tuple[str, int]]:
+    with _explained(host, port):
+        (family, _, _, _, address), *_ = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    return family, (str(address[0]), int(address[1]))
+
+
+@contextmanager
+def _explained(host: str, port: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ListenError(f"cannot listen on {host}, port {port}: {error.strerror}") from None

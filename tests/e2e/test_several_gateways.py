@@ -1,0 +1,266 @@
+"""Several gateways that start runs on one host: their Valkey, their renewal under load, refusals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx2
+import pytest
+from tests.e2e.test_two_users import (
+    GATEWAY,
+    OK,
+    PATHS,
+    PYTHON,
+    folder,
+    initialised,
+    pqkeepd,
+    run_as,
+)
+from tests.fixtures import processes
+from tests.fixtures.caller import TLS, Caller, client_of
+
+from pqkeep_server.initialise import Layout
+from pqkeep_server.settings_file import edited
+
+__all__ = ["folder"]
+
+COUNT = 2
+SECONDS = 300.0
+PATH = "/api/v1/kem/encrypt"
+BODY = {"plaintext": "aGVsbG8="}
+PROGRAM = "from pqkeep_server.cli import app; app()"
+BACKPORT = "from asyncio import timeout\n"
+"""What redis needs of async_timeout for Python 3.11.0 to 3.11.2, which may be the system's."""
+pytestmark = pytest.mark.skipif(
+    not PYTHON, reason="needs root, and a Python of this version that other users can run"
+)
+
+
+def new_client() -> httpx2.Client:
+    """Return a client with connections of its own."""
+    return httpx2.Client(trust_env=False, verify=TLS, timeout=SECONDS)
+
+
+def get(url: str) -> httpx2.Response:
+    """Ask over a new connection."""
+    with new_client() as client:
+        return client.get(url)
+
+
+@dataclass
+class SeveralGateways:
+    """A running installation."""
+
+    layout: Layout
+    pid: int
+    output: Path
+    url: str
+    management: list[str]
+    api_key: str
+
+    def gateways(self) -> set[int]:
+        """Return the process ids of the gateways, of those that leave too."""
+        return processes.children_that_run("pqkeep_gateway", self.pid)
+
+    def until(self, text: str, times: int) -> None:
+        """Wait until the log has a text so many times."""
+        deadline = time.monotonic() + SECONDS
+        while self.output.read_text().count(text) < times:
+            assert time.monotonic() < deadline, self.output.read_text()
+            time.sleep(0.02)
+
+    def until_gone(self, processes: set[int]) -> None:
+        """Wait until processes have ended."""
+        deadline = time.monotonic() + SECONDS
+        while processes & self.gateways():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def change(self, **settings: object) -> None:
+        """Change settings of the gateway."""
+        file = self.layout.gateway_settings
+        file.write_text(edited(file.read_text(), settings))
+
+
+@pytest.fixture(scope="module")
+def several(folder: Path) -> Iterator[SeveralGateways]:
+    """Run two gateways, without a Redis or Valkey in the settings."""
+    layout, credential = initialised(folder / "several")
+    port, first = processes.free_port(), processes.free_ports(COUNT)
+    host = processes.HOST
+    file = layout.gateway_settings
+    changed = {"port": port, "management_address": f"{host}:{first}"}
+    file.write_text(edited(file.read_text(), changed))
+    layout.start_settings.write_text(f"gateways = {COUNT}\n")
+    output, url = folder / "several.log", f"http://{host}:{port}"
+    management = [f"http://{host}:{first + number}" for number in range(COUNT)]
+
+    def is_ready() -> bool:
+        with suppress(httpx2.HTTPError):
+            asked = [get(f"{each}/readyz") for each in management]
+            return all(each.status_code == OK for each in asked)
+        return False
+
+    libraries = folder / "libraries"
+    libraries.mkdir(mode=0o755)
+    (libraries / "async_timeout.py").write_text(BACKPORT)
+    (libraries / "async_timeout.py").chmod(0o644)
+    path = f"PYTHONPATH={PATHS}{os.pathsep}{libraries}"
+    command = ("/usr/bin/env", path, PYTHON, "-P", "-c", PROGRAM, "start", "--data")
+    with processes.running([*command, layout.directory], output) as process:
+        processes.wait_until(is_ready, process, output)
+        with client_of(url, credential) as client:
+            operator = Caller(client, "")
+            plan = {"name": "several", "plan": "enterprise_plus"}
+            made = operator.post("/tenants", plan, status=201)
+            key = operator.post(f"/tenants/{made['id']}/api-keys", status=201)
+        with client_of(url, key["api_key"]) as client:
+            Caller(client, made["id"]).post(
+                "/kms/keys/generate", {"algorithm": "Kyber768"}, status=201
+            )
+        yield SeveralGateways(layout, process.pid, output, url, management, key["api_key"])
+
+
+@contextmanager
+def load(several: SeveralGateways) -> Iterator[Counter[str]]:
+    """Send requests over kept and over new connections; yield what came of them."""
+    seen: Counter[str] = Counter()
+    stop = threading.Event()
+    headers = {"X-API-Key": several.api_key}
+
+    def send(*, keeps: bool) -> None:
+        with ExitStack() as stack:
+            client = stack.enter_context(new_client())
+            while not stop.is_set():
+                if not keeps:
+                    client = new_client()
+                try:
+                    answer = client.post(several.url + PATH, json=BODY, headers=headers)
+                    seen[str(answer.status_code)] += 1
+                    if keeps and answer.headers.get("connection") == "close":
+                        seen["last of a connection"] += 1
+                except httpx2.HTTPError as error:
+                    seen[type(error).__name__] += 1
+                if not keeps:
+                    client.close()
+
+    threads = [threading.Thread(target=send, kwargs={"keeps": n % 2 == 0}) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield seen
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(SECONDS)
+
+
+def test_every_gateway_serves_and_is_seen(several: SeveralGateways) -> None:
+    """New connections reach each process, whose metrics have successive ports."""
+    for _ in range(60):
+        assert get(f"{several.url}/healthz").status_code == 200
+    assert len(several.gateways()) == COUNT
+    for url in several.management:
+        assert "\npqkeep_requests_total{" in get(f"{url}/metrics").text
+
+
+def test_the_valkey_is_the_gateways_alone(several: SeveralGateways) -> None:
+    """Its folder and socket are the gateway's user's, and its clients cannot administer it."""
+    (path,) = several.layout.valkey.glob("*.sock")
+    for each, mode in ((several.layout.valkey, 0o700), (path, 0o700)):
+        assert each.stat().st_uid == GATEWAY
+        assert stat.S_IMODE(each.stat().st_mode) == mode
+    ask = """
+import socket, sys
+peer = socket.socket(socket.AF_UNIX)
+peer.connect(sys.argv[1])
+peer.sendall(b"CONFIG GET *\\r\\n")
+print(peer.recv(100).split()[0].decode())
+"""
+    assert run_as(GATEWAY, ask, path) == "-NOPERM"
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.campaign)])
+def test_reloads_under_load_refuse_and_break_nothing(several: SeveralGateways, times: int) -> None:
+    """During SIGHUPs every request on kept and on new connections gets its answer."""
+    before = several.gateways()
+    renewed = several.output.read_text().count("a process was renewed")
+    with load(several) as seen:
+        for number in range(1, times + 1):
+            os.kill(several.pid, signal.SIGHUP)
+            several.until("a process was renewed", renewed + COUNT * number)
+    assert set(seen) == {"200", "last of a connection"}
+    several.until_gone(before)
+
+
+@pytest.mark.timeout(600)
+def test_changed_settings_are_those_of_the_next_requests(several: SeveralGateways) -> None:
+    """A setting that was changed before SIGHUP is in force on every gateway after it."""
+    renewed = several.output.read_text().count("a process was renewed")
+    several.change(access_log=True)
+    os.kill(several.pid, signal.SIGHUP)
+    several.until("a process was renewed", renewed + COUNT)
+    lines = several.output.read_text().count('"route": "/healthz"')
+    for _ in range(20):
+        get(f"{several.url}/healthz")
+    several.until('"route": "/healthz"', lines + 20)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"session_lifetime_days": 0}, "session_lifetime_days"),
+        ({"port": 1}, "these take effect with a restart only: port"),
+        ({"plans_file": "missing.toml"}, "a new process did not start"),
+    ],
+)
+def test_settings_that_cannot_be_used_change_nothing(
+    several: SeveralGateways, settings: dict[str, object], message: str
+) -> None:
+    """The gateways that run go on, and the log says why the new settings are not in force."""
+    file = several.layout.gateway_settings
+    text, before = file.read_text(), several.gateways()
+    said = several.output.read_text().count(message)
+    try:
+        several.change(**settings)
+        os.kill(several.pid, signal.SIGHUP)
+        several.until(message, said + 1)
+    finally:
+        file.write_text(text)
+    assert before <= several.gateways()
+    answer = get(f"{several.url}/healthz")
+    assert answer.status_code == 200
+
+
+def test_a_port_that_another_program_has_is_refused(several: SeveralGateways, folder: Path) -> None:
+    """Another installation with several gateways does not share the port of this one."""
+    layout, _ = initialised(folder / "another")
+    layout.start_settings.write_text("gateways = 2\n")
+    port = int(several.url.rpartition(":")[2])
+    file = layout.gateway_settings
+    file.write_text(edited(file.read_text(), {"port": port, "management_address": "off"}))
+    ended = pqkeepd("start", "--data", layout.directory)
+    assert ended.returncode == os.EX_CONFIG
+    assert f"cannot listen on 127.0.0.1, port {port}" in ended.stderr
+
+
+def test_without_a_valkey_it_is_said_what_to_do(folder: Path) -> None:
+    """Two gateways without any place for their rate limits are refused, with status 78."""
+    layout, _ = initialised(folder / "none")
+    layout.start_settings.write_text('gateways = 2\nvalkey_server = "missing"\n')
+    file = layout.gateway_settings
+    file.write_text(edited(file.read_text(), {"port": 0, "management_address": "off"}))
+    ended = pqkeepd("start", "--data", layout.directory)
+    assert ended.returncode == os.EX_CONFIG
+    assert "valkey_server: there is no program" in ended.stderr
