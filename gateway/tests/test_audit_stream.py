@@ -202,6 +202,23 @@ async def test_a_gateway_that_lost_the_lease_moves_no_cursor(setting: Setting) -
     assert await cursors.claim(SINK, other, now, now + LEASE) == 6
 
 
+async def test_a_gateway_that_was_paused_sends_nothing(setting: Setting) -> None:
+    """Records that were read before a pause, in which another gateway sent them, are not sent again."""
+    paused, other = setting.gateway(), setting.gateway()
+    setting.log.size = 3
+    read = paused._read
+
+    async def read_and_pause(after: int) -> Sequence[StreamedRecord]:
+        records = await read(after)
+        setting.clock.now += LEASE.total_seconds()
+        await other.send()
+        return records
+
+    paused._read = read_and_pause  # type: ignore[method-assign]
+    await paused.send()
+    assert setting.sink.ids == [1, 2, 3]
+
+
 async def test_each_sink_has_its_own_cursor(setting: Setting) -> None:
     """Another address begins with the first record."""
     setting.log.size = 3

@@ -6,8 +6,9 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from email.message import EmailMessage
+from unittest.mock import Mock
 
 import pytest
 import sqlalchemy as sa
@@ -189,6 +190,25 @@ async def test_a_gateway_that_stops_loses_no_mail(gateways: Gateways) -> None:
     gateways.now += LEASE.total_seconds()
     await gateways.mail_delivery().deliver()
     assert len(gateways.mailer.delivered) == 1
+
+
+async def test_a_gateway_that_was_paused_leaves_its_mail_to_others(gateways: Gateways) -> None:
+    """A mail whose lease ended while its gateway was paused is sent by the other one alone."""
+    await gateways.add()
+    paused, other = gateways.mail_delivery(), gateways.mail_delivery()
+    outbox = paused._outbox
+    claim = outbox.claim
+
+    async def claim_and_pause(limit: int, now: datetime, lease: datetime) -> Sequence[OutgoingMail]:
+        claimed = await claim(limit, now, lease)
+        gateways.now += LEASE.total_seconds()
+        await other.deliver()
+        return claimed
+
+    paused._outbox = Mock(wraps=outbox, claim=claim_and_pause)
+    await paused.deliver()
+    assert gateways.mailer.attempts == len(gateways.mailer.delivered) == 1
+    assert await gateways.waiting() == []
 
 
 async def test_an_unexpected_error_loses_no_mail(gateways: Gateways) -> None:

@@ -142,6 +142,9 @@ class AuditStream:
         self._waits_since = records[0].recorded_at if records else None
         if not records:
             return False
+        if date_of(self._clock()) >= self._renew_at:  # paused: another gateway may stream now
+            self._cursor = None
+            return False
         self._cursor = None  # until it is known whether the sink has them
         await asyncio.to_thread(self._sink.send, records)
         last, until = records[-1].id, date_of(self._clock()) + LEASE

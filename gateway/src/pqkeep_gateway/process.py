@@ -30,7 +30,6 @@ from pqkeep_gateway.http.protocol import (
 )
 from pqkeep_gateway.http.server import configuration
 from pqkeep_gateway.http.tls_server import TlsServer
-from pqkeep_gateway.key_client import KeyClient
 from pqkeep_gateway.management.listener import open_listener, serving
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_gateway.wiring import assemble
@@ -109,6 +108,12 @@ class _Runs(Protocol):
     """What does its work until it is cancelled."""
 
     async def run(self) -> None: ...
+
+
+class _Reachable(Protocol):
+    """What is asked whether its process answers."""
+
+    async def is_reachable(self) -> bool: ...
 
 
 class _Server(uvicorn.Server):
@@ -267,7 +272,7 @@ def _reload(*files: TlsServer | LinkTls | None) -> None:
             each.reload()
 
 
-async def _until_reachable(clients: Iterable[KeyClient], seconds: float) -> None:
+async def _until_reachable(clients: Iterable[_Reachable], seconds: float) -> None:
     """Wait for key services, so that no request finds this gateway without one; not for ever."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):

@@ -2,8 +2,9 @@
 
 Mail is stored in the transaction of what it is about. A gateway claims mail before it delivers it,
 by one conditional UPDATE that postpones it beyond the longest delivery, so that no other gateway
-delivers it too; if the gateway stops meanwhile, the mail is due again. Failed attempts are repeated
-with growing pauses until the mail expires.
+delivers it too; if the gateway stops meanwhile, the mail is due again. A gateway that was paused
+until its claim was nearly over leaves the mail to the others. Failed attempts are repeated with
+growing pauses until the mail expires.
 """
 
 import asyncio
@@ -104,7 +105,11 @@ class MailDelivery:
 
     async def deliver(self) -> None:
         """Attempt everything that is due once. Raises UnavailableError."""
-        while claimed := await self._claim():
+        while True:
+            lease = self._now() + LEASE
+            claimed = await self._outbox.claim(BATCH_SIZE, lease - LEASE, lease)
+            if not claimed or self._now() >= lease - LEASE / 2:  # paused: another may have them
+                return
             finished = await asyncio.gather(*(self._attempt(each) for each in claimed))
             for mail, is_finished in zip(claimed, finished, strict=True):
                 if is_finished:
@@ -112,10 +117,6 @@ class MailDelivery:
                 else:
                     next_attempt = self._now() + pause_after(mail.attempts)
                     await self._outbox.postpone(mail, min(next_attempt, mail.expires_at))
-
-    async def _claim(self) -> Sequence[OutgoingMail]:
-        now = self._now()
-        return await self._outbox.claim(BATCH_SIZE, now, now + LEASE)
 
     async def _attempt(self, mail: OutgoingMail) -> bool:
         """Try to deliver one mail; return whether it needs no other attempt.
