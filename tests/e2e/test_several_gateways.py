@@ -78,6 +78,14 @@ class SeveralGateways:
             assert time.monotonic() < deadline, self.output.read_text()
             time.sleep(0.02)
 
+    def settled(self) -> set[int]:
+        """Return the process ids of the gateways, when none leaves any more."""
+        deadline = time.monotonic() + SECONDS
+        while len(found := self.gateways()) > COUNT:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        return found
+
     def until_gone(self, processes: set[int]) -> None:
         """Wait until processes have ended."""
         deadline = time.monotonic() + SECONDS
@@ -230,7 +238,7 @@ def test_settings_that_cannot_be_used_change_nothing(
 ) -> None:
     """The gateways that run go on, and the log says why the new settings are not in force."""
     file = several.layout.gateway_settings
-    text, before = file.read_text(), several.gateways()
+    text, before = file.read_text(), several.settled()
     said = several.output.read_text().count(message)
     try:
         several.change(**settings)
