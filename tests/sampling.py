@@ -30,6 +30,7 @@ ABOUT_DATABASES = frozenset(
     {
         *("test_api_keys", "test_audit_outbox", "test_concurrent_changes", "test_database"),
         *("test_idempotency", "test_log_growth", "test_postgresql", "test_postgresql_database"),
+        "test_standby",
         *("test_store", "test_store_migration", "test_team_members", "test_tenants"),
     }
 )

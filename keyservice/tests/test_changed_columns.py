@@ -57,6 +57,7 @@ KEM = Algorithm.ML_KEM_768
 TENANT = TenantId(uuid4())
 SOMEBODY = Attribution("r", "p", "a", "y")
 SECONDS = 60.0
+TILE = 256
 RECORDS = 600
 """More than two tiles of the tree."""
 KEY: dict[str, Any] = {"tenant": TENANT, "algorithm": KEM}
@@ -100,6 +101,12 @@ NOT_AUTHENTICATED = {
     "tenant_bundles.tenant_id": "a bundle is opened with its digest, which the log has",
     "tenant_bundles.part": "likewise",
     "tenant_bundles.data": "likewise",
+    "service_epoch.epoch": "which session writes: another number ends the session",
+    "service_epoch.takeovers": "which key service has the lock is decided by the lock",
+    "service_epoch.holder": "likewise",
+    "service_epoch.backend_pid": "likewise",
+    "service_epoch.backend_start_us": "likewise",
+    "service_epoch.held_until_us": "likewise",
     "audit_log.counted_until": "how far uses and operations are counted",
     "key_usage.tenant_id": "uses are counted from the log, and only shown",
     "key_usage.keyring": "likewise",
@@ -249,9 +256,11 @@ def rows(connection: sa.Connection, table: sa.Table) -> list[Mapping[str, Any]]:
         if "tenant_id" in table.columns:
             query = query.where(table.c.tenant_id == TENANT)
         return [dict(row) for row in connection.execute(query).mappings()]
+    signed = sa.select(sa.func.max(ledger.AUDIT_CHECKPOINTS.c.size)).scalar_subquery()
     if table is ledger.AUDIT_RECORDS:
-        signed = sa.select(sa.func.max(ledger.AUDIT_CHECKPOINTS.c.size)).scalar_subquery()
         query = query.where(table.c.id <= signed)
+    if table is ledger.AUDIT_TILES:
+        query = query.where((table.c.position + 1) * TILE <= signed)
     order = [column.desc() for column in table.primary_key]
     return [dict(row) for row in connection.execute(query.order_by(*order).limit(1)).mappings()]
 

@@ -87,7 +87,9 @@ async def server(service: InProcessService) -> AsyncIterator[Server]:
         parts.audit_service,
         parts.administration,
         parts.metrics,
+        parts.activation,
     )
+    await parts.activation.start()
     yield started
     await started.drain(SECONDS)
 

@@ -161,6 +161,7 @@ def new_server(service: InProcessService) -> Server:
         parts.audit_service,
         parts.administration,
         parts.metrics,
+        parts.activation,
     )
 
 
@@ -170,6 +171,7 @@ async def server(
     socket_path: Path,
 ) -> AsyncIterator[Server]:
     """Serve on the socket."""
+    await service.parts.activation.start()
     started = new_server(service)
     await started.listen(gateway_listener(socket_path))
     yield started
@@ -494,7 +496,7 @@ async def test_a_client_that_leaves_harms_nobody(connect: Connect) -> None:
 async def test_drain_finishes_what_has_begun(
     server: Server, connect: Connect, socket_path: Path
 ) -> None:
-    """Calls that arrived get their answers, later ones are UNAVAILABLE, and then it hangs up."""
+    """Calls that arrived get their answers, later ones are STANDBY, and then it hangs up."""
     client: Client = await connect()
     await client.send(call(1, GENERATE))
     await client.receive(1)
@@ -509,7 +511,7 @@ async def test_drain_finishes_what_has_begun(
     answers = [frame for frame in got if isinstance(frame, Answer)]
     assert sorted(frame.id for frame in answers) == list(range(50))
     late = [frame for frame in got if isinstance(frame, Refusal)]
-    assert late in ([], [Refusal(2000, ErrorKind.UNAVAILABLE)])  # or it hung up before
+    assert late in ([], [Refusal(2000, ErrorKind.STANDBY)])  # or it hung up before
     await drained
     assert await client.is_hung_up()
     with pytest.raises(OSError):  # noqa: PT011 - refused, or not there: both are right

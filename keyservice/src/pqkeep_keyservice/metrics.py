@@ -9,6 +9,7 @@ import time
 from collections import Counter, defaultdict
 from importlib.metadata import version
 
+from pqkeep_keyservice.activation import Activation
 from pqkeep_keyservice.audit.checkpoint_signer import CheckpointSigner
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.audit.service import AuditService
@@ -52,7 +53,9 @@ class ServiceMetrics:
         audit_service: AuditService,
         workers: WorkerProcesses,
         schedule: Schedule,
+        activation: Activation,
     ) -> None:
+        self._activation = activation
         self._store = store
         self._log = log
         self._signer = signer
@@ -131,6 +134,9 @@ class ServiceMetrics:
                 "pqkeep_key_service_event_loop_lag_seconds": (self._lag.sample(),),
                 "pqkeep_key_service_cpu_seconds_total": one(time.process_time()),
                 "pqkeep_key_service_build_info": one(1, *self._build),
+                "pqkeep_key_service_active": one(self._activation.is_serving),
+                "pqkeep_key_service_epoch": one(self._store.epoch),
+                "pqkeep_key_service_takeovers_total": one(self._store.database.takeovers),
                 "pqkeep_keys_database_up": one(is_up),
                 "pqkeep_keys": keys,
                 **root_key,
@@ -150,6 +156,8 @@ class ServiceMetrics:
         )
 
     async def _is_up(self) -> bool:
+        if self._store.database.is_standing_by:  # and so asks for the lock all the time
+            return True
         await self._store.read(has_keys)
         return True
 

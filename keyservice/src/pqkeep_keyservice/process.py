@@ -10,6 +10,7 @@ import asyncio
 import gc
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import uvloop
@@ -88,10 +89,8 @@ async def serve(settings: Config, file: Path) -> None:
     sources = settings.root_key_sources
     sealer = Sealer(await asyncio.to_thread(read_root_keys, sources))
     transfer_key = _transfer_key(settings)
-    database = await open_database(settings)
+    database = await open_database(settings, may_stand_by=True)
     store = KeyStore(database, sealer)
-    await store.claim_shard(settings.shard)
-    await store.check()
     workers = worker_settings(settings)
     try:
         parts = wire(
@@ -108,14 +107,14 @@ async def serve(settings: Config, file: Path) -> None:
             f"cannot make worker processes: {error.strerror}; /dev/shm must be a tmpfs that the"
             " process's user can write to"
         ) from None
-    await parts.checkpoint_signer.check()
-    await parts.root_keys.start()
+    await parts.activation.start(settings.shard)
     server = Server(
         parts.transactions,
         parts.batches,
         parts.audit_service,
         parts.administration,
         parts.metrics,
+        parts.activation,
         settings.shard,
     )
     gc.collect()
@@ -124,17 +123,23 @@ async def serve(settings: Config, file: Path) -> None:
         await server.listen(socket)
     if settings.link is not None and link is not None:
         server.listen_to_hosts(link, settings.link.listen)
-    _LOG.info("serving", slh_dsa=workers.slh_dsa)
+    said = "serving" if parts.activation.is_serving else "ready to take over"
+    _LOG.info(said, slh_dsa=workers.slh_dsa)
+    activation = asyncio.create_task(parts.activation.run())
+    activation.add_done_callback(lambda _: stop.set())
     tasks = [
-        asyncio.create_task(work)
-        for work in (
-            _run_housekeeping(parts.material, database),
-            parts.checkpoint_signer.run(),
-            parts.root_keys.run(),
-            parts.schedule.run(),
-            *(() if link is None else (link.run(),)),
-            parts.metrics.run(),
-        )
+        activation,
+        *(
+            asyncio.create_task(work)
+            for work in (
+                _run_housekeeping(parts.material, database),
+                parts.checkpoint_signer.run(),
+                parts.root_keys.run(),
+                parts.schedule.run(),
+                *(() if link is None else (link.run(),)),
+                parts.metrics.run(),
+            )
+        ),
     ]
     await stop.wait()
 
@@ -145,6 +150,8 @@ async def serve(settings: Config, file: Path) -> None:
     await asyncio.wait(tasks)  # their writes end before the database closes
     parts.close()
     await database.close()
+    with suppress(asyncio.CancelledError):
+        activation.result()  # raises what it could not serve with
 
 
 def _transfer_key(settings: Config) -> TransferKey | None:
@@ -160,13 +167,17 @@ def _link_tls(link: Link) -> LinkTls:
     )
 
 
-async def open_database(settings: Config) -> Database:
-    """Open the database. Raises ConfigError and DatabaseUnavailableError."""
+async def open_database(settings: Config, *, may_stand_by: bool = False) -> Database:
+    """Open the database, or on a server wait for it if another key service has it.
+
+    Raises ConfigError and DatabaseUnavailableError.
+    """
     location = settings.database.location
     if settings.database.is_on_server:
         from pqkeep_keyservice.storage.postgresql import PostgresqlDatabase  # noqa: PLC0415 - slow
 
-        return await PostgresqlDatabase.open(location, settings.database_password_file)
+        opening = PostgresqlDatabase.open_or_stand_by if may_stand_by else PostgresqlDatabase.open
+        return await opening(location, settings.database_password_file)
     return SqliteDatabase(location)
 
 
@@ -174,5 +185,5 @@ async def _run_housekeeping(material: KeyMaterial, database: Database) -> None:
     while True:
         await asyncio.sleep(HOUSEKEEPING_SECONDS)
         material.expire()
-        if not database.is_scrubbed:
+        if database.is_open and not database.is_scrubbed:
             await database.scrub()

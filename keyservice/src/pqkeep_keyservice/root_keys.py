@@ -110,8 +110,23 @@ class RootKeyRotation:
         others = {each: source for each, source in sources.items() if each not in known}
         return Sealer(known | await asyncio.to_thread(read_root_keys, others))
 
+    async def catch_up(self) -> None:
+        """Have the root keys that another key service has added since they were read.
+
+        Raises ConfigError where the settings do not name them either, and
+        DatabaseUnavailableError.
+        """
+        stored = set(await self._store.list_root_key_check_values())
+        if stored <= self._sealer.root_key_ids:
+            return
+        sources = config.read(self._settings_file).root_key_sources
+        async with self._lock:
+            self._change(await self._read(sources))
+            self._sources = sources
+
     async def start(self) -> None:
         """Save the newest root key before it seals anything. Raises DatabaseUnavailableError."""
+        self._wake.set()
         if self._sealer.newest not in await self._store.list_root_key_check_values():
             await self._add_newest(self._sealer)
 
@@ -139,6 +154,9 @@ class RootKeyRotation:
             await self._add_newest(sealer)
         if sealer.root_key_ids == self._sealer.root_key_ids:
             return
+        self._change(sealer)
+
+    def _change(self, sealer: Sealer) -> None:
         self._sealer = sealer
         self._store.change_sealer(sealer)
         self._material.change_sealer(sealer)

@@ -1,7 +1,7 @@
 """Serves framed requests: to each peer, on a Unix socket or by mutual TLS, what it may ask.
 
 Each request becomes a task. Requests over the limit are refused at once, and so is every request
-that arrives while the server drains.
+that arrives while the server drains, or while another key service is the database's writer.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ from time import perf_counter
 
 from msgspec import Struct
 
+from pqkeep_keyservice.activation import Activation
 from pqkeep_keyservice.administration import Administration
 from pqkeep_keyservice.audit.service import AuditService
 from pqkeep_keyservice.batch import Batches
@@ -60,9 +61,11 @@ class Server:
         audit_service: AuditService,
         administration: Administration,
         metrics: ServiceMetrics,
+        activation: Activation,
         shard: str = DEFAULT_SHARD,
     ) -> None:
         """Take the name of the shard whose key service it is."""
+        self._activation = activation
         self._transactions = transactions
         self._batches = batches
         self._audit_service = audit_service
@@ -131,7 +134,8 @@ class Server:
         def receive(frame: ToKeyService) -> None:
             match frame:
                 case Ping():
-                    connection.send(Pong(frame.id, self._shard))
+                    epoch = 0 if self._draining else self._activation.epoch
+                    connection.send(Pong(frame.id, self._shard, epoch))
                 case Call() if refusal := self._refusal(frame, requests, len(in_flight)):
                     connection.send(Refusal(frame.id, refusal))
                 case Call():
@@ -161,8 +165,9 @@ class Server:
         self, call: Call, requests: frozenset[type[Struct]], in_flight: int
     ) -> ErrorKind | None:
         """Return why a call is not begun, if it is not."""
-        if self._draining:
-            return ErrorKind.UNAVAILABLE
+        is_serving = self._activation.is_serving or isinstance(call.request, GetMetrics)
+        if self._draining or not is_serving:
+            return ErrorKind.STANDBY
         if in_flight >= MAX_IN_FLIGHT:
             return ErrorKind.OVERLOADED
         if type(call.request) not in requests:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from pqkeep_keyservice.activation import Activation
 from pqkeep_keyservice.administration import Administration
 from pqkeep_keyservice.audit.checkpoint_signer import CheckpointSigner
 from pqkeep_keyservice.audit.log import AuditLog
@@ -51,6 +52,7 @@ class KeyServiceParts:
     schedule: Schedule
     administration: Administration
     metrics: ServiceMetrics
+    activation: Activation
 
     def close(self) -> None:
         """Wait for threads and worker processes and end them. The database stays open."""
@@ -88,6 +90,7 @@ def wire(
         settings_file, sealer, store, log, key_cache, keyring_cache, material, sources
     )
     moves = TenantMoves(shard, transfer_key, store, log, gate, key_cache, keyring_cache, material)
+    activation = Activation(store, material, root_keys, signer)
     return KeyServiceParts(
         store=store,
         key_cache=key_cache,
@@ -103,5 +106,6 @@ def wire(
         root_keys=root_keys,
         schedule=schedule,
         administration=Administration(root_keys, store, moves),
-        metrics=ServiceMetrics(store, log, signer, audit_service, workers, schedule),
+        metrics=ServiceMetrics(store, log, signer, audit_service, workers, schedule, activation),
+        activation=activation,
     )

@@ -74,6 +74,8 @@ class Pong(Struct, frozen=True, array_like=True, tag="pong"):
     id: int
     shard: ShardName = DEFAULT_SHARD
     """Whose key service answers."""
+    epoch: int = 1
+    """The epoch in which the key service serves; 0 where it does not serve now."""
 
 
 RESULT_TYPE: Mapping[type[Struct], type[Result]] = {

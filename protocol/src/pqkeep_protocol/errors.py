@@ -49,6 +49,9 @@ class ErrorKind(StrEnum):
     """The request does not fit into a frame. Raised by the key service's clients only."""
     OVERLOADED = "overloaded"
     """Too many requests in flight; nothing was done."""
+    STANDBY = "standby"
+    """This key service does not serve now, another one may; nothing was done. Clients with several
+    addresses try the next, and raise UNAVAILABLE where none serves."""
     UNAVAILABLE = "unavailable"
     """Stopping, out of reach, or the audit log cannot be written."""
     DEADLINE_EXCEEDED = "deadline-exceeded"

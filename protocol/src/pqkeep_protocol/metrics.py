@@ -180,6 +180,22 @@ KEY_SERVICE_METRICS = (
         {"version": VERSION, "python": VERSION},
     ),
     Metric(
+        "pqkeep_key_service_active",
+        Kind.GAUGE,
+        "1 where the key service serves, 0 where it stands by or has lost its database.",
+    ),
+    Metric(
+        "pqkeep_key_service_epoch",
+        Kind.GAUGE,
+        "The number of the database's sessions so far that were its only writer; it grows with"
+        " each restart, lost connection and takeover.",
+    ),
+    Metric(
+        "pqkeep_key_service_takeovers_total",
+        Kind.COUNTER,
+        "How often a key service that had stood by took over from another one, ever.",
+    ),
+    Metric(
         "pqkeep_keys_database_up",
         Kind.GAUGE,
         "1 where the key service can read its database, 0 where it cannot.",

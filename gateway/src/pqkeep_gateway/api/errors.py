@@ -264,6 +264,7 @@ KEY_SERVICE_ERRORS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
     ),
     ErrorKind.TOO_LARGE: (Code.INVALID_001, "the items are too large together", "items"),
     ErrorKind.OVERLOADED: (Code.SERVICE_001, "the key service has too much to do", None),
+    ErrorKind.STANDBY: (Code.SERVICE_001, "the key service is unavailable", None),
     ErrorKind.UNAVAILABLE: (Code.SERVICE_001, "the key service is unavailable", None),
     ErrorKind.TENANT_MOVED: (
         Code.SERVICE_001,
@@ -287,6 +288,7 @@ KEY_SERVICE_ERRORS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
 _NO_KEYRING = Answer(Code.NOT_FOUND_001, "no such keyring", ("keyring", "name", "envelope"))
 _OUTAGES = (
     ErrorKind.OVERLOADED,
+    ErrorKind.STANDBY,
     ErrorKind.UNAVAILABLE,
     ErrorKind.TENANT_MOVED,
     ErrorKind.DEADLINE_EXCEEDED,

@@ -83,12 +83,7 @@ class Readiness:
         """Return which of SHARD_PARTS each shard has."""
         found = await asyncio.gather(*(each.get() for each in self._key_services.values()))
         return {
-            shard: {
-                KEY_SERVICE: samples is not None,
-                KEYS_DATABASE: any(
-                    sample.value for sample in (samples or {}).get("pqkeep_keys_database_up", ())
-                ),
-            }
+            shard: _shard_parts(samples)
             for shard, samples in zip(self._key_services, found, strict=True)
         }
 
@@ -116,6 +111,19 @@ def _missing(shards: Mapping[str, Mapping[str, bool]]) -> Iterator[str]:
             if not parts[part]:
                 yield f"{part}:{shard}"
                 break  # without the key service nothing is known of its database
+
+
+def _shard_parts(samples: Samples | None) -> Mapping[str, bool]:
+    is_up = _is_positive(samples, "pqkeep_keys_database_up")
+    is_active = _is_positive(samples, "pqkeep_key_service_active")
+    return {
+        KEY_SERVICE: samples is not None and (is_active or not is_up),
+        KEYS_DATABASE: is_up,
+    }
+
+
+def _is_positive(samples: Samples | None, name: str) -> bool:
+    return any(sample.value for sample in (samples or {}).get(name, ()))
 
 
 def _succeeds(check: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[bool]]:

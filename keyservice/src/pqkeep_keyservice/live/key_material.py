@@ -160,6 +160,11 @@ class KeyMaterial:
         self._decapsulation.pop(_id(tenant, entry), None)
         self._signing.pop(_id(tenant, entry), None)
 
+    def forget_private_keys(self) -> None:
+        """Remove all expanded private keys: another key service may have destroyed some."""
+        self._decapsulation.clear()
+        self._signing.clear()
+
     def expire(self) -> None:
         """Remove the expanded private keys whose time is over."""
         self._decapsulation.expire()

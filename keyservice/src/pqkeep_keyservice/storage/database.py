@@ -32,6 +32,21 @@ class Database(Protocol):
         """
 
     @property
+    def takeovers(self) -> int:
+        """How many epochs were begun by a key service that had waited for another."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this process is the writer now, as far as it knows."""
+
+    @property
+    def is_standing_by(self) -> bool:
+        """Whether another key service is the writer, and this one waits to be."""
+
+    async def next_epoch(self, after: int) -> int:
+        """Wait until this process is the writer in another epoch than that; return its number."""
+
+    @property
     def is_scrubbed(self) -> bool:
         """Whether the last scrub succeeded."""
 
@@ -57,7 +72,15 @@ class Database(Protocol):
         """Run a slow function that only reads, on what is durable.
 
         It has a connection of its own, and no other transaction waits for it. Raises
-        DatabaseUnavailableError.
+        DatabaseUnavailableError, also where this process is not the writer any more.
+        """
+
+    async def peek(
+        self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
+    ) -> T:
+        """Run a query, whoever is the writer: for what this process checks, never for an answer.
+
+        Raises DatabaseUnavailableError.
         """
 
     async def scrub(self) -> bool:

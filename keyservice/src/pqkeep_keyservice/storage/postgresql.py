@@ -2,12 +2,13 @@
 
 One session does all the work. It holds an advisory lock, so that no other key service writes. When
 the session is lost, for whatever reason, nothing is answered until a new one holds the lock. Another
-key service may have held it in between, so the new session starts a new epoch.
+key service may have held it in between, so the new session starts a new epoch. A key service that
+finds the lock taken waits for it: it stands by.
 """
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,20 +21,31 @@ from sqlalchemy.pool import NullPool
 
 from pqkeep_keyservice.storage.database import Arguments, DatabaseUnavailableError, T
 from pqkeep_keyservice.storage.migration import migrate
-from pqkeep_keyservice.storage.schema import KEYS, TENANT_BUNDLES
+from pqkeep_keyservice.storage.postgresql_lock import (
+    HELD_SECONDS,
+    POLL_SECONDS,
+    RENEW_SECONDS,
+    Epoch,
+    LostEpochError,
+    begin,
+    begin_epoch,
+    end_silent_holder,
+    has_epochs,
+    take_lock,
+)
+from pqkeep_keyservice.storage.schema import KEYS, SERVICE_EPOCH, TENANT_BUNDLES
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.secret_files import check_secret_file
 from pqkeep_protocol.startup.settings import ConfigError
 
 _LOG = logger(__name__)
 
-LOCK = 0x7071_6B65_6570_0001
-"""The advisory lock of the key service: "pqkeep", 1."""
 LOCK_SECONDS = 15.0
-"""How long a server needs to notice that the machine which held the lock is gone; see SESSION."""
+"""How long a command waits for the lock: as long as a server needs to notice that the machine which
+held it is gone; see SESSION."""
 CONNECT_SECONDS = 3.0
 OPEN_SECONDS = 30.0
-"""For the lock, the checks and the migrations."""
+"""For the checks and the migrations, once the lock is held."""
 ANSWER_SECONDS = 4.0
 """For one transaction. The gateway waits ten seconds for an answer."""
 QUERY_SECONDS = 8.0
@@ -57,7 +69,17 @@ _PERMANENT_ERRORS = (
     asyncpg.ClientConfigurationError,
 )
 """Errors that another try does not change."""
-_FAILURES = (sa.exc.SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
+_FAILURES = (
+    sa.exc.SQLAlchemyError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    LostEpochError,
+    OSError,
+)
+
+
+_OPENED = ("took the database's lock over", "connected to the database again")
+"""What is logged of a session that was waited for: a standby's first one, and a later one."""
 
 
 class _InUseError(ConfigError):
@@ -67,6 +89,7 @@ class _InUseError(ConfigError):
 @dataclass(frozen=True, slots=True, eq=False)
 class _Session:
     connection: AsyncConnection
+    """In AUTOCOMMIT, as SQLAlchemy calls it: transactions begin and end in this file."""
     driver: asyncpg.Connection
 
     async def close(self) -> None:
@@ -94,7 +117,11 @@ class PostgresqlDatabase:
         self._lock = asyncio.Lock()
         self._query_slots = asyncio.Semaphore(QUERIES)
         self._reopening: asyncio.Task[None] | None = None
-        self._epoch = 0
+        self._heartbeat: asyncio.Task[None] | None = None
+        self._renewed_at = 0.0
+        self._epoch = Epoch(0, 0)
+        self._changed = asyncio.Condition()
+        self.is_standing_by = False
         self.is_scrubbed = True
 
     @classmethod
@@ -106,28 +133,11 @@ class PostgresqlDatabase:
         The password, if any, is in a file as libpq defines it. Raises ConfigError, and
         DatabaseUnavailableError where a later try may succeed.
         """
-        if password_file is not None:
-            check_secret_file(password_file, "PostgreSQL password")
-        connect = partial(
-            asyncpg.connect,
-            url,
-            passfile=password_file,
-            timeout=CONNECT_SECONDS,
-            server_settings=SESSION,
-            target_session_attrs="read-write",
-        )
-        engine = create_async_engine(
-            "postgresql+asyncpg://",
-            async_creator=connect,
-            poolclass=NullPool,
-            isolation_level="READ COMMITTED",
-            hide_parameters=True,
-        )
-        opened = cls(engine, url)
+        opened = cls(_engine(url, password_file), url)
         until = asyncio.get_running_loop().time() + lock_seconds
         while True:
             try:
-                await opened._open_session()
+                await opened._open_session(waits=False)
             except _InUseError:
                 if asyncio.get_running_loop().time() >= until:
                     raise
@@ -135,25 +145,62 @@ class PostgresqlDatabase:
             else:
                 return opened
 
+    @classmethod
+    async def open_or_stand_by(cls, url: str, password_file: Path | None = None) -> Self:
+        """Lock the database as ``open`` does, or where another has it go on without, and wait."""
+        opened = cls(_engine(url, password_file), url)
+        try:
+            await opened._open_session(waits=False)
+        except _InUseError:
+            opened._reopening = asyncio.create_task(opened._reopen(None))
+        return opened
+
     @property
     def dialect(self) -> sa.Dialect:
         return self._engine.dialect
 
     @property
     def epoch(self) -> int:
-        """The number of the session."""
-        return self._epoch
+        """The number of the session, which is durable: no two sessions ever have the same."""
+        return self._epoch.number
+
+    @property
+    def takeovers(self) -> int:
+        return self._epoch.takeovers
+
+    @property
+    def is_open(self) -> bool:
+        return self._session is not None
+
+    async def next_epoch(self, after: int) -> int:
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.is_open and self.epoch != after)
+            return self.epoch
 
     async def write(
         self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
     ) -> T:
         """See ``Database.write``."""
+        return await self._run(True, function, *arguments)  # noqa: FBT003 - positional arguments follow
+
+    async def read(
+        self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
+    ) -> T:
+        """See ``Database.read``."""
+        return await self._run(False, function, *arguments)  # noqa: FBT003 - positional arguments follow
+
+    async def _run(
+        self,
+        writes: bool,  # noqa: FBT001 - positional arguments follow
+        function: Callable[[sa.Connection, *Arguments], T],
+        *arguments: *Arguments,
+    ) -> T:
         async with self._lock:
             session = self._session
             if session is None:
                 raise DatabaseUnavailableError
             try:
-                async with asyncio.timeout(ANSWER_SECONDS), session.connection.begin():
+                async with asyncio.timeout(ANSWER_SECONDS), self._transaction(session, writes):
                     return await session.connection.run_sync(function, *arguments)
             except sa.exc.IntegrityError:
                 raise  # the server refused the statement, and the session is still usable
@@ -164,11 +211,37 @@ class PostgresqlDatabase:
                 self._drop_session(session, "interrupted")
                 raise
 
-    read = write
+    @asynccontextmanager
+    async def _transaction(self, session: _Session, writes: bool) -> AsyncIterator[None]:  # noqa: FBT001
+        """Run a block in a transaction of the current epoch. It renews the session's time if due."""
+        began = asyncio.get_running_loop().time()
+        renews = began - self._renewed_at >= RENEW_SECONDS
+        await begin(session.driver, self.epoch, writes=writes, renews=renews)
+        try:
+            yield
+        except Exception:
+            await session.driver.execute("ROLLBACK")
+            raise
+        if await session.driver.execute("COMMIT") != "COMMIT":
+            raise LostEpochError("the server rolled the transaction back")
+        if renews:
+            self._renewed_at = began
 
     async def query(
         self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
     ) -> T:
+        session = self._session
+        if session is None:
+            raise DatabaseUnavailableError
+        number, found = await self.peek(_with_epoch, function, *arguments)
+        if self._session is not session or number != self.epoch:
+            raise DatabaseUnavailableError
+        return found
+
+    async def peek(
+        self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
+    ) -> T:
+        """See ``Database.peek``."""
         try:
             async with (
                 asyncio.timeout(QUERY_SECONDS),
@@ -201,17 +274,20 @@ class PostgresqlDatabase:
     async def close(self) -> None:
         async with self._lock:
             last, self._session = self._session, None
-        if self._reopening is not None:
-            self._reopening.cancel()
-            await asyncio.wait([self._reopening])
-        for session in (last, self._session):
+        await _end(self._reopening)
+        newest, self._session = self._session, None
+        await _end(self._heartbeat)
+        for session in (last, newest):
             if session is not None:
                 await session.close()
-        self._session = None
         await self._engine.dispose()
 
-    async def _open_session(self) -> None:
-        """Open a session that holds the lock. Raises ConfigError and DatabaseUnavailableError."""
+    async def _open_session(self, *, waits: bool) -> None:
+        """Open a session that holds the lock, and begin an epoch.
+
+        Unless it waits for the lock, raises ConfigError where another has it. Raises ConfigError
+        and DatabaseUnavailableError.
+        """
         try:
             connection = await self._engine.connect()
         except _FAILURES as error:
@@ -219,18 +295,72 @@ class PostgresqlDatabase:
         driver: asyncpg.Connection = (await connection.get_raw_connection()).driver_connection
         session = _Session(connection, driver)
         try:
-            async with asyncio.timeout(OPEN_SECONDS), connection.begin():
-                await connection.run_sync(_prepare, self._name)
+            connection = await connection.execution_options(isolation_level="AUTOCOMMIT")
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await connection.run_sync(_check_server, self._name)
+            has_waited = await self._take_lock(driver, waits=waits)
+            async with asyncio.timeout(OPEN_SECONDS):
+                epoch = await self._begin_epoch(session, has_waited=has_waited)
         except (ConfigError, *_FAILURES) as error:
             await session.abandon()
             raise self._error(error) from None
         except BaseException:
             await session.abandon()
             raise
-        driver.add_termination_listener(lambda _: self._drop_session(session, "the server hung up"))
+        finally:
+            self.is_standing_by = False
+        if driver.is_closed():
+            await session.abandon()
+            raise DatabaseUnavailableError("the server hung up")
         self._session = session
-        self._epoch += 1
+        self._epoch = epoch
+        self._renewed_at = 0.0
         self.is_scrubbed = False  # unknown
+        driver.add_termination_listener(lambda _: self._drop_session(session, "the server hung up"))
+        self._heartbeat = asyncio.create_task(self._renew(session))
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _take_lock(self, driver: asyncpg.Connection, *, waits: bool) -> bool:
+        """Take the lock; return whether another key service had it. Raises ConfigError."""
+        while True:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                if await take_lock(driver):
+                    return self.is_standing_by
+                if not waits:
+                    raise _InUseError(f"the database {self._name} is in use by another key service")
+                if not self.is_standing_by:
+                    self.is_standing_by = True
+                    _LOG.info("standing by: another key service has the database's lock")
+                if await has_epochs(driver) and await end_silent_holder(driver):
+                    _LOG.warning(
+                        "ended the session of a key service that was silent",
+                        seconds=HELD_SECONDS,
+                    )
+                    continue
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _begin_epoch(self, session: _Session, *, has_waited: bool) -> Epoch:
+        """Begin an epoch, and migrate the database. Raises ConfigError."""
+        connection, driver = session.connection, session.driver
+        if await has_epochs(driver):
+            epoch = await begin_epoch(driver, OPEN_SECONDS, has_waited=has_waited)
+            await self._migrate(connection, driver)
+            return epoch
+        await self._migrate(connection, driver)
+        return await begin_epoch(driver, OPEN_SECONDS, has_waited=has_waited)
+
+    async def _migrate(self, connection: AsyncConnection, driver: asyncpg.Connection) -> None:
+        await driver.execute("BEGIN")
+        await connection.run_sync(migrate, self._name)
+        await driver.execute("COMMIT")
+
+    async def _renew(self, session: _Session) -> None:
+        """Say that the session is in use, as long as it is."""
+        while self._session is session:
+            with suppress(DatabaseUnavailableError):
+                await self.write(_nothing)
+            await asyncio.sleep(RENEW_SECONDS)
 
     def _error(self, error: Exception) -> ConfigError | DatabaseUnavailableError:
         driver = getattr(error, "orig", None)
@@ -251,14 +381,15 @@ class PostgresqlDatabase:
         _LOG.error("lost the connection to the database", error=why)
         self._reopening = asyncio.create_task(self._reopen(session))
 
-    async def _reopen(self, lost: _Session) -> None:
-        lost.driver.terminate()  # ends the transaction that waits for it
-        async with self._lock:
-            await lost.abandon()
+    async def _reopen(self, lost: _Session | None) -> None:
+        if lost is not None:
+            lost.driver.terminate()  # ends the transaction that waits for it
+            async with self._lock:
+                await lost.abandon()
         retry, last_error = FIRST_RETRY_SECONDS, ""
         while True:
             try:
-                await self._open_session()
+                await self._open_session(waits=True)
             except Exception as error:  # noqa: BLE001 - another try may succeed, whatever failed
                 if str(error) != last_error:
                     last_error = str(error)
@@ -266,14 +397,41 @@ class PostgresqlDatabase:
                         "the connection to the database will be tried again", error=last_error
                     )
             else:
-                _LOG.warning("connected to the database again")
+                _LOG.warning(_OPENED[lost is not None], epoch=self.epoch)
                 return
             await asyncio.sleep(retry)
             retry = min(2 * retry, LAST_RETRY_SECONDS)
 
 
-def _prepare(connection: sa.Connection, name: str) -> None:
-    """Check the server, take the lock, migrate. Raises ConfigError."""
+async def _end(task: asyncio.Task[None] | None) -> None:
+    if task is not None:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+def _engine(url: str, password_file: Path | None) -> AsyncEngine:
+    """Return what connects to a database. Raises ConfigError."""
+    if password_file is not None:
+        check_secret_file(password_file, "PostgreSQL password")
+    connect = partial(
+        asyncpg.connect,
+        url,
+        passfile=password_file,
+        timeout=CONNECT_SECONDS,
+        server_settings=SESSION,
+        target_session_attrs="read-write",
+    )
+    return create_async_engine(
+        "postgresql+asyncpg://",
+        async_creator=connect,
+        poolclass=NullPool,
+        isolation_level="READ COMMITTED",
+        hide_parameters=True,
+    )
+
+
+def _check_server(connection: sa.Connection, name: str) -> None:
+    """Check the server, and have commits wait for its disk. Raises ConfigError."""
     if connection.exec_driver_sql("SHOW fsync").scalar_one() != "on":
         raise ConfigError(
             f"the database {name} is on a server with fsync off: commits would not survive a "
@@ -281,10 +439,20 @@ def _prepare(connection: sa.Connection, name: str) -> None:
         )
     if connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == "off":
         connection.exec_driver_sql("SET synchronous_commit = on")
-    query = sa.select(sa.func.pg_try_advisory_lock(LOCK))
-    if not connection.execute(query).scalar_one():
-        raise _InUseError(f"the database {name} is in use by another key service")
-    migrate(connection, name)
+
+
+def _with_epoch(
+    connection: sa.Connection,
+    function: Callable[[sa.Connection, *Arguments], T],
+    *arguments: *Arguments,
+) -> tuple[int, T]:
+    """Return the current epoch, and what a function returns."""
+    number: int = connection.execute(sa.select(SERVICE_EPOCH.c.epoch)).scalar_one()
+    return number, function(connection, *arguments)
+
+
+def _nothing(_: sa.Connection) -> None:
+    """Be a transaction that only renews the session's time."""
 
 
 def _problem(error: BaseException) -> str:

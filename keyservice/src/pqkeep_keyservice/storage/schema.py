@@ -38,6 +38,18 @@ NEWEST_BACKUP = Table(
 )
 """One row: the number of the newest backup that was announced, and its time; 0 if there is none."""
 
+SERVICE_EPOCH = Table(
+    "service_epoch",
+    METADATA,
+    Column("epoch", BigInteger, primary_key=True, autoincrement=False),
+    Column("takeovers", BigInteger, nullable=False),
+    Column("holder", String(255), nullable=False),
+    Column("backend_pid", Integer, nullable=False),
+    Column("backend_start_us", BigInteger, nullable=False),
+    Column("held_until_us", BigInteger, nullable=False),
+)
+"""One row, used on PostgreSQL only: whose session writes, and until when no other may end it."""
+
 KEYRINGS = Table(
     "keyrings",
     METADATA,

@@ -91,6 +91,26 @@ class SqliteDatabase:
         """Always the first: a file is not lost while it is open."""
         return 1
 
+    @property
+    def takeovers(self) -> int:
+        """Always 0: a file has one key service."""
+        return 0
+
+    @property
+    def is_open(self) -> bool:
+        """Always: the file is locked from the start."""
+        return True
+
+    @property
+    def is_standing_by(self) -> bool:
+        """Never: where the file is in use, the key service does not start."""
+        return False
+
+    async def next_epoch(self, after: int) -> int:
+        if after == self.epoch:
+            await asyncio.Event().wait()  # for ever
+        return self.epoch
+
     async def write(
         self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
     ) -> T:
@@ -128,6 +148,8 @@ class SqliteDatabase:
         except (sqlite3.Error, sa.exc.DBAPIError) as error:
             self._raise_if_transient(error)
             raise
+
+    peek = query
 
     def _query(
         self, function: Callable[[sa.Connection, *Arguments], T], arguments: tuple[*Arguments]

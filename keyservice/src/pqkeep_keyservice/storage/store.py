@@ -1,6 +1,7 @@
 """The key service's one store: keys, and changes of them committed with their audit records."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar, TypeVarTuple, assert_never
 from uuid import UUID
 
@@ -32,7 +33,7 @@ from pqkeep_keyservice.ledger.merkle import Frontier
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.ledger.tree import newest_record
 from pqkeep_keyservice.storage.backups import announce_backup, find_newest_backup
-from pqkeep_keyservice.storage.database import Database
+from pqkeep_keyservice.storage.database import Database, DatabaseUnavailableError
 from pqkeep_keyservice.storage.key_versions import (
     find_generation,
     find_key_versions,
@@ -47,6 +48,7 @@ from pqkeep_keyservice.storage.root_keys import (
     drop_root_keys,
     find_root_key_state,
     list_check_values,
+    require_root_keys,
 )
 from pqkeep_keyservice.storage.shard import claim_shard
 from pqkeep_keyservice.storage.tenants import (
@@ -89,6 +91,11 @@ class KeyStore:
         """See ``Database.epoch``."""
         return self._database.epoch
 
+    @property
+    def database(self) -> Database:
+        """What it is stored in."""
+        return self._database
+
     def change_sealer(self, sealer: Sealer) -> None:
         """Use other root keys from now on."""
         self._sealer = sealer
@@ -103,6 +110,12 @@ class KeyStore:
     async def claim_shard(self, name: str) -> None:
         """Note whose database it is. Raises ConfigError if it is another shard's."""
         await self._database.write(claim_shard, name)
+
+    async def check_standing_by(self, shard: str) -> None:
+        """Check shard and root keys while another key service is the writer. Raises ConfigError."""
+        with suppress(DatabaseUnavailableError):  # it is checked again before anything is served
+            await self._database.peek(claim_shard, shard)  # which is rolled back
+            require_root_keys(self._sealer, await self._database.peek(list_check_values))
 
     async def list_root_key_check_values(self) -> dict[int, bytes]:
         """Return the check values of the root keys that seal stored seeds, by root key id."""

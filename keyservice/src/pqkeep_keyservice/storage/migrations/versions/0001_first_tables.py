@@ -33,6 +33,17 @@ def _create_key_tables() -> None:
         sa.Column("created_at_us", sa.BigInteger, nullable=False),
     )
     op.bulk_insert(backup, [{"generation": 0, "records": 0, "created_at_us": 0}])
+    epoch = op.create_table(
+        "service_epoch",
+        sa.Column("epoch", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("takeovers", sa.BigInteger, nullable=False),
+        sa.Column("holder", sa.String(255), nullable=False),
+        sa.Column("backend_pid", sa.Integer, nullable=False),
+        sa.Column("backend_start_us", sa.BigInteger, nullable=False),
+        sa.Column("held_until_us", sa.BigInteger, nullable=False),
+    )
+    nobody = {"epoch": 0, "takeovers": 0, "holder": "", "backend_pid": 0}
+    op.bulk_insert(epoch, [{**nobody, "backend_start_us": 0, "held_until_us": 0}])
     op.create_table(
         "keyrings",
         sa.Column("tenant_id", sa.Uuid, primary_key=True),

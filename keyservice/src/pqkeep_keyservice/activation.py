@@ -1,0 +1,78 @@
+"""Whether this key service serves: it is its database's only writer, and has checked what is there.
+
+With each epoch of the database the checks of a start are made again, because another key service
+may have been the writer in between. A key service that stands by has done everything else before:
+self-tests, root keys, sockets.
+"""
+
+import asyncio
+
+from pqkeep_keyservice.audit.checkpoint_signer import CheckpointSigner
+from pqkeep_keyservice.live.key_material import KeyMaterial
+from pqkeep_keyservice.root_keys import RootKeyRotation
+from pqkeep_keyservice.storage.database import DatabaseUnavailableError
+from pqkeep_keyservice.storage.store import KeyStore
+from pqkeep_protocol.errors import KeyServiceError
+from pqkeep_protocol.shards import DEFAULT_SHARD
+from pqkeep_protocol.startup.logs import logger
+
+_LOG = logger(__name__)
+
+RETRY_SECONDS = 0.2
+
+
+class Activation:
+    """Makes the checks of a start in each epoch, and says whether they are made."""
+
+    def __init__(
+        self,
+        store: KeyStore,
+        material: KeyMaterial,
+        root_keys: RootKeyRotation,
+        signer: CheckpointSigner,
+    ) -> None:
+        self._store = store
+        self._database = store.database
+        self._material = material
+        self._root_keys = root_keys
+        self._signer = signer
+        self._checked = 0
+        self._shard = DEFAULT_SHARD
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether requests are carried out now."""
+        return self._database.is_open and self._checked == self._database.epoch
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that requests are carried out in; 0 where they are not."""
+        return self._checked if self.is_serving else 0
+
+    async def start(self, shard: str = DEFAULT_SHARD) -> None:
+        """Check what can be checked now. Raises ConfigError and DatabaseUnavailableError."""
+        self._shard = shard
+        if self._database.is_open:
+            await self._activate()
+        else:
+            await self._store.check_standing_by(shard)
+
+    async def run(self) -> None:
+        """Make the checks in each new epoch, until cancelled. Raises ConfigError."""
+        while True:
+            await self._database.next_epoch(self._checked)
+            try:
+                await self._activate()
+                _LOG.info("serving in a new epoch", epoch=self._checked)
+            except (DatabaseUnavailableError, KeyServiceError):  # which the database has logged
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _activate(self) -> None:
+        epoch = self._database.epoch
+        self._material.forget_private_keys()
+        await self._store.claim_shard(self._shard)
+        await self._root_keys.catch_up()
+        await self._store.check()
+        await self._signer.check()
+        await self._root_keys.start()
+        self._checked = epoch

@@ -1,0 +1,252 @@
+"""Two key services of one PostgreSQL database: one is the writer, the other waits to be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+
+from pqkeep_keyservice.activation import Activation
+from pqkeep_keyservice.crypto.secret import Secret
+from pqkeep_keyservice.keys.sealing import Sealer
+from pqkeep_keyservice.storage.database import DatabaseUnavailableError
+from pqkeep_keyservice.storage.postgresql import PostgresqlDatabase
+from pqkeep_keyservice.storage.postgresql_lock import LOCK
+from pqkeep_keyservice.storage.schema import ROOT_KEYS
+from pqkeep_keyservice.storage.store import KeyStore
+from pqkeep_keyservice.wiring import KeyServiceParts, wire
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.keys import KeyVersion, TenantId
+from pqkeep_protocol.messages import ArchiveKey, Attribution, Encrypt, GenerateKey, RotateKey
+from pqkeep_protocol.startup.settings import ConfigError
+
+if TYPE_CHECKING:
+    from keyservice.tests.conftest import Location
+    from tests.fixtures.postgresql import PostgresServer
+
+    from pqkeep_keyservice.live.worker_processes import WorkerSettings
+
+pytestmark = pytest.mark.parametrize("backend", ["postgresql"], indirect=True)
+
+Sql = Callable[..., list[Any]]
+Open = Callable[[], Awaitable[PostgresqlDatabase]]
+SECONDS = 60.0
+KEM = Algorithm.ML_KEM_768
+TENANT = TenantId(UUID(int=7))
+KEY: dict[str, Any] = {"tenant": TENANT, "algorithm": KEM}
+WHO = Attribution("request-1", "api-key:3", "192.0.2.7", "plan-allows")
+SILENT = "UPDATE service_epoch SET held_until_us = 0 WHERE epoch = 1"
+ROOT_KEY = {"id": 9, "check_value": b"", "added_at_us": 1}
+
+
+async def until(condition: Callable[[], bool], meanwhile: Callable[[], object] = int) -> None:
+    """Wait for something to become true, and do something in between."""
+    async with asyncio.timeout(SECONDS):
+        while not condition():
+            await asyncio.to_thread(meanwhile)
+            await asyncio.sleep(0.01)
+
+
+def one(connection: sa.Connection) -> object:
+    """Be something to run in a transaction."""
+    return connection.execute(sa.select(1)).scalar_one()
+
+
+def add_root_key(connection: sa.Connection) -> None:
+    """Write something."""
+    connection.execute(sa.insert(ROOT_KEYS), ROOT_KEY)
+
+
+@pytest.fixture
+async def opened(
+    postgres_server: PostgresServer, location: Location, sql: Sql
+) -> AsyncIterator[Open]:
+    """Open the database as key services do, one after the other, and close all of them."""
+    ((name,),) = sql("SELECT current_database()")
+    url = postgres_server.url("pqkeep_keyservice", name)
+    async with AsyncExitStack() as stack:
+
+        async def open_() -> PostgresqlDatabase:
+            database = await PostgresqlDatabase.open_or_stand_by(url)
+            stack.push_async_callback(database.close)
+            return database
+
+        yield open_
+
+
+async def test_a_standby_takes_over_what_is_given_up(opened: Open) -> None:
+    """The second waits without an error, answers nothing, and begins the next epoch."""
+    active, standby = await opened(), await opened()
+    assert (active.is_open, active.epoch, active.takeovers) == (True, 1, 0)
+    await until(lambda: standby.is_standing_by)
+    assert not standby.is_open
+    for run in (standby.write, standby.read, standby.query):
+        with pytest.raises(DatabaseUnavailableError):
+            await run(one)
+    assert await standby.peek(one) == 1
+    await active.close()
+    assert await standby.next_epoch(0) == 2
+    assert (await standby.write(one), standby.takeovers, standby.is_standing_by) == (1, 1, False)
+
+
+async def test_a_holder_that_is_heard_of_is_left_alone(opened: Open, sql: Sql) -> None:
+    """While nothing else is written the holder renews its time itself."""
+    active, standby = await opened(), await opened()
+    await until(lambda: standby.is_standing_by)
+    renewed = set[int]()
+    await until(
+        lambda: len(renewed) >= 3,
+        lambda: renewed.update(row[0] for row in sql("SELECT held_until_us FROM service_epoch")),
+    )
+    assert (active.epoch, standby.is_standing_by) == (1, True)
+
+
+async def test_a_silent_holder_loses_its_session(opened: Open, sql: Sql) -> None:
+    """Its session is ended, and it waits for the other one in turn."""
+    active, standby = await opened(), await opened()
+    await until(lambda: standby.is_open, lambda: sql(SILENT))
+    assert (standby.epoch, standby.takeovers) == (2, 1)
+    await until(lambda: active.is_standing_by)
+    with pytest.raises(DatabaseUnavailableError):
+        await active.write(add_root_key)
+    assert sql("SELECT count(*) FROM root_keys WHERE id = 9") == [(0,)]
+    await standby.close()
+    assert await active.next_epoch(1) == 3
+
+
+async def test_without_the_lock_the_epoch_alone_stops_a_writer(opened: Open, sql: Sql) -> None:
+    """A session that believes to have the lock commits nothing once another epoch has begun."""
+    first = await opened()
+    await first.read(lambda c: c.exec_driver_sql("SELECT pg_advisory_unlock_all()").scalar())
+    second = await opened()
+    assert (first.is_open, second.is_open, second.epoch) == (True, True, 2)
+    with pytest.raises(DatabaseUnavailableError):
+        await first.query(one)
+    with pytest.raises(DatabaseUnavailableError):
+        await first.write(add_root_key)
+    assert sql("SELECT count(*) FROM root_keys WHERE id = 9") == [(0,)]
+    assert await second.write(one) == 1
+    await until(lambda: first.is_standing_by)
+
+
+async def test_an_old_epoch_s_transaction_ends_before_the_next_begins(
+    opened: Open, sql: Sql
+) -> None:
+    """A transaction under way holds the next epoch up: it is committed before, or never."""
+    first = await opened()
+    await first.read(lambda c: c.exec_driver_sql("SELECT pg_advisory_unlock_all()").scalar())
+    order: list[str] = []
+
+    def write(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("SELECT pg_sleep(0.5)")
+        add_root_key(connection)
+
+    async def write_first() -> None:
+        await first.write(write)
+        order.append("committed")
+
+    async def begin_second() -> None:
+        await asyncio.sleep(0.1)
+        await (await opened()).next_epoch(0)
+        order.append("begun")
+
+    await asyncio.gather(write_first(), begin_second(), return_exceptions=True)
+    committed = sql("SELECT count(*) FROM root_keys WHERE id = 9") == [(1,)]
+    assert order == (["committed", "begun"] if committed else ["begun"])
+
+
+async def test_only_a_key_service_s_session_is_ended(opened: Open, sql: Sql) -> None:
+    """A restore that has the lock is waited for, however long ago a key service was heard of."""
+    active = await opened()
+    url = active._name
+    await active.close()
+    with closing(psycopg.connect(url, autocommit=True)) as restore:
+        restore.execute("SELECT pg_advisory_lock(%s)", [LOCK])
+        standby = await opened()
+        await until(lambda: standby.is_standing_by)
+        sql(SILENT)
+        for _ in range(5):
+            await asyncio.sleep(0.1)
+            assert restore.execute("SELECT 1").fetchone() == (1,)
+    assert await standby.next_epoch(0) == 2
+
+
+@pytest.fixture
+def wired(
+    sealer: Sealer, worker_settings: WorkerSettings, settings: Path
+) -> Callable[[PostgresqlDatabase], KeyServiceParts]:
+    """Make a key service on a database that is open or waited for."""
+
+    def new(database: PostgresqlDatabase) -> KeyServiceParts:
+        return wire(KeyStore(database, sealer), sealer, worker_settings, settings)
+
+    return new
+
+
+async def running(activation: Activation) -> asyncio.Task[None]:
+    """Start what makes the checks of each epoch."""
+    await activation.start()
+    return asyncio.create_task(activation.run())
+
+
+async def test_a_key_service_that_took_over_knows_what_the_other_did(
+    opened: Open, wired: Callable[[PostgresqlDatabase], KeyServiceParts], sql: Sql
+) -> None:
+    """It serves once its checks are made, continues the log, and uses no key from before."""
+    async with AsyncExitStack() as stack:
+        first, second = parts = [wired(await opened()), wired(await opened())]
+        for each in parts:
+            stack.callback(each.close)
+            task = await running(each.activation)
+            stack.callback(task.cancel)
+        deadline = asyncio.get_running_loop().time() + SECONDS
+
+        async def run(service: KeyServiceParts, request: Any) -> Any:
+            return await service.transactions.execute(request, WHO, deadline)
+
+        assert (first.activation.epoch, second.activation.epoch) == (1, 0)
+        await run(first, GenerateKey(**KEY, quota=None))
+        await run(first, RotateKey(**KEY))
+        blob = (await run(first, Encrypt(**KEY, version=None, plaintext=b"text"))).ciphertext
+        assert blob
+        with pytest.raises(KeyServiceError) as refused:
+            await run(second, Encrypt(**KEY, version=None, plaintext=b"text"))
+        assert refused.value.kind is ErrorKind.UNAVAILABLE
+        await until(lambda: second.activation.is_serving, lambda: sql(SILENT))
+        await run(second, ArchiveKey(**KEY, version=KeyVersion(1)))
+        rotated = await run(second, RotateKey(**KEY))
+        assert rotated.key.version == 3
+        await until(lambda: not first.activation.is_serving)
+        await second.store.database.close()
+        await until(lambda: first.activation.is_serving)
+        assert first.store.size == sql("SELECT count(*) FROM audit_records")[0][0]
+        assert (await run(first, RotateKey(**KEY))).key.version == 4
+    numbers = [row[0] for row in sql("SELECT id FROM audit_records ORDER BY id")]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+
+
+async def test_a_standby_with_another_root_key_does_not_start(
+    opened: Open,
+    wired: Callable[[PostgresqlDatabase], KeyServiceParts],
+    worker_settings: WorkerSettings,
+    settings: Path,
+) -> None:
+    """What it could not open is found when it starts, not when it is needed."""
+    first = wired(await opened())
+    with closing(first):
+        await first.activation.start()
+        database, wrong = await opened(), Sealer({1: Secret(bytearray(32))})
+        await until(lambda: database.is_standing_by)
+        with (
+            closing(wire(KeyStore(database, wrong), wrong, worker_settings, settings)) as second,
+            pytest.raises(ConfigError, match="not the one that sealed"),
+        ):
+            await second.activation.start()
