@@ -1,9 +1,11 @@
-"""A shard's key service in another process: many calls on one connection, one deadline each.
+"""A shard's key services in other processes: one of them serves, the others stand by.
 
-A connection is used once the key service has said that it is that shard's.
+Calls go to the one that serves in the newest epoch. One that refuses a call because it stands by has
+done nothing, so the next is tried; one that is lost with a call may have carried it out, so that is
+not tried again.
 
-Whatever goes wrong is a KeyServiceError: out of reach or lost on the way UNAVAILABLE, no answer in
-time DEADLINE_EXCEEDED, an answer that is none BAD_ANSWER.
+Whatever goes wrong is a KeyServiceError: out of reach, standing by or lost on the way UNAVAILABLE,
+no answer in time DEADLINE_EXCEEDED, an answer that is none BAD_ANSWER.
 """
 
 import asyncio
@@ -11,78 +13,46 @@ import itertools
 from collections import Counter
 from typing import Any, cast
 
+from pqkeep_gateway.key_connection import PING_SECONDS, KeyConnection
 from pqkeep_gateway.key_service_address import KeyServiceAddress
 from pqkeep_protocol.algorithms import ALGORITHMS
 from pqkeep_protocol.audit import AnyAuditRequest
-from pqkeep_protocol.codec import (
-    MAX_IN_FLIGHT,
-    RESULT_TYPE,
-    TO_GATEWAY,
-    Answer,
-    Call,
-    Ping,
-    Pong,
-    ProtocolError,
-    Refusal,
-    ToGateway,
-)
-from pqkeep_protocol.connection import Accepts, FramedConnection
+from pqkeep_protocol.codec import RESULT_TYPE, Answer, Call, Ping, Pong, Refusal, ToGateway
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION
-from pqkeep_protocol.link import reason
 from pqkeep_protocol.messages import AnyRequest, Attribution, Batch, R_co, Request
 from pqkeep_protocol.metrics import GetMetrics, Samples
 from pqkeep_protocol.shards import DEFAULT_SHARD
-from pqkeep_protocol.startup.logs import logger
-
-_LOG = logger(__name__)
 
 TIMEOUT_SECONDS = 9.0
 SLOW_SECONDS = 14.0
 """For SLH-DSA, whose signatures take up to seconds, and whose key pairs are tried with one."""
 SLOW = frozenset(name for name, spec in ALGORITHMS.items() if spec.standard == "FIPS 205")
-PING_SECONDS = 2.0
-FIRST_RETRY_SECONDS = 0.05
-LAST_RETRY_SECONDS = 1.0
-STEADY_SECONDS = 5.0
-"""A connection that lasted this long was a good one: the next is tried quickly again."""
 
 
 class KeyClient:
-    """A KeyService in another process. It connects again, with back-off, whenever it must."""
+    """A KeyService in another process, or in whichever of several serves."""
 
     def __init__(self, *addresses: KeyServiceAddress, shard: str = DEFAULT_SHARD) -> None:
-        """Use a shard's key service at one of these addresses, once ``run`` runs."""
-        self._addresses = itertools.cycle(addresses)
-        self._shard = shard
-        self._log = _LOG.bind(shard=shard)
+        """Use a shard's key services at these addresses, once ``run`` runs."""
         self._ids = itertools.count(1)
-        self._connection: FramedConnection[ToGateway] | None = None
-        self._waiting: dict[int, asyncio.Future[ToGateway]] = {}
+        on_epoch = self._leave_earlier_epochs if len(addresses) > 1 else None
+        self._connections = [
+            KeyConnection(address, shard, self._ids, on_epoch) for address in addresses
+        ]
         self.refusals: Counter[ErrorKind] = Counter()
         """How many calls were refused, or not answered."""
 
     @property
     def waiting(self) -> int:
         """How many calls wait for an answer."""
-        return len(self._waiting)
+        return sum(each.waiting for each in self._connections)
 
     async def run(self) -> None:
-        """Stay connected until cancelled."""
-        now = asyncio.get_running_loop().time
-        retry = FIRST_RETRY_SECONDS
-        while True:
-            began = now()
-            try:
-                await self._stay_connected()
-            except OSError as error:
-                self._log.warning(
-                    "the key service is unreachable", error=error.strerror or str(error)
-                )
-            if now() - began > STEADY_SECONDS:
-                retry = FIRST_RETRY_SECONDS
-            await asyncio.sleep(retry)
-            retry = min(2 * retry, LAST_RETRY_SECONDS)
+        """Stay connected to each until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for each in self._connections:
+                group.create_task(each.run())
 
     async def execute(self, request: Request[R_co], attribution: Attribution) -> R_co:
         """Carry out one request, or raise KeyServiceError."""
@@ -94,7 +64,7 @@ class KeyClient:
             cast(AnyRequest | Batch | AnyAuditRequest, request),
         )
         try:
-            answer = await self._exchange(call, seconds)
+            answer = await self._ask_who_serves(call, seconds)
         except KeyServiceError as refusal:
             raise self._refused(refusal.kind) from None
         match answer:
@@ -111,98 +81,42 @@ class KeyClient:
         return (await self.execute(GetMetrics(tenant=INSTALLATION), attribution)).samples
 
     async def is_reachable(self) -> bool:
-        """Return whether the key service answers."""
-        try:
-            answer = await self._exchange(Ping(next(self._ids)), PING_SECONDS)
-        except KeyServiceError:
-            return False
-        return isinstance(answer, Pong)
+        """Return whether a key service answers."""
+        for each in self._by_epoch():
+            try:
+                answer = await each.exchange(Ping(next(self._ids)), PING_SECONDS)
+            except KeyServiceError:
+                continue
+            return isinstance(answer, Pong)
+        return False
+
+    async def _ask_who_serves(self, call: Call, seconds: float) -> ToGateway:
+        """Return the answer of the first key service that does not stand by."""
+        for each in self._by_epoch():
+            answer = await each.exchange(call, seconds)
+            if not (isinstance(answer, Refusal) and answer.kind is ErrorKind.STANDBY):
+                return answer
+            each.epoch = 0
+        raise KeyServiceError(ErrorKind.UNAVAILABLE)
+
+    def _by_epoch(self) -> list[KeyConnection]:
+        """Return the open connections, that to the newest epoch's key service first."""
+        opened = (each for each in self._connections if each.is_open)
+        return sorted(opened, key=lambda each: -each.epoch)
+
+    def _leave_earlier_epochs(self) -> None:
+        """End connections to key services that another one has taken over from."""
+        newest = max(each.epoch for each in self._connections)
+        for each in self._connections:
+            if 0 < each.epoch < newest:
+                each.abandon()
 
     def _refused(self, kind: ErrorKind) -> KeyServiceError:
         self.refusals[kind] += 1
         return KeyServiceError(kind)
-
-    async def _exchange(self, frame: Call | Ping, seconds: float) -> ToGateway:
-        if self._connection is None:
-            raise KeyServiceError(ErrorKind.UNAVAILABLE)
-        return await self._exchange_on(self._connection, frame, seconds)
-
-    async def _exchange_on(
-        self, connection: FramedConnection[ToGateway], frame: Call | Ping, seconds: float
-    ) -> ToGateway:
-        if len(self._waiting) >= MAX_IN_FLIGHT:
-            raise KeyServiceError(ErrorKind.OVERLOADED)
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[ToGateway] = loop.create_future()
-        self._waiting[frame.id] = answer
-        timer = loop.call_later(seconds, _fail, answer, ErrorKind.DEADLINE_EXCEEDED)
-        try:
-            connection.send(frame)
-            return await answer
-        except ProtocolError:
-            raise KeyServiceError(ErrorKind.TOO_LARGE) from None
-        finally:
-            timer.cancel()
-            self._waiting.pop(frame.id, None)
-
-    async def _stay_connected(self) -> None:
-        loop = asyncio.get_running_loop()
-        lost: asyncio.Future[Exception | None] = loop.create_future()
-
-        def end(error: Exception | None) -> None:
-            lost.set_result(error)
-            self._fail_all(_kind(error))
-
-        def new_connection(accepts: Accepts) -> FramedConnection[ToGateway]:
-            return FramedConnection(
-                TO_GATEWAY, on_frame=self._receive, on_lost=end, accepts=accepts
-            )
-
-        connection = await next(self._addresses).connect(new_connection)
-        try:
-            if not lost.done():
-                await self._require_shard(connection)
-                self._connection = connection
-                self._log.info("connected to the key service")
-            error = await asyncio.shield(lost)
-            why = "it was closed" if error is None else reason(error)
-            kind = str(_kind(error))
-            self._log.warning("lost the connection to the key service", kind=kind, error=why)
-        finally:
-            connection.close()
-            self._connection = None
-            self._fail_all(ErrorKind.UNAVAILABLE)
-
-    async def _require_shard(self, connection: FramedConnection[ToGateway]) -> None:
-        """Raise OSError unless the key service says that it is the shard's."""
-        try:
-            answer = await self._exchange_on(connection, Ping(next(self._ids)), PING_SECONDS)
-        except KeyServiceError as error:
-            raise ConnectionError(f"it does not say which shard's it is: {error}") from None
-        if not isinstance(answer, Pong) or answer.shard != self._shard:
-            found = answer.shard if isinstance(answer, Pong) else "none"
-            raise ConnectionError(f"it is that of the shard {found}, not {self._shard}")
-
-    def _fail_all(self, kind: ErrorKind) -> None:
-        for answer in self._waiting.values():
-            _fail(answer, kind)
-
-    def _receive(self, frame: ToGateway) -> None:
-        answer = self._waiting.get(frame.id)
-        if answer is not None and not answer.done():
-            answer.set_result(frame)
 
 
 def _is_slow(request: Request[Any]) -> bool:
     if isinstance(request, Batch):
         return any(_is_slow(item.request) for item in request.items)
     return getattr(request, "algorithm", None) in SLOW
-
-
-def _kind(error: Exception | None) -> ErrorKind:
-    return ErrorKind.BAD_ANSWER if isinstance(error, ProtocolError) else ErrorKind.UNAVAILABLE
-
-
-def _fail(answer: asyncio.Future[ToGateway], kind: ErrorKind) -> None:
-    if not answer.done():
-        answer.set_exception(KeyServiceError(kind))

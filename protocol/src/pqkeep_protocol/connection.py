@@ -67,6 +67,12 @@ class FramedConnection(asyncio.BufferedProtocol, Generic[Frame]):
         if self._transport is not None:
             self._transport.close()
 
+    def abort(self) -> None:
+        """End the connection now, without what is queued."""
+        self._outgoing.clear()
+        if self._transport is not None:
+            self._transport.abort()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         connected = cast(asyncio.Transport, transport)
         if self._accepts(connected):

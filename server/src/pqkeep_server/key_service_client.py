@@ -25,6 +25,7 @@ from pqkeep_protocol.codec import (
     ToGateway,
     encode,
 )
+from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.keys import INSTALLATION
 from pqkeep_protocol.messages import Attribution, Result
 
@@ -111,6 +112,11 @@ def _ask(
     match answer:
         case Answer(result=result) if isinstance(result, kind):
             return result
+        case Refusal(kind=ErrorKind.STANDBY):
+            raise KeyServiceError(
+                "this key service does not serve now: it stands by, or has lost its database. Ask"
+                " the one that serves, or try again"
+            )
         case Refusal():
             raise KeyServiceRefusalError(why_not)
         case _:

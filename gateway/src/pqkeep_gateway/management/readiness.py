@@ -115,9 +115,11 @@ def _missing(shards: Mapping[str, Mapping[str, bool]]) -> Iterator[str]:
 
 def _shard_parts(samples: Samples | None) -> Mapping[str, bool]:
     is_up = _is_positive(samples, "pqkeep_keys_database_up")
-    is_active = _is_positive(samples, "pqkeep_key_service_active")
+    stands_by = samples is not None and any(
+        not sample.value for sample in samples.get("pqkeep_key_service_active", ())
+    )
     return {
-        KEY_SERVICE: samples is not None and (is_active or not is_up),
+        KEY_SERVICE: samples is not None and not (stands_by and is_up),
         KEYS_DATABASE: is_up,
     }
 

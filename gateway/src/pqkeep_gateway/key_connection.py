@@ -1,0 +1,194 @@
+"""The connection to one key service, at one address: kept open, and watched where there are others.
+
+A connection is used once the key service has said that it is the shard's.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Callable
+
+from pqkeep_gateway.key_service_address import KeyServiceAddress
+from pqkeep_protocol.codec import (
+    MAX_IN_FLIGHT,
+    TO_GATEWAY,
+    Call,
+    Ping,
+    Pong,
+    ProtocolError,
+    ToGateway,
+)
+from pqkeep_protocol.connection import Accepts, FramedConnection
+from pqkeep_protocol.errors import ErrorKind, KeyServiceError
+from pqkeep_protocol.link import reason
+from pqkeep_protocol.startup.logs import logger
+
+_LOG = logger(__name__)
+
+PING_SECONDS = 2.0
+WATCH_SECONDS = 0.25
+"""Between two questions to a key service that is one of several whether it serves."""
+FIRST_RETRY_SECONDS = 0.05
+LAST_RETRY_SECONDS = 1.0
+STEADY_SECONDS = 5.0
+"""A connection that lasted this long was a good one: the next is tried quickly again."""
+
+
+class KeyConnection:
+    """Exchanges frames with a key service. It connects again, with back-off, whenever it must."""
+
+    def __init__(
+        self,
+        address: KeyServiceAddress,
+        shard: str,
+        ids: "itertools.count[int]",
+        on_epoch: Callable[[], None] | None,
+    ) -> None:
+        """Connect to an address, once ``run`` runs.
+
+        With ``on_epoch`` the key service is watched, and that is called whenever it has said in
+        which epoch it serves.
+        """
+        self._address = address
+        self._shard = shard
+        self._ids = ids
+        self._on_epoch = on_epoch
+        self._log = _LOG.bind(shard=shard)
+        self._connection: FramedConnection[ToGateway] | None = None
+        self._waiting: dict[int, asyncio.Future[ToGateway]] = {}
+        self.epoch = 0
+        """The epoch in which the key service serves, as far as is known; 0 where it does not."""
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for an answer."""
+        return len(self._waiting)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether frames can be sent."""
+        return self._connection is not None
+
+    async def run(self) -> None:
+        """Stay connected until cancelled."""
+        now = asyncio.get_running_loop().time
+        retry = FIRST_RETRY_SECONDS
+        while True:
+            began = now()
+            try:
+                await self._stay_connected()
+            except OSError as error:
+                self._log.warning(
+                    "the key service is unreachable", error=error.strerror or str(error)
+                )
+            if now() - began > STEADY_SECONDS:
+                retry = FIRST_RETRY_SECONDS
+            await asyncio.sleep(retry)
+            retry = min(2 * retry, LAST_RETRY_SECONDS)
+
+    async def exchange(self, frame: Call | Ping, seconds: float) -> ToGateway:
+        """Return what a frame is answered with. Raises KeyServiceError."""
+        if self._connection is None:
+            raise KeyServiceError(ErrorKind.UNAVAILABLE)
+        return await self._exchange_on(self._connection, frame, seconds)
+
+    def abandon(self) -> None:
+        """End the connection now: whatever is under way has no answer any more."""
+        if self._connection is not None:
+            self._log.warning("left a key service that serves no more", epoch=self.epoch)
+            self._connection.abort()
+
+    async def _exchange_on(
+        self, connection: FramedConnection[ToGateway], frame: Call | Ping, seconds: float
+    ) -> ToGateway:
+        if len(self._waiting) >= MAX_IN_FLIGHT:
+            raise KeyServiceError(ErrorKind.OVERLOADED)
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[ToGateway] = loop.create_future()
+        self._waiting[frame.id] = answer
+        timer = loop.call_later(seconds, _fail, answer, ErrorKind.DEADLINE_EXCEEDED)
+        try:
+            connection.send(frame)
+            return await answer
+        except ProtocolError:
+            raise KeyServiceError(ErrorKind.TOO_LARGE) from None
+        finally:
+            timer.cancel()
+            self._waiting.pop(frame.id, None)
+
+    async def _stay_connected(self) -> None:
+        loop = asyncio.get_running_loop()
+        lost: asyncio.Future[Exception | None] = loop.create_future()
+
+        def end(error: Exception | None) -> None:
+            lost.set_result(error)
+            self._fail_all(_kind(error))
+
+        def new_connection(accepts: Accepts) -> FramedConnection[ToGateway]:
+            return FramedConnection(
+                TO_GATEWAY, on_frame=self._receive, on_lost=end, accepts=accepts
+            )
+
+        connection = await self._address.connect(new_connection)
+        watch: asyncio.Task[None] | None = None
+        try:
+            if not lost.done():
+                await self._greet(connection)
+                self._connection = connection
+                self._log.info("connected to the key service")
+                if self._on_epoch is not None:
+                    self._on_epoch()
+                    watch = asyncio.create_task(self._watch(connection, self._on_epoch))
+            error = await asyncio.shield(lost)
+            why = "it was closed" if error is None else reason(error)
+            kind = str(_kind(error))
+            self._log.warning("lost the connection to the key service", kind=kind, error=why)
+        finally:
+            if watch is not None:
+                watch.cancel()
+            connection.close()
+            self._connection = None
+            self.epoch = 0
+            self._fail_all(ErrorKind.UNAVAILABLE)
+
+    async def _greet(self, connection: FramedConnection[ToGateway]) -> None:
+        """Raise OSError unless the key service says that it is the shard's."""
+        try:
+            answer = await self._exchange_on(connection, Ping(next(self._ids)), PING_SECONDS)
+        except KeyServiceError as error:
+            raise ConnectionError(f"it does not say which shard's it is: {error}") from None
+        if not isinstance(answer, Pong) or answer.shard != self._shard:
+            found = answer.shard if isinstance(answer, Pong) else "none"
+            raise ConnectionError(f"it is that of the shard {found}, not {self._shard}")
+        self.epoch = answer.epoch
+
+    async def _watch(
+        self, connection: FramedConnection[ToGateway], on_epoch: Callable[[], None]
+    ) -> None:
+        """Ask again and again whether the key service serves, until cancelled."""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            try:
+                answer = await self._exchange_on(connection, Ping(next(self._ids)), PING_SECONDS)
+            except KeyServiceError:  # it is slow, or paused: another one may take over
+                continue
+            if isinstance(answer, Pong):
+                self.epoch = answer.epoch
+                on_epoch()
+
+    def _fail_all(self, kind: ErrorKind) -> None:
+        for answer in self._waiting.values():
+            _fail(answer, kind)
+
+    def _receive(self, frame: ToGateway) -> None:
+        answer = self._waiting.get(frame.id)
+        if answer is not None and not answer.done():
+            answer.set_result(frame)
+
+
+def _kind(error: Exception | None) -> ErrorKind:
+    return ErrorKind.BAD_ANSWER if isinstance(error, ProtocolError) else ErrorKind.UNAVAILABLE
+
+
+def _fail(answer: asyncio.Future[ToGateway], kind: ErrorKind) -> None:
+    if not answer.done():
+        answer.set_exception(KeyServiceError(kind))

@@ -1,0 +1,184 @@
+"""A key service that is killed or paused is replaced by its standby, and does no harm afterwards."""
+
+from __future__ import annotations
+
+import base64
+import os
+import secrets
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+from tests.fixtures.key_service import execute
+
+from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.messages import ListKeys
+
+if TYPE_CHECKING:
+    from tests.fixtures.caller import Caller
+    from tests.standby.conftest import Pair
+
+SECRET = base64.b64encode(b"a secret").decode()
+PAUSES = int(os.environ.get("PQKEEP_PAUSES", "1000"))
+
+
+class Load:
+    """Encrypts and rotates without a pause, and counts what is answered."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self._lock = threading.Lock()
+        self._is_over = threading.Event()
+        self.encrypted: list[str] = []
+        """The request ids of what was answered."""
+        self.rotated: list[int] = []
+        self.others: list[int] = []
+        """The statuses of what was not."""
+
+    def encrypt(self) -> None:
+        """Encrypt until the load ends."""
+        while not self._is_over.is_set():
+            answer = self._caller.ask("POST", "/kem/encrypt", {"plaintext": SECRET})
+            with self._lock:
+                if answer.status_code == 200:
+                    self.encrypted.append(answer.json()["request_id"])
+                else:
+                    self.others.append(answer.status_code)
+
+    def rotate(self) -> None:
+        """Rotate until the load ends."""
+        while not self._is_over.wait(0.05):
+            answer = self._caller.ask("POST", "/kms/keys/rotate", {"algorithm": "Kyber768"})
+            if answer.status_code == 201:
+                self.rotated.append(answer.json()["data"]["key_version"])
+            else:
+                self.others.append(answer.status_code)
+
+    def goes_on(self) -> Callable[[], bool]:
+        """Return what becomes true when more has been answered."""
+        before = len(self.encrypted)
+        return lambda: len(self.encrypted) > before + 5
+
+    @contextmanager
+    def running(self) -> Iterator[Load]:
+        """Load for as long as a block lasts."""
+        threads = [threading.Thread(target=each) for each in (self.encrypt,) * 3 + (self.rotate,)]
+        for each in threads:
+            each.start()
+        try:
+            yield self
+        finally:
+            self._is_over.set()
+            for each in threads:
+                each.join()
+
+
+def check(pair: Pair, load: Load) -> None:
+    """Each answer has exactly one record, versions have no gaps, and one is active."""
+    found = pair.sql(
+        "SELECT request_id, count(*) FROM audit_records WHERE operation = 'encrypt'"
+        " AND outcome = 'success' GROUP BY request_id"
+    )
+    records = {str(request): count for request, count in found}
+    assert len(set(load.encrypted)) == len(load.encrypted)
+    assert {records.get(each) for each in load.encrypted} <= {1}
+    keys = pair.sql(
+        "SELECT count(*), max(version), count(*) FILTER (WHERE status = 'active')"
+        " FROM keys WHERE algorithm = 'Kyber768' GROUP BY tenant_id"
+    )
+    assert all((count, active) == (newest, 1) for count, newest, active in keys)
+    assert len(set(load.rotated)) == len(load.rotated)
+    assert set(load.others) <= {503, 504}
+    ids = [number for (number,) in pair.sql("SELECT id FROM audit_records ORDER BY id")]
+    assert ids == list(range(1, len(ids) + 1))
+
+
+def tell(what: str, seconds: float) -> None:
+    """Write how long a fail-over took, for whoever asks for the output."""
+    sys.stdout.write(f"{what}: answered after {seconds:.2f} s\n")
+
+
+def is_ready(pair: Pair, number: int) -> bool:
+    """Return whether a key service stands by."""
+    return "ready to take over" in pair.output(number)
+
+
+def until_answered(pair: Pair, caller: Caller) -> float:
+    """Return after how many seconds an operation is answered."""
+    began = time.monotonic()
+    pair.until(lambda: caller.ask("POST", "/kem/encrypt", {"plaintext": SECRET}).is_success)
+    return time.monotonic() - began
+
+
+def test_a_standby_serves_when_the_other_is_killed(pair: Pair) -> None:
+    """Under load, kill -9: the standby answers what follows, and the killed one stands by then."""
+    caller = pair.new_tenant()
+    with Load(caller).running() as load:
+        for _ in range(2):
+            pair.until(load.goes_on())
+            killed = pair.active()
+            pair.kill(killed)
+            tell("kill -9", until_answered(pair, caller))
+            assert pair.active() == 1 - killed
+            pair.start(killed)
+            pair.until(partial(is_ready, pair, killed))
+    check(pair, load)
+
+
+def pause(pair: Pair, caller: Caller, seconds: float) -> None:
+    """Pause the one that serves after so many seconds, and wake it when the other has answered."""
+    time.sleep(seconds)
+    paused = pair.active()
+    pid = pair.processes[paused].pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        until_answered(pair, caller)
+        tell("SIGSTOP", time.monotonic() - began)
+        assert pair.active() != paused
+        records = pair.sql("SELECT epoch FROM service_epoch")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    refused = execute_on(pair, paused)
+    assert "STANDBY" in refused or "UNAVAILABLE" in refused, refused
+    assert pair.sql("SELECT epoch FROM service_epoch") >= records
+
+
+def execute_on(pair: Pair, number: int) -> str:
+    """Return how a key service answers a request."""
+    socket = pair.layout.directory / "run" / ("keyservice.sock", "standby.sock")[number]
+    request = ListKeys(tenant=TenantId(UUID(int=1)), algorithm=Algorithm.ML_KEM_768, status=None)
+    try:
+        execute(socket, request)
+    except AssertionError as refusal:
+        return str(refusal)
+    return "answered"
+
+
+def pauses(pair: Pair, count: int) -> None:
+    """Pause whichever serves at random moments."""
+    caller = pair.new_tenant()
+    with Load(caller).running() as load:
+        for _ in range(count):
+            pause(pair, caller, secrets.randbelow(300) / 1000)
+    check(pair, load)
+
+
+def test_one_that_was_paused_answers_and_writes_nothing_more(pair: Pair) -> None:
+    """It wakes after its standby took over, and refuses what it is asked."""
+    pauses(pair, 2)
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(0)
+def test_a_thousand_pauses(pair: Pair) -> None:
+    """The same at a thousand random moments."""
+    pauses(pair, PAUSES)
