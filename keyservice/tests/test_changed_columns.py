@@ -46,6 +46,7 @@ from pqkeep_protocol.messages import (
     ScheduleArchive,
     UpdateKeyring,
 )
+from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_protocol.startup.settings import ConfigError
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ INTEGRITY = "refused by the database"
 MESSAGES: Mapping[str, tuple[str, ...]] = {
     "root_keys": ("root key",),
     "root_keys.check_value": ("the root key is not the one that sealed this database's keys",),
+    "shard": ("this database is that of the shard",),
     "keyrings": (NO_KEYRING, NEVER_A_KEYRING),
     "keyrings.tenant_id": (OLDER_KEYRING,),
     "keyrings.name": (OLDER_KEYRING, NO_KEYRING),
@@ -179,6 +181,7 @@ class Probe:
         database = await self._location.open()
         try:
             store = KeyStore(database, self._sealer)
+            await store.claim_shard(DEFAULT_SHARD)
             await store.check()
             parts = wire(store, self._sealer, self._workers, self._settings)
             try:

@@ -43,7 +43,7 @@ KEM = Algorithm.ML_KEM_768
 TENANT = TenantId(UUID(int=7))
 KEY: dict[str, Any] = {"tenant": TENANT, "algorithm": KEM}
 WHO = Attribution("request-1", "api-key:3", "192.0.2.7", "plan-allows")
-SILENT = "UPDATE service_epoch SET held_until_us = 0 WHERE epoch = 1"
+SILENT = "UPDATE service_epoch SET held_until_us = 0 WHERE takeovers = 0"
 ROOT_KEY = {"id": 9, "check_value": b"", "added_at_us": 1}
 
 
@@ -113,13 +113,14 @@ async def test_a_silent_holder_loses_its_session(opened: Open, sql: Sql) -> None
     """Its session is ended, and it waits for the other one in turn."""
     active, standby = await opened(), await opened()
     await until(lambda: standby.is_open, lambda: sql(SILENT))
-    assert (standby.epoch, standby.takeovers) == (2, 1)
+    epoch = standby.epoch
+    assert (epoch > 1, standby.takeovers) == (True, 1)
     await until(lambda: active.is_standing_by)
     with pytest.raises(DatabaseUnavailableError):
         await active.write(add_root_key)
     assert sql("SELECT count(*) FROM root_keys WHERE id = 9") == [(0,)]
     await standby.close()
-    assert await active.next_epoch(1) == 3
+    assert await active.next_epoch(epoch) > epoch
 
 
 async def test_without_the_lock_the_epoch_alone_stops_a_writer(opened: Open, sql: Sql) -> None:
