@@ -225,11 +225,6 @@ async def test_a_key_service_that_took_over_knows_what_the_other_did(
         await run(second, ArchiveKey(**KEY, version=KeyVersion(1)))
         rotated = await run(second, RotateKey(**KEY))
         assert rotated.key.version == 3
-        await until(lambda: not first.activation.is_serving)
-        await second.store.database.close()
-        await until(lambda: first.activation.is_serving)
-        assert first.store.size == sql("SELECT count(*) FROM audit_records")[0][0]
-        assert (await run(first, RotateKey(**KEY))).key.version == 4
     numbers = [row[0] for row in sql("SELECT id FROM audit_records ORDER BY id")]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
 
