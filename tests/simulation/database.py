@@ -291,6 +291,27 @@ class SimulatedDatabase:
         """The number of the session that has, or had, the lock."""
         return self._epoch
 
+    @property
+    def takeovers(self) -> int:
+        """Not counted."""
+        return 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has a session."""
+        return self._session is not None
+
+    @property
+    def is_standing_by(self) -> bool:
+        """Never: it serves when it has the lock."""
+        return False
+
+    async def next_epoch(self, after: int) -> int:
+        """Wait for another session than that."""
+        while self._session is None or self._epoch == after:
+            await asyncio.sleep(0.02)
+        return self._epoch
+
     async def open(self) -> None:
         """Wait for the lock."""
         while True:
@@ -338,6 +359,8 @@ class SimulatedDatabase:
             reader.exec_driver_sql("ROLLBACK")
         await asyncio.sleep(server.delay())
         return result
+
+    peek = query
 
     async def scrub(self) -> bool:
         await asyncio.sleep(self._server.delay())

@@ -161,11 +161,8 @@ class KeyService:
         await database.open()
         store = KeyStore(cast(Database, database), sealer)
         try:
-            await store.check()
-            await store.claim_shard(DEFAULT_SHARD)
             self.parts = parts = wire(store, sealer, SETTINGS, Path("none"))
-            await parts.checkpoint_signer.check()
-            await parts.root_keys.start()
+            await parts.activation.start(DEFAULT_SHARD)
         except DatabaseUnavailableError:
             await database.close()
             return
@@ -175,6 +172,7 @@ class KeyService:
             parts.audit_service,
             parts.administration,
             parts.metrics,
+            parts.activation,
         )
         await server.listen(
             SimulatedListener(Path(self.path), frozenset(), GATEWAY_REQUESTS, 0o600)
@@ -182,6 +180,7 @@ class KeyService:
         tasks = [
             asyncio.create_task(work)
             for work in (
+                parts.activation.run(),
                 parts.checkpoint_signer.run(),
                 parts.root_keys.run(),
                 parts.schedule.run(),
