@@ -308,7 +308,7 @@ class SimulatedDatabase:
 
     async def next_epoch(self, after: int) -> int:
         """Wait for another session than that."""
-        while self._session is None or self._epoch == after:
+        while self._session is None or self._epoch == after:  # noqa: ASYNC110 - virtual time
             await asyncio.sleep(0.02)
         return self._epoch
 
