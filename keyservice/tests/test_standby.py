@@ -201,13 +201,15 @@ async def running(activation: Activation) -> asyncio.Task[None]:
 async def test_a_key_service_that_took_over_knows_what_the_other_did(
     opened: Open, wired: Callable[[PostgresqlDatabase], KeyServiceParts], sql: Sql
 ) -> None:
-    """It serves once its checks are made, continues the log, and uses no key from before."""
+    """Each serves once its checks are made, continues the log, and uses no key from before."""
     async with AsyncExitStack() as stack:
-        first, second = parts = [wired(await opened()), wired(await opened())]
+        databases = [await opened(), await opened()]
+        first, second = parts = [wired(each) for each in databases]
+        tasks = []
         for each in parts:
             stack.callback(each.close)
-            task = await running(each.activation)
-            stack.callback(task.cancel)
+            tasks.append(await running(each.activation))
+            stack.callback(tasks[-1].cancel)
         deadline = asyncio.get_running_loop().time() + SECONDS
 
         async def run(service: KeyServiceParts, request: Any) -> Any:
@@ -225,6 +227,11 @@ async def test_a_key_service_that_took_over_knows_what_the_other_did(
         await run(second, ArchiveKey(**KEY, version=KeyVersion(1)))
         rotated = await run(second, RotateKey(**KEY))
         assert rotated.key.version == 3
+        await databases[1].close()
+        await until(lambda: first.activation.is_serving)
+        with pytest.raises(KeyServiceError) as refused:
+            await run(first, Encrypt(**KEY, version=KeyVersion(1), plaintext=b"text"))
+        assert refused.value.kind is ErrorKind.KEY_NOT_FOUND
     numbers = [row[0] for row in sql("SELECT id FROM audit_records ORDER BY id")]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
 

@@ -21,6 +21,7 @@ from tests.simulation.database import Server
 from tests.simulation.installation import replaced
 
 from pqkeep_gateway.key_client import KeyClient
+from pqkeep_gateway.key_connection import KeyConnection
 from pqkeep_keyservice import schedule
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.dispatch import Dispatcher
@@ -220,7 +221,7 @@ MUTATIONS = (
     Mutation(
         "an answer goes to whoever waits the longest",
         frozenset({"one record", "answers", "plaintexts"}),
-        [(KeyClient, "_receive", _give_to_the_first)],
+        [(KeyConnection, "_receive", _give_to_the_first)],
     ),
     Mutation(
         "the cache outlives its epoch",
@@ -296,6 +297,7 @@ MUTATIONS = (
         [
             (Dispatcher, "_previous", _no_previous),
             (key_versions, "is_idempotency_key_used", lambda *_: False),
+            (faults, "KINDS", _ONLY_LOST_SESSIONS),
         ],
     ),
 )

@@ -73,6 +73,7 @@ _FAILURES = (
     sa.exc.SQLAlchemyError,
     asyncpg.PostgresError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # of a session that ended in the middle of something
     LostEpochError,
     OSError,
 )
