@@ -102,7 +102,10 @@ def _field(kind: Any) -> SearchStrategy[Any]:  # noqa: PLR0911 - one flat table
             return st.from_regex(meta.pattern)
         if get_origin(plain) is tuple and meta.min_length:
             return st.lists(_field(get_args(plain)[0]), min_size=1, max_size=4).map(tuple)
-        return st.integers(meta.ge or 0, meta.le or 2**31) if plain is int else _field(plain)
+        if plain is bytes and meta.min_length:
+            return st.binary(min_size=meta.min_length, max_size=meta.max_length)
+        most = meta.le or (meta.lt or 2**31 + 1) - 1
+        return st.integers(meta.ge or 0, most) if plain is int else _field(plain)
     if get_origin(kind) in (Union, UnionType):
         return st.one_of(*map(_field, get_args(kind)))
     if get_origin(kind) is dict:
