@@ -285,6 +285,7 @@ async def test_without_the_log_a_result_is_stored(billing: Billing, log: FakeAud
     log.is_unavailable = False
     await billing.buy(Tier.STARTER, _key("1"))
     assert await billing.lines() == [100]
+    await billing.audit_delivery.empty()
     assert log.operations == ["create-tenant", "subscribe-starter"]
 
 

@@ -32,6 +32,7 @@ from pqkeep_protocol.messages import (
     KeyService,
     ListKeyrings,
     ListKeys,
+    ListPublicKeys,
     ReEncrypt,
     RetireKey,
     RotateKey,
@@ -134,6 +135,9 @@ async def test_every_success_is_recorded(recorded: Recorded, sql: Sql) -> None:
     await recorded.ask(GetActiveKey(**kem), 2)
     await recorded.ask(ListKeys(tenant=recorded.tenant, algorithm=None, status=None), None)
     await recorded.ask(ListKeys(**kem, status=KeyStatus.ACTIVE), None)
+    await recorded.ask(
+        ListPublicKeys(tenant=recorded.tenant, algorithms=(Algorithm.ML_KEM_768,)), None
+    )
     await recorded.ask(RetireKey(**kem, version=KeyVersion(2)), 2)
     await recorded.ask(RetireKey(**kem, version=KeyVersion(2)), 2)  # changes nothing
     for kind in (DisableKey, EnableKey, partial(ScheduleArchive, days=7), CancelArchive):

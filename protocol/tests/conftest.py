@@ -93,7 +93,7 @@ FIELDS: dict[object, SearchStrategy[Any]] = {
 }
 
 
-def _field(kind: Any) -> SearchStrategy[Any]:  # noqa: PLR0911 - one flat table
+def _field(kind: Any) -> SearchStrategy[Any]:  # noqa: C901, PLR0911 - one flat table
     if kind in FIELDS:
         return FIELDS[kind]
     if get_origin(kind) is Annotated:  # bounds of texts and lists are kept by the strategies

@@ -17,7 +17,7 @@ FIELDS = {
     "created_at",
 }
 TEXT = base64.b64encode(b"attack at dawn").decode()
-NOT_FOUND = (404, "ERR_NOT_FOUND_001", None)
+NOT_FOUND = (404, "ERR_NOT_FOUND_001", "keyring")
 INVALID = (400, "ERR_INVALID_001")
 
 

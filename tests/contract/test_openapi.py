@@ -270,7 +270,7 @@ def query_examples(operation: Any) -> dict[str, str]:
         each["name"]: _text(each["example"])
         for each in operation["parameters"]
         if each.get("in") == "query"
-        and each["name"] != "keyring"  # the keys are in the default one
+        and each["name"] not in {"keyring", "shard"}  # the keys are in the default ones
     }
 
 

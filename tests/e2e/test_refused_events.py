@@ -37,7 +37,9 @@ def test_refused_events_are_listed(
         ("1", 1_800_000_000_000_000, msgspec.msgpack.encode(stored), "not-an-event"),
         ("2", LATE, b"damaged", "unreadable"),
     ]
-    insert = "INSERT INTO audit_outbox (id, at_us, event, refusal) VALUES (?, ?, ?, ?)"
+    insert = (
+        "INSERT INTO audit_outbox (id, at_us, event, refusal, shard) VALUES (?, ?, ?, ?, 'default')"
+    )
     with (
         closing(sqlite3.connect(installation.data / "gateway/accounts.sqlite3")) as database,
         database,

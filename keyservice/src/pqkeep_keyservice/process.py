@@ -123,8 +123,10 @@ async def serve(settings: Config, file: Path) -> None:
         await server.listen(socket)
     if settings.link is not None and link is not None:
         server.listen_to_hosts(link, settings.link.listen)
-    said = "serving" if parts.activation.is_serving else "ready to take over"
-    _LOG.info(said, slh_dsa=workers.slh_dsa)
+    if parts.activation.is_serving:
+        _LOG.info("serving", slh_dsa=workers.slh_dsa)
+    else:
+        _LOG.info("ready to take over", slh_dsa=workers.slh_dsa)
     activation = asyncio.create_task(parts.activation.run())
     activation.add_done_callback(lambda _: stop.set())
     tasks = [

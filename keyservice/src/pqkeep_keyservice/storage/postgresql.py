@@ -79,10 +79,6 @@ _FAILURES = (
 )
 
 
-_OPENED = ("took the database's lock over", "connected to the database again")
-"""What is logged of a session that was waited for: a standby's first one, and a later one."""
-
-
 class _InUseError(ConfigError):
     pass
 
@@ -398,7 +394,10 @@ class PostgresqlDatabase:
                         "the connection to the database will be tried again", error=last_error
                     )
             else:
-                _LOG.warning(_OPENED[lost is not None], epoch=self.epoch)
+                if lost is None:
+                    _LOG.warning("took the database's lock over", epoch=self.epoch)
+                else:
+                    _LOG.warning("connected to the database again", epoch=self.epoch)
                 return
             await asyncio.sleep(retry)
             retry = min(2 * retry, LAST_RETRY_SECONDS)
