@@ -26,6 +26,7 @@ from tests.fixtures.postgresql import KEYS_ROLE, new_databases
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_server.initialise import IN_FILES, Layout, Stores, initialise
 from pqkeep_server.settings_file import edited
+from pqkeep_server.shards import ShardMoves
 
 SECONDS = 60.0
 SHARDS = ("default", "b")
@@ -100,6 +101,29 @@ class TwoShards:
         self.services[shard].wait()
         yield
         self.start(shard)
+
+    def restart(self) -> None:
+        """Kill both key services and start them again; return when both serve."""
+        for process in self.services.values():
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+        for shard in SHARDS:
+            self.start(shard)
+        self.until_serving()
+
+    def until_serving(self) -> None:
+        """Wait until each key service answers the gateway and the operator's commands.
+
+        /readyz does not tell: what it says may be a second old.
+        """
+        operator, commands = self.operator, ShardMoves(self.layout, lambda _: None)
+
+        def is_serving(shard: str) -> bool:
+            answer = operator.ask("GET", "/audit/records", params={"shard": shard, "limit": "1"})
+            return bool(answer.status_code == 200)
+
+        self.until(lambda: all(map(is_serving, SHARDS)))
+        self.until(lambda: all(each.unfinished is not None for each in commands.list()))
 
     def readiness(self) -> tuple[int, list[str]]:
         """Return the status of /readyz, and what is degraded."""
@@ -178,8 +202,10 @@ def running(made: TwoShards) -> Iterator[TwoShards]:
         yield made
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def two_shards(
+@pytest.fixture(
+    scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.campaign)]
+)
+def running_shards(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[TwoShards]:
     """An installation with two shards, on each kind of database."""
@@ -193,3 +219,10 @@ def two_shards(
             second = server.url(KEYS_ROLE, name)
         made = make(tmp_path_factory.mktemp("shards"), stores, second)
         yield stack.enter_context(running(made))
+
+
+@pytest.fixture
+def two_shards(running_shards: TwoShards) -> TwoShards:
+    """An installation whose two shards both serve, whatever the test before this one did."""
+    running_shards.until_serving()
+    return running_shards

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -90,14 +88,15 @@ class Load:
                 self._ends.wait(0.05)
 
 
-def test_tenants_move_under_load(two_shards: TwoShards, tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.campaign)])
+def test_tenants_move_under_load(two_shards: TwoShards, tmp_path: Path, count: int) -> None:
     """Every ciphertext opens, nothing is answered but results and 503, and both logs verify."""
-    tenants = [two_shards.new_tenant(name) for name in OTHER for _ in range(2)]
+    tenants = [two_shards.new_tenant(name) for name in OTHER for _ in range(count)]
     for tenant in tenants:
         use(tenant)
     loads = [Load(tenant) for tenant in tenants]
     try:
-        for tenant in (*tenants, *tenants[:2]):
+        for tenant in (*tenants, *tenants[:count]):
             moves(two_shards).move(tenant_of(tenant), OTHER[shard_of(two_shards, tenant)])
     finally:
         for load in loads:
@@ -108,11 +107,7 @@ def test_tenants_move_under_load(two_shards: TwoShards, tmp_path: Path) -> None:
         until_served(two_shards, tenant)
         for encrypted in load.encrypted:
             assert is_readable(tenant, encrypted)
-    assert [shard_of(two_shards, each) for each in tenants] == [
-        "default",
-        "default",
-        *["default"] * 2,
-    ]
+    assert {shard_of(two_shards, each) for each in tenants} == {"default"}
     for name in OTHER:
         export = tmp_path / f"{name}.jsonl"
         text = two_shards.operator.ask("GET", "/audit/export", params={"shard": name}).text
@@ -130,12 +125,17 @@ def _serves(tenant: Caller) -> bool:
 
 
 @pytest.mark.timeout(300)
-def test_an_interrupted_move_is_continued(two_shards: TwoShards) -> None:
+@pytest.mark.parametrize(
+    "stopped_before", [(4,), pytest.param((1, 2, 3, 4, 5), marks=pytest.mark.campaign)]
+)
+def test_an_interrupted_move_is_continued(
+    two_shards: TwoShards, stopped_before: tuple[int, ...]
+) -> None:
     """Killed before any step, with both key services: run again, the tenant is whole, in one shard."""
     tenant = two_shards.new_tenant("default")
     encrypted = use(tenant)
     here = "default"
-    for step in range(1, 6):
+    for step in stopped_before:
         steps = 0
 
         def stop(_: str) -> None:
@@ -146,11 +146,7 @@ def test_an_interrupted_move_is_continued(two_shards: TwoShards) -> None:
 
         with pytest.raises(StoppedError):
             ShardMoves(two_shards.layout, stop).move(tenant_of(tenant), OTHER[here])
-        for name in OTHER:
-            os.kill(two_shards.services[name].pid, signal.SIGKILL)
-            two_shards.services[name].wait()
-            two_shards.start(name)
-        two_shards.until(lambda: two_shards.readiness() == (200, []))
+        two_shards.restart()
         mover = moves(two_shards)
         if step == 5:  # it is served there: only what is left behind is destroyed
             until_served(two_shards, tenant)
@@ -164,6 +160,7 @@ def test_an_interrupted_move_is_continued(two_shards: TwoShards) -> None:
             mover.move(tenant_of(tenant), here)
 
 
+@pytest.mark.campaign
 def test_a_tenant_that_cannot_leave_stays(two_shards: TwoShards) -> None:
     """Refused before it left, it is served again where it was; on its way, it goes nowhere else."""
     tenant = two_shards.new_tenant("default")
@@ -180,6 +177,7 @@ def test_a_tenant_that_cannot_leave_stays(two_shards: TwoShards) -> None:
         moves(two_shards).move(tenant_of(tenant), "b")
 
 
+@pytest.mark.campaign
 def test_the_commands(two_shards: TwoShards) -> None:
     """They list shards, move a tenant, and say what is wrong in one line."""
     tenant = two_shards.new_tenant("b")
@@ -197,6 +195,7 @@ def test_the_commands(two_shards: TwoShards) -> None:
     assert (nobody.returncode, "no such tenant" in nobody.stderr) == (1, True)
 
 
+@pytest.mark.campaign
 def test_a_shard_is_drained(two_shards: TwoShards) -> None:
     """All its tenants are elsewhere, and new ones are put elsewhere."""
     tenants = [two_shards.new_tenant("b") for _ in range(2)]

@@ -78,6 +78,7 @@ def test_an_export_is_of_one_log(two_shards: TwoShards) -> None:
         assert lines[-1]["type"] == "end"
 
 
+@pytest.mark.campaign
 def test_a_shard_that_is_none_is_refused(two_shards: TwoShards) -> None:
     """An unknown shard is 400, a malformed one 422, and a tenant may name none at all."""
     operator = two_shards.operator
@@ -89,6 +90,7 @@ def test_a_shard_that_is_none_is_refused(two_shards: TwoShards) -> None:
     assert operator.refusal("/tenants", body) == (400, "ERR_INVALID_001", "shard")
 
 
+@pytest.mark.campaign
 def test_new_tenants_are_spread(two_shards: TwoShards) -> None:
     """Tenants whose shard nobody names are put where the fewest are."""
     operator = two_shards.operator
@@ -103,7 +105,10 @@ def test_new_tenants_are_spread(two_shards: TwoShards) -> None:
     }
 
 
-@pytest.mark.parametrize(("gone", "other"), [("b", "default"), ("default", "b")])
+@pytest.mark.parametrize(
+    ("gone", "other"),
+    [("b", "default"), pytest.param("default", "b", marks=pytest.mark.campaign)],
+)
 def test_one_shard_gone_is_its_own_tenants_loss(
     two_shards: TwoShards, gone: str, other: str
 ) -> None:
@@ -129,6 +134,7 @@ def test_one_shard_gone_is_its_own_tenants_loss(
     two_shards.until(lambda: two_shards.readiness() == (200, []))
 
 
+@pytest.mark.campaign
 def test_both_logs_are_streamed(two_shards: TwoShards) -> None:
     """The sink gets the records of both logs, and each line says whose it is."""
     expected = {
@@ -138,6 +144,7 @@ def test_both_logs_are_streamed(two_shards: TwoShards) -> None:
     two_shards.until(lambda: expected <= _streamed(two_shards))
 
 
+@pytest.mark.campaign
 def test_each_shard_has_a_root_key_of_its_own(two_shards: TwoShards) -> None:
     """The root key of one shard is replaced while both serve; every key of both still opens."""
     tenants = [two_shards.new_tenant(shard) for shard in ("default", "b")]
@@ -150,6 +157,7 @@ def test_each_shard_has_a_root_key_of_its_own(two_shards: TwoShards) -> None:
         assert is_readable(tenant, each)
 
 
+@pytest.mark.campaign
 def test_metrics_say_which_shard_it_is(two_shards: TwoShards) -> None:
     """Each number of a key service has its shard, and no number is there twice."""
     text = httpx2.get(f"{two_shards.management}/metrics", trust_env=False, timeout=60).text
@@ -160,6 +168,7 @@ def test_metrics_say_which_shard_it_is(two_shards: TwoShards) -> None:
     }
 
 
+@pytest.mark.campaign
 def test_an_operator_looks_at_each_shard(two_shards: TwoShards) -> None:
     """The operator's pages show the shards, and lead to the records and proofs of each one's log."""
     use(two_shards.new_tenant("b"))
@@ -176,6 +185,7 @@ def test_an_operator_looks_at_each_shard(two_shards: TwoShards) -> None:
     assert 'data-shard="b"' in record.text
 
 
+@pytest.mark.campaign
 def test_the_client_names_a_shard(two_shards: TwoShards, tmp_path: Path) -> None:
     """With the client an operator makes a tenant in a shard, and verifies that shard's log."""
     with Client(two_shards.url, two_shards.operator_key) as client:
