@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 import pytest
 from cryptography.exceptions import InvalidSignature
@@ -230,10 +230,33 @@ async def test_the_notary_goes_on_after_a_failure(
         other.execute("BEGIN IMMEDIATE")
         async with running(service):
             async with asyncio.timeout(SECONDS):
-                while "could not be signed" not in caplog.text:  # noqa: ASYNC110 - of a log
+                while "the database cannot be" not in caplog.text:  # noqa: ASYNC110 - of a log
                     await asyncio.sleep(0.02)
             assert await signer.listed() == ()
             other.execute("ROLLBACK")
+            assert (await signer.until_signed(1)).size >= 1
+    assert "could not be signed" not in caplog.text  # one line says what happened
+
+
+async def test_other_failures_are_logged(
+    service: InProcessService,
+    signer: Signer,
+    tenant: TenantId,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A refusal to sign that no other part has logged is logged, and signing is tried again."""
+
+    async def refuse(*_: object) -> Never:
+        raise KeyServiceError(ErrorKind.OVERLOADED)
+
+    await service.parts.store.commit([(new_record(tenant), None)])
+    with caplog.at_level(logging.ERROR), monkeypatch.context() as patch:
+        patch.setattr(service.parts.checkpoint_signer, "sign", refuse)
+        async with running(service), asyncio.timeout(SECONDS):
+            while "could not be signed" not in caplog.text:  # noqa: ASYNC110 - of a log
+                await asyncio.sleep(0.02)
+            patch.undo()
             assert (await signer.until_signed(1)).size >= 1
 
 

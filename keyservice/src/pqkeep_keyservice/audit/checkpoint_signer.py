@@ -127,10 +127,9 @@ class CheckpointSigner:
         while True:
             try:
                 await self._run()
-            except (DatabaseUnavailableError, KeyServiceError):
-                pass  # the database is unavailable, and has logged it, once
-            except Exception:  # noqa: BLE001 - the next checkpoint covers what this one did not
-                _LOG.exception("the audit log could not be signed")
+            except Exception as error:  # noqa: BLE001 - the next checkpoint covers what is missing
+                if not _is_unavailable(error):
+                    _LOG.exception("the audit log could not be signed")
             await asyncio.sleep(SECONDS)
 
     async def _run(self) -> None:
@@ -196,6 +195,13 @@ class CheckpointSigner:
         else:
             since = newest.at_us
         return clock.now_us() - since > DAY_MICROSECONDS
+
+
+def _is_unavailable(error: Exception) -> bool:
+    """Whether the database is unavailable, which it has logged, once; or a worker process died."""
+    if isinstance(error, KeyServiceError):
+        return error.kind is ErrorKind.UNAVAILABLE
+    return isinstance(error, DatabaseUnavailableError)
 
 
 def _deadline() -> float:
