@@ -1,7 +1,7 @@
 """An envelope has one text, and no other text is read."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pqkeep_gateway.api.envelopes import ENVELOPE, ENVELOPE_HEADER, envelope_of
@@ -45,6 +45,8 @@ def test_every_text_that_is_read_is_the_one_that_is_written(
     assert found is None or envelope_of(*found) == changed
 
 
+@example(text="pqk1.0/")
+@example(text="pqk1.+A")
 @given(text=st.text(max_size=300) | st.text(alphabet=LETTERS, max_size=300).map("pqk1.".__add__))
 def test_any_text_is_refused_or_one_that_is_written(text: str) -> None:
     """Whatever a client sends, it is read in one way or not at all."""

@@ -13,6 +13,8 @@ from pqkeep_protocol.envelopes import MAX_HEADER, PREFIX, Header, InvalidHeaderE
 from pqkeep_protocol.keys import KeyVersion
 
 _URL_SAFE = b"-_"
+_NOT_URL_SAFE = frozenset("+/")
+"""Characters of Base64 that pybase64 takes even where others replace them."""
 _MAX_TEXT = len(PREFIX) + base64_size(MAX_HEADER + MAX_CIPHERTEXT)
 _HEADER_TEXT = len(PREFIX) + base64_size(MAX_HEADER)
 """Characters that hold the longest header."""
@@ -57,6 +59,8 @@ def _decoded(value: object) -> bytes:
     if len(value) > _MAX_TEXT:
         raise InvalidValueError(f"exceeds {MAX_CIPHERTEXT} bytes", Problem.TOO_LARGE)
     text = value[len(PREFIX) :]
+    if any(character in text for character in _NOT_URL_SAFE):
+        raise InvalidValueError(_NONE)
     try:
         data = pybase64.b64decode(text + "=" * (-len(text) % 4), altchars=_URL_SAFE, validate=True)
     except ValueError:
