@@ -42,6 +42,7 @@ def _is_in_schema(_: object, name: str | None, *__: object) -> bool:
         "one_active_key",
         "one_event",
         "key_changes",
+        "moves",
         "successions",
     }  # partial indices, in the migrations only
 

@@ -108,6 +108,7 @@ def test_a_restart_keeps_everything(start: Callable[..., Installation]) -> None:
     anew = {
         "base_url": "",
         "management_url": "",
+        "management_urls": [],
         "owner_invitation": "",
         "portal_link": "",
         "portal_url": "",
@@ -178,7 +179,7 @@ def test_a_port_in_use(pqkeepd: Run, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         said = refusal(pqkeepd, tmp_path, "--port", str(port), "--data", str(tmp_path / "data"))
-    assert f"cannot listen on port {port}" in said
+    assert f"cannot listen on 127.0.0.1, port {port}: Address already in use\n" in said
 
 
 def test_a_start_after_a_port_in_use(

@@ -196,7 +196,7 @@ def test_both_are_seen_from_outside(production: Production) -> None:
     url = f"http://{production.management}"
     assert httpx2.get(f"{url}/readyz", timeout=60, trust_env=False).status_code == 200
     metrics = httpx2.get(f"{url}/metrics", timeout=60, trust_env=False).text
-    assert "\npqkeep_keys_database_up 1.0\n" in metrics
+    assert '\npqkeep_keys_database_up{shard="default"} 1.0\n' in metrics
 
 
 def test_every_file_has_its_owner(production: Production) -> None:

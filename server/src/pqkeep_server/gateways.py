@@ -118,4 +118,5 @@ def _explained(host: str, port: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ListenError(f"cannot listen on {host}, port {port}: {error.strerror}") from None
+        reason = str(error.strerror).partition(" (while attempting ")[0]  # create_server adds it
+        raise ListenError(f"cannot listen on {host}, port {port}: {reason}") from None

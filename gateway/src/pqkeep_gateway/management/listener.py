@@ -39,8 +39,9 @@ def open_listener(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
+        reason = str(error.strerror).partition(" (while attempting ")[0]  # create_server adds it
         raise ConfigError(
-            f"management_address: cannot listen on {host} port {port}: {error.strerror}"
+            f"management_address: cannot listen on {host} port {port}: {reason}"
         ) from None
 
 
