@@ -127,6 +127,7 @@ def test_jobs_are_done_once_though_each_gateway_is_killed(several: Several) -> N
     assert streamed == list(range(1, len(streamed) + 1))
 
 
+@pytest.mark.campaign  # one that is paused while it writes to a SQLite file keeps that locked
 def test_a_paused_gateway_that_wakes_does_nothing_again(several: Several) -> None:
     """Two gateways are paused while the third renews; when they go on they bill nothing twice."""
     *tenants, last = [UUID(several.installation.new_tenant().tenant_id) for _ in range(TENANTS)]
