@@ -16,6 +16,8 @@ from tests.fixtures.mailbox import Mailbox
 REQUEST_SECONDS = 30.0
 TIMED_OUT = 504
 TRIES = 5
+ALIASES = ("ML-DSA-65", "ML-KEM-768")
+"""Other names of algorithms that have a name of their own."""
 PASSWORD = "the horse prefers oats"  # noqa: S105 - everybody's here
 COOKIES = ("service_access_token", "service_refresh_token")
 
@@ -151,7 +153,7 @@ class World:
             self.call("POST", "/kms/keys/generate", named, credential=tenant.api_key)
 
     def algorithms(self) -> list[str]:
-        """Return all algorithms."""
+        """Return all algorithms, each by one name."""
         document = requests.get(f"{self.base_url}/api/v1/openapi.json", timeout=REQUEST_SECONDS)
         found: list[str] = document.json()["components"]["schemas"]["Algorithm"]["enum"]
-        return found
+        return [each for each in found if each not in ALIASES]
