@@ -339,6 +339,13 @@ def test_each_limit_is_compared(own: ApiKeyLimits, asked: ApiKeyLimits, field: s
     own.check_covers(own)
 
 
+def test_an_api_key_may_end_earlier_than_its_maker() -> None:
+    """What expires before it, or with it, is within its limits."""
+    own = ApiKeyLimits(expires_at=_MOMENT)
+    own.check_covers(ApiKeyLimits(expires_at=_MOMENT - timedelta(microseconds=1)))
+    own.check_covers(ApiKeyLimits(expires_at=_MOMENT + timedelta(0)))
+
+
 # --- Networks -------------------------------------------------------------------------------------
 
 
