@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -13,6 +14,8 @@ import pytest
 from tests.shards.test_two_shards import RETRY, SECRET, is_readable, log_of, use
 
 from pqkeep.audit import verify
+from pqkeep_gateway import config as gateway_config
+from pqkeep_gateway.wiring import open_placements
 from pqkeep_protocol.administration import ExportedTenant, ExportTenant
 from pqkeep_protocol.keys import TenantId
 from pqkeep_server.key_service_client import take_step
@@ -126,7 +129,7 @@ def _serves(tenant: Caller) -> bool:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "stopped_before", [(4,), pytest.param((1, 2, 3, 4, 5), marks=pytest.mark.campaign)]
+    "stopped_before", [(5,), pytest.param((1, 2, 3, 4, 5), marks=pytest.mark.campaign)]
 )
 def test_an_interrupted_move_is_continued(
     two_shards: TwoShards, stopped_before: tuple[int, ...]
@@ -148,8 +151,10 @@ def test_an_interrupted_move_is_continued(
             ShardMoves(two_shards.layout, stop).move(tenant_of(tenant), OTHER[here])
         two_shards.restart()
         mover = moves(two_shards)
-        if step == 5:  # it is served there: only what is left behind is destroyed
-            until_served(two_shards, tenant)
+        if step == 5:  # before it is served there, nothing of it is left behind
+            assert [each.unfinished for each in mover.list()] == [0, 0]
+        refused = tenant.ask("POST", "/kem/decrypt", encrypted)
+        assert (refused.status_code, refused.headers[RETRY]) == (503, "1")
         mover.move(tenant_of(tenant), OTHER[here])
         here = OTHER[here]
         until_served(two_shards, tenant)
@@ -158,6 +163,49 @@ def test_an_interrupted_move_is_continued(
         assert [each.unfinished for each in mover.list()] == [0, 0]
         with pytest.raises(ShardError, match="is in the shard"):
             mover.move(tenant_of(tenant), here)
+
+
+def test_one_command_moves_tenants_at_a_time(two_shards: TwoShards) -> None:
+    """A second one is refused at once and changes nothing; so is one that was overtaken."""
+    tenant = two_shards.new_tenant("default")
+    encrypted = use(tenant)
+    refusals: list[str] = []
+
+    def interfere(_: str) -> None:
+        for meanwhile in (lambda: moves(two_shards).drain("b"), lambda: move(two_shards, "b")):
+            with pytest.raises(ShardError) as refused:
+                meanwhile()
+            refusals.append(str(refused.value))
+
+    def move(of: TwoShards, target: str) -> None:
+        moves(of).move(tenant_of(tenant), target)
+
+    ShardMoves(two_shards.layout, interfere).move(tenant_of(tenant), "b")
+    assert {"another command moves tenants" in each for each in refusals} == {True}
+    until_served(two_shards, tenant)
+    assert is_readable(tenant, encrypted)
+    assert not any(each.stored.draining for each in moves(two_shards).list())
+
+
+def test_a_move_that_was_overtaken_says_so(two_shards: TwoShards) -> None:
+    """Where the accounts database says something else meanwhile, the command does not say "done"."""
+    tenant = two_shards.new_tenant("default")
+    encrypted = use(tenant)
+
+    async def stay(tenant: TenantId) -> None:
+        settings = gateway_config.read(two_shards.layout.gateway_settings)
+        async with open_placements(settings) as placements:
+            await placements.end_move(tenant, "default", "default")
+
+    def overtake(step: str) -> None:
+        if "serving" in step:  # as a command on another host would, that believes it has not left
+            asyncio.run(stay(tenant_of(tenant)))
+
+    with pytest.raises(ShardError, match="run the command again"):
+        ShardMoves(two_shards.layout, overtake).move(tenant_of(tenant), "b")
+    moves(two_shards).move(tenant_of(tenant), "b")
+    until_served(two_shards, tenant)
+    assert is_readable(tenant, encrypted)
 
 
 @pytest.mark.campaign

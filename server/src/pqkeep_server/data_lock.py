@@ -1,4 +1,4 @@
-"""The lock of a data directory: one pqkeepd at a time runs on it or restores into it."""
+"""The locks of a data directory: one pqkeepd at a time runs on it, and one moves tenants."""
 
 import fcntl
 import os
@@ -7,12 +7,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 LOCK_FILE = "lock"
+"""Of what runs on the directory, or restores into it."""
+MOVES_LOCK_FILE = "moves.lock"
+"""Of what moves tenants between the shards whose key services are here."""
 
 
 @contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Hold a directory's lock. Raises BlockingIOError where another process holds it, and OSError."""
-    lock = os.open(directory / LOCK_FILE, os.O_WRONLY | os.O_CREAT, 0o600)
+def locked(directory: Path, name: str = LOCK_FILE) -> Iterator[None]:
+    """Hold one of a directory's locks. Raises BlockingIOError where another process has it, OSError.
+
+    A symbolic link in its place is refused: root would make a file wherever it leads.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    lock = os.open(directory / name, flags, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield

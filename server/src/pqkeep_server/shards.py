@@ -6,13 +6,14 @@ serve nobody else, and changes the accounts database as its owner.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from pqkeep_gateway import config as gateway_config
+from pqkeep_gateway.shards import Placement
 from pqkeep_gateway.tenancy.shards import ShardNotFoundError, StoredShard, TenantPlacements
 from pqkeep_gateway.tenancy.tenants import TenantNotFoundError
 from pqkeep_gateway.unavailable import UnavailableError
@@ -36,6 +37,7 @@ from pqkeep_protocol.administration import (
 from pqkeep_protocol.keys import INSTALLATION, TenantId
 from pqkeep_protocol.messages import Result
 from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_server.data_lock import MOVES_LOCK_FILE, locked
 from pqkeep_server.initialise import Layout
 from pqkeep_server.key_service_client import KeyServiceError, MoveRefusedError, take_step
 from pqkeep_server.owner import acting_as_owner_of
@@ -79,6 +81,31 @@ class ShardMoves:
 
     def move(self, tenant: TenantId, target: str) -> None:
         """Move a tenant, or go on with its move. Raises ShardError."""
+        with self._alone():
+            self._move(tenant, target)
+
+    def drain(self, shard: str) -> int:
+        """Move all tenants away, and put no new ones there; return how many. Raises ShardError."""
+        with self._alone():
+            return self._drain(shard)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep every other command of this host from moving tenants. Raises ShardError.
+
+        One that was paused between two steps must not go on when the tenant is elsewhere by then.
+        """
+        try:
+            with locked(self._layout.directory, MOVES_LOCK_FILE):
+                yield
+        except BlockingIOError:
+            raise ShardError("another command moves tenants; wait until it has ended") from None
+        except OSError as error:
+            raise ShardError(
+                f"{self._layout.directory / MOVES_LOCK_FILE}: {error.strerror}"
+            ) from None
+
+    def _move(self, tenant: TenantId, target: str) -> None:
         self._socket(target)
         shown = f"tenant {tenant}"
         source = self._shard_of(tenant)
@@ -95,13 +122,14 @@ class ShardMoves:
         exported = self._export(tenant, source, target)
         self._report(f"{shown}: arriving at {target}")
         receipt = self._copy(tenant, exported)
+        self._report(f"{shown}: destroying what {source} has")
+        self._finish(tenant, source, receipt)  # before a call can destroy a key in the other shard
         self._report(f"{shown}: serving it there")
         self._accounts(lambda each: each.end_move(tenant, source, target))
-        self._report(f"{shown}: destroying what {source} has")
-        self._finish(tenant, source, receipt)
+        if self._placement_of(tenant) != Placement(target):
+            raise ShardError(f"{shown} was moved by somebody else meanwhile; run the command again")
 
-    def drain(self, shard: str) -> int:
-        """Move all tenants away, and put no new ones there; return how many. Raises ShardError."""
+    def _drain(self, shard: str) -> int:
         self._socket(shard)
         self._accounts(lambda each: each.drain(shard))
         moved = 0
@@ -114,7 +142,10 @@ class ShardMoves:
         return moved
 
     def _shard_of(self, tenant: TenantId) -> str:
-        return self._accounts(lambda each: each.find(tenant)).shard
+        return self._placement_of(tenant).shard
+
+    def _placement_of(self, tenant: TenantId) -> Placement:
+        return self._accounts(lambda each: each.find(tenant))
 
     def _move_anywhere(self, tenant: TenantId, source: str) -> None:
         """Move a tenant to the emptiest shard, or to where it is on its way."""
@@ -128,7 +159,7 @@ class ShardMoves:
             raise ShardError("no other shard on this host takes tenants")
         for target in targets:
             try:
-                self.move(tenant, target)
+                self._move(tenant, target)
             except OtherTargetError:
                 continue
             return
