@@ -51,6 +51,7 @@ class FakeKeyService:
     def __init__(self, path: Path) -> None:
         self.reply: Reply = lambda _: None
         self.shard: str = DEFAULT_SHARD
+        self.epoch = 1
         self._path = path
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
@@ -98,7 +99,7 @@ class FakeKeyService:
 
     def _answer(self, frame: ToKeyService, writer: asyncio.StreamWriter) -> None:
         if isinstance(frame, Ping):
-            writer.write(encode(Pong(frame.id, self.shard)))
+            writer.write(encode(Pong(frame.id, self.shard, self.epoch)))
             return
         if isinstance(frame.request, RecordEvents):  # so that there can be tenants to ask for
             writer.write(encode(Answer(frame.id, Recorded())))
@@ -115,7 +116,7 @@ class FakeKeyService:
 
 
 def until_healthy(client: httpx2.Client) -> None:
-    """Wait until a gateway and the key service behind it answer."""
+    """Wait until a gateway answers, and a key service behind it serves."""
     deadline = time.monotonic() + SECONDS
     while not client.get(client.base_url.join("/healthz")).is_success:
         assert time.monotonic() < deadline

@@ -81,14 +81,9 @@ class KeyClient:
         return (await self.execute(GetMetrics(tenant=INSTALLATION), attribution)).samples
 
     async def is_reachable(self) -> bool:
-        """Return whether a key service answers."""
-        for each in self._by_epoch():
-            try:
-                answer = await each.exchange(Ping(next(self._ids)), PING_SECONDS)
-            except KeyServiceError:
-                continue
-            return isinstance(answer, Pong)
-        return False
+        """Return whether a key service answers that serves: one that stands by is none."""
+        asked = (_epoch(each, next(self._ids)) for each in self._by_epoch())
+        return any(await asyncio.gather(*asked))
 
     async def _ask_who_serves(self, call: Call, seconds: float) -> ToGateway:
         """Return the answer of the first key service that does not stand by."""
@@ -114,6 +109,15 @@ class KeyClient:
     def _refused(self, kind: ErrorKind) -> KeyServiceError:
         self.refusals[kind] += 1
         return KeyServiceError(kind)
+
+
+async def _epoch(connection: KeyConnection, number: int) -> int:
+    """Return in which epoch a key service serves; 0 where it does not, or does not answer."""
+    try:
+        answer = await connection.exchange(Ping(number), PING_SECONDS)
+    except KeyServiceError:
+        return 0
+    return answer.epoch if isinstance(answer, Pong) else 0
 
 
 def _is_slow(request: Request[Any]) -> bool:
