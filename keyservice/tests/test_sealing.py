@@ -108,6 +108,11 @@ def test_what_has_no_root_key_is_said_to_have_none(size: int) -> None:
     assert sealing_root_key_id(sealed) == (7 if size == 2 else 0)
 
 
+def test_a_sealed_seed_names_its_root_key(sealer: Sealer) -> None:
+    """The root key of a whole sealed seed is in its header."""
+    assert sealing_root_key_id(sealer.seal(Secret(SEED), HERE)) == 1
+
+
 def test_no_other_mac_is_accepted(sealer: Sealer) -> None:
     """A MAC is of its data, whole, with its format and root key; anything else is none."""
     mac = sealer.mac(b"data")
