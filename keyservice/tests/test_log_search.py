@@ -11,12 +11,17 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from tests.sampling import step
 
+from pqkeep_keyservice.ledger.key_usage import find_key_usage, list_key_usage
+from pqkeep_keyservice.ledger.operation_counts import find_operation_counts
 from pqkeep_keyservice.ledger.records import NewRecord
-from pqkeep_keyservice.ledger.search import MAX_SCANNED, list_records
-from pqkeep_protocol.algorithms import Algorithm, Operation
-from pqkeep_protocol.audit import ListRecords
+from pqkeep_keyservice.ledger.schema import COMMON_OPERATIONS
+from pqkeep_keyservice.ledger.search import list_records
+from pqkeep_keyservice.ledger.windows import MAX_SCANNED
+from pqkeep_protocol.algorithms import USES, Algorithm, Operation
+from pqkeep_protocol.audit import CountOperations, GetUsage, ListRecords, ListUsage
 from pqkeep_protocol.keys import INSTALLATION, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
     Attribution,
@@ -215,3 +220,120 @@ async def test_a_long_stretch_without_a_match_is_an_empty_page(
     nothing = ListRecords(tenant=tenant, operation="wrap")
     page = await service.execute(nothing, attribution)
     assert (page.lines, page.next) == ((), MAX_SCANNED)
+
+
+RARE_FILTERS: list[dict[str, Any]] = [
+    {"operation": "rotate-key"},
+    {"outcome": "key-not-found"},
+    {"operation": "encrypt", "outcome": "key-not-found"},
+    {"operation": "rotate-key", "outcome": "key-not-found"},
+    {"operation": "archive-key"},
+]
+LONG = MAX_SCANNED + 1_000
+
+
+@pytest.fixture
+async def long_log(location: Location, service: InProcessService) -> AsyncIterator[sa.Connection]:
+    """Write a log of two tenants, either with more records than a search reads, of which few differ."""
+    usual = NewRecord(TENANTS[0], "p", Operation.ENCRYPT, None, None, "success", "r", "a", "y")
+    records = [
+        usual._replace(
+            tenant=TENANTS[n % 2],
+            operation=Operation.ROTATE_KEY if n % 3_000 < 3 else Operation.ENCRYPT,
+            outcome="key-not-found" if n % 4_000 < 2 else "success",
+        )
+        for n in range(2 * LONG)
+    ]
+    await service.parts.store.commit([(each, None) for each in records])
+    engine = sa.create_engine(location.url)
+    with engine.connect() as connection:
+        yield connection
+    engine.dispose()
+
+
+async def test_what_is_rare_is_found_at_once(long_log: sa.Connection) -> None:
+    """Of what few records have, one page has all, however long the log is; in either order."""
+    query = sa.text("SELECT id, tenant_id, operation, outcome FROM audit_records ORDER BY id")
+    rows = long_log.execute(query).all()
+    for tenant in (INSTALLATION, TENANTS[1]):
+        for asked in RARE_FILTERS:
+            wanted = [
+                row.id
+                for row in rows
+                if tenant == INSTALLATION or row.tenant_id == str(tenant)
+                if all(getattr(row, name) == value for name, value in asked.items())
+            ]
+            for newest_first in (False, True):
+                page = list_records(
+                    long_log, ListRecords(tenant=tenant, newest_first=newest_first, **asked)
+                )
+                found = [json.loads(line)["id"] for line in page.lines]
+                assert (found, page.next) == (wanted[::-1] if newest_first else wanted, None)
+
+
+async def test_many_rare_records_are_read_in_parts(
+    service: InProcessService, location: Location, tenant: TenantId
+) -> None:
+    """Also of rare records, a page reads 10,000, and says from where to go on."""
+    row = NewRecord(tenant, "p", Operation.LIST_KEYS, None, None, "success", "r", "a", "y")
+    records = [*([row] * (MAX_SCANNED + 5)), row._replace(principal="q")]
+    await service.parts.store.commit([(each, None) for each in records])
+    engine = sa.create_engine(location.url)
+    with engine.connect() as connection:
+        asked = ListRecords(tenant=INSTALLATION, operation="list-keys", principal="q")
+        page = list_records(connection, asked)
+        assert (page.lines, page.next) == ((), MAX_SCANNED)
+        rest = list_records(connection, structs.replace(asked, after=page.next))
+        assert ([json.loads(line)["number"] for line in rest.lines], rest.next) == (
+            [MAX_SCANNED + 6],
+            None,
+        )
+    engine.dispose()
+
+
+def test_what_is_common_is_what_uses_keys(backend: str) -> None:
+    """Every operation that uses a key is common, so that its records cost the index nothing."""
+    assert set(COMMON_OPERATIONS) == USES
+
+
+async def test_no_search_reads_more_than_it_must(long_log: sa.Connection, backend: str) -> None:
+    """In SQLite every search goes along an index in its order: nothing is scanned or sorted."""
+    if backend != "sqlite":
+        pytest.skip("PostgreSQL chooses by its statistics")
+    plans: list[str] = []
+    usual: list[dict[str, Any]] = [{}, {"operation": "sign"}, {"key_version": 7}]
+
+    def explain(_: object, cursor: Any, statement: str, parameters: Any, *__: object) -> None:
+        found = cursor.execute(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall()
+        plans.extend(row[-1] for row in found)
+
+    sa.event.listen(long_log, "before_cursor_execute", explain)
+    for tenant in (INSTALLATION, TENANTS[1]):
+        for asked in (*usual, *RARE_FILTERS):
+            for newest_first in (False, True):
+                request = ListRecords(
+                    tenant=tenant, newest_first=newest_first, after=3, since_us=1, **asked
+                )
+                list_records(long_log, request)
+    assert plans
+    assert [each for each in plans if not each.startswith("SEARCH audit_records")] == []
+
+
+async def test_uses_are_counted_from_uncounted_records_only(
+    long_log: sa.Connection, backend: str
+) -> None:
+    """In SQLite what is counted for a tenant is read by id: never all that the tenant has."""
+    if backend != "sqlite":
+        pytest.skip("PostgreSQL chooses by its statistics")
+    plans: list[str] = []
+
+    def explain(_: object, cursor: Any, statement: str, parameters: Any, *__: object) -> None:
+        found = cursor.execute(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall()
+        plans.extend(row[-1] for row in found if "audit_records" in row[-1])
+
+    sa.event.listen(long_log, "before_cursor_execute", explain)
+    tenant, algorithm = TENANTS[1], Algorithm.ML_KEM_768
+    find_key_usage(long_log, GetUsage(tenant=tenant, algorithm=algorithm, version=KeyVersion(1)))
+    list_key_usage(long_log, ListUsage(tenant=tenant, algorithm=algorithm))
+    find_operation_counts(long_log, CountOperations(tenant=tenant, since_hour=0, hours=1))
+    assert set(plans) == {"SEARCH audit_records USING INTEGER PRIMARY KEY (rowid>?)"}

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from pqkeep_keyservice.ledger.dialects import insert_or_update
 from pqkeep_keyservice.ledger.records import target_of, target_text
-from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, IS_UNCOUNTED, KEY_USAGE
+from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, IS_UNCOUNTED, KEY_USAGE, is_uncounted_of
 from pqkeep_protocol.algorithms import USES, Algorithm
 from pqkeep_protocol.audit import GetUsage, KeyVersionUsage, ListUsage, UsageList
 from pqkeep_protocol.audit_events import Outcome
@@ -42,7 +42,7 @@ def find_key_usage(connection: sa.Connection, request: GetUsage) -> tuple[int, i
     as_target = connection.execute(
         sa.select(sa.func.count(), sa.func.max(AUDIT_RECORDS.c.recorded_at_us)).where(
             IS_UNCOUNTED,
-            AUDIT_RECORDS.c.tenant_id == str(request.tenant),
+            is_uncounted_of(request.tenant),
             AUDIT_RECORDS.c.target == target,
             *_IS_USE,
         )
@@ -89,7 +89,7 @@ def _with_targets(
 ) -> list[tuple[str, int, int, int]]:
     """Return uses with those as targets of re-encryptions, by algorithm, then version."""
     found = {(row[0], row[1]): (row[2], row[3]) for row in used}
-    targets = _targets(AUDIT_RECORDS.c.tenant_id == str(request.tenant))
+    targets = _targets(is_uncounted_of(request.tenant))
     for _, target, uses, last_us in connection.execute(targets):
         keyring, algorithm, version = target_of(target)
         if keyring == request.keyring and request.algorithm in (None, algorithm):
@@ -114,7 +114,10 @@ def _targets(*conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
 
 
 def _is_asked(table: sa.Table, request: GetUsage | ListUsage) -> Iterator[sa.ColumnElement[bool]]:
-    yield table.c.tenant_id == str(request.tenant)
+    is_counted = table is KEY_USAGE
+    yield (
+        table.c.tenant_id == str(request.tenant) if is_counted else is_uncounted_of(request.tenant)
+    )
     yield table.c.keyring == request.keyring
     if request.algorithm is not None:
         yield table.c.algorithm == request.algorithm

@@ -8,7 +8,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from pqkeep_keyservice.ledger.dialects import insert_or_update
-from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, IS_UNCOUNTED, OPERATION_COUNTS
+from pqkeep_keyservice.ledger.schema import (
+    AUDIT_RECORDS,
+    IS_UNCOUNTED,
+    OPERATION_COUNTS,
+    is_uncounted_of,
+)
 from pqkeep_protocol.algorithms import Operation
 from pqkeep_protocol.audit import REFUSED, CountOperations, OperationCount, OperationCounts
 from pqkeep_protocol.audit_events import Outcome
@@ -33,7 +38,7 @@ _OPERATION = sa.case((_WAS_REFUSED, REFUSED), else_=AUDIT_RECORDS.c.operation)
 def find_operation_counts(connection: sa.Connection, request: CountOperations) -> OperationCounts:
     """Return the counts of a tenant, or of the whole log, by bucket."""
     everybody = request.tenant == INSTALLATION
-    counts, records, first = OPERATION_COUNTS.c, AUDIT_RECORDS.c, sa.literal(request.since_hour)
+    counts, first = OPERATION_COUNTS.c, sa.literal(request.since_hour)
     counted = sa.select(counts.hour, counts.operation, counts.count).where(
         counts.tenant_id == (EVERYBODY if everybody else str(request.tenant)), counts.hour >= first
     )
@@ -41,7 +46,7 @@ def find_operation_counts(connection: sa.Connection, request: CountOperations) -
         IS_UNCOUNTED,
         _IS_COUNTED,
         first <= _HOUR,
-        *(() if everybody else (records.tenant_id == str(request.tenant),)),
+        *(() if everybody else (is_uncounted_of(request.tenant),)),
     )
     both = sa.union_all(counted, since).subquery()
     bucket = (both.c.hour // request.hours).label("bucket")

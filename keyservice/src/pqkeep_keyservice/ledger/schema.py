@@ -3,6 +3,7 @@
 from sqlalchemy import (
     BigInteger,
     Column,
+    ColumnElement,
     Index,
     Integer,
     LargeBinary,
@@ -14,6 +15,8 @@ from sqlalchemy import (
     select,
     text,
 )
+
+from pqkeep_protocol.keys import TenantId
 
 METADATA = MetaData()
 
@@ -54,6 +57,31 @@ partial index ``successions``."""
 IS_MOVE = text("operation IN ('tenant-moved-out', 'tenant-moved-in') AND keyring IS NULL")
 """Of a record by which a tenant leaves or arrives, likewise for the partial index ``moves``."""
 
+COMMON_OPERATIONS = (
+    "encrypt",
+    "decrypt",
+    "encapsulate",
+    "decapsulate",
+    "sign",
+    "verify",
+    "wrap",
+    "unwrap",
+    "sign-hash",
+    "verify-hash",
+    "sign-mu",
+    "verify-mu",
+    "sign-jws",
+    "re-encrypt",
+)
+"""What most records are of. The index of the others is made by it: it stays as it is."""
+
+RARE = {
+    "operation": text(" AND ".join(f"operation <> '{each}'" for each in COMMON_OPERATIONS)),
+    "outcome": text("outcome <> 'success'"),
+}
+"""Of records that have few others like them, by column. In these words, without parameters, for
+the partial indexes ``rare_operations`` and ``rare_outcomes``. Other records cost these a comparison."""
+
 AUDIT_TILES = Table(
     "audit_tiles",
     METADATA,
@@ -85,6 +113,16 @@ AUDIT_LOG = Table(
 
 IS_UNCOUNTED = AUDIT_RECORDS.c.id > select(AUDIT_LOG.c.counted_until).scalar_subquery()
 """Of a record that came after the newest checkpoint."""
+
+
+def is_uncounted_of(tenant: TenantId) -> ColumnElement[bool]:
+    """Return whether such a record is a tenant's.
+
+    The column is not compared itself, so that SQLite looks at the few records that are not
+    counted, and not, by the index, at all that the tenant has.
+    """
+    return AUDIT_RECORDS.c.tenant_id.concat("") == str(tenant)
+
 
 KEY_USAGE = Table(
     "key_usage",

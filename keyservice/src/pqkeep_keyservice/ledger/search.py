@@ -1,6 +1,6 @@
 """Queries of the audit log. Each reads a bounded number of records."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -9,13 +9,11 @@ from pqkeep_keyservice.ledger.merkle import Subtree, consistency_proof, inclusio
 from pqkeep_keyservice.ledger.records import FORMATS, Formats, record_text
 from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, IS_SUCCESSION
 from pqkeep_keyservice.ledger.tree import DamagedLogError, has_format, log_size, subtrees
+from pqkeep_keyservice.ledger.windows import MAX_SCANNED, Condition, Span, numbers, window
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import ListRecords, Proof, ProveConsistency, ProveRecords
 from pqkeep_protocol.audit_events import PAGE_VIEWS, PERSON, Outcome
 from pqkeep_protocol.keys import INSTALLATION, KeyringName, TenantId
-
-MAX_SCANNED = 10_000
-"""Records that one request reads, at most."""
 
 
 class Page(NamedTuple):
@@ -29,46 +27,27 @@ def list_records(
     connection: sa.Connection, request: ListRecords, formats: Formats = FORMATS
 ) -> Page:
     """Return the matching ones among the next MAX_SCANNED records."""
-    order = AUDIT_RECORDS.c.id.desc() if request.newest_first else AUDIT_RECORDS.c.id
-    window = (
-        sa.select(AUDIT_RECORDS).where(*_of(request.tenant), has_format(formats)).order_by(order)
-    )
-    window = window.limit(MAX_SCANNED)
-    if request.after is not None:
-        window = window.where(AUDIT_RECORDS.c.id > request.after)
-    if request.before is not None:
-        window = window.where(AUDIT_RECORDS.c.id < request.before)
-    if request.since_us is not None:
-        first = _first_at(connection, request.since_us)
-        window = window.where(AUDIT_RECORDS.c.id >= first)
-    if request.until_us is not None:
-        first = _first_at(connection, request.until_us)
-        window = window.where(AUDIT_RECORDS.c.id < first)
-    scanned = window.subquery()
+    read = window(connection, request)
+    columns = AUDIT_RECORDS.c
     filters = {
-        "operation": request.operation,
-        "keyring": request.keyring,
-        "algorithm": request.algorithm,
-        "key_version": request.key_version,
-        "outcome": request.outcome,
+        columns.operation: request.operation,
+        columns.keyring: request.keyring,
+        columns.algorithm: request.algorithm,
+        columns.key_version: request.key_version,
+        columns.outcome: request.outcome,
     }
     query = (
-        sa.select(scanned)
-        .where(*(scanned.c[name] == value for name, value in filters.items() if value is not None))
-        .where(*_by(scanned.c.principal, request.principal))
-        .where(*(() if request.page_views else (_is_no_page_view(scanned),)))
-        .order_by(scanned.c.id.desc() if request.newest_first else scanned.c.id)
+        sa.select(AUDIT_RECORDS)
+        .where(*read.conditions, has_format(formats))
+        .where(*(column == value for column, value in filters.items() if value is not None))
+        .where(*_by(columns.principal, request.principal))
+        .where(*(() if request.page_views else (_is_no_page_view(),)))
+        .order_by(read.order)
         .limit(request.limit + 1)
     )
     rows = connection.execute(query).all()
     lines = tuple(record_text(row, formats) for row in rows[: request.limit])
-    if len(rows) > request.limit:
-        return Page(lines, rows[request.limit - 1].id)
-    edge = sa.func.min if request.newest_first else sa.func.max
-    count, last = connection.execute(
-        sa.select(sa.func.count(), edge(scanned.c.id)).select_from(scanned)
-    ).one()
-    return Page(lines, last if count == MAX_SCANNED else None)
+    return Page(lines, rows[request.limit - 1].id if len(rows) > request.limit else read.next)
 
 
 def prove_records(
@@ -81,8 +60,15 @@ def prove_records(
     """
     if request.size > log_size(connection):
         raise DamagedLogError
-    of_page = sa.and_(*_of(request.tenant), AUDIT_RECORDS.c.id > request.after)
-    return _prove(connection, of_page, request.size, request.limit, formats)
+    ids = Span(request.after + 1, request.size + 1)
+    columns = AUDIT_RECORDS.c
+    of_page: tuple[Condition, ...] = ids.is_in(columns.id)
+    order: sa.ColumnElement[int] = columns.id
+    if request.tenant != INSTALLATION:
+        order = columns.number
+        of_tenant = numbers(connection, request.tenant, ids).is_in(order)
+        of_page = (columns.tenant_id == str(request.tenant), *of_tenant, *of_page)
+    return _prove(connection, of_page, order, request.size, request.limit, formats)
 
 
 def prove_successions(
@@ -94,20 +80,22 @@ def prove_successions(
     """
     if size > log_size(connection):
         raise DamagedLogError
-    return _prove(connection, IS_SUCCESSION, size, None, formats)
+    of_all = (IS_SUCCESSION, AUDIT_RECORDS.c.id <= size)
+    return _prove(connection, of_all, AUDIT_RECORDS.c.id, size, None, formats)
 
 
 def _prove(
     connection: sa.Connection,
-    condition: sa.ColumnElement[bool] | sa.TextClause,
+    conditions: Sequence[Condition],
+    order: sa.ColumnElement[int],
     size: int,
     limit: int | None,
     formats: Formats,
 ) -> tuple[Proof, ...]:
     rows = connection.execute(
         sa.select(AUDIT_RECORDS)
-        .where(condition, has_format(formats), AUDIT_RECORDS.c.id <= size)
-        .order_by(AUDIT_RECORDS.c.id)
+        .where(*conditions, has_format(formats))
+        .order_by(order)
         .limit(limit)
     ).all()
     subtree = subtrees(connection, formats)
@@ -164,13 +152,14 @@ def _by(column: sa.ColumnElement[str], principal: str | None) -> tuple[sa.Column
     return (sa.or_(column == principal, with_name),)
 
 
-def _is_no_page_view(records: sa.Subquery) -> sa.ColumnElement[bool]:
+def _is_no_page_view() -> sa.ColumnElement[bool]:
     """Return the condition that leaves out the lists that people's pages have read."""
+    columns = AUDIT_RECORDS.c
     return sa.not_(
         sa.and_(
-            records.c.operation.in_(sorted(PAGE_VIEWS)),
-            records.c.outcome == Outcome.SUCCESS.value,
-            sa.func.substr(records.c.principal, 1, len(PERSON)) == PERSON,
+            columns.operation.in_(sorted(PAGE_VIEWS)),
+            columns.outcome == Outcome.SUCCESS.value,
+            sa.func.substr(columns.principal, 1, len(PERSON)) == PERSON,
         )
     )
 
@@ -189,22 +178,3 @@ def newest_keyring_revisions(
     if keyring is not None:
         query = query.where(columns.keyring == keyring)
     return dict(map(tuple, connection.execute(query.group_by(columns.keyring))))
-
-
-def _of(tenant: TenantId) -> tuple[sa.ColumnElement[bool], ...]:
-    return () if tenant == INSTALLATION else (AUDIT_RECORDS.c.tenant_id == str(tenant),)
-
-
-def _first_at(connection: sa.Connection, microseconds: int) -> int:
-    """Return the id of the first record at a time or later: times never decrease."""
-    low, high = 1, log_size(connection) + 1
-    while low < high:
-        middle = (low + high) // 2
-        query = sa.select(AUDIT_RECORDS.c.recorded_at_us).where(AUDIT_RECORDS.c.id >= middle)
-        # The next one that is there: records can be missing from a damaged log.
-        found = connection.execute(query.order_by(AUDIT_RECORDS.c.id).limit(1))
-        if found.scalar_one() < microseconds:
-            low = middle + 1
-        else:
-            high = middle
-    return low

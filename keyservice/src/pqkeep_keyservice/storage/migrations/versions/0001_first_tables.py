@@ -11,6 +11,14 @@ down_revision = None
 
 _IS_ACTIVE = sa.text("status = 'active' OR disabled_from = 'active'")
 
+_IS_RARE_OPERATION = sa.text(
+    "operation <> 'encrypt' AND operation <> 'decrypt' AND operation <> 'encapsulate'"
+    " AND operation <> 'decapsulate' AND operation <> 'sign' AND operation <> 'verify'"
+    " AND operation <> 'wrap' AND operation <> 'unwrap' AND operation <> 'sign-hash'"
+    " AND operation <> 'verify-hash' AND operation <> 'sign-mu' AND operation <> 'verify-mu'"
+    " AND operation <> 'sign-jws' AND operation <> 're-encrypt'"
+)
+
 
 def upgrade() -> None:
     """Create all tables."""
@@ -161,6 +169,17 @@ def _create_audit_tables() -> None:
         sqlite_where=sa.text("keyring_revision IS NOT NULL"),
         postgresql_where=sa.text("keyring_revision IS NOT NULL"),
     )
+    for name, column, is_rare in (
+        ("rare_operations", "operation", _IS_RARE_OPERATION),
+        ("rare_outcomes", "outcome", sa.text("outcome <> 'success'")),
+    ):
+        op.create_index(
+            name,
+            "audit_records",
+            [column, "id", "tenant_id"],
+            sqlite_where=is_rare,
+            postgresql_where=is_rare,
+        )
     op.create_table(
         "audit_tiles",
         sa.Column("level", sa.Integer, primary_key=True, autoincrement=False),
