@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import httpx2
 import pytest
@@ -99,7 +99,7 @@ class FakeKeyService:
 
     def _answer(self, frame: ToKeyService, writer: asyncio.StreamWriter) -> None:
         if isinstance(frame, Ping):
-            writer.write(encode(Pong(frame.id, self.shard, self.epoch)))
+            writer.write(encode(Pong(frame.id, self.shard, self.epoch, UUID(int=1))))
             return
         if isinstance(frame.request, RecordEvents):  # so that there can be tenants to ask for
             writer.write(encode(Answer(frame.id, Recorded())))

@@ -15,6 +15,7 @@ from pqkeep import Client
 from pqkeep.audit import verify
 from pqkeep_server.initialise import Layout
 from pqkeep_server.root_key import rotate
+from pqkeep_server.settings_file import edited
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -132,6 +133,34 @@ def test_one_shard_gone_is_its_own_tenants_loss(
     two_shards.until(lambda: lost.ask("POST", "/kem/decrypt", before[0]).status_code == 200)
     two_shards.until(lambda: _newest(lost, "create-api-key") == 2)
     two_shards.until(lambda: two_shards.readiness() == (200, []))
+
+
+def test_another_database_is_not_the_shard_s(two_shards: TwoShards) -> None:
+    """A key service that was set up with an empty database takes nobody's calls, and makes no keys."""
+    tenant = two_shards.new_tenant("b")
+    encrypted = use(tenant)
+    settings = two_shards.settings["b"]
+    text = settings.read_text()
+    changes = {"database": "empty.sqlite3", "database_password_file": None}
+    with two_shards.without("b"):
+        (settings.parent / "empty.sqlite3").touch(0o600)
+        settings.write_text(edited(text, changes))
+    two_shards.until(lambda: "it has another database than the shard b has" in said(two_shards))
+    for method, path, body in (
+        ("GET", "/kms/keys", None),
+        ("POST", "/kem/decrypt", encrypted),
+        ("POST", "/kms/keys/generate", {"algorithm": "X-Wing"}),
+    ):
+        assert tenant.ask(method, path, body).status_code == 503
+    with two_shards.without("b"):
+        settings.write_text(text)
+    two_shards.until_serving()
+    assert is_readable(tenant, encrypted)
+
+
+def said(two_shards: TwoShards) -> str:
+    """Return what the gateway has written."""
+    return two_shards.output.read_text()
 
 
 @pytest.mark.campaign

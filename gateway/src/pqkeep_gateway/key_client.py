@@ -11,10 +11,13 @@ no answer in time DEADLINE_EXCEEDED, an answer that is none BAD_ANSWER.
 import asyncio
 import itertools
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
+from uuid import UUID
 
 from pqkeep_gateway.key_connection import PING_SECONDS, KeyConnection
 from pqkeep_gateway.key_service_address import KeyServiceAddress
+from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.algorithms import ALGORITHMS
 from pqkeep_protocol.audit import AnyAuditRequest
 from pqkeep_protocol.codec import RESULT_TYPE, Answer, Call, Ping, Pong, Refusal, ToGateway
@@ -29,16 +32,31 @@ SLOW_SECONDS = 14.0
 """For SLH-DSA, whose signatures take up to seconds, and whose key pairs are tried with one."""
 SLOW = frozenset(name for name, spec in ALGORITHMS.items() if spec.standard == "FIPS 205")
 
+ClaimDatabase = Callable[[str, UUID], Awaitable[UUID]]
+"""Notes which database a shard has, unless that is noted; returns what is. Raises UnavailableError."""
+
 
 class KeyClient:
     """A KeyService in another process, or in whichever of several serves."""
 
-    def __init__(self, *addresses: KeyServiceAddress, shard: str = DEFAULT_SHARD) -> None:
-        """Use a shard's key services at these addresses, once ``run`` runs."""
+    def __init__(
+        self,
+        *addresses: KeyServiceAddress,
+        shard: str = DEFAULT_SHARD,
+        claim: ClaimDatabase | None = None,
+    ) -> None:
+        """Use a shard's key services at these addresses, once ``run`` runs.
+
+        With ``claim`` only those are used that have the database which it returns.
+        """
         self._ids = itertools.count(1)
+        self._shard = shard
+        self._claim = claim
+        self._database: UUID | None = None
         on_epoch = self._leave_earlier_epochs if len(addresses) > 1 else None
         self._connections = [
-            KeyConnection(address, shard, self._ids, on_epoch) for address in addresses
+            KeyConnection(address, shard, self._ids, self._verify, on_epoch)
+            for address in addresses
         ]
         self.refusals: Counter[ErrorKind] = Counter()
         """How many calls were refused, or not answered."""
@@ -93,6 +111,23 @@ class KeyClient:
                 return answer
             each.epoch = 0
         raise KeyServiceError(ErrorKind.UNAVAILABLE)
+
+    async def _verify(self, database: UUID | None) -> None:
+        """Raise ConnectionError unless it is the database that the shard's key services have.
+
+        Otherwise one that was set up with another, perhaps empty, database could take its place.
+        """
+        if self._claim is None:
+            return
+        if database is None:
+            raise ConnectionError("it does not say which database it has")
+        if self._database is None:
+            try:
+                self._database = await self._claim(self._shard, database)
+            except UnavailableError:
+                raise ConnectionError("the accounts database does not say which its is") from None
+        if self._database != database:
+            raise ConnectionError(f"it has another database than the shard {self._shard} has")
 
     def _by_epoch(self) -> list[KeyConnection]:
         """Return the open connections, that to the newest epoch's key service first."""

@@ -5,7 +5,8 @@ A connection is used once the key service has said that it is the shard's.
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from uuid import UUID
 
 from pqkeep_gateway.key_service_address import KeyServiceAddress
 from pqkeep_protocol.codec import (
@@ -41,16 +42,19 @@ class KeyConnection:
         address: KeyServiceAddress,
         shard: str,
         ids: "itertools.count[int]",
+        verify: Callable[[UUID | None], Awaitable[None]],
         on_epoch: Callable[[], None] | None,
     ) -> None:
         """Connect to an address, once ``run`` runs.
 
+        ``verify`` raises OSError for a key service with another database than the shard's.
         With ``on_epoch`` the key service is watched, and that is called whenever it has said in
         which epoch it serves.
         """
         self._address = address
         self._shard = shard
         self._ids = ids
+        self._verify = verify
         self._on_epoch = on_epoch
         self._log = _LOG.bind(shard=shard)
         self._connection: FramedConnection[ToGateway] | None = None
@@ -151,14 +155,16 @@ class KeyConnection:
             self._fail_all(ErrorKind.UNAVAILABLE)
 
     async def _greet(self, connection: FramedConnection[ToGateway]) -> None:
-        """Raise OSError unless the key service says that it is the shard's."""
+        """Raise OSError unless the key service says that it is the shard's, with its database."""
+        ping = Ping(next(self._ids), asks_database=True)
         try:
-            answer = await self._exchange_on(connection, Ping(next(self._ids)), PING_SECONDS)
+            answer = await self._exchange_on(connection, ping, PING_SECONDS)
         except KeyServiceError as error:
             raise ConnectionError(f"it does not say which shard's it is: {error}") from None
         if not isinstance(answer, Pong) or answer.shard != self._shard:
             found = answer.shard if isinstance(answer, Pong) else "none"
             raise ConnectionError(f"it is that of the shard {found}, not {self._shard}")
+        await self._verify(answer.database)
         self.epoch = answer.epoch
 
     async def _watch(

@@ -621,11 +621,11 @@ async def _key_services(config: Config, engine: AsyncEngine, clock: Clock) -> _K
     """Return each shard's client, what chooses between them, and TLS to those on other hosts."""
     link = config.link
     tls = None if link is None else _link_tls(link)
+    directory, departures = SqlShards(engine), Departures()
     clients = {
-        shard: KeyClient(*_addresses(each, link, tls), shard=shard)
+        shard: KeyClient(*_addresses(each, link, tls), shard=shard, claim=directory.claim_database)
         for shard, each in config.key_services.items()
     }
-    directory, departures = SqlShards(engine), Departures()
     await directory.add(tuple(clients), date_of(clock()))
     shards = Shards(clients, directory, departures)
     return _KeyServices(clients, tls, directory, departures, shards)

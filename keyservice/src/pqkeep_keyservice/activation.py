@@ -6,6 +6,7 @@ self-tests, root keys, sockets.
 """
 
 import asyncio
+from uuid import UUID
 
 from pqkeep_keyservice.audit.checkpoint_signer import CheckpointSigner
 from pqkeep_keyservice.live.key_material import KeyMaterial
@@ -15,6 +16,7 @@ from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.errors import KeyServiceError
 from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_protocol.startup.logs import logger
+from pqkeep_protocol.startup.settings import ConfigError
 
 _LOG = logger(__name__)
 
@@ -38,6 +40,8 @@ class Activation:
         self._signer = signer
         self._checked = 0
         self._shard = DEFAULT_SHARD
+        self.database_id: UUID | None = None
+        """Which database it is; None until that is known."""
 
     @property
     def is_serving(self) -> bool:
@@ -55,7 +59,7 @@ class Activation:
         if self._database.is_open:
             await self._activate()
         else:
-            await self._store.check_standing_by(shard)
+            self.database_id = await self._store.check_standing_by(shard)
 
     async def run(self) -> None:
         """Make the checks in each new epoch, until cancelled. Raises ConfigError."""
@@ -70,7 +74,10 @@ class Activation:
     async def _activate(self) -> None:
         epoch = self._database.epoch
         self._material.forget_private_keys()
-        await self._store.claim_shard(self._shard)
+        database_id = await self._store.claim_shard(self._shard)
+        if self.database_id not in {None, database_id}:
+            raise ConfigError("another database is at the address of the one that was there before")
+        self.database_id = database_id
         await self._root_keys.catch_up()
         await self._store.check()
         await self._signer.check()

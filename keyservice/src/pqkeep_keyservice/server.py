@@ -135,7 +135,8 @@ class Server:
             match frame:
                 case Ping():
                     epoch = 0 if self._draining else self._activation.epoch
-                    connection.send(Pong(frame.id, self._shard, epoch))
+                    database = self._activation.database_id if frame.asks_database else None
+                    connection.send(Pong(frame.id, self._shard, epoch, database))
                 case Call() if refusal := self._refusal(frame, requests, len(in_flight)):
                     connection.send(Refusal(frame.id, refusal))
                 case Call():

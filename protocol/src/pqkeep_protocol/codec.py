@@ -6,6 +6,7 @@ length is over MAX_FRAME is refused before its body is read. This file does no I
 
 from collections.abc import Iterator, Mapping
 from typing import Generic, TypeVar, get_args
+from uuid import UUID
 
 import msgspec
 from msgspec import Struct
@@ -52,6 +53,8 @@ class Ping(Struct, frozen=True, array_like=True, tag="ping"):
     """Checks that the peer is alive. Answered by a Pong."""
 
     id: int
+    asks_database: bool = False
+    """Whether the Pong says which database it is."""
 
 
 class Answer(Struct, frozen=True, array_like=True, tag="answer"):
@@ -76,6 +79,8 @@ class Pong(Struct, frozen=True, array_like=True, tag="pong"):
     """Whose key service answers."""
     epoch: int = 1
     """The epoch in which the key service serves; 0 where it does not serve now."""
+    database: UUID | None = None
+    """Which database the key service has, if that was asked for and is known."""
 
 
 RESULT_TYPE: Mapping[type[Struct], type[Result]] = {

@@ -29,8 +29,10 @@ SHARDS = Table(
     Column("name", String(32), primary_key=True),
     Column("draining", Boolean, nullable=False),
     Column("created_at_us", BigInteger, nullable=False),
+    Column("database_id", Uuid, nullable=True),
 )
-"""Every shard that a gateway's settings ever named. ``draining``: it takes no new tenants."""
+"""Every shard that a gateway's settings ever named. ``draining``: it takes no new tenants.
+``database_id``: which database its key services have, once one has said so."""
 
 TENANTS = Table(
     "tenants",

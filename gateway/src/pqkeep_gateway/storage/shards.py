@@ -3,6 +3,7 @@
 from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -114,6 +115,21 @@ class SqlShards:
             for name in names:
                 row = {"name": name, "draining": False, "created_at_us": microseconds(now)}
                 await insert_if_absent(connection, SHARDS, row)
+
+    async def claim_database(self, shard: str, database: UUID) -> UUID:
+        """Note which database a shard has, unless that is noted; return what is noted.
+
+        Raises UnavailableError.
+        """
+        is_it = SHARDS.c.name == shard
+        async with transaction(self._engine) as connection:
+            unclaimed = sa.update(SHARDS).where(is_it, SHARDS.c.database_id.is_(None))
+            await connection.execute(unclaimed.values(database_id=database))
+            query = sa.select(SHARDS.c.database_id).where(is_it)
+            found: UUID | None = (await connection.execute(query)).scalar()
+        if found is None:
+            raise UnavailableError
+        return found
 
 
 def placement_of(row: Any) -> Placement:

@@ -26,8 +26,13 @@ ROOT_KEYS = Table(
     Column("added_at_us", BigInteger, nullable=False),
 )
 
-SHARD = Table("shard", METADATA, Column("name", String(32), primary_key=True))
-"""One row: whose database it is; none before the first start."""
+SHARD = Table(
+    "shard",
+    METADATA,
+    Column("name", String(32), primary_key=True),
+    Column("database_id", Uuid, nullable=False),
+)
+"""One row: whose database it is, and which; none before the first start. Copies have the same id."""
 
 NEWEST_BACKUP = Table(
     "newest_backup",

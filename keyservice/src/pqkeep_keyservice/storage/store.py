@@ -50,7 +50,7 @@ from pqkeep_keyservice.storage.root_keys import (
     list_check_values,
     require_root_keys,
 )
-from pqkeep_keyservice.storage.shard import claim_shard
+from pqkeep_keyservice.storage.shard import check_shard, claim_shard
 from pqkeep_keyservice.storage.tenants import (
     move,
     moved_key_records,
@@ -107,15 +107,20 @@ class KeyStore:
         )
         self.newest_backup = await self._database.read(find_newest_backup)
 
-    async def claim_shard(self, name: str) -> None:
-        """Note whose database it is. Raises ConfigError if it is another shard's."""
-        await self._database.write(claim_shard, name)
+    async def claim_shard(self, name: str) -> UUID:
+        """Note whose database it is; return which it is. Raises ConfigError if another shard's."""
+        return await self._database.write(claim_shard, name)
 
-    async def check_standing_by(self, shard: str) -> None:
-        """Check shard and root keys while another key service is the writer. Raises ConfigError."""
+    async def check_standing_by(self, shard: str) -> UUID | None:
+        """Check shard and root keys while another key service is the writer. Raises ConfigError.
+
+        Returns which database it is, if that can be told.
+        """
         with suppress(DatabaseUnavailableError):  # it is checked again before anything is served
-            await self._database.peek(claim_shard, shard)  # which is rolled back
+            database = await self._database.peek(check_shard, shard)
             require_root_keys(self._sealer, await self._database.peek(list_check_values))
+            return database
+        return None
 
     async def list_root_key_check_values(self) -> dict[int, bytes]:
         """Return the check values of the root keys that seal stored seeds, by root key id."""

@@ -42,6 +42,7 @@ def _create_tenant_tables() -> None:
         sa.Column("name", sa.String(32), primary_key=True),
         sa.Column("draining", sa.Boolean, nullable=False),
         sa.Column("created_at_us", sa.BigInteger, nullable=False),
+        sa.Column("database_id", sa.Uuid, nullable=True),
     )
     op.bulk_insert(shards, [{"name": "default", "draining": False, "created_at_us": 0}])
     op.create_table(

@@ -33,7 +33,11 @@ def _create_key_tables() -> None:
         sa.Column("check_value", sa.LargeBinary, nullable=False),
         sa.Column("added_at_us", sa.BigInteger, nullable=False),
     )
-    op.create_table("shard", sa.Column("name", sa.String(32), primary_key=True))
+    op.create_table(
+        "shard",
+        sa.Column("name", sa.String(32), primary_key=True),
+        sa.Column("database_id", sa.Uuid, nullable=False),
+    )
     backup = op.create_table(
         "newest_backup",
         sa.Column("generation", sa.BigInteger, primary_key=True, autoincrement=False),
