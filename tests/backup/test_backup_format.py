@@ -14,6 +14,7 @@ import pytest
 from pqkeep_keyservice.config import RootKeySource
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.keys.sealing import Sealer
+from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_server.backup.authentication import authenticate
 from pqkeep_server.backup.contents import End, Manifest, Rows, finish, write
 from pqkeep_server.backup.encrypted_file import Origin, Writer
@@ -67,7 +68,7 @@ def file(tmp_path: Path) -> Path:
     writer = Writer(file, PublicHalf("X-Wing", fingerprint, key), origin)
     write(writer, MANIFEST)
     write(writer, ROWS)
-    finish(writer, COUNTS, sealer)
+    finish(writer, COUNTS, {DEFAULT_SHARD: sealer})
     written = tmp_path / "backup"
     written.write_bytes(file.getvalue())
     written.chmod(0o600)

@@ -20,6 +20,7 @@ from pqkeep_keyservice import config as key_service_config
 from pqkeep_keyservice.config import RootKeySource
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.keys.sealing import Sealer
+from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_server.backup.authentication import AuthenticBackup, authenticate
 from pqkeep_server.backup.contents import End, Manifest, Rows, Tag, finish, write
 from pqkeep_server.backup.encrypted_file import Origin, Writer
@@ -27,7 +28,7 @@ from pqkeep_server.backup.recovery_key import read_public
 from pqkeep_server.settings_file import edited
 
 PEPPER = "gateway/pepper"
-OWN = Sealer({1: Secret(bytes(32))})
+OWN = {DEFAULT_SHARD: Sealer({1: Secret(bytes(32))})}
 """The attacker's root key."""
 
 
@@ -134,7 +135,7 @@ def test_an_old_backup_is_announced(
     tmp_path: Path,
 ) -> None:
     """It is named with its number and time; without --older a newer one that is known forbids it."""
-    number, data = genuine.origin.number, tmp_path / "new"
+    number, data = genuine.origin.number.shards[DEFAULT_SHARD], tmp_path / "new"
     asked = restore_of(backup.file, data, backup, recovery_key)
     newer = f"{number.generation}.{number.records + 1}"
     for options, why in (

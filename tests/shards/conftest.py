@@ -24,6 +24,7 @@ from tests.fixtures.key_service import running_key_service
 from tests.fixtures.postgresql import KEYS_ROLE, new_databases
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
+from pqkeep_keyservice import config as key_service_config
 from pqkeep_server.initialise import IN_FILES, Layout, Stores, initialise
 from pqkeep_server.settings_file import edited
 from pqkeep_server.shards import ShardMoves
@@ -47,6 +48,11 @@ class TwoShards:
     clients: ExitStack = field(default_factory=ExitStack)
     services: dict[str, Any] = field(default_factory=dict)
     _stacks: dict[str, ExitStack] = field(default_factory=dict)
+
+    @property
+    def is_on_server(self) -> bool:
+        """Whether the databases are not files."""
+        return key_service_config.read(self.settings["default"]).database.is_on_server
 
     @property
     def operator(self) -> Caller:

@@ -1,7 +1,7 @@
 """/api/v1/installation: what its operator wants to know of it, on one page."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Annotated
@@ -216,7 +216,7 @@ def _installation(found: Installation) -> InstallationData:
             failed=None if accounts is None else accounts.mail_attempted,
             oldest_at=None if accounts is None else _at_us(accounts.backlog.oldest_mail_us),
         ),
-        backups=_backups(found.shards[0].numbers, time.time()),
+        backups=_backups(found.shards, time.time()),
         operators=None if found.operators is None else tuple(map(_operator, found.operators)),
         tenants=None if accounts is None else _tenants(accounts),
         certificates=tuple(
@@ -277,16 +277,23 @@ def _root_key(numbers: Mapping[tuple[str, ...], float]) -> RootKeyData | None:
     return RootKeyData(id=int(root_key), created_at=_at(added_at), rotation=rotation)
 
 
-def _backups(numbers: Mapping[tuple[str, ...], float], now: float) -> BackupsData:
-    at = numbers.get(("pqkeep_last_backup_timestamp_seconds",))
-    parts = [numbers.get(("pqkeep_last_backup_number", part)) for part in ("generation", "records")]
-    if at is None:
+def _backups(shards: Sequence[ShardState], now: float) -> BackupsData:
+    """Return the newest backup of all shards: the oldest, where they were told of different ones."""
+    newest = [each.numbers.get(("pqkeep_last_backup_timestamp_seconds",)) for each in shards]
+    known = [each for each in newest if each is not None]
+    if len(known) < len(shards):
         return BackupsData(last_at=None, last_number=None, age_seconds=None)
+    number = ",".join(f"{each.name}:{_backup_number(each.numbers)}" for each in shards)
     return BackupsData(
-        last_at=_at(at),
-        last_number=".".join(str(int(part)) for part in parts if part is not None),
-        age_seconds=max(0, int(now - at)),
+        last_at=_at(min(known)),
+        last_number=number if len(shards) > 1 else _backup_number(shards[0].numbers),
+        age_seconds=max(0, int(now - min(known))),
     )
+
+
+def _backup_number(numbers: Mapping[tuple[str, ...], float]) -> str:
+    parts = [numbers.get(("pqkeep_last_backup_number", part)) for part in ("generation", "records")]
+    return ".".join(str(int(part)) for part in parts if part is not None)
 
 
 def _operator(operator: Operator) -> NamedOperatorData:

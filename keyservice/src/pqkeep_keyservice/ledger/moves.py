@@ -14,6 +14,7 @@ Before it there is one for each key and keyring, with the outcome success and it
 revision, after which an earlier state of it is older than the log says.
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -81,6 +82,19 @@ def list_tenants_away(connection: sa.Connection) -> frozenset[TenantId]:
         columns.id.in_(last), columns.operation == Event.TENANT_MOVED_OUT
     )
     return frozenset(TenantId(UUID(each)) for each in connection.execute(query).scalars())
+
+
+def list_moves(connection: sa.Connection) -> Iterator[RecordedMove]:
+    """Yield each move of every tenant that has left or arrived, as far as it has come."""
+    columns = AUDIT_RECORDS.c
+    last = (
+        sa.select(sa.func.max(columns.id))
+        .where(IS_MOVE)
+        .group_by(columns.tenant_id, columns.operation, columns.keyring_revision)
+    )
+    query = sa.select(AUDIT_RECORDS).where(columns.id.in_(last)).order_by(columns.id)
+    for row in connection.execute(query):
+        yield _move(TenantId(UUID(row.tenant_id)), row)
 
 
 def _record(tenant: TenantId, event: KeyServiceEvent) -> NewRecord:

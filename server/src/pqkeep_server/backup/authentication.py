@@ -1,4 +1,4 @@
-"""Reads a backup to its end, and checks its tag, before anything is done with what it says."""
+"""Reads a backup to its end, and checks its tags, before anything is done with what it says."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_keyservice.root_key_sources.sources import read as read_root_key
 from pqkeep_protocol.startup.secret_files import open_secret_file
 from pqkeep_protocol.startup.settings import ConfigError
-from pqkeep_server.backup.contents import Manifest, Message, read, require_tag
+from pqkeep_server.backup.contents import Manifest, Message, Sealers, read, require_tags
 from pqkeep_server.backup.encrypted_file import BackupFileError, Header, Origin, Reader, damaged
 from pqkeep_server.backup.recovery_key import PrivateHalf, read_private
 
@@ -23,10 +23,10 @@ class AuthenticBackup:
     header: Header
     manifest: Manifest = field(repr=False)
     recovery_key: PrivateHalf = field(repr=False)
-    root_keys: Mapping[int, RootKeySource]
-    """Where the root keys come from that its private keys are sealed under, by id."""
-    sealer: Sealer = field(repr=False)
-    """A sealer with these root keys."""
+    root_keys: Mapping[str, Mapping[int, RootKeySource]]
+    """Where the root keys come from that its private keys are sealed under, by shard and id."""
+    sealers: Sealers = field(repr=False)
+    """A sealer with these root keys for each shard."""
 
     @property
     def origin(self) -> Origin:
@@ -36,7 +36,7 @@ class AuthenticBackup:
     def messages(self) -> Iterator[Message]:
         """Yield the messages after the manifest, from the file. Raises BackupFileError."""
         with open_secret_file(self.file, "backup") as opened:
-            messages = _messages(opened, self.header, self.recovery_key, self.sealer)
+            messages = _messages(opened, self.header, self.recovery_key, self.sealers)
             next(messages)
             yield from messages
 
@@ -44,7 +44,7 @@ class AuthenticBackup:
 def authenticate(
     file: Path, recovery_key: Path, root_keys: Sequence[RootKeySource]
 ) -> AuthenticBackup:
-    """Read a backup to its end, and check its tag.
+    """Read a backup to its end, and check its tags.
 
     Raises BackupFileError, RecoveryKeyError, and ConfigError for a file with other access rights
     than a secret file has, and for a root key that is missing.
@@ -53,39 +53,45 @@ def authenticate(
     try:
         with open_secret_file(file, "backup") as opened:
             reader = Reader(opened, key)
-            sources, sealer = _matching(reader.header.origin, root_keys)
-            require_tag(reader, sealer)
+            sources, sealers = _matching(reader.header.origin, root_keys)
+            require_tags(reader, sealers)
             opened.seek(0)
-            manifest = next(_messages(opened, reader.header, key, sealer))
+            manifest = next(_messages(opened, reader.header, key, sealers))
         if not isinstance(manifest, Manifest):
             raise damaged()
     except BackupFileError as error:
         raise BackupFileError(f"cannot restore {file}: {error}") from None
-    return AuthenticBackup(file, reader.header, manifest, key, sources, sealer)
+    return AuthenticBackup(file, reader.header, manifest, key, sources, sealers)
 
 
 def _messages(
-    file: BinaryIO, header: Header, recovery_key: PrivateHalf, sealer: Sealer
+    file: BinaryIO, header: Header, recovery_key: PrivateHalf, sealers: Sealers
 ) -> Iterator[Message]:
     reader = Reader(file, recovery_key)
     if reader.header != header:  # and with this header only its author can encrypt anything
         raise BackupFileError("it has been replaced")
-    yield from read(reader, sealer)
+    yield from read(reader, sealers)
 
 
 def _matching(
     origin: Origin, sources: Sequence[RootKeySource]
-) -> tuple[dict[int, RootKeySource], Sealer]:
-    """Return the sources of a backup's root keys, by id, and a sealer with them."""
+) -> tuple[dict[str, dict[int, RootKeySource]], dict[str, Sealer]]:
+    """Return the sources of a backup's root keys, by shard and id, and sealers with them."""
     given = [(source, read_root_key(source)) for source in sources]
-    found, root_keys = {}, {}
-    for each, check_value in origin.root_keys.items():
-        for source, root_key in given:
-            if Sealer({each: root_key}).matches(each, check_value):
-                found[each], root_keys[each] = source, root_key
-        if each not in found:
-            raise ConfigError(
-                f"the private keys in the backup are sealed under root key {each}, which is none of "
-                "those given with --root-key: one is missing, or it is another installation's"
-            )
-    return found, Sealer(root_keys)
+    sources_of: dict[str, dict[int, RootKeySource]] = {}
+    sealers: dict[str, Sealer] = {}
+    for shard, part in origin.shards.items():
+        found, root_keys = {}, {}
+        for each, check_value in part.root_keys.items():
+            for source, root_key in given:
+                if Sealer({each: root_key}).matches(each, check_value):
+                    found[each], root_keys[each] = source, root_key
+            if each not in found:
+                of_shard = f" of the shard {shard}" if origin.others else ""
+                raise ConfigError(
+                    f"the private keys in the backup are sealed under root key {each}{of_shard},"
+                    " which is none of those given with --root-key: one is missing, or it is another"
+                    " installation's"
+                )
+        sources_of[shard], sealers[shard] = found, Sealer(root_keys)
+    return sources_of, sealers

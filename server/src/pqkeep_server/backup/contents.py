@@ -1,12 +1,14 @@
-"""The messages in a backup: a manifest, the rows of every table, how many there were, and a tag.
+"""The messages in a backup: a manifest, the rows of every table, how many there were, and tags.
 
-Each is msgpack, preceded by its length (4 bytes, big-endian). The tag is HMAC-SHA-256 of SHA-256 of
-the header and all messages before it, under a key that is derived from the newest root key: without
-the root key nobody can write a backup that is restored.
+Each is msgpack, preceded by its length (4 bytes, big-endian). There is one tag for each shard that
+the header names, in their order. A tag is HMAC-SHA-256 of SHA-256 of the header and all messages
+before it, under a key that is derived from the shard's newest root key: without the root keys of all
+shards nobody can write a backup that is restored, nor put a part of another backup into one.
 """
 
 import hmac
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -15,6 +17,8 @@ from msgspec import Struct
 from pqkeep_keyservice.keys.sealing import Sealer
 from pqkeep_server.backup.encrypted_file import BackupFileError, Reader, Writer, damaged
 
+Sealers = Mapping[str, Sealer]
+"""A sealer with the root keys of each shard, by its name."""
 _LENGTH = 4
 MAX_MESSAGE = 256 * 1024 * 1024
 """Bytes; far more than the rows of one message take."""
@@ -48,7 +52,7 @@ class End(Struct, frozen=True, array_like=True, kw_only=True, tag="end"):
 
 
 class Tag(Struct, frozen=True, array_like=True, tag="tag"):
-    """The last message: who wrote the backup held the root key."""
+    """One of the last messages: who wrote the backup held the root key of this shard."""
 
     tag: bytes
 
@@ -67,54 +71,62 @@ def write(writer: Writer, message: Message | Tag) -> None:
     writer.write(len(data).to_bytes(_LENGTH, "big") + data)
 
 
-def finish(writer: Writer, counts: dict[str, dict[str, int]], sealer: Sealer) -> None:
-    """Write the end of a backup, and its tag by a sealer that has the newest root key."""
+def finish(writer: Writer, counts: dict[str, dict[str, int]], sealers: Sealers) -> None:
+    """Write the end of a backup, and the tags by sealers that have the newest root keys."""
     write(writer, End(counts=counts))
-    root_key = writer.origin.newest_root_key
-    write(writer, Tag(sealer.backup_tag(root_key, writer.digest.digest())))
+    for shard, origin in writer.origin.shards.items():
+        digest = writer.digest.digest()
+        write(writer, Tag(sealers[shard].backup_tag(origin.newest_root_key, digest)))
     writer.finish()
 
 
-def require_tag(reader: Reader, sealer: Sealer) -> None:
-    """Read a backup to its end, and check its tag. Raises BackupFileError.
+def require_tags(reader: Reader, sealers: Sealers) -> None:
+    """Read a backup to its end, and check its tags. Raises BackupFileError.
 
-    The sealer has the backup's root keys. Nothing but the tag is decoded: in memory, a forger's
+    The sealers have the backup's root keys. Nothing but the tags is decoded: in memory, a forger's
     messages could be seventy times as large as in the file.
     """
-    digest, last = b"", b""
+    shards = reader.header.origin.shards
+    last: deque[tuple[bytes, bytes]] = deque(maxlen=len(shards))
     while not reader.is_at_end:
         digest = reader.digest.digest()
         size = _read_size(reader)
         if size > _MAX_TAG:
             reader.skip(size)
-            last = b""
+            last.clear()
         else:
-            last = reader.read(size)
-    _check_tag(reader, sealer, digest, _decode(last))
+            last.append((digest, reader.read(size)))
+    if len(last) != len(shards):
+        raise damaged()
+    for shard, (digest, message) in zip(shards, last, strict=True):
+        _check_tag(reader, shard, sealers, digest, _decode(message))
 
 
-def read(reader: Reader, sealer: Sealer) -> Iterator[Message]:
-    """Yield a backup's messages, the last of them only if its tag holds. Raises BackupFileError.
+def read(reader: Reader, sealers: Sealers) -> Iterator[Message]:
+    """Yield a backup's messages, the last of them only if its tags hold. Raises BackupFileError.
 
-    The sealer has the backup's root keys.
+    The sealers have the backup's root keys.
     """
     while not isinstance(message := _read(reader), End):
         if isinstance(message, Tag):
             raise damaged()
         yield message
-    digest = reader.digest.digest()
-    found = _read(reader)
+    for shard in reader.header.origin.shards:
+        digest = reader.digest.digest()
+        _check_tag(reader, shard, sealers, digest, _read(reader))
     reader.finish()
-    _check_tag(reader, sealer, digest, found)
     yield message
 
 
-def _check_tag(reader: Reader, sealer: Sealer, digest: bytes, found: Message | Tag) -> None:
+def _check_tag(
+    reader: Reader, shard: str, sealers: Sealers, digest: bytes, found: Message | Tag
+) -> None:
     if not isinstance(found, Tag):
         raise damaged()
-    tag = sealer.backup_tag(reader.header.origin.newest_root_key, digest)
-    if not hmac.compare_digest(found.tag, tag):
-        raise BackupFileError("it is forged: it was not made with the root key")
+    root_key = reader.header.origin.shards[shard].newest_root_key
+    if not hmac.compare_digest(found.tag, sealers[shard].backup_tag(root_key, digest)):
+        of_shard = f" of the shard {shard}" if reader.header.origin.others else ""
+        raise BackupFileError(f"it is forged: it was not made with the root key{of_shard}")
 
 
 def _read(reader: Reader) -> Message | Tag:

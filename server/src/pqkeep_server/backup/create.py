@@ -1,14 +1,18 @@
-"""``pqkeepd backup``: both databases, the settings and the pepper, in one encrypted file.
+"""``pqkeepd backup``: all databases, the settings and the pepper, in one encrypted file.
 
-The accounts are read at one moment and the keys at a later one. So each event is in the gateway's
-outbox, in the audit log or in both, as during delivery, and never in neither; and a tenant that has
-keys in the backup has an account there, unless it was created between the two moments.
-Root keys are never in a backup.
+The accounts are read at one moment and the keys of each shard at a later one. So each event is in
+the gateway's outbox, in its audit log or in both, as during delivery, and never in neither; and a
+tenant that has keys in the backup has an account there, unless it was created between the two
+moments. A tenant that moves between these moments would be in two shards of the backup, or in none:
+``placements.py`` finds it, and the moments are others then.
+Root keys and the transfer key are never in a backup.
 """
 
+import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,18 +25,31 @@ from pqkeep_keyservice.ledger.checkpoints import log_id
 from pqkeep_keyservice.ledger.tree import log_size
 from pqkeep_keyservice.storage.key_versions import find_generation
 from pqkeep_keyservice.storage.root_keys import list_check_values, require_root_keys
+from pqkeep_keyservice.storage.shard import check_shard
+from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_protocol.startup.secret_files import read_secret_file
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.atomic_files import atomic_file
 from pqkeep_server.backup.contents import Manifest, Rows, finish, write
-from pqkeep_server.backup.databases import ACCOUNTS, KEYS, Database, Run, snapshot
-from pqkeep_server.backup.encrypted_file import Origin, Writer
+from pqkeep_server.backup.databases import (
+    ACCOUNTS,
+    Database,
+    DatabaseKind,
+    Run,
+    keys_of,
+    snapshot,
+)
+from pqkeep_server.backup.encrypted_file import Origin, ShardOrigin, Writer
+from pqkeep_server.backup.placements import unsettled
 from pqkeep_server.backup.recovery_key import PublicHalf, read_public
 from pqkeep_server.backup.tables import DatabaseError, revision, rows, tables
 from pqkeep_server.initialise import Layout
 from pqkeep_server.owner import acting_as_owner_of
 from pqkeep_server.root_key_owner import read_root_keys
 
+TRIES = 60
+SECONDS_BETWEEN = 0.5
+"""How often, and how far apart, a moment is looked for at which no tenant is being moved."""
 Report = Callable[[str], None]
 """Shows what is being done now."""
 
@@ -58,33 +75,86 @@ async def backup(
         raise BackupError(f"cannot make the backup {to}: {error}") from None
 
 
+@dataclass(frozen=True, slots=True)
+class _Shard:
+    """A shard whose key service is on this host."""
+
+    layout: Layout
+    settings: key_service_config.Config
+    sealer: Sealer = field(repr=False)
+
+    @property
+    def kind(self) -> DatabaseKind:
+        return keys_of(self.layout.shard)
+
+    @property
+    def database(self) -> Database:
+        return Database(self.kind, self.settings.database, self.settings.database_password_file)
+
+
 async def _write(
     layout: Layout, file: BinaryIO, key: PublicHalf, version: str, report: Report
 ) -> Origin:
     with acting_as_owner_of(layout.gateway):
         gateway = gateway_config.read(layout.gateway_settings)
-    with acting_as_owner_of(layout.key_service):
-        key_service = key_service_config.read(layout.key_service_settings)
-    _require_one_installation(gateway, key_service)
-    sealer = Sealer(read_root_keys(key_service.root_key_sources, layout.key_service))
-    databases = (
-        Database(ACCOUNTS, gateway.database, gateway.database_password_file),
-        Database(KEYS, key_service.database, key_service.database_password_file),
-    )
+    names = sorted(gateway.key_services, key=lambda name: (name != DEFAULT_SHARD, name))
+    shards = {name: _shard(layout, gateway, name) for name in names}
+    accounts = Database(ACCOUNTS, gateway.database, gateway.database_password_file)
     async with AsyncExitStack() as stack:
-        snapshots = {
-            each.kind.name: await stack.enter_async_context(_owner_s_snapshot(each, layout))
-            for each in databases
-        }
-        origin = await snapshots[KEYS.name](_origin, version)
-        require_root_keys(sealer, origin.root_keys)
+        snapshots = await _settled(stack, layout, accounts, shards, report)
+        origin = Origin.of(
+            {
+                name: await snapshots[each.kind.name](_shard_origin, name)
+                for name, each in shards.items()
+            },
+            created_at_us=time.time_ns() // 1000,
+            version=version,
+        )
+        for name, each in shards.items():
+            require_root_keys(each.sealer, origin.shards[name].root_keys)
         writer = Writer(file, key, origin)
-        write(writer, await _manifest(layout, gateway.pepper_file, snapshots))
+        manifest = await _manifest(layout, shards.values(), gateway.pepper_file, snapshots)
+        write(writer, manifest)
         counts = {
             name: await run(_write_rows, name, writer, report) for name, run in snapshots.items()
         }
-    finish(writer, counts, sealer)
+    finish(writer, counts, {name: each.sealer for name, each in shards.items()})
     return origin
+
+
+async def _settled(
+    stack: AsyncExitStack,
+    layout: Layout,
+    accounts: Database,
+    shards: Mapping[str, _Shard],
+    report: Report,
+) -> dict[str, Run]:
+    """Begin snapshots in which each tenant is in one shard, the accounts' first.
+
+    Raises BackupError where a tenant is still being moved after some tries.
+    """
+    databases = (accounts, *(each.database for each in shards.values()))
+    for tries in range(TRIES):
+        if tries:
+            report("waiting for a tenant that is being moved")
+            await asyncio.sleep(SECONDS_BETWEEN)
+        async with AsyncExitStack() as attempt:
+            snapshots = {
+                each.kind.name: await attempt.enter_async_context(_owner_s_snapshot(each, layout))
+                for each in databases
+            }
+            keys = {name: snapshots[each.kind.name] for name, each in shards.items()}
+            moving = None
+            if len(shards) > 1:
+                moving = await unsettled(snapshots[accounts.kind.name], keys)
+            if moving is None:
+                stack.push_async_exit(attempt.pop_all())
+                return snapshots
+    raise BackupError(
+        f"tenant {moving} is being moved to another shard, and a backup would have it twice or not"
+        " at all: make the backup when pqkeepd shard move has ended; if the move was interrupted,"
+        " run that again"
+    )
 
 
 @asynccontextmanager
@@ -103,43 +173,57 @@ async def _owner_s_snapshot(database: Database, layout: Layout) -> AsyncIterator
         yield run
 
 
-def _require_one_installation(
-    gateway: gateway_config.Config, key_service: key_service_config.Config
-) -> None:
-    """Refuse a gateway's folder that is not in use, as there is on the key service's own host."""
-    if len(gateway.key_services) > 1:
-        names = ", ".join(sorted(gateway.key_services))
+def _shard(layout: Layout, gateway: gateway_config.Config, name: str) -> _Shard:
+    """Find a shard's key service in the data directory. Raises BackupError and ConfigError.
+
+    A folder that is not in use is refused, as there may be on the host of the other process.
+    """
+    own = Layout(layout.directory, name)
+    if not own.key_service_settings.exists():
         raise BackupError(
-            f"the settings name several shards ({names}), and a backup is of one: back up each"
-            " database by its own means, with each root key and the pepper"
+            f"the shard {name} has no folder {own.key_service.name} in {layout.directory}: a backup"
+            " is made where the key services of all shards are"
         )
-    served = key_service.socket if gateway.has_local_key_service else key_service.link
-    if served is None:
+    with acting_as_owner_of(own.key_service):
+        settings = key_service_config.read(own.key_service_settings)
+    if settings.shard != name:
+        raise BackupError(
+            f'{own.key_service_settings} says shard = "{settings.shard}", and is in the folder of'
+            f" the shard {name}"
+        )
+    served = gateway.key_services[name]
+    if not (served.sockets and settings.socket) and not (served.addresses and settings.link):
         raise BackupError(
             "the settings are not of one installation: the key service does not serve this gateway,"
             " because one of them names the link and the other a socket"
         )
+    return _Shard(own, settings, Sealer(read_root_keys(settings.root_key_sources, own.key_service)))
 
 
-async def _manifest(layout: Layout, pepper: Path, snapshots: dict[str, Run]) -> Manifest:
+async def _manifest(
+    layout: Layout, shards: Iterable[_Shard], pepper: Path, snapshots: Mapping[str, Run]
+) -> Manifest:
     files = {}
     with acting_as_owner_of(layout.gateway):
         files[layout.gateway_settings] = layout.gateway_settings.read_bytes()
         files[layout.pepper] = read_secret_file(pepper, "pepper")
-    with acting_as_owner_of(layout.key_service):
-        files[layout.key_service_settings] = layout.key_service_settings.read_bytes()
+    for each in shards:
+        path = each.layout.key_service_settings
+        with acting_as_owner_of(each.layout.key_service):
+            files[path] = path.read_bytes()
     if (credentials := layout.development_credentials).exists():
         files[credentials] = read_secret_file(credentials, "credentials")
+    if layout.start_settings.exists():
+        files[layout.start_settings] = layout.start_settings.read_bytes()
     return Manifest(
         revisions={name: await run(revision) for name, run in snapshots.items()},
         files={str(path.relative_to(layout.directory)): data for path, data in files.items()},
     )
 
 
-def _origin(connection: sa.Connection, version: str) -> Origin:
-    return Origin(
-        created_at_us=time.time_ns() // 1000,
-        version=version,
+def _shard_origin(connection: sa.Connection, shard: str) -> ShardOrigin:
+    check_shard(connection, shard)
+    return ShardOrigin(
         log_id=str(log_id(connection)),
         generation=find_generation(connection),
         records=log_size(connection),

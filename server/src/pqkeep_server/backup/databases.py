@@ -1,9 +1,9 @@
-"""Connections to the two databases, to back them up and to restore into them."""
+"""Connections to the databases, to back them up and to restore into them."""
 
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
@@ -13,6 +13,7 @@ import asyncpg
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_protocol.startup.settings import DatabaseAddress
 from pqkeep_server.backup.tables import DatabaseError, revision
 
@@ -24,7 +25,7 @@ Arguments = ParamSpec("Arguments")
 
 @dataclass(frozen=True, slots=True)
 class DatabaseKind:
-    """One of the two databases of every installation."""
+    """One of the databases of an installation: the accounts, or the keys of a shard."""
 
     name: str
     folder: str
@@ -50,6 +51,13 @@ KEYS = DatabaseKind(
     "pqkeep_keyservice.storage:migrations",
     0x7071_6B65_6570_0001,
 )
+
+
+def keys_of(shard: str) -> DatabaseKind:
+    """Return the kind of a shard's keys database."""
+    if shard == DEFAULT_SHARD:
+        return KEYS
+    return replace(KEYS, name=f"{KEYS.name}-{shard}", folder=f"{KEYS.folder}-{shard}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,20 @@
 """The file format of a backup: a header, then segments encrypted by the STREAM construction.
 
-    file    = "pqkeep backup 2", newline || length of header (4) || header || segment ...
+    file    = "pqkeep backup 2", or 3, newline || length of header (4) || header || segment ...
     key     = HKDF-SHA-384(shared secret, info = length-prefixed "pqkeep/v1", "backup", KEM)
     segment = AES-256-GCM(key, nonce = number (11) || is last (1), 64 KiB or, the last, less)
 
-The header is msgpack: KEM, recovery key, KEM ciphertext and what the backup is of. Everything before
-the segments is the associated data of each. So no segment can be changed, left out, moved or taken
+The header is msgpack: KEM, recovery key, KEM ciphertext and what the backup is of. The number is 3
+where that has several shards, otherwise 2. Everything before the segments is the associated data of each. So no segment can be changed, left out, moved or taken
 from another file, and nothing can be cut off or added: a file that was read to its end is as it was
 written. It does not show who wrote it, because the recovery key is public; the tag in contents.py
 does. (STREAM: Hoang, Reyhanitabar, Rogaway, Vizár, "Online Authenticated-Encryption and its
 Nonce-Reuse Misuse-Resistance", 2015.)
 """
 
+from collections.abc import Mapping
 from hashlib import sha256
-from typing import Annotated, BinaryIO
+from typing import Annotated, BinaryIO, Self
 
 import msgspec
 from cryptography.exceptions import InvalidTag
@@ -23,10 +24,12 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from msgspec import Meta, Struct
 
 from pqkeep_keyservice.crypto.binding import length_prefixed
-from pqkeep_server.backup.number import BackupNumber
+from pqkeep_protocol.shards import DEFAULT_SHARD, ShardName
+from pqkeep_server.backup.number import BackupNumber, ShardNumber
 from pqkeep_server.backup.recovery_key import PrivateHalf, PublicHalf
 
 MAGIC = b"pqkeep backup 2\n"
+MAGIC_OF_SHARDS = b"pqkeep backup 3\n"
 SEGMENT = 64 * 1024
 """Bytes of plaintext in every segment but the last."""
 _TAG = 16
@@ -45,30 +48,81 @@ def damaged() -> BackupFileError:
     return BackupFileError("it is damaged")
 
 
-class Origin(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a backup is of."""
+class ShardOrigin(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a backup has of one shard."""
+
+    log_id: str
+    """The id of its audit log."""
+    generation: Annotated[int, Meta(ge=0)]
+    records: Annotated[int, Meta(ge=0)]
+    """The parts of its number."""
+    root_keys: Annotated[dict[int, bytes], Meta(min_length=1)]
+    """The check values of the root keys that private keys are sealed under, by id."""
+
+    @property
+    def number(self) -> ShardNumber:
+        """The shard's part of the backup's number."""
+        return ShardNumber(self.generation, self.records)
+
+    @property
+    def newest_root_key(self) -> int:
+        """The id of the root key that the shard's tag is made with."""
+        return max(self.root_keys)
+
+
+class Origin(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a backup is of: the names without a shard are those of the shard ``default``."""
 
     created_at_us: Annotated[int, Meta(ge=0, le=253_402_300_799_999_999)]
     """Microseconds since 1970, before the year 10000."""
     version: str
     """The version of pqkeep that made it."""
     log_id: str
-    """The id of the installation's audit log."""
     generation: Annotated[int, Meta(ge=0)]
     records: Annotated[int, Meta(ge=0)]
-    """The parts of the backup's number."""
     root_keys: Annotated[dict[int, bytes], Meta(min_length=1)]
-    """The check values of the root keys that private keys are sealed under, by id."""
+    others: dict[ShardName, ShardOrigin] = {}
+    """The other shards, by name."""
+
+    def __post_init__(self) -> None:
+        """Refuse a second ``default``. Raises ValueError."""
+        if DEFAULT_SHARD in self.others:
+            raise ValueError("the shard default is there twice")
+
+    @classmethod
+    def of(cls, shards: Mapping[ShardName, ShardOrigin], created_at_us: int, version: str) -> Self:
+        """Return the origin of these shards, of which one is ``default``."""
+        first = shards[DEFAULT_SHARD]
+        return cls(
+            created_at_us=created_at_us,
+            version=version,
+            log_id=first.log_id,
+            generation=first.generation,
+            records=first.records,
+            root_keys=first.root_keys,
+            others={name: each for name, each in shards.items() if name != DEFAULT_SHARD},
+        )
+
+    @property
+    def shards(self) -> Mapping[ShardName, ShardOrigin]:
+        """All shards in the order of their tags: ``default``, and the others by name."""
+        first = ShardOrigin(
+            log_id=self.log_id,
+            generation=self.generation,
+            records=self.records,
+            root_keys=self.root_keys,
+        )
+        return {DEFAULT_SHARD: first, **dict(sorted(self.others.items()))}
 
     @property
     def number(self) -> BackupNumber:
         """The backup's number."""
-        return BackupNumber(self.generation, self.records)
+        return BackupNumber({name: each.number for name, each in self.shards.items()})
 
     @property
-    def newest_root_key(self) -> int:
-        """The id of the root key that the backup's tag is made with."""
-        return max(self.root_keys)
+    def magic(self) -> bytes:
+        """What the file begins with."""
+        return MAGIC_OF_SHARDS if self.others else MAGIC
 
 
 class Header(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -95,7 +149,7 @@ class Writer:
                 origin=origin,
             )
         )
-        self._associated_data = MAGIC + len(header).to_bytes(_LENGTH, "big") + header
+        self._associated_data = origin.magic + len(header).to_bytes(_LENGTH, "big") + header
         self._aead = _aead(secret, recovery_key.kem)
         self._file = file
         self._number = 0
@@ -188,7 +242,8 @@ class Reader:
 
 
 def _read_header(file: BinaryIO) -> tuple[bytes, Header]:
-    if file.read(len(MAGIC)) != MAGIC:
+    magic = file.read(len(MAGIC))
+    if magic not in {MAGIC, MAGIC_OF_SHARDS}:
         raise BackupFileError("it is not a backup that this version of pqkeep can read")
     length = file.read(_LENGTH)
     size = int.from_bytes(length, "big")
@@ -196,7 +251,10 @@ def _read_header(file: BinaryIO) -> tuple[bytes, Header]:
     try:
         if len(header) != size:
             raise damaged()
-        return MAGIC + length + header, msgspec.msgpack.decode(header, type=Header)
+        decoded = msgspec.msgpack.decode(header, type=Header)
+        if decoded.origin.magic != magic:
+            raise damaged()
+        return magic + length + header, decoded
     except (msgspec.MsgspecError, UnicodeDecodeError):
         raise damaged() from None
 

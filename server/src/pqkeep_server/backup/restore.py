@@ -21,6 +21,8 @@ from pqkeep_keyservice import config as key_service_config
 from pqkeep_keyservice.examination import Examined, examine
 from pqkeep_keyservice.keys.sealing import DamagedKeyError
 from pqkeep_keyservice.ledger.checkpoints import check_log
+from pqkeep_keyservice.ledger.tree import log_size
+from pqkeep_keyservice.storage.shard import check_shard
 from pqkeep_keyservice.succession import continue_log
 from pqkeep_protocol.startup.settings import POSTGRESQL, ConfigError, DatabaseAddress
 from pqkeep_server.atomic_files import sync
@@ -28,14 +30,15 @@ from pqkeep_server.backup.authentication import AuthenticBackup
 from pqkeep_server.backup.contents import End, Manifest, Message, Rows
 from pqkeep_server.backup.databases import (
     ACCOUNTS,
-    KEYS,
     Database,
     DatabaseKind,
     Run,
+    keys_of,
     restoring,
     snapshot,
 )
-from pqkeep_server.backup.encrypted_file import BackupFileError, damaged
+from pqkeep_server.backup.encrypted_file import BackupFileError, Origin, damaged
+from pqkeep_server.backup.placements import unsettled
 from pqkeep_server.backup.restored_files import write_files
 from pqkeep_server.backup.tables import (
     DatabaseError,
@@ -64,7 +67,7 @@ class Target:
     data: Path
     """A directory that is empty or does not exist yet."""
     servers: Mapping[DatabaseKind, Database] = field(default_factory=dict)
-    """The databases on a PostgreSQL server; the others become files."""
+    """The databases on a PostgreSQL server, by kind; the others become files."""
     users: Users | None = None
     """Whom each process's files are given to; None: one user runs both."""
 
@@ -93,22 +96,24 @@ def on_server(kind: DatabaseKind, url: str, password_file: Path | None) -> Datab
 
 async def restore(
     backup: AuthenticBackup, target: Target, *, keep: Collection[str], report: Report
-) -> UUID:
-    """Restore a backup, with the settings to be kept; return the id of its new audit log.
+) -> Mapping[str, UUID]:
+    """Restore a backup, with the settings to be kept; return the new ids of its logs, by shard.
 
     Raises RestoreError, and leaves nothing then.
     """
     try:
         with _draft(target.data) as draft:
             layout = Layout(draft)
-            log = await _restore(backup, layout, target, keep, report)
+            logs = await _restore(backup, layout, target, keep, report)
             if target.users is not None:
-                give_to(target.users, layout.gateway, layout.key_service, layout.run)
+                for shard in logs:
+                    own = Layout(draft, shard).key_service
+                    give_to(target.users, layout.gateway, own, layout.run)
                 draft.chmod(0o711)
             _sync_all(draft)
             draft.rename(target.data)
             sync(target.data.parent)
-            return log
+            return logs
     except BackupFileError as error:
         raise RestoreError(f"cannot restore {backup.file}: {error}") from None
     except (ConfigError, DatabaseError, SettingsFileError) as error:
@@ -131,10 +136,17 @@ async def drill(backup: AuthenticBackup, *, report: Report) -> Examined:
         try:
             async with snapshot(_in_file(ACCOUNTS, layout)) as accounts:
                 await accounts(revision)
-            async with snapshot(_in_file(KEYS, layout)) as keys:
-                return await keys(examine, backup.sealer)
+            found = []
+            for shard, sealer in backup.sealers.items():
+                async with snapshot(_in_file(keys_of(shard), layout)) as keys:
+                    found.append(await keys(examine, sealer))
         except (ConfigError, DatabaseError) as error:
             raise RestoreError(str(error)) from None
+    return Examined(
+        keys=sum(each.keys for each in found),
+        records=sum(each.records for each in found),
+        checkpoints=sum(each.checkpoints for each in found),
+    )
 
 
 async def _restore(
@@ -143,27 +155,49 @@ async def _restore(
     target: Target,
     keep: Collection[str],
     report: Report,
-) -> UUID:
-    databases = [target.servers.get(kind) or _in_file(kind, layout) for kind in (ACCOUNTS, KEYS)]
+) -> Mapping[str, UUID]:
+    shards = {shard: keys_of(shard) for shard in backup.origin.shards}
+    if unknown := target.servers.keys() - {ACCOUNTS, *shards.values()}:
+        raise RestoreError(f"the backup has no database {min(each.name for each in unknown)}")
+    databases = {
+        kind.name: target.servers.get(kind) or _in_file(kind, layout)
+        for kind in (ACCOUNTS, *shards.values())
+    }
     gateway_uid = "same" if target.users is None else target.users.gateway.uid
     write_files(layout, backup.manifest, backup.root_keys, databases, keep, gateway_uid=gateway_uid)
     gateway_config.read(layout.gateway_settings)
-    key_service_config.read(layout.key_service_settings)
+    for shard in shards:
+        key_service_config.read(Layout(layout.directory, shard).key_service_settings)
     revisions = backup.manifest.revisions
+    if revisions.keys() != databases.keys():
+        raise damaged()
     async with AsyncExitStack() as stack:
         restored: dict[str, _Restored] = {}
-        for database in databases:
+        for name, database in databases.items():
             run = await stack.enter_async_context(restoring(database))
-            kind = database.kind
-            tables = await run(create_empty_tables, kind.migrations, revisions[kind.name])
-            restored[kind.name] = _Restored(database, run, tables, dict.fromkeys(tables, 0))
+            tables = await run(create_empty_tables, database.kind.migrations, revisions[name])
+            restored[name] = _Restored(database, run, tables, dict.fromkeys(tables, 0))
         for message in backup.messages():
             await _apply(message, restored, report)
         for name, each in restored.items():
             report(f"{name}: bringing the schema up to date")
             await each.run(finish, each.database.kind.migrations)
-        await restored[KEYS.name].run(check_log)
-        return await restored[KEYS.name].run(continue_log, backup.sealer)
+        keys = {shard: restored[kind.name].run for shard, kind in shards.items()}
+        await _require_agreement(backup.origin, restored[ACCOUNTS.name].run, keys)
+        return {
+            shard: await run(continue_log, backup.sealers[shard]) for shard, run in keys.items()
+        }
+
+
+async def _require_agreement(origin: Origin, accounts: Run, keys: Mapping[str, Run]) -> None:
+    """Raise unless each database is of its shard, and each tenant in exactly one of them."""
+    for shard, run in keys.items():
+        await run(check_shard, shard)
+        await run(check_log)
+        if await run(log_size) != origin.shards[shard].records:
+            raise damaged()
+    if len(keys) > 1 and (tenant := await unsettled(accounts, keys)) is not None:
+        raise RestoreError(f"tenant {tenant} is not in exactly one shard of the backup")
 
 
 async def _apply(message: Message, restored: Mapping[str, _Restored], report: Report) -> None:

@@ -1,29 +1,38 @@
-"""The files of a restored data directory: settings, root keys and the pepper."""
+"""The files of a restored data directory: settings, root keys, the pepper, a new transfer key."""
 
-from collections.abc import Collection, Mapping, Sequence
+import secrets
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from pqkeep_keyservice.config import RootKeySource
+from pqkeep_keyservice.keys.tenant_bundle import TRANSFER_KEY_SIZE
 from pqkeep_keyservice.root_key_sources.file import read_root_key
+from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_server.atomic_files import write_atomically
 from pqkeep_server.backup.contents import Manifest
-from pqkeep_server.backup.databases import ACCOUNTS, KEYS, Database
+from pqkeep_server.backup.databases import ACCOUNTS, Database, keys_of
 from pqkeep_server.backup.encrypted_file import BackupFileError
 from pqkeep_server.backup.restored_settings import choices, read, restored
-from pqkeep_server.initialise import GATEWAY_SOCKET, KEY_SERVICE_SOCKETS, Layout
+from pqkeep_server.initialise import GATEWAY_SOCKET, Layout
 from pqkeep_server.settings_file import Settings, root_key_settings
 
+TRANSFER_KEY = "transfer.key"
 
-def settings_to_choose(manifest: Manifest) -> Mapping[str, str]:
+
+def settings_to_choose(manifest: Manifest, shards: Iterable[str]) -> Mapping[str, str]:
     """Return the settings of a backup that say where it is and whom it talks to, as shown.
 
     Raises BackupFileError and SettingsFileError.
     """
     layout = Layout(Path())
     found: dict[str, str] = {}
-    for path in (layout.gateway_settings, layout.key_service_settings):
+    for path in (
+        layout.gateway_settings,
+        *(Layout(Path(), shard).key_service_settings for shard in shards),
+        *_optional(layout, manifest, layout.start_settings),
+    ):
         found |= choices(_file(layout, manifest, path).decode())
     return found
 
@@ -41,26 +50,43 @@ def is_for_two_users(manifest: Manifest) -> bool:
 def write_files(
     layout: Layout,
     manifest: Manifest,
-    root_keys: Mapping[int, RootKeySource],
-    databases: Sequence[Database],
+    root_keys: Mapping[str, Mapping[int, RootKeySource]],
+    databases: Mapping[str, Database],
     keep: Collection[str],
     *,
     gateway_uid: int | str,
 ) -> None:
     """Write all files. The settings name these databases, and have what is to be kept.
 
-    Raises BackupFileError, SettingsFileError and OSError.
+    Root keys are by shard and id; databases by the names of their kinds. Raises BackupFileError,
+    SettingsFileError and OSError.
     """
-    for folder in (layout.key_service, layout.gateway, layout.run):
+    for folder in (layout.gateway, layout.run):
         folder.mkdir(mode=0o700)
-    tables = {each: _root_key(layout, each, source) for each, source in root_keys.items()}
-    for path, settings in _settings(layout, tables, databases, gateway_uid).items():
+    transfer_key = secrets.token_bytes(TRANSFER_KEY_SIZE)
+    gateway = _gateway_settings(layout, tuple(root_keys), databases[ACCOUNTS.name])
+    settings = {layout.gateway_settings: gateway}
+    for shard, sources in root_keys.items():
+        own = Layout(layout.directory, shard)
+        own.key_service.mkdir(mode=0o700)
+        settings[own.key_service_settings] = {
+            **_database_settings(databases[keys_of(shard).name]),
+            **root_key_settings({each: _root_key(own, each, sources[each]) for each in sources}),
+            "socket": f"../run/{own.socket.name}",
+            "operator_socket": f"../run/{own.operator_socket.name}",
+            "shard": None if shard == DEFAULT_SHARD else shard,
+            "transfer_key_file": TRANSFER_KEY,
+            "gateway_uid": gateway_uid,
+            "link": None,
+        }
+        write_atomically(own.key_service / TRANSFER_KEY, transfer_key, 0o400)
+    settings |= {path: {} for path in _optional(layout, manifest, layout.start_settings)}
+    for path, each in settings.items():
         text = _file(layout, manifest, path).decode()
-        write_atomically(path, restored(text, keep, settings).encode(), 0o600)
+        write_atomically(path, restored(text, keep, each).encode(), 0o600)
     write_atomically(layout.pepper, _file(layout, manifest, layout.pepper), 0o400)
-    credentials = layout.development_credentials
-    if str(credentials.relative_to(layout.directory)) in manifest.files:
-        write_atomically(credentials, _file(layout, manifest, credentials), 0o600)
+    for path in _optional(layout, manifest, layout.development_credentials):
+        write_atomically(path, _file(layout, manifest, path), 0o600)
 
 
 def _root_key(layout: Layout, each: int, source: RootKeySource) -> Settings:
@@ -74,27 +100,20 @@ def _root_key(layout: Layout, each: int, source: RootKeySource) -> Settings:
     return {"file": name}
 
 
-def _settings(
-    layout: Layout,
-    root_keys: Mapping[int, Settings],
-    databases: Sequence[Database],
-    gateway_uid: int | str,
-) -> dict[Path, Settings]:
-    of_database = {each.kind: _database_settings(each) for each in databases}
+def _gateway_settings(
+    layout: Layout, shards: Sequence[str], database: Database
+) -> dict[str, object]:
+    of_shards: Settings = {
+        shard: {"sockets": [f"../run/{Layout(layout.directory, shard).socket.name}"]}
+        for shard in shards
+    }
+    is_one = len(shards) == 1
     return {
-        layout.gateway_settings: {
-            **of_database[ACCOUNTS],
-            "pepper_file": layout.pepper.name,
-            **GATEWAY_SOCKET,
-            "link": None,
-        },
-        layout.key_service_settings: {
-            **of_database[KEYS],
-            **root_key_settings(root_keys),
-            **KEY_SERVICE_SOCKETS,
-            "gateway_uid": gateway_uid,
-            "link": None,
-        },
+        **_database_settings(database),
+        "pepper_file": layout.pepper.name,
+        **(GATEWAY_SOCKET if is_one else {"key_service_socket": None}),
+        "shards": None if is_one else of_shards,
+        "link": None,
     }
 
 
@@ -106,6 +125,11 @@ def _database_settings(database: Database) -> Settings:
             "database_password_file": None if file is None else str(file),
         }
     return {"database": database.kind.file, "database_password_file": None}
+
+
+def _optional(layout: Layout, manifest: Manifest, path: Path) -> tuple[Path, ...]:
+    """Return the path of a file, if it is in a backup."""
+    return (path,) if str(path.relative_to(layout.directory)) in manifest.files else ()
 
 
 def _file(layout: Layout, manifest: Manifest, path: Path) -> bytes:

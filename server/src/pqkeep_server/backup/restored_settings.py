@@ -16,6 +16,7 @@ from pqkeep_server.settings_file import Settings, SettingsFileError, edited
 SET = frozenset(
     {
         *("socket", "operator_socket", "gateway_uid", "key_service_socket", "link"),
+        *("shard", "shards", "transfer_key_file"),
         *("database", "database_password_file"),
         *("pepper_file", "root_key_file", "root_keys"),
     }
@@ -25,11 +26,11 @@ KEPT = frozenset(
     {
         *("operator_digest", "signup", "password_costs", "api_key_overlap_seconds", "cookies"),
         *("session_lifetime_days", "default_plan", "self_service", "slh_dsa", "log_format"),
-        *("require_post_quantum", "access_log"),
+        *("require_post_quantum", "access_log", "gateways", "valkey_memory_mib"),
     }
 )
 """Settings that are kept without being asked for."""
-NEVER = frozenset({"openssl_library"})
+NEVER = frozenset({"openssl_library", "valkey_server"})
 """Settings by which code is loaded."""
 
 

@@ -6,16 +6,19 @@ take longer to import than all the rest.
 
 import asyncio
 import os
+import re
 import sys
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
+from uuid import UUID
 
 import typer
 
 from pqkeep_keyservice.config import RootKeySource
 from pqkeep_keyservice.config import root_key_source as root_key_source_of
+from pqkeep_protocol.shards import DEFAULT_SHARD, SHARD_NAME
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.backup.number import BackupNumber
 from pqkeep_server.backup.recovery_key import RecoveryKeyError
@@ -71,7 +74,8 @@ def restore(  # noqa: PLR0913 - as many options as a restore decides
     root_key: Annotated[
         list[Path] | None,
         typer.Option(
-            help="The root key's file; again for each if it was being changed at the time."
+            help="The root key's file; again for that of each shard, and for each if one was being"
+            " changed at the time."
         ),
     ] = None,
     root_key_source: Annotated[
@@ -97,6 +101,19 @@ def restore(  # noqa: PLR0913 - as many options as a restore decides
     accounts_password_file: PasswordFile = None,
     keys_database: KeysDatabase = None,
     keys_password_file: PasswordFile = None,
+    shard_database: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SHARD=URL",
+            help="An empty PostgreSQL database for the keys of another shard; again for each.",
+        ),
+    ] = None,
+    shard_password_file: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SHARD=FILE", help="Its password file, in libpq's format; again for each."
+        ),
+    ] = None,
     newest: Annotated[
         BackupNumber | None,
         typer.Option(
@@ -125,7 +142,7 @@ def restore(  # noqa: PLR0913 - as many options as a restore decides
     """
     from pqkeep_server.backup.announcement import OldBackupError, describe, require_newest
     from pqkeep_server.backup.authentication import authenticate
-    from pqkeep_server.backup.databases import ACCOUNTS, KEYS
+    from pqkeep_server.backup.databases import ACCOUNTS, KEYS, keys_of
     from pqkeep_server.backup.encrypted_file import BackupFileError
     from pqkeep_server.backup.restore import RestoreError, Target, on_server
     from pqkeep_server.backup.restore import drill as drill_restore
@@ -137,10 +154,18 @@ def restore(  # noqa: PLR0913 - as many options as a restore decides
     if drill == (data is not None):
         raise typer.BadParameter("name either --data or --drill")
     os.umask(0o077)
-    named = (
+    passwords_of = _by_shard(shard_password_file, "--shard-password-file")
+    named = [
         (ACCOUNTS, accounts_database, accounts_password_file),
         (KEYS, keys_database, keys_password_file),
-    )
+    ]
+    for shard, url in _by_shard(shard_database, "--shard-database").items():
+        passwords = passwords_of.pop(shard, None)
+        named.append((keys_of(shard), url, None if passwords is None else Path(passwords)))
+    if passwords_of:
+        raise typer.BadParameter(
+            f"--shard-password-file: name --shard-database {min(passwords_of)}=…"
+        )
     errors = (
         BackupFileError,
         ConfigError,
@@ -161,9 +186,10 @@ def restore(  # noqa: PLR0913 - as many options as a restore decides
         if data is None:
             with progress("reading") as report:
                 found = asyncio.run(drill_restore(backup, report=report))
+            recorded = sum(each.records for each in backup.origin.shards.values())
             typer.echo(
                 f"everything can be restored: {found.keys:,} keys, {found.checkpoints:,} checkpoints"
-                f" and {found.records:,} audit records, {found.records - backup.origin.records:,} of"
+                f" and {found.records:,} audit records, {found.records - recorded:,} of"
                 " which were added by restoring; the copy was removed"
             )
             return
@@ -173,13 +199,35 @@ def restore(  # noqa: PLR0913 - as many options as a restore decides
             require_newest(backup.origin, newest)
         is_for_two = user_ids is not None or is_for_two_users(backup.manifest)
         users = chosen(user_ids) if is_for_two else None
-        kept = _settings_to_keep(settings_to_choose(backup.manifest), keep)
+        kept = _settings_to_keep(settings_to_choose(backup.manifest, backup.origin.shards), keep)
         with progress("reading") as report:
             target = Target(data, servers, users)
-            log = asyncio.run(restore_backup(backup, target, keep=kept, report=report))
-    typer.echo(
-        f"restored to {data}; its audit log has the new id {log} and a new key: give auditors what "
-        "GET /api/v1/audit/keys returns"
+            logs = asyncio.run(restore_backup(backup, target, keep=kept, report=report))
+    typer.echo(_restored_to(data, logs))
+
+
+def _by_shard(named: list[str] | None, option: str) -> dict[str, str]:
+    """Return what an option names for shards other than ``default``."""
+    found: dict[str, str] = {}
+    for each in named or ():
+        shard, _, value = each.partition("=")
+        if not value or not re.match(SHARD_NAME, shard) or shard in {DEFAULT_SHARD, *found}:
+            raise typer.BadParameter(f"{option}: expected SHARD=…, once for each shard but default")
+        found[shard] = value
+    return found
+
+
+def _restored_to(data: Path, logs: Mapping[str, UUID]) -> str:
+    if len(logs) == 1:
+        (log,) = logs.values()
+        return (
+            f"restored to {data}; its audit log has the new id {log} and a new key: give auditors"
+            " what GET /api/v1/audit/keys returns"
+        )
+    each = ", ".join(f"{log} ({shard})" for shard, log in logs.items())
+    return (
+        f"restored to {data}; its audit logs have the new ids {each} and new keys: give auditors"
+        " what GET /api/v1/audit/keys?shard=… returns for each"
     )
 
 

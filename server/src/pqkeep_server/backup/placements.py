@@ -1,0 +1,62 @@
+"""Finds tenants that databases of several moments would have in two shards, or in none.
+
+A tenant's moves are numbered, and each is in two logs: that of the shard which it left, and that of
+the one where it arrived. The databases have every tenant once if each move that one of the two logs
+has is in the other one too, and finished, and the last one leads to where the accounts say that the
+tenant is served: a database that is a step older than the others lacks a record of that step.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from pqkeep_gateway.shards import Placement
+from pqkeep_gateway.tenancy.shards import SERVING
+from pqkeep_keyservice.ledger.moves import list_moves
+from pqkeep_protocol.keys import TenantId
+from pqkeep_server.backup.databases import Run
+
+_TENANTS = sa.table(
+    "tenants", sa.column("id", sa.Uuid), sa.column("shard"), sa.column("shard_state")
+)
+
+
+class _Move(NamedTuple):
+    tenant: TenantId
+    generation: int
+    source: str
+    target: str
+
+
+async def unsettled(accounts: Run, shards: Mapping[str, Run]) -> TenantId | None:
+    """Return a tenant that is not in exactly one shard, or is being moved; None if there is none.
+
+    A shard that is not among these is not asked: a tenant may have been there before.
+    """
+    placements = await accounts(_placements)
+    left, arrived = set[_Move](), set[_Move]()
+    for shard, keys in shards.items():
+        for each in await keys(list_moves):
+            move = _Move(each.tenant, each.generation, each.source, each.target)
+            if (each.source if each.is_out else each.target) != shard or not each.is_finished:
+                return each.tenant
+            (left if each.is_out else arrived).add(move)
+    one_sided = [
+        *(move for move in left - arrived if move.target in shards),
+        *(move for move in arrived - left if move.source in shards),
+    ]
+    last = {move.tenant: move for move in sorted(left | arrived)}
+    elsewhere = (
+        tenant
+        for tenant, found in placements.items()
+        if found.is_moving or (tenant in last and last[tenant].target != found.shard)
+    )
+    return next((move.tenant for move in one_sided), None) or next(elsewhere, None)
+
+
+def _placements(connection: sa.Connection) -> Mapping[TenantId, Placement]:
+    return {
+        TenantId(id_): Placement(shard, is_moving=state != SERVING)
+        for id_, shard, state in connection.execute(sa.select(_TENANTS))
+    }
