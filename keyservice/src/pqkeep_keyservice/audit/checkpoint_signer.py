@@ -173,7 +173,7 @@ class CheckpointSigner:
                     INSTALLATION, entry, Message(text, CONTEXT), _deadline()
                 ),
             )
-            await self._store.write(checkpoints.add_checkpoint, checkpoint)
+            await self._store.add_checkpoint(checkpoint)
             self.count += 1
         return checkpoint
 

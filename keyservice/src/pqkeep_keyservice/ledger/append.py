@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from cachetools import LRUCache
 
 from pqkeep_keyservice import clock
+from pqkeep_keyservice.ledger.appended import Appended, Commit, commit_of
 from pqkeep_keyservice.ledger.merkle import Frontier, frontier, leaf_hash
 from pqkeep_keyservice.ledger.records import FORMATS, Formats, NewRecord, Row, record_text
 from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, AUDIT_TILES
@@ -25,6 +26,7 @@ class PendingAppend(NamedTuple):
     frontier: Frontier
     recorded_at_us: int
     numbers: dict[str, int]
+    commit: Commit
 
 
 class LogState:
@@ -33,6 +35,7 @@ class LogState:
     def __init__(self, frontier: Frontier, recorded_at_us: int) -> None:
         self.frontier = frontier
         self.recorded_at_us = recorded_at_us
+        self.appended = Appended(frontier.size)
         self._numbers: MutableMapping[str, int] = LRUCache(CACHED_TENANTS)
 
     def last_number(self, connection: sa.Connection, tenant: str) -> int:
@@ -50,6 +53,7 @@ class LogState:
         self.frontier = appended.frontier
         self.recorded_at_us = appended.recorded_at_us
         self._numbers.update(appended.numbers)
+        self.appended.add(appended.commit)
 
 
 def load_log_state(connection: sa.Connection, formats: Formats = FORMATS) -> LogState:
@@ -92,7 +96,7 @@ def append_records(
         connection.exec_driver_sql(insert, rows)
     if tiles:
         connection.execute(sa.insert(AUDIT_TILES), [tile._asdict() for tile in tiles])
-    return PendingAppend(new_frontier, now, numbers)
+    return PendingAppend(new_frontier, now, numbers, commit_of(rows, new_frontier.size, now))
 
 
 def _without_recorded_events(

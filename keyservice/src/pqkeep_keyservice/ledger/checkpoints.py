@@ -6,10 +6,11 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
+from pqkeep_keyservice.ledger.appended import Appended
 from pqkeep_keyservice.ledger.dialects import insert_or_update
-from pqkeep_keyservice.ledger.key_usage import count_key_usage
+from pqkeep_keyservice.ledger.key_usage import add_key_usage, count_key_usage
 from pqkeep_keyservice.ledger.merkle import range_hash
-from pqkeep_keyservice.ledger.operation_counts import count_operations
+from pqkeep_keyservice.ledger.operation_counts import add_operations, count_operations
 from pqkeep_keyservice.ledger.records import FORMATS, Formats
 from pqkeep_keyservice.ledger.schema import AUDIT_CHECKPOINTS, AUDIT_LOG, AUDIT_RECORDS
 from pqkeep_keyservice.ledger.tree import DamagedLogError, subtrees
@@ -28,8 +29,13 @@ def rename_log(connection: sa.Connection, new: UUID) -> None:
     connection.execute(sa.update(AUDIT_LOG).values(log_id=str(new)))
 
 
-def add_checkpoint(connection: sa.Connection, checkpoint: Checkpoint) -> None:
-    """Save a checkpoint, and count the uses of keys and the operations up to it."""
+def add_checkpoint(
+    connection: sa.Connection, checkpoint: Checkpoint, appended: Appended | None = None
+) -> None:
+    """Save a checkpoint, and count the uses of keys and the operations up to it.
+
+    The records are read for that, unless all that are to be counted were appended lately.
+    """
     row = {
         "size": checkpoint.size,
         "algorithm": checkpoint.algorithm,
@@ -41,8 +47,14 @@ def add_checkpoint(connection: sa.Connection, checkpoint: Checkpoint) -> None:
     }
     insert = insert_or_update(connection, AUDIT_CHECKPOINTS).on_conflict_do_nothing()
     connection.execute(insert.values(row))
-    count_key_usage(connection, checkpoint.size)
-    count_operations(connection, checkpoint.size)
+    counted = connection.execute(sa.select(AUDIT_LOG.c.counted_until)).scalar_one()
+    commits = None if appended is None else appended.between(counted, checkpoint.size)
+    if commits is None:
+        count_key_usage(connection, checkpoint.size)
+        count_operations(connection, checkpoint.size)
+    else:
+        add_key_usage(connection, commits)
+        add_operations(connection, commits)
     is_behind = AUDIT_LOG.c.counted_until < checkpoint.size
     connection.execute(sa.update(AUDIT_LOG).where(is_behind).values(counted_until=checkpoint.size))
 

@@ -1,10 +1,11 @@
 """How often each key version was used: a count up to the newest checkpoint, and a query since."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
+from pqkeep_keyservice.ledger.appended import Commit, Kind
 from pqkeep_keyservice.ledger.dialects import insert_or_update
 from pqkeep_keyservice.ledger.records import target_of, target_text
 from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, IS_UNCOUNTED, KEY_USAGE, is_uncounted_of
@@ -14,9 +15,10 @@ from pqkeep_protocol.audit_events import Outcome
 from pqkeep_protocol.errors import ErrorKind
 from pqkeep_protocol.keys import KeyVersion
 
+_OUTCOMES = (Outcome.SUCCESS, ErrorKind.VERIFICATION_FAILED)
 _IS_USE = (
     AUDIT_RECORDS.c.event_id.is_(None),  # what the gateway reports is no use of a key
-    AUDIT_RECORDS.c.outcome.in_((Outcome.SUCCESS, ErrorKind.VERIFICATION_FAILED)),
+    AUDIT_RECORDS.c.outcome.in_(_OUTCOMES),
     AUDIT_RECORDS.c.operation.in_(USES),
     AUDIT_RECORDS.c.key_version.is_not(None),
     AUDIT_RECORDS.c.keyring.is_not(None),  # null only in records of the formats before 3
@@ -142,15 +144,40 @@ def count_key_usage(connection: sa.Connection, size: int) -> None:
         add_uses(connection, add.values((tenant, *target_of(target), uses, last_us)))
 
 
-def add_uses(connection: sa.Connection, insert: Any) -> None:
+def add_key_usage(connection: sa.Connection, commits: Iterable[Commit]) -> None:
+    """Add commits to the counts: the same as counting their records."""
+    found: dict[tuple[Any, ...], tuple[int, int]] = {}
+    for _, recorded_at_us, kinds in commits:
+        for kind, count in kinds.items():
+            for key in _uses(kind):
+                found[key] = found.get(key, (0, 0))[0] + count, recorded_at_us
+    if found:
+        names = [column.name for column in KEY_USAGE.columns]
+        rows = [dict(zip(names, (*key, *use), strict=True)) for key, use in found.items()]
+        add_uses(connection, insert_or_update(connection, KEY_USAGE), rows)
+
+
+def _uses(kind: Kind) -> Iterator[tuple[Any, ...]]:
+    """Yield the key versions that records of a kind used, as ``_IS_USE`` and ``_targets`` find them."""
+    if kind.is_event or kind.outcome not in _OUTCOMES or kind.operation not in USES:
+        return
+    if kind.key_version is None or kind.keyring is None:
+        return
+    yield kind.tenant_id, kind.keyring, kind.algorithm, kind.key_version
+    if kind.target is not None:
+        yield kind.tenant_id, *target_of(kind.target)
+
+
+def add_uses(
+    connection: sa.Connection, insert: Any, rows: Sequence[dict[str, Any]] | None = None
+) -> None:
     """Add uses, as a source or as a target: either kind may be the later one."""
     before_us, after_us = KEY_USAGE.c.last_used_us, insert.excluded.last_used_us
-    connection.execute(
-        insert.on_conflict_do_update(
-            index_elements=list(KEY_USAGE.primary_key),
-            set_={
-                "uses": KEY_USAGE.c.uses + insert.excluded.uses,
-                "last_used_us": sa.case((before_us > after_us, before_us), else_=after_us),
-            },
-        )
+    adding = insert.on_conflict_do_update(
+        index_elements=list(KEY_USAGE.primary_key),
+        set_={
+            "uses": KEY_USAGE.c.uses + insert.excluded.uses,
+            "last_used_us": sa.case((before_us > after_us, before_us), else_=after_us),
+        },
     )
+    connection.execute(adding, rows)

@@ -3,10 +3,13 @@
 Counted up to the newest checkpoint, and queried since, as key usage is.
 """
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
+from pqkeep_keyservice.ledger.appended import Commit, Kind
 from pqkeep_keyservice.ledger.dialects import insert_or_update
 from pqkeep_keyservice.ledger.schema import (
     AUDIT_RECORDS,
@@ -26,10 +29,12 @@ KEPT_HOURS = 40 * 24
 EVERYBODY = ""
 """In place of a tenant: the counts of the whole log, so that these are read without a sum."""
 
-_WAS_REFUSED = AUDIT_RECORDS.c.outcome.not_in((*Outcome, ErrorKind.VERIFICATION_FAILED))
+_NOT_REFUSED = (*Outcome, ErrorKind.VERIFICATION_FAILED)
+_WAS_REFUSED = AUDIT_RECORDS.c.outcome.not_in(_NOT_REFUSED)
+_OPERATIONS = tuple(Operation)
 _IS_COUNTED = sa.or_(
     _WAS_REFUSED,
-    sa.and_(AUDIT_RECORDS.c.event_id.is_(None), AUDIT_RECORDS.c.operation.in_(tuple(Operation))),
+    sa.and_(AUDIT_RECORDS.c.event_id.is_(None), AUDIT_RECORDS.c.operation.in_(_OPERATIONS)),
 )
 _HOUR = AUDIT_RECORDS.c.recorded_at_us // HOUR_US
 _OPERATION = sa.case((_WAS_REFUSED, REFUSED), else_=AUDIT_RECORDS.c.operation)
@@ -74,17 +79,45 @@ def count_operations(connection: sa.Connection, size: int) -> None:
             list(OPERATION_COUNTS.columns), counted
         )
         add_counts(connection, insert)
+    _drop_old_counts(connection)
+
+
+def add_operations(connection: sa.Connection, commits: Iterable[Commit]) -> None:
+    """Add commits to the counts: the same as counting their records."""
+    found: Counter[tuple[str, int, str]] = Counter()
+    for _, recorded_at_us, kinds in commits:
+        for kind, count in kinds.items():
+            counted = _counted_as(kind)
+            if counted is not None:
+                for tenant in (kind.tenant_id, EVERYBODY):
+                    found[tenant, recorded_at_us // HOUR_US, counted] += count
+    if found:
+        names = [column.name for column in OPERATION_COUNTS.columns]
+        rows = [dict(zip(names, (*key, count), strict=True)) for key, count in found.items()]
+        add_counts(connection, insert_or_update(connection, OPERATION_COUNTS), rows)
+    _drop_old_counts(connection)
+
+
+def _counted_as(kind: Kind) -> str | None:
+    """Return what records of a kind count as, as ``_IS_COUNTED`` and ``_OPERATION`` have it."""
+    if kind.outcome not in _NOT_REFUSED:
+        return REFUSED
+    return kind.operation if not kind.is_event and kind.operation in _OPERATIONS else None
+
+
+def _drop_old_counts(connection: sa.Connection) -> None:
     newest = sa.select(sa.func.max(OPERATION_COUNTS.c.hour)).scalar_subquery()
     connection.execute(
         sa.delete(OPERATION_COUNTS).where(OPERATION_COUNTS.c.hour <= newest - KEPT_HOURS)
     )
 
 
-def add_counts(connection: sa.Connection, insert: Any) -> None:
+def add_counts(
+    connection: sa.Connection, insert: Any, rows: Sequence[dict[str, Any]] | None = None
+) -> None:
     """Insert counts, each added to the one that is there."""
-    connection.execute(
-        insert.on_conflict_do_update(
-            index_elements=list(OPERATION_COUNTS.primary_key),
-            set_={"count": OPERATION_COUNTS.c.count + insert.excluded["count"]},
-        )
+    adding = insert.on_conflict_do_update(
+        index_elements=list(OPERATION_COUNTS.primary_key),
+        set_={"count": OPERATION_COUNTS.c.count + insert.excluded["count"]},
     )
+    connection.execute(adding, rows)

@@ -28,7 +28,7 @@ from pqkeep_keyservice.ledger.append import (
     insert_statement,
     load_log_state,
 )
-from pqkeep_keyservice.ledger.checkpoints import check_log, log_id
+from pqkeep_keyservice.ledger.checkpoints import add_checkpoint, check_log, log_id
 from pqkeep_keyservice.ledger.merkle import Frontier
 from pqkeep_keyservice.ledger.records import NewRecord
 from pqkeep_keyservice.ledger.tree import newest_record
@@ -56,6 +56,7 @@ from pqkeep_keyservice.storage.tenants import (
     moved_key_records,
 )
 from pqkeep_protocol.administration import AnnounceBackup, NewestBackup
+from pqkeep_protocol.audit import Checkpoint
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Idempotency
@@ -178,6 +179,12 @@ class KeyStore:
         """Return the log's id, and the tree over all durable records."""
         return await self._database.read(self._frontier)
 
+    async def add_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Save a checkpoint of the log as it is or was, and count the records up to it."""
+        await self._database.write(self._add_checkpoint, checkpoint)
+        if self._log_state is not None:
+            self._log_state[1].appended.forget(checkpoint.size)
+
     async def commit(
         self, entries: Sequence[RecordedChange], epoch: int | None = None
     ) -> list[CommitOutcome]:
@@ -200,6 +207,11 @@ class KeyStore:
         log_state = self._take_log_state(connection)
         self._log_state = self._database.epoch, log_state
         return log_id(connection), log_state.frontier
+
+    def _add_checkpoint(self, connection: sa.Connection, checkpoint: Checkpoint) -> None:
+        known = self._log_state
+        is_current = known is not None and known[0] == self._database.epoch
+        add_checkpoint(connection, checkpoint, known[1].appended if known and is_current else None)
 
     def _take_log_state(self, connection: sa.Connection) -> LogState:
         taken, self._log_state = self._log_state, None
