@@ -11,6 +11,7 @@ from cachetools import LRUCache
 
 from pqkeep_keyservice import clock
 from pqkeep_keyservice.ledger.appended import Appended, Commit, commit_of
+from pqkeep_keyservice.ledger.dialects import insert_all
 from pqkeep_keyservice.ledger.merkle import Frontier, frontier, leaf_hash
 from pqkeep_keyservice.ledger.records import FORMATS, Formats, NewRecord, Row, record_text
 from pqkeep_keyservice.ledger.schema import AUDIT_RECORDS, AUDIT_TILES
@@ -89,14 +90,33 @@ def append_records(
         number = (numbers.get(tenant) or log_state.last_number(connection, tenant)) + 1
         numbers[tenant] = number
         nonce = bytes(nonces[place * _NONCE : (place + 1) * _NONCE])
-        rows.append(Row(size + place + 1, newest, tenant, number, now, nonce, *record[1:]))
+        rows.append(_row(record, size + place + 1, newest, tenant, number, now, nonce))
     leaves = (leaf_hash(record_text(row, formats)) for row in rows)
     new_frontier, tiles = log_state.frontier.with_leaves(leaves)
-    if rows:  # with no rows the driver would take the INSERT for one without parameters
-        connection.exec_driver_sql(insert, rows)
+    insert_all(connection, insert, [tuple(row) for row in rows])
     if tiles:
         connection.execute(sa.insert(AUDIT_TILES), [tile._asdict() for tile in tiles])
     return PendingAppend(new_frontier, now, numbers, commit_of(rows, new_frontier.size, now))
+
+
+def _row(
+    record: NewRecord, id_: int, format_: int, tenant: str, number: int, now: int, nonce: bytes
+) -> Row:
+    """Return a record's row. Its texts are plain ones, no members of enumerations."""
+    return Row(
+        id_,
+        format_,
+        tenant,
+        number,
+        now,
+        nonce,
+        record.principal,
+        str(record.operation),
+        None if record.algorithm is None else str(record.algorithm),
+        record.key_version,
+        str(record.outcome),
+        *record[6:],
+    )
 
 
 def _without_recorded_events(

@@ -12,6 +12,7 @@ from typing import cast
 import sqlalchemy as sa
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from pqkeep_keyservice.storage.commit_thread import CommitThread
 from pqkeep_keyservice.storage.database import Arguments, DatabaseUnavailableError, T
 from pqkeep_keyservice.storage.migration import migrate
 from pqkeep_protocol.startup.logs import logger
@@ -55,7 +56,7 @@ class SqliteDatabase:
     def __init__(self, path: str) -> None:
         """Open the file, and migrate it; an empty one becomes a new database. Raises ConfigError."""
         self._file_lock = _lock_file(path)
-        self._commit_thread = ThreadPoolExecutor(1, thread_name_prefix="commit")
+        self._commit_thread = CommitThread()
         self._lock = asyncio.Lock()
         self.is_scrubbed = False  # unknown: a crash leaves what was to be scrubbed
         self._is_failing = False
@@ -69,6 +70,7 @@ class SqliteDatabase:
         sa.event.listen(engine, "connect", _on_connect)
         with ExitStack() as on_failure:
             on_failure.callback(os.close, self._file_lock)
+            on_failure.callback(self._commit_thread.close)
             on_failure.callback(engine.dispose)
             try:
                 self._connection = on_failure.enter_context(engine.connect())
@@ -115,12 +117,11 @@ class SqliteDatabase:
         self, function: Callable[[sa.Connection, *Arguments], T], *arguments: *Arguments
     ) -> T:
         """See ``Database.write``. Raises DatabaseUnavailableError, e.g. if the disk is full."""
-        loop = asyncio.get_running_loop()
         async with self._lock:
             try:
                 self._driver.execute("BEGIN IMMEDIATE")
                 result = function(self._connection, *arguments)
-                await loop.run_in_executor(self._commit_thread, self._driver.execute, "COMMIT")
+                await self._commit_thread.run(self._commit)
             except (sqlite3.Error, sa.exc.DBAPIError) as error:
                 self._raise_if_transient(error)
                 raise
@@ -162,7 +163,7 @@ class SqliteDatabase:
                 connection.exec_driver_sql("ROLLBACK")
 
     async def close(self) -> None:
-        self._commit_thread.shutdown()
+        self._commit_thread.close()
         self._query_thread.shutdown()
         self._connection.close()
         self._engine.dispose()
@@ -174,12 +175,12 @@ class SqliteDatabase:
         Return whether it could be emptied: not while another process, e.g. a backup, reads the
         file.
         """
-        loop = asyncio.get_running_loop()
         async with self._lock:
-            self.is_scrubbed = await loop.run_in_executor(
-                self._commit_thread, self._empty_write_ahead_log
-            )
+            self.is_scrubbed = await self._commit_thread.run(self._empty_write_ahead_log)
         return self.is_scrubbed
+
+    def _commit(self) -> None:
+        self._driver.execute("COMMIT")
 
     def _empty_write_ahead_log(self) -> bool:
         try:
