@@ -167,6 +167,15 @@ def test_what_is_no_token_is_refused(text: str) -> None:
         claims_of(text)
 
 
+@pytest.mark.parametrize("extra", ["!", " ", "\n", "+", "/", "=", "é"])
+def test_a_token_has_no_other_characters(extra: str) -> None:
+    """What the standard library would leave out of base64url is no part of a token."""
+    header, payload, signature = token(json.dumps(CLAIMS).encode()).split(".")
+    for changed in (payload + extra, payload[:8] + extra + payload[8:]):
+        with pytest.raises(InvalidProviderAnswerError):
+            claims_of(f"{header}.{changed}.{signature}")
+
+
 @pytest.mark.parametrize(
     "changed",
     [

@@ -1,17 +1,16 @@
 """Checks a settings file without starting its process."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 from msgspec import Struct
 
 from pqkeep_gateway import config as gateway_config
 from pqkeep_keyservice import config as key_service_config
 from pqkeep_protocol.link import Identity, LinkTls
 from pqkeep_protocol.link import Role as LinkRole
-from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_protocol.startup.settings import ConfigError, read_toml
 from pqkeep_server import start_settings
 from pqkeep_server.initialise import START_FILE
 from pqkeep_server.owner import acting_as_owner_of
@@ -63,12 +62,7 @@ def check_settings(file: Path) -> Checked:
 
 def _role_of(file: Path) -> Role:
     """Return the role that knows most of the names in a file."""
-    try:
-        names = msgspec.toml.decode(file.read_bytes(), type=Mapping[str, Any]).keys()
-    except OSError as error:
-        raise ConfigError(f"cannot read the settings file {file}: {error.strerror}") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: {error}") from None
+    names = read_toml(file).keys()
     if file.name == START_FILE:
         return ROLES[-1]
     known = [len(names & set(role.form.__struct_fields__)) for role in ROLES]

@@ -9,6 +9,7 @@ import asyncio
 import os
 import resource
 import signal
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -56,6 +57,7 @@ def start(layout: Layout) -> None:
             " without root, there is pqkeepd dev"
         )
     try:
+        require_own(layout)
         with locked(layout.directory), ExitStack() as stack:
             users = users_of(layout)
             chosen = start_settings.read(layout.start_settings)
@@ -71,6 +73,17 @@ def start(layout: Layout) -> None:
         raise StartError(str(error)) from None
     except OSError as error:
         raise StartError(f"cannot start: {error}") from None
+
+
+def require_own(layout: Layout) -> None:
+    """Raise StartError where others can change what root runs, or where it writes. Raises OSError."""
+    for path in filter(Path.exists, (layout.directory, layout.start_settings)):
+        status = path.stat()
+        if status.st_uid != 0 or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise StartError(
+                f"{path} must belong to root, and nobody else may write to it: chown root {path} &&"
+                f" chmod go-w {path}"
+            )
 
 
 def users_of(layout: Layout) -> Users:

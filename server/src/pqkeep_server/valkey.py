@@ -9,6 +9,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -55,14 +56,19 @@ def find_program(chosen: Path | None) -> Path:
 def new_socket(folder: Path, owner: Identity | None) -> Path:
     """Return the path for a socket, in a folder that belongs to the gateway's user alone.
 
-    Sockets of earlier starts are removed. Raises NoValkeyError, OSError.
+    Sockets of earlier starts are removed; whatever else that user has left there stays. Raises
+    NoValkeyError, OSError.
     """
     path = folder / f"{secrets.token_hex(4)}.sock"
     if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
         raise NoValkeyError(f"{path} is too long for a socket: move the data directory")
+    if folder.is_symlink():
+        raise NoValkeyError(f"{folder} is a symbolic link: remove it")
     folder.mkdir(mode=0o700, exist_ok=True)
+    folder.chmod(0o700)
     for old in folder.glob("*.sock"):
-        old.unlink(missing_ok=True)
+        with suppress(OSError):
+            old.unlink()
     if owner is not None:
         os.chown(folder, owner.user, owner.group, follow_symlinks=False)
     return path

@@ -5,8 +5,8 @@ checked in place of the token's signature (OpenID Connect Core 1.0, section 3.1.
 header says is not read. Nothing of a claim is shown to anybody.
 """
 
-import binascii
 import hmac
+import string
 from base64 import urlsafe_b64decode
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -28,6 +28,7 @@ LIFETIME = timedelta(minutes=10)
 SKEW_SECONDS = 60
 """By how much the provider's clock may differ."""
 _PARTS = 3
+_BASE64URL = frozenset(string.ascii_letters + string.digits + "-_")
 
 Claims = Mapping[str, object]
 
@@ -136,16 +137,24 @@ def metadata_of(document: bytes, issuer: str) -> Metadata:
     return metadata
 
 
+def base64url(text: str) -> bytes:
+    """Return what a text is the base64url of, without padding (RFC 7515). Raises ValueError.
+
+    The standard library leaves out characters that are none of it.
+    """
+    if not _BASE64URL.issuperset(text):
+        raise ValueError("not base64url")
+    return urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
 def claims_of(id_token: str) -> Claims:
     """Return the claims in an ID token. Raises InvalidProviderAnswerError."""
     parts = id_token.split(".")
     if len(parts) != _PARTS:
         raise InvalidProviderAnswerError("form of the ID token")
-    text = parts[1]
     try:
-        payload = urlsafe_b64decode(text + "=" * (-len(text) % 4))
-        return msgspec.json.decode(payload, type=dict[str, object])
-    except (binascii.Error, ValueError, msgspec.MsgspecError):
+        return msgspec.json.decode(base64url(parts[1]), type=dict[str, object])
+    except (ValueError, msgspec.MsgspecError):
         raise InvalidProviderAnswerError("form of the ID token") from None
 
 

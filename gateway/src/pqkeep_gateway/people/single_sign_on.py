@@ -8,7 +8,7 @@ the state is used up, in the same transaction.
 
 import hmac
 import secrets
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -37,6 +37,7 @@ from pqkeep_gateway.people.identity_providers import (
     Refusal,
     RefusedError,
     VerifiedPerson,
+    base64url,
     verified,
 )
 from pqkeep_gateway.people.sessions import AccountChangedError, Sessions, Tokens
@@ -295,7 +296,7 @@ class SingleSignOn:
         )
         if not is_ours:
             raise RefusedError(Refusal.EXPIRED)
-        started = msgspec.json.decode(_bytes(cookie), type=_Started)
+        started = msgspec.json.decode(base64url(cookie), type=_Started)
         age = self._clock() - started.at
         if started.provider != self.provider.name or not 0 <= age < LIFETIME.total_seconds():
             raise RefusedError(Refusal.EXPIRED)
@@ -372,7 +373,3 @@ def _with(url: str, parameters: Mapping[str, str]) -> str:
 
 def _text(value: bytes) -> str:
     return urlsafe_b64encode(value).decode().rstrip("=")
-
-
-def _bytes(text: str) -> bytes:
-    return urlsafe_b64decode(text + "=" * (-len(text) % 4))

@@ -98,7 +98,7 @@ def read_settings(
     TOML. With ``_FILE`` after the name it is the path of a file that holds the value. Raises
     ConfigError, which names the file, or the variable, and the setting.
     """
-    settings = {} if may_be_missing and not file.exists() else _read_toml(file)
+    settings = {} if may_be_missing and not file.exists() else read_toml(file)
     settings |= dict(_from_environment(environment, prefix, form))
     return converted(str(file), settings, form, file.resolve().parent)
 
@@ -132,8 +132,11 @@ def open_without_waiting(path: str, _: int) -> int:
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
 
 
-def _read_toml(file: Path) -> dict[str, Any]:
-    """Read a settings file, which root reads too: its owner cannot make root wait, or fill memory."""
+def read_toml(file: Path) -> dict[str, Any]:
+    """Read a settings file, which root reads too: its owner cannot make root wait, or fill memory.
+
+    Raises ConfigError.
+    """
     try:
         with open(file, "rb", opener=open_without_waiting) as opened:
             if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):

@@ -1,0 +1,85 @@
+"""What is in the way of root in a data directory: each case is refused, or does no harm."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_server.data_lock import LOCK_FILE, locked
+from pqkeep_server.initialise import Layout
+from pqkeep_server.settings_check import check_settings
+from pqkeep_server.start import StartError, require_own
+from pqkeep_server.valkey import NoValkeyError, new_socket
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_what_is_left_in_the_valkey_folder_stops_no_start(tmp_path: Path) -> None:
+    """The gateway's user may leave anything there: a folder named as a socket, a link to a file."""
+    folder, kept = tmp_path / "valkey", tmp_path / "kept"
+    (folder / "folder.sock" / "within").mkdir(parents=True)
+    kept.write_text("kept")
+    (folder / "link.sock").symlink_to(kept)
+    (folder / "old.sock").touch()
+    folder.chmod(0o777)
+    path = new_socket(folder, None)
+    assert path.parent == folder
+    assert [each.name for each in folder.iterdir()] == ["folder.sock"]
+    assert kept.read_text() == "kept"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_a_link_in_place_of_the_valkey_folder_is_refused(tmp_path: Path) -> None:
+    """Root would remove the sockets of another program, where it leads."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "other.sock").touch()
+    (tmp_path / "valkey").symlink_to(elsewhere)
+    with pytest.raises(NoValkeyError, match="symbolic link"):
+        new_socket(tmp_path / "valkey", None)
+    assert [each.name for each in elsewhere.iterdir()] == ["other.sock"]
+
+
+def test_a_link_in_place_of_the_lock_is_refused(tmp_path: Path) -> None:
+    """Root would make a file wherever it leads."""
+    (tmp_path / LOCK_FILE).symlink_to(tmp_path / "made")
+    with pytest.raises(OSError, match="symbolic links"), locked(tmp_path):
+        pass
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("what", ["a FIFO", "without end"])
+def test_settings_that_root_would_wait_for_are_refused(tmp_path: Path, what: str) -> None:
+    """A check of settings neither waits for who writes to a FIFO nor reads without end."""
+    file = tmp_path / "settings.toml"
+    if what == "a FIFO":
+        os.mkfifo(file)
+    else:
+        file.symlink_to("/dev/zero")
+    with pytest.raises(ConfigError, match="is not a regular file"):
+        check_settings(file)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.parametrize("name", [".", "start.toml"])
+@pytest.mark.parametrize(
+    ("mode", "owner"), [(0o711, 64101), (0o771, 0), (0o713, 0)], ids=["owner", "group", "others"]
+)
+def test_start_needs_a_directory_of_roots_own(
+    tmp_path: Path, name: str, mode: int, owner: int
+) -> None:
+    """Whoever could change it would choose what runs, as which user, and where root writes."""
+    layout = Layout(tmp_path / "data")
+    layout.directory.mkdir(mode=0o711)
+    layout.start_settings.touch(0o600)
+    require_own(layout)
+    path = layout.directory / name
+    os.chown(path, owner, -1)
+    path.chmod(mode)
+    with pytest.raises(StartError, match="must belong to root"):
+        require_own(layout)
