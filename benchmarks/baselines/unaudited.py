@@ -8,6 +8,7 @@ service that it starts is ``python -m benchmarks.baselines.unaudited SETTINGS``.
 """
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,12 +40,22 @@ class UnauditedLog(AuditLog):
 class UnauditedDev(Dev):
     """Starts this module as the key service."""
 
-    def __init__(self, directory: Path, port: int, stores: Stores, gateways: int = 1) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        port: int,
+        stores: Stores,
+        gateways: int = 1,
+        shards: int = 1,
+        further: Sequence[str] = (),
+    ) -> None:
         """Prepare everything as the product does."""
-        super().__init__(directory, port, stores, gateways)
+        super().__init__(directory, port, stores, gateways, shards, further)
         self.supervisor = Supervisor(
             tuple(
-                replace(program, module=MODULE) if program.name == "key service" else program
+                replace(program, module=MODULE)
+                if program.module == "pqkeep_keyservice"
+                else program
                 for program in self.supervisor._programs  # noqa: SLF001 - all but one as they are
             )
         )

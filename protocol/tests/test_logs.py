@@ -106,6 +106,25 @@ def test_events_reach_the_standard_library(caplog: pytest.LogCaptureFixture) -> 
     assert record.msg == {"event": "not delivered", "mail": "m", "error": "no route"}
 
 
+WHICH_PROGRAM = """
+from pqkeep_protocol.startup.logs import logger, write_logs
+
+write_logs("example", "json", {"gateway": 3, "shard": "b"})
+_LOG = logger("pqkeep_example")
+_LOG.info("connected")
+_LOG.info("connected to another", shard="c")
+"""
+
+
+def test_lines_say_which_of_several_processes_wrote_them() -> None:
+    """Each line has the fields that tell the process from others; an event's own stay."""
+    ended = subprocess.run(
+        [sys.executable, "-I", "-c", WHICH_PROGRAM], stderr=subprocess.PIPE, check=True, timeout=60
+    )
+    lines = [json.loads(line) for line in ended.stderr.splitlines()]
+    assert [(each["gateway"], each["shard"]) for each in lines] == [(3, "b"), (3, "c")]
+
+
 REPEATING_PROGRAM = """
 import logging
 from pqkeep_protocol.startup.logs import logger, write_logs

@@ -1,6 +1,8 @@
 """``pqkeepd doctor``: what it prints of what others wrote."""
 
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from pqkeep_server.cli import app
 from pqkeep_server.doctor import examine
 from pqkeep_server.initialise import Layout, initialise
 from pqkeep_server.settings_file import edited
+from pqkeep_server.shard_folders import add_shard
 
 
 def test_the_terminal_obeys_no_file_s_name(tmp_path: Path) -> None:
@@ -75,3 +78,66 @@ def test_a_host_without_an_installation(tmp_path: Path) -> None:
     assert ended.stdout == (
         f"data directory: wrong\n  {tmp_path}/none has no installation; pqkeepd init makes one\n"
     )
+
+
+def _other_transfer_key(_: Layout, shard: Layout) -> None:
+    shard.transfer_key.chmod(0o600)
+    shard.transfer_key.write_bytes(os.urandom(32))
+    shard.transfer_key.chmod(0o400)
+
+
+def _change(file: Path, changes: dict[str, object]) -> None:
+    file.write_text(edited(file.read_text(), changes))
+
+
+SPOILED: dict[str, tuple[Callable[[Layout, Layout], None], str, str]] = {
+    "transfer key": (_other_transfer_key, "shards", "another transfer key"),
+    "no transfer key": (
+        lambda _, b: _change(b.key_service_settings, {"transfer_key_file": None}),
+        "shards",
+        "no transfer_key_file",
+    ),
+    "row": (
+        lambda first, _: _change(
+            first.gateway_settings, {"shards": {"default": {"sockets": ["../run/keyservice.sock"]}}}
+        ),
+        "shards",
+        "do not name the shard",
+    ),
+    "socket": (
+        lambda _, b: _change(b.key_service_settings, {"socket": "../run/other.sock"}),
+        "shards",
+        "another socket of the shard b",
+    ),
+    "folder": (
+        lambda _, b: shutil.rmtree(b.key_service),
+        "shards",
+        "name the shard b, whose folder is not here",
+    ),
+    "root key": (lambda _, b: b.root_key.unlink(), "settings", "keyservice-b/root.key"),
+    "name": (
+        lambda _, b: _change(b.key_service_settings, {"shard": "c"}),
+        "settings",
+        "has the shard c",
+    ),
+    "mode": (
+        lambda _, b: b.root_key.chmod(0o644),
+        "files",
+        "other users have access to",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", SPOILED)
+def test_each_shard_is_looked_at(what: str, tmp_path: Path) -> None:
+    """What is wrong with a shard, or with shards together, is said, and no key is."""
+    spoil, subject, expected = SPOILED[what]
+    layout = Layout(tmp_path / "data")
+    initialise(layout, new_credential(CredentialKind.OPERATOR), signup="operator")
+    shard = add_shard(layout, "b").layout
+    assert not any(expected in each for _, found in examine(layout) for each in found)
+    keys = [path.read_bytes() for path in (shard.transfer_key, shard.root_key)]
+    spoil(layout, shard)
+    problems = dict(examine(layout))
+    assert any(expected in each for each in problems[subject]), problems
+    assert not any(key.hex() in str(problems) for key in keys)

@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -255,3 +256,38 @@ async def test_a_program_that_cannot_be_started(stage: Stage) -> None:
     supervisor = Supervisor([Program(program.name, program.module, program.arguments, (9_999,))])
     with pytest.raises(Exception, match=r"."):
         await asyncio.wait_for(supervisor.run(asyncio.Event()), SECONDS)
+
+
+async def test_one_of_a_kind_that_cannot_run_leaves_the_others(stage: Stage) -> None:
+    """It is left ended until a reload; when none of the kind can run, the supervisor ends."""
+    well = replace(stage.program("a"), is_one_of="kind")
+    lost = replace(stage.program("b", str(os.EX_CONFIG)), is_one_of="kind")
+    supervisor = Supervisor([well, lost])
+    async with _running(supervisor):
+        await stage.until(lambda events: {name for name, _, _ in events} == {"a", "b"})
+        await stage.until(lambda _: supervisor.lost == {"b"})
+        assert list(supervisor.pids()) == ["a"]
+        supervisor.reload()
+        await stage.until(lambda _: len(_of(stage, "b")) == 2 and supervisor.lost == {"b"})
+    alone = Supervisor([lost, replace(lost, name="c")])
+    with pytest.raises(FatalExitError, match="cannot start as it is set up"):
+        await asyncio.wait_for(alone.run(asyncio.Event()), SECONDS)
+
+
+async def test_programs_are_added(stage: Stage) -> None:
+    """One that is new is run beside the others, and restarted as they are; a known one is not."""
+    supervisor = Supervisor([stage.program("a")])
+    async with _running(supervisor):
+        await stage.until(lambda events: len(events) == 1)
+        for _ in range(2):
+            supervisor.add([stage.program("a"), stage.program("b")])
+        await stage.until(lambda _: len(_of(stage, "b")) == 1)
+        os.kill(supervisor.pids()["b"], signal.SIGKILL)
+        await stage.until(lambda _: len(_of(stage, "b")) == 2)
+    stopped = [name for name, what, _ in stage.events() if what == "stopped"]
+    assert stopped == ["a", "b"]
+
+
+def _of(stage: Stage, name: str) -> list[int]:
+    """Return the processes of a program that were started."""
+    return [pid for of, what, pid in stage.events() if (of, what) == (name, "started")]

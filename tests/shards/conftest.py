@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import time
@@ -27,6 +26,7 @@ from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_keyservice import config as key_service_config
 from pqkeep_server.initialise import IN_FILES, Layout, Stores, initialise
 from pqkeep_server.settings_file import edited
+from pqkeep_server.shard_folders import add_shard
 from pqkeep_server.shards import ShardMoves
 
 SECONDS = 60.0
@@ -144,43 +144,17 @@ class TwoShards:
             time.sleep(0.05)
 
 
-def add_key_service(layout: Layout, name: str, database: str) -> Path:
-    """Make the folder of another shard's key service; return its settings file."""
-    folder = layout.directory / f"keyservice-{name}"
-    shutil.copytree(layout.key_service, folder)
-    (folder / "root.key").chmod(0o600)
-    (folder / "root.key").write_bytes(os.urandom(32))
-    (folder / "root.key").chmod(0o400)
-    settings = folder / "settings.toml"
-    changes = {
-        "shard": name,
-        "socket": f"../run/keyservice-{name}.sock",
-        "operator_socket": f"../run/operator-{name}.sock",
-        "database": database,
-    }
-    settings.write_text(edited(settings.read_text(), changes))
-    return settings
-
-
 def make(folder: Path, stores: Stores, second: str) -> TwoShards:
     """Make the files of an installation with two shards."""
     layout, operator_key = Layout(folder / "data"), new_credential(CredentialKind.OPERATOR)
     initialise(layout, operator_key, signup="operator", stores=stores)
-    (layout.key_service / "transfer.key").write_bytes(os.urandom(32))
-    (layout.key_service / "transfer.key").chmod(0o400)
-    text = layout.key_service_settings.read_text()
-    layout.key_service_settings.write_text(edited(text, {"transfer_key_file": "transfer.key"}))
+    added = add_shard(layout, "b", database=second)
     settings = {
         "default": layout.key_service_settings,
-        "b": add_key_service(layout, "b", second),
+        "b": added.layout.key_service_settings,
     }
     sink = folder / "sink.jsonl"
     changes = {
-        "key_service_socket": None,
-        "shards": {
-            "default": {"sockets": ["../run/keyservice.sock"]},
-            "b": {"sockets": ["../run/keyservice-b.sock"]},
-        },
         "audit_sink": f"file://{sink}",
         **CHEAP_PASSWORDS,
     }

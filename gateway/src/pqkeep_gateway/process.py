@@ -61,10 +61,13 @@ def main(limits: ConnectionLimits = LIMITS) -> int:
     parser.add_argument("--fd", type=int, help="the listening socket, in place of a new one")
     parser.add_argument("--management-fd", type=int, help="likewise; without it there is none then")
     parser.add_argument("--ready-fd", type=int, help="where to write a byte when it serves")
+    parser.add_argument("--number", type=int, help="which of several gateways, for its log lines")
     arguments = parser.parse_args()
+    which = {} if arguments.number is None else {"gateway": arguments.number}
     try:
+        write_logs("gateway", which=which)
         settings = config.read(arguments.settings)
-        write_logs("gateway", settings.log_format)
+        write_logs("gateway", settings.log_format, which)
         listener = None if arguments.fd is None else socket.socket(fileno=arguments.fd)
         management = _management(settings, arguments.fd, arguments.management_fd)
         config.check_address(

@@ -56,7 +56,7 @@ def main() -> int:
                 "infinite; set LimitMEMLOCK=infinity, or start under ulimit -l unlimited"
             )
         settings = config.read(arguments.settings)
-        write_logs("key service", settings.log_format)
+        write_logs("key service", settings.log_format, {"shard": settings.shard})
         selftest.require(schemes_of(worker_settings(settings)))
         uvloop.run(serve(settings, arguments.settings))
     except (DatabaseUnavailableError, RootKeyUnavailableError) as error:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,6 +44,12 @@ def write_atomically(
     """Write a file as ``atomic_file`` does. Raises OSError and FileExistsError."""
     with atomic_file(path, mode, replace=replace, owner_of=owner_of) as file:
         file.write(data)
+
+
+def rewrite(path: Path, text: str) -> None:
+    """Write another text into a file, which keeps its owner and mode. Raises OSError."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    write_atomically(path.resolve(), text.encode(), mode, replace=True, owner_of=path)
 
 
 def write_private_json(path: Path, content: object) -> None:

@@ -26,7 +26,7 @@ GROUPS: Mapping[str, str] = {
     "config": "Check settings.",
     "operator": "Name the operators, who administer tenants.",
     "recovery-key": "Make recovery keys, which backups are encrypted to.",
-    "shard": "Move tenants between shards.",
+    "shard": "Make shards, and move tenants between them.",
     "root-key": "Change the root key, which seals every private key.",
 }
 """The first words of commands of two words, and what --help says of them."""
@@ -47,6 +47,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "migrate-store": migrate.migrate_store,
     "recovery-key create": recovery_key.create,
     "root-key rotate": root_key.rotate,
+    "shard add": shard.add,
     "shard list": shard.list_shards,
     "shard move": shard.move,
     "shard drain": shard.drain,

@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from pqkeep_server.dev_directory import (
 from pqkeep_server.gateway_client import GatewayClient, GatewayError
 from pqkeep_server.gateways import ListenError, gateway_programs, listening
 from pqkeep_server.initialise import Layout, Stores
+from pqkeep_server.key_services import is_listening, key_service_programs
 from pqkeep_server.supervise import FatalExitError, Program, Supervisor
 from pqkeep_server.valkey import (
     NoValkeyError,
@@ -66,10 +67,21 @@ class Ready:
 class Dev:
     """One development installation."""
 
-    def __init__(self, directory: Path, port: int, stores: Stores, gateways: int = 1) -> None:
-        """Prepare the data directory and listen on the port. Raises DevError."""
+    def __init__(
+        self,
+        directory: Path,
+        port: int,
+        stores: Stores,
+        gateways: int = 1,
+        shards: int = 1,
+        further: Sequence[str] = (),
+    ) -> None:
+        """Prepare the data directory and listen on the port. Raises DevError.
+
+        ``further``: the databases of the shards after the first.
+        """
         self._layout = Layout(directory)
-        self._credentials = prepare(self._layout, stores)
+        self._credentials = prepare(self._layout, stores, shards, further)
         settings = _settings(self._layout)
         # A management port is a free one, whichever the settings name: there may be several
         # installations.
@@ -89,11 +101,15 @@ class Dev:
         self._url = _url(listeners[0].public)
         self._management = [_url(each.management) for each in listeners if each.management]
         self._gateway = GatewayClient(self._url, self._credentials.operator_key)
-        settings_of_keys = str(self._layout.key_service_settings)
+        try:
+            key_services = tuple(key_service_programs(self._layout, None))
+        except ConfigError as error:
+            self._sockets.close()
+            raise DevError(str(error)) from None
         self.supervisor = Supervisor(
             (
                 *windows,
-                Program("key service", "pqkeep_keyservice", (settings_of_keys,)),
+                *key_services,
                 *gateway_programs(
                     self._layout.gateway_settings,
                     listeners,
@@ -142,11 +158,18 @@ class Dev:
     async def _until_ready(self) -> Ready:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + READY_SECONDS
-        while not await asyncio.to_thread(self._gateway.is_ready):
+        while not (self._have_key_services() and await asyncio.to_thread(self._gateway.is_ready)):
             if loop.time() > deadline:
                 raise GatewayError("it was not ready in time")
             await asyncio.sleep(POLL_SECONDS)
         return await asyncio.to_thread(self._welcome)
+
+    def _have_key_services(self) -> bool:
+        """Return whether each key service listens."""
+        return all(
+            is_listening(Layout(self._layout.directory, name).socket)
+            for name in self._layout.shards
+        )
 
     def _welcome(self) -> Ready:
         """Make the demo tenant, unless it exists, and invite its owner."""

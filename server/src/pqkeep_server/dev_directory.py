@@ -8,7 +8,7 @@ import json
 import secrets
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,6 +26,7 @@ from pqkeep_server.initialise import (
     has_stores,
     initialise,
 )
+from pqkeep_server.shard_folders import add_missing
 
 
 class DevError(Exception):
@@ -69,10 +70,13 @@ def data_directory(chosen: Path | None) -> Iterator[Path]:
         yield chosen.resolve()
 
 
-def prepare(layout: Layout, stores: Stores) -> DevelopmentCredentials:
+def prepare(
+    layout: Layout, stores: Stores, shards: int = 1, further: Sequence[str] = ()
+) -> DevelopmentCredentials:
     """Return the credentials in a data directory, which is made unless it is complete.
 
-    Raises DevError.
+    It gets the shards that are missing, with these further databases in their order. Raises
+    DevError.
     """
     is_complete = _exists(layout.gateway_settings)
     try:
@@ -80,6 +84,7 @@ def prepare(layout: Layout, stores: Stores) -> DevelopmentCredentials:
         if not is_complete:
             initialise(layout, credentials.operator_key, signup="open", stores=stores)
         are_elsewhere = stores != IN_FILES and not has_stores(layout, stores)
+        add_missing(layout, shards, further)
     except (ConfigError, InitialiseError) as error:
         raise DevError(str(error)) from None
     if are_elsewhere:

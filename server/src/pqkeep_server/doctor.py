@@ -1,20 +1,27 @@
 """``pqkeepd doctor``: looks at an installation, and says what is wrong with it."""
 
+import hmac
 import http.client
 import shutil
 import socket
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from pqkeep_gateway import config as gateway_config
 from pqkeep_keyservice import config as key_service_config
+from pqkeep_keyservice.root_key_sources.file import read_root_key
 from pqkeep_protocol.peer import peer_of
+from pqkeep_protocol.shards import DEFAULT_SHARD
+from pqkeep_protocol.startup.secret_files import read_secret_file
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.exit_status import message_of
 from pqkeep_server.initialise import Layout
 from pqkeep_server.settings_check import check_settings
+from pqkeep_server.shards import ShardError, ShardMoves
 from pqkeep_server.start import users_of
 from pqkeep_server.users import UsersError
 
@@ -22,6 +29,10 @@ SECONDS = 10.0
 LEAST_FREE = 1 << 30
 """Bytes. A full disk refuses every request."""
 GATEWAY, KEY_SERVICE = "gateway", "key service"
+LOST = frozenset({"key_service", "keys_database", "shard_settings"})
+"""What a gateway that is ready can lack of a shard."""
+MOST_READ = 64 * 1024
+"""Bytes of an answer."""
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -72,20 +83,41 @@ def _roles(layout: Layout) -> frozenset[str]:
 
 
 def _settings(host: Host) -> Iterator[str]:
-    files = {
-        GATEWAY: host.layout.gateway_settings,
-        KEY_SERVICE: host.layout.key_service_settings,
-    }
-    for role in sorted(host.roles):
-        link = check_settings(files[role]).link
-        if link is not None and link.expires_soon:
-            yield (
-                f"{files[role]}: the link's certificate expires soon: {link.days_left} days are left"
-            )
+    files = [host.layout.gateway_settings] if GATEWAY in host.roles else []
     if KEY_SERVICE in host.roles:
-        settings = key_service_config.read(files[KEY_SERVICE])
+        files += [each.key_service_settings for each in _shards(host)]
+    for file in files:
+        link = check_settings(file).link
+        if link is not None and link.expires_soon:
+            yield f"{file}: the link's certificate expires soon: {link.days_left} days are left"
+    for shard in _shards(host) if KEY_SERVICE in host.roles else ():
+        settings = key_service_config.read(shard.key_service_settings)
         if settings.operator_socket is None:
-            yield f"{files[KEY_SERVICE]} has no operator_socket: no root key can be changed"
+            yield (
+                f"{shard.key_service_settings} has no operator_socket: no root key can be changed,"
+                " and no tenant moved"
+            )
+        if settings.shard != shard.shard:
+            yield (
+                f"{shard.key_service_settings} has the shard {settings.shard}, and its folder is"
+                f" that of {shard.shard}"
+            )
+        yield from _root_keys(shard, settings)
+
+
+def _root_keys(shard: Layout, settings: key_service_config.Config) -> Iterator[str]:
+    """Yield what is wrong with root keys in files; those elsewhere are the key service's to read."""
+    owner = shard.key_service.stat().st_uid
+    for source in settings.root_key_sources.values():
+        if source.file is not None:
+            try:
+                read_root_key(source.file, also_owned_by=owner)
+            except ConfigError as error:
+                yield str(error)
+
+
+def _shards(host: Host) -> list[Layout]:
+    return [Layout(host.layout.directory, name) for name in host.layout.shards]
 
 
 def _users(host: Host) -> Iterator[str]:
@@ -95,7 +127,8 @@ def _users(host: Host) -> Iterator[str]:
 
 def _files(host: Host) -> Iterator[str]:
     layout = host.layout
-    for folder in filter(Path.exists, (layout.gateway, layout.key_service)):
+    key_services = (each.key_service for each in _shards(host))
+    for folder in filter(Path.exists, (layout.gateway, *key_services)):
         owner = folder.stat().st_uid
         for path in (folder, *folder.rglob("*")):
             status = path.lstat()
@@ -117,27 +150,34 @@ def _space(host: Host) -> Iterator[str]:
         yield f"{directory} has {free >> 20} MiB left; when it is full, all is refused"
 
 
-def _key_service(host: Host) -> Iterator[str]:
-    layout = host.layout
+def _key_services(host: Host) -> Iterator[str]:
+    for shard in _shards(host):
+        yield from _key_service(shard)
+
+
+def _key_service(layout: Layout) -> Iterator[str]:
     path = key_service_config.read(layout.key_service_settings).operator_socket
     if path is None:
         return
+    its = "the key service"
+    if layout.shard != DEFAULT_SHARD:
+        its += f" of the shard {layout.shard}"
     with socket.socket(socket.AF_UNIX) as peer:
         peer.settimeout(SECONDS)
         try:
             peer.connect(str(path))
         except OSError as error:
-            yield f"the key service does not answer at {path.resolve()}: {message_of(error)}"
+            yield f"{its} does not answer at {path.resolve()}: {message_of(error)}"
             return
         pid, uid = peer_of(peer)
     if uid != layout.key_service.stat().st_uid:
-        yield f"the key service runs as user {uid}, who does not own {layout.key_service}"
+        yield f"{its} runs as user {uid}, who does not own {layout.key_service}"
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     status = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
     if status.get("NoNewPrivs") != ["1"]:
-        yield "the key service can gain privileges"
+        yield f"{its} can gain privileges"
     if status.get("VmLck", ["0"])[0] == "0":
-        yield "the key service's memory is not locked: raise its limit (LimitMEMLOCK=infinity)"
+        yield f"the memory of {its} is not locked: raise its limit (LimitMEMLOCK=infinity)"
 
 
 def _gateway(host: Host) -> Iterator[str]:
@@ -155,9 +195,89 @@ def _gateway(host: Host) -> Iterator[str]:
         connection.request("GET", "/readyz")
         answer = connection.getresponse()
         if answer.status != http.client.OK:
-            yield f"the gateway is not ready: {answer.read(1000).decode(errors='replace').strip()}"
+            yield f"the gateway is not ready: {_text(answer)}"
+        elif lost := [each for each in _degraded(answer) if each.partition(":")[0] in LOST]:
+            yield f"the gateway is without {', '.join(lost)}; the tenants of these are answered 503"
     finally:
         connection.close()
+
+
+def _text(answer: http.client.HTTPResponse) -> str:
+    return answer.read(MOST_READ).decode(errors="replace").strip()
+
+
+def _degraded(answer: http.client.HTTPResponse) -> list[str]:
+    """Return what is missing though the gateway is ready; nothing where it does not say it."""
+    try:
+        return msgspec.json.decode(_text(answer), type=_Readiness).degraded
+    except msgspec.MsgspecError:
+        return []
+
+
+class _Readiness(msgspec.Struct):
+    degraded: list[str] = []
+
+
+def _placements(host: Host) -> Iterator[str]:
+    """Yield what is wrong with shards together: their keys, rows in settings, tenants, moves."""
+    layout, shards = host.layout, _shards(host)
+    gateway = gateway_config.read(layout.gateway_settings)
+    yield from _rows(gateway, shards)
+    if len(gateway.key_services) > 1 or len(shards) > 1:
+        yield from _transfer_keys(shards)
+    try:
+        found = ShardMoves(layout, lambda _: None).list()
+    except ShardError as error:
+        yield str(error)
+        return
+    for each in found:
+        name, tenants = each.stored.name, each.stored.tenants
+        if tenants and name not in gateway.key_services:
+            yield (
+                f"{tenants} tenants are in the shard {name}, which the gateway's settings do not name:"
+                " they are answered 503"
+            )
+        if waiting := max(each.stored.moving, each.unfinished or 0):
+            yield (
+                f"{waiting} moves away from the shard {name} are not finished: pqkeepd shard move goes"
+                " on with each"
+            )
+
+
+def _rows(gateway: gateway_config.Config, shards: Iterable[Layout]) -> Iterator[str]:
+    """Yield how the gateway's settings and the key services of this host do not meet."""
+    here = {each.shard: each for each in shards}
+    for name, named in gateway.key_services.items():
+        if named.sockets and name not in here:
+            yield f"the gateway's settings name the shard {name}, whose folder is not here"
+    for name, shard in here.items():
+        served = key_service_config.read(shard.key_service_settings).socket
+        row = gateway.key_services.get(name)
+        if row is None:
+            yield f"{shard.key_service} is here, and the gateway's settings do not name the shard"
+        elif served is not None and row.sockets and served not in row.sockets:
+            yield f"the gateway's settings name another socket of the shard {name} than {served}"
+
+
+def _transfer_keys(shards: Iterable[Layout]) -> Iterator[str]:
+    """Yield whose transfer key is missing, or is another one. No key leaves this function."""
+    first: bytes | None = None
+    for shard in shards:
+        file = key_service_config.read(shard.key_service_settings).transfer_key_file
+        if file is None:
+            yield (
+                f"{shard.key_service_settings} has no transfer_key_file: no tenant leaves the shard"
+                " or arrives"
+            )
+            continue
+        owner = shard.key_service.stat().st_uid
+        key = read_secret_file(file, "transfer key", also_owned_by=owner)
+        first = first or key
+        if not hmac.compare_digest(first, key):
+            yield (
+                f"{file} is another transfer key than that of the other shards: no tenant moves"
+                " between them"
+            )
 
 
 CHECKS: Mapping[str, tuple[frozenset[str], Callable[[Host], Iterator[str]]]] = {
@@ -165,7 +285,8 @@ CHECKS: Mapping[str, tuple[frozenset[str], Callable[[Host], Iterator[str]]]] = {
     "users": (frozenset({GATEWAY, KEY_SERVICE}), _users),
     "files": (frozenset(), _files),
     "space": (frozenset(), _space),
-    KEY_SERVICE: (frozenset({KEY_SERVICE}), _key_service),
+    KEY_SERVICE: (frozenset({KEY_SERVICE}), _key_services),
     GATEWAY: (frozenset({GATEWAY}), _gateway),
+    "shards": (frozenset({GATEWAY, KEY_SERVICE}), _placements),
 }
 """What is looked at, where which processes run."""

@@ -71,6 +71,8 @@ def gateway_programs(
         if each.management is not None:
             options += ["--management-fd", str(each.management.fileno())]
             descriptors.append(each.management.fileno())
+        if len(listeners) > 1:
+            options += ["--number", str(number)]
         yield Program(
             "gateway" if len(listeners) == 1 else f"gateway {number}",
             "pqkeep_gateway",

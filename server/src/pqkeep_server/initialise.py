@@ -1,7 +1,7 @@
 """A data directory: the two processes' settings and secrets, each in a folder of its own.
 
 start.toml   what pqkeepd start runs, where init made the directory
-keyservice/  settings.toml  root.key  keys.sqlite3 (empty)
+keyservice/  settings.toml  root.key  transfer.key  keys.sqlite3 (empty)
 gateway/     settings.toml  pepper  accounts.sqlite3 (empty)
 run/         keyservice.sock, for the gateway; operator.sock, for the operator's commands
 keyservice-NAME/  the same as keyservice/ of another shard, whose sockets are in run/, too
@@ -19,6 +19,7 @@ from pqkeep_gateway import config as gateway_config
 from pqkeep_gateway.access.credentials import PEPPER_SIZE, Pepper
 from pqkeep_keyservice import config as key_service_config
 from pqkeep_keyservice.keys.sealing import ROOT_KEY_SIZE
+from pqkeep_keyservice.keys.tenant_bundle import TRANSFER_KEY_SIZE
 from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress
 from pqkeep_server.atomic_files import write_atomically
@@ -33,6 +34,7 @@ KEY_SERVICE_SOCKETS: Settings = {
     "socket": "../run/keyservice.sock",
     "operator_socket": "../run/operator.sock",
 }
+"""Those of the shard ``default``; the names of the others' end with the shard's."""
 GATEWAY_SOCKET: Settings = {"key_service_socket": "../run/keyservice.sock"}
 DEVELOPMENT: Settings = {
     "password_costs": {"memory_kib": 19 * 1024, "passes": 2, "lanes": 1},
@@ -124,6 +126,11 @@ class Layout:
     def root_key(self) -> Path:
         """The key that every private key is sealed under."""
         return self.key_service / "root.key"
+
+    @property
+    def transfer_key(self) -> Path:
+        """The key that tenants' keys are sealed under on their way to another shard."""
+        return self.key_service / "transfer.key"
 
     @property
     def key_services(self) -> tuple[Path, ...]:
@@ -225,7 +232,6 @@ def _write_files(
         "gateway_uid": "same" if users is None else users.gateway.uid,
         "database": stores.keys,
         "database_password_file": stores.keys_password_file,
-        "root_key_file": layout.root_key.name,
     }
     gateway_settings: Settings = {
         **GATEWAY_SOCKET,
@@ -237,32 +243,52 @@ def _write_files(
         "redis_url": stores.redis_url,
         **(DEVELOPMENT if signup == "open" else {}),
     }
-    if users is None:
-        texts = new_settings(gateway_settings), new_settings(key_service_settings)
-    else:
-        texts = (
-            explained("gateway", gateway_settings),
-            explained("key service", key_service_settings),
-        )
-    for folder in (layout.key_service, layout.gateway):
-        folder.mkdir(mode=0o700)
-    write_atomically(layout.root_key, secrets.token_bytes(ROOT_KEY_SIZE), 0o400)
-    write_atomically(layout.key_service_settings, texts[1].encode(), 0o600)
+    is_explained = users is not None
+    text = (
+        explained("gateway", gateway_settings) if is_explained else new_settings(gateway_settings)
+    )
+    write_key_service(
+        layout,
+        key_service_settings,
+        secrets.token_bytes(TRANSFER_KEY_SIZE),
+        is_explained=is_explained,
+    )
+    layout.gateway.mkdir(mode=0o700)
     write_atomically(layout.pepper, pepper, 0o400)
-    write_atomically(layout.gateway_settings, texts[0].encode(), 0o600)
+    write_atomically(layout.gateway_settings, text.encode(), 0o600)
+
+
+def write_key_service(
+    layout: Layout, settings: Settings, transfer_key: bytes, *, is_explained: bool
+) -> None:
+    """Make a key service's folder: its settings, a new root key and the transfer key.
+
+    Raises OSError.
+    """
+    files = {
+        "root_key_file": layout.root_key.name,
+        "transfer_key_file": layout.transfer_key.name,
+    }
+    whole = {**settings, **files}
+    text = explained("key service", whole) if is_explained else new_settings(whole)
+    layout.key_service.mkdir(mode=0o700)
+    write_atomically(layout.root_key, secrets.token_bytes(ROOT_KEY_SIZE), 0o400)
+    write_atomically(layout.transfer_key, transfer_key, 0o400)
+    write_atomically(layout.key_service_settings, text.encode(), 0o600)
 
 
 def _is_begun(layout: Layout, draft: Layout) -> bool:
-    """Return whether an interrupted run left the same key service's folder, but for the root key.
+    """Return whether an interrupted run left the same key service's folder, but for its keys.
 
-    Its root key stays: keys on a server may be sealed under it.
+    They stay: keys on a server may be sealed under the root key.
     """
     return layout.key_service.is_dir() and _files(layout) == _files(draft)
 
 
 def _files(layout: Layout) -> dict[str, bytes]:
-    """Return the files of the key service's folder, the root key's without content."""
+    """Return the files of the key service's folder, those of keys without content."""
+    secret_files = (layout.root_key, layout.transfer_key)
     return {
-        path.name: b"" if path == layout.root_key else path.read_bytes()
+        path.name: b"" if path in secret_files else path.read_bytes()
         for path in layout.key_service.iterdir()
     }

@@ -8,7 +8,6 @@ work, the settings that name the new one.
 import math
 import os
 import secrets
-import stat
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,7 +19,7 @@ from pqkeep_keyservice.root_key_sources.file import read_root_key
 from pqkeep_keyservice.root_key_sources.token import create_token_key, destroy_token_key
 from pqkeep_protocol.administration import RootKeys
 from pqkeep_protocol.startup.settings import ConfigError
-from pqkeep_server.atomic_files import sync, write_atomically
+from pqkeep_server.atomic_files import rewrite, sync, write_atomically
 from pqkeep_server.initialise import Layout
 from pqkeep_server.key_service_client import (
     KeyServiceError,
@@ -121,11 +120,11 @@ def _put_back(settings: Path, socket: Path, before: str) -> None:
     It does not if the new root key is in use already. Raises RootKeyError if they are restored.
     """
     both = settings.read_text()
-    _replace(settings, before)
+    rewrite(settings, before)
     try:
         reload_root_keys(socket)
     except KeyServiceRefusalError:
-        _replace(settings, both)
+        rewrite(settings, both)
         return
     raise RootKeyError(
         "the key service refused the new root key, and its log says why; the old one stays"
@@ -172,12 +171,7 @@ def _wait(socket: Path, newest: int, report: Report) -> None:
 
 
 def _write_settings(path: Path, tables: Mapping[int, Settings]) -> None:
-    _replace(path, edited(path.read_text(), root_key_settings(tables)))
-
-
-def _replace(path: Path, text: str) -> None:
-    mode = stat.S_IMODE(path.stat().st_mode)
-    write_atomically(path.resolve(), text.encode(), mode, replace=True, owner_of=path)
+    rewrite(path, edited(path.read_text(), root_key_settings(tables)))
 
 
 def _described(source: RootKeySource) -> str:

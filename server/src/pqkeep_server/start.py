@@ -1,7 +1,7 @@
 """``pqkeepd start``: supervises the processes of a data directory, each as its own user.
 
-SIGHUP has the key service read its certificates again, and renews the gateways one after another,
-with their settings as they are then. A single gateway that keeps the rate limits in its memory is
+SIGHUP has the key services read their certificates again, starts those of shards that were added,
+and renews the gateways one after another, with their settings as they are then. A single gateway that keeps the rate limits in its memory is
 not renewed, but told to read its certificates again: for a while there would be two memories.
 """
 
@@ -10,7 +10,7 @@ import os
 import resource
 import signal
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from pqkeep_server import start_settings
 from pqkeep_server.data_lock import locked
 from pqkeep_server.gateways import ListenError, Listeners, gateway_programs, listening
 from pqkeep_server.initialise import Layout
+from pqkeep_server.key_services import key_service_programs
 from pqkeep_server.start_settings import StartSettings
 from pqkeep_server.supervise import FatalExitError, Identity, Program, Supervisor
 from pqkeep_server.users import User, Users, UsersError
@@ -61,12 +62,13 @@ def start(layout: Layout) -> None:
         with locked(layout.directory), ExitStack() as stack:
             users = users_of(layout)
             chosen = start_settings.read(layout.start_settings)
+            _require_shards(layout, chosen)
             settings = gateway_config.read(layout.gateway_settings)
             listeners = stack.enter_context(
                 listening((settings.host, settings.port), settings.management, chosen.gateway_count)
             )
             programs = tuple(_programs(layout, users, chosen, settings, listeners))
-            asyncio.run(_run(Supervisor(programs), lambda: _check(layout, settings)))
+            asyncio.run(_run(Supervisor(programs), layout, settings))
     except BlockingIOError:
         raise StartError(f"another pqkeepd uses the data directory {layout.directory}") from None
     except (ConfigError, FatalExitError, ListenError, NoValkeyError, UsersError) as error:
@@ -89,21 +91,39 @@ def require_own(layout: Layout) -> None:
 def users_of(layout: Layout) -> Users:
     """Return the users that a data directory's files belong to. Raises what ``start`` catches."""
     gateway, key_service = layout.gateway.stat(), layout.key_service.stat()
-    configured = key_service_config.read(layout.key_service_settings).gateway_uid
-    if configured == "same":
-        raise UsersError(
-            f"{layout.key_service_settings} is for one user, as pqkeepd dev makes it: start runs"
-            " what pqkeepd init makes"
-        )
-    if configured != gateway.st_uid:
-        raise UsersError(
-            f"{layout.gateway} belongs to user {gateway.st_uid}, and gateway_uid is {configured}"
-        )
+    for name in layout.shards:
+        shard = Layout(layout.directory, name)
+        configured = key_service_config.read(shard.key_service_settings).gateway_uid
+        owner = shard.key_service.stat().st_uid
+        if configured == "same":
+            raise UsersError(
+                f"{shard.key_service_settings} is for one user, as pqkeepd dev makes it: start runs"
+                " what pqkeepd init makes"
+            )
+        if configured != gateway.st_uid:
+            raise UsersError(
+                f"{layout.gateway} belongs to user {gateway.st_uid}, and gateway_uid in"
+                f" {shard.key_service_settings} is {configured}"
+            )
+        if owner != key_service.st_uid:
+            raise UsersError(
+                f"{shard.key_service} belongs to user {owner}, and {layout.key_service} to"
+                f" {key_service.st_uid}: all key services of a host have one user"
+            )
     return Users(
         User(gateway.st_uid, gateway.st_gid),
         User(key_service.st_uid, key_service.st_gid),
         layout.run.stat().st_gid,
     )
+
+
+def _require_shards(layout: Layout, chosen: StartSettings) -> None:
+    """Raise ConfigError unless there are as many key services as the settings say."""
+    if chosen.shards not in {"all", len(layout.shards)}:
+        raise ConfigError(
+            f"shards = {chosen.shards} in {layout.start_settings}, and there are key services of"
+            f" {', '.join(layout.shards)}; pqkeepd shard add makes another one"
+        )
 
 
 def _programs(
@@ -120,12 +140,7 @@ def _programs(
         path = new_socket(layout.valkey, gateway)
         yield valkey(program, path, chosen.valkey_memory_mib, gateway)
         environment = environment_of(path)
-    yield Program(
-        "key service",
-        "pqkeep_keyservice",
-        (str(layout.key_service_settings),),
-        identity=_identity(users.key_service, users.group, layout.key_service),
-    )
+    yield from _key_services(layout, users)
     yield from gateway_programs(
         layout.gateway_settings,
         listeners,
@@ -135,12 +150,18 @@ def _programs(
     )
 
 
+def _key_services(layout: Layout, users: Users) -> Iterator[Program]:
+    yield from key_service_programs(
+        layout, _identity(users.key_service, users.group, layout.key_service)
+    )
+
+
 def _identity(user: User, group: int, home: Path) -> Identity:
     environment: Mapping[str, str] = {**os.environ, "HOME": str(home)}
     return Identity(user.uid, user.gid, group, environment)
 
 
-async def _run(supervisor: Supervisor, check: Callable[[], None]) -> None:
+async def _run(supervisor: Supervisor, layout: Layout, settings: Config) -> None:
     with suppress(OSError, ValueError):  # in a container it can be forbidden
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY,) * 2)
     stop = asyncio.Event()
@@ -150,10 +171,12 @@ async def _run(supervisor: Supervisor, check: Callable[[], None]) -> None:
 
     def reload() -> None:
         try:
-            check()
-        except ConfigError as error:
+            _check(layout, settings)
+            added = tuple(_key_services(layout, users_of(layout)))
+        except (ConfigError, UsersError, OSError) as error:
             _LOG.error("the settings are not read again", error=str(error))
         else:
+            supervisor.add(added)
             supervisor.reload()
 
     loop.add_signal_handler(signal.SIGHUP, reload)

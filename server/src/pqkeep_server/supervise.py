@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from asyncio.subprocess import Process
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -76,6 +76,9 @@ class Program:
     """Variables beside those of the identity, or of the supervisor."""
     is_renewed: bool = False
     """Whether a reload renews it; otherwise it is told to read again what it can: certificates."""
+    is_one_of: str | None = None
+    """The kind of several programs that do without each other: one that cannot run is left ended
+    until a reload, as long as another one of the kind can."""
 
     @property
     def command(self) -> Sequence[str]:
@@ -91,7 +94,11 @@ class Supervisor:
 
     def __init__(self, programs: Sequence[Program]) -> None:
         """Start nothing yet."""
-        self._programs = programs
+        self._programs = list(programs)
+        self._keepers: list[asyncio.Task[None]] = []
+        self._is_over = asyncio.Event()
+        self._lost: dict[Program, asyncio.Event] = {}
+        """The programs that cannot run, and what is set when they are to be tried again."""
         self._running: dict[Program, Process] = {}
         self._changing = asyncio.Lock()  # which process is a program's
         self._others: dict[Process, Program] = {}  # starting beside another, or leaving
@@ -101,15 +108,16 @@ class Supervisor:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Keep every program running until ``stop``. Raises FatalExitError."""
-        keepers = [asyncio.create_task(self._keep(program)) for program in self._programs]
-        stopped = asyncio.create_task(stop.wait())
+        for program in self._programs:
+            self._begin(program)
+        ends = [asyncio.create_task(each.wait()) for each in (stop, self._is_over)]
         try:
-            await asyncio.wait([*keepers, stopped], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             changes = [*self._farewells, *([] if self._reload is None else [self._reload])]
-            for task in (*keepers, stopped, *changes):
+            for task in (*self._keepers, *ends, *changes):
                 task.cancel()
-            ended = await asyncio.gather(*keepers, return_exceptions=True)
+            ended = await asyncio.gather(*self._keepers, return_exceptions=True)
             await asyncio.gather(*changes, return_exceptions=True)
             await asyncio.gather(*(_end(each, of.name) for each, of in self._others.items()))
             for program in reversed(self._programs):
@@ -119,11 +127,22 @@ class Supervisor:
             if isinstance(outcome, Exception):
                 raise outcome
 
+    def add(self, programs: Iterable[Program]) -> None:
+        """Keep these running, too, beside those that are there by name. They end last."""
+        known = {program.name for program in self._programs}
+        for program in programs:
+            if program.name not in known:
+                self._programs.insert(0, program)
+                self._begin(program)
+                _LOG.info("a process was added", program=program.name)
+
     def reload(self) -> None:
         """Renew the programs that can be, one after another, and tell the others to read again.
 
         While that goes on, another call has it done once more.
         """
+        for mended in self._lost.values():
+            mended.set()
         if self._reload is None or self._reload.done():
             self._reload = asyncio.create_task(self._reload_all())
         else:
@@ -132,6 +151,16 @@ class Supervisor:
     def pids(self) -> dict[str, int]:
         """Return the ids of the running processes, by program name."""
         return {program.name: process.pid for program, process in self._running.items()}
+
+    def _begin(self, program: Program) -> None:
+        keeper = asyncio.create_task(self._keep(program))
+        keeper.add_done_callback(lambda _: self._is_over.set())
+        self._keepers.append(keeper)
+
+    @property
+    def lost(self) -> frozenset[str]:
+        """The programs that cannot run, by name, while others of their kind go on."""
+        return frozenset(program.name for program in self._lost)
 
     async def _reload_all(self) -> None:
         while True:
@@ -208,7 +237,9 @@ class Supervisor:
                     continue
                 del self._running[program]
             if status in FATAL:
-                raise FatalExitError(f"the {program.name} ended: {FATAL[status]}")
+                await self._until_mended(program, FATAL[status])
+                retry = FIRST_RETRY_SECONDS
+                continue
             if time.monotonic() - began > STEADY_SECONDS:
                 retry = FIRST_RETRY_SECONDS
             _LOG.warning(
@@ -219,6 +250,20 @@ class Supervisor:
             )
             await asyncio.sleep(retry)
             retry = min(2 * retry, LAST_RETRY_SECONDS)
+
+    async def _until_mended(self, program: Program, reason: str) -> None:
+        """Wait for a reload, if others of its kind go on without it. Raises FatalExitError."""
+        mended = self._lost[program] = asyncio.Event()
+        kind = [each for each in self._programs if each.is_one_of == program.is_one_of]
+        if program.is_one_of is None or all(each in self._lost for each in kind):
+            raise FatalExitError(f"the {program.name} ended: {reason}")
+        _LOG.critical(
+            "a process cannot run, and the others go on; SIGHUP has it tried again",
+            program=program.name,
+            reason=reason,
+        )
+        await mended.wait()
+        del self._lost[program]
 
     async def _start(self, program: Program, ready: int | None = None) -> Process:
         identity = program.identity

@@ -32,11 +32,11 @@ _LOG = logger(__name__)
 
 PLACEMENT = (TENANTS.c.shard, TENANTS.c.shard_state)
 """The columns that say where a tenant is."""
-_COUNT = (
-    sa.select(sa.func.count())
-    .where(TENANTS.c.shard == SHARDS.c.name, TENANTS.c.status != TenantStatus.DELETED)
-    .scalar_subquery()
+_COUNTED = sa.select(sa.func.count()).where(
+    TENANTS.c.shard == SHARDS.c.name, TENANTS.c.status != TenantStatus.DELETED
 )
+_COUNT = _COUNTED.scalar_subquery()
+_MOVING = _COUNTED.where(TENANTS.c.shard_state == MOVING).scalar_subquery()
 
 
 class SqlShards:
@@ -54,11 +54,12 @@ class SqlShards:
 
     async def list(self) -> Sequence[StoredShard]:
         """Return all shards that ever were, by name."""
-        query = sa.select(SHARDS.c.name, SHARDS.c.draining, _COUNT).order_by(SHARDS.c.name)
+        columns = (SHARDS.c.name, SHARDS.c.draining, _COUNT, _MOVING)
         async with read_transaction(self._engine) as connection:
+            found = await connection.execute(sa.select(*columns).order_by(SHARDS.c.name))
             return [
-                StoredShard(name, bool(draining), tenants)
-                for name, draining, tenants in await connection.execute(query)
+                StoredShard(name, bool(draining), tenants, moving)
+                for name, draining, tenants, moving in found
             ]
 
     async def tenants_in(self, shard: str) -> Sequence[TenantId]:

@@ -29,6 +29,8 @@ class StoredShard:
     """Whether it takes no new tenants."""
     tenants: int
     """How many tenants it has, without deleted ones."""
+    moving: int = 0
+    """How many of them are on their way to another shard, and answered 503."""
 
 
 class TenantPlacements(Protocol):

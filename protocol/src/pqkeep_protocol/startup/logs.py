@@ -12,7 +12,7 @@ Until ``write_logs`` is called, events go to the standard library's loggers and 
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 from structlog.stdlib import BoundLogger, ProcessorFormatter
@@ -74,16 +74,20 @@ def logger(name: str) -> BoundLogger:
     return bound
 
 
-def write_logs(process: str, form: LogFormat = "auto") -> None:
+def write_logs(
+    process: str, form: LogFormat = "auto", which: Mapping[str, str | int] | None = None
+) -> None:
     """Write all log lines to standard error, those of libraries too. Called again, it replaces.
 
-    Each line has the time (UTC), the level, the logger and the process.
+    Each line has the time (UTC), the level, the logger and the process, and the fields that tell
+    which of several processes of its kind it is.
     """
+    told = {} if which is None else which
     is_terminal = sys.stderr.isatty()
     is_text = is_terminal if form == "auto" else form == "text"
 
     def add_process(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-        return {**event, "process": process}
+        return {**told, **event, "process": process}
 
     def add_left_out(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
         left_out = event["_record"].left_out

@@ -15,7 +15,7 @@ from pqkeep_server.dev import OWNER, Dev, Ready
 from pqkeep_server.dev_directory import DevError, data_directory
 from pqkeep_server.exit_status import fail_on
 from pqkeep_server.initialise import ACCOUNTS_FILE, KEYS_FILE, Stores
-from pqkeep_server.start_settings import MOST_GATEWAYS
+from pqkeep_server.start_settings import MOST_GATEWAYS, MOST_SHARDS
 
 
 def dev(
@@ -45,8 +45,12 @@ def dev(
         ),
     ] = None,
     keys_database: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Keep keys and audit records in PostgreSQL, likewise."),
+        list[str] | None,
+        typer.Option(
+            metavar="URL",
+            help="Keep keys and audit records in PostgreSQL, likewise; again for each further"
+            " shard.",
+        ),
     ] = None,
     redis_url: Annotated[
         str | None,
@@ -60,16 +64,25 @@ def dev(
             help="Gateway processes on the port; two or more need a Redis or Valkey.",
         ),
     ] = 1,
+    shards: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=MOST_SHARDS,
+            help="Key services, each with its own database; those that are missing are made.",
+        ),
+    ] = 1,
 ) -> None:
     """Run gateway and key service on this machine's loopback, with a demo tenant."""
     write_logs("pqkeepd")
+    first, *further = keys_database or [KEYS_FILE]
     stores = Stores(
         accounts=accounts_database or ACCOUNTS_FILE,
-        keys=keys_database or KEYS_FILE,
+        keys=first,
         redis_url=redis_url,
     )
     with fail_on(DevError), data_directory(data) as directory:
-        installation = Dev(directory, port, stores, gateways)
+        installation = Dev(directory, port, stores, gateways, shards, further)
         asyncio.run(_serve(installation, directory, ready_file, temporary=data is None))
 
 

@@ -5,12 +5,14 @@ They import the database libraries only when they run, as ``backup`` does.
 
 import asyncio
 import os
+from typing import Annotated
 
 import typer
 
 from pqkeep_gateway import config as gateway_config
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_keyservice import config as key_service_config
+from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.commands.arguments import AccountsDatabase, Data, KeysDatabase, PasswordFile
 from pqkeep_server.data_lock import locked
@@ -25,7 +27,7 @@ class _NotNowError(Exception):
 
 
 def migrate(*, data: Data) -> None:
-    """Bring both databases to this version's schema, with the service stopped.
+    """Bring all databases to this version's schema, with the service stopped.
 
     A start does the same: this is for doing it before, and for seeing that it can be done.
     """
@@ -33,16 +35,18 @@ def migrate(*, data: Data) -> None:
     from pqkeep_keyservice.process import open_database
     from pqkeep_keyservice.storage.database import DatabaseUnavailableError
 
-    async def migrate_keys() -> None:
-        database = await open_database(key_service_config.read(layout.key_service_settings))
+    async def migrate_keys(shard: Layout) -> None:
+        database = await open_database(key_service_config.read(shard.key_service_settings))
         await database.close()
 
     layout = Layout(data)
     with fail_on(ConfigError, _NotNowError, OSError):
         try:
             with locked(data):
-                with acting_as_owner_of(layout.key_service):
-                    asyncio.run(migrate_keys())
+                for name in layout.shards:
+                    shard = Layout(data, name)
+                    with acting_as_owner_of(shard.key_service):
+                        asyncio.run(migrate_keys(shard))
                 with acting_as_owner_of(layout.gateway):
                     asyncio.run(migrate_database(gateway_config.read(layout.gateway_settings)))
         except BlockingIOError:
@@ -51,7 +55,7 @@ def migrate(*, data: Data) -> None:
             raise _NotNowError("the keys database cannot be reached") from None
         except UnavailableError:
             raise _NotNowError("the accounts database cannot be reached") from None
-    typer.echo("Both databases have this version's schema.")
+    typer.echo("All databases have this version's schema.")
 
 
 def migrate_store(
@@ -61,6 +65,9 @@ def migrate_store(
     accounts_password_file: PasswordFile = None,
     keys_database: KeysDatabase = None,
     keys_password_file: PasswordFile = None,
+    shard: Annotated[
+        str, typer.Option(metavar="NAME", help="The shard whose keys database it is.")
+    ] = DEFAULT_SHARD,
 ) -> None:
     """Move databases from files to a PostgreSQL server, with the service stopped.
 
@@ -78,7 +85,11 @@ def migrate_store(
     if not (accounts_database or keys_database):
         raise typer.BadParameter("name --accounts-database, --keys-database or both")
     os.umask(0o077)
-    layout = Layout(data)
+    layout = Layout(data, shard)
+    if shard not in layout.shards:
+        raise typer.BadParameter(
+            f"there is no such shard here: there are {', '.join(layout.shards)}"
+        )
     with fail_on(RestoreError, StoreMigrationError), progress("reading") as report:
         targets = {kind: on_server(kind, url, passwords) for kind, url, passwords in named if url}
         moved = asyncio.run(move(layout, targets, report=report))

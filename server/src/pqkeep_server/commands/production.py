@@ -13,14 +13,16 @@ from pqkeep_server.doctor import examine
 from pqkeep_server.exit_status import fail_on
 from pqkeep_server.initialise import ACCOUNTS_FILE, KEYS_FILE, InitialiseError, Layout, Stores
 from pqkeep_server.initialise import initialise as make_directory
+from pqkeep_server.shard_folders import add_missing
 from pqkeep_server.start import StartError
 from pqkeep_server.start import start as run
+from pqkeep_server.start_settings import MOST_SHARDS
 from pqkeep_server.users import UsersError
 
 KEEP = """\
 operator's credential: {credential}
 It is shown this once. Keep it in a safe place that is not this machine.
-Keep a copy of the root key, {root_key}, in another such place:
+Keep a copy of the root key, {root_keys}, in another such place:
 it seals every private key, and no backup holds it.
 Settings: {gateway} and {key_service}.
 Start with: pqkeepd start --data {directory}"""
@@ -38,6 +40,15 @@ def init(
     redis_url: Annotated[
         str | None, typer.Option(metavar="URL", help="Keep rate limits in Redis or Valkey.")
     ] = None,
+    shards: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=MOST_SHARDS,
+            help="Key services, each with its own database in a file; pqkeepd shard add makes more,"
+            " and on PostgreSQL.",
+        ),
+    ] = 1,
     user_ids: UserIds = None,
 ) -> None:
     """Make an installation: two users, settings, root key, pepper, the operator's credential."""
@@ -53,11 +64,19 @@ def init(
         owners = users.chosen(user_ids)
         if data.exists() and data.stat().st_uid != 0:
             raise InitialiseError(f"{data} belongs to another user: it must be root's")
+        if shards > 1 and keys_database is not None:
+            raise InitialiseError(
+                "--shards makes databases in files: make the installation without it, and each"
+                " further shard by pqkeepd shard add NAME --keys-database URL"
+            )
         make_directory(layout, credential, signup="operator", stores=stores, users=owners)
+        added = add_missing(layout, shards)
     typer.echo(
         KEEP.format(
             credential=credential,
-            root_key=layout.root_key,
+            root_keys=", ".join(
+                str(each.root_key) for each in (layout, *(made.layout for made in added))
+            ),
             gateway=layout.gateway_settings,
             key_service=layout.key_service_settings,
             directory=layout.directory,
@@ -66,7 +85,7 @@ def init(
 
 
 def start(*, data: Data) -> None:
-    """Run both processes of an installation, each as its own user. Needs root."""
+    """Run the processes of an installation, each as its own user. Needs root."""
     write_logs("pqkeepd")
     with fail_on(StartError, status=os.EX_CONFIG):
         run(Layout(data.absolute()))

@@ -1,16 +1,53 @@
-"""``pqkeepd shard``: which shards there are, and moving tenants between them."""
+"""``pqkeepd shard``: makes shards, lists them, and moves tenants between them."""
 
+import os
 from typing import Annotated
 from uuid import UUID
 
 import typer
 
 from pqkeep_protocol.keys import TenantId
-from pqkeep_server.commands.arguments import Data
+from pqkeep_server.commands.arguments import Data, PasswordFile
 from pqkeep_server.exit_status import fail_on
-from pqkeep_server.initialise import Layout
+from pqkeep_server.initialise import InitialiseError, Layout
 from pqkeep_server.progress import progress
+from pqkeep_server.shard_folders import add_shard
 from pqkeep_server.shards import ShardError, ShardMoves
+
+ADDED = """\
+The shard {name} is made: {folder}. Keep a copy of its root key in a safe place elsewhere:
+{root_key}
+Then kill -HUP pqkeepd start, which starts its key service and renews the gateways; one gateway
+without a redis_url, and processes of a service manager, are started again instead."""
+NEW_TRANSFER_KEY = """\
+The key service of the shard default has a transfer key now: start it again, before tenants move."""
+
+
+def add(
+    name: Annotated[str, typer.Argument(help="1 to 32 of a-z, 0-9 and -.")],
+    *,
+    data: Data,
+    keys_database: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="An empty PostgreSQL database for it, or a file; by default a file of its own.",
+        ),
+    ] = None,
+    keys_password_file: PasswordFile = None,
+) -> None:
+    """Make another shard: its key service's folder, root key and settings, and the gateway's row.
+
+    Everything may run meanwhile. If it is interrupted, run it again: it continues.
+    """
+    os.umask(0o077)
+    layout = Layout(data.absolute())
+    with fail_on(InitialiseError):
+        added = add_shard(layout, name, database=keys_database, password_file=keys_password_file)
+    made = added.layout
+    typer.echo(ADDED.format(name=name, folder=made.key_service, root_key=made.root_key))
+    if added.had_no_transfer_key:
+        typer.echo(NEW_TRANSFER_KEY)
 
 
 def list_shards(*, data: Data) -> None:
@@ -19,7 +56,8 @@ def list_shards(*, data: Data) -> None:
         found = ShardMoves(Layout(data), typer.echo).list()
     for each in found:
         state = "draining" if each.stored.draining else "open"
-        moves = "does not answer here" if each.unfinished is None else f"{each.unfinished} moves"
+        waiting = max(each.unfinished or 0, each.stored.moving)
+        moves = "does not answer here" if each.unfinished is None else f"{waiting} moves"
         typer.echo(f"{each.stored.name}\t{each.stored.tenants} tenants\t{state}\t{moves}")
 
 

@@ -1,0 +1,213 @@
+"""Makes the key service of another shard: its folder, and its row in the gateway's settings.
+
+The folder appears complete, and the gateway's settings are changed last: what is interrupted is
+gone on with when it is asked for again.
+"""
+
+import fcntl
+import os
+import re
+import secrets
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from pqkeep_gateway import config as gateway_config
+from pqkeep_keyservice import config as key_service_config
+from pqkeep_keyservice.config import Config
+from pqkeep_keyservice.keys.tenant_bundle import TRANSFER_KEY_SIZE
+from pqkeep_protocol.shards import SHARD_NAME
+from pqkeep_protocol.startup.secret_files import read_secret_file
+from pqkeep_protocol.startup.settings import ConfigError, DatabaseAddress
+from pqkeep_server.atomic_files import rewrite, write_atomically
+from pqkeep_server.initialise import KEYS_FILE, InitialiseError, Layout, write_key_service
+from pqkeep_server.owner import acting_as_owner_of
+from pqkeep_server.settings_file import Settings, SettingsFileError, edited, parse_table
+
+LONGEST_SOCKET_PATH = 107
+"""Bytes, of the kernel's."""
+INHERITED = ("gateway_uid", "slh_dsa", "openssl_library", "log_format")
+"""Settings of the first key service that another one has, too."""
+
+
+class Added(NamedTuple):
+    """What was made for a shard."""
+
+    layout: Layout
+    had_no_transfer_key: bool
+    """Whether the first key service got its transfer key now, and must be started again."""
+
+
+def add_shard(
+    layout: Layout, name: str, *, database: str | None = None, password_file: Path | None = None
+) -> Added:
+    """Make a shard's key service, and name it in the gateway's settings.
+
+    Its database is a file of its own, or a PostgreSQL database that is empty. Where the first
+    shard's is on a server one must be named; its password file is that of the first one then,
+    unless another is named. Raises InitialiseError.
+    """
+    try:
+        with _one_at_a_time(layout.directory):
+            return _add(layout, name, database, password_file)
+    except (ConfigError, SettingsFileError) as error:
+        raise InitialiseError(str(error)) from None
+    except OSError as error:
+        where = error.filename2 or error.filename
+        raise InitialiseError(f"cannot add the shard {name}: {error.strerror}: {where}") from None
+
+
+def add_missing(layout: Layout, count: int, databases: Sequence[str] = ()) -> list[Added]:
+    """Add shards until there are so many, shard-2 and so on, each with one of these databases.
+
+    Raises InitialiseError.
+    """
+    named = dict(zip(range(2, count + 1), databases, strict=False))
+    return [
+        add_shard(layout, f"shard-{number}", database=named.get(number))
+        for number in range(2, count + 1)
+        if f"shard-{number}" not in _known(layout)
+    ]
+
+
+def _known(layout: Layout) -> Collection[str]:
+    """Return the shards that the gateway's settings name. Raises InitialiseError."""
+    try:
+        with acting_as_owner_of(layout.gateway):
+            return gateway_config.read(layout.gateway_settings).key_services.keys()
+    except ConfigError as error:
+        raise InitialiseError(str(error)) from None
+
+
+def _add(layout: Layout, name: str, database: str | None, password_file: Path | None) -> Added:
+    shard = Layout(layout.directory, name)
+    _require_name(shard)
+    with acting_as_owner_of(layout.gateway):
+        gateway = gateway_config.read(layout.gateway_settings)
+        text = layout.gateway_settings.read_text()
+    if name in gateway.key_services:
+        raise InitialiseError(f"the gateway's settings name the shard {name} already")
+    named = _with_shard(text, gateway, shard)
+    with acting_as_owner_of(layout.key_service):
+        first = key_service_config.read(layout.key_service_settings)
+    settings = _settings(shard, layout, first, database, password_file)
+    transfer_key, is_new = _transfer_key(layout, first)
+    if shard.key_service.exists():
+        _require_same(shard, settings)
+    else:
+        _make(shard, settings, transfer_key, is_explained=first.gateway_uid != "same")
+    with acting_as_owner_of(layout.gateway):
+        rewrite(layout.gateway_settings, named)
+        gateway_config.read(layout.gateway_settings)
+    return Added(shard, is_new)
+
+
+@contextmanager
+def _one_at_a_time(directory: Path) -> Iterator[None]:
+    """Hold a lock that pqkeepd start does not need. Raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _require_name(shard: Layout) -> None:
+    if not re.match(SHARD_NAME, shard.shard):
+        raise InitialiseError(
+            "a shard's name has 1 to 32 of a-z, 0-9 and -, the first and last a letter or digit"
+        )
+    for path in (shard.socket, shard.operator_socket):
+        if len(os.fsencode(path.absolute())) > LONGEST_SOCKET_PATH:
+            raise InitialiseError(f"{path} is too long for a socket: choose a shorter name")
+
+
+def _with_shard(text: str, gateway: gateway_config.Config, shard: Layout) -> str:
+    """Return the gateway's settings with another shard. Raises InitialiseError, SettingsFileError."""
+    found = parse_table(text)
+    shards = found.get("shards")
+    if not isinstance(shards, Mapping):
+        if gateway.shards or "key_service_socket" not in found:
+            raise InitialiseError(
+                "the gateway's settings file does not say where its key service is: it is on another"
+                " host, or the environment says it. Add the shard by hand, as docs/scaling.md says"
+            )
+        shards = {"default": {"sockets": [found["key_service_socket"]]}}
+    added = {"sockets": [f"../run/{shard.socket.name}"]}
+    return edited(text, {"key_service_socket": None, "shards": {**shards, shard.shard: added}})
+
+
+def _settings(
+    shard: Layout, layout: Layout, first: Config, database: str | None, password_file: Path | None
+) -> Settings:
+    """Return the settings of a shard's key service, but for its keys. Raises InitialiseError."""
+    if database is None and first.database.is_on_server:
+        raise InitialiseError(
+            "the first shard's database is on a server: make an empty one for this shard, for the"
+            " same role, and name it with --keys-database"
+        )
+    chosen = database or KEYS_FILE
+    try:
+        address = DatabaseAddress(chosen, shard.key_service.absolute())
+    except ValueError as error:
+        raise InitialiseError(f"database: {error}") from None
+    for path in layout.key_services:
+        if path.parent != shard.key_service and key_service_config.read(path).database == address:
+            raise InitialiseError(f"the key service of {path} has this database already")
+    if password_file is None and address.is_on_server:
+        password_file = first.database_password_file
+    inherited = {name: getattr(first, name) for name in INHERITED}
+    defaults = {"slh_dsa": "auto", "log_format": "auto"}
+    return {
+        "shard": shard.shard,
+        "socket": f"../run/{shard.socket.name}",
+        "operator_socket": f"../run/{shard.operator_socket.name}",
+        "database": chosen,
+        "database_password_file": None if password_file is None else str(password_file.absolute()),
+        **{name: value for name, value in inherited.items() if value != defaults.get(name)},
+    }
+
+
+def _transfer_key(layout: Layout, first: Config) -> tuple[bytes, bool]:
+    """Return the transfer key of the first key service, and whether it was made now."""
+    owner = layout.key_service.stat().st_uid
+    if first.transfer_key_file is not None:
+        file = first.transfer_key_file
+        return read_secret_file(file, "transfer key", also_owned_by=owner), False
+    with acting_as_owner_of(layout.key_service):
+        if not layout.transfer_key.exists():
+            write_atomically(layout.transfer_key, secrets.token_bytes(TRANSFER_KEY_SIZE), 0o400)
+        key = read_secret_file(layout.transfer_key, "transfer key")
+        text = layout.key_service_settings.read_text()
+        changed = edited(text, {"transfer_key_file": layout.transfer_key.name})
+        rewrite(layout.key_service_settings, changed)
+    return key, True
+
+
+def _require_same(shard: Layout, settings: Settings) -> None:
+    """Raise InitialiseError unless a folder that is there is what an interrupted run has made."""
+    with acting_as_owner_of(shard.key_service):
+        found = parse_table(shard.key_service_settings.read_text())
+    if any(found.get(name) != value for name, value in settings.items()):
+        raise InitialiseError(
+            f"{shard.key_service} exists already, with other settings, and the gateway's settings do"
+            " not name it"
+        )
+
+
+def _make(shard: Layout, settings: Settings, transfer_key: bytes, *, is_explained: bool) -> None:
+    """Make the folder, with an empty database if that is a file, for the first one's owner."""
+    owner = Layout(shard.directory).key_service.stat()
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=shard.directory) as temporary:
+        draft = Layout(Path(temporary), shard.shard)
+        write_key_service(draft, settings, transfer_key, is_explained=is_explained)
+        made = key_service_config.read(draft.key_service_settings)
+        if not made.database.is_on_server:  # a process makes no new file itself
+            Path(made.database.location).touch(0o600)
+        if os.geteuid() == 0:
+            for path in (*draft.key_service.rglob("*"), draft.key_service):
+                os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
+        draft.key_service.rename(shard.key_service)

@@ -1,0 +1,187 @@
+"""A further shard: its key service's folder, and its row in the gateway's settings."""
+
+import os
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pqkeep_gateway import config as gateway_config
+from pqkeep_gateway.access.credentials import CredentialKind, new_credential
+from pqkeep_keyservice import config as key_service_config
+from pqkeep_keyservice.root_key_sources.file import read_root_key
+from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_server import shard_folders
+from pqkeep_server.cli import app
+from pqkeep_server.initialise import InitialiseError, Layout, Stores, initialise
+from pqkeep_server.key_services import key_service_programs
+from pqkeep_server.settings_file import edited
+from pqkeep_server.settings_reference import explained
+from pqkeep_server.shard_folders import add_missing, add_shard
+
+ON_SERVER = Stores(keys="postgresql://k@localhost/keys", keys_password_file="passwords")  # noqa: S106 - a path
+
+
+def made(folder: Path, stores: Stores | None = None) -> Layout:
+    """Make an installation."""
+    layout = Layout(folder / "data")
+    operator = new_credential(CredentialKind.OPERATOR)
+    initialise(layout, operator, signup="operator", stores=stores or Stores())
+    return layout
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Iterator[Layout]:
+    """An installation with one shard. Commands change the umask of their process: it is put back."""
+    before = os.umask(0o022)
+    yield made(tmp_path)
+    os.umask(before)
+
+
+def test_a_shard_has_a_root_key_of_its_own_and_the_common_transfer_key(layout: Layout) -> None:
+    """Its secrets are files of mode 0400, and its settings are those that both processes accept."""
+    shard = add_shard(layout, "b").layout
+    assert layout.shards == ("default", "b")
+    assert shard.root_key.read_bytes() != layout.root_key.read_bytes()
+    assert shard.transfer_key.read_bytes() == layout.transfer_key.read_bytes()
+    modes = {path.name: path.stat().st_mode & 0o777 for path in shard.key_service.iterdir()}
+    assert modes == {
+        "root.key": 0o400,
+        "transfer.key": 0o400,
+        "settings.toml": 0o600,
+        "keys.sqlite3": 0o600,
+    }
+    read_root_key(shard.root_key)
+    settings = key_service_config.read(shard.key_service_settings)
+    assert (settings.shard, settings.gateway_uid) == ("b", "same")
+    assert settings.socket == shard.socket.resolve()
+    assert settings.operator_socket == shard.operator_socket.resolve()
+    sockets = {
+        name: each.sockets
+        for name, each in gateway_config.read(layout.gateway_settings).key_services.items()
+    }
+    assert sockets == {
+        "default": (layout.socket.resolve(),),
+        "b": (shard.socket.resolve(),),
+    }
+    assert [each.name for each in key_service_programs(layout, None)] == [
+        "key service",
+        "key service b",
+    ]
+
+
+def test_settings_stay_as_they_are_written(layout: Layout) -> None:
+    """Comments and other settings of the gateway stay, however many shards are added."""
+    text = edited(explained("gateway", {"port": 8123}), dict(_settings(layout.gateway_settings)))
+    layout.gateway_settings.write_text(text + "# the end\n")
+    for name in ("b", "c"):
+        add_shard(layout, name)
+    changed = layout.gateway_settings.read_text()
+    lines = [line for line in text.splitlines() if "key_service_socket" not in line]
+    assert [line for line in lines if line not in changed.splitlines()] == []
+    settings = gateway_config.read(layout.gateway_settings)
+    assert (settings.port, sorted(settings.key_services)) == (8123, ["b", "c", "default"])
+
+
+def _settings(path: Path) -> dict[str, object]:
+    return tomllib.loads(path.read_text())
+
+
+def test_what_was_begun_is_gone_on_with(layout: Layout) -> None:
+    """Ended before the gateway's settings were written, the next run keeps the root key."""
+    before = layout.gateway_settings.read_text()
+    root_key = add_shard(layout, "b").layout.root_key.read_bytes()
+    with pytest.raises(InitialiseError, match="already"):
+        add_shard(layout, "b")
+    layout.gateway_settings.write_text(before)
+    with pytest.raises(InitialiseError, match="other settings"):
+        add_shard(layout, "b", database="others.sqlite3")
+    assert add_shard(layout, "b").layout.root_key.read_bytes() == root_key
+    assert "b" in gateway_config.read(layout.gateway_settings).key_services
+
+
+def test_as_many_as_are_missing_are_made(layout: Layout) -> None:
+    """Shards that are there stay, and the number that is asked for never removes one."""
+    assert [each.layout.shard for each in add_missing(layout, 3)] == ["shard-2", "shard-3"]
+    assert add_missing(layout, 2) == []
+    assert layout.shards == ("default", "shard-2", "shard-3")
+
+
+def test_an_older_installation_gets_its_transfer_key(layout: Layout) -> None:
+    """Where the first key service has none, one is made, and the command says to start it again."""
+    layout.transfer_key.unlink()
+    text = layout.key_service_settings.read_text()
+    layout.key_service_settings.write_text(edited(text, {"transfer_key_file": None}))
+    ended = CliRunner().invoke(app, ["shard", "add", "b", "--data", str(layout.directory)])
+    assert ended.exit_code == 0, ended.output
+    assert "start it again" in ended.stdout
+    shard = Layout(layout.directory, "b")
+    key = layout.transfer_key.read_bytes()
+    assert (len(key), shard.transfer_key.read_bytes()) == (32, key)
+    assert key_service_config.read(layout.key_service_settings).transfer_key_file is not None
+    assert key.hex() not in ended.output
+
+
+def test_a_database_on_a_server_is_named(tmp_path: Path) -> None:
+    """A shard beside one on a server needs a database of its own, and takes the password file."""
+    layout = made(tmp_path, ON_SERVER)
+    with pytest.raises(InitialiseError, match="--keys-database"):
+        add_shard(layout, "b")
+    with pytest.raises(InitialiseError, match="has this database already"):
+        add_shard(layout, "b", database=ON_SERVER.keys)
+    assert not Layout(layout.directory, "b").key_service.exists()
+    shard = add_shard(layout, "b", database="postgresql://k@localhost/others").layout
+    settings = key_service_config.read(shard.key_service_settings)
+    assert settings.database.location == "postgresql://k@localhost/others"
+    assert settings.database_password_file == layout.key_service.resolve() / "passwords"
+
+
+@pytest.mark.parametrize("name", ["B", "-b", "b/../c", "", "x" * 33, "b\n", "default"])
+def test_a_bad_name_is_refused(layout: Layout, name: str) -> None:
+    """Nothing is made for a name that is none, or is the first shard's."""
+    before = sorted(layout.directory.rglob("*"))
+    with pytest.raises(InitialiseError):
+        add_shard(layout, name)
+    assert sorted(layout.directory.rglob("*")) == before
+
+
+def test_secrets_are_not_repeated(layout: Layout) -> None:
+    """An address with a password is refused without a part of it."""
+    with pytest.raises(InitialiseError, match="database_password_file") as refused:
+        add_shard(layout, "b", database="postgresql://role:hunter2@localhost/name")
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_gateway_whose_shards_are_set_elsewhere(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the environment says where key services are, the settings file is left alone."""
+    text = layout.gateway_settings.read_text()
+    layout.gateway_settings.write_text(edited(text, {"key_service_socket": None}))
+    monkeypatch.setenv("PQKEEP_GATEWAY_KEY_SERVICE_SOCKET", str(layout.socket))
+    with pytest.raises(InitialiseError, match="by hand"):
+        add_shard(layout, "b")
+    assert layout.shards == ("default",)
+
+
+def test_a_folder_is_of_one_shard(layout: Layout) -> None:
+    """A key service whose settings have another shard than its folder's name is not run."""
+    shard = add_shard(layout, "b").layout
+    text = shard.key_service_settings.read_text()
+    shard.key_service_settings.write_text(edited(text, {"shard": "c"}))
+    with pytest.raises(ConfigError, match="has the shard c"):
+        list(key_service_programs(layout, None))
+
+
+def test_a_path_that_is_too_long_is_refused_first(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name whose socket the kernel would refuse is refused before anything is made."""
+    longest = len(os.fsencode(Layout(layout.directory, "b" * 8).socket))
+    monkeypatch.setattr(shard_folders, "LONGEST_SOCKET_PATH", longest)
+    with pytest.raises(InitialiseError, match="too long for a socket"):
+        add_shard(layout, "b" * 9)
+    assert layout.shards == ("default",)
+    add_shard(layout, "b" * 8)
