@@ -44,6 +44,7 @@ TENANT = TenantId(UUID(int=7))
 KEY: dict[str, Any] = {"tenant": TENANT, "algorithm": KEM}
 WHO = Attribution("request-1", "api-key:3", "192.0.2.7", "plan-allows")
 SILENT = "UPDATE service_epoch SET held_until_us = 0 WHERE takeovers = 0"
+ASLEEP = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
 ROOT_KEY = {"id": 9, "check_value": b"", "added_at_us": 1}
 
 
@@ -121,6 +122,21 @@ async def test_a_silent_holder_loses_its_session(opened: Open, sql: Sql) -> None
     assert sql("SELECT count(*) FROM root_keys WHERE id = 9") == [(0,)]
     await standby.close()
     assert await active.next_epoch(epoch) > epoch
+
+
+async def test_a_holder_that_the_server_works_for_is_left_alone(opened: Open, sql: Sql) -> None:
+    """A statement that takes long, as on a slow disk, is no silence."""
+    active, standby = await opened(), await opened()
+    await until(lambda: standby.is_standing_by)
+    await active.write(one)
+
+    def wait(connection: sa.Connection) -> object:
+        return connection.exec_driver_sql("SELECT 1 FROM pg_sleep(1)").scalar_one()
+
+    waiting = asyncio.create_task(active.read(wait))
+    await until(lambda: waiting.done() or bool(sql(ASLEEP)))
+    await asyncio.to_thread(sql, SILENT)
+    assert await waiting == 1
 
 
 async def test_without_the_lock_the_epoch_alone_stops_a_writer(opened: Open, sql: Sql) -> None:

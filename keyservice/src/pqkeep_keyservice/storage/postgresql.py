@@ -22,6 +22,7 @@ from sqlalchemy.pool import NullPool
 from pqkeep_keyservice.storage.database import Arguments, DatabaseUnavailableError, T
 from pqkeep_keyservice.storage.migration import migrate
 from pqkeep_keyservice.storage.postgresql_lock import (
+    BUSY_SECONDS,
     HELD_SECONDS,
     POLL_SECONDS,
     RENEW_SECONDS,
@@ -46,7 +47,7 @@ held it is gone; see SESSION."""
 CONNECT_SECONDS = 3.0
 OPEN_SECONDS = 30.0
 """For the checks and the migrations, once the lock is held."""
-ANSWER_SECONDS = 4.0
+ANSWER_SECONDS = BUSY_SECONDS
 """For one transaction. The gateway waits ten seconds for an answer."""
 QUERY_SECONDS = 8.0
 QUERIES = 2

@@ -2,8 +2,8 @@
 
 A lock alone is not enough: a process that is paused keeps its session, and with it the lock. So the
 session says again and again, in the one row of ``service_epoch``, until when no other may end it.
-A key service that waits for the lock ends a session whose time is over. All times are the database
-server's. Each transaction that writes locks that row and so requires that its epoch is the current
+A key service that waits for the lock ends a session whose time is over, unless the server is at work
+for it just then: that is a slow disk, and no silent process. All times are the database server's. Each transaction that writes locks that row and so requires that its epoch is the current
 one: what an earlier epoch's session still tried could not be committed, even without the lock.
 """
 
@@ -17,10 +17,13 @@ from pqkeep_keyservice.storage.schema import SERVICE_EPOCH
 
 LOCK = 0x7071_6B65_6570_0001
 """The advisory lock of the key service: "pqkeep", 1."""
-HELD_SECONDS = 3.0
+HELD_SECONDS = 2.0
 """How long a session is not ended that has not been heard of."""
-RENEW_SECONDS = 1.0
+RENEW_SECONDS = 0.5
 """Between two renewals of that time."""
+BUSY_SECONDS = 4.0
+"""How long the server may be at work on one statement of the session: as long as a transaction may
+take."""
 POLL_SECONDS = 0.2
 """Between two looks at the lock of another key service."""
 
@@ -46,6 +49,10 @@ _END_HOLDER = f"""
         AND session.datname = current_database()
         AND (extract(epoch FROM session.backend_start) * 1000000)::bigint = held.backend_start_us
         AND held.held_until_us < {_NOW_US}
+        AND (
+            session.state <> 'active'
+            OR session.query_start < clock_timestamp() - interval '{BUSY_SECONDS} seconds'
+        )
 """  # noqa: S608 - of constants
 
 
