@@ -7,7 +7,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +19,10 @@ import pytest
 from tests.fixtures import processes
 from tests.fixtures.caller import TLS
 from tests.fixtures.key_service import running_key_service
+from tests.fixtures.postgresql import new_databases
 from tests.fixtures.preloaded import running_forked
 from tests.fixtures.processes import HOST
+from tests.fixtures.redis import running_valkey
 
 from pqkeep_gateway.access.credentials import CredentialKind, new_credential
 from pqkeep_protocol.audit import Recorded, RecordEvents
@@ -36,7 +38,7 @@ from pqkeep_protocol.codec import (
     encode,
 )
 from pqkeep_protocol.shards import DEFAULT_SHARD
-from pqkeep_server.initialise import Layout, initialise
+from pqkeep_server.initialise import IN_FILES, Layout, initialise
 
 PORTAL = "https://keep.example.org"
 SECONDS = 60.0
@@ -232,30 +234,44 @@ def lie(lying: tuple[httpx2.Client, FakeKeyService]) -> Callable[[Reply], httpx2
 
 @dataclass(frozen=True)
 class SharedGateways:
-    """Two gateways with one accounts database and one Redis, and a tenant of theirs."""
+    """Three gateways with one accounts database and one Redis or Valkey, and a tenant of theirs."""
 
-    first: httpx2.Client
-    second: httpx2.Client
+    all: Sequence[httpx2.Client]
     operator: dict[str, str]
     tenant: str
     api_key: dict[str, str]
 
+    @property
+    def first(self) -> httpx2.Client:
+        """The gateway that changes are made by."""
+        return self.all[0]
 
-@pytest.fixture(scope="module")
-def two_gateways(
-    redis_server: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[httpx2.Client, httpx2.Client, dict[str, str]]]:
-    """Two gateways before one key service, and the operator's header."""
+
+@pytest.fixture(
+    scope="module",
+    params=["sqlite and redis", pytest.param("postgresql and valkey", marks=pytest.mark.campaign)],
+)
+def three_gateways(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Sequence[httpx2.Client], dict[str, str], str]]:
+    """Three gateways before one key service, the operator's header, and the windows' address."""
     folder = tmp_path_factory.mktemp("gateways")
     layout = Layout(folder)
     operator_key = new_credential(CredentialKind.OPERATOR)
     operator = {"X-API-Key": operator_key}
-    initialise(layout, operator_key, signup="operator")
-    with layout.gateway_settings.open("a") as settings:
-        settings.write(f'redis_url = "redis://{redis_server}"\n')
     with ExitStack() as stack:
+        stores = IN_FILES
+        if request.param == "sqlite and redis":
+            address = request.getfixturevalue("redis_server")
+        else:
+            address = stack.enter_context(running_valkey(processes.free_port()))
+            server = request.getfixturevalue("postgres_server")
+            stores = stack.enter_context(new_databases(server))
+        initialise(layout, operator_key, signup="operator", stores=stores)
+        with layout.gateway_settings.open("a") as settings:
+            settings.write(f'redis_url = "redis://{address}"\n')
         stack.enter_context(running_key_service(layout.key_service_settings, folder / "keys"))
-        first, second = (
+        gateways = [
             stack.enter_context(
                 httpx2.Client(
                     base_url=stack.enter_context(gateway_process(layout, folder / name)),
@@ -264,25 +280,25 @@ def two_gateways(
                     verify=TLS,
                 )
             )
-            for name in ("first", "second")
-        )
-        for gateway in (first, second):
+            for name in ("first", "second", "third")
+        ]
+        for gateway in gateways:
             until_healthy(gateway)
-        yield first, second, operator
+        yield gateways, operator, address
 
 
 @pytest.fixture
 def shared_gateways(
-    two_gateways: tuple[httpx2.Client, httpx2.Client, dict[str, str]],
+    three_gateways: tuple[Sequence[httpx2.Client], dict[str, str], str],
 ) -> SharedGateways:
-    """The two gateways, and a new tenant, which is on free."""
-    first, second, operator = two_gateways
+    """The three gateways, and a new tenant, which is on free."""
+    gateways, operator, _ = three_gateways
     name = {"name": str(uuid4())}
-    made = first.post("/api/v1/tenants", json=name, headers=operator)
+    made = gateways[0].post("/api/v1/tenants", json=name, headers=operator)
     tenant = made.json()["data"]["id"]
-    made = first.post(f"/api/v1/tenants/{tenant}/api-keys", headers=operator)
+    made = gateways[0].post(f"/api/v1/tenants/{tenant}/api-keys", headers=operator)
     api_key = {"X-API-Key": made.json()["data"]["api_key"]}
-    return SharedGateways(first, second, operator, tenant, api_key)
+    return SharedGateways(gateways, operator, tenant, api_key)
 
 
 @dataclass(frozen=True)
