@@ -21,7 +21,7 @@ INSTALL_TELLING = { $(BIN)/pip install --disable-pip-version-check --progress-ba
 	&& touch $(VENV)/installed; } | sed -un 's/^Collecting \([^ ;=]*\).*/  \1/p; s/^Installing collected.*/  writing the files/p' \
 	&& rm $(VENV)/installed
 
-.PHONY: help run test lint format types bench fuzz mutants openid campaigns simulate crashes races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
+.PHONY: help run test lint format types bench fuzz mutants openid campaigns simulate crashes cluster races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9]*\):.*## /\1\t/p' Makefile | expand -t 13
@@ -62,6 +62,9 @@ simulate: $(VENV)/dev ## run both processes on a seeded event loop with faults: 
 
 crashes: $(VENV)/dev ## kill an installation under load, 50 times, and check its data
 	$(BIN)/python -m tests.crash_recovery $(ARGS)
+
+cluster: $(VENV)/dev ## load 3 gateways and 2 shards with standbys, each part away in turn: 5 minutes
+	$(BIN)/python -m tests.cluster $(ARGS)
 
 races: $(VENV)/dev ## use each single-use token 32 times at once, repeatedly
 	PQKEEP_ROUNDS=200 $(BIN)/pytest $(RACES) --timeout 1200 -m "" -k once $(ARGS)

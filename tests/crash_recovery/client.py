@@ -67,6 +67,8 @@ class Ledger:
     promises: list[Promise] = field(default_factory=list)
     answers: Counter[tuple[int, str]] = field(default_factory=Counter)
     """By status and code."""
+    refused: int = 0
+    """Connections that were refused."""
     broken: int = 0
     """Requests without an answer."""
     wrong: list[str] = field(default_factory=list)
@@ -81,9 +83,9 @@ class Ledger:
 class Client:
     """Asks, and asks again where that is safe."""
 
-    def __init__(self, base_url: str, ledger: Ledger) -> None:
+    def __init__(self, base_url: str, ledger: Ledger, seconds: float = ANSWER_SECONDS) -> None:
         self._address = urlsplit(base_url).netloc
-        self._connection = http.client.HTTPConnection(self._address, timeout=ANSWER_SECONDS)
+        self._connection = http.client.HTTPConnection(self._address, timeout=seconds)
         self.ledger = ledger
 
     def ask(
@@ -147,8 +149,9 @@ class Client:
             )
             response = self._connection.getresponse()
             status, content = response.status, json.loads(response.read())
-        except (OSError, http.client.HTTPException):
+        except (OSError, http.client.HTTPException) as error:
             self._connection.close()
+            self.ledger.refused += isinstance(error, ConnectionRefusedError)
             self.ledger.broken += 1
             time.sleep(RETRY_SECONDS)
             return None

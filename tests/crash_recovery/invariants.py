@@ -22,7 +22,7 @@ TILE_LEVELS = 8
 CREATING = ("generate-key", "rotate-key")
 USED = frozenset(
     {
-        *("encrypt", "decrypt", "encapsulate", "decapsulate", "wrap", "unwrap"),
+        *("encrypt", "decrypt", "re-encrypt", "encapsulate", "decapsulate", "wrap", "unwrap"),
         *("sign", "verify", "sign-hash", "verify-hash", "sign-mu", "verify-mu", "sign-jws"),
     }
 )
@@ -64,10 +64,15 @@ def nothing_is_recorded_twice(snapshot: Snapshot) -> Findings:
     for name in ("request_id", "event_id"):
         counted = Counter(getattr(record, name) for record in snapshot.records)
         yield from (
-            f"{name} {value} has {count} records"
+            records_of_one(name, value, count)
             for value, count in counted.items()
             if value is not None and count > 1
         )
+
+
+def records_of_one(name: str, value: str, count: int) -> str:
+    """Return what is said of an id that several records have."""
+    return f"{name} {value} has {count} records"
 
 
 def numbers_have_no_gaps(snapshot: Snapshot) -> Findings:
@@ -175,6 +180,10 @@ def uses_are_counted(snapshot: Snapshot) -> Findings:
         and record.outcome in ("success", "verification-failed")
         and record.key_version is not None
     )
+    for record in snapshot.records[:covered]:
+        if record.target is not None and record.outcome == "success":
+            keyring, algorithm, version = record.target.split("/")
+            uses[record.tenant_id, keyring, algorithm, int(version)] += 1
     counted = {
         (row.tenant_id, row.keyring, row.algorithm, row.key_version): row.uses
         for row in snapshot.usage

@@ -43,6 +43,7 @@ class Worker:
             (self._sign, 60),
             (self._sign_hash, 20),
             (lambda: self._again("decrypt", "/kem/decrypt"), 160),
+            (self._re_encrypt, 30),
             (lambda: self._again("decapsulate", "/kem/decapsulate"), 120),
             (lambda: self._again("unwrap", "/kem/key/unwrap"), 50),
             (lambda: self._again("verify", "/signature/verify"), 60),
@@ -66,9 +67,9 @@ class Worker:
             (self._archive, 3),
         )
 
-    def run(self, stop: threading.Event) -> None:
-        """Ask until told to stop."""
-        while not stop.is_set():
+    def run(self, stop: threading.Event, pause: float = 0.0) -> None:
+        """Ask until told to stop, with so many seconds between two requests."""
+        while not stop.wait(pause):
             self._random.weighted(self._kinds)()
 
     def _ask(
@@ -88,6 +89,8 @@ class Worker:
             self._wrong(operation, answer)
             return None
         version = answer.data.get("key_version", body.get("key_version"))
+        if operation == "re-encrypt":  # whose answer has the target's
+            version = body["key_version"]
         outcome = "verification-failed" if answer.data.get("valid") is False else "success"
         self._client.promised(answer, caller, operation, outcome, version)
         return answer.data
@@ -124,6 +127,16 @@ class Worker:
                 "key_version": made["key_version"],
             }
             self._state.remember("decrypt", Made(caller, ask, {"plaintext": text}))
+
+    def _re_encrypt(self) -> None:
+        waiting = self._state.made.get("decrypt")
+        if not waiting:
+            return
+        old = self._random.one_of(tuple(waiting))
+        if made := self._ask(old.caller, "re-encrypt", "/kem/re-encrypt", old.body, (404,)):
+            changed = {name: made[name] for name in ("ciphertext", "key_version")}
+            again = Made(old.caller, {**old.body, **changed}, old.expected)
+            self._state.remember("decrypt", again)
 
     def _encapsulate(self) -> None:
         known = self._some_key(KEMS)

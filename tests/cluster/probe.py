@@ -1,0 +1,64 @@
+"""A client that asks one shard again and again, each time over a new connection, and keeps the times."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+
+from tests.crash_recovery.client import Caller, Client, Ledger
+
+PAUSE_SECONDS = 0.03
+ANSWER_SECONDS = 15.0
+"""Longer than a gateway takes to say that there is no answer."""
+PLAINTEXT = {"algorithm": "Kyber768", "plaintext": "aGVsbG8="}
+
+
+class Probe:
+    """Encrypts, and remembers when that was answered."""
+
+    def __init__(self, base_url: str, caller: Caller) -> None:
+        self._base_url = base_url
+        self._caller = caller
+        self.ledger = Ledger()
+        self.answered: list[tuple[float, float]] = []
+        """When the requests that were answered with 200 began, and when they were answered."""
+
+    @contextmanager
+    def asking(self) -> Iterator[Probe]:
+        """Ask for as long as a block lasts."""
+        stop = threading.Event()
+        thread = threading.Thread(target=self._ask, args=(stop,))
+        thread.start()
+        try:
+            yield self
+        finally:
+            stop.set()
+            thread.join()
+
+    def _ask(self, stop: threading.Event) -> None:
+        while not stop.wait(PAUSE_SECONDS):
+            client = Client(self._base_url, self.ledger, ANSWER_SECONDS)
+            began = time.monotonic()
+            answer = client.ask(self._caller, "POST", "/kem/encrypt", PLAINTEXT)
+            client.close()
+            if answer is None:
+                continue
+            if not answer.is_success:
+                self.ledger.wrong.append(f"probe: {answer.status} {answer.code}")
+                continue
+            self.answered.append((began, time.monotonic()))
+            version = answer.data["key_version"]
+            client.promised(answer, self._caller, "encrypt", key_version=version)
+
+    def has_answered_since(self, moment: float, times: int = 1) -> bool:
+        """Return whether requests that began after a moment were answered."""
+        return sum(began > moment for began, _ in self.answered[-times:]) == times
+
+    def longest_without_answer(self, begin: float, end: float) -> float:
+        """Return the longest time between two answers that reaches into a time (seconds)."""
+        times = [answered for _, answered in self.answered]
+        gaps = [b - a for a, b in pairwise(times) if b > begin and a < end]
+        return max(gaps, default=end - begin)
