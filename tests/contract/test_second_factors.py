@@ -131,6 +131,13 @@ def test_a_wrong_code(owner: Caller, stranger: Caller, password: str) -> None:
     assert owner.refusal("/auth/step-up", {"totp_code": "abcdef"}) == wrong
 
 
+def test_a_wrong_password_at_a_step_up(owner: Caller) -> None:
+    """Who has no second factor steps up by the password; a wrong one is called that, not a code."""
+    error = owner.ask("POST", "/auth/step-up", {"password": "another one"}).json()["error"]
+    assert (error["error_code"], error["field"]) == ("ERR_MFA_001", "password")
+    assert error["message"] == "the password is wrong"
+
+
 def test_a_challenge_that_is_none(stranger: Caller) -> None:
     """A challenge's token that nobody was given is 401."""
     fields = {"challenge_token": "pqc_", "totp_code": "123456"}

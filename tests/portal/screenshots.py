@@ -23,6 +23,9 @@ SIZES = {"desktop": DESKTOP, "phone": PHONE}
 SCHEMES = ("light", "dark")
 LEFT_OUT = {"/resume"}
 """Pages that lead elsewhere at once."""
+BY_LINK = {"/invitation", "/registration", "/reset-password"}
+TOKEN = "#" + "x" * 43
+"""What a link of a message has, without which these pages show no form."""
 
 
 def paths(owner: Caller) -> dict[str, str]:
@@ -54,6 +57,7 @@ def photograph(browser: Browser, installation: Installation, folder: Path) -> in
         else:
             person = people.owner
         name = page.path.strip("/").replace("/", "-").replace("{", "").replace("}", "")
+        path += TOKEN if path in BY_LINK else ""
         views.append((name or "overview", ROOT + path, person))
     for (size, viewport), scheme in itertools.product(SIZES.items(), SCHEMES):
         for name, path, person in views:

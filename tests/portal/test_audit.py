@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Route, expect
@@ -40,6 +46,8 @@ def test_records_are_listed_and_filtered(visit_as: SignedIn, viewer: Caller) -> 
     expect(rows).to_have_count(6)
     page.goto("/portal/audit?principal=api-key:77")
     expect(page.get_by_role("heading", name="No record matches")).to_be_visible()
+    page.goto("/portal/audit?key_version=newest")
+    expect(page.get_by_text("A key version is a whole number, such as 3.")).to_be_visible()
     page.goto("/portal/audit?from=yesterday")
     expect(page.get_by_text("A day is written as 2026-01-31.")).to_be_visible()
 
@@ -69,6 +77,31 @@ def test_records_are_said_in_words(installation: Installation) -> None:
     assert "ada@example.org</bdi>" in page
     found = tenant.get("/audit/records", outcome="key-not-found")["records"][0]["id"]
     assert "(no such key)" in get_page(viewer, f"/portal/audit/{found}").text
+
+
+def test_the_commands_that_verify_the_log_work(installation: Installation, tmp_path: Path) -> None:
+    """Pasted as they are shown, they save the log's keys, export the log and verify it."""
+    tenant = installation.new_tenant()
+    tenant.post("/kms/keys/generate", {"algorithm": "Kyber768"}, status=201)
+    page = get_page(installation.person(tenant.tenant_id), "/portal/audit").text
+    shown = next(each for each in re.findall(r"<code[^>]*>([^<]*)", page) if "verify" in each)
+    directory = Path(sys.executable).parent
+    ended = subprocess.run(
+        ["/bin/sh", "-ec", html.unescape(shown)],
+        env={
+            "PATH": f"{directory}:{os.environ['PATH']}",
+            "HOME": str(tmp_path),
+            "PQKEEP_URL": installation.base_url,
+            "PQKEEP_API_KEY": str(tenant.api_key),
+        },
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.endswith("verified\n")
 
 
 def test_the_browser_verifies_a_record(visit_as: SignedIn, viewer: Caller) -> None:

@@ -41,6 +41,7 @@ from pqkeep_gateway.people.second_factors import (
     AlreadyEnrolledError,
     NotEnrolledError,
     WrongCodeError,
+    WrongPresentPasswordError,
 )
 from pqkeep_gateway.people.sessions import (
     AccountChangedError,
@@ -413,8 +414,9 @@ DOMAIN_ERRORS: Mapping[type[Exception], Answer] = {
     WrongCodeError: Answer(
         Code.MFA_001,
         "the code is wrong, or was used already",
-        ("email_code", "recovery_code", "totp_code", "password"),
+        ("email_code", "recovery_code", "totp_code"),
     ),
+    WrongPresentPasswordError: Answer(Code.MFA_001, "the password is wrong", ("password",)),
     PasswordsDisabledError: Answer(
         Code.FORBIDDEN_001, "the tenant's people sign in by their provider, without passwords"
     ),

@@ -30,6 +30,7 @@ from pqkeep_gateway.people.second_factors import (
     NotEnrolledError,
     SecondFactors,
     WrongCodeError,
+    WrongPresentPasswordError,
 )
 from pqkeep_gateway.people.sign_in import SignIn
 from pqkeep_gateway.people.step_up import LIFETIME, StepUp
@@ -212,7 +213,7 @@ def endpoints(
                 step_up_token="pqu_" + "0" * 43 + "3aXb2c",
                 expires_in=int(LIFETIME.total_seconds()),
             ),
-            errors=(WrongCodeError, TooManyAttemptsError),
+            errors=(WrongCodeError, WrongPresentPasswordError, TooManyAttemptsError),
         ),
         Endpoint(
             method="GET",

@@ -38,6 +38,10 @@ class WrongCodeError(Exception):
     """The code is wrong, has expired or was used."""
 
 
+class WrongPresentPasswordError(WrongCodeError):
+    """The password that a step-up takes in place of a code is wrong."""
+
+
 class NotEnrolledError(Exception):
     """The account has no authenticator, or none that waits to be confirmed."""
 

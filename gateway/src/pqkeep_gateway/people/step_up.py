@@ -19,7 +19,7 @@ from pqkeep_gateway.access.principals import SessionId, SessionPrincipal, UserId
 from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.people.attempt_limits import AttemptLimits
 from pqkeep_gateway.people.passwords import Passwords
-from pqkeep_gateway.people.second_factors import SecondFactors, WrongCodeError
+from pqkeep_gateway.people.second_factors import SecondFactors, WrongPresentPasswordError
 from pqkeep_gateway.people.users import UserStore
 from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.audit import Event
@@ -103,7 +103,7 @@ class StepUp:
     async def issue(self, principal: SessionPrincipal, proof: str, attribution: Attribution) -> str:
         """Return a token for a correct code or, without an authenticator, a correct password.
 
-        Raises WrongCodeError, TooManyAttemptsError.
+        Raises WrongCodeError, WrongPresentPasswordError, TooManyAttemptsError.
         """
         account = await self._users.get(principal.user)
         async with self._attempts.step_up(principal.session):
@@ -116,7 +116,7 @@ class StepUp:
                     attribution, principal.tenant, AuditEvent.STEP_UP_FAILED, outcome="ERR_MFA_001"
                 )
                 await self._audit_delivery.record(failed)
-                raise WrongCodeError
+                raise WrongPresentPasswordError
         return await self._new_token(principal, attribution)
 
     async def issue_after_reauthentication(

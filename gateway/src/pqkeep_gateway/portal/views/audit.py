@@ -45,7 +45,7 @@ async def _read(visit: Visit) -> Content:
             **given,
             **_times(query),
             page_views=shows_views or operation in PAGE_VIEWS,
-            key_version=_number(query.get("key_version", "")),
+            key_version=_key_version(query.get("key_version", "").strip()),
             before=_number(query.get("before", "")),
             order="desc",
             limit=PAGE,
@@ -82,6 +82,16 @@ def _days(query: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             except (ValueError, OverflowError):
                 raise invalid("A day is written as 2026-01-31.", name) from None
             yield name, f"{day}T00:00:00Z"
+
+
+def _key_version(text: str) -> int | None:
+    """Return the version that a form names; None: it names none. Raises ApiError."""
+    if not text:
+        return None
+    version = _number(text)
+    if not version:
+        raise invalid("A key version is a whole number, such as 3.", "key_version")
+    return version
 
 
 def _number(text: str) -> int | None:

@@ -7,10 +7,10 @@ from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.portal.pages import SHOWN, Content, Page, Visit
 
 ROLES = {
-    Role.OWNER: "everything, billing and other owners too",
+    Role.OWNER: "everything, with billing and owners",
     Role.ADMIN: "everything but billing and owners",
-    Role.DEVELOPER: "keys and their use, no people and no API keys",
-    Role.VIEWER: "reads, changes nothing",
+    Role.DEVELOPER: "keys, but no people or API keys",
+    Role.VIEWER: "reads and changes nothing",
 }
 
 
