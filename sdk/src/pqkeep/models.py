@@ -113,6 +113,8 @@ class Key:
     """When the private key is destroyed, if that is scheduled: until then nothing can use it."""
     imported: bool = False
     """Whether the private key was made elsewhere, and may be known there."""
+    keyring: str | None = None
+    """Its keyring, where one was named or the keys of all were asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

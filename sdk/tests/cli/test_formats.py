@@ -134,6 +134,14 @@ def test_a_file_in_another_format_as_public_key(command: Command, tenant: Client
         of = ("--public-key", f"Kyber768.{form}", "-a", "Kyber768", "-k", "1")
         assert command("encrypt", file.name, *of, "--force").status == 0
         assert command("decrypt", "order.json.pqk", "--to", "-").out == file.read_bytes()
+    for form, said in (("pem", 0), ("der", 0), ("raw", 2)):
+        of = ("--public-key", f"Kyber768.{form}", "-k", "1", "--to", f"{form}.pqk")
+        assert command("encrypt", file.name, *of).status == said
+    of = ("encrypt", file.name, "--public-key", "Kyber768.pem", "--force")
+    ended = command(*of, "-a", "X-Wing", "-k", "1")
+    assert (ended.status, "is a key of Kyber768" in ended.err) == (2, True)
+    ended = command(*of)
+    assert (ended.status, "add --key-version\n" in ended.err) == (2, True)
     pem = (command.directory / f"{KEY}.pem").read_bytes()
     for bad in (pem.replace(b"PUBLIC", b"PRIVATE"), pem[:-30], pem.replace(b"M", b"N", 1)):
         (command.directory / "bad.pem").write_bytes(bad)

@@ -38,6 +38,12 @@ def test_keyrings(command: Command, tenant: Client) -> None:
     assert [(key.key_version, key.status) for key in keys] == [(1, "disabled"), (2, "active")]
     assert json.loads(command("--output", "json", "keys", "list").out)["total"] == 0
     assert command("keyrings", "create", "x", "--label", "team").status != 0
+    every = ("keys", "list", "--all-keyrings")
+    found = json.loads(command("--output", "json", *every).out)["keys"]
+    assert [each["keyring"] for each in found] == ["payments.cards"] * 2
+    assert command(*every).out.split()[0] == b"KEYRING"
+    assert command(*every, *of).status == 2
+    assert tenant.keys.list_page(all_keyrings=True, limit=1).items[0].keyring == "payments.cards"
 
 
 def test_files_of_a_keyring(command: Command, tenant: Client) -> None:

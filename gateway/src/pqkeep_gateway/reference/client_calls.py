@@ -96,7 +96,7 @@ CALLS: Mapping[str, ClientCall] = {
         "keys.list",
         "for key in {}:\n    print(key.algorithm, key.key_version, key.status)",
         (),
-        _same("algorithm", "status"),
+        _same("algorithm", "status", "keyring", "all_keyrings"),
     ),
     "generate_key": ClientCall("keys.generate", _shown("key"), ("algorithm",)),
     "rotate_key": ClientCall(
@@ -173,10 +173,12 @@ CALLS: Mapping[str, ClientCall] = {
             "before",
             "order",
             "operation",
+            "keyring",
             "algorithm",
             "key_version",
             "outcome",
             "principal",
+            "page_views",
         )
         | {"from": "since", "to": "until", "limit": "page_size"},
     ),

@@ -116,6 +116,13 @@ def records(  # noqa: PLR0913 - as many filters as the log has
             metavar="PRINCIPAL", help="Such as api-key:1 or user:UUID.", show_default=False
         ),
     ] = None,
+    page_views: Annotated[
+        bool,
+        typer.Option(
+            "--page-views/--no-page-views",
+            help="Whether to list what the portal's pages read too.",
+        ),
+    ] = True,
     oldest_first: Annotated[
         bool, typer.Option("--oldest-first", help="Begin with the oldest one.")
     ] = False,
@@ -134,6 +141,7 @@ def records(  # noqa: PLR0913 - as many filters as the log has
             key_version=key_version,
             outcome=outcome,
             principal=principal,
+            page_views=page_views,
             page_size=min(limit or LARGEST_PAGE, LARGEST_PAGE),
             shard=shard,
         )

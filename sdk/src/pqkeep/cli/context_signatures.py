@@ -15,7 +15,7 @@ from pqkeep.cli.configuration import rules
 from pqkeep.cli.destinations import Output
 from pqkeep.cli.failures import NOT_VERIFIED, Refusal
 from pqkeep.cli.invocation import Invocation
-from pqkeep.cli.public_keys import read_key
+from pqkeep.cli.public_keys import KeyInFile, read_key
 from pqkeep.cli.several import Asking, Several, together
 from pqkeep.cli.sources import source
 from pqkeep.models import Signature
@@ -102,14 +102,14 @@ def is_valid(
             )
     rules(invocation).signature(said.algorithm)
     found = read_key(invocation, public_key)
-    if not isinstance(found, bytes):
-        if not found.is_named(said.algorithm, said.key_version, keyring):
-            return False
-        found = found.public_key
+    if isinstance(found, KeyInFile) and not found.is_named(
+        said.algorithm, said.key_version, keyring
+    ):
+        return False
     return verification.verify_mu(
-        _mu(invocation, file, found, context),
+        _mu(invocation, file, found.public_key, context),
         said.signature,
-        public_key=found,
+        public_key=found.public_key,
         algorithm=said.algorithm,
     )
 

@@ -41,8 +41,8 @@ PublicKeyFile = Annotated[
     typer.Option(
         "--public-key",
         metavar="FILE",
-        help="Encrypt to this key, from pqkeep keys public-key, without a service. PEM, DER and "
-        "bytes alone need --algorithm and --key-version.",
+        help="Encrypt to this key, from pqkeep keys public-key, without a service. PEM and DER "
+        "need --key-version, and bytes alone --algorithm too.",
         show_default=False,
     ),
 ]

@@ -215,10 +215,17 @@ def list_keys(
         one_of(STATUSES, metavar="STATUS", help="Only active, retired, disabled or archived ones."),
     ] = None,
     keyring: KeyringOption = None,
+    all_keyrings: Annotated[
+        bool, typer.Option("--all-keyrings", help="Those of every keyring.")
+    ] = False,
 ) -> None:
-    """List all keys of a keyring."""
+    """List all keys of a keyring, or of all keyrings."""
+    if all_keyrings and keyring is not None:
+        raise Refusal("--all-keyrings and --keyring exclude each other", "leave one of them out")
     with invocation.connect() as client:
-        keys = client.keys.list(algorithm=algorithm, status=status, keyring=keyring)
+        keys = client.keys.list(
+            algorithm=algorithm, status=status, keyring=keyring, all_keyrings=all_keyrings
+        )
     show_rows(invocation, "keys", keys, _columns(*keys))
 
 
@@ -322,8 +329,10 @@ def _show(invocation: Invocation, key: Key) -> None:
 
 
 def _columns(*keys: Key) -> dict[str, str]:
-    """Return the columns that keys are shown with: the last two where a key needs them."""
+    """Return the columns that keys are shown with: some of them only where a key needs them."""
     columns = dict(COLUMNS)
+    if any(each.keyring is not None for each in keys):
+        columns = {"keyring": "KEYRING", **columns}
     if any(each.imported for each in keys):
         columns["imported"] = "IMPORTED"
     if any(each.archive_at is not None for each in keys):

@@ -32,7 +32,7 @@ from pqkeep.cli.options import (
     To,
 )
 from pqkeep.cli.printable import printable
-from pqkeep.cli.public_keys import read_key
+from pqkeep.cli.public_keys import KeyInFile, read_key
 from pqkeep.cli.several import (
     IN_A_REQUEST,
     SLOW_IN_A_REQUEST,
@@ -293,17 +293,15 @@ def _is_valid_offline(
     held = rules(invocation)
     held.signature(said.algorithm)
     held.hash(said.hash_algorithm)
-    if not isinstance(key, bytes):
-        if not key.is_named(said.algorithm, said.key_version, keyring):
-            return False
-        key = key.public_key
+    if isinstance(key, KeyInFile) and not key.is_named(said.algorithm, said.key_version, keyring):
+        return False
     digest = _digest(file, said.hash_algorithm, invocation)
     try:
         return verification.verify_hash(
             digest,
             said.signature,
             hash_algorithm=said.hash_algorithm,
-            public_key=key,
+            public_key=key.public_key,
             algorithm=said.algorithm,
         )
     except ValueError as error:  # no algorithm that signs

@@ -148,13 +148,24 @@ class Keys(Generic[T_co]):
         algorithm: str | None = None,
         status: str | None = None,
         keyring: str | None = None,
+        all_keyrings: bool = False,
     ) -> Pages[Key]:
-        """Return all keys of a keyring, or those of an algorithm, of a status, or of both."""
+        """Return all keys of a keyring, or those of an algorithm, of a status, or of both.
+
+        With ``all_keyrings`` they are those of every keyring, by its name first, and each says
+        which is its own; ``keyring`` is None then.
+        """
         named = None if algorithm is None else self._rules.key(algorithm)
         return lambda place: get(
             "/kms/keys",
             _keys,
-            {"algorithm": named, "status": status, "keyring": keyring, "after": place},
+            {
+                "algorithm": named,
+                "status": status,
+                "keyring": keyring,
+                "all_keyrings": "true" if all_keyrings else None,
+                "after": place,
+            },
         )
 
     @Operation
@@ -166,6 +177,7 @@ class Keys(Generic[T_co]):
         algorithm: str | None = None,
         status: str | None = None,
         keyring: str | None = None,
+        all_keyrings: bool = False,
     ) -> Call[ListPage[Key]]:
         """Return a part of the list: at most ``limit``, after the place that a part ended with."""
         named = None if algorithm is None else self._rules.key(algorithm)
@@ -173,6 +185,7 @@ class Keys(Generic[T_co]):
             "algorithm": named,
             "status": status,
             "keyring": keyring,
+            "all_keyrings": "true" if all_keyrings else None,
             "limit": limit,
             "after": after,
         }
@@ -206,6 +219,7 @@ def _key(data: Data) -> Key:
         created_at=data.time("created_at"),
         archive_at=data.time_or_none("archive_at"),
         imported=data.has("imported") and data.flag("imported"),
+        keyring=data.text_or_none("keyring"),
     )
 
 
