@@ -137,10 +137,10 @@ def test_a_file_in_another_format_as_public_key(command: Command, tenant: Client
     for form, said in (("pem", 0), ("der", 0), ("raw", 2)):
         of = ("--public-key", f"Kyber768.{form}", "-k", "1", "--to", f"{form}.pqk")
         assert command("encrypt", file.name, *of).status == said
-    of = ("encrypt", file.name, "--public-key", "Kyber768.pem", "--force")
-    ended = command(*of, "-a", "X-Wing", "-k", "1")
+    to_pem = ("encrypt", file.name, "--public-key", "Kyber768.pem", "--force")
+    ended = command(*to_pem, "-a", "X-Wing", "-k", "1")
     assert (ended.status, "is a key of Kyber768" in ended.err) == (2, True)
-    ended = command(*of)
+    ended = command(*to_pem)
     assert (ended.status, "add --key-version\n" in ended.err) == (2, True)
     pem = (command.directory / f"{KEY}.pem").read_bytes()
     for bad in (pem.replace(b"PUBLIC", b"PRIVATE"), pem[:-30], pem.replace(b"M", b"N", 1)):

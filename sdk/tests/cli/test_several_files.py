@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import pytest
+import typer
 
 from pqkeep import Client
+from pqkeep.cli.invocation import Invocation
+from pqkeep.cli.several import Asking, Several
+from pqkeep.errors import InvalidRequestError, MessageTooLargeError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sdk.tests.cli.conftest import Command
 
 NAMES = ("a", "b", "c")
@@ -67,6 +74,9 @@ def test_sign_and_verify(command: Command, tenant: Client, options: tuple[str, .
     ended = command("sign", *NAMES, *options)
     assert (ended.status, ended.err.splitlines()[-1]) == (0, "3 of 3 files")
     assert len(set(_requests(tenant, "sign-mu" if options else "sign-hash"))) == 1
+    assert command("verify", *NAMES, *options).status == 0
+    if not options:
+        assert len(set(_requests(tenant, "verify-hash"))) == 1
     (command.directory / "b").write_bytes(b"changed")
     ended = command("verify", *NAMES, *options)
     assert (ended.status, ended.out.count(b"is good")) == (7, 2)
@@ -91,3 +101,24 @@ def test_what_is_refused_whole(command: Command, tenant: Client) -> None:
     ):
         assert command(*arguments).status == 2
     assert command.names() == set(NAMES)
+
+
+def test_who_is_refused_in_a_refused_request() -> None:
+    """Where a request for several files is refused as invalid, each is asked for alone."""
+
+    def alone(*, number: int, step: int) -> int:
+        if number == 2:
+            raise MessageTooLargeError("too much", error_code="ERR_SIGN_001")
+        return number + step
+
+    def many(_items: object, **_common: int) -> Iterator[int]:
+        raise InvalidRequestError("too much in all", error_code="ERR_INVALID_001")
+
+    invocation = Invocation(quiet=True)
+    tally = Several(invocation, NAMES, is_listed=True)
+    made: dict[str, int] = {}
+    asking = Asking(alone, many, {"step": 10}, nullcontext)
+    asking.ask(tally, NAMES, lambda file: {"number": NAMES.index(file) + 1}, made.__setitem__)
+    assert made == {"a": 11, "c": 13}
+    with pytest.raises(typer.Exit):
+        tally.end()

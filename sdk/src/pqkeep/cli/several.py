@@ -18,6 +18,7 @@ from pqkeep.cli.options import STANDARD
 from pqkeep.errors import (
     ComplianceError,
     DecryptionError,
+    InvalidRequestError,
     NotFoundError,
     PermissionDeniedError,
     PqkeepError,
@@ -169,10 +170,26 @@ class Asking(Generic[R]):
             if len(items) == 1:
                 made = (self.alone(**items[0][1], **self.common),)
             elif items:
-                made = tuple(self.many([item for _, item in items], **self.common))
+                made = self._together([item for _, item in items])
         for (file, _), result in zip(items, made, strict=False):  # none where all were refused
             with tally.each([file], OF_AN_ITEM), self.around():
                 finish(file, succeeded(result))
+
+    def _together(self, items: Sequence[dict[str, Any]]) -> Sequence[R | PqkeepError]:
+        """Ask for all in one request, or for each alone if that is refused as invalid.
+
+        The service says then which of them it does not take.
+        """
+        try:
+            return tuple(self.many(items, **self.common))
+        except InvalidRequestError:
+            return tuple(map(self._one, items))
+
+    def _one(self, item: dict[str, Any]) -> R | PqkeepError:
+        try:
+            return self.alone(**item, **self.common)
+        except (InvalidRequestError, NotFoundError, PermissionDeniedError) as error:
+            return error
 
 
 def succeeded(result: R | PqkeepError) -> R:

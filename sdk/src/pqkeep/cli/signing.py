@@ -5,6 +5,8 @@ does it.
 """
 
 import hashlib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -35,13 +37,17 @@ from pqkeep.cli.printable import printable
 from pqkeep.cli.public_keys import KeyInFile, read_key
 from pqkeep.cli.several import (
     IN_A_REQUEST,
+    OF_AN_ITEM,
+    OF_ONE_FILE,
     SLOW_IN_A_REQUEST,
     Asking,
     Several,
     several,
+    succeeded,
     together,
 )
 from pqkeep.cli.sources import source, whole
+from pqkeep.errors import PqkeepError
 from pqkeep.models import HashSignature
 
 if TYPE_CHECKING:
@@ -172,9 +178,47 @@ def verify(
         raise Refusal("--signature is for one file", "leave it out: each file has its FILE.sig")
     named = choice.Named(algorithm, key_version, keyring)
     with several(invocation, files) as tally:
-        for file in files:
-            with tally.each([file]):
-                _verify(tally, file, signature, named, public_key, use)
+        for group in together(files, lambda _: 0):
+            asked = _asked_together(invocation, group) if _is_asked(group, public_key, use) else {}
+            for file in group:
+                with tally.each([file], OF_AN_ITEM if file in asked else OF_ONE_FILE):
+                    _verify(tally, file, signature, named, public_key, use, asked)
+
+
+def _is_asked(group: Sequence[str], public_key: Path | None, use: str | None) -> bool:
+    """Return whether the service verifies files' hashes, and there are several."""
+    return len(group) > 1 and public_key is None and use is None
+
+
+def _asked_together(
+    invocation: Invocation, files: Sequence[str]
+) -> Mapping[str, bool | PqkeepError]:
+    """Return whether signatures over files' hashes are valid, by one request for all.
+
+    What cannot be read, is no signature over a hash, or is refused as a whole is left out, and to
+    the file's own verification.
+    """
+    items: dict[str, dict[str, Any]] = {}
+    for file in files:
+        with suppress(*OF_AN_ITEM):
+            data = _signature_of(invocation, file + SUFFIX)
+            if not documents.is_a(data, documents.ContextSignature):
+                said, keyring = documents.read(data, HashSignature, file + SUFFIX)
+                items[file] = _hash_verification(invocation, file, said, keyring)
+    with suppress(PqkeepError), invocation.connect() as client:
+        found = tuple(client.signatures.verify_hash_many(items.values())) if items else ()
+        return dict(zip(items, found, strict=True))
+    return {}
+
+
+def _signature_of(invocation: Invocation, signature: str) -> bytes:
+    data = whole(signature, invocation, documents.LARGEST, "name the file as it was written")
+    if data.startswith(JWS_HEADER):
+        raise Refusal(
+            f"{signature} is a JSON Web Signature, which others verify",
+            "give them the keys too: pqkeep keys jwks; or sign without --jws",
+        )
+    return data
 
 
 def _verify(
@@ -184,25 +228,23 @@ def _verify(
     named: choice.Named,
     public_key: Path | None,
     use: str | None,
+    asked: Mapping[str, bool | PqkeepError],
 ) -> None:
     invocation = tally.invocation
     if signature is None:
         if file == STANDARD:
             raise Refusal("standard input has no FILE.sig", "name it: --signature FILE")
         signature = file + SUFFIX
-    data = whole(signature, invocation, documents.LARGEST, "name the file as it was written")
-    if data.startswith(JWS_HEADER):
-        raise Refusal(
-            f"{signature} is a JSON Web Signature, which others verify",
-            "give them the keys too: pqkeep keys jwks; or sign without --jws",
-        )
+    data = _signature_of(invocation, signature)
     said, by_keyring = documents.read(data, _kind(data, use), signature)
     is_valid = (
         named.algorithm in {None, said.algorithm}
         and named.key_version in {None, said.key_version}
         and named.keyring in {None, by_keyring or documents.DEFAULT_KEYRING}
         and (
-            _is_valid(invocation, file, said, by_keyring, public_key)
+            succeeded(asked[file])
+            if file in asked
+            else _is_valid(invocation, file, said, by_keyring, public_key)
             if isinstance(said, HashSignature)
             else context_signatures.is_valid(invocation, file, said, by_keyring, use, public_key)
         )
@@ -271,14 +313,21 @@ def _is_valid(
     if public_key is not None:
         return _is_valid_offline(invocation, file, said, keyring, public_key)
     with invocation.connect() as client:
-        return client.signatures.verify_hash(
-            _digest(file, said.hash_algorithm, invocation),
-            said.signature,
-            hash_algorithm=said.hash_algorithm,
-            key_version=said.key_version,
-            algorithm=said.algorithm,
-            keyring=keyring,
-        )
+        return client.signatures.verify_hash(**_hash_verification(invocation, file, said, keyring))
+
+
+def _hash_verification(
+    invocation: Invocation, file: str, said: HashSignature, keyring: str | None
+) -> dict[str, Any]:
+    """Return the arguments of signatures.verify_hash for a file."""
+    return {
+        "digest": _digest(file, said.hash_algorithm, invocation),
+        "signature": said.signature,
+        "hash_algorithm": said.hash_algorithm,
+        "key_version": said.key_version,
+        "algorithm": said.algorithm,
+        "keyring": keyring,
+    }
 
 
 def _is_valid_offline(
