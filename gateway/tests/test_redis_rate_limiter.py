@@ -144,6 +144,26 @@ async def test_a_window_takes_no_more_room_than_its_limit(
     assert server.keys() == ["pqkeep:window:a"]
 
 
+async def test_a_full_server_counts_nothing_wrongly(
+    rate_limiter: RedisRateLimiter, server: redis.Redis
+) -> None:
+    """Nothing is admitted or announced without being counted, and no window is lost for another."""
+    assert await rate_limiter.enter("a", LIMIT) is None
+    server.config_set("maxmemory", 1)
+    try:
+        for refused in (
+            rate_limiter.enter("a", LIMIT),
+            rate_limiter.enter("b", LIMIT),
+            rate_limiter.changes(),
+            rate_limiter.announce_change(),
+        ):
+            with pytest.raises(UnavailableError):
+                await refused
+    finally:
+        server.config_set("maxmemory", 0)
+    assert (await rate_limiter.count("a", LIMIT)).remaining == LIMIT.events - 2
+
+
 async def test_a_server_that_forgot_the_scripts(
     rate_limiter: RedisRateLimiter, server: redis.Redis
 ) -> None:

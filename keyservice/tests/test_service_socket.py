@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from msgspec import structs
@@ -28,7 +28,13 @@ from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.administration import (
     AnnounceBackup,
     AnyAdministrationRequest,
+    ExportTenant,
+    FinishMove,
+    ImportTenant,
+    ListMoves,
     NewestBackup,
+    ReadBundle,
+    Receipt,
     ReloadRootKeys,
 )
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
@@ -290,11 +296,28 @@ async def require_refused_alone(client: Client, bad: Event, reason: EventRefusal
 
 
 async def test_each_socket_has_its_list(server: Server, connect: Connect, operator: Client) -> None:
-    """The gateway gets no administration, and the operator's socket uses no keys and no log."""
+    """The gateway gets no administration and moves nobody; the operator uses no keys and no log."""
     gateway: Client = await connect()
     reload = ReloadRootKeys(tenant=INSTALLATION)
-    await gateway.send(call(1, reload), Ping(2))
-    assert set(await gateway.receive(2)) == {Refusal(1, ErrorKind.UNSUPPORTED), Pong(2)}
+    digest = bytes(32)
+    receipt = Receipt(
+        tenant=TENANT, source="a", target="b", generation=1, sha256=digest, mac=digest
+    )
+    refused: tuple[AnyAdministrationRequest, ...] = (
+        reload,
+        AnnounceBackup(
+            tenant=INSTALLATION, log_id=uuid4(), generation=1, records=1, created_at_us=1
+        ),
+        ExportTenant(tenant=TENANT, target="b"),
+        ReadBundle(tenant=TENANT, sha256=digest, part=0),
+        ImportTenant(tenant=TENANT, sha256=digest, size=1, part=0, data=b"x"),
+        FinishMove(tenant=TENANT, receipt=receipt),
+        ListMoves(tenant=INSTALLATION),
+    )
+    assert set(map(type, refused)) == OPERATOR_REQUESTS
+    for number, request in enumerate(refused):
+        await gateway.send(call(number, request))
+        assert await gateway.receive(1) == [Refusal(number, ErrorKind.UNSUPPORTED)]
     records = ListRecords(tenant=INSTALLATION)
     await operator.send(call(1, GENERATE), call(2, records), call(3, reload))
     answers = {each.id: each for each in await operator.receive(3)}

@@ -15,9 +15,13 @@ from tests.shards.test_two_shards import RETRY, SECRET, is_readable, log_of, use
 
 from pqkeep.audit import verify
 from pqkeep_gateway import config as gateway_config
+from pqkeep_gateway.key_client import KeyClient
+from pqkeep_gateway.key_service_address import UnixSocket
 from pqkeep_gateway.wiring import open_placements
 from pqkeep_protocol.administration import ExportedTenant, ExportTenant
+from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import TenantId
+from pqkeep_protocol.messages import Attribution, GenerateKey
 from pqkeep_server.key_service_client import take_step
 from pqkeep_server.shards import ShardError, ShardMoves
 
@@ -163,6 +167,32 @@ def test_an_interrupted_move_is_continued(
         assert [each.unfinished for each in mover.list()] == [0, 0]
         with pytest.raises(ShardError, match="is in the shard"):
             mover.move(tenant_of(tenant), here)
+
+
+def test_keys_that_a_gateway_made_elsewhere_stop_no_service(two_shards: TwoShards) -> None:
+    """A tenant is not taken out of service for a shard that has keys of it which did not arrive."""
+    tenant = two_shards.new_tenant("default")
+    encrypted = use(tenant)
+    asyncio.run(make_key_in_b(two_shards, tenant_of(tenant)))
+    steps: list[str] = []
+    with pytest.raises(ShardError, match=r"stays in default: b: .* has keys of it already"):
+        ShardMoves(two_shards.layout, steps.append).move(tenant_of(tenant), "b")
+    assert not steps
+    assert is_readable(tenant, encrypted)
+
+
+async def make_key_in_b(two_shards: TwoShards, tenant: TenantId) -> None:
+    """Do what a gateway that was taken over can do for a tenant of another shard."""
+    socket = two_shards.layout.run / "keyservice-b.sock"
+    client = KeyClient(UnixSocket(str(socket)), shard="b")
+    connected = asyncio.create_task(client.run())
+    async with asyncio.timeout(SECONDS):
+        while not await client.is_reachable():  # noqa: ASYNC110 - nobody is told of it
+            await asyncio.sleep(0.05)
+    request = GenerateKey(tenant=tenant, algorithm=Algorithm.X_WING, quota=None, idempotency=None)
+    await client.execute(request, Attribution("", "gateway", "", ""))
+    connected.cancel()
+    await asyncio.wait([connected])
 
 
 def test_one_command_moves_tenants_at_a_time(two_shards: TwoShards) -> None:

@@ -284,6 +284,8 @@ class TenantMoves:
         if last is not None and not last.is_out and last.sha256 == request.sha256:
             move = Move(last.tenant, last.source, last.target, last.generation)
             return ImportProgress(part=0, receipt=transfer_key.receipt(move, last.sha256))
+        if not request.data and (last is None or last.is_out):
+            await self._require_absent(request.tenant)  # asked before the tenant leaves its shard
         received = self._received
         if (
             received is None
@@ -328,12 +330,15 @@ class TenantMoves:
         await self._commit_again(tenant, lambda: self._arrive(arrived, seal, content))
         return ImportProgress(part=0, receipt=transfer_key.receipt(move, arrived.sha256))
 
+    async def _require_absent(self, tenant: TenantId) -> None:
+        if await self._store.read(has_tenant, tenant):
+            raise _RefusedError(MoveRefusal.TENANT_IS_HERE)
+
     async def _arrive(
         self, arrived: RecordedMove, seal: BundleSeal, content: BundleContent
     ) -> RecordedMove | None:
         epoch, tenant = self._store.epoch, arrived.tenant
-        if await self._store.read(has_tenant, tenant):
-            raise _RefusedError(MoveRefusal.TENANT_IS_HERE)
+        await self._require_absent(tenant)
         names = [
             *((each.info.name, None) for each in content.keyrings),
             *((each.keyring, each.algorithm) for each in content.keys),

@@ -166,8 +166,8 @@ class ImportTenant(Request[ImportProgress], frozen=True, kw_only=True, tag="impo
     """Bring a part of a bundle, each after the one before; the last one makes the tenant this shard's.
 
     A bundle that was received is answered with its receipt, whichever part is brought; a part without
-    data only asks. Errors:
-    UNAVAILABLE; whether the tenant has arrived is unknown then, and asking again tells.
+    data only asks, also before there is a bundle: it is refused where the tenant could not arrive.
+    Errors: UNAVAILABLE; whether the tenant has arrived is unknown then, and asking again tells.
     """
 
     sha256: BundleDigest

@@ -108,7 +108,8 @@ class ShardMoves:
     def _move(self, tenant: TenantId, target: str) -> None:
         self._socket(target)
         shown = f"tenant {tenant}"
-        source = self._shard_of(tenant)
+        placement = self._placement_of(tenant)
+        source = placement.shard
         if source == target:
             self._report(f"{shown}: looking for a bundle to destroy")
             if not self._finish_elsewhere(tenant, target):
@@ -116,6 +117,8 @@ class ShardMoves:
             return
         self._socket(source)
         self._finish_elsewhere(tenant, source)  # of the move before this one
+        if not placement.is_moving:
+            self._require_room(tenant, source, target)
         self._report(f"{shown}: refusing its requests")
         source = self._accounts(lambda each: each.begin_move(tenant))
         self._report(f"{shown}: leaving {source}")
@@ -164,6 +167,14 @@ class ShardMoves:
                 continue
             return
         raise ShardError(f"tenant {tenant} is on its way to a shard that is not on this host")
+
+    def _require_room(self, tenant: TenantId, source: str, target: str) -> None:
+        """Raise ShardError, while the tenant is served, where the target would not take it."""
+        asks = ImportTenant(tenant=tenant, sha256=bytes(32), size=1, part=0, data=b"")
+        try:
+            take_step(self._socket(target), asks, ImportProgress)
+        except KeyServiceError as error:
+            raise ShardError(f"tenant {tenant} stays in {source}: {target}: {error}") from None
 
     def _export(self, tenant: TenantId, source: str, target: str) -> ExportedTenant:
         request = ExportTenant(tenant=tenant, target=target)
