@@ -125,12 +125,23 @@ def test_an_oversized_frame_is_refused_by_its_length_alone(length: int) -> None:
     assert len(decoder.space()) >= space - LENGTH
 
 
-def test_the_buffer_has_room_for_the_largest_frame() -> None:
+def test_the_buffer_has_room_for_the_largest_frame(feed: Feed) -> None:
     """While the largest frame is still incomplete there is space for its last byte."""
     decoder = FrameDecoder(TO_GATEWAY)
-    decoder.space()[:LENGTH] = MAX_FRAME.to_bytes(LENGTH, "big")
-    assert list(decoder.filled(LENGTH + MAX_FRAME - 1)) == []
+    assert feed(decoder, MAX_FRAME.to_bytes(LENGTH, "big") + bytes(MAX_FRAME - 1)) == []
     assert len(decoder.space()) > 0
+
+
+def test_the_buffer_grows_with_the_frames(feed: Feed) -> None:
+    """Small frames need a small buffer; a larger one makes it as large as itself, for good."""
+    decoder = FrameDecoder(TO_KEY_SERVICE)
+    small = len(decoder.space())
+    assert feed(decoder, encode(Ping(1)) * 100_000) == [Ping(1)] * 100_000
+    assert len(decoder.space()) == small < MAX_FRAME // 8
+    large = encode(_call(2 * small))
+    for _ in range(3):
+        assert len(feed(decoder, large)) == 1
+        assert len(decoder.space()) == len(large) + small
 
 
 def test_frames_before_the_broken_one_are_handed_over(feed: Feed) -> None:

@@ -112,12 +112,12 @@ def encode(frame: ToKeyService | ToGateway) -> bytearray:
 
 
 class FrameDecoder(Generic[Frame]):
-    """Decodes a stream of bytes into frames, in a buffer of a fixed size."""
+    """Decodes a stream of bytes into frames, in a buffer that grows with the largest of them."""
 
     def __init__(self, decoder: msgspec.msgpack.Decoder[Frame]) -> None:
         """Decode frames of one direction: TO_KEY_SERVICE or TO_GATEWAY."""
         self._decoder = decoder
-        self._buffer = memoryview(bytearray(_LENGTH + MAX_FRAME + _READ_AHEAD))
+        self._buffer = memoryview(bytearray(_READ_AHEAD))
         self._filled = 0
 
     def space(self) -> memoryview:
@@ -131,7 +131,7 @@ class FrameDecoder(Generic[Frame]):
     def filled(self, size: int) -> Iterator[Frame]:
         """Yield the frames that ``size`` new bytes in the space complete."""
         self._filled += size
-        start = 0
+        start = needed = 0
         try:
             while self._filled - start >= _LENGTH:
                 body = start + _LENGTH
@@ -139,13 +139,16 @@ class FrameDecoder(Generic[Frame]):
                 if length > MAX_FRAME:
                     raise ProtocolError("frame too large")
                 if self._filled < body + length:
+                    needed = _LENGTH + length
                     break
                 start = body + length
                 yield self._decode(self._buffer[body:start])
         finally:
-            rest = self._filled - start
-            self._buffer[:rest] = self._buffer[start : self._filled]
-            self._filled = rest
+            rest = self._buffer[start : self._filled]
+            if needed > len(self._buffer):
+                self._buffer = memoryview(bytearray(needed + _READ_AHEAD))
+            self._filled -= start
+            self._buffer[: self._filled] = rest
 
     def _decode(self, body: memoryview) -> Frame:
         try:
