@@ -7,6 +7,7 @@ import asyncio
 import platform
 import time
 from collections import Counter, defaultdict
+from functools import cache
 from importlib.metadata import version
 
 from pqkeep_keyservice.activation import Activation
@@ -95,7 +96,6 @@ class ServiceMetrics:
             seconds=ROOT_KEY_SECONDS,
             wait_seconds=KEYS_WAIT_SECONDS,
         )
-        self._build = version("pqkeep-keyservice"), platform.python_version()
 
     async def run(self) -> None:
         """Measure the event loop until cancelled."""
@@ -133,7 +133,7 @@ class ServiceMetrics:
                 "pqkeep_key_service_queue_length": counted(waiting),
                 "pqkeep_key_service_event_loop_lag_seconds": (self._lag.sample(),),
                 "pqkeep_key_service_cpu_seconds_total": one(time.process_time()),
-                "pqkeep_key_service_build_info": one(1, *self._build),
+                "pqkeep_key_service_build_info": one(1, *_build()),
                 "pqkeep_key_service_active": one(self._activation.is_serving),
                 "pqkeep_key_service_epoch": one(self._store.epoch),
                 "pqkeep_key_service_takeovers_total": one(self._store.database.takeovers),
@@ -178,6 +178,11 @@ class ServiceMetrics:
         return tuple(
             Sample((algorithm.value, status.value), count) for algorithm, status, count in found
         )
+
+
+@cache
+def _build() -> tuple[str, str]:
+    return version("pqkeep-keyservice"), platform.python_version()
 
 
 def _of_backup(newest: NewestBackup | None) -> Samples:

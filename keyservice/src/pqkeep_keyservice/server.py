@@ -210,17 +210,17 @@ class Server:
         self, call: Call, deadline: float
     ) -> AnyResult | BatchResults | AnyAuditResult | AnyAdministrationResult | Metrics:
         request = call.request
+        if isinstance(request, KeyRequest | Batch):
+            if request.tenant == INSTALLATION:  # its keys are for checkpoints alone
+                raise KeyServiceError(ErrorKind.KEY_NOT_FOUND)
+            if isinstance(request, Batch):
+                return await self._batches.execute(request, call.attribution, deadline)
+            return await self._transactions.execute(request, call.attribution, deadline)
         if isinstance(request, GetMetrics):
             return await self._metrics.collect(len(self._calls))
         if isinstance(request, AnyAdministrationRequest):
             return await self._administration.answer(request)
-        if not isinstance(request, KeyRequest | Batch):
-            return await self._audit_service.answer(request)
-        if request.tenant == INSTALLATION:  # its keys are for checkpoints alone
-            raise KeyServiceError(ErrorKind.KEY_NOT_FOUND)
-        if isinstance(request, Batch):
-            return await self._batches.execute(request, call.attribution, deadline)
-        return await self._transactions.execute(request, call.attribution, deadline)
+        return await self._audit_service.answer(request)
 
 
 def _log_end(error: Exception | None) -> None:

@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from time import perf_counter
+from typing import NamedTuple
 
 from pqkeep_keyservice.keys.changes import Change, CommitOutcome
 from pqkeep_keyservice.ledger.records import NewRecord
@@ -19,8 +19,7 @@ MAX_BATCH = 1_000
 """Records in one transaction, but for those that belong together."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Waiting:
+class _Waiting(NamedTuple):
     entries: Sequence[RecordedChange]
     """One, with its change; or several without changes."""
     epoch: int

@@ -47,11 +47,12 @@ class RevisionCache(Generic[N, V]):
     @property
     def epoch(self) -> int:
         """The store's current epoch. A new one empties the cache."""
-        if self._epoch != self._store.epoch:
-            self._epoch = self._store.epoch
+        epoch = self._store.epoch
+        if self._epoch != epoch:
+            self._epoch = epoch
             self._cached.clear()
             self._last = None
-        return self._epoch
+        return epoch
 
     async def get(self, name: N) -> V:
         """Return the current value. Raises DatabaseUnavailableError and what ``find`` raises."""
