@@ -9,12 +9,15 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 from cryptography.hazmat.primitives.asymmetric.mldsa import MLDSA65PublicKey
 from tests.fixtures.caller import Caller
+
+from pqkeep.audit import verify
 
 Refused = Callable[[httpx2.Response], tuple[int, str, str | None]]
 KYBER, DILITHIUM = {"algorithm": "Kyber768"}, {"algorithm": "Dilithium3"}
@@ -383,6 +386,42 @@ def test_an_export_is_whole_and_proves_itself(who: str, operator: Caller, tenant
     for line in lines[:: max(1, len(lines) // 300)]:
         index, size = line["record"]["id"] - 1, checkpoint["size"]
         assert climbed(leaf(line["record"]), index, size - 1, decoded(line["proof"])) == root
+
+
+def test_the_whole_log_without_proofs(
+    operator: Caller, tenant: Caller, refused: Refused, tmp_path: Path
+) -> None:
+    """From a record on the operator gets the whole log without proofs, which verifies, also gzipped."""
+    sign(operator)
+    keys = tmp_path / "keys.json"
+    keys.write_bytes(operator.ask("GET", "/audit/keys").content)
+    for after, encoding in ((0, "gzip"), (0, "gzip;q=0, identity"), (7, "identity")):
+        answer = operator.ask(
+            "GET",
+            "/audit/export",
+            params={"after": after},
+            headers={"Accept-Encoding": encoding},
+        )
+        assert answer.status_code == 200
+        assert answer.headers["vary"] == "accept-encoding"
+        assert answer.headers.get("content-encoding") == ("gzip" if encoding == "gzip" else None)
+        head, *middle, end = map(json.loads, answer.text.splitlines())
+        assert (head["format"], head["after"]) == ("pqkeep/v2/audit-export", after)
+        lines = [line for line in middle if line["type"] == "record"]
+        assert {tuple(line) for line in lines} == {("type", "record")}
+        ids = [line["record"]["id"] for line in lines]
+        assert ids == list(range(after + 1, head["size"] + 1))
+        assert end == {"type": "end", "records": len(ids)}
+        file = tmp_path / "export.jsonl"
+        file.write_bytes(answer.content)
+        assert verify([file], keys).findings == ()
+    answer = tenant.ask("GET", "/audit/export", params={"after": 0})
+    assert refused(answer)[0] == 403
+    answer = operator.ask("GET", "/audit/export", params={"after": 2**40})
+    assert refused(answer)[::2] == (404, "after")
+    for wrong in (-1, "x"):
+        answer = operator.ask("GET", "/audit/export", params={"after": wrong})
+        assert refused(answer) == (422, UNPROCESSABLE, "after")
 
 
 def test_usage_counts_uses(new_tenant: Callable[..., Caller], refused: Refused) -> None:

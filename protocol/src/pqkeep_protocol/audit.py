@@ -125,6 +125,36 @@ class ProveRecords(Request[Proofs], frozen=True, kw_only=True, tag="prove-record
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)]
 
 
+MAX_EXPORTED = 2_000
+"""Records in one message of an export: there are fewer where they would fill a frame."""
+
+
+class ExportRecords(Request[Records], frozen=True, kw_only=True, tag="export-records"):
+    """List everybody's records after an id, up to the first ``size``, by id and without proofs.
+
+    Errors: RECORD_NOT_FOUND if the log is smaller.
+    """
+
+    after: Natural
+    size: Annotated[int, Meta(ge=1, le=2**63 - 1)]
+    limit: Annotated[int, Meta(ge=1, le=MAX_EXPORTED)]
+
+
+class Subtrees(Result, frozen=True, kw_only=True, tag="subtrees"):
+    """The complete subtrees of a tree, the largest first: what leaves are appended to."""
+
+    hashes: tuple[Digest, ...]
+
+
+class GetSubtrees(Request[Subtrees], frozen=True, kw_only=True, tag="get-subtrees"):
+    """Return the complete subtrees of the tree of the first ``size``.
+
+    Errors: RECORD_NOT_FOUND if the log is smaller, or damaged.
+    """
+
+    size: Natural
+
+
 class Checkpoint(Struct, frozen=True, array_like=True, kw_only=True):
     """Size and root of the log at a time, signed by the key service."""
 
@@ -305,6 +335,8 @@ AnyAuditRequest = (
     | SignCheckpoint
     | ProveConsistency
     | ProveSuccessions
+    | ExportRecords
+    | GetSubtrees
     | ListAuditKeys
     | GetNote
     | GetUsage
@@ -315,6 +347,7 @@ AnyAuditResult = (
     Recorded
     | Records
     | Proofs
+    | Subtrees
     | Checkpoints
     | NewCheckpoint
     | Consistency

@@ -4,7 +4,7 @@ The operator sees everybody's records, everybody else those of their tenant. Rea
 """
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from enum import StrEnum
 from typing import Any, TypeVar, cast
@@ -62,7 +62,9 @@ from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import (
     MAX_PAGE,
     Checkpoint,
+    ExportRecords,
     GetNote,
+    GetSubtrees,
     ListAuditKeys,
     ListCheckpoints,
     ListRecords,
@@ -79,6 +81,7 @@ from pqkeep_protocol.shards import DEFAULT_SHARD
 R = TypeVar("R")
 
 FORMAT = "pqkeep/v1/audit-export"
+FORMAT_WITHOUT_PROOFS = "pqkeep/v2/audit-export"
 SIGNING = (Algorithm.ML_DSA_65, Algorithm.SLH_DSA_SHA2_128S)
 MAX_NUMBER = 2**53 - 1
 MAX_TEXT = 32
@@ -87,6 +90,9 @@ DEFAULT_LIMIT = 100
 MAX_CHECKPOINTS = 100
 EXPORTED_AT_ONCE = 200
 """Records and proofs that are asked of the key service at a time."""
+
+EXPORTED_WITHOUT_PROOFS = 1_000
+"""Records alone, likewise."""
 
 _ATTRIBUTION = Attribution("", "gateway", "")
 _ENCODER = msgspec.json.Encoder()
@@ -151,6 +157,11 @@ _SIGNING = choice_field("algorithm", "What to sign with.", SIGNING, SIGNING[0]).
 )
 _FIRST = _number("first", "The smaller size.", 32)
 _SECOND = _number("second", "The larger size.", 64)
+_EXPORTED_AFTER = _number(
+    "after",
+    "Of the whole log, and so for the operator alone: records after this id, without proofs.",
+    0,
+).optional()
 _SHARD = shard_field(
     "Whose log is meant, for the operator alone to say: there is one for each shard."
     f" Left out: `{DEFAULT_SHARD}`."
@@ -199,7 +210,14 @@ def endpoints(shards: Shards, exports: ExportLimits) -> tuple[Endpoint, ...]:
         ),
         _reading("/audit/checkpoints/note", "get_audit_note", audit.note, None, content_type=TEXT),
         _reading("/audit/keys", "list_audit_keys", audit.list_keys, KEYS),
-        _reading("/audit/export", "export_audit_log", audit.export, None, content_type=JSON_LINES),
+        _reading(
+            "/audit/export",
+            "export_audit_log",
+            audit.export,
+            None,
+            _EXPORTED_AFTER,
+            content_type=JSON_LINES,
+        ),
     )
 
 
@@ -327,32 +345,38 @@ class _Audit:
         """Export records with their proofs, as JSON lines: everything up to a new checkpoint.
 
         What ``pqkeep audit verify`` reads. Records that came after the checkpoint are not in it,
-        and are named before its end.
+        and are named before its end. With ``after``, the operator's records have no proofs: the
+        first line has what the tree of all of them is built from. gzip, to who accepts that.
         """
-        tenant, log = _tenant_of(call), await self._log(call)
+        tenant, log, beyond = _tenant_of(call), await self._log(call), call[_EXPORTED_AFTER]
+        if beyond is not None and tenant != INSTALLATION:
+            raise forbidden("after is for the whole log, which the operator alone exports")
         await self._exports.count(tenant)
         began_us = time.time_ns() // 1000  # every checkpoint that was kept before is looked for
         sign = SignCheckpoint(tenant=INSTALLATION, algorithm=Algorithm.ML_DSA_65)
         checkpoint = (await log.ask(sign)).checkpoint
         signing = shown_keys(await log.ask(ListAuditKeys(tenant=INSTALLATION)))
+        form: dict[str, Any] = {"format": FORMAT}
+        if beyond is not None:
+            if beyond > checkpoint.size:
+                raise not_found("no such record in a checkpoint yet", "after")
+            trees = await log.ask(GetSubtrees(tenant=INSTALLATION, size=beyond))
+            subtrees = list(map(base64, trees.hashes))
+            form = {"format": FORMAT_WITHOUT_PROOFS, "after": beyond, "subtrees": subtrees}
 
         async def chunks() -> AsyncGenerator[bytes, None]:
-            yield _head(tenant, checkpoint, signing, began_us)
+            yield _head(form, tenant, checkpoint, signing, began_us)
             yield await log.successions(checkpoint.size)
-            after, count = 0, 0
-            while True:
-                request = ProveRecords(
-                    tenant=tenant,
-                    after=after,
-                    size=checkpoint.size,
-                    limit=EXPORTED_AT_ONCE,
-                )
-                proofs = (await log.ask(request)).proofs
-                if not proofs:
-                    break
-                count += len(proofs)
-                after = record(proofs[-1].line).id
-                yield b"".join(_proof("record", each) for each in proofs)
+            count = 0
+            pages = (
+                log.proven(tenant, checkpoint.size)
+                if beyond is None
+                else log.unproven(beyond, checkpoint.size)
+            )
+            async with aclosing(pages):
+                async for lines in pages:
+                    count += len(lines)
+                    yield b"".join(lines)
             newest = await log.ask(ListRecords(tenant=tenant, newest_first=True, limit=1))
             last = record(newest.lines[0]).id if newest.lines else 0
             if last > checkpoint.size:
@@ -401,6 +425,28 @@ class _Log:
             lines.append(_line(type="consistency", first=first, second=size, path=path))
         return b"".join(lines)
 
+    async def proven(self, tenant: TenantId, size: int) -> AsyncGenerator[list[bytes], None]:
+        """Yield the lines of a tenant's records, or everybody's, with their proofs."""
+        after = 0
+        while True:
+            request = ProveRecords(tenant=tenant, after=after, size=size, limit=EXPORTED_AT_ONCE)
+            proofs = (await self.ask(request)).proofs
+            if not proofs:
+                return
+            after = record(proofs[-1].line).id
+            yield [_proof("record", each) for each in proofs]
+
+    async def unproven(self, after: int, size: int) -> AsyncGenerator[list[bytes], None]:
+        """Yield the lines of everybody's records after an id, without proofs."""
+        going_on: int | None = after
+        while going_on is not None and going_on < size:
+            request = ExportRecords(
+                tenant=INSTALLATION, after=going_on, size=size, limit=EXPORTED_WITHOUT_PROOFS
+            )
+            page = await self.ask(request)
+            yield [b'{"type":"record","record":%b}\n' % line for line in page.lines]
+            going_on = page.next
+
     async def ask(self, request: Request[R]) -> R:
         """Ask its key service."""
         return await self._keys.execute(request, _ATTRIBUTION)
@@ -419,11 +465,17 @@ def _tenant_of(call: ApiCall) -> TenantId:
     return call.principal.tenant or INSTALLATION
 
 
-def _head(tenant: TenantId, checkpoint: Checkpoint, signing: AuditKeysData, began_us: int) -> bytes:
+def _head(
+    form: Mapping[str, Any],
+    tenant: TenantId,
+    checkpoint: Checkpoint,
+    signing: AuditKeysData,
+    began_us: int,
+) -> bytes:
     lines = [
         _line(
             type="export",
-            format=FORMAT,
+            **form,
             log_id=signing.log_id,
             tenant_id=None if tenant == INSTALLATION else str(tenant),
             size=checkpoint.size,

@@ -31,6 +31,7 @@ from pqkeep_gateway.access.source_address import network_of
 from pqkeep_gateway.access.trusted_proxies import TrustedProxies
 from pqkeep_gateway.audit_events import AuditDelivery, event
 from pqkeep_gateway.http.body import ClientGoneError, LargeBodies, read_json_object
+from pqkeep_gateway.http.compression import accepts_gzip
 from pqkeep_gateway.http.cookies import (
     ACCESS,
     OPERATOR,
@@ -38,7 +39,14 @@ from pqkeep_gateway.http.cookies import (
     Cookies,
     read_cookies,
 )
-from pqkeep_gateway.http.endpoint import NOT_SIGNED, ApiCall, Endpoint, Existing, Response
+from pqkeep_gateway.http.endpoint import (
+    NOT_SIGNED,
+    ApiCall,
+    Endpoint,
+    Existing,
+    JsonLines,
+    Response,
+)
 from pqkeep_gateway.http.errors import (
     ApiError,
     credential_required,
@@ -285,7 +293,14 @@ class Resource:
             if endpoint.signature_header:
                 pipeline.signed_bodies.accept(source_address)
             await send_response(
-                receive, send, endpoint.status, response, request_id, usage=usage, is_head=is_head
+                receive,
+                send,
+                endpoint.status,
+                response,
+                request_id,
+                usage=usage,
+                is_head=is_head,
+                gzip=isinstance(response, JsonLines) and accepts_gzip(headers),
             )
             answer = HTTPStatus.OK if isinstance(response, Existing) else endpoint.status
         except ClientGoneError:

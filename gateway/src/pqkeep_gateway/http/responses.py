@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from pqkeep_gateway.access.rate_limit import Usage
 from pqkeep_gateway.http import envelope
+from pqkeep_gateway.http.compression import GzipStream
 from pqkeep_gateway.http.endpoint import (
     JSON,
     JSON_LINES,
@@ -45,12 +46,14 @@ async def send_response(
     *,
     usage: Usage | None = None,
     is_head: bool = False,
+    gzip: bool = False,
 ) -> None:
     """Send what a handler returned. uvicorn leaves the body of an answer to HEAD out."""
     headers = () if usage is None else _usage_headers(usage)
     match response:
         case JsonLines():
-            await _send_lines(receive, send, response, request_id, headers, is_head=is_head)
+            stream = GzipStream() if gzip else None
+            await _send_lines(receive, send, response, request_id, headers, stream, is_head=is_head)
         case Document(content_type=content_type, body=body):
             await _send(send, status, body, request_id, headers, content_type)
         case Existing(data=data):
@@ -110,6 +113,7 @@ async def _send_lines(
     lines: JsonLines,
     request_id: str,
     headers: Headers,
+    gzip: GzipStream | None,
     *,
     is_head: bool,
 ) -> None:
@@ -125,6 +129,8 @@ async def _send_lines(
             (b"content-disposition", f'attachment; filename="{lines.name}"'.encode()),
             (b"cache-control", b"no-store"),
             (b"x-request-id", request_id.encode()),
+            (b"vary", b"accept-encoding"),
+            *(() if gzip is None else ((b"content-encoding", b"gzip"),)),
             *headers,
         ],
     }
@@ -137,13 +143,18 @@ async def _send_lines(
         chunk = await anext(chunks)  # what goes wrong here is answered in the envelope
         await send(start)
         gone = asyncio.create_task(_until_gone(receive))
+
+        async def pass_on(chunk: bytes) -> None:
+            body = chunk if gzip is None else await gzip.compress(chunk)
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+
         try:
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await pass_on(chunk)
             async for chunk in chunks:
                 if gone.done():
                     return
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
-            await send(end)
+                await pass_on(chunk)
+            await send(end if gzip is None else {**end, "body": gzip.end()})
         finally:
             gone.cancel()
 

@@ -13,7 +13,7 @@ from pqkeep_keyservice.audit.note_signer import NoteSigner
 from pqkeep_keyservice.keys.changes import CommitOutcome
 from pqkeep_keyservice.keys.key_versions import KeyName
 from pqkeep_keyservice.keys.keyring import KeyringId
-from pqkeep_keyservice.ledger import checkpoints, search
+from pqkeep_keyservice.ledger import checkpoints, search, whole_export
 from pqkeep_keyservice.ledger.key_usage import find_key_usage, list_key_usage
 from pqkeep_keyservice.ledger.operation_counts import find_operation_counts
 from pqkeep_keyservice.ledger.records import NewRecord, event_record
@@ -31,7 +31,9 @@ from pqkeep_protocol.audit import (
     Consistency,
     CountOperations,
     EventRefusal,
+    ExportRecords,
     GetNote,
+    GetSubtrees,
     GetUsage,
     ListAuditKeys,
     ListCheckpoints,
@@ -48,6 +50,7 @@ from pqkeep_protocol.audit import (
     Records,
     RefusedEvent,
     SignCheckpoint,
+    Subtrees,
     Usage,
 )
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
@@ -130,6 +133,11 @@ class AuditService:
             case ProveSuccessions():
                 proofs = await self._store.query(search.prove_successions, request.size)
                 return Proofs(proofs=proofs)
+            case ExportRecords():
+                page = await self._search(request.tenant, whole_export.export_records, request)
+                return Records(lines=page.lines, next=page.next)
+            case GetSubtrees():
+                return Subtrees(hashes=await self._store.query(whole_export.subtrees_of, request))
             case ListCheckpoints():
                 return Checkpoints(
                     checkpoints=await self._store.query(checkpoints.list_checkpoints, request)

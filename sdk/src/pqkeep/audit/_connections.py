@@ -122,7 +122,11 @@ def _check_successions(
         if head is None:
             continue  # no checkpoint of the export, which is reported
         entry = succession.entry
-        is_in_log = proven_root(entry.leaf, entry.id - 1, head.size, entry.path) == head.root
+        is_in_log = any(
+            proven_root(entry.leaf, entry.id - 1, tree.size, entry.path or ()) == tree.root
+            for tree in evidence.trees  # of an export in parts, each has its own
+            if connections.are_joined(tree, head)
+        )
         tree = SignedTree(succession.size, succession.root)
         is_true = connections.are_joined(tree, head) or tree == NO_RECORDS
         if not is_in_log or not is_true:
@@ -146,7 +150,12 @@ def _lost(evidence: Evidence) -> Iterable[str]:
 
 def _newer(evidence: Evidence) -> Iterable[str]:
     """Yield a note for each export that names records after its checkpoint."""
+    sizes: dict[int, int] = {}
+    for place, header in evidence.headers:
+        sizes[place.order] = max(sizes.get(place.order, 0), header.size)
     for place, newer in evidence.newer:
+        if newer.last <= sizes.get(place.order, 0):
+            continue  # a later part has them
         ids = f"{newer.first} to {newer.last}"
         yield f"{place.file}: records {ids} are newer than its checkpoint, and are not in it"
 
@@ -157,7 +166,8 @@ def _unconnected(
     """Report a tree that nothing connects with the export, or return a note if that is no finding."""
     place = evidence.trees[tree][0].place
     checkpoint = f"{place}: the checkpoint of size {tree.size}"
-    if result.portion.tenant_id is None and tree.size <= head.size:
+    is_compared = result.portion.tenant_id is None and tree.size >= result.portion.after
+    if is_compared and tree.size <= head.size:
         # Only a whole export that is damaged does not answer this.
         return f"{checkpoint} was not compared: the export's records do not hold"
     if tree.size > head.size:

@@ -1,5 +1,9 @@
 """Verifies the records of one export against the signed tree, in one pass.
 
+An export without proofs is compared with the root once all its records are in the tree. It begins
+with the subtrees of the records that it leaves out, and can be followed by another in the same file
+that begins where it ends.
+
 A whole export has the ids from 1 to its size; a tenant's has the tenant's numbers from 1. Either
 way it is known which position comes next. A record whose proof does not lead to the root takes no
 position: what it was is clear at the end only. If nothing else took its position, it was edited;
@@ -33,17 +37,18 @@ class ExportResult:
 def verify_export(
     lines: Iterable[Line],
     start: tuple[Place, Header],
+    size: int,
     root: bytes | None,
     trees: Mapping[int, Sequence[SignedTree]],
     findings: Findings,
 ) -> ExportResult:
     """Verify an export, from its first line on.
 
-    ``root`` is the signed one of its size. Without one, the records are compared with the root that
+    ``size`` is that of its tree, or of its last part's. ``root`` is the signed one of that size. Without one, the records are compared with the root that
     the first proof leads to. ``trees`` are signed trees by size: a whole export shows which of them
     the log was.
     """
-    going = _ExportVerification(start, root, trees, findings)
+    going = _ExportVerification(start, size, root, trees, findings)
     for line in lines:
         going.add_line(line)
     going.finish()
@@ -68,25 +73,29 @@ class _ExportVerification:
     def __init__(
         self,
         start: tuple[Place, Header],
+        size: int,
         root: bytes | None,
         trees: Mapping[int, Sequence[SignedTree]],
         findings: Findings,
     ) -> None:
         self._start, self._header = start
         self._is_whole = self._header.tenant_id is None
+        self._size = size
         self._root = root
         self._signed_trees = trees
         self._findings = findings
         self._count = 0
         self._times: tuple[str, str] | None = None
-        self._next = 1
-        self._last_id = 0
+        self._next = self._header.after + 1
+        self._last_id = self._header.after
+        self._count_before = 0
+        """Records of the parts before this one."""
         self._gaps = Gaps()
         self._failures: list[_Failure] = []
         self._unlisted = 0
         """Failures beyond the MOST that are listed."""
         self._numbers: dict[str, int] = {}
-        self._tree = GrowingTree()
+        self._tree = GrowingTree(self._header.after, self._header.subtrees)
         self._is_complete = True
         self._last_place = self._start
         self._end: End | None = None
@@ -100,16 +109,17 @@ class _ExportVerification:
         return Portion(
             file=self._start.file,
             tenant_id=self._header.tenant_id,
-            size=self._header.size,
+            size=self._size,
             records=self._count,
             first_at=first_at,
             last_at=last_at,
+            after=self._header.after,
         )
 
     def add_line(self, line: Line) -> None:
         """Verify the next line."""
         place, statement = line
-        if self._end is not None:
+        if self._end is not None and not isinstance(statement, Header):
             self._findings.add(Kind.MALFORMED, "it stands after the export's end", place)
             return
         self._last_place = place
@@ -126,13 +136,14 @@ class _ExportVerification:
             findings.add(
                 Kind.TRUNCATED, "the export is cut off: it has no end line", self._last_place
             )
-        elif self._end.records != self._count:
-            message = f"the end counts {self._end.records} records; there are {self._count}"
-            findings.add(Kind.WRONG_COUNT, message, self._last_place)
-        beyond = self._header.size + 1
+        else:
+            self._check_count(self._end)
+        beyond = self._size + 1
         if self._is_whole:
             self._gaps.open(self._next, beyond, self._last_place)
-        is_grown_whole = self._tree.size == self._header.size and self._tree.root() == self._root
+        is_grown_whole = self._tree.size == self._size and self._tree.root() == self._root
+        if not self._header.has_proofs and self._tree.size == self._size:
+            self._compare_root(is_signed=is_grown_whole)
         for failure in sorted(self._failures, key=lambda each: (each.position, each.place)):
             kind = self._kind_of(failure)
             is_only_proof = is_grown_whole and failure.is_in_tree
@@ -154,17 +165,57 @@ class _ExportVerification:
             case End():
                 self._end = statement
             case Header() if place != self._start:
-                self._findings.add(Kind.MALFORMED, "another export begins here", place)
+                self._begin_part(place, statement)
             case None:  # a malformed record, which has been reported
                 self._count += 1
             case _:
                 pass
 
+    def _begin_part(self, place: Place, header: Header) -> None:
+        """Go on with an export that begins where this one ends."""
+        is_next = header.after == self._tree.size and header.subtrees == self._tree.subtrees
+        if header.has_proofs or self._header.has_proofs or not is_next:
+            self._findings.add(Kind.MALFORMED, "another export begins here", place)
+            return
+        if self._end is not None:
+            self._check_count(self._end)
+        self._end, self._count_before = None, self._count
+
+    def _check_count(self, end: End) -> None:
+        count = self._count - self._count_before
+        if end.records != count:
+            message = f"the end counts {end.records} records; there are {count}"
+            self._findings.add(Kind.WRONG_COUNT, message, self._last_place)
+
+    def _add_unproven(self, place: Place, entry: Entry) -> None:
+        """Put a record into the tree, which is compared with the root at the end."""
+        if entry.id == self._tree.size + 1:
+            self._tree.add(entry.leaf)
+        self._add_known(entry.id, place, entry)
+
+    def _compare_root(self, *, is_signed: bool) -> None:
+        """Report which records are not those of the root: between trees that are as signed."""
+        if self._root is None or is_signed:
+            return
+        first = max((tree.size for tree in self.continued), default=0) + 1
+        last = min((tree.size for tree in self.not_continued), default=self._size)
+        self.not_continued.clear()
+        which = f"record {first}" if first == last else f"one of the records {first} to {last}"
+        message = f"{which} was edited: they are not what was signed"
+        self._findings.add(Kind.EDITED, message, self._start, first)
+
     def _add_record(self, place: Place, entry: Entry) -> None:
+        if (entry.path is not None) is not self._header.has_proofs:
+            wrong = "proof is missing" if entry.path is None else "it has an unexpected name"
+            self._findings.add(Kind.MALFORMED, wrong, place, entry.id)
+            return
+        if entry.path is None:
+            self._add_unproven(place, entry)
+            return
         is_in_tree = self._is_whole and entry.id == self._tree.size + 1
         if is_in_tree:
             self._tree.add(entry.leaf)
-        root = proven_root(entry.leaf, entry.id - 1, self._header.size, entry.path)
+        root = proven_root(entry.leaf, entry.id - 1, self._size, entry.path)
         if self._root is None:
             self._root = root
         position = entry.id if self._is_whole else entry.number
@@ -175,6 +226,10 @@ class _ExportVerification:
             message = f"record {entry.id} is another tenant's, {entry.tenant_id}"
             self._findings.add(Kind.ANOTHER_TENANT, message, place, entry.id)
             return
+        self._add_known(position, place, entry)
+
+    def _add_known(self, position: int, place: Place, entry: Entry) -> None:
+        """Check what a record says, and its place."""
         if not entry.is_known:
             message = (
                 f"record {entry.id} has format {entry.format}, which this version does not know:"
@@ -216,7 +271,8 @@ class _ExportVerification:
         self._findings.add(kind, f"record {entry.id} {what}", place, entry.id)
 
     def _count_number(self, place: Place, entry: Entry) -> None:
-        expected = self._numbers.get(entry.tenant_id, 0) + 1
+        before = self._numbers.get(entry.tenant_id, entry.number - 1 if self._header.after else 0)
+        expected = before + 1
         self._numbers[entry.tenant_id] = entry.number
         if entry.number != expected:
             message = f"record {entry.id} is its tenant's number {entry.number}, not {expected}"
@@ -251,7 +307,7 @@ class _ExportVerification:
         begin, last = gap.begin, gap.end - 1
         noun = "record" if self._is_whole else "the tenant's record number"
         missing = f"{noun} {begin} is" if begin == last else f"{noun}s {begin} to {last} are"
-        if self._is_whole and last == self._header.size:
+        if self._is_whole and last == self._size:
             return f"the log has {last} records, and {missing} missing"
         return f"{missing} missing"
 

@@ -73,10 +73,10 @@ class GrowingTree:
 
     __slots__ = ("_subtrees", "size")
 
-    def __init__(self) -> None:
-        """Begin without leaves."""
-        self.size = 0
-        self._subtrees: list[bytes] = []
+    def __init__(self, size: int = 0, subtrees: Sequence[bytes] = ()) -> None:
+        """Begin with leaves that are known by their complete subtrees only, the largest first."""
+        self.size = size
+        self._subtrees = list(subtrees)
 
     def add(self, leaf: bytes) -> None:
         """Add a leaf by its hash."""
@@ -85,6 +85,11 @@ class GrowingTree:
             top, size = node_hash(self._subtrees.pop(), top), size >> 1
         self._subtrees.append(top)
         self.size += 1
+
+    @property
+    def subtrees(self) -> tuple[bytes, ...]:
+        """The complete subtrees, the largest first."""
+        return tuple(self._subtrees)
 
     def root(self) -> bytes:
         """Return the hash of the whole tree."""

@@ -24,6 +24,7 @@ from pqkeep.audit._json import MalformedError, canonical
 from pqkeep.audit._merkle import HASH_SIZE, leaf_hash
 
 FORMAT = "pqkeep/v1/audit-export"
+FORMAT_WITHOUT_PROOFS = "pqkeep/v2/audit-export"
 CHECKPOINT_CONTEXT = b"pqkeep/v1/audit-checkpoint"
 SUCCESSION = "continue-log"
 INSTALLATION = "00000000-0000-0000-0000-000000000000"
@@ -44,6 +45,11 @@ class Header:
     tenant_id: str | None
     size: int
     exported_at: str
+    after: int = 0
+    """How many of the log's first records it leaves out."""
+    subtrees: tuple[bytes, ...] = ()
+    """The complete subtrees of the tree of those, the largest first."""
+    has_proofs: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +106,8 @@ class Entry:
     tenant_id: str
     recorded_at: str
     leaf: bytes
-    path: tuple[bytes, ...]
+    path: tuple[bytes, ...] | None
+    """None in an export without proofs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,15 +302,37 @@ def _hash(value: Any, name: str) -> bytes:
 
 
 def _header(fields: _Fields) -> Header:
-    fields.only("type", "format", "log_id", "tenant_id", "size", "exported_at")
+    names = ("type", "format", "log_id", "tenant_id", "size", "exported_at")
+    if fields.text("format") == FORMAT_WITHOUT_PROOFS:
+        return _header_without_proofs(fields.only(*names, "after", "subtrees"))
+    fields.only(*names)
     if fields.text("format") != FORMAT:
-        raise MalformedError(f"its format is not {FORMAT}")
+        raise MalformedError(f"its format is neither {FORMAT} nor {FORMAT_WITHOUT_PROOFS}")
     is_whole = fields.value("tenant_id") is None
     return Header(
         log_id=fields.log_id(),
         tenant_id=None if is_whole else fields.matching("tenant_id", matches_uuid),
         size=fields.natural("size"),
         exported_at=fields.matching("exported_at", _matches_export_time),
+    )
+
+
+def _header_without_proofs(fields: _Fields) -> Header:
+    size, after, subtrees = fields.natural("size"), fields.natural("after"), fields.path("subtrees")
+    if fields.value("tenant_id") is not None:
+        raise _wrong("tenant_id")
+    if after > size:
+        raise _wrong("after")
+    if len(subtrees) != after.bit_count():
+        raise _wrong("subtrees")
+    return Header(
+        log_id=fields.log_id(),
+        tenant_id=None,
+        size=size,
+        exported_at=fields.matching("exported_at", _matches_export_time),
+        after=after,
+        subtrees=subtrees,
+        has_proofs=False,
     )
 
 
@@ -355,7 +384,8 @@ def _end(fields: _Fields) -> End:
 
 
 def _entry(fields: _Fields, formats: Formats) -> Entry:
-    record = fields.only("type", "record", "proof").value("record")
+    has_proof = "proof" in fields
+    record = fields.only("type", "record", *(("proof",) if has_proof else ())).value("record")
     if type(record) is not dict:
         raise _wrong("record")
     number = _Fields(record, is_exact=False).natural("format", 1)
@@ -372,12 +402,14 @@ def _entry(fields: _Fields, formats: Formats) -> Entry:
         tenant_id=record["tenant_id"],
         recorded_at=record["recorded_at"],
         leaf=leaf_hash(canonical(record)),
-        path=fields.path("proof"),
+        path=fields.path("proof") if has_proof else None,
     )
 
 
 def _succession(fields: _Fields, formats: Formats) -> Succession:
     entry = _entry(fields, formats)
+    if entry.path is None:
+        raise MalformedError("proof is missing")
     record = fields.value("record")
     continued = _matches_continued(record["policy"]) if entry.is_known else None
     if (

@@ -81,8 +81,7 @@ def _verify_exports(
     evidence: Evidence, sources: Sequence[Source], findings: Findings
 ) -> Iterator[tuple[SignedTree | None, ExportResult]]:
     """Yield each export's signed tree, None if there is none, and what its records are."""
-    for start in _first_lines(evidence):
-        place, header = start
+    for place, first, header in _exports(evidence):
         head = _head(evidence, place, header)
         if head is None:
             message = f"no checkpoint of its size, {header.size}, has a good signature"
@@ -90,15 +89,18 @@ def _verify_exports(
         root = None if head is None else head.root
         lines = export_lines(sources[place.order], findings)
         trees = evidence.trees_of(header.log_id)
-        yield head, verify_export(lines, start, root, trees, findings)
+        yield head, verify_export(lines, (place, first), header.size, root, trees, findings)
 
 
-def _first_lines(evidence: Evidence) -> Iterator[tuple[Place, Header]]:
-    seen: set[int] = set()
-    for place, header in evidence.headers:
-        if place.order not in seen:
-            seen.add(place.order)
-            yield place, header
+def _exports(evidence: Evidence) -> Iterator[tuple[Place, Header, Header]]:
+    """Yield the first line of each file's export, and that of the last part of it."""
+    by_file: dict[int, list[tuple[Place, Header]]] = {}
+    for each in evidence.headers:
+        by_file.setdefault(each[0].order, []).append(each)
+    for headers in by_file.values():
+        (place, first), *_ = headers
+        parts = [header for _, header in headers if not header.has_proofs]
+        yield place, first, first if first.has_proofs else parts[-1]
 
 
 def _head(evidence: Evidence, place: Place, header: Header) -> SignedTree | None:

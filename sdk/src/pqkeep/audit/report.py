@@ -65,6 +65,8 @@ class Portion:
     first_at: str | None
     last_at: str | None
     """When the first and the last of them were recorded; None without records."""
+    after: int = 0
+    """How many of the log's first records a whole export leaves out."""
 
 
 @dataclass(frozen=True, slots=True)

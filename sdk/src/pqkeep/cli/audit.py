@@ -160,6 +160,15 @@ def export(
     to: Annotated[
         str, typer.Option("--to", "-o", metavar="FILE", help="What to write; - is standard output.")
     ],
+    after: Annotated[
+        int | None,
+        typer.Option(
+            "--after",
+            min=0,
+            metavar="ID",
+            help="Records after this one, 0 for all, without proofs. Operator only.",
+        ),
+    ] = None,
     force: Force = False,
     shard: Shard = None,
 ) -> None:
@@ -170,7 +179,7 @@ def export(
         invocation.connect() as client,
     ):
         saved = Path(directory) / "export.jsonl"
-        count = client.audit.export(saved, shard=shard)
+        count = client.audit.export(saved, after=after, shard=shard)
         with saved.open("rb") as file:
             newer = _newer(file)
             file.seek(0)

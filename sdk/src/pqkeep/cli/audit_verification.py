@@ -137,6 +137,8 @@ def _continued(log: "Continued") -> str:
 
 def _records(portion: "Portion") -> str:
     whose = "all" if portion.tenant_id is None else f"those of tenant {portion.tenant_id}"
+    if portion.after:
+        whose = f"all after number {portion.after}"
     when = f", from {portion.first_at} to {portion.last_at}" if portion.first_at else ""
     return f"{portion.records}, {whose} of the log's first {portion.size}{when}, in {portion.file}"
 

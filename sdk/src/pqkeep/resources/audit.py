@@ -143,8 +143,17 @@ class Audit(Generic[T_co]):
         )
 
     @Operation
-    def export(self, path: str | os.PathLike[str], *, shard: str | None = None) -> Call[int]:
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        after: int | None = None,
+        shard: str | None = None,
+    ) -> Call[int]:
         """Save what ``pqkeep audit verify`` reads to a file; return how many records it has.
+
+        With ``after``, the operator gets the records after that id, 0 for all, without a proof for
+        each, which the whole log does not need.
 
         The file appears when it is whole, for its owner only. It may take longer than the client's
         timeout. Raises OSError too.
@@ -152,7 +161,7 @@ class Audit(Generic[T_co]):
         return Call(
             method="GET",
             path=API + "/audit/export",
-            query={"shard": shard},
+            query={"after": after, "shard": shard},
             read=lambda end: end.integer("records"),
             destination=Path(path),
         )
