@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 MANY = 1000
 UP: Samples = {"pqkeep_keys_database_up": one(1)}
 DOWN: Samples = {"pqkeep_keys_database_up": one(0)}
+STANDS_BY: Samples = {**UP, "pqkeep_key_service_active": (Sample({}, 0),)}
+"""Where another key service has the database, or had it a moment ago."""
 
 
 @dataclass
@@ -187,6 +189,7 @@ def reasons(body: bytes) -> list[str]:
         (FakeParts(samples=None), ["key_service"]),
         (FakeParts(samples=DOWN), ["keys_database"]),
         (FakeParts(samples={}), ["keys_database"]),
+        (FakeParts(samples=STANDS_BY), ["key_service"]),
         (FakeParts(is_database_up=False), ["accounts_database"]),
         (FakeParts(is_redis_up=False), ["rate_limits"]),
         (

@@ -101,7 +101,7 @@ class Readiness:
         parts = await self.parts()
         missing = [name for name in PARTS if not parts[name]]
         if KEY_SERVICE in missing:  # of its database nothing is known then
-            missing.remove(KEYS_DATABASE)
+            missing = [name for name in missing if name != KEYS_DATABASE]
         return [*missing, STOPPING] if self._is_stopping else missing
 
 
