@@ -104,8 +104,9 @@ def idle_api_key(new_api_key: Callable[[], str]) -> str:
 @pytest.fixture(scope="session")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[str | Path]]:
     """The command ``pqkeep``, with everything imported that it may need."""
-    modules = ("pqkeep.client", "pqkeep.local", "pqkeep.audit", "httpx2", "rich.table")
-    with preloaded(tmp_path_factory.mktemp("pqkeep"), "pqkeep.cli:app", *modules) as words:
+    modules = ("pqkeep.client", "pqkeep.local", "pqkeep.audit", "httpx2", "httpcore2", "rich.table")
+    folder = tmp_path_factory.mktemp("pqkeep")
+    with preloaded(folder, "pqkeep.cli:app", *modules, first="keys list --help") as words:
         yield words
 
 

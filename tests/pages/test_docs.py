@@ -107,7 +107,9 @@ def test_the_language_is_remembered(visit: Visit, installation: Installation) ->
 def test_what_is_shown_is_copied(visit: Visit, installation: Installation) -> None:
     """Copy takes the example in the language that is shown, and says so for two seconds."""
     permissions = ["clipboard-read", "clipboard-write"]
-    page = visit(installation.base_url, permissions=permissions).open("/docs/encrypt")
+    page = visit(installation.base_url, is_fresh=True, permissions=permissions).open(
+        "/docs/encrypt"
+    )
     page.clock.install(time=0)
     page.clock.pause_at(1)
     copied = page.get_by_role("button", name="Copied")

@@ -12,6 +12,7 @@ from tests.portal.visitors import cookies_of
 
 SignedIn = Callable[..., Visitor]
 """Takes a caller who has signed in, and options of ``visit``."""
+HAS_SIGNED_IN = "if (location.protocol === 'http:') localStorage.setItem('pqkeep-signed-in', '1')"
 
 
 @pytest.fixture
@@ -19,11 +20,8 @@ def visit_as(visit: Visit, installation: Installation) -> SignedIn:
     """Begin a visit with the session that a caller has from the API."""
 
     def begin(caller: Caller, **options: object) -> Visitor:
-        visitor = visit(installation.base_url, **options)
+        visitor = visit(installation.base_url, init_script=HAS_SIGNED_IN, **options)
         visitor.context.add_cookies(cookies_of(caller))
-        visitor.context.add_init_script(
-            "if (location.protocol === 'http:') localStorage.setItem('pqkeep-signed-in', '1')"
-        )
         return visitor
 
     return begin

@@ -7,7 +7,7 @@ from http import HTTPStatus
 
 import pytest
 from playwright.sync_api import expect
-from tests.fixtures.browser import assert_accessible
+from tests.fixtures.browser import assert_accessible, go_to
 from tests.fixtures.installation import Installation
 from tests.portal.conftest import SignedIn
 from tests.portal.visitors import (
@@ -16,6 +16,7 @@ from tests.portal.visitors import (
     assert_fits,
     assert_headings_in_order,
     get_page,
+    keep_api_key,
     operations_on,
     prove,
 )
@@ -40,7 +41,7 @@ def test_an_api_key_is_created_rotated_and_revoked(
     """Each new one is shown once, and works; the old one counts down; a revoked one is refused."""
     tenant = installation.operator().post("/tenants", {"name": "no API keys"}, status=201)
     owner = installation.person(tenant["id"])
-    visitor = visit_as(owner)
+    visitor = visit_as(owner, is_fresh=True)
     page = visitor.open(PATH)
     expect(page.get_by_text("No API keys yet")).to_be_visible()
     page.get_by_role("button", name="Create an API key").first.focus()
@@ -54,7 +55,7 @@ def test_an_api_key_is_created_rotated_and_revoked(
     assert lines == f"export PQKEEP_URL={installation.base_url}\nexport PQKEEP_API_KEY={first}"
     assert_accessible(page)
     assert installation.caller(first).get("/kms/keys")["total"] == 0
-    page.get_by_role("button", name="I have it").click()
+    keep_api_key(page)
     expect(page.get_by_role("row", name=f"…{first[-4:]}")).to_contain_text("active")
     assert first not in page.content()
 
@@ -65,7 +66,7 @@ def test_an_api_key_is_created_rotated_and_revoked(
     prove(page)
     expect(page.locator("#made")).to_be_visible()
     second = page.locator('[data-made="key"] code').inner_text()
-    page.get_by_role("button", name="I have it").click()
+    keep_api_key(page)
     old = page.get_by_role("row", name=f"…{first[-4:]}")
     expect(old).to_contain_text("ends in")
     page.clock.fast_forward(31_000)
@@ -114,7 +115,7 @@ def test_an_api_key_may_do_what_was_chosen(installation: Installation, visit_as:
     prove(page)
     expect(page.locator("#made")).to_be_visible()
     made = page.locator('[data-made="key"] code').inner_text()
-    page.get_by_role("button", name="I have it").click()
+    keep_api_key(page)
     row = page.get_by_role("row", name="ci-verifier")
     expect(row).to_contain_text(
         "verify-only, in payments.* and default, with Dilithium3; administer from 127.0.0.0/8"
@@ -147,9 +148,8 @@ def test_an_api_key_is_rotated_with_other_limits(
     page.get_by_label("Last day (UTC)").fill("2099-12-31")
     page.get_by_role("button", name="Rotate").click()
     prove(page)
-    page.get_by_role("button", name="I have it").click()
-    expect(page.locator("#made")).to_be_hidden()
-    page.goto(f"{PATH}/3")
+    keep_api_key(page)
+    go_to(page, f"{PATH}/3")
     expect(page.locator("dl")).to_contain_text("2099-12-31 23:59 UTC")
     page.get_by_label("As now").uncheck()
     page.get_by_role("button", name="Rotate").click()
@@ -160,8 +160,7 @@ def test_an_api_key_is_rotated_with_other_limits(
     assert_accessible(page)
     page.get_by_role("button", name="Rotate").click()
     prove(page)
-    page.get_by_role("button", name="I have it").click()
-    expect(page.locator("#made")).to_be_hidden()
+    keep_api_key(page)
     kept = owner.get(path, details=True)["api_keys"]
     assert [each["name"] for each in kept[1:]] == ["worker"] * 3
     assert [each["scopes"] for each in kept[1:]] == [
@@ -187,8 +186,7 @@ def test_everything_is_chosen_deliberately(installation: Installation, visit_as:
             expect(page.locator("#create").get_by_label("Use keys")).to_be_disabled()
         page.locator("#create").get_by_role("button", name="Create").click()
         prove(page)
-        page.get_by_role("button", name="I have it").click()
-        expect(page.locator("#made")).to_be_hidden()
+        keep_api_key(page)
     kept = owner.get(f"/tenants/{tenant.tenant_id}/api-keys", details=True)["api_keys"]
     assert [each["scopes"] for each in kept[1:]] == [[{"operations": ["use"]}], None]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Route, expect
-from tests.fixtures.browser import assert_accessible
+from tests.fixtures.browser import assert_accessible, go_to
 from tests.fixtures.caller import Caller
 from tests.fixtures.installation import Installation
 from tests.portal.conftest import SignedIn
@@ -44,11 +44,11 @@ def test_records_are_listed_and_filtered(visit_as: SignedIn, viewer: Caller) -> 
     page.get_by_label("Operation").select_option("encrypt")
     page.get_by_role("button", name="Filter").click()
     expect(rows).to_have_count(6)
-    page.goto("/portal/audit?principal=api-key:77")
+    go_to(page, "/portal/audit?principal=api-key:77")
     expect(page.get_by_role("heading", name="No record matches")).to_be_visible()
-    page.goto("/portal/audit?key_version=newest")
+    go_to(page, "/portal/audit?key_version=newest")
     expect(page.get_by_text("A key version is a whole number, such as 3.")).to_be_visible()
-    page.goto("/portal/audit?from=yesterday")
+    go_to(page, "/portal/audit?from=yesterday")
     expect(page.get_by_text("A day is written as 2026-01-31.")).to_be_visible()
 
 

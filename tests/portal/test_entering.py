@@ -8,7 +8,7 @@ import uuid
 import pyotp
 import pytest
 from playwright.sync_api import expect
-from tests.fixtures.browser import Visit
+from tests.fixtures.browser import Visit, go_to
 from tests.fixtures.caller import PASSWORD, Caller
 from tests.fixtures.installation import Installation
 from tests.portal.conftest import SignedIn
@@ -122,7 +122,7 @@ def test_a_forgotten_password_is_replaced_by_mail(
     page.get_by_label("E-mail address").fill(email)
     page.get_by_role("button", name="Send the link").click()
     expect(page.get_by_role("heading", name="Look into your mailbox")).to_be_visible()
-    page.goto(installation.mailbox.link(email, "password-reset"))
+    go_to(page, installation.mailbox.link(email, "password-reset"))
     page.get_by_label("Password", exact=True).fill(chosen)
     page.get_by_label("The same password again").fill(chosen)
     page.get_by_role("button", name="Set the password").click()

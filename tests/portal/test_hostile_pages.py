@@ -18,6 +18,7 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 from tests.connections.conftest import Client
 from tests.contract.test_stolen_cookie import ALLOWED
+from tests.fixtures.browser import go_to
 from tests.fixtures.caller import API, PASSWORD, REQUEST_SECONDS, TLS, Caller
 from tests.fixtures.installation import Installation
 from tests.portal.conftest import SignedIn
@@ -163,7 +164,7 @@ def test_stored_values_are_text_even_without_a_policy(world: World, visit_as: Si
     expect(page.get_by_role("heading", name=f"Leave {ANY}")).to_be_visible()
     encrypted = world.owner.get("/audit/records", operation="encrypt")["records"][-1]["id"]
     for path in ("", "/keys/Kyber768/1", "/api-keys", "/audit", f"/audit/{encrypted}", "/team"):
-        page.goto(f"/portal{path}")
+        go_to(page, f"/portal{path}")
         assert ANY in page.locator(".where").inner_text()
         assert world.email in page.locator("span.who").first.inner_text()
         _assert_nothing_ran(page)
@@ -188,7 +189,7 @@ def test_fields_hide_nothing_that_forms_are_asked_for(world: World, visit_as: Si
     """No field's name, and no id, stands in the way of what the modules use."""
     page = visit_as(world.owner).open("/portal/team")
     for path in ("/team", "/security", "/keys/Kyber768/1", "/api-keys", "/try", "/sign-in"):
-        page.goto(f"/portal{path}")
+        go_to(page, f"/portal{path}")
         names = page.evaluate(
             "[...document.forms].flatMap((form) => [...form.elements])"
             ".flatMap((each) => [each.name, each.id]).filter((name) => name)"
@@ -227,9 +228,9 @@ def test_queries_and_paths_are_text_even_without_a_policy(world: World, visit_as
     for path, names in (*PAGES.items(), *PUBLIC.items()):
         if names and path != "/resume":  # which would take the session of the other tests
             query = "&".join(f"{name}={quote(ANY)}" for name in names)
-            page.goto(f"/portal{path}?{query}")
+            go_to(page, f"/portal{path}?{query}")
             _assert_nothing_ran(page)
-    page.goto(f"/portal/{quote(ANY, safe='')}/{quote(IMAGE)}")
+    go_to(page, f"/portal/{quote(ANY, safe='')}/{quote(IMAGE)}")
     _assert_nothing_ran(page)
 
 
@@ -269,7 +270,7 @@ def test_no_next_leads_out_of_the_portal(installation: Installation, visit_as: S
     for wanted, path in zip(ELSEWHERE, found, strict=True):
         assert re.fullmatch(r"/portal(/.*)?", path), wanted
         assert ".." not in path
-    page.goto("/portal/resume?next=//example.org/portal")
+    go_to(page, "/portal/resume?next=//example.org/portal")
     page.wait_for_url(re.compile(r"^http://127\.0\.0\.1:\d+/portal$"))
 
 
@@ -321,7 +322,7 @@ def test_another_page_frames_reads_and_changes_nothing(
     visitor = visit_as(owner)
     visitor.expected += ["a request to another host", "on the console"]
     page = visitor.context.new_page()
-    page.goto(hostile_origin)
+    go_to(page, hostile_origin)
     assert [each.url for each in page.frames[1:]] == ["chrome-error://chromewebdata/"]
     got = page.evaluate(
         """async (target) => {
@@ -349,17 +350,17 @@ def test_another_page_frames_reads_and_changes_nothing(
     assert [name for name, how in got.items() if how not in ("refused", "opaque", True)] == []
     assert {got[each] for each in ("json", "read", "page", "embedded", "header")} == {"refused"}
     for form in ("text", "logout", "page"):
-        page.goto(hostile_origin)
+        go_to(page, hostile_origin)
         with page.expect_navigation() as arrived:
             page.evaluate("(id) => document.getElementById(id).submit()", form)
         assert arrived.value is not None
         assert arrived.value.status in (HTTPStatus.FORBIDDEN, HTTPStatus.METHOD_NOT_ALLOWED)
     for path in ("/auth/logout", "/kms/keys/generate?algorithm=Kyber768", "/auth/refresh"):
-        arrived_at = page.goto(installation.base_url + API + path)
+        arrived_at = go_to(page, installation.base_url + API + path)
         assert arrived_at is not None
         assert arrived_at.status == HTTPStatus.METHOD_NOT_ALLOWED
     assert tenant.get("/kms/keys")["total"] == 0
-    page.goto(installation.base_url + "/portal/team")
+    go_to(page, installation.base_url + "/portal/team")
     expect(page.locator(".who")).to_be_visible()
 
 
@@ -371,7 +372,7 @@ def test_nothing_of_a_page_is_left_after_signing_out(
     visitor = visit_as(person)
     visitor.expected.append("401")
     page = visitor.open("/portal/team")
-    page.goto("/portal/security")
+    go_to(page, "/portal/security")
     page.get_by_role("button", name="Sign out").click()
     page.wait_for_url("**/portal/sign-in")
     for _ in range(2):

@@ -6,6 +6,7 @@ from http import HTTPStatus
 
 import pytest
 from playwright.sync_api import Page, expect
+from tests.fixtures.browser import go_to
 from tests.fixtures.caller import Caller
 from tests.fixtures.installation import Installation
 from tests.portal.conftest import SignedIn
@@ -79,7 +80,7 @@ def test_a_keyring_is_created_changed_and_chosen(
     assert owner.get("/kms/keys")["total"] == 0
     assert owner.get("/kms/keys", keyring=NAME)["total"] == 1
 
-    page.goto("/portal/try")
+    go_to(page, "/portal/try")
     page.locator("#keyring-s").select_option(NAME)
     page.get_by_role("button", name="Choose", exact=True).click()
     page.locator("#encrypt-plaintext").fill("a card")
@@ -88,9 +89,9 @@ def test_a_keyring_is_created_changed_and_chosen(
     page.get_by_role("button", name="Decrypt", exact=True).click()
     expect(page.locator("[data-result-of=decrypt] code")).to_have_text("a card")
     expect(page.locator("[data-pair=first] [data-body]")).to_contain_text(f'"keyring": "{NAME}"')
-    page.goto(f"/portal/audit?keyring={NAME}&operation=encrypt")
+    go_to(page, f"/portal/audit?keyring={NAME}&operation=encrypt")
     expect(page.get_by_role("cell", name=f"{NAME}/Kyber768 v1")).to_be_visible()
-    page.goto("/portal")
+    go_to(page, "/portal")
     expect(page.get_by_role("row", name=NAME).last).to_contain_text("Kyber768")
 
 

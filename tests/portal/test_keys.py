@@ -11,6 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
 from playwright.sync_api import expect
 from tests.contract.test_key_import import body, issue, pkcs8
+from tests.fixtures.browser import go_to
 from tests.fixtures.caller import PASSWORD
 from tests.fixtures.installation import Installation
 from tests.portal.conftest import SignedIn
@@ -95,7 +96,7 @@ def test_a_key_lives_and_is_archived_on_its_pages(
     page.locator("#enable").get_by_role("button", name="Enable").click()
     expect(page.locator("dl")).to_contain_text("retired")
 
-    page.goto("/portal/keys/X-Wing/2")
+    go_to(page, "/portal/keys/X-Wing/2")
     page.get_by_role("button", name="Retire", exact=True).click()
     page.get_by_label("Type X-Wing v2 to confirm").fill("X-Wing v2")
     page.keyboard.press("Enter")

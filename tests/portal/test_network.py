@@ -25,7 +25,7 @@ def test_signing_in_works_on_a_slow_connection(visit: Visit, installation: Insta
     """Somebody signs in over 3G, with nothing in their browser's cache."""
     email = "slow@example.com"
     installation.person(installation.new_tenant().tenant_id, email=email)
-    visitor = visit(installation.base_url, phone=True)
+    visitor = visit(installation.base_url, phone=True, is_fresh=True)
     page = visitor.context.new_page()
     protocol = visitor.context.new_cdp_session(page)
     protocol.send("Network.enable")

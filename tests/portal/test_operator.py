@@ -10,7 +10,7 @@ from http import HTTPStatus
 from types import SimpleNamespace
 
 from playwright.sync_api import Page, expect
-from tests.fixtures.browser import Visit, assert_accessible
+from tests.fixtures.browser import Visit, assert_accessible, go_to
 from tests.fixtures.caller import Caller
 from tests.fixtures.installation import Installation
 from tests.portal.conftest import SignedIn
@@ -40,7 +40,7 @@ def test_an_operator_signs_in_looks_around_and_leaves(
     visitor = visit(installation.base_url, phone=True)
     visitor.expected.append("401")
     page = visitor.open("/portal/operator")
-    assert page.url.endswith("/portal/operator/sign-in?next=%2Fportal%2Foperator")
+    page.wait_for_url("**/portal/operator/sign-in?next=%2Fportal%2Foperator")
     assert_accessible(page)
     page.get_by_label("Operator credential").fill("pqo_wrong")
     page.keyboard.press("Enter")
@@ -50,14 +50,14 @@ def test_an_operator_signs_in_looks_around_and_leaves(
     expect(page.get_by_role("heading", name="Installation")).to_be_visible()
     assert_fits(page)
     assert_accessible(page)
-    page.goto("/portal/audit")
+    go_to(page, "/portal/audit")
     record = page.get_by_role("table").first.get_by_role("link").first
     record.click()
     expect(page.get_by_text("verified: it is in the log")).to_be_visible()
     page.get_by_role("button", name="Menu").click()
     page.get_by_role("button", name="Sign out").click()
     page.wait_for_url("**/portal/operator/sign-in")
-    page.goto("/portal/operator/sign-in?next=//evil.example/portal")
+    go_to(page, "/portal/operator/sign-in?next=//evil.example/portal")
     page.get_by_label("Operator credential").fill(installation.ready["operator_key"])
     page.keyboard.press("Enter")
     page.wait_for_url(f"{installation.base_url}/portal/operator")

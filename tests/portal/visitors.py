@@ -78,6 +78,12 @@ def prove(page: Page) -> None:
     page.locator("#step-up").get_by_role("button", name="Confirm").click()
 
 
+def keep_api_key(page: Page) -> None:
+    """Close the dialog that shows an API key once; return when the page is loaded again."""
+    with page.expect_navigation():
+        page.get_by_role("button", name="I have it").click()
+
+
 def assert_fits(page: Page) -> None:
     """Check that nobody has to scroll sideways."""
     wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
