@@ -123,7 +123,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         process = _start(arguments.pqkeepd, Path(folder))
         try:
-            world = World.of(_ready(process, Path(folder) / "ready.json"))
+            ready = _ready(process, Path(folder) / "ready.json")
+            world = World.of(ready, str(Path(arguments.pqkeepd).with_name("python")))
             found = _run(
                 world, arguments.cases, arguments.seed, arguments.minutes * 60, arguments.names
             )

@@ -93,6 +93,39 @@ def _retired_key(world: World, tenant: Tenant, _person: Person) -> Fields:
     return retired
 
 
+def _old_ciphertext(world: World, tenant: Tenant, _person: Person) -> Fields:
+    named = {"algorithm": "Kyber768"}
+    world.call("POST", "/kms/keys/generate", named, credential=tenant.api_key)
+    made = world.call("POST", "/kem/encrypt", {"plaintext": "QUJD"}, credential=tenant.api_key)
+    world.call("POST", "/kms/keys/rotate", named, credential=tenant.api_key)
+    left_out = dict.fromkeys(("envelope", "wrapped_key", "associated_data", "keyring", "to"))
+    return {"ciphertext": made["ciphertext"], "key_version": 1, **named, **left_out}
+
+
+def _wrapped_private_key(world: World, tenant: Tenant, _person: Person) -> Fields:
+    named = {"algorithm": "Kyber768"}
+    path = "/kms/keys/import-key?algorithm=Kyber768"
+    import_key = world.call("GET", path, credential=tenant.api_key)
+    return {
+        **named,
+        "keyring": None,
+        "import_key_id": import_key["import_key_id"],
+        "wrapped_private_key": world.wrap_a_private_key(import_key),
+    }
+
+
+def _suspended(world: World, tenant: Tenant, _person: Person) -> Fields:
+    path, fields = f"/tenants/{tenant.id}", {"status": "suspended"}
+    world.call("PATCH", path, fields, credential=world.operator)
+    return {"tenant_id": tenant.id}
+
+
+def _to_be_deleted(world: World, tenant: Tenant, person: Person) -> Fields:
+    named = _suspended(world, tenant, person)
+    world.call("DELETE", f"/tenants/{tenant.id}", credential=world.operator)
+    return named
+
+
 REACHED: dict[str, Reach] = {
     "confirm_registration": _registration,
     "accept_invitation": _invitation,
@@ -109,5 +142,9 @@ REACHED: dict[str, Reach] = {
     "withdraw_invitation": _open_invitation,
     "cancel_subscription": _subscription,
     "archive_key": _retired_key,
+    "re_encrypt": _old_ciphertext,
+    "import_key": _wrapped_private_key,
+    "delete_tenant": _suspended,
+    "cancel_tenant_deletion": _to_be_deleted,
 }
 """By operation."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import subprocess
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,6 +21,17 @@ TRIES = 5
 ALIASES = ("ML-DSA-65", "ML-KEM-768")
 """Other names of algorithms that have a name of their own."""
 PASSWORD = "the horse prefers oats"  # noqa: S105 - everybody's here
+WRAP = """
+import base64, sys
+from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from pqkeep.key_import import read_import_key, wrap
+private = MLKEM768PrivateKey.generate()
+form = (Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
+wrapped = wrap(read_import_key(sys.stdin.buffer.read()), private.private_bytes(*form))
+sys.stdout.write(base64.b64encode(wrapped).decode())
+"""
+"""A program for the interpreter that has the client: this one has no cryptography."""
 COOKIES = ("service_access_token", "service_refresh_token")
 
 
@@ -68,12 +81,14 @@ class World:
     base_url: str
     operator: str
     mailbox: Mailbox
+    client_interpreter: str
     _addresses: Iterator[str] = field(default_factory=_addresses)
 
     @classmethod
-    def of(cls, ready: dict[str, str]) -> World:
+    def of(cls, ready: dict[str, str], client_interpreter: str) -> World:
         """Return the world of an installation, from its ready file."""
-        return cls(ready["base_url"], ready["operator_key"], Mailbox(Path(ready["mailbox"])))
+        mailbox = Mailbox(Path(ready["mailbox"]))
+        return cls(ready["base_url"], ready["operator_key"], mailbox, client_interpreter)
 
     def ask(
         self,
@@ -151,6 +166,18 @@ class World:
         for algorithm in self.algorithms():
             named = {"algorithm": algorithm}
             self.call("POST", "/kms/keys/generate", named, credential=tenant.api_key)
+
+    def wrap_a_private_key(self, import_key: Any) -> str:
+        """Return a new private key of Kyber768, wrapped to an import key, in base64."""
+        ended = subprocess.run(
+            [self.client_interpreter, "-c", WRAP],
+            input=json.dumps(import_key),
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=REQUEST_SECONDS,
+        )
+        return ended.stdout
 
     def algorithms(self) -> list[str]:
         """Return all algorithms, each by one name."""
