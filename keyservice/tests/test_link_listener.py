@@ -251,6 +251,23 @@ async def test_connections_are_bounded(
     assert caplog.text.count("too many connections") == 1
 
 
+async def test_no_host_shuts_another_out(connect: Connect, port: int, link_ca: LinkCa) -> None:
+    """Where one host has every connection, its oldest gives way to another's, and not to its own."""
+    context = link_ca.tls(Role.GATEWAY).context
+    gateways = [await connect(context) for _ in range(MAX_CONNECTIONS)]
+    assert await gateways[-1].ask(Ping(1)) == Pong(1)
+    streams = await asyncio.open_connection(
+        LOOPBACK, port, ssl=context, server_hostname=HOST, local_addr=(STRANGER, 0)
+    )
+    other = Peer(*streams)
+    assert await other.ask(Ping(2)) == Pong(2)
+    assert await gateways[0].is_hung_up()
+    assert await (await connect(context)).is_hung_up()
+    assert await gateways[1].ask(Ping(3)) == Pong(3)
+    assert await other.ask(Ping(4)) == Pong(4)
+    other.writer.close()
+
+
 async def test_a_reload_drops_no_connection(
     connect: Connect, link_ca: LinkCa, other_ca: LinkCa, tls: LinkTls
 ) -> None:

@@ -6,6 +6,7 @@ that arrives while the server drains, or while another key service is the databa
 
 import asyncio
 import ssl
+from collections import Counter
 from contextlib import suppress
 from functools import partial
 from time import perf_counter
@@ -48,7 +49,8 @@ _LOG = logger(__name__)
 
 BACKLOG = 128
 MAX_CONNECTIONS = 64
-"""Open connections, beyond which no other gateway is served; the operator is."""
+"""Open connections, beyond which a gateway is served only where another host has more of them; the
+operator always is."""
 
 
 class Server:
@@ -73,6 +75,8 @@ class Server:
         self._metrics = metrics
         self._shard = shard
         self._connections: set[FramedConnection[ToKeyService]] = set()
+        self._hosts: dict[FramedConnection[ToKeyService], str] = {}
+        """Where each gateway's connection is from, the oldest first."""
         self._calls: set[asyncio.Task[None]] = set()
         self._draining = False
         self._all_closed = asyncio.Event()
@@ -81,23 +85,14 @@ class Server:
 
     async def listen(self, listener: Listener) -> None:
         """Start to serve on a socket too. Raises ConfigError."""
-
-        def accepts(transport: asyncio.Transport) -> bool:
-            is_gateways = listener.requests is GATEWAY_REQUESTS
-            return listener.accepts(transport) and (not is_gateways or self._has_room())
-
         loop = asyncio.get_running_loop()
-        connection = partial(self._connection, accepts, listener.requests)
+        connection = partial(self._connection, listener.accepts, listener.requests)
         server = await loop.create_unix_server(connection, sock=listener.bind(), backlog=BACKLOG)
         self._servers.append(server)
 
     def listen_to_hosts(self, link: LinkTls, address: NetworkAddress) -> int:
         """Start to serve gateways of other hosts; return the port. Raises ConfigError."""
-
-        def accepts(transport: asyncio.Transport) -> bool:
-            return self._has_room() and link.accepts(transport)
-
-        connection = partial(self._connection, accepts, GATEWAY_REQUESTS)
+        connection = partial(self._connection, link.accepts, GATEWAY_REQUESTS)
         self._link_listener = LinkListener(link, address, connection)
         self._link_listener.start()
         return self._link_listener.port
@@ -120,11 +115,28 @@ class Server:
                 async with asyncio.timeout_at(deadline):
                     await self._all_closed.wait()
 
-    def _has_room(self) -> bool:
-        if len(self._connections) <= MAX_CONNECTIONS:
-            return True
-        _LOG.warning("refused a gateway: too many connections are open")
-        return False
+    def _has_room(
+        self, connection: FramedConnection[ToKeyService], transport: asyncio.Transport
+    ) -> bool:
+        """Return whether a gateway is served, and note where it is."""
+        host = _host_of(transport)
+        if len(self._connections) > MAX_CONNECTIONS and not self._make_room(host):
+            _LOG.warning("refused a gateway: too many connections are open")
+            return False
+        self._hosts[connection] = host
+        return True
+
+    def _make_room(self, host: str) -> bool:
+        """End the oldest connection of the host that has the most, unless this one would have as many."""
+        of_each = Counter(self._hosts.values())
+        crowded, most = of_each.most_common(1)[0] if of_each else ("", 0)
+        if most <= of_each[host] + 1:
+            return False
+        _LOG.warning("ended a gateway's connection: its host has too many", host=crowded)
+        oldest = next(each for each, of in self._hosts.items() if of == crowded)
+        del self._hosts[oldest]
+        oldest.abort()
+        return True
 
     def _connection(
         self, accepts: Accepts, requests: frozenset[type[Struct]]
@@ -148,6 +160,7 @@ class Server:
         def lost(error: Exception | None) -> None:
             _log_end(error)
             self._connections.discard(connection)
+            self._hosts.pop(connection, None)
             if not self._connections:
                 self._all_closed.set()
 
@@ -156,7 +169,10 @@ class Server:
             on_frame=receive,
             on_lost=lost,
             reads_while_blocked=False,
-            accepts=accepts,
+            accepts=lambda transport: (
+                accepts(transport)
+                and (requests is not GATEWAY_REQUESTS or self._has_room(connection, transport))
+            ),
         )
         self._connections.add(connection)
         self._all_closed.clear()
@@ -221,6 +237,12 @@ class Server:
         if isinstance(request, AnyAdministrationRequest):
             return await self._administration.answer(request)
         return await self._audit_service.answer(request)
+
+
+def _host_of(transport: asyncio.Transport) -> str:
+    """Return the address of a peer; of one on this host nothing."""
+    address = transport.get_extra_info("peername")
+    return str(address[0]) if isinstance(address, tuple) else ""
 
 
 def _log_end(error: Exception | None) -> None:
