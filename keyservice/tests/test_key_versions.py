@@ -198,7 +198,8 @@ def test_a_key_is_due_when_it_was_scheduled() -> None:
     moment = timedelta(microseconds=1)
     assert SCHEDULED.due_at(NO_LIMITS) == LATER
     assert SCHEDULED.first_due(NO_LIMITS, LATER - moment) is None
-    assert SCHEDULED.first_due(NO_LIMITS, LATER) is SCHEDULED.entry(FIRST)
+    for at in (LATER, LATER + moment):
+        assert SCHEDULED.first_due(NO_LIMITS, at) is SCHEDULED.entry(FIRST)
     assert SCHEDULED.first_due(NO_LIMITS, LATER, destroys=False) is None
     for other in (NONE, ACTIVE, RETIRED, ARCHIVED, cancel(SCHEDULED), archive(SCHEDULED)):
         assert other.due_at(NO_LIMITS) is None
@@ -244,6 +245,24 @@ def test_archiving_destroys_the_private_half_only() -> None:
     assert before.sealed is not None
     assert after.sealed is None
     assert (after.info.public_key, after.info.created_at) == (b"public", before.info.created_at)
+
+
+def test_resealing_replaces_what_is_sealed() -> None:
+    """A seed that is named gets its new form; another stays, and an archived key gets none."""
+    versions = archive(rotate(rotate(ACTIVE)))
+    resealed = versions.with_resealed(
+        {KeyVersion(number): SealedSeed(b"resealed %d" % number) for number in (1, 2)}
+    )
+    assert [entry.sealed for entry in resealed.entries] == [None, b"resealed 2", b"sealed 3"]
+
+
+def test_each_version_replaced_the_one_before_it() -> None:
+    """Except for the first, which replaced none."""
+    versions = rotate(rotate(rotate(ACTIVE)))
+    assert [versions.version_before(KeyVersion(number)) for number in (2, 3, 4)] == [1, 2, 3]
+    with pytest.raises(KeyServiceError) as refusal:
+        versions.version_before(FIRST)
+    assert refusal.value.kind is ErrorKind.KEY_NOT_FOUND
 
 
 NO_OPERATION: set[Operation] = set()
