@@ -28,6 +28,7 @@ from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_protocol.administration import (
     AnnounceBackup,
     AnyAdministrationRequest,
+    CancelMove,
     ExportTenant,
     FinishMove,
     ImportTenant,
@@ -36,6 +37,7 @@ from pqkeep_protocol.administration import (
     ReadBundle,
     Receipt,
     ReloadRootKeys,
+    RenounceTenant,
 )
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, Operation
 from pqkeep_protocol.audit import (
@@ -312,6 +314,8 @@ async def test_each_socket_has_its_list(server: Server, connect: Connect, operat
         ReadBundle(tenant=TENANT, sha256=digest, part=0),
         ImportTenant(tenant=TENANT, sha256=digest, size=1, part=0, data=b"x"),
         FinishMove(tenant=TENANT, receipt=receipt),
+        RenounceTenant(tenant=TENANT, source="a", generation=1, sha256=digest),
+        CancelMove(tenant=TENANT, renunciation=receipt),
         ListMoves(tenant=INSTALLATION),
     )
     assert set(map(type, refused)) == OPERATOR_REQUESTS

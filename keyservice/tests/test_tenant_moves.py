@@ -26,18 +26,22 @@ from pqkeep_keyservice.wiring import KeyServiceParts, wire
 from pqkeep_protocol.administration import (
     AnyMoveRequest,
     BundlePart,
+    CancelMove,
     ExportedTenant,
     ExportTenant,
     FinishMove,
     ImportProgress,
     ImportTenant,
     ListMoves,
+    MoveCancelled,
     MoveFinished,
     MoveRefusal,
     MoveRefused,
     Moves,
     ReadBundle,
     Receipt,
+    Renounced,
+    RenounceTenant,
 )
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import CountOperations, GetUsage, ListRecords, ListUsage
@@ -77,6 +81,7 @@ if TYPE_CHECKING:
 KEM, OTHER_KEM, ML_DSA = Algorithm.ML_KEM_768, Algorithm.X_WING, Algorithm.ML_DSA_65
 NAMED = "payments.cards"
 EAST, WEST = "east", "west"
+MOVED_IN = "tenant-moved-in"
 SECONDS = 60.0
 ATTRIBUTION = Attribution("request-1", "api-key:3", "192.0.2.7", "plan-allows")
 TEXT = b"text"
@@ -377,7 +382,8 @@ async def test_both_logs_say_it(pair: Pair, tenant: TenantId) -> None:
     await pair.east.step(FinishMove(tenant=tenant, receipt=receipt), MoveFinished)
     out = [each for each in await pair.east.records(tenant) if "moved" in each["operation"]]
     into = await pair.west.records(tenant)
-    assert [each["outcome"] for each in out] == ["success"] * 5 + ["begun", "completed"]
+    ends = ["begun", "handed-out", "completed"]
+    assert [each["outcome"] for each in out] == ["success"] * 5 + ends
     assert [each["outcome"] for each in into] == ["success"] * 5 + ["completed"]
     assert {each["operation"] for each in out} == {"tenant-moved-out"}
     assert {each["operation"] for each in into} == {"tenant-moved-in"}
@@ -429,7 +435,7 @@ async def test_every_step_can_be_taken_again(pair: Pair, tenant: TenantId) -> No
     out = [
         each["outcome"] for each in await pair.east.records(tenant) if "-out" in each["operation"]
     ]
-    assert out[-2:] == ["begun", "completed"]
+    assert out[-3:] == ["begun", "handed-out", "completed"]
     assert out.count("begun") == 1
 
 
@@ -636,7 +642,8 @@ async def test_calls_under_way_end_before_it_leaves(pair: Pair, tenant: TenantId
         records += page
         after = page[-1]["id"]
     left = next(each["id"] for each in records if each["outcome"] == "begun")
-    assert all(each["outcome"] == "tenant-moved" for each in records if each["id"] > left)
+    later = {each["outcome"] for each in records if each["id"] > left}
+    assert later == {"tenant-moved", "handed-out"}
     exported, bundle = await exporting
     await bring(pair.west, tenant, bundle, exported.sha256)
     for result in results:
@@ -726,3 +733,112 @@ async def test_what_was_done_between_moves_stays_done(pair: Pair, tenant: Tenant
             key = {"tenant": tenant, "algorithm": algorithm, "version": version}
             await here.ask(EnableKey(**key))
             assert (await here.ask(Decrypt(**key, ciphertext=ciphertext))).plaintext == TEXT
+
+
+async def has_come_back(shard: Shard, tenant: TenantId, uses: list[Any], before: list[Any]) -> None:
+    """Check that a tenant has all it had, is served, and that its bundle is gone."""
+    assert await everything(shard, tenant) == before
+    for use in uses:
+        await shard.ask(use)
+    assert (await shard.step(ListMoves(tenant=INSTALLATION), Moves)).tenants == ()
+
+
+async def test_a_move_is_cancelled_while_its_bundle_is_here(pair: Pair, tenant: TenantId) -> None:
+    """Not handed out yet, the tenant comes back at once, also after a restart, and can move again."""
+    uses = await fill(pair.east, tenant)
+    before = await everything(pair.east, tenant)
+    await pair.east.step(ExportTenant(tenant=tenant, target=WEST), ExportedTenant)
+    await pair.restart()
+    for _ in range(2):  # asked again it says the same
+        answer = await pair.east.step(CancelMove(tenant=tenant), MoveCancelled)
+        assert answer.cancelled
+    await has_come_back(pair.east, tenant, uses, before)
+    into = [each for each in await pair.east.records(tenant) if each["operation"] == MOVED_IN]
+    assert (into[-1]["outcome"], into[-1]["policy"].split("/")[:3]) == (
+        "completed",
+        ["move", EAST, EAST],
+    )
+    await pair.restart()
+    await move(pair.east, pair.west, tenant)
+    for use in uses:
+        await pair.west.ask(use)
+
+
+async def test_a_bundle_that_was_handed_out_needs_the_other_shards_word(
+    pair: Pair, tenant: TenantId
+) -> None:
+    """It comes back for the other shard's renunciation only, and that shard never takes it then."""
+    uses = await fill(pair.east, tenant)
+    before = await everything(pair.east, tenant)
+    exported, bundle = await export(pair.east, pair.west, tenant)
+    await pair.restart()  # that it was handed out is in the log
+    answer = await pair.east.step(CancelMove(tenant=tenant), MoveCancelled)
+    assert (answer.cancelled, answer.sha256) == (False, exported.sha256)
+    with pytest.raises(KeyServiceError, match="tenant-moved"):
+        await pair.east.ask(uses[0])
+    asked = RenounceTenant(
+        tenant=tenant, source=EAST, generation=answer.generation, sha256=answer.sha256
+    )
+    first = (await pair.west.step(asked, Renounced)).renunciation
+    await pair.restart()
+    again = (await pair.west.step(asked, Renounced)).renunciation
+    assert first == again
+    assert await refused(pair.west, tenant, bundle) is MoveRefusal.BUNDLE_OUTDATED
+    with pytest.raises(KeyServiceError, match="tenant-moved"):
+        await pair.west.ask(GenerateKey(tenant=tenant, algorithm=KEM, quota=None))
+    cancelled = CancelMove(tenant=tenant, renunciation=again)
+    assert (await pair.east.step(cancelled, MoveCancelled)).cancelled
+    await has_come_back(pair.east, tenant, uses, before)
+    await move(pair.east, pair.west, tenant)
+    for use in uses:
+        await pair.west.ask(use)
+
+
+async def test_a_tenant_that_has_arrived_does_not_come_back(pair: Pair, tenant: TenantId) -> None:
+    """The shard that took the bundle renounces nothing, before and after the move is finished."""
+    uses = await fill(pair.east, tenant)
+    exported, bundle = await export(pair.east, pair.west, tenant)
+    receipt = await bring(pair.west, tenant, bundle, exported.sha256)
+    asked = RenounceTenant(tenant=tenant, source=EAST, generation=1, sha256=exported.sha256)
+    assert await pair.west.refusal(asked) is MoveRefusal.HAS_ARRIVED
+    assert not (await pair.east.step(CancelMove(tenant=tenant), MoveCancelled)).cancelled
+    forged = CancelMove(tenant=tenant, renunciation=receipt)  # the same, but for its key
+    assert await pair.east.refusal(forged) is MoveRefusal.RECEIPT_INVALID
+    await pair.east.step(FinishMove(tenant=tenant, receipt=receipt), MoveFinished)
+    for each in (CancelMove(tenant=tenant), forged):
+        assert await pair.east.refusal(each) is MoveRefusal.HAS_ARRIVED
+    await move(pair.west, pair.east, tenant)  # and away again: it was there all the same
+    assert await pair.west.refusal(asked) is MoveRefusal.HAS_ARRIVED
+    assert await pair.east.refusal(CancelMove(tenant=tenant)) is MoveRefusal.NOT_MOVING
+    for use in uses:
+        await pair.east.ask(use)
+
+
+async def test_a_renunciation_is_for_one_move(pair: Pair, tenant: TenantId) -> None:
+    """Another tenant's, another bundle's and an earlier move's are refused; so are receipts of it."""
+    other = TenantId(uuid4())
+    for each in (tenant, other):
+        await fill(pair.east, each)
+    exported, _ = await export(pair.east, pair.west, tenant)
+    asked: dict[str, Any] = {"source": EAST, "generation": 1, "sha256": exported.sha256}
+    real = (await pair.west.step(RenounceTenant(tenant=tenant, **asked), Renounced)).renunciation
+    fields = {name: getattr(real, name) for name in real.__struct_fields__}
+    for name, value in (
+        ("tenant", other),
+        ("target", "north"),
+        ("generation", 2),
+        ("sha256", bytes(32)),
+        ("mac", bytes(32)),
+    ):
+        forged = CancelMove(tenant=tenant, renunciation=Receipt(**{**fields, name: value}))
+        assert await pair.east.refusal(forged) is MoveRefusal.RECEIPT_INVALID
+    finish = FinishMove(tenant=tenant, receipt=real)
+    assert await pair.east.refusal(finish) is MoveRefusal.RECEIPT_INVALID
+    await pair.east.step(CancelMove(tenant=tenant, renunciation=real), MoveCancelled)
+    await export(pair.east, pair.west, tenant)
+    replayed = CancelMove(tenant=tenant, renunciation=real)
+    assert await pair.east.refusal(replayed) is MoveRefusal.RECEIPT_INVALID
+    never = CancelMove(tenant=other)
+    assert await pair.east.refusal(never) is MoveRefusal.NOT_MOVING
+    itself = RenounceTenant(tenant=other, source=WEST, generation=1, sha256=bytes(32))
+    assert await pair.west.refusal(itself) is MoveRefusal.SAME_SHARD

@@ -18,7 +18,7 @@ from pqkeep_gateway import config as gateway_config
 from pqkeep_gateway.key_client import KeyClient
 from pqkeep_gateway.key_service_address import UnixSocket
 from pqkeep_gateway.wiring import open_placements
-from pqkeep_protocol.administration import ExportedTenant, ExportTenant
+from pqkeep_protocol.administration import BundlePart, ExportedTenant, ExportTenant, ReadBundle
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution, GenerateKey
@@ -285,3 +285,40 @@ def test_a_shard_is_drained(two_shards: TwoShards) -> None:
     assert shard_of(two_shards, two_shards.new_tenant()) == "default"
     listed = {each.stored.name: each for each in moves(two_shards).list()}
     assert (listed["b"].stored.tenants, listed["b"].stored.draining) == (0, True)
+
+
+def test_a_move_is_cancelled_by_proof(two_shards: TwoShards) -> None:
+    """The tenant comes back if its bundle was never read, or the other shard says it has it not."""
+    tenant = two_shards.new_tenant("default")
+    encrypted = use(tenant)
+
+    def stop(step: str) -> None:
+        if "arriving" in step:
+            raise StoppedError
+
+    for is_read in (False, True):
+        with pytest.raises(StoppedError):
+            ShardMoves(two_shards.layout, stop).move(tenant_of(tenant), "b")
+        assert tenant.ask("POST", "/kem/decrypt", encrypted).status_code == 503
+        if is_read:
+            read_bundle(two_shards, tenant_of(tenant))
+            with two_shards.without("b"):
+                refused = pqkeepd(two_shards, "shard", "move", tenant.tenant_id, "--cancel")
+                assert (refused.returncode, "only it can say" in refused.stderr) == (1, True)
+                assert tenant.ask("POST", "/kem/decrypt", encrypted).status_code == 503
+            two_shards.until_serving()
+        assert moves(two_shards).cancel(tenant_of(tenant)) == "default"
+        until_served(two_shards, tenant)
+        assert is_readable(tenant, encrypted)
+    with pytest.raises(ShardError, match="is not being moved"):
+        moves(two_shards).cancel(tenant_of(tenant))
+    moves(two_shards).move(tenant_of(tenant), "b")
+    until_served(two_shards, tenant)
+    assert is_readable(tenant, encrypted)
+
+
+def read_bundle(two_shards: TwoShards, tenant: TenantId) -> None:
+    """Read the first part of a tenant's bundle, as a command does that is killed then."""
+    socket = two_shards.layout.operator_socket
+    exported = take_step(socket, ExportTenant(tenant=tenant, target="b"), ExportedTenant)
+    take_step(socket, ReadBundle(tenant=tenant, sha256=exported.sha256, part=0), BundlePart)

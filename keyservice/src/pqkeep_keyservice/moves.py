@@ -3,13 +3,15 @@
 A tenant leaves in one transaction: its rows are replaced by a bundle that only key services can
 open, the log says so, and from then on its calls are refused. It arrives in one transaction of the
 other shard, once, and only if that shard knows of no later move. The bundle is destroyed for that
-shard's receipt. Every step can be asked for again after a crash, and says the same then.
+shard's receipt. A move is cancelled, and the tenant comes back, where the bundle was never handed
+out, or for the other shard's renunciation: its statement that it has not taken the bundle and never
+will. Every step can be asked for again after a crash, and says the same then.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TypeVar, assert_never
+from typing import TypeGuard, TypeVar, assert_never
 
 from pqkeep_keyservice.audit.log import AuditLog
 from pqkeep_keyservice.keys.changes import (
@@ -56,19 +58,24 @@ from pqkeep_protocol.administration import (
     AnyMoveRequest,
     AnyMoveResult,
     BundlePart,
+    CancelMove,
     ExportedTenant,
     ExportTenant,
     FinishMove,
     ImportProgress,
     ImportTenant,
     ListMoves,
+    MoveCancelled,
     MoveFinished,
     MoveRefusal,
     MoveRefused,
     Moves,
     ReadBundle,
+    Renounced,
+    RenounceTenant,
 )
 from pqkeep_protocol.algorithms import Algorithm
+from pqkeep_protocol.audit_events import Outcome
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import INSTALLATION, KeyVersion, TenantId
 from pqkeep_protocol.startup.logs import logger
@@ -145,7 +152,9 @@ class TenantMoves:
         _LOG.warning("refused to move a tenant", tenant=str(request.tenant), reason=reason.value)
         return MoveRefused(reason=reason)
 
-    async def _answer(self, request: AnyMoveRequest) -> AnyMoveResult:
+    async def _answer(  # noqa: PLR0911 - one flat table
+        self, request: AnyMoveRequest
+    ) -> AnyMoveResult:
         match request:
             case ListMoves():
                 found = await self._store.query(list_bundles)
@@ -158,6 +167,10 @@ class TenantMoves:
                 return await self._import(request)
             case FinishMove():
                 return await self._finish(request)
+            case RenounceTenant():
+                return await self._renounce(request)
+            case CancelMove():
+                return await self._cancel(request)
             case _:
                 assert_never(request)
 
@@ -197,7 +210,7 @@ class TenantMoves:
         left = RecordedMove(
             move.tenant,
             is_out=True,
-            is_finished=False,
+            outcome=Outcome.BEGUN,
             source=move.source,
             target=move.target,
             generation=move.generation,
@@ -259,6 +272,10 @@ class TenantMoves:
         data = await self._store.read(find_bundle_part, request.tenant, request.part)
         if data is None:
             raise _RefusedError(MoveRefusal.NOT_MOVING)
+        if last.outcome is Outcome.BEGUN:  # from here on the other shard may have it
+            handed_out = last._replace(outcome=Outcome.HANDED_OUT)
+            if not await self._is_durable(handed_out, None, self._store.epoch):
+                raise KeyServiceError(ErrorKind.UNAVAILABLE)
         return BundlePart(data=data)
 
     async def _finish(self, request: FinishMove) -> MoveFinished:
@@ -270,18 +287,92 @@ class TenantMoves:
         if not self._require_transfer_key().is_receipt(receipt, move, last.sha256):
             raise _RefusedError(MoveRefusal.RECEIPT_INVALID)
         if not last.is_finished:
-            finished = last._replace(is_finished=True)
+            finished = last._replace(outcome=Outcome.COMPLETED)
             if not await self._is_durable(finished, BundleDestroyed(tenant), self._store.epoch):
                 raise KeyServiceError(ErrorKind.UNAVAILABLE)
             await self._store.scrub()
         return MoveFinished()
+
+    # --- Coming back ----------------------------------------------------------------------
+
+    async def _cancel(self, request: CancelMove) -> MoveCancelled:
+        transfer_key, tenant = self._require_transfer_key(), request.tenant
+        last = await self._last_move(tenant)
+        if last is None or (last.is_out and last.source != self._shard):
+            raise _RefusedError(MoveRefusal.NOT_MOVING)
+        if not last.is_out:
+            if last.source != last.target:
+                raise _RefusedError(MoveRefusal.NOT_MOVING)
+            return _cancelled(last, cancelled=True)
+        if last.is_finished:
+            raise _RefusedError(MoveRefusal.HAS_ARRIVED)
+        move = Move(tenant, last.source, last.target, last.generation)
+        if request.renunciation is None:
+            if last.outcome is not Outcome.BEGUN:
+                return _cancelled(last, cancelled=False)
+        elif not transfer_key.is_renunciation(request.renunciation, move, last.sha256):
+            raise _RefusedError(MoveRefusal.RECEIPT_INVALID)
+        seal, content = await self._open_own_bundle(transfer_key, last)
+        back = RecordedMove(
+            tenant,
+            is_out=False,
+            outcome=Outcome.COMPLETED,
+            source=last.source,
+            target=last.source,
+            generation=last.generation + 1,
+            sha256=last.sha256,
+            key_versions=content.key_versions,
+        )
+        await self._commit_again(tenant, lambda: self._arrive(back, seal, content))
+        await self._store.scrub()
+        return _cancelled(last, cancelled=True)
+
+    async def _open_own_bundle(
+        self, transfer_key: TransferKey, last: RecordedMove
+    ) -> tuple[BundleSeal, BundleContent]:
+        parts = [
+            await self._store.read(find_bundle_part, last.tenant, part)
+            for part in range(-(-await self._store.read(bundle_size, last.tenant) // BUNDLE_PART))
+        ]
+        bundle = b"".join(part or b"" for part in parts)
+        if bundle_digest(bundle) != last.sha256:
+            raise InvalidBundleError
+        seal = transfer_key.read_header(bundle)
+        return seal, await asyncio.to_thread(seal.open, bundle)
+
+    async def _renounce(self, request: RenounceTenant) -> Renounced:
+        transfer_key, tenant = self._require_transfer_key(), request.tenant
+        if request.source == self._shard or tenant == INSTALLATION:
+            raise _RefusedError(MoveRefusal.SAME_SHARD)
+        renounced = RecordedMove(
+            tenant,
+            is_out=True,
+            outcome=Outcome.CANCELLED,
+            source=request.source,
+            target=self._shard,
+            generation=request.generation,
+            sha256=request.sha256,
+            key_versions=0,
+        )
+        last = await self._last_move(tenant)
+        if last != renounced:
+            if last is not None and last.generation >= request.generation:
+                raise _RefusedError(MoveRefusal.HAS_ARRIVED)
+            epoch = self._store.epoch
+
+            async def close() -> bool | None:
+                return await self._is_durable(renounced, None, epoch) or None
+
+            await self._commit_again(tenant, close)
+        move = Move(tenant, renounced.source, renounced.target, renounced.generation)
+        return Renounced(renunciation=transfer_key.renunciation(move, request.sha256))
 
     # --- Arriving -------------------------------------------------------------------------
 
     async def _import(self, request: ImportTenant) -> ImportProgress:
         transfer_key = self._require_transfer_key()
         last = await self._last_move(request.tenant)
-        if last is not None and not last.is_out and last.sha256 == request.sha256:
+        if _is_arrival_of(last, request.sha256):
             move = Move(last.tenant, last.source, last.target, last.generation)
             return ImportProgress(part=0, receipt=transfer_key.receipt(move, last.sha256))
         if not request.data and (last is None or last.is_out):
@@ -320,7 +411,7 @@ class TenantMoves:
         arrived = RecordedMove(
             tenant,
             is_out=False,
-            is_finished=True,
+            outcome=Outcome.COMPLETED,
             source=move.source,
             target=move.target,
             generation=move.generation,
@@ -405,7 +496,26 @@ class TenantMoves:
                 raise
         raise _RefusedError(MoveRefusal.BUSY)
 
-    async def _is_durable(self, move: RecordedMove, change: Change, epoch: int) -> bool:
+    async def _is_durable(self, move: RecordedMove, change: Change | None, epoch: int) -> bool:
         """Commit a step. Raises UNAVAILABLE: whether it was taken is unknown then."""
         outcome = await self._log.commit(move_record(move), change, epoch)
         return outcome is CommitOutcome.DURABLE
+
+
+def _cancelled(move: RecordedMove, *, cancelled: bool) -> MoveCancelled:
+    return MoveCancelled(
+        cancelled=cancelled,
+        target=move.target,
+        generation=move.generation,
+        sha256=move.sha256,
+    )
+
+
+def _is_arrival_of(last: RecordedMove | None, sha256: bytes) -> TypeGuard[RecordedMove]:
+    """Return whether a tenant has arrived with a bundle, and not come back with it."""
+    return (
+        last is not None
+        and not last.is_out
+        and last.source != last.target
+        and last.sha256 == sha256
+    )

@@ -96,7 +96,9 @@ class MoveRefusal(StrEnum):
     TENANT_IS_HERE = "tenant-is-here"
     """This shard has keys of the tenant already."""
     RECEIPT_INVALID = "receipt-invalid"
-    """Not the receipt of the shard that the tenant was moved to, for what left."""
+    """Not the receipt, or the renunciation, of the shard that the tenant was to move to, for what left."""
+    HAS_ARRIVED = "has-arrived"
+    """The tenant has arrived at the other shard, so that its move cannot be cancelled."""
 
 
 class MoveRefused(Result, frozen=True, kw_only=True, tag="move-refused"):
@@ -106,7 +108,10 @@ class MoveRefused(Result, frozen=True, kw_only=True, tag="move-refused"):
 
 
 class Receipt(Struct, frozen=True, array_like=True, kw_only=True):
-    """The statement of a shard that it has what was in a bundle, durably."""
+    """The statement of a shard that it has what was in a bundle, durably, or never will.
+
+    Which of the two, the key of its MAC says.
+    """
 
     tenant: TenantId
     source: ShardName
@@ -186,6 +191,44 @@ class FinishMove(Request[MoveFinished], frozen=True, kw_only=True, tag="finish-m
     receipt: Receipt
 
 
+class Renounced(Result, frozen=True, kw_only=True, tag="renounced"):
+    """The shard's statement that it does not have what is in a bundle, and will never take it."""
+
+    renunciation: Receipt
+
+
+class RenounceTenant(Request[Renounced], frozen=True, kw_only=True, tag="renounce-tenant"):
+    """Never take a tenant by this move. Asked again, it says the same.
+
+    Errors: UNAVAILABLE; whether it is renounced is unknown then, and asking again tells.
+    """
+
+    source: ShardName
+    generation: Generation
+    sha256: BundleDigest
+
+
+class MoveCancelled(Result, frozen=True, kw_only=True, tag="move-cancelled"):
+    """The tenant has come back, or what its move was if that is not proved to be possible."""
+
+    cancelled: bool
+    """Whether the tenant is here again. Otherwise the bundle was handed out, and the other shard may
+    have it: nothing was changed."""
+    target: ShardName
+    generation: Generation
+    sha256: BundleDigest
+
+
+class CancelMove(Request[MoveCancelled], frozen=True, kw_only=True, tag="cancel-move"):
+    """Take a tenant back that has left, where the other shard cannot have it.
+
+    That is so if the bundle was never handed out, or by the other shard's renunciation. Errors:
+    UNAVAILABLE; whether the tenant is back is unknown then, and asking again tells.
+    """
+
+    renunciation: Receipt | None = None
+
+
 class Moves(Result, frozen=True, kw_only=True, tag="moves"):
     """The tenants whose bundles are still here, and the shard's name."""
 
@@ -197,7 +240,18 @@ class ListMoves(Request[Moves], frozen=True, kw_only=True, tag="list-moves"):
     """List moves away from here that are not finished. The tenant is INSTALLATION."""
 
 
-AnyMoveRequest = ExportTenant | ReadBundle | ImportTenant | FinishMove | ListMoves
-AnyMoveResult = ExportedTenant | BundlePart | ImportProgress | MoveFinished | Moves | MoveRefused
+AnyMoveRequest = (
+    ExportTenant | ReadBundle | ImportTenant | FinishMove | RenounceTenant | CancelMove | ListMoves
+)
+AnyMoveResult = (
+    ExportedTenant
+    | BundlePart
+    | ImportProgress
+    | MoveFinished
+    | Renounced
+    | MoveCancelled
+    | Moves
+    | MoveRefused
+)
 AnyAdministrationRequest = ReloadRootKeys | AnnounceBackup | AnyMoveRequest
 AnyAdministrationResult = RootKeys | NewestBackup | AnyMoveResult

@@ -16,7 +16,9 @@ class Outcome(StrEnum):
 
     SUCCESS = "success"
     BEGUN = "begun"
+    HANDED_OUT = "handed-out"
     COMPLETED = "completed"
+    CANCELLED = "cancelled"
 
 
 class KeyServiceEvent(StrEnum):
@@ -27,7 +29,8 @@ class KeyServiceEvent(StrEnum):
     CONTINUE_LOG = "continue-log"
     """The first record of a log that continues another; see ``ledger/succession.py``."""
     TENANT_MOVED_OUT = "tenant-moved-out"
-    """A SUCCESS for each key and keyring that leaves, BEGUN; COMPLETED once the other shard has them."""
+    """A SUCCESS for each key and keyring that leaves, BEGUN; HANDED_OUT before the bundle can be read,
+    COMPLETED once the other shard has it. CANCELLED in the other shard's log: it takes it no more."""
     TENANT_MOVED_IN = "tenant-moved-in"
     """A SUCCESS for each key and keyring that arrives, COMPLETED; see ``ledger/moves.py``."""
 

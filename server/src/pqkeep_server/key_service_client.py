@@ -55,6 +55,7 @@ _REFUSALS: Mapping[MoveRefusal, str] = {
     MoveRefusal.BUNDLE_OUTDATED: "the tenant has been moved since the bundle was made",
     MoveRefusal.TENANT_IS_HERE: "the shard that the tenant is to move to has keys of it already",
     MoveRefusal.RECEIPT_INVALID: "the receipt is not that of the shard that has the tenant",
+    MoveRefusal.HAS_ARRIVED: "the tenant has arrived at the other shard",
 }
 
 

@@ -22,17 +22,21 @@ from pqkeep_protocol.administration import (
     BUNDLE_PART,
     AnyMoveRequest,
     BundlePart,
+    CancelMove,
     ExportedTenant,
     ExportTenant,
     FinishMove,
     ImportProgress,
     ImportTenant,
     ListMoves,
+    MoveCancelled,
     MoveFinished,
     MoveRefusal,
     Moves,
     ReadBundle,
     Receipt,
+    Renounced,
+    RenounceTenant,
 )
 from pqkeep_protocol.keys import INSTALLATION, TenantId
 from pqkeep_protocol.messages import Result
@@ -84,6 +88,15 @@ class ShardMoves:
         with self._alone():
             self._move(tenant, target)
 
+    def cancel(self, tenant: TenantId) -> str:
+        """Have a tenant that is on its way come back; return its shard. Raises ShardError.
+
+        Refused unless the shard that it was to move to proves that it does not have it, or the
+        bundle never left the first one.
+        """
+        with self._alone():
+            return self._cancel(tenant)
+
     def drain(self, shard: str) -> int:
         """Move all tenants away, and put no new ones there; return how many. Raises ShardError."""
         with self._alone():
@@ -131,6 +144,66 @@ class ShardMoves:
         self._accounts(lambda each: each.end_move(tenant, source, target))
         if self._placement_of(tenant) != Placement(target):
             raise ShardError(f"{shown} was moved by somebody else meanwhile; run the command again")
+
+    def _cancel(self, tenant: TenantId) -> str:
+        shown = f"tenant {tenant}"
+        placement = self._placement_of(tenant)
+        if not placement.is_moving:
+            raise ShardError(f"{shown} is in the shard {placement.shard}, and is not being moved")
+        source = placement.shard
+        self._report(f"{shown}: taking it back")
+        found = self._take_back(tenant, source)
+        if found is not None and not found.cancelled:
+            self._report(f"{shown}: asking {found.target} to renounce it")
+            renunciation = self._renunciation(tenant, source, found)
+            self._report(f"{shown}: taking it back")
+            found = self._take_back(tenant, source, renunciation)
+        self._report(f"{shown}: serving it in {source}")
+        self._accounts(lambda each: each.end_move(tenant, source, source))
+        if self._placement_of(tenant) != Placement(source):
+            raise ShardError(f"{shown} was moved by somebody else meanwhile; run the command again")
+        return source
+
+    def _take_back(
+        self, tenant: TenantId, source: str, renunciation: Receipt | None = None
+    ) -> MoveCancelled | None:
+        """Ask a shard to take a tenant back; None where the tenant has not left it."""
+        request = CancelMove(tenant=tenant, renunciation=renunciation)
+        try:
+            return take_step(self._socket(source), request, MoveCancelled)
+        except MoveRefusedError as error:
+            if error.reason is MoveRefusal.NOT_MOVING:
+                return None
+            if error.reason is MoveRefusal.HAS_ARRIVED:
+                raise ShardError(
+                    f"tenant {tenant} has arrived where it was to move to: end its move by pqkeepd"
+                    " shard move with --to"
+                ) from None
+            raise ShardError(f"{source}: {error}") from None
+        except KeyServiceError as error:
+            raise ShardError(f"{source}: {error}; run the command again to go on") from None
+
+    def _renunciation(self, tenant: TenantId, source: str, move: MoveCancelled) -> Receipt:
+        """Return the statement of the shard that a bundle may have reached, that it never will."""
+        request = RenounceTenant(
+            tenant=tenant, source=source, generation=move.generation, sha256=move.sha256
+        )
+        shown, target = f"tenant {tenant}", move.target
+        try:
+            return take_step(self._socket(target), request, Renounced).renunciation
+        except MoveRefusedError as error:
+            if error.reason is MoveRefusal.HAS_ARRIVED:
+                raise ShardError(
+                    f"{shown} has arrived at {target}: end its move by pqkeepd shard move --to"
+                    f" {target}"
+                ) from None
+            raise ShardError(f"{target}: {error}") from None
+        except (KeyServiceError, ShardError) as error:
+            raise ShardError(
+                f"{target}: {error}. It may have the tenant, and only it can say that it does not:"
+                " start its key service, or restore its database, and run the command again. Nothing"
+                " is changed until then, and the tenant's requests are refused"
+            ) from None
 
     def _drain(self, shard: str) -> int:
         self._socket(shard)

@@ -9,6 +9,8 @@ from pqkeep_protocol.errors import ErrorKind
 _KINDS: Mapping[Outcome | ErrorKind, str] = {
     Outcome.SUCCESS: "success",
     Outcome.BEGUN: "begun",
+    Outcome.HANDED_OUT: "handed out",
+    Outcome.CANCELLED: "cancelled",
     Outcome.COMPLETED: "completed",
     ErrorKind.KEY_NOT_FOUND: "no such key",
     ErrorKind.TARGET_NOT_FOUND: "no such target key",

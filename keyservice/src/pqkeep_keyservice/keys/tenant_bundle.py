@@ -10,7 +10,8 @@ AES-256-GCM and the header as associated data, and one for the seeds in it, each
 with the associated data that it has at rest. The header says who made the bundle, for whom, and
 which of the tenant's moves it is; whoever carries it can neither read nor change it.
 
-A receipt is HMAC-SHA-256 under a third key, over what the header says and the bundle's digest.
+A receipt is HMAC-SHA-256 under a third key, over what the header says and the bundle's digest; a
+renunciation, of a shard that will never take the bundle, the same under a fourth.
 """
 
 import hmac
@@ -147,9 +148,14 @@ class TransferKey:
 
     def receipt(self, move: Move, digest: bytes) -> Receipt:
         """Return the statement that what is in a bundle has arrived."""
-        mac = hmac.digest(
-            self._derive(b"", b"pqkeep/transfer-receipt/v1"), _binding(move) + digest, "sha256"
-        )
+        return self._statement(b"pqkeep/transfer-receipt/v1", move, digest)
+
+    def renunciation(self, move: Move, digest: bytes) -> Receipt:
+        """Return the statement that a bundle has not arrived, and never will."""
+        return self._statement(b"pqkeep/transfer-renunciation/v1", move, digest)
+
+    def _statement(self, label: bytes, move: Move, digest: bytes) -> Receipt:
+        mac = hmac.digest(self._derive(b"", label), _binding(move) + digest, "sha256")
         return Receipt(
             tenant=move.tenant,
             source=move.source,
@@ -161,8 +167,11 @@ class TransferKey:
 
     def is_receipt(self, receipt: Receipt, move: Move, digest: bytes) -> bool:
         """Return whether a receipt is the one for this bundle of this move."""
-        expected = self.receipt(move, digest)
-        return hmac.compare_digest(expected.mac, receipt.mac) and expected == receipt
+        return _is_same(self.receipt(move, digest), receipt)
+
+    def is_renunciation(self, renunciation: Receipt, move: Move, digest: bytes) -> bool:
+        """Return whether a renunciation is the one of this bundle of this move."""
+        return _is_same(self.renunciation(move, digest), renunciation)
 
     def _keys(self, salt: bytes) -> tuple[AESGCM, AESGCM]:
         content = self._derive(salt, b"pqkeep/bundle-content/v1")
@@ -214,6 +223,10 @@ class BundleSeal:
     def _place(self, info: KeyInfo) -> bytes:
         tenant = self.move.tenant
         return associated_data(tenant, info.keyring, info.algorithm, info.version, info.public_key)
+
+
+def _is_same(expected: Receipt, given: Receipt) -> bool:
+    return hmac.compare_digest(expected.mac, given.mac) and expected == given
 
 
 def bundle_digest(bundle: bytes) -> bytes:

@@ -5,10 +5,13 @@ The last record of a move says, in the fields of every record:
     tenant_id         the tenant that is moved
     operation         tenant-moved-out, in the log of the shard that it leaves; tenant-moved-in, in
                       the other's
-    outcome           begun: it has left; completed: the other shard has it, or it has arrived
+    outcome           begun: it has left; handed-out: the bundle can have been read since;
+                      completed: the other shard has it, or it has arrived; cancelled, as
+                      tenant-moved-out: this shard has renounced it, and will never take the bundle
     keyring_revision  the generation: how often the tenant was moved, with this time
     request_id        SHA-256 of the bundle that carried its keys, in hexadecimal
-    policy            move/SOURCE/TARGET/COUNT: both shards, and how many key versions there were
+    policy            move/SOURCE/TARGET/COUNT: both shards, and how many key versions there were;
+                      both the same where a move was cancelled, and the tenant came back
 
 Before it there is one for each key and keyring, with the outcome success and its name and
 revision, after which an earlier state of it is older than the log says.
@@ -36,8 +39,8 @@ class RecordedMove(NamedTuple):
     tenant: TenantId
     is_out: bool
     """Whether the tenant has left this shard. Otherwise it has arrived."""
-    is_finished: bool
-    """Whether the other shard has its keys."""
+    outcome: Outcome
+    """How far it is: COMPLETED once the other shard has its keys."""
     source: str
     target: str
     generation: int
@@ -45,12 +48,17 @@ class RecordedMove(NamedTuple):
     """Of the bundle (32 bytes)."""
     key_versions: int
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing of it is left to do."""
+        return self.outcome in {Outcome.COMPLETED, Outcome.CANCELLED}
+
 
 def move_record(move: RecordedMove) -> NewRecord:
     """Return the last record of a move, or of its first half."""
     record = _record(move.tenant, Event.TENANT_MOVED_OUT if move.is_out else Event.TENANT_MOVED_IN)
     return record._replace(
-        outcome=Outcome.COMPLETED if move.is_finished else Outcome.BEGUN,
+        outcome=move.outcome,
         request_id=move.sha256.hex(),
         policy=f"{_PREFIX}/{move.source}/{move.target}/{move.key_versions}",
         keyring_revision=move.generation,
@@ -116,7 +124,7 @@ def _move(tenant: TenantId, row: sa.Row[Any]) -> RecordedMove:
     return RecordedMove(
         tenant,
         row.operation == Event.TENANT_MOVED_OUT,
-        row.outcome == Outcome.COMPLETED,
+        Outcome(row.outcome),
         source,
         target,
         row.keyring_revision,

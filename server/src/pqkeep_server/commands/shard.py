@@ -64,13 +64,30 @@ def list_shards(*, data: Data) -> None:
 def move(
     tenant: Annotated[UUID, typer.Argument(help="The tenant's id.")],
     *,
-    to: Annotated[str, typer.Option(metavar="SHARD", help="The shard that it moves to.")],
+    to: Annotated[
+        str | None, typer.Option(metavar="SHARD", help="The shard that it moves to.")
+    ] = None,
+    cancel: Annotated[
+        bool,
+        typer.Option(
+            "--cancel",
+            help="Instead, end a move that is not finished: the tenant stays where it was. Refused"
+            " unless it is certain that the other shard does not have it, and never will.",
+        ),
+    ] = False,
     data: Data,
 ) -> None:
     """Move a tenant to another shard, while everything runs. Its requests get 503 for a moment.
 
     If it is interrupted, run it again: it continues.
     """
+    if (to is None) != cancel:
+        raise typer.BadParameter("name the shard by --to, or give --cancel")
+    if to is None:
+        with fail_on(ShardError), progress("cancelling a move") as report:
+            to = ShardMoves(Layout(data), report).cancel(TenantId(tenant))
+        typer.echo(f"The move is cancelled: the tenant {tenant} is in the shard {to}.")
+        return
     with fail_on(ShardError), progress("moving a tenant") as report:
         ShardMoves(Layout(data), report).move(TenantId(tenant), to)
     typer.echo(f"The tenant {tenant} is in the shard {to}.")
