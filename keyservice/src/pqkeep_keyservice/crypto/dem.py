@@ -29,16 +29,18 @@ def encrypt(
     *,
     info: bytes,
     associated_data: bytes = b"",
+    prefix: bytes = b"",
 ) -> bytes:
-    """Return sealed data (28 bytes longer than the plaintext)."""
+    """Return sealed data (28 bytes longer than the plaintext) behind a prefix."""
     nonce = os.urandom(NONCE_SIZE)
-    return nonce + _aead(hkdf_hash, shared_secret, info).encrypt(nonce, plaintext, associated_data)
+    aead = _aead(hkdf_hash, shared_secret, info)
+    return b"".join((prefix, nonce, aead.encrypt(nonce, plaintext, associated_data)))
 
 
 def decrypt(
     hkdf_hash: HashAlgorithm,
     shared_secret: bytes,
-    sealed: bytes,
+    sealed: bytes | memoryview,
     *,
     info: bytes,
     associated_data: bytes = b"",

@@ -40,8 +40,14 @@ def encrypt(
     shared_secret, kem_ciphertext = material.encapsulation_key(versions.tenant, key).encapsulate()
     info = _info(purpose, versions, key)
     hkdf_hash = KEMS[versions.algorithm].hkdf_hash
-    sealed = dem.encrypt(hkdf_hash, shared_secret, data, info=info, associated_data=associated_data)
-    return kem_ciphertext + sealed
+    return dem.encrypt(
+        hkdf_hash,
+        shared_secret,
+        data,
+        info=info,
+        associated_data=associated_data,
+        prefix=kem_ciphertext,
+    )
 
 
 def seal_to(
@@ -77,7 +83,7 @@ def decrypt(
         shared_secret = private.decapsulate(ciphertext[:size])
     except ValueError:
         raise KeyServiceError(ErrorKind.DECRYPTION_FAILED) from None
-    sealed = ciphertext[size:]
+    sealed = memoryview(ciphertext)[size:]
     for binding in bindings:
         with suppress(dem.DecryptionError):
             return dem.decrypt(
