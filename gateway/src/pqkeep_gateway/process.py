@@ -36,6 +36,7 @@ from pqkeep_gateway.wiring import assemble
 from pqkeep_protocol.link import LinkTls
 from pqkeep_protocol.startup.hardening import give_up_privileges
 from pqkeep_protocol.startup.logs import logger, write_logs
+from pqkeep_protocol.startup.memory import keep_freed_memory
 from pqkeep_protocol.startup.settings import ConfigError
 
 _LOG = logger(__name__)
@@ -55,6 +56,7 @@ def main(limits: ConnectionLimits = LIMITS) -> int:
     """Run until SIGTERM or SIGINT."""
     write_logs("gateway")
     give_up_privileges()  # requests are in this memory
+    keep_freed_memory()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are files to read again
     parser = argparse.ArgumentParser(prog="python -m pqkeep_gateway")
     parser.add_argument("settings", type=Path)

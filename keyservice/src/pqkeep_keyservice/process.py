@@ -33,6 +33,7 @@ from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.wiring import wire
 from pqkeep_protocol.link import Identity, LinkTls, Role
 from pqkeep_protocol.startup.logs import logger, write_logs
+from pqkeep_protocol.startup.memory import keep_freed_memory
 from pqkeep_protocol.startup.secret_files import read_secret_file
 from pqkeep_protocol.startup.settings import ConfigError
 
@@ -45,6 +46,7 @@ HOUSEKEEPING_SECONDS = 10.0
 def main() -> int:
     """Run until SIGTERM or SIGINT."""
     write_logs("key service")
+    keep_freed_memory()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are files to read again
     parser = argparse.ArgumentParser(prog="python -m pqkeep_keyservice")
     parser.add_argument("settings", type=Path, help="the settings file")
