@@ -72,7 +72,7 @@ def callers(
     return Callers(tenant.tenant_id, new_person(tenant.tenant_id), others)
 
 
-@pytest.mark.parametrize(("row", "name"), sampled(FIELDS, 6))
+@pytest.mark.parametrize(("row", "name"), sampled(FIELDS, 12))
 def test_no_text_is_an_outage(callers: Callers, row: Endpoint, name: str) -> None:
     """Control characters in a field of text are refused, or taken where any text is; never 5xx."""
     for text in TEXTS:

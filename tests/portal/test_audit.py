@@ -17,6 +17,7 @@ from tests.fixtures.caller import Caller
 from tests.fixtures.installation import Installation
 from tests.portal.conftest import SignedIn
 from tests.portal.visitors import get_page
+from tests.sampling import sampled
 
 MARKUP = "<script>document.title='ran'</script>"
 
@@ -118,7 +119,9 @@ def test_the_browser_verifies_a_record(visit_as: SignedIn, viewer: Caller) -> No
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-@pytest.mark.parametrize("name", ["outcome", "principal", "recorded_at", "path", "root"])
+@pytest.mark.parametrize(
+    "name", sampled(["outcome", "principal", "path", "recorded_at", "root"], 2)
+)
 def test_a_forged_answer_is_not_verified(visit_as: SignedIn, viewer: Caller, name: str) -> None:
     """A record, a path or a root that was changed on its way is not called verified."""
     record_id = viewer.get("/audit/records", operation="encrypt")["records"][0]["id"]
