@@ -54,6 +54,21 @@ def test_pages_can_be_read_without_javascript(
     expect(page.get_by_role("heading", name="Audit log")).to_be_visible()
 
 
+def test_the_navigation_waits_on_a_phone(visit_as: SignedIn, installation: Installation) -> None:
+    """While modules load it does not push the page away; its button opens it even without them."""
+    owner = installation.person(installation.new_tenant().tenant_id)
+    visitor = visit_as(owner, phone=True)
+    visitor.expected.append("ERR_FAILED")
+    page = visitor.context.new_page()
+    page.route(re.compile(r"\.js$"), lambda route: route.abort())
+    page.goto(f"{ROOT}/keys")
+    navigation = page.get_by_role("navigation", name="Portal")
+    expect(page.get_by_role("heading", name="Keys", exact=True)).to_be_visible()
+    expect(navigation).to_be_hidden()
+    page.get_by_role("button", name="Menu").focus()
+    expect(navigation).to_be_visible()
+
+
 def test_every_file_that_a_page_names_is_served(installation: Installation) -> None:
     """Each page without variables in its path names only files that are there, and only ours."""
     owner = installation.person(installation.new_tenant().tenant_id)
