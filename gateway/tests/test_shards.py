@@ -98,10 +98,13 @@ async def test_a_new_tenant_is_put_where_the_fewest_are(setting: Setting) -> Non
     assert [(await setting.add()).shard for _ in range(2)] == ["c", "c"]
     await setting.drain("b")
     assert {(await setting.add()).shard for _ in range(4)} == {"c", "default"}
-    assert [(each.name, each.draining) for each in await setting.directory.list()] == [
-        ("b", True),
-        ("c", False),
-        ("default", False),
+    tenant = await setting.add()
+    await setting.move(tenant.id, "c", "moving")
+    found = await setting.directory.list()
+    assert [(each.name, each.draining, each.moving) for each in found] == [
+        ("b", True, 0),
+        ("c", False, 1),
+        ("default", False, 0),
     ]
 
 

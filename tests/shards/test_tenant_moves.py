@@ -301,6 +301,7 @@ def test_a_move_is_cancelled_by_proof(two_shards: TwoShards) -> None:
         with pytest.raises(StoppedError):
             ShardMoves(two_shards.layout, stop).move(tenant_of(tenant), "b")
         assert tenant.ask("POST", "/kem/decrypt", encrypted).status_code == 503
+        assert [each.stored.moving for each in moves(two_shards).list()] == [0, 1]
         if is_read:
             read_bundle(two_shards, tenant_of(tenant))
             with two_shards.without("b"):

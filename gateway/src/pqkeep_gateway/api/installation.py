@@ -111,6 +111,9 @@ class ShardData(Data, frozen=True, kw_only=True):
     reason: Annotated[str | None, Meta(description="Why it is not ready.")]
     draining: Annotated[bool | None, Meta(description="Whether it takes no new tenants.")]
     tenants: Annotated[Count | None, Meta(description="Without deleted ones.")]
+    moving: Annotated[
+        Count | None, Meta(description="Those on their way to another shard, and answered 503.")
+    ]
     log_id: str | None
     log_size: Annotated[Count | None, Meta(description="How many records its log has.")]
     unsigned: Annotated[Count | None, Meta(description="Those no checkpoint covers yet.")]
@@ -150,6 +153,7 @@ _EXAMPLE = InstallationData(
             reason=None,
             draining=False,
             tenants=7,
+            moving=0,
             log_id="0b9f8d5e-3f7c-4a55-9d0e-6f6d1f2f9c11",
             log_size=42,
             unsigned=0,
@@ -250,6 +254,7 @@ def _shard(shard: ShardState) -> ShardData:
         reason=shard.reason,
         draining=None if stored is None else stored.draining,
         tenants=None if stored is None else stored.tenants,
+        moving=None if stored is None else stored.moving,
         log_id=None if checkpoint is None else str(checkpoint.log_id),
         log_size=_count(shard.numbers, "pqkeep_audit_log_records"),
         unsigned=_count(shard.numbers, "pqkeep_audit_log_unsigned_records"),
