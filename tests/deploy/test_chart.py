@@ -27,6 +27,19 @@ POSTGRESQL = (
     "allowedClients[0].podSelector.matchLabels.app=client",
 )
 CASES = [(), POSTGRESQL]
+CLUSTER = (
+    "cluster.enabled=true",
+    "gateway.database=postgresql://pqkeep_gateway@db.example.org/pqkeep_accounts",
+    "gateway.redisUrl=rediss://pqkeep@limits.example.org:6379/0",
+    "cluster.shards[0].name=default",
+    "cluster.shards[0].replicas=2",
+    "cluster.shards[0].database=postgresql://pqkeep_keyservice@db.example.org/pqkeep_keys",
+    "cluster.shards[0].secret=keys-default",
+    "cluster.shards[1].name=b",
+    "cluster.shards[1].replicas=2",
+    "cluster.shards[1].database=postgresql://pqkeep_keyservice@db.example.org/pqkeep_keys_b",
+    "cluster.shards[1].secret=keys-b",
+)
 AS_JSON = "import json, sys, yaml; json.dump(list(yaml.safe_load_all(sys.stdin)), sys.stdout)"
 
 
@@ -52,7 +65,7 @@ def _objects(*values: str) -> dict[tuple[str, str], Any]:
     return {(each["kind"], each["metadata"]["name"]): each for each in json.loads(made.stdout)}
 
 
-@pytest.mark.parametrize("values", CASES, ids=["default", "postgresql"])
+@pytest.mark.parametrize("values", [*CASES, CLUSTER], ids=["default", "postgresql", "several pods"])
 @pytest.mark.parametrize("kubernetes", ["1.29.0", "1.37.0"])
 def test_what_is_rendered_is_valid(
     kubernetes: str, values: tuple[str, ...], tmp_path: Path
@@ -128,3 +141,84 @@ def test_one_user_for_both_is_refused() -> None:
     refused = _render("users.gateway=64002")
     assert refused.returncode != 0
     assert "must differ" in refused.stderr
+
+
+def test_several_pods_read_their_settings(tmp_path: Path) -> None:
+    """Gateways name each key service's pod by its shard, and each pod listens there for them."""
+    objects = _objects(*CLUSTER)
+    file = tmp_path / "settings.toml"
+    file.write_text(objects["ConfigMap", "keep-gateway"]["data"]["settings.toml"])
+    gateway = gateway_config.read(file)
+    assert gateway.link is not None
+    assert (gateway.link.name, gateway.key_service_socket) == ("keyservice", None)
+    assert gateway.redis_url is not None
+    assert gateway.redis_password_file is not None
+    assert set(gateway.shards) == {"default", "b"}
+    for shard, told in gateway.shards.items():
+        name = f"keep-keyservice-{shard}"
+        file.write_text(objects["ConfigMap", name]["data"]["settings.toml"])
+        key_service = key_service_config.read(file)
+        assert (key_service.shard, key_service.socket) == (shard, None)
+        assert key_service.link is not None
+        pods = objects["StatefulSet", name]["spec"]
+        assert objects["Service", name]["spec"]["clusterIP"] == "None"
+        assert [(each.host, each.port) for each in told.addresses] == [
+            (f"{name}-{number}.{name}", key_service.link.listen.port)
+            for number in range(pods["replicas"])
+        ]
+
+
+def test_several_pods_have_their_own_secrets() -> None:
+    """No secret is in pods of two kinds, and the public service leads to gateways only."""
+    objects = _objects(*CLUSTER)
+    pods = {
+        name: each["spec"]["template"]
+        for (kind, name), each in objects.items()
+        if kind in ("Deployment", "StatefulSet")
+    }
+    secrets = {
+        name: {
+            volume["secret"]["secretName"]
+            for volume in pod["spec"]["volumes"]
+            if "secret" in volume
+        }
+        for name, pod in pods.items()
+    }
+    assert secrets == {
+        "keep-gateway": {"pqkeep-gateway"},
+        "keep-keyservice-default": {"keys-default"},
+        "keep-keyservice-b": {"keys-b"},
+    }
+    selectors = {
+        name: each["spec"]["selector"].items()
+        for (kind, name), each in objects.items()
+        if kind == "Service"
+    }
+    reached = {
+        service: {
+            name for name, pod in pods.items() if selector <= pod["metadata"]["labels"].items()
+        }
+        for service, selector in selectors.items()
+    }
+    assert reached.pop("keep") == {"keep-gateway"}
+    assert reached == {name: {name} for name in reached}
+    users = {
+        name: {each["securityContext"]["runAsUser"] for each in pod["spec"]["containers"]}
+        for name, pod in pods.items()
+    }
+    assert not users["keep-gateway"] & users["keep-keyservice-default"]
+
+
+@pytest.mark.parametrize(
+    ("missing", "why"),
+    [
+        ("gateway.redisUrl=", "gateway.redisUrl"),
+        ("gateway.database=/var/lib/pqkeep/data/a", "gateway.database"),
+        ("cluster.shards[1].database=keys.sqlite3", "the database of b"),
+    ],
+)
+def test_several_pods_need_what_they_share(missing: str, why: str) -> None:
+    """The chart renders nothing for several pods without a server for each database and Valkey."""
+    refused = _render(*CLUSTER, missing)
+    assert refused.returncode != 0
+    assert why in refused.stderr

@@ -10,7 +10,8 @@ import pytest
 from tests.deploy.tools import needs
 
 UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
-SERVICES = sorted(path.name for path in UNITS.glob("*.service"))
+SERVICES = sorted(path.name.replace("@.", "@1.") for path in UNITS.glob("*.service"))
+"""Of a template one instance."""
 EXPOSURE = "20"
 """The exposure that a unit may have, in tenths."""
 
@@ -61,3 +62,13 @@ def test_the_gateway_s_unit_hides_the_key_service_s_files() -> None:
         (writable,) = (line for line in lines if line.startswith("ReadWritePaths="))
         assert other not in writable
         assert f"User=pqkeep-{unit}" in lines
+
+
+@pytest.mark.parametrize(("unit", "differing"), [("gateway", 1), ("keyservice", 5)])
+def test_an_instance_is_confined_as_the_only_one_is(unit: str, differing: int) -> None:
+    """A template has the lines of the unit for one process, but for names, folders and ports."""
+    only = (UNITS / f"pqkeep-{unit}.service").read_text().splitlines()
+    instance = (UNITS / f"pqkeep-{unit}@.service").read_text().splitlines()
+    others = {line for line in only if line not in instance}
+    assert others <= {line for line in only if "pqkeep" in line}
+    assert len(others) == differing
