@@ -58,6 +58,7 @@ TEXTS = frozenset(
         "tenants.status",
         "tenants.shard",
         "tenants.shard_state",
+        "tenant_shards.shard",
         "shards.name",
         "api_keys.last4",
         "api_keys.status",

@@ -128,6 +128,9 @@ class Everywhere:
     async def find(self, tenant: TenantId) -> Placement:
         return PLACED_HERE
 
+    async def visited(self, tenant: TenantId) -> Sequence[str]:
+        return (DEFAULT_SHARD,)
+
 
 def one_shard(service: KeyService) -> Shards:
     """Return the shards of an installation that has one."""

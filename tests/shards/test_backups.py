@@ -391,6 +391,18 @@ def test_no_backup_has_a_tenant_twice_or_not_at_all(
     assert not (kept.folder / "while it moves").exists()
     moves(two_shards).move(tenant_of(tenant), "b")
     kept.backup(two_shards, "afterwards")
+    stops = iter((False, False, True))
+
+    def stop_at_arriving(_: str) -> None:
+        if next(stops):
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        ShardMoves(two_shards.layout, stop_at_arriving).move(tenant_of(tenant), "default")
+    with pytest.raises(BackupError, match=f"tenant {tenant.tenant_id} is being moved"):
+        kept.backup(two_shards, "while it moves")
+    moves(two_shards).cancel(tenant_of(tenant))
+    kept.backup(two_shards, "after it came back")
 
 
 DATABASES = ("gateway/accounts.sqlite3", "keyservice/keys.sqlite3", "keyservice-b/keys.sqlite3")

@@ -13,7 +13,8 @@ from uuid import UUID
 import pytest
 from tests.shards.test_two_shards import RETRY, SECRET, is_readable, log_of, use
 
-from pqkeep.audit import verify
+from pqkeep import Client
+from pqkeep.audit import Kind, verify
 from pqkeep_gateway import config as gateway_config
 from pqkeep_gateway.key_client import KeyClient
 from pqkeep_gateway.key_service_address import UnixSocket
@@ -324,3 +325,106 @@ def read_bundle(two_shards: TwoShards, tenant: TenantId) -> None:
     socket = two_shards.layout.operator_socket
     exported = take_step(socket, ExportTenant(tenant=tenant, target="b"), ExportedTenant)
     take_step(socket, ReadBundle(tenant=tenant, sha256=exported.sha256, part=0), BundlePart)
+
+
+def moved_there_and_back(two_shards: TwoShards) -> tuple[Caller, list[dict[str, Any]]]:
+    """Return a tenant that was moved twice, and its records before."""
+    tenant = two_shards.new_tenant("default")
+    use(tenant)
+    before = tenant.get("/audit/records", limit="200")["records"]
+    for target in ("b", "default"):
+        moves(two_shards).move(tenant_of(tenant), target)
+        until_served(two_shards, tenant)
+        use(tenant)
+    return tenant, before
+
+
+def pages_of(caller: Caller, **query: str) -> list[tuple[str, dict[str, Any]]]:
+    """Return a caller's records, page by page, each with its log."""
+    place = "before" if query.get("order") == "desc" else "after"
+    found: list[tuple[str, dict[str, Any]]] = []
+    while True:
+        page = caller.get("/audit/records", **query)
+        assert len(page["records"]) <= int(query["limit"])
+        found += zip(page["logs"], page["records"], strict=True)
+        if page["next"] is None:
+            return found
+        query[place] = page["next"]
+
+
+@pytest.mark.timeout(300)
+def test_a_moved_tenants_records_are_one_list(two_shards: TwoShards, tmp_path: Path) -> None:
+    """Records, search, proofs, keys and exports are of all logs that have the tenant's records."""
+    tenant, before = moved_there_and_back(two_shards)
+    logs = [log_of(two_shards.operator, shard=name) for name in ("default", "b")]
+    keys = tenant.get("/audit/keys")
+    assert (keys["log_id"], keys["logs"]) == (logs[0], logs)
+    ascending = pages_of(tenant, limit="7")
+    assert [record for _, record in ascending[: len(before)]] == before
+    times = [record["recorded_at"] for _, record in ascending]
+    assert times == sorted(times)
+    in_logs = {(log, record["id"]) for log, record in ascending}
+    assert len(in_logs) == len(ascending)
+    assert {log for log, _ in ascending} == set(logs)
+    descending = pages_of(tenant, limit="5", order="desc")
+    assert descending[::-1] == ascending
+    operations = [record["operation"] for _, record in ascending]
+    assert operations.count("sign") == 3
+    assert len(pages_of(tenant, limit="1", operation="sign")) == 3
+    polled = tenant.get("/audit/records", after=str(before[-1]["id"]), limit="500")
+    assert len(polled["records"]) == len(ascending) - len(before)
+    for log in logs:
+        one = tenant.get("/audit/records", log=log, limit="500")
+        assert "logs" not in one
+        assert one["records"] == [record for its, record in ascending if its == log]
+        record = one["records"][0]
+        proof = tenant.get(f"/audit/records/{record['id']}/proof", log=log)
+        assert (proof["record"], proof["checkpoint"]["log_id"]) == (record, log)
+        assert tenant.get("/audit/keys", log=log)["log_id"] == log
+    stranger = two_shards.new_tenant("b")
+    assert stranger.ask("GET", "/audit/records", params={"log": logs[0]}).status_code == 404
+    assert stranger.get("/audit/keys").keys() == {"log_id", "keys", "note_key"}
+    trusted = tmp_path / "keys.jsonl"
+    trusted.write_text(
+        "".join(tenant.ask("GET", "/audit/keys", params={"log": log}).text + "\n" for log in logs)
+    )
+    export = tmp_path / "export.jsonl"
+    with Client(two_shards.url, api_key=tenant.client.headers["X-API-Key"]) as client:
+        assert client.audit.export(export) == len(ascending)
+        assert len(list(client.audit.records(page_size=9))) == len(ascending)
+    report = verify([export], trusted)
+    assert (report.findings, report.log_id) == ((), logs[1])
+    assert [each.log_id for each in report.earlier] == logs[:1]
+    every = [*report.earlier[0].portions, *report.portions]
+    assert sum(each.records for each in every) == len(ascending)
+    lines = export.read_text().splitlines(keepends=True)
+    record = next(n for n, line in enumerate(lines) if line.startswith('{"type":"record"'))
+    for changed, kinds in (
+        ([*lines[:record], *lines[record + 1 :]], {Kind.MISSING, Kind.WRONG_COUNT}),
+        ([line.replace('"sign"', '"verify"') for line in lines], {Kind.EDITED}),
+        (lines[:-1], {Kind.TRUNCATED}),
+    ):
+        export.write_text("".join(changed))
+        assert {each.kind for each in verify([export], trusted).findings} == kinds
+    with two_shards.without("b"):
+        for path in ("records", "export"):
+            refused = tenant.ask("GET", f"/audit/{path}")
+            assert (refused.status_code, RETRY in refused.headers) == (503, True)
+
+
+def test_a_moved_tenants_usage_is_counted_once(two_shards: TwoShards) -> None:
+    """What was used of the month, and of each operation, is the same before and after moves."""
+    tenant = two_shards.new_tenant("default")
+    use(tenant)
+    for target in ("b", "default"):
+        before = tenant.get("/usage", period="30d")
+        moves(two_shards).move(tenant_of(tenant), target)
+        until_served(two_shards, tenant)
+        served = {"encrypt": 1}  # by the question whether it is served
+        after = tenant.get("/usage", period="30d")
+        now, then = (each["buckets"][-1]["operations"] for each in (after, before))
+        assert now == {**then, "encrypt": then["encrypt"] + served["encrypt"]}
+        assert after["total"] == before["total"] + 1
+        assert after["operations_used"] == before["operations_used"]
+        of_all = two_shards.operator.get("/usage", period="30d", tenant_id=tenant.tenant_id)
+        assert of_all["total"] == after["total"]

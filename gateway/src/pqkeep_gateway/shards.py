@@ -5,7 +5,7 @@ tenant was when it was admitted. For whatever is not of an admitted tenant it is
 needed. What concerns no tenant is in the shard ``default``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
@@ -40,6 +40,13 @@ class PlacementDirectory(Protocol):
 
     async def find(self, tenant: TenantId) -> Placement:
         """Return where a tenant is, or will be: ``default`` for an unknown one.
+
+        Raises UnavailableError.
+        """
+        ...
+
+    async def visited(self, tenant: TenantId) -> Sequence[str]:
+        """Return the shards whose logs have a tenant's records, in the order of its coming there.
 
         Raises UnavailableError.
         """
@@ -124,6 +131,15 @@ class Shards:
         Raises UnavailableError.
         """
         return (await self._find(tenant)).shard
+
+    async def recorded(self, tenant: TenantId) -> tuple[str, ...]:
+        """Return the shards whose logs have a tenant's records, in the order of its coming there.
+
+        Raises UnavailableError.
+        """
+        if len(self._services) == 1:
+            return (await self.recording(tenant),)
+        return tuple(await self._directory.visited(tenant))
 
     def of(self, shard: str) -> KeyService:
         """Return a shard's key service. Raises UnknownShardError."""

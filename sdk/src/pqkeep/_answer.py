@@ -115,6 +115,9 @@ class Saved(Generic[R]):
         self._read = read
         self._new_file = new_file(destination, replace=True)
         self._tail = b""
+        self._line = b""
+        self._ended = 0
+        """How many records the exports have that have ended: of each log there is one."""
 
     def __enter__(self) -> Self:
         """Begin a file. Raises OSError."""
@@ -134,13 +137,26 @@ class Saved(Generic[R]):
         """Write the next bytes. Raises OSError."""
         self._file.write(piece)
         self._tail = (self._tail + piece)[-LAST_LINE:]
+        self._count(piece)
 
     def end(self) -> R:
         """Return what the last line says. Raises MalformedAnswerError if it is not the end."""
         said = _parsed(self._tail.rstrip().rpartition(b"\n")[2])
         if said.get("type") != "end":
             raise MalformedAnswerError("the file has no end", request_id=self._request_id)
-        return self._read(Data(said, self._request_id))
+        return self._read(Data({**said, "records": self._ended}, self._request_id))
+
+    def _count(self, piece: bytes) -> None:
+        data = self._line + piece
+        at = data.find(_END)
+        while at >= 0 and (newline := data.find(b"\n", at + 1)) >= 0:
+            records = _parsed(data[at:newline]).get("records")
+            self._ended += records if isinstance(records, int) else 0
+            at = data.find(_END, newline)
+        self._line = data[at:] if at >= 0 else data[1 - len(_END) :]
+
+
+_END = b'\n{"type":"end"'
 
 
 Answer = InMemory[R] | Saved[R]

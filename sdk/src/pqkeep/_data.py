@@ -62,6 +62,15 @@ class Data:
         """Return a field that is an integer, if it is there."""
         return self.integer(name) if self.has(name) else None
 
+    def place_or_none(self, name: str) -> int | str | None:
+        """Return where a list goes on, an integer or a string, if it does."""
+        if not self.has(name):
+            return None
+        try:
+            return self.integer(name)
+        except MalformedAnswerError:
+            return self.text(name)
+
     def flag(self, name: str) -> bool:
         """Return a field that is true or false, and nothing that merely counts as such."""
         return self._read(name, bool)

@@ -375,6 +375,8 @@ class AuditKeys:
     keys: tuple[AuditKey, ...]
     note_key: str | None
     """What verifies notes; None before the first checkpoint."""
+    logs: tuple[str, ...] = ()
+    """The ids of all logs with the tenant's records, the first one first, where there are several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

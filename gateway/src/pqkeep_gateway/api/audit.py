@@ -3,8 +3,9 @@
 The operator sees everybody's records, everybody else those of their tenant. Reading leaves no record.
 """
 
+import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from enum import StrEnum
 from typing import Any, TypeVar, cast
@@ -32,6 +33,7 @@ from pqkeep_gateway.api.audit_data import (
     shown,
     shown_keys,
 )
+from pqkeep_gateway.api.audit_pages import after_in, before_in, merged, place_field
 from pqkeep_gateway.api.errors import AUDIT_CODES, UNPROCESSABLE_FIELDS
 from pqkeep_gateway.api.key_fields import keyring_field
 from pqkeep_gateway.api.shard_fields import shard_field
@@ -54,6 +56,7 @@ from pqkeep_gateway.http.field import (
     integer_field,
     text_field,
     time_field,
+    uuid_field,
 )
 from pqkeep_gateway.http.text import base64
 from pqkeep_gateway.shards import Shards, UnknownShardError
@@ -115,8 +118,8 @@ def _limit(at_most: int) -> Field[int]:
     return field.or_default(default)
 
 
-_AFTER = _number("after", "Only what comes after this id.", 0).optional()
-_BEFORE = _number("before", "Only what comes before this id.", 100).optional()
+_AFTER = place_field("after", "Only what comes after this id, or this `next`.", 0).optional()
+_BEFORE = place_field("before", "Only what comes before this id, or this `next`.", 100).optional()
 _ORDER = choice_field(
     "order", "By id, or the newest first.", tuple(Order), Order.DESCENDING
 ).or_default(Order.ASCENDING)
@@ -165,6 +168,14 @@ _EXPORTED_AFTER = _number(
 _SHARD = shard_field(
     "Whose log is meant, for the operator alone to say: there is one for each shard."
     f" Left out: `{DEFAULT_SHARD}`."
+).optional()
+
+
+_LOG = uuid_field(
+    "log",
+    "Which log is meant, by its id, where the tenant's records are in several. Left out: all of them"
+    " in a list of records and an export, otherwise that of the shard where it is.",
+    "0b9f8d5e-3f7c-4a55-9d0e-6f6d1f2f9c11",
 ).optional()
 
 
@@ -236,7 +247,7 @@ def _reading(
         name=name,
         handler=handler,
         permission=Permission.VIEW_TENANT,
-        fields=(*fields, _SHARD),
+        fields=(*fields, _LOG, _SHARD),
         field_codes=UNPROCESSABLE_FIELDS,
         example=example,
         codes=AUDIT_CODES,
@@ -255,13 +266,16 @@ class _Audit:
     async def list_records(self, call: ApiCall) -> RecordsData:
         """List records, by id or the newest first.
 
-        A page can be empty and still say from where to go on.
+        A page can be empty and still say from where to go on. Records of a tenant that was moved
+        between shards are in several logs, and are listed by time; the answer has ``logs`` then.
         """
+        logs = await self._logs(call)
+        newest_first = call[_ORDER] is Order.DESCENDING
         request = ListRecords(
             tenant=_tenant_of(call),
-            after=call[_AFTER],
-            before=call[_BEFORE],
-            newest_first=call[_ORDER] is Order.DESCENDING,
+            after=after_in(call[_AFTER], 0),
+            before=before_in(call[_BEFORE], 0),
+            newest_first=newest_first,
             since_us=call[_FROM],
             until_us=call[_TO],
             operation=call[_OPERATION],
@@ -273,9 +287,24 @@ class _Audit:
             page_views=call[_PAGE_VIEWS],
             limit=call[_RECORDS_LIMIT],
         )
-        log = await self._log(call)
-        page = await log.ask(request)
-        return RecordsData(records=tuple(map(record, page.lines)), next=page.next)
+        if len(logs) == 1:
+            page = await logs[0].ask(request)
+            return RecordsData(records=tuple(map(record, page.lines)), next=page.next)
+        requests = [
+            msgspec.structs.replace(
+                request, after=after_in(call[_AFTER], log), before=before_in(call[_BEFORE], log)
+            )
+            for log in range(len(logs))
+        ]
+        pages, ids = await asyncio.gather(
+            asyncio.gather(*(log.ask(each) for log, each in zip(logs, requests, strict=True))),
+            asyncio.gather(*(log.id() for log in logs)),
+        )
+        begin = [each.before if newest_first else each.after for each in requests]
+        found = merged(pages, begin, newest_first=newest_first, limit=request.limit)
+        return RecordsData(
+            records=found.records, next=found.next, logs=tuple(ids[log] for log in found.logs)
+        )
 
     async def prove(self, call: ApiCall) -> ProofData:
         """Prove that a record is in the log that a checkpoint signs."""
@@ -338,50 +367,43 @@ class _Audit:
 
     async def list_keys(self, call: ApiCall) -> AuditKeysData:
         """List the keys that checkpoints are verified with."""
-        log = await self._log(call)
-        return shown_keys(await log.ask(ListAuditKeys(tenant=INSTALLATION)))
+        log, logs = await self._log(call), await self._logs(call)
+        found = shown_keys(await log.ask(ListAuditKeys(tenant=INSTALLATION)))
+        if len(logs) == 1:
+            return found
+        ids = await asyncio.gather(*(each.id() for each in logs))
+        return msgspec.structs.replace(found, logs=tuple(ids))
 
     async def export(self, call: ApiCall) -> JsonLines:
         """Export records with their proofs, as JSON lines: everything up to a new checkpoint.
 
         What ``pqkeep audit verify`` reads. Records that came after the checkpoint are not in it,
-        and are named before its end. With ``after``, the operator's records have no proofs: the
+        and are named before its end. Where a tenant's records are in several logs there is an export
+        of each, one after the other. With ``after``, the operator's records have no proofs: the
         first line has what the tree of all of them is built from. gzip, to who accepts that.
         """
-        tenant, log, beyond = _tenant_of(call), await self._log(call), call[_EXPORTED_AFTER]
+        tenant, logs, beyond = _tenant_of(call), await self._logs(call), call[_EXPORTED_AFTER]
         if beyond is not None and tenant != INSTALLATION:
             raise forbidden("after is for the whole log, which the operator alone exports")
         await self._exports.count(tenant)
         began_us = time.time_ns() // 1000  # every checkpoint that was kept before is looked for
-        sign = SignCheckpoint(tenant=INSTALLATION, algorithm=Algorithm.ML_DSA_65)
-        checkpoint = (await log.ask(sign)).checkpoint
-        signing = shown_keys(await log.ask(ListAuditKeys(tenant=INSTALLATION)))
-        form: dict[str, Any] = {"format": FORMAT}
-        if beyond is not None:
-            if beyond > checkpoint.size:
-                raise not_found("no such record in a checkpoint yet", "after")
-            trees = await log.ask(GetSubtrees(tenant=INSTALLATION, size=beyond))
-            subtrees = list(map(base64, trees.hashes))
-            form = {"format": FORMAT_WITHOUT_PROOFS, "after": beyond, "subtrees": subtrees}
+        heads = [await log.head(tenant, beyond, began_us) for log in logs]
 
         async def chunks() -> AsyncGenerator[bytes, None]:
-            yield _head(form, tenant, checkpoint, signing, began_us)
-            yield await log.successions(checkpoint.size)
-            count = 0
-            pages = (
-                log.proven(tenant, checkpoint.size)
-                if beyond is None
-                else log.unproven(beyond, checkpoint.size)
-            )
-            async with aclosing(pages):
-                async for lines in pages:
-                    count += len(lines)
-                    yield b"".join(lines)
-            newest = await log.ask(ListRecords(tenant=tenant, newest_first=True, limit=1))
-            last = record(newest.lines[0]).id if newest.lines else 0
-            if last > checkpoint.size:
-                yield _line(type="newer", first=checkpoint.size + 1, last=last)
-            yield _line(type="end", records=count)
+            for log, (size, head) in zip(logs, heads, strict=True):
+                yield head
+                yield await log.successions(size)
+                count = 0
+                pages = log.proven(tenant, size) if beyond is None else log.unproven(beyond, size)
+                async with aclosing(pages):
+                    async for lines in pages:
+                        count += len(lines)
+                        yield b"".join(lines)
+                newest = await log.ask(ListRecords(tenant=tenant, newest_first=True, limit=1))
+                last = record(newest.lines[0]).id if newest.lines else 0
+                if last > size:
+                    yield _line(type="newer", first=size + 1, last=last)
+                yield _line(type="end", records=count)
 
         async def counted() -> AsyncGenerator[bytes, None]:
             with self._exports.run(tenant):
@@ -389,22 +411,45 @@ class _Audit:
                     async for each in lines:
                         yield each
 
-        return JsonLines(f"pqkeep-audit-{checkpoint.size}.jsonl", counted())
+        return JsonLines(f"pqkeep-audit-{heads[-1][0]}.jsonl", counted())
 
     async def _log(self, call: ApiCall) -> "_Log":
-        """Return the log that is meant: a tenant's, or that of the shard which an operator names.
+        """Return the log that is meant: where the tenant is, if none is named.
 
         Raises ShardNotFoundError.
         """
+        logs, tenant = await self._logs(call), call.principal.tenant
+        if len(logs) == 1 or tenant is None:
+            return logs[0]
+        return _Log(self._shards.of(await self._shards.recording(tenant)))
+
+    async def _logs(self, call: ApiCall) -> Sequence["_Log"]:
+        """Return the log that is named, or all that have the tenant's records, the first one first.
+
+        For an operator that of a shard. Raises ShardNotFoundError.
+        """
         tenant, shard = call.principal.tenant, call[_SHARD]
+        named = call[_LOG]
         if tenant is not None:
             if shard is not None:
                 raise forbidden("the operator alone names a shard")
-            return _Log(self._shards.of(await self._shards.recording(tenant)))
+            shards: Sequence[str] = await self._shards.recorded(tenant)
+        elif named is not None and shard is None:
+            shards = self._shards.names
+        else:
+            shards = (shard or DEFAULT_SHARD,)
         try:
-            return _Log(self._shards.of(shard or DEFAULT_SHARD))
+            logs = [_Log(self._shards.of(each)) for each in shards]
         except UnknownShardError:
+            if tenant is not None:
+                raise
             raise ShardNotFoundError from None
+        if named is None:
+            return logs
+        for log in logs:
+            if await log.id() == str(named):
+                return [log]
+        raise not_found("no such log", "log")
 
 
 class _Log:
@@ -412,6 +457,24 @@ class _Log:
 
     def __init__(self, keys: KeyService) -> None:
         self._keys = keys
+
+    async def id(self) -> str:
+        """Return its id."""
+        return str((await self.ask(ListAuditKeys(tenant=INSTALLATION))).log_id)
+
+    async def head(self, tenant: TenantId, beyond: int | None, began_us: int) -> tuple[int, bytes]:
+        """Have it signed; return its size, and the lines that an export begins with."""
+        sign = SignCheckpoint(tenant=INSTALLATION, algorithm=Algorithm.ML_DSA_65)
+        checkpoint = (await self.ask(sign)).checkpoint
+        signing = shown_keys(await self.ask(ListAuditKeys(tenant=INSTALLATION)))
+        form: dict[str, Any] = {"format": FORMAT}
+        if beyond is not None:
+            if beyond > checkpoint.size:
+                raise not_found("no such record in a checkpoint yet", "after")
+            trees = await self.ask(GetSubtrees(tenant=INSTALLATION, size=beyond))
+            subtrees = list(map(base64, trees.hashes))
+            form = {"format": FORMAT_WITHOUT_PROOFS, "after": beyond, "subtrees": subtrees}
+        return checkpoint.size, _head(form, tenant, checkpoint, signing, began_us)
 
     async def successions(self, size: int) -> bytes:
         """Return the lines that show which logs the log continues, each with its consistency."""

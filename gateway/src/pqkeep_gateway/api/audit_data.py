@@ -70,9 +70,19 @@ class RecordsData(Data, frozen=True, kw_only=True):
 
     records: tuple[RecordData, ...]
     next: Annotated[
-        int | None,
-        Meta(description="Go on after (or before) this id; null at the end."),
+        int | str | None,
+        Meta(
+            description="Go on after (or before) this; null at the end. A record's id, or, where the"
+            " records are in several logs, a text."
+        ),
     ]
+    logs: (
+        Annotated[
+            tuple[str, ...],
+            Meta(description="The id of each record's log, where they are in several."),
+        ]
+        | UnsetType
+    ) = UNSET
 
 
 class CheckpointData(Data, frozen=True, kw_only=True):
@@ -128,6 +138,16 @@ class AuditKeysData(Data, frozen=True, kw_only=True):
         str | None,
         Meta(description="What verifies notes, as C2SP signed-note has it; null before the first."),
     ]
+    logs: (
+        Annotated[
+            tuple[str, ...],
+            Meta(
+                description="The ids of all logs with the tenant's records, the first one first,"
+                " where there are several: it was moved between shards."
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
 
 
 def record(line: bytes) -> RecordData:

@@ -55,6 +55,16 @@ TENANTS = Table(
 """``folded_name``: the form in which names are compared; see pqkeep_gateway.tenancy.names.
 ``shard_state``: ``moving`` while the tenant is on its way to another shard."""
 
+TENANT_SHARDS = Table(
+    "tenant_shards",
+    METADATA,
+    Column("tenant_id", Uuid, ForeignKey("tenants.id"), primary_key=True),
+    Column("shard", String(32), ForeignKey("shards.name"), primary_key=True),
+    Column("position", Integer, nullable=False),
+)
+"""The shards where a tenant that was moved has been, and is, from 0 on in the order in which it came
+to each of them first. Their logs have its records."""
+
 OPERATORS = Table(
     "operators",
     METADATA,

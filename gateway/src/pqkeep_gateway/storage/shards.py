@@ -15,7 +15,7 @@ from pqkeep_gateway.storage.database import (
     read_transaction,
     transaction,
 )
-from pqkeep_gateway.storage.schema import SHARDS, TENANTS
+from pqkeep_gateway.storage.schema import SHARDS, TENANT_SHARDS, TENANTS
 from pqkeep_gateway.tenancy.shards import (
     MOVING,
     SERVING,
@@ -51,6 +51,14 @@ class SqlShards:
         async with read_transaction(self._engine) as connection:
             row = (await connection.execute(query)).one_or_none()
         return HERE if row is None else placement_of(row)
+
+    async def visited(self, tenant: TenantId) -> Sequence[str]:
+        """Return the shards whose logs have a tenant's records, in the order of its coming there."""
+        query = sa.select(TENANT_SHARDS.c.shard).where(TENANT_SHARDS.c.tenant_id == tenant)
+        async with read_transaction(self._engine) as connection:
+            found = await connection.execute(query.order_by(TENANT_SHARDS.c.position))
+            shards = tuple(found.scalars())
+        return shards or ((await self.find(tenant)).shard,)
 
     async def list(self) -> Sequence[StoredShard]:
         """Return all shards that ever were, by name."""
@@ -98,7 +106,12 @@ class SqlShards:
         values = {"shard": target, "shard_state": SERVING}
         try:
             async with transaction(self._engine) as connection:
-                await connection.execute(sa.update(TENANTS).where(*is_moving).values(values))
+                moved = await connection.execute(
+                    sa.update(TENANTS).where(*is_moving).values(values)
+                )
+                if moved.rowcount and source != target:
+                    for shard in (source, target):
+                        await _note_visit(connection, tenant, shard)
         except sa.exc.IntegrityError:
             raise ShardNotFoundError from None
 
@@ -131,6 +144,14 @@ class SqlShards:
         if found is None:
             raise UnavailableError
         return found
+
+
+async def _note_visit(connection: AsyncConnection, tenant: TenantId, shard: str) -> None:
+    is_its = TENANT_SHARDS.c.tenant_id == tenant
+    count = sa.select(sa.func.count()).select_from(TENANT_SHARDS).where(is_its)
+    position = (await connection.execute(count)).scalar_one()
+    row = {"tenant_id": tenant, "shard": shard, "position": position}
+    await insert_if_absent(connection, TENANT_SHARDS, row)
 
 
 def placement_of(row: Any) -> Placement:

@@ -76,7 +76,7 @@ def collect_evidence(
 
     Without trusted keys, those in the files are used.
     """
-    log_id = _first_log_id([*(trusted or ()), *located])
+    log_id = _firstlog_of([*(trusted or ()), *located])
     lineage = find_lineage(log_id, located)
     evidence = Evidence(lineage)
     ours = list(_of_lineage(lineage, located, findings))
@@ -104,13 +104,14 @@ def collect_evidence(
     return evidence
 
 
-def _log_id(located: Located) -> str | None:
+def log_of(located: Located) -> str | None:
+    """Return the id of the log that a statement names, if it names one."""
     statement = located.statement
     return statement.log_id if isinstance(statement, Header | Key | Checkpoint) else None
 
 
-def _first_log_id(located: Iterable[Located]) -> str | None:
-    return next((log_id for each in located if (log_id := _log_id(each)) is not None), None)
+def _firstlog_of(located: Iterable[Located]) -> str | None:
+    return next((log_id for each in located if (log_id := log_of(each)) is not None), None)
 
 
 def _of_lineage(
@@ -121,7 +122,7 @@ def _of_lineage(
     reported: set[tuple[int, str]] = set()
     foreign_exports: set[int] = set()
     for each in located:
-        about = _log_id(each)
+        about = log_of(each)
         order = each.place.order
         if about is None or about in logs:
             if order not in foreign_exports:

@@ -5,7 +5,8 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -30,6 +31,11 @@ LONGEST_LINE = 16 * 1024 * 1024
 _RECORD = b'{"type":"record"'
 """How a record's line begins as the service writes it. Looking for it is all that the first reading
 of an export spends on a record."""
+
+
+_EXPORT = b'{"type":"export"'
+"""Likewise, of an export."""
+_PIECE = 1024 * 1024
 
 
 class Located(NamedTuple):
@@ -57,10 +63,30 @@ class Source:
     """Whether it begins as an export; other files were saved from the API or elsewhere."""
     formats: Formats
     """The known formats of records."""
+    begin: int = 0
+    end: int | None = None
+    """Which of its bytes are meant; None: to its end."""
+    lines_before: int = 0
 
     def place(self, line: int) -> Place:
         """Return the place of a line."""
-        return Place(self.order, line, self.name)
+        return Place(self.order, self.lines_before + line, self.name)
+
+    def lines(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the lines that are not blank, with their numbers, the longest ones only in part."""
+        self.handle.seek(self.begin)
+        line, at = 0, self.begin
+        while (self.end is None or at < self.end) and (
+            text := self.handle.readline(LONGEST_LINE + 1)
+        ):
+            line += 1
+            at += len(text)
+            rest = text
+            while len(rest) > LONGEST_LINE and not rest.endswith(b"\n"):
+                rest = self.handle.readline(LONGEST_LINE + 1)
+                at += len(rest)
+            if not text.isspace():
+                yield line, text
 
 
 def open_source(path: Path, order: int, formats: Formats, stack: ExitStack) -> Source:
@@ -70,7 +96,43 @@ def open_source(path: Path, order: int, formats: Formats, stack: ExitStack) -> S
         code = errno.EISDIR if path.is_dir() else errno.ESPIPE
         raise OSError(code, os.strerror(code), str(path))
     handle = stack.enter_context(path.open("rb"))
-    return Source(order, str(path), handle, _begins_as_export(handle), formats)
+    source = Source(order, str(path), handle, is_export=False, formats=formats)
+    return replace(source, is_export=_begins_as_export(source))
+
+
+def portions(source: Source) -> list[Source]:
+    """Return the exports of several logs that a file has, one after the other; mostly it is one."""
+    first = next(source.lines(), None)
+    if first is None or not source.is_export:
+        return [source]
+    found, log = [source], _log_of(first[1])
+    with mmap(source.handle.fileno(), 0, access=ACCESS_READ) as data:
+        at = 0
+        while (at := data.find(b"\n" + _EXPORT, at) + 1) > 0:
+            other = _log_of(data[at : _end_of_line(data, at)])
+            if other not in {None, log}:
+                last, log = found[-1], other
+                lines = last.lines_before + _count_lines(data, last.begin, at)
+                found[-1] = replace(last, end=at)
+                found.append(replace(source, begin=at, lines_before=lines))
+    return found
+
+
+def _end_of_line(data: mmap, at: int) -> int:
+    end = data.find(b"\n", at, at + LONGEST_LINE)
+    return at + LONGEST_LINE if end < 0 else end
+
+
+def _count_lines(data: mmap, begin: int, end: int) -> int:
+    return sum(data[at : min(at + _PIECE, end)].count(b"\n") for at in range(begin, end, _PIECE))
+
+
+def _log_of(text: bytes) -> str | None:
+    with suppress(MalformedError):
+        value = parse(_whole(text))
+        log_id = value.get("log_id") if isinstance(value, dict) else None
+        return log_id if isinstance(log_id, str) else None
+    return None
 
 
 def statements(source: Source, findings: Findings) -> Iterator[Located]:
@@ -84,7 +146,7 @@ def statements(source: Source, findings: Findings) -> Iterator[Located]:
 
 def export_lines(source: Source, findings: Findings) -> Iterator[Line]:
     """Yield all lines of an export but those that ``statements`` reports as malformed."""
-    for line, text in _lines(source.handle):
+    for line, text in source.lines():
         place = source.place(line)
         try:
             yield Line(place, read_line(parse(_whole(text)), source.formats))
@@ -95,7 +157,7 @@ def export_lines(source: Source, findings: Findings) -> Iterator[Line]:
 
 
 def _export_statements(source: Source, findings: Findings) -> Iterator[Located]:
-    for line, text in _lines(source.handle):
+    for line, text in source.lines():
         if text.startswith(_RECORD):
             continue
         place = source.place(line)
@@ -109,8 +171,8 @@ def _export_statements(source: Source, findings: Findings) -> Iterator[Located]:
 
 
 def _saved_statements(source: Source, findings: Findings) -> Iterator[Located]:
-    document = _document(source.handle)
-    texts = _lines(source.handle) if document is None else iter([document])
+    document = _document(source)
+    texts = source.lines() if document is None else iter([document])
     for line, text in texts:
         place = source.place(line)
         try:
@@ -124,9 +186,9 @@ def _saved_statements(source: Source, findings: Findings) -> Iterator[Located]:
             _refuse(findings, error, place)
 
 
-def _document(handle: BinaryIO) -> tuple[int, bytes] | None:
+def _document(source: Source) -> tuple[int, bytes] | None:
     """Return a file that is one JSON value over several lines, and where it begins."""
-    first = next(_lines(handle), None)
+    handle, first = source.handle, next(source.lines(), None)
     if first is None or _is_json(first[1]):
         return None
     handle.seek(0)
@@ -144,25 +206,12 @@ def _is_json(text: bytes) -> bool:
     return True
 
 
-def _begins_as_export(handle: BinaryIO) -> bool:
+def _begins_as_export(source: Source) -> bool:
     with suppress(MalformedError):
-        for _, text in _lines(handle):
+        for _, text in source.lines():
             value = parse(_whole(text))
             return isinstance(value, dict) and value.get("type") == "export"
     return False
-
-
-def _lines(handle: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that are not blank, with their numbers, the longest ones only in part."""
-    handle.seek(0)
-    line = 0
-    while text := handle.readline(LONGEST_LINE + 1):
-        line += 1
-        rest = text
-        while len(rest) > LONGEST_LINE and not rest.endswith(b"\n"):
-            rest = handle.readline(LONGEST_LINE + 1)
-        if not text.isspace():
-            yield line, text
 
 
 def _whole(text: bytes) -> bytes:

@@ -2,15 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
 from pqkeep.audit._connections import connect
 from pqkeep.audit._evidence import Evidence, SignedTree, collect_evidence
 from pqkeep.audit._export import ExportResult, verify_export
-from pqkeep.audit._files import Located, Source, export_lines, open_source, statements
+from pqkeep.audit._files import Located, Source, export_lines, open_source, portions, statements
 from pqkeep.audit._findings import Findings, Place
 from pqkeep.audit._formats import FORMATS, Formats
+from pqkeep.audit._several_logs import LogStatements, add_saved_proofs, divided
 from pqkeep.audit._statements import Header, Key
 from pqkeep.audit.report import Anchor, Continued, Kind, Report, SigningKey
 
@@ -42,19 +44,37 @@ def verify_formats(
         raise ValueError("no files to verify")
     findings = Findings()
     with ExitStack() as stack:
-        sources = [
-            open_source(Path(path), order, formats, stack) for order, path in enumerate(paths)
-        ]
+        files = [open_source(Path(path), order, formats, stack) for order, path in enumerate(paths)]
+        parts = [part for file in files for part in portions(file)]
+        sources = [replace(part, order=order) for order, part in enumerate(parts)]
         trusted = None
         if trusted_keys is not None:
             trusted = _trusted(open_source(Path(trusted_keys), TRUSTED, formats, stack), findings)
         located = [each for source in sources for each in statements(source, findings)]
-        evidence = collect_evidence(located, trusted, findings)
-        exports = list(_verify_exports(evidence, sources, findings))
-        notes = connect(evidence, exports, findings)
-    if not (exports or evidence.trees or findings.count):
+        if len(sources) == len(files):
+            logs = [LogStatements(located, trusted)]
+        else:
+            logs = divided(located, trusted)
+        collected = [collect_evidence(each.located, each.trusted, findings) for each in logs]
+        add_saved_proofs(collected, logs)
+        *earlier, report = [
+            _report(evidence, sources, findings, are_keys_trusted=trusted is not None)
+            for evidence in collected
+        ]
+    if not (report.portions or collected[-1].trees or findings.count):
         message = "there is nothing to verify: no export, and no checkpoint"
         findings.add(Kind.NOTHING, message, sources[0].place(0))
+    return replace(
+        report, findings=findings.listed(), further=findings.further, earlier=tuple(earlier)
+    )
+
+
+def _report(
+    evidence: Evidence, sources: Sequence[Source], findings: Findings, *, are_keys_trusted: bool
+) -> Report:
+    """Verify what is about one log; return the report, without the findings."""
+    exports = list(_verify_exports(evidence, sources, findings))
+    notes = connect(evidence, exports, findings)
     return Report(
         log_id=evidence.log_id,
         continued=tuple(_continued(evidence)),
@@ -63,9 +83,9 @@ def verify_formats(
         keys=tuple(
             SigningKey(*name, key.fingerprint()) for name, key in sorted(evidence.used.items())
         ),
-        are_keys_trusted=trusted is not None,
-        findings=findings.listed(),
-        further=findings.further,
+        are_keys_trusted=are_keys_trusted,
+        findings=(),
+        further=0,
         notes=notes,
     )
 

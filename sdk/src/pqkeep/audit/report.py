@@ -122,6 +122,9 @@ class Report:
     """Findings beyond those that are listed."""
     notes: tuple[str, ...]
     """What was not compared, though it is no finding."""
+    earlier: tuple["Report", ...] = ()
+    """The logs of shards where the tenant was before, the first one first, where an export has the
+    records of several. The findings are those of all logs, and are not repeated here."""
 
     @property
     def is_verified(self) -> bool:

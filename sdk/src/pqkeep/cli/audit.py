@@ -230,11 +230,13 @@ def note(
 def keys(invocation: Invocation, *, shard: Shard = None) -> None:
     """Show the keys that checkpoints are verified with. Keep them, as JSON, for audit verify."""
     with invocation.connect() as client:
-        found = client.audit.keys(shard=shard)
-    if invocation.is_json:
-        show_json_line(asdict(found))
-    else:
-        show_table(map(_row, found.keys), KEYS)
+        newest = client.audit.keys(shard=shard)
+        earlier = [client.audit.keys(log=log) for log in newest.logs if log != newest.log_id]
+    for found in (*earlier, newest):
+        if invocation.is_json:
+            show_json_line({name: value for name, value in asdict(found).items() if name != "logs"})
+        else:
+            show_table(map(_row, found.keys), KEYS)
 
 
 def _newer(file: BinaryIO) -> str:

@@ -85,8 +85,9 @@ def verify_command(
 
 def _as_json(report: "Report") -> dict[str, Any]:
     values = asdict(report)
-    for checkpoint in values["checkpoints"]:
-        checkpoint["root"] = checkpoint["root"].hex()
+    for each in (values, *values["earlier"]):
+        for checkpoint in each["checkpoints"]:
+            checkpoint["root"] = checkpoint["root"].hex()
     return {"verified": report.is_verified, **values}
 
 
@@ -94,8 +95,9 @@ def _show(report: "Report") -> None:
     from rich.console import Console  # noqa: PLC0415 - as above
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    for name, value in _facts(report) if report.is_verified else ():
-        console.print(f"{name:12}{printable(value)}")
+    for each in (*report.earlier, report) if report.is_verified else ():
+        for name, value in _facts(each):
+            console.print(f"{name:12}{printable(value)}")
     for finding in report.findings:
         console.print(printable(str(finding)))
     if report.further:

@@ -26,7 +26,9 @@ class Audit(Generic[T_co]):
     """A tenant's own records; with the operator's credential everybody's.
 
     An installation can have several logs, one for each shard. ``shard``, for the operator alone,
-    is whose is meant; it is ``default`` where none is named.
+    is whose is meant; it is ``default`` where none is named. A tenant that was moved between shards
+    has records in several, which ``records`` and ``export`` put together; ``log`` names one of them by
+    its id (``keys().logs``), and the others mean that of the shard where the tenant is without it.
     """
 
     _transport: T_co
@@ -48,6 +50,7 @@ class Audit(Generic[T_co]):
         principal: str | None = None,
         page_views: bool = True,
         page_size: int | None = None,
+        log: str | None = None,
         shard: str | None = None,
     ) -> Pages[AuditRecord]:
         """Go through records, by id or the newest first, page by page as they are needed.
@@ -71,6 +74,7 @@ class Audit(Generic[T_co]):
             "principal": principal,
             "page_views": None if page_views else "false",
             "limit": page_size,
+            "log": log,
             "shard": shard,
         }
 
@@ -81,12 +85,14 @@ class Audit(Generic[T_co]):
         return page
 
     @Operation
-    def proof(self, record_id: int, *, shard: str | None = None) -> Call[InclusionProof]:
+    def proof(
+        self, record_id: int, *, log: str | None = None, shard: str | None = None
+    ) -> Call[InclusionProof]:
         """Return a record, and what proves that it is in the log that a checkpoint signs.
 
         NotFoundError where no checkpoint covers it yet, which one does within a second.
         """
-        return get(f"/audit/records/{record_id:d}/proof", _proof, {"shard": shard})
+        return get(f"/audit/records/{record_id:d}/proof", _proof, {"log": log, "shard": shard})
 
     @Operation
     def checkpoints(
@@ -95,13 +101,14 @@ class Audit(Generic[T_co]):
         after: int | None = None,
         algorithm: str | None = None,
         limit: int | None = None,
+        log: str | None = None,
         shard: str | None = None,
     ) -> Call[tuple[Checkpoint, ...]]:
         """Return checkpoints of more than so many records, by size.
 
         Without ``after`` it is the newest of each algorithm.
         """
-        query = {"after": after, "algorithm": algorithm, "limit": limit, "shard": shard}
+        query = {"after": after, "algorithm": algorithm, "limit": limit, "log": log, "shard": shard}
         return get("/audit/checkpoints", _checkpoints, query)
 
     @Operation
@@ -117,19 +124,19 @@ class Audit(Generic[T_co]):
 
     @Operation
     def consistency(
-        self, *, first: int, second: int, shard: str | None = None
+        self, *, first: int, second: int, log: str | None = None, shard: str | None = None
     ) -> Call[ConsistencyProof]:
         """Return what proves that the log of one size grew into that of another."""
-        query = {"first": first, "second": second, "shard": shard}
+        query = {"first": first, "second": second, "log": log, "shard": shard}
         return get("/audit/consistency", _consistency, query)
 
     @Operation
-    def keys(self, *, shard: str | None = None) -> Call[AuditKeys]:
+    def keys(self, *, log: str | None = None, shard: str | None = None) -> Call[AuditKeys]:
         """Return the keys that checkpoints are verified with. Keep them."""
-        return get("/audit/keys", _keys, {"shard": shard})
+        return get("/audit/keys", _keys, {"log": log, "shard": shard})
 
     @Operation
-    def note(self, *, shard: str | None = None) -> Call[str]:
+    def note(self, *, log: str | None = None, shard: str | None = None) -> Call[str]:
         """Return the newest checkpoint as a signed note (C2SP), for witnesses to cosign.
 
         NotFoundError where there is no checkpoint yet.
@@ -137,7 +144,7 @@ class Audit(Generic[T_co]):
         return Call(
             method="GET",
             path=API + "/audit/checkpoints/note",
-            query={"shard": shard},
+            query={"log": log, "shard": shard},
             read=lambda data: data.text("text"),
             form="text",
         )
@@ -148,6 +155,7 @@ class Audit(Generic[T_co]):
         path: str | os.PathLike[str],
         *,
         after: int | None = None,
+        log: str | None = None,
         shard: str | None = None,
     ) -> Call[int]:
         """Save what ``pqkeep audit verify`` reads to a file; return how many records it has.
@@ -161,16 +169,14 @@ class Audit(Generic[T_co]):
         return Call(
             method="GET",
             path=API + "/audit/export",
-            query={"after": after, "shard": shard},
+            query={"after": after, "log": log, "shard": shard},
             read=lambda end: end.integer("records"),
             destination=Path(path),
         )
 
 
 def _page(data: Data) -> Page[AuditRecord]:
-    return Page(
-        items=tuple(map(_record, data.objects("records"))), next=data.integer_or_none("next")
-    )
+    return Page(items=tuple(map(_record, data.objects("records"))), next=data.place_or_none("next"))
 
 
 def _record(data: Data) -> AuditRecord:
@@ -242,4 +248,5 @@ def _keys(data: Data) -> AuditKeys:
             for each in data.objects("keys")
         ),
         note_key=data.text_or_none("note_key"),
+        logs=data.texts_or_none("logs") or (),
     )

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from pqkeep_gateway.shards import Placement
 from pqkeep_gateway.tenancy.shards import SERVING
 from pqkeep_keyservice.ledger.moves import list_moves
+from pqkeep_protocol.audit_events import Outcome
 from pqkeep_protocol.keys import TenantId
 from pqkeep_server.backup.databases import Run
 
@@ -35,16 +36,28 @@ async def unsettled(accounts: Run, shards: Mapping[str, Run]) -> TenantId | None
     A shard that is not among these is not asked: a tenant may have been there before.
     """
     placements = await accounts(_placements)
-    left, arrived = set[_Move](), set[_Move]()
+    left, arrived, renounced = set[_Move](), set[_Move](), set[_Move]()
     for shard, keys in shards.items():
+        begun: dict[TenantId, int] = {}
         for each in await keys(list_moves):
             move = _Move(each.tenant, each.generation, each.source, each.target)
-            if (each.source if each.is_out else each.target) != shard or not each.is_finished:
+            if each.outcome is Outcome.CANCELLED:
+                renounced.add(move)
+            elif not each.is_finished:
+                begun[each.tenant] = each.generation
+            elif (each.source if each.is_out else each.target) != shard:
                 return each.tenant
-            (left if each.is_out else arrived).add(move)
+            elif each.source == each.target and begun.get(each.tenant) == each.generation - 1:
+                del begun[each.tenant]
+                arrived.add(move)
+            else:
+                (left if each.is_out else arrived).add(move)
+        if begun:
+            return next(iter(begun))
     one_sided = [
         *(move for move in left - arrived if move.target in shards),
-        *(move for move in arrived - left if move.source in shards),
+        *(move for move in arrived - left if move.source in shards and move.source != move.target),
+        *(move for move in renounced if move.source in shards and _return(move) not in arrived),
     ]
     last = {move.tenant: move for move in sorted(left | arrived)}
     elsewhere = (
@@ -53,6 +66,11 @@ async def unsettled(accounts: Run, shards: Mapping[str, Run]) -> TenantId | None
         if found.is_moving or (tenant in last and last[tenant].target != found.shard)
     )
     return next((move.tenant for move in one_sided), None) or next(elsewhere, None)
+
+
+def _return(move: _Move) -> _Move:
+    """Return the move by which a tenant came back after another was cancelled."""
+    return _Move(move.tenant, move.generation + 1, move.source, move.source)
 
 
 def _placements(connection: sa.Connection) -> Mapping[TenantId, Placement]:

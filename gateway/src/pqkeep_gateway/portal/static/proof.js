@@ -61,8 +61,9 @@ async function check() {
     problem.textContent = "Browsers compute hashes on https pages only. Use pqkeep audit verify.";
     return;
   }
-  const shard = section.dataset.shard;
-  const query = shard ? `?shard=${encodeURIComponent(shard)}` : "";
+  const { log, shard } = section.dataset;
+  const named = Object.entries({ log, shard }).filter(([, value]) => value);
+  const query = named.length ? `?${new URLSearchParams(named)}` : "";
   const proof = await call("GET", `/api/v1/audit/records/${section.dataset.proof}/proof${query}`);
   const leaf = await sha256(Uint8Array.of(0), new TextEncoder().encode(textOf(proof.record)));
   const proven = await provenRoot(leaf, proof.leaf_index, proof.size, proof.path.map(fromBase64));

@@ -1,6 +1,7 @@
 """The audit log: records, their proofs, exports."""
 
 import asyncio
+import re
 from collections.abc import Iterator, Mapping
 from datetime import date, timedelta
 from itertools import chain
@@ -16,6 +17,7 @@ from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.audit_events import PAGE_VIEWS, AuditEvent
 
 PAGE = 50
+_is_place = re.compile(r"[0-9]{1,15}(\.[0-9]{1,15}){0,99}", re.ASCII).fullmatch
 MAX_DIGITS = 15
 _FILTERS = ("operation", "keyring", "algorithm", "outcome", "principal")
 OPERATIONS = sorted({each.value for each in chain(Operation, AuditEvent)})
@@ -46,7 +48,7 @@ async def _read(visit: Visit) -> Content:
             **_times(query),
             page_views=shows_views or operation in PAGE_VIEWS,
             key_version=_key_version(query.get("key_version", "").strip()),
-            before=_number(query.get("before", "")),
+            before=_place(query.get("before", "")),
             order="desc",
             limit=PAGE,
             shard=query.get("shard") or None,
@@ -94,6 +96,11 @@ def _key_version(text: str) -> int | None:
     return version
 
 
+def _place(text: str) -> str | None:
+    """Return where a list goes on: an id, or one for each log."""
+    return text if _is_place(text) else None
+
+
 def _number(text: str) -> int | None:
     is_number = text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS
     return int(text) if is_number else None
@@ -104,6 +111,7 @@ async def _read_record(visit: Visit) -> Content:
     if not number:
         raise not_found("There is no such record.")
     reader, shard = visit.reader, visit.query.get("shard") or None
+    log = visit.query.get("log") or None
     found, people = await asyncio.gather(
         reader.section(
             "list_audit_records",
@@ -111,6 +119,7 @@ async def _read_record(visit: Visit) -> Content:
             before=number + 1,
             order="asc",
             limit=1,
+            log=log,
             shard=shard,
         ),
         addresses(reader),
@@ -124,6 +133,7 @@ async def _read_record(visit: Visit) -> Content:
     return {
         "record": {name: record[name] for name in (*_FIRST, *between, *_LAST) if name in record},
         "number": number,
+        "log": log,
         "shard": shard,
         "names": people,
     }

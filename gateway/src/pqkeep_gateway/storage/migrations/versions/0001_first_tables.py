@@ -63,6 +63,12 @@ def _create_tenant_tables() -> None:
         sa.Column("shard_state", sa.String(16), nullable=False),
     )
     op.create_table(
+        "tenant_shards",
+        sa.Column("tenant_id", sa.Uuid, sa.ForeignKey("tenants.id"), primary_key=True),
+        sa.Column("shard", sa.String(32), sa.ForeignKey("shards.name"), primary_key=True),
+        sa.Column("position", sa.Integer, nullable=False),
+    )
+    op.create_table(
         "api_keys",
         sa.Column("tenant_id", sa.Uuid, sa.ForeignKey("tenants.id"), primary_key=True),
         sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
