@@ -21,7 +21,7 @@ INSTALL_TELLING = { $(BIN)/pip install --disable-pip-version-check --progress-ba
 	&& touch $(VENV)/installed; } | sed -un 's/^Collecting \([^ ;=]*\).*/  \1/p; s/^Installing collected.*/  writing the files/p' \
 	&& rm $(VENV)/installed
 
-.PHONY: help run test lint format types bench fuzz mutants openid campaigns simulate crashes cluster races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
+.PHONY: help run test lint format types bench bench-log fuzz mutants openid campaigns simulate crashes cluster races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9]*\):.*## /\1\t/p' Makefile | expand -t 13
@@ -47,6 +47,9 @@ format: $(VENV)/dev ## format the code
 
 bench: $(VENV)/dev ## measure requests/s, latency and CPU an operation
 	$(BIN)/python benchmarks/run.py $(ARGS)
+
+bench-log: $(VENV)/dev ## measure searches, proofs and exports of a long audit log
+	$(BIN)/python -m benchmarks.log $(ARGS)
 
 fuzz: $(VENV)/run .venv-fuzz/made ## send generated requests: make fuzz ARGS="--cases 20000 --seed 1"
 	.venv-fuzz/bin/python -m tests.fuzz.generated_requests --pqkeepd $(BIN)/pqkeepd $(ARGS)

@@ -49,6 +49,7 @@ def service(directory: Path, launcher: Launcher = PRODUCT) -> Iterator[tuple[int
     """Run pqkeep for the length of a ``with`` block; yield its process id and its ready file."""
     directory.mkdir(exist_ok=True)
     ready_file = directory / "ready.json"
+    ready_file.unlink(missing_ok=True)
     log = directory / "pqkeepd.log"
     command = [
         *launcher.command,
@@ -109,6 +110,11 @@ def _parts(supervisor: int, key_service: str) -> tuple[int, int]:
     if [len(pids) for pids in found] != [1, 1]:
         raise BenchmarkError(f"pqkeepd has unexpected children: {list(started.values())}")
     return found[0][0], found[1][0]
+
+
+def parts_of(supervisor: int) -> tuple[int, int]:
+    """Return the process ids of an installation's gateway and key service."""
+    return _parts(supervisor, PRODUCT.key_service)
 
 
 def _requests(ready: dict[str, str]) -> dict[str, tuple[str, dict[str, object]]]:
