@@ -202,7 +202,11 @@ class Keys(Generic[T_co]):
 
 
 def _keys(data: Data) -> Page[Key]:
-    return Page(items=tuple(map(_key, data.objects("keys"))), next=data.text_or_none("next"))
+    named = data.text_or_none("keyring")
+    return Page(
+        items=tuple(_key(each, named) for each in data.objects("keys")),
+        next=data.text_or_none("next"),
+    )
 
 
 def _part(data: Data) -> ListPage[Key]:
@@ -210,7 +214,8 @@ def _part(data: Data) -> ListPage[Key]:
     return ListPage(items=page.items, next=page.next)
 
 
-def _key(data: Data) -> Key:
+def _key(data: Data, named: str | None = None) -> Key:
+    """Return a key; ``named``: the keyring of a list, whose keys do not name it each."""
     return Key(
         key_version=data.integer("key_version"),
         algorithm=data.text("algorithm"),
@@ -219,7 +224,7 @@ def _key(data: Data) -> Key:
         created_at=data.time("created_at"),
         archive_at=data.time_or_none("archive_at"),
         imported=data.has("imported") and data.flag("imported"),
-        keyring=data.text_or_none("keyring"),
+        keyring=data.text_or_none("keyring") or named,
     )
 
 
