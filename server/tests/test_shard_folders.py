@@ -1,6 +1,7 @@
 """A further shard: its key service's folder, and its row in the gateway's settings."""
 
 import os
+import tempfile
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +31,10 @@ def made(folder: Path, stores: Stores | None = None) -> Layout:
     operator = new_credential(CredentialKind.OPERATOR)
     initialise(layout, operator, signup="operator", stores=stores or Stores())
     return layout
+
+
+UNPRIVILEGED = 64102
+"""The id of a user of the tests' own."""
 
 
 @pytest.fixture
@@ -185,3 +190,27 @@ def test_a_path_that_is_too_long_is_refused_first(
         add_shard(layout, "b" * 9)
     assert layout.shards == ("default",)
     add_shard(layout, "b" * 8)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_key_service_gets_no_copy_of_what_it_may_not_read() -> None:
+    """Its user chooses the transfer key's file, and root makes a copy of it for that user."""
+    with tempfile.TemporaryDirectory(prefix="pqkeep-") as folder:
+        Path(folder).chmod(0o711)
+        layout = made(Path(folder))
+        layout.directory.chmod(0o711)
+        for path in (layout.key_service, *layout.key_service.iterdir()):
+            os.chown(path, UNPRIVILEGED, UNPRIVILEGED)
+        of_root = Path(folder) / "of-root"
+        of_root.write_bytes(bytes(range(32)))
+        of_root.chmod(0o400)
+        text = layout.key_service_settings.read_text()
+        chosen = edited(text, {"transfer_key_file": str(of_root)})
+        layout.key_service_settings.write_text(chosen)
+        with pytest.raises(InitialiseError, match="cannot use the transfer key"):
+            add_shard(layout, "b")
+        assert layout.shards == ("default",)
+        layout.key_service_settings.write_text(text)
+        shard = add_shard(layout, "b").layout
+        assert shard.transfer_key.stat().st_uid == UNPRIVILEGED
+        assert shard.transfer_key.read_bytes() == layout.transfer_key.read_bytes()

@@ -173,11 +173,9 @@ def _settings(
 
 def _transfer_key(layout: Layout, first: Config) -> tuple[bytes, bool]:
     """Return the transfer key of the first key service, and whether it was made now."""
-    owner = layout.key_service.stat().st_uid
-    if first.transfer_key_file is not None:
-        file = first.transfer_key_file
-        return read_secret_file(file, "transfer key", also_owned_by=owner), False
-    with acting_as_owner_of(layout.key_service):
+    with acting_as_owner_of(layout.key_service):  # who chose the file, and gets a copy of it
+        if first.transfer_key_file is not None:
+            return read_secret_file(first.transfer_key_file, "transfer key"), False
         if not layout.transfer_key.exists():
             write_atomically(layout.transfer_key, secrets.token_bytes(TRANSFER_KEY_SIZE), 0o400)
         key = read_secret_file(layout.transfer_key, "transfer key")
