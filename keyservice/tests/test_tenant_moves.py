@@ -19,7 +19,9 @@ from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.keys.key_versions import KeyName
 from pqkeep_keyservice.keys.sealing import DamagedKeyError, Sealer
 from pqkeep_keyservice.keys.tenant_bundle import TransferKey, bundle_digest
+from pqkeep_keyservice.ledger.moves import RecordedMove, move_record
 from pqkeep_keyservice.live.worker_processes import WorkerSettings
+from pqkeep_keyservice.moves import TenantMoves
 from pqkeep_keyservice.storage import tenants
 from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.wiring import KeyServiceParts, wire
@@ -45,6 +47,7 @@ from pqkeep_protocol.administration import (
 )
 from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.audit import CountOperations, GetUsage, ListRecords, ListUsage
+from pqkeep_protocol.audit_events import Outcome
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keyrings import KeyPurpose
 from pqkeep_protocol.keys import INSTALLATION, KeyVersion, TenantId
@@ -77,6 +80,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from keyservice.tests.conftest import Location
+
+    from pqkeep_keyservice.storage.database import Database
 
 KEM, OTHER_KEM, ML_DSA = Algorithm.ML_KEM_768, Algorithm.X_WING, Algorithm.ML_DSA_65
 NAMED = "payments.cards"
@@ -842,3 +847,79 @@ async def test_a_renunciation_is_for_one_move(pair: Pair, tenant: TenantId) -> N
     assert await pair.east.refusal(never) is MoveRefusal.NOT_MOVING
     itself = RenounceTenant(tenant=other, source=WEST, generation=1, sha256=bytes(32))
     assert await pair.west.refusal(itself) is MoveRefusal.SAME_SHARD
+
+
+async def take_over(database: Database, location: Location) -> None:
+    """End the session that has the lock, as a standby does, and wait for the next epoch."""
+    before = database.epoch
+    location.sql("SELECT pg_terminate_backend(backend_pid) FROM service_epoch")
+    async with asyncio.timeout(SECONDS):
+        assert await database.next_epoch(before) > before
+
+
+async def test_a_tenant_is_not_taken_back_on_what_an_earlier_epoch_read(
+    pair: Pair, tenant: TenantId, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another key service has handed the bundle out since: the tenant is in the other shard alone."""
+    if backend == "sqlite":
+        pytest.skip("a file has one key service")
+    uses = await fill(pair.east, tenant)
+    await pair.east.step(ExportTenant(tenant=tenant, target=WEST), ExportedTenant)
+    open_own_bundle, bundles = TenantMoves._open_own_bundle, list[bytes]()
+
+    async def interrupted(self: TenantMoves, key: TransferKey, last: RecordedMove) -> Any:
+        opened = await open_own_bundle(self, key, last)
+        await take_over(self._store.database, pair.east.location)
+        part = await self._store.read(tenants.find_bundle_part, tenant, 0)
+        assert part is not None
+        bundles.append(part)
+        await self._log.commit(move_record(last._replace(outcome=Outcome.HANDED_OUT)))
+        return opened
+
+    monkeypatch.setattr(TenantMoves, "_open_own_bundle", interrupted)
+    assert await pair.east.refusal(CancelMove(tenant=tenant)) is MoveRefusal.BUSY
+    assert not (await pair.east.step(CancelMove(tenant=tenant), MoveCancelled)).cancelled
+    with pytest.raises(KeyServiceError, match="tenant-moved"):
+        await pair.east.ask(uses[0])
+    await bring(pair.west, tenant, bundles[0], bundle_digest(bundles[0]))
+    for use in uses:
+        await pair.west.ask(use)
+
+
+async def test_no_bundle_arrives_on_what_an_earlier_epoch_read(
+    pair: Pair, tenant: TenantId, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another key service has renounced it since: the tenant comes back, and is there alone."""
+    if backend == "sqlite":
+        pytest.skip("a file has one key service")
+    uses = await fill(pair.east, tenant)
+    exported, bundle = await export(pair.east, pair.west, tenant)
+    receive = TenantMoves._receive
+    renounced = RecordedMove(
+        tenant,
+        is_out=True,
+        outcome=Outcome.CANCELLED,
+        source=EAST,
+        target=WEST,
+        generation=exported.generation,
+        sha256=exported.sha256,
+        key_versions=0,
+    )
+
+    async def interrupted(self: TenantMoves, *arguments: Any) -> ImportProgress:
+        await take_over(self._store.database, pair.west.location)
+        await self._log.commit(move_record(renounced))
+        return await receive(self, *arguments)
+
+    monkeypatch.setattr(TenantMoves, "_receive", interrupted)
+    assert await refused(pair.west, tenant, bundle) is MoveRefusal.BUSY
+    asked = RenounceTenant(
+        tenant=tenant, source=EAST, generation=exported.generation, sha256=exported.sha256
+    )
+    said = (await pair.west.step(asked, Renounced)).renunciation
+    cancelled = CancelMove(tenant=tenant, renunciation=said)
+    assert (await pair.east.step(cancelled, MoveCancelled)).cancelled
+    for use in uses:
+        await pair.east.ask(use)
+    with pytest.raises(KeyServiceError, match="tenant-moved"):
+        await pair.west.ask(uses[0])

@@ -133,12 +133,15 @@ class TenantMoves:
         self._keyring_cache = keyring_cache
         self._material = material
         self._lock = asyncio.Lock()
+        self._epoch = 0
+        """In which the step began that is being taken. What it has read is of no other one."""
         self._received: _Received | None = None
 
     async def answer(self, request: AnyMoveRequest) -> AnyMoveResult:
         """Take one step. Raises UNAVAILABLE."""
         try:
             async with self._lock:
+                self._epoch = self._store.epoch
                 return await self._answer(request)
         except _RefusedError as refused:
             reason = refused.reason
@@ -203,7 +206,6 @@ class TenantMoves:
         )
 
     async def _leave(self, transfer_key: TransferKey, move: Move) -> RecordedMove | None:
-        epoch = self._store.epoch
         change, content = await self._collect(transfer_key.new_seal(move))
         if len(change.bundle) > MAX_BUNDLE:
             raise _RefusedError(MoveRefusal.TOO_LARGE)
@@ -217,7 +219,7 @@ class TenantMoves:
             sha256=bundle_digest(change.bundle),
             key_versions=content.key_versions,
         )
-        if not await self._is_durable(left, change, epoch):
+        if not await self._is_durable(left, change):
             return None
         for versions in change.keys:
             self._key_cache.invalidate(versions)
@@ -274,7 +276,7 @@ class TenantMoves:
             raise _RefusedError(MoveRefusal.NOT_MOVING)
         if last.outcome is Outcome.BEGUN:  # from here on the other shard may have it
             handed_out = last._replace(outcome=Outcome.HANDED_OUT)
-            if not await self._is_durable(handed_out, None, self._store.epoch):
+            if not await self._is_durable(handed_out, None):
                 raise KeyServiceError(ErrorKind.UNAVAILABLE)
         return BundlePart(data=data)
 
@@ -288,7 +290,7 @@ class TenantMoves:
             raise _RefusedError(MoveRefusal.RECEIPT_INVALID)
         if not last.is_finished:
             finished = last._replace(outcome=Outcome.COMPLETED)
-            if not await self._is_durable(finished, BundleDestroyed(tenant), self._store.epoch):
+            if not await self._is_durable(finished, BundleDestroyed(tenant)):
                 raise KeyServiceError(ErrorKind.UNAVAILABLE)
             await self._store.scrub()
         return MoveFinished()
@@ -358,10 +360,9 @@ class TenantMoves:
         if last != renounced:
             if last is not None and last.generation >= request.generation:
                 raise _RefusedError(MoveRefusal.HAS_ARRIVED)
-            epoch = self._store.epoch
 
             async def close() -> bool | None:
-                return await self._is_durable(renounced, None, epoch) or None
+                return await self._is_durable(renounced, None) or None
 
             await self._commit_again(tenant, close)
         move = Move(tenant, renounced.source, renounced.target, renounced.generation)
@@ -428,7 +429,7 @@ class TenantMoves:
     async def _arrive(
         self, arrived: RecordedMove, seal: BundleSeal, content: BundleContent
     ) -> RecordedMove | None:
-        epoch, tenant = self._store.epoch, arrived.tenant
+        tenant = arrived.tenant
         await self._require_absent(tenant)
         names = [
             *((each.info.name, None) for each in content.keyrings),
@@ -445,12 +446,12 @@ class TenantMoves:
             for each in keys
         )
         change = TenantArrived(tenant, keys, keyrings, content.usage, content.counts)
-        if not await self._is_durable(arrived, change, epoch):
+        if not await self._is_durable(arrived, change):
             return None
         for versions in keys:
-            self._key_cache.update(versions, epoch)
+            self._key_cache.update(versions, self._epoch)
         for keyring in keyrings:
-            self._keyring_cache.update(keyring, epoch)
+            self._keyring_cache.update(keyring, self._epoch)
         return arrived
 
     def _arrived_keys(self, seal: BundleSeal, keys: Iterable[MovedKey]) -> tuple[KeyVersions, ...]:
@@ -496,9 +497,12 @@ class TenantMoves:
                 raise
         raise _RefusedError(MoveRefusal.BUSY)
 
-    async def _is_durable(self, move: RecordedMove, change: Change | None, epoch: int) -> bool:
-        """Commit a step. Raises UNAVAILABLE: whether it was taken is unknown then."""
-        outcome = await self._log.commit(move_record(move), change, epoch)
+    async def _is_durable(self, move: RecordedMove, change: Change | None) -> bool:
+        """Commit a step, in the epoch in which it began. Raises UNAVAILABLE.
+
+        Whether it was taken is unknown then.
+        """
+        outcome = await self._log.commit(move_record(move), change, self._epoch)
         return outcome is CommitOutcome.DURABLE
 
 
