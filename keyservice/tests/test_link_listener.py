@@ -268,6 +268,31 @@ async def test_no_host_shuts_another_out(connect: Connect, port: int, link_ca: L
     other.writer.close()
 
 
+async def test_addresses_are_no_further_gateways(port: int, link_ca: LinkCa) -> None:
+    """A gateway that takes an address for each connection ends none of another certificate's."""
+    served, many = (link_ca.tls(Role.GATEWAY).context for _ in range(2))
+
+    async def new(context: ssl.SSLContext, address: str) -> Peer:
+        streams = await asyncio.open_connection(
+            LOOPBACK, port, ssl=context, server_hostname=HOST, local_addr=(address, 0)
+        )
+        return Peer(*streams)
+
+    gateways = [await new(served, LOOPBACK) for _ in range(3)]
+    others = [await new(many, f"127.0.1.{each}") for each in range(1, MAX_CONNECTIONS - 2)]
+    for peer in (*gateways, *others):
+        assert await peer.ask(Ping(1)) == Pong(1)
+    refused = [await new(many, f"127.0.2.{each}") for each in range(1, 4)]
+    for peer in refused:
+        assert await peer.is_hung_up()
+    gateways.append(await new(served, STRANGER))
+    for gateway in gateways:
+        assert await gateway.ask(Ping(2)) == Pong(2)
+    assert await others[0].is_hung_up()
+    for peer in (*gateways, *others, *refused):
+        peer.writer.close()
+
+
 async def test_a_reload_drops_no_connection(
     connect: Connect, link_ca: LinkCa, other_ca: LinkCa, tls: LinkTls
 ) -> None:

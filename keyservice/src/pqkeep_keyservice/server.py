@@ -7,9 +7,12 @@ that arrives while the server drains, or while another key service is the databa
 import asyncio
 import ssl
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
+from hashlib import sha256
 from time import perf_counter
+from typing import NamedTuple, TypeVar
 
 from msgspec import Struct
 
@@ -46,11 +49,12 @@ from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import NetworkAddress
 
 _LOG = logger(__name__)
+T = TypeVar("T")
 
 BACKLOG = 128
 MAX_CONNECTIONS = 64
-"""Open connections, beyond which a gateway is served only where another host has more of them; the
-operator always is."""
+"""Open connections, beyond which a gateway is served only where another certificate, or another
+address with its own, has more of them; the operator always is."""
 
 
 class Server:
@@ -75,7 +79,7 @@ class Server:
         self._metrics = metrics
         self._shard = shard
         self._connections: set[FramedConnection[ToKeyService]] = set()
-        self._hosts: dict[FramedConnection[ToKeyService], str] = {}
+        self._hosts: dict[FramedConnection[ToKeyService], _Host] = {}
         """Where each gateway's connection is from, the oldest first."""
         self._calls: set[asyncio.Task[None]] = set()
         self._draining = False
@@ -126,14 +130,21 @@ class Server:
         self._hosts[connection] = host
         return True
 
-    def _make_room(self, host: str) -> bool:
-        """End the oldest connection of the host that has the most, unless this one would have as many."""
-        of_each = Counter(self._hosts.values())
-        crowded, most = of_each.most_common(1)[0] if of_each else ("", 0)
-        if most <= of_each[host] + 1:
+    def _make_room(self, host: "_Host") -> bool:
+        """End the oldest connection of who has the most, unless this one would have as many.
+
+        That is a certificate, and among those of one certificate an address: one gateway can have
+        many addresses, and several gateways can have one certificate.
+        """
+        hosts = self._hosts.values()
+        crowded = _more_crowded(Counter(each.certificate for each in hosts), host.certificate)
+        certificate = host.certificate if crowded is None else crowded
+        addresses = Counter(each.address for each in hosts if each.certificate == certificate)
+        address = _more_crowded(addresses, host.address if crowded is None else None)
+        if address is None:
             return False
-        _LOG.warning("ended a gateway's connection: its host has too many", host=crowded)
-        oldest = next(each for each, of in self._hosts.items() if of == crowded)
+        _LOG.warning("ended a gateway's connection: its host has too many", host=address)
+        oldest = next(each for each, of in self._hosts.items() if of == (certificate, address))
         del self._hosts[oldest]
         oldest.abort()
         return True
@@ -239,10 +250,29 @@ class Server:
         return await self._audit_service.answer(request)
 
 
-def _host_of(transport: asyncio.Transport) -> str:
-    """Return the address of a peer; of one on this host nothing."""
+class _Host(NamedTuple):
+    """Where a gateway is; of one on this host both are empty."""
+
+    certificate: bytes
+    address: str
+
+
+def _host_of(transport: asyncio.Transport) -> _Host:
     address = transport.get_extra_info("peername")
-    return str(address[0]) if isinstance(address, tuple) else ""
+    tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+    certificate = None if tls is None else tls.getpeercert(binary_form=True)
+    return _Host(
+        b"" if certificate is None else sha256(certificate).digest(),
+        str(address[0]) if isinstance(address, tuple) else "",
+    )
+
+
+def _more_crowded(of_each: Mapping[T, int], own: T | None) -> T | None:
+    """Return who has the most, if that is more than ``own`` would have with another one."""
+    most = max(of_each, key=of_each.__getitem__, default=None)
+    if most is None or (own is not None and of_each[most] <= of_each.get(own, 0) + 1):
+        return None
+    return most
 
 
 def _log_end(error: Exception | None) -> None:
