@@ -13,7 +13,15 @@ import pytest
 from pqkeep_keyservice import batch as batches
 from pqkeep_keyservice.operations import signing
 from pqkeep_protocol.algorithms import ALGORITHMS, Algorithm, HashAlgorithm, Kind
-from pqkeep_protocol.codec import TO_GATEWAY, TO_KEY_SERVICE, Answer, Call, FrameDecoder, encode
+from pqkeep_protocol.codec import (
+    TO_GATEWAY,
+    TO_KEY_SERVICE,
+    Answer,
+    Call,
+    FrameDecoder,
+    ToGateway,
+    encode,
+)
 from pqkeep_protocol.codec import ProtocolError as InvalidFrameError
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import KeyVersion, TenantId
@@ -386,5 +394,10 @@ def test_the_largest_results_fit_into_a_frame(result: Signed | Encrypted | Decry
     answer = Answer(2**64 - 1, BatchResults(results=(result,) * MAX_ITEMS))
     data = encode(answer)
     decoder = FrameDecoder(TO_GATEWAY)
-    decoder.space()[: len(data)] = data
-    assert list(decoder.filled(len(data))) == [answer]
+    frames: list[ToGateway] = []
+    while data:
+        space = decoder.space()
+        taken, data = data[: len(space)], data[len(space) :]
+        space[: len(taken)] = taken
+        frames += decoder.filled(len(taken))
+    assert frames == [answer]

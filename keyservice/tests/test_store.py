@@ -43,6 +43,8 @@ def _is_in_schema(_: object, name: str | None, *__: object) -> bool:
         "one_event",
         "key_changes",
         "moves",
+        "rare_operations",
+        "rare_outcomes",
         "successions",
     }  # partial indices, in the migrations only
 

@@ -58,6 +58,7 @@ OPERATOR = (
     "rotate_api_key",
     "revoke_api_key",
     "prove_audit_record",
+    "export_audit_log",
     "sign_audit_checkpoint",
     "invite",
 )
@@ -269,7 +270,7 @@ def query_examples(operation: Any) -> dict[str, str]:
         each["name"]: _text(each["example"])
         for each in operation["parameters"]
         if each.get("in") == "query"
-        and each["name"] not in {"keyring", "shard"}  # the keys are in the default ones
+        and each["name"] not in {"keyring", "shard", "log"}  # the keys are in the default ones
     }
 
 

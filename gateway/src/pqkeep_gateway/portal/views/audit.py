@@ -18,7 +18,8 @@ from pqkeep_protocol.audit_events import PAGE_VIEWS, AuditEvent
 
 PAGE = 50
 _is_place = re.compile(r"[0-9]{1,15}(\.[0-9]{1,15}){0,99}", re.ASCII).fullmatch
-MAX_DIGITS = 15
+MAX_DIGITS = 14
+"""Of a record's number: of the next one, which is named too, the API takes one more."""
 _FILTERS = ("operation", "keyring", "algorithm", "outcome", "principal")
 OPERATIONS = sorted({each.value for each in chain(Operation, AuditEvent)})
 _FIRST = (
