@@ -1,6 +1,7 @@
 """A command of root's does what the key service's settings say as the key service's user."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ from tests.fixtures import unprivileged
 
 from pqkeep_keyservice.config import RootKeySource
 from pqkeep_protocol.startup.settings import ConfigError
-from pqkeep_server.owner import run_as_owner_of
+from pqkeep_server.owner import acting_as_owner_of, run_as_owner_of
+from pqkeep_server.root_key import _begin, _is_destroyed
 from pqkeep_server.root_key_owner import read_root_keys
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
@@ -39,3 +41,23 @@ def test_a_fault_has_no_result(folder: Path) -> None:
 
     with pytest.raises(ConfigError, match=f"nothing could be done as the user {unprivileged.UID}"):
         run_as_owner_of(folder, fault)
+
+
+def test_no_root_key_is_made_or_destroyed_where_the_owner_may_not(folder: Path) -> None:
+    """The files are named in the owner's settings: no file appears or disappears elsewhere of root's."""
+    settings = folder / "settings.toml"
+    settings.write_text("")
+    with tempfile.TemporaryDirectory(prefix="pqkeep-") as elsewhere:
+        of_root = Path(elsewhere) / "root.key"
+        of_root.write_bytes(bytes(32))
+        of_root.chmod(0o400)
+        assert not _is_destroyed(RootKeySource(file=of_root), settings)
+        with pytest.raises(PermissionError):
+            _begin(settings, folder / "socket", {1: {"file": str(of_root)}}, None)
+        assert list(Path(elsewhere).iterdir()) == [of_root]
+        assert of_root.read_bytes() == bytes(32)
+    own = folder / "root.key"
+    with acting_as_owner_of(folder):
+        own.write_bytes(bytes(32))
+    assert _is_destroyed(RootKeySource(file=own), settings)
+    assert not own.exists()

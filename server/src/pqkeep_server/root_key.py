@@ -10,6 +10,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 from pqkeep_keyservice import config
@@ -26,7 +27,7 @@ from pqkeep_server.key_service_client import (
     KeyServiceRefusalError,
     reload_root_keys,
 )
-from pqkeep_server.owner import run_as_owner_of
+from pqkeep_server.owner import acting_as_owner_of, run_as_owner_of
 from pqkeep_server.settings_file import (
     Settings,
     SettingsFileError,
@@ -103,7 +104,13 @@ def _begin(
     if newest == MAX_ROOT_KEYS:
         raise RootKeyError(f"there have been {MAX_ROOT_KEYS} root keys, which is the maximum")
     new = _next(table, newest) if to is None else parse_table(to)
-    _make(config.root_key_source(new, settings.resolve().parent), settings)
+    source = config.root_key_source(new, settings.resolve().parent)
+    if source.file is not None:
+        # where it follows the old one, the key service's user has chosen the folder
+        with acting_as_owner_of(settings.parent) if to is None else nullcontext():
+            _make_file(source.file, settings.parent)
+    elif source.pkcs11 is not None:
+        _as_owner(settings, create_token_key, source.pkcs11)
     both = {newest: table, newest + 1: new}
     before = settings.read_text()
     _write_settings(settings, both)
@@ -142,15 +149,12 @@ def _next(table: Settings, newest: int) -> Settings:
             raise RootKeyError("say with --to where the new root key comes from")
 
 
-def _make(source: RootKeySource, settings: Path) -> None:
-    """Make a root key in a file or a token, unless an interrupted run or the operator has made it."""
-    if source.file is not None and source.file.exists():
-        read_root_key(source.file, also_owned_by=settings.parent.stat().st_uid)
-    elif source.file is not None:
-        key = secrets.token_bytes(ROOT_KEY_SIZE)
-        write_atomically(source.file, key, 0o400, owner_of=settings.parent)
-    elif source.pkcs11 is not None:
-        _as_owner(settings, create_token_key, source.pkcs11)
+def _make_file(file: Path, folder: Path) -> None:
+    """Make a root key for a folder's owner, unless an interrupted run or the operator has made it."""
+    if file.exists():
+        read_root_key(file, also_owned_by=folder.stat().st_uid)
+    else:
+        write_atomically(file, secrets.token_bytes(ROOT_KEY_SIZE), 0o400, owner_of=folder)
 
 
 def _wait(socket: Path, newest: int, report: Report) -> None:
@@ -188,7 +192,8 @@ def _is_destroyed(source: RootKeySource, settings: Path) -> bool:
     """Destroy a root key in a file or a token; return whether it could be."""
     try:
         if source.file is not None:
-            _destroy(source.file)
+            with acting_as_owner_of(settings.parent):  # who chose the file
+                _destroy(source.file)
         elif source.pkcs11 is not None:
             _as_owner(settings, destroy_token_key, source.pkcs11)
         else:
