@@ -62,3 +62,11 @@ def test_it_outlives_an_event_loop() -> None:
     may_end.set()
     assert asyncio.run(thread.run(lambda: 2)) == 2
     thread.close()
+
+
+async def test_a_thread_that_has_ended_says_so() -> None:
+    """Nobody waits for what nobody does any more."""
+    thread = CommitThread()
+    thread.close()
+    with pytest.raises(RuntimeError):
+        await thread.run(lambda: 1)

@@ -108,6 +108,10 @@ def _ask(
             connection.connect(str(path))
             connection.sendall(encode(call))
             answer = _receive(connection)
+    except (FileNotFoundError, ConnectionRefusedError):
+        raise KeyServiceError(
+            f"the key service does not answer: nothing listens on {path}; start it"
+        ) from None
     except (OSError, ProtocolError) as error:
         raise KeyServiceError(f"the key service does not answer: {error}") from None
     match answer:

@@ -21,11 +21,17 @@ class CommitThread:
     def __init__(self) -> None:
         """Start the thread."""
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._is_closed = False
         self._thread = threading.Thread(target=self._work, name="commit", daemon=True)
         self._thread.start()
 
     async def run(self, function: Callable[[], T]) -> T:
-        """Return what a function returns, or raise what it raises. It runs even if cancelled."""
+        """Return what a function returns, or raise what it raises. It runs even if cancelled.
+
+        Raises RuntimeError once the thread was told to end.
+        """
+        if self._is_closed:
+            raise RuntimeError("the thread has ended")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
         self._jobs.put((function, loop, done))
@@ -33,6 +39,7 @@ class CommitThread:
 
     def close(self) -> None:
         """Wait for the functions that were given, and end the thread."""
+        self._is_closed = True
         self._jobs.put(None)
         self._thread.join()
 

@@ -102,4 +102,4 @@ def drain(
     """
     with fail_on(ShardError), progress("moving tenants") as report:
         moved = ShardMoves(Layout(data), report).drain(shard)
-    typer.echo(f"The shard {shard} has no tenants: {moved} were moved.")
+    typer.echo(f"The shard {shard} has no tenants; moved: {moved}.")
