@@ -114,6 +114,10 @@ def _wrapped_private_key(world: World, tenant: Tenant, _person: Person) -> Field
     }
 
 
+def _operator(world: World, _tenant: Tenant, _person: Person) -> Fields:
+    return {"operator_key": world.operator}
+
+
 def _suspended(world: World, tenant: Tenant, _person: Person) -> Fields:
     path, fields = f"/tenants/{tenant.id}", {"status": "suspended"}
     world.call("PATCH", path, fields, credential=world.operator)
@@ -146,5 +150,6 @@ REACHED: dict[str, Reach] = {
     "import_key": _wrapped_private_key,
     "delete_tenant": _suspended,
     "cancel_tenant_deletion": _to_be_deleted,
+    "operator_login": _operator,
 }
 """By operation."""
