@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -378,7 +379,10 @@ def test_a_moved_tenants_records_are_one_list(two_shards: TwoShards, tmp_path: P
         assert "logs" not in one
         assert one["records"] == [record for its, record in ascending if its == log]
         record = one["records"][0]
-        proof = tenant.get(f"/audit/records/{record['id']}/proof", log=log)
+        path, its_log = f"/audit/records/{record['id']}/proof", {"log": log}
+        # a proof needs a checkpoint, which comes within moments
+        two_shards.until(partial(_is_answered, tenant, path, its_log))
+        proof = tenant.get(path, log=log)
         assert (proof["record"], proof["checkpoint"]["log_id"]) == (record, log)
         assert tenant.get("/audit/keys", log=log)["log_id"] == log
     stranger = two_shards.new_tenant("b")
@@ -428,3 +432,7 @@ def test_a_moved_tenants_usage_is_counted_once(two_shards: TwoShards) -> None:
         assert after["operations_used"] == before["operations_used"]
         of_all = two_shards.operator.get("/usage", period="30d", tenant_id=tenant.tenant_id)
         assert of_all["total"] == after["total"]
+
+
+def _is_answered(caller: Caller, path: str, query: dict[str, str]) -> bool:
+    return caller.ask("GET", path, params=query).is_success
