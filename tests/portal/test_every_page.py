@@ -38,6 +38,8 @@ _SMALL = """all => all.filter((each) => {
   const isInText = each.matches(".skip, p a, dd a, li a, td a");
   return box.width && box.height < TARGET - 0.5 && !isInText && each.checkVisibility();
 }).map((each) => each.outerHTML.slice(0, 120))""".replace("TARGET", str(TARGET))
+_HAS_BUTTONS_IN_SIGHT = """each => [...each.querySelectorAll("form > .buttons")].every((part) =>
+  !part.checkVisibility() || part.getBoundingClientRect().bottom <= innerHeight)"""
 _COUNT = """all => all.filter((each) =>
   each.checkVisibility() && !each.disabled && !each.closest("dialog") && each.tabIndex >= 0 &&
   each.type !== "hidden" && (each.type !== "radio" || each.checked)).length"""
@@ -150,13 +152,40 @@ def test_pages_fit_on_a_phone_and_everybody_can_use_them(
 @pytest.mark.campaign
 @pytest.mark.timeout(1200)
 @everybody
+def test_everybody_can_use_each_page_on_a_desktop(visits: Visits, who: Credential | Role) -> None:
+    """Wide, where tables have columns: nothing overflows, and axe finds nothing, light and dark."""
+    for _, tab, _ in visits(who):
+        assert_fits(tab)
+        assert_accessible(tab, BOTH)
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(1200)
+def test_everybody_can_use_pages_with_nothing_in_them(
+    installation: Installation, visit_as: SignedIn
+) -> None:
+    """The pages of a tenant that has just been created, and one that is not there."""
+    visitor = visit_as(installation.person(installation.new_tenant().tenant_id), phone=True)
+    visitor.expected.append("404")
+    tab = visitor.context.new_page()
+    paths = [each.path for each in PAGES if "{" not in each.path and _whose(each) is Role.OWNER]
+    for path in (*paths, "/no/such/page"):
+        tab.goto(ROOT + path)
+        assert_fits(tab)
+        assert_accessible(tab, BOTH)
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(1200)
+@everybody
 def test_dialogs_fit_and_everybody_can_use_them(visits: Visits, who: Credential | Role) -> None:
-    """Each dialog of each page, opened on a phone, in light and dark."""
+    """Each dialog of each page on a phone, in light and dark; a form's buttons are in sight."""
     for _, tab, page in visits(who, phone=True):
         for name in tab.locator("dialog").evaluate_all("all => all.map((each) => each.id)"):
             dialog = tab.locator(f"dialog[id='{name}']")
             dialog.evaluate("each => each.showModal()")
             assert_fits(tab)
+            assert dialog.evaluate(_HAS_BUTTONS_IN_SIGHT), f"{page.path}: {name}"
             small = dialog.locator("a, button, input, select, summary").evaluate_all(_SMALL)
             assert small == [], f"{page.path}: {name}"
             assert_accessible(tab, BOTH)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64decode
 from http import HTTPStatus
 from pathlib import Path
@@ -133,6 +134,15 @@ def test_a_public_key_is_downloaded_in_standard_forms(
             assert content.startswith(b"-----BEGIN PUBLIC KEY-----\n")
         case _:
             assert json.loads(content)["alg"] == "ML-DSA-65"
+
+
+def test_the_key_set_of_a_keyring_is_downloaded(world: World) -> None:
+    """The link beside its address gives the keys that verify: neither disabled nor to be destroyed."""
+    text = get_page(world.person, "/portal/keys").text
+    (path,) = re.findall(r'href="([^"]+)" download="jwks.json"', text)
+    (key,) = get_page(world.person, path).json()["keys"]
+    assert key["alg"] == "ML-DSA-65"
+    assert f'href="{path}"' in get_page(world.person, "/portal/keys/Dilithium3/3").text
 
 
 def test_an_imported_key_says_so(installation: Installation) -> None:

@@ -9,6 +9,7 @@ import httpx2
 import pytest
 from tests.fixtures.caller import REQUEST_SECONDS
 from tests.fixtures.installation import Installation
+from tests.portal.visitors import get_page
 
 from pqkeep_gateway.http.cookies import ACCESS
 
@@ -31,6 +32,24 @@ def test_an_unknown_page_is_404_in_html(installation: Installation) -> None:
     answer = _get(installation, "/portal/no/such/page")
     assert answer.status_code == HTTPStatus.NOT_FOUND
     assert "There is no such page." in answer.text
+
+
+def test_an_unknown_page_is_within_the_frame_of_whoever_has_signed_in(
+    installation: Installation,
+) -> None:
+    """Somebody who mistypes an address keeps their navigation, in which nothing is marked."""
+    tenant = installation.new_tenant()
+    operator = installation.caller(None)
+    operator.post("/auth/operator", {"operator_key": installation.ready["operator_key"]})
+    for visitor, link in (
+        (installation.person(tenant.tenant_id), "/portal/keys"),
+        (operator, "/portal/operator/tenants"),
+    ):
+        answer = get_page(visitor, "/portal/no/such/page")
+        assert answer.status_code == HTTPStatus.NOT_FOUND
+        assert "There is no such page." in answer.text
+        assert f'href="{link}"' in answer.text
+        assert "aria-current" not in answer.text
 
 
 @pytest.mark.parametrize("path", ["/portal/sign-in", "/portal", "/portal/unknown"])

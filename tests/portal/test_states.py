@@ -6,6 +6,7 @@ Pages are rendered in this process, from the examples of the API's own rows.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
@@ -16,7 +17,7 @@ from uuid import uuid4
 import pytest
 from msgspec import UNSET, structs
 from tests.contract.rows import api_rows
-from tests.portal.visitors import assert_headings_in_order
+from tests.portal.visitors import assert_headings_in_order, operations_on
 
 from pqkeep_gateway.access.entitlements import Entitlements, Subscription, Tier
 from pqkeep_gateway.access.principals import (
@@ -121,7 +122,7 @@ class Service:
             self.asked.add(row.name)
             if row.name in self.failing:
                 raise unavailable(MESSAGE)
-            example = _in_full(row.example) if row.name == "list_tenants" else row.example
+            example = IN_FULL.get(row.name, lambda data: data)(row.example)
             return example if row.name in FRAME else self.change(example)
 
         answer.__doc__ = row.handler.__doc__
@@ -168,18 +169,30 @@ class Service:
         return sent[0]["status"], sent[1]["body"].decode()
 
 
-@pytest.fixture(scope="module")
-def service() -> Service:
-    """One service for all pages, whose templates are read once."""
-    return Service()
-
-
 def _in_full(tenants: Any) -> Any:
     """Return the list of tenants as the operator gets it."""
     details = {"tier": Tier.STARTER, "subscription": Subscription.ACTIVE}
     (first,) = tenants.tenants
     shown = structs.replace(first, **details, requests_per_minute=None)
     return structs.replace(tenants, tenants=(shown,))
+
+
+def _with_details(api_keys: Any) -> Any:
+    """Return the list of API keys as pages ask for it."""
+    return structs.replace(api_keys, max_overlap_seconds=3600)
+
+
+IN_FULL: Mapping[str, Callable[[Any], Any]] = {
+    "list_tenants": _in_full,
+    "list_api_keys": _with_details,
+}
+"""What pages are answered where the row's example has less."""
+
+
+@pytest.fixture(scope="module")
+def service() -> Service:
+    """One service for all pages, whose templates are read once."""
+    return Service()
 
 
 def _emptied(data: Any) -> Any:
@@ -206,6 +219,17 @@ def test_whatever_fails_is_said(service: Service, page: Page) -> None:
         assert_headings_in_order(text)
 
 
+@pytest.mark.parametrize(
+    "page", [each for each in ALL if not each.is_public], ids=lambda page: page.path or "/"
+)
+def test_every_form_says_what_a_program_does_instead(service: Service, page: Page) -> None:
+    """The reference of each operation that a form asks for is linked on the form's page."""
+    status, text = service.get(page)
+    assert status == HTTPStatus.OK, text
+    linked = set(re.findall(r'href="/docs/([a-z_]+)"', text))
+    assert operations_on(text) <= linked
+
+
 @pytest.mark.parametrize("page", ALL, ids=lambda page: page.path or "/")
 def test_where_there_is_nothing_a_page_says_so(service: Service, page: Page) -> None:
     """Each page with a list has its own words for an empty one, and a page without is listed too."""
@@ -214,6 +238,7 @@ def test_where_there_is_nothing_a_page_says_so(service: Service, page: Page) -> 
     assert (page.path in EMPTY) is not (page.path in NOTHING_TO_LIST)
     for words in EMPTY.get(page.path, ()):
         assert words in text
-    filled = service.get(page)[1]
+    status, filled = service.get(page)
+    assert status == HTTPStatus.OK, filled
     assert not any(words in filled for words in EMPTY.get(page.path, ()) if page.path != "")
     assert_headings_in_order(text)

@@ -9,7 +9,7 @@ import pytest
 from pqkeep_gateway.http.errors import Code
 from pqkeep_gateway.http.text import timestamp
 from pqkeep_gateway.portal.outcomes import OUTCOME_WORDS, outcome
-from pqkeep_gateway.portal.rendering import until
+from pqkeep_gateway.portal.rendering import address, many, noun, until
 from pqkeep_protocol.audit_events import Outcome
 from pqkeep_protocol.errors import ErrorKind
 
@@ -32,6 +32,18 @@ NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 def test_a_time_ahead_is_said_to_the_nearest(ahead: timedelta, said: str) -> None:
     """What was set to seven days a minute ago ends in seven days, not in six."""
     assert until(timestamp(NOW + ahead), NOW) == said
+
+
+def test_one_is_not_several() -> None:
+    """A number and its noun agree; what is unknown is several."""
+    assert [many(each, "key") for each in (0, 1, 1200)] == ["0 keys", "1 key", "1,200 keys"]
+    assert noun(None, "tenant") == "tenants"
+
+
+def test_an_address_breaks_before_its_at_and_runs_nothing() -> None:
+    """The place to break is the only markup that an address brings."""
+    assert address("ada@example.com") == "ada<wbr>@example.com"
+    assert address("<b>@example.com") == "&lt;b&gt;<wbr>@example.com"
 
 
 def test_every_outcome_has_words() -> None:

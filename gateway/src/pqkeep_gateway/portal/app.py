@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pqkeep_gateway.access.admission import SuspendedError, UnknownCredentialError
-from pqkeep_gateway.access.callers import Caller, Credential
+from pqkeep_gateway.access.callers import Caller, Credential, Permission
 from pqkeep_gateway.access.principals import AnonymousPrincipal, Principal
 from pqkeep_gateway.access.rate_limit import Usage
 from pqkeep_gateway.http.endpoint import Endpoint
@@ -144,7 +144,7 @@ class PageResource:
             there = self._moved[1].rstrip("/") + _asked(scope)
             return _Answer(HTTPStatus.TEMPORARY_REDIRECT, location=there)
         if page is None:
-            return await self._failed(not_found("There is no such page."))
+            return await self._unknown(headers, attribution)
         principal: Principal = AnonymousPrincipal()
         usage: Usage | None = None
         if not page.is_public:
@@ -157,6 +157,20 @@ class PageResource:
         attribution = attribution.by(str(principal))
         reader = Reader(self._endpoints, self._pipeline, principal, attribution, headers, usage)
         return await self._show(page, reader, scope)
+
+    async def _unknown(self, headers: Headers, attribution: Attribution) -> _Answer:
+        """Return the page for an address that is none, in the frame of whoever has signed in."""
+        frame: Mapping[str, Any] = {}
+        try:
+            principal, usage = await self._pipeline.admit(
+                Permission.VIEW_TENANT, headers, attribution.source_address
+            )
+            attribution = attribution.by(str(principal))
+            reader = Reader(self._endpoints, self._pipeline, principal, attribution, headers, usage)
+            frame = await self._frame(reader, None)
+        except Exception:  # noqa: BLE001 - there is no such page, whatever else is wrong
+            _LOG.debug("unknown page without a frame", request_id=attribution.request_id)
+        return await self._failed(not_found("There is no such page."), **frame)
 
     async def _show(self, page: Page, reader: Reader, scope: Scope) -> _Answer:
         """Return the page for somebody who has been admitted."""
@@ -199,7 +213,7 @@ class PageResource:
         body = await self._render("error.html", page, **frame, error=error)
         return _Answer(error.code.status, body)
 
-    async def _frame(self, reader: Reader, page: Page) -> dict[str, Any]:
+    async def _frame(self, reader: Reader, page: Page | None) -> dict[str, Any]:
         """Return what is around every page: who looks, their organization, where they may go.
 
         Raises ApiError.
@@ -223,7 +237,7 @@ class PageResource:
             "is_operator": caller is Credential.OPERATOR,
             "navigation": navigation(caller, PAGES),
             "may": reader.allows,
-            "marked": page.parent or page.path,
+            "marked": (page.parent or page.path) if page else None,
         }
 
     def _snippets(
@@ -241,7 +255,7 @@ class PageResource:
             "is_operator": False,
             "navigation": (),
             "may": lambda _: False,
-            "marked": "",
+            "marked": None,
             "page": page,
             "root": ROOT,
             "sign_in": SIGN_IN,

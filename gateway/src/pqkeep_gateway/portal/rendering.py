@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import jinja2
+from markupsafe import Markup
 
 from pqkeep_gateway.portal import assets
 from pqkeep_gateway.portal.outcomes import outcome
@@ -34,8 +35,11 @@ class Templates:
         )
         self._environment.globals["asset"] = assets.url
         self._environment.filters.update(
+            address=address,
             age=age,
+            many=many,
             moment=moment,
+            noun=noun,
             number=number,
             outcome=outcome,
             second=second,
@@ -78,7 +82,7 @@ def until(timestamp: str, now: datetime | None = None) -> str:
         return "in less than a minute"
     whole = -(-ahead // MINUTE) * MINUTE
     unit, name = next(each for each in _AGES if whole >= each[0])
-    return f"in {_many((2 * whole + unit) // (2 * unit), name)}"
+    return f"in {many((2 * whole + unit) // (2 * unit), name)}"
 
 
 def moment(timestamp: str) -> str:
@@ -96,6 +100,21 @@ def number(value: int | None) -> str:
     return "unlimited" if value is None else f"{value:,}"
 
 
+def noun(value: int | None, name: str) -> str:
+    """Return a noun as it stands beside a number: ``tenant`` or ``tenants``."""
+    return name if value == 1 else f"{name}s"
+
+
+def many(value: int, name: str) -> str:
+    """Return a number and what there is of it: ``1 day``, ``1,200 records``."""
+    return f"{number(value)} {noun(value, name)}"
+
+
+def address(email: str) -> Markup:
+    """Return an e-mail address that breaks before its @, where it has to break."""
+    return Markup("<wbr>@").join(email.split("@"))
+
+
 def span(seconds: int) -> str:
     """Say how long something is: ``1 h 5 min``, ``59 min``, ``45 s``."""
     hours, minutes = seconds // 3600, seconds // 60 % 60
@@ -106,8 +125,4 @@ def span(seconds: int) -> str:
 
 def _span(length: timedelta) -> str:
     unit, name = next(each for each in _AGES if length >= each[0])
-    return _many(length // unit, name)
-
-
-def _many(count: int, name: str) -> str:
-    return f"{count} {name}{'' if count == 1 else 's'}"
+    return many(length // unit, name)

@@ -1,6 +1,7 @@
 // Verifies a record's inclusion proof (RFC 9162, section 2.1.3.2) with the browser's SHA-256.
 import { Cancelled } from "./dialogs.js";
 import { call } from "./http.js";
+import { many } from "./spans.js";
 
 const section = document.querySelector("[data-proof]");
 const problem = section.querySelector(".form-error");
@@ -76,7 +77,7 @@ async function check() {
     isShown(proof.record);
   say(holds ? "verified: it is in the log" : "it is not in the log as it is shown", holds ? "ok" : "danger");
   section.querySelector("[data-checkpoint]").textContent =
-    `${proof.checkpoint.size} records at ${proof.checkpoint.at}, signed with ${proof.checkpoint.algorithm}`;
+    `${many(proof.checkpoint.size, "record")} at ${proof.checkpoint.at}, signed with ${proof.checkpoint.algorithm}`;
   section.querySelector("[data-root-hash]").textContent = hex(signed);
   section.querySelector("[data-computed]").textContent = proven ? hex(proven.root) : "the path does not fit the tree";
   const lines = [`the record: ${hex(leaf)}`, ...(proven?.steps ?? []).map(

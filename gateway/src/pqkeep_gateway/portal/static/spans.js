@@ -1,3 +1,6 @@
+/** A number and what there is of it: "1 byte". */
+export const many = (count, name) => `${count.toLocaleString("en")} ${name}${count === 1 ? "" : "s"}`;
+
 // How long something is, as the service says it: see span in rendering.py.
 export function span(seconds) {
   const [hours, minutes] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60];

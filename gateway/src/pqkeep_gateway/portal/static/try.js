@@ -1,6 +1,7 @@
 // Trying operations: texts and files become the fields of requests, answers what is shown and downloaded.
 import { download, fromBase64, textOf, toBase64 } from "./bytes.js";
 import { bodyOf, showProblem } from "./forms.js";
+import { many } from "./spans.js";
 
 const OUTPUT = { encrypt: "ciphertext", decrypt: "plaintext", sign: "signature" };
 const MOST_SHOWN = 20_000; // characters
@@ -47,7 +48,7 @@ for (const field of document.querySelectorAll("[data-content]")) {
       return;
     }
     files.set(field, new Uint8Array(await file.arrayBuffer()));
-    chosen.textContent = `${file.name}, ${file.size.toLocaleString("en")} bytes`;
+    chosen.textContent = `${file.name}, ${many(file.size, "byte")}`;
     back.hidden = false;
     area.disabled = true;
   });
@@ -118,7 +119,7 @@ document.addEventListener("answered", (event) => {
   output.hidden = text === null || text.length > MOST_SHOWN;
   output.querySelector("code").textContent = output.hidden ? "" : text;
   result.querySelector("[data-about]").textContent =
-    `${bytes.length.toLocaleString("en")} bytes, by version ${event.detail.key_version} of ${event.detail.algorithm}` +
+    `${many(bytes.length, "byte")}, by version ${event.detail.key_version} of ${event.detail.algorithm}` +
     (text === null ? ". They are no text: download them." : output.hidden ? ". Too much to show: download them." : "");
   result.querySelector("[data-shown]").hidden = false;
 });
@@ -144,7 +145,7 @@ function goOn(first, made) {
     const name = field.dataset.content;
     const source = first.querySelector(`[data-content="${name}"]`);
     field.querySelector("[data-no-file]").click();
-    if (!source) put(field, made.bytes, made.base64, `what was made, ${made.bytes.length.toLocaleString("en")} bytes`);
+    if (!source) put(field, made.bytes, made.base64, `what was made, ${many(made.bytes.length, "byte")}`);
     else if (files.has(source)) put(field, files.get(source), null, source.querySelector("[data-chosen]").textContent);
     else field.querySelector("textarea").value = source.querySelector("textarea").value;
   }

@@ -9,12 +9,13 @@ from itertools import chain
 import msgspec
 
 from pqkeep_gateway.access.callers import Permission
-from pqkeep_gateway.http.errors import invalid, not_found
+from pqkeep_gateway.http.errors import ApiError, invalid, not_found
 from pqkeep_gateway.portal.outcomes import OUTCOME_WORDS
 from pqkeep_gateway.portal.pages import Content, Page, Visit
+from pqkeep_gateway.portal.reading import Section
 from pqkeep_gateway.portal.views.people import addresses
 from pqkeep_protocol.algorithms import Algorithm, Operation
-from pqkeep_protocol.audit_events import PAGE_VIEWS, AuditEvent
+from pqkeep_protocol.audit_events import PAGE_VIEWS, AuditEvent, Outcome
 
 PAGE = 50
 _is_place = re.compile(r"[0-9]{1,15}(\.[0-9]{1,15}){0,99}", re.ASCII).fullmatch
@@ -40,20 +41,9 @@ API_KEY_EVENTS = {
 
 async def _read(visit: Visit) -> Content:
     reader, query = visit.reader, visit.query
-    given = {name: query[name].strip() for name in _FILTERS if query.get(name, "").strip()}
-    operation, shows_views = given.get("operation", ""), bool(query.get("views"))
+    operation, shows_views = query.get("operation", "").strip(), bool(query.get("views"))
     records, checkpoints, people = await asyncio.gather(
-        reader.section(
-            "list_audit_records",
-            **given,
-            **_times(query),
-            page_views=shows_views or operation in PAGE_VIEWS,
-            key_version=_key_version(query.get("key_version", "").strip()),
-            before=_place(query.get("before", "")),
-            order="desc",
-            limit=PAGE,
-            shard=query.get("shard") or None,
-        ),
+        _records(visit, page_views=shows_views or operation in PAGE_VIEWS),
         reader.section("list_audit_checkpoints", shard=query.get("shard") or None),
         addresses(reader),
     )
@@ -70,6 +60,31 @@ async def _read(visit: Visit) -> Content:
         "outcomes": OUTCOMES,
         "algorithms": [each.value for each in Algorithm],
     }
+
+
+async def _records(visit: Visit, *, page_views: bool) -> Section:
+    """Return the records that the form asks for, or what is wrong with it."""
+    query = visit.query
+    given = {name: query[name].strip() for name in _FILTERS if query.get(name, "").strip()}
+    try:
+        if given.get("outcome", Outcome.SUCCESS) not in OUTCOME_WORDS:
+            raise invalid(
+                "There is no such outcome: choose one that the field proposes.", "outcome"
+            )
+        given |= _times(query)
+        key_version = _key_version(query.get("key_version", "").strip())
+    except ApiError as error:
+        return Section(error=error)
+    return await visit.reader.section(
+        "list_audit_records",
+        **given,
+        page_views=page_views,
+        key_version=key_version,
+        before=place(query.get("before", "")),
+        order="desc",
+        limit=PAGE,
+        shard=query.get("shard") or None,
+    )
 
 
 def _times(query: Mapping[str, str]) -> Mapping[str, str]:
@@ -97,7 +112,7 @@ def _key_version(text: str) -> int | None:
     return version
 
 
-def _place(text: str) -> str | None:
+def place(text: str) -> str | None:
     """Return where a list goes on: an id, or one for each log."""
     return text if _is_place(text) else None
 

@@ -13,6 +13,7 @@ from pqkeep_gateway.http.errors import not_found
 from pqkeep_gateway.portal.pages import Content, Page, Visit
 from pqkeep_gateway.portal.reading import Reader, Section
 from pqkeep_gateway.portal.views.algorithms import ABOUT, About, Choice, choices
+from pqkeep_gateway.portal.views.audit import place
 from pqkeep_gateway.portal.views.keyrings import in_keyring, offered
 from pqkeep_gateway.portal.views.people import addresses
 from pqkeep_protocol.algorithms import ALGORITHMS, LIFECYCLE, Algorithm, Operation
@@ -147,7 +148,6 @@ async def _read_key(visit: Visit) -> Content:
     only: dict[str, Any] = {"algorithm": algorithm.value, "limit": 1, **in_keyring(keyring)}
     if version > 1:
         only["after"] = f"{algorithm.value}:{version - 1}"
-    before = visit.query.get("after", "")
     keys, usage, people, records = await asyncio.gather(
         reader.read("list_keys", **only),
         reader.section("list_key_usage", **only),
@@ -158,7 +158,7 @@ async def _read_key(visit: Visit) -> Content:
             key_version=version,
             keyring=keyring,
             operation=visit.query.get("operation") or None,
-            before=int(before) if _is_number(before) else None,
+            before=place(visit.query.get("after", "")),
             order="desc",
             limit=RECORDS,
         ),

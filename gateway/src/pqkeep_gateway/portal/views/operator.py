@@ -10,7 +10,7 @@ from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.access.entitlements import Plan, Subscription, Tier
 from pqkeep_gateway.access.roles import Role
 from pqkeep_gateway.portal.pages import OPERATOR_HOME, SHOWN, Content, Page, Visit
-from pqkeep_gateway.portal.rendering import instant
+from pqkeep_gateway.portal.rendering import instant, many
 from pqkeep_gateway.portal.usage_chart import KINDS, PERIODS, period_of, usage_chart, usage_rows
 from pqkeep_gateway.tenancy.deletion import DEFAULT_DAYS, MAX_DAYS
 from pqkeep_gateway.tenancy.tenants import TenantStatus
@@ -64,14 +64,16 @@ def attention(found: Any, now: datetime) -> Iterator[Attention]:
             yield Attention(f"{title}: {part.reason}.", "danger")
     yield from _lost_shards(found)
     if found.log.quarantined:
-        text = f"{found.log.quarantined:,} events were refused by the audit log: see the runbook."
+        text = f"Refused by the audit log: {many(found.log.quarantined, 'event')}. See the runbook."
         yield Attention(text, "danger")
     for each in found.certificates:
         left = instant(each.expires_at) - now
         if left < timedelta(0):
             yield Attention(f"The certificate {each.name} has expired.", "danger")
         elif left < ENDS_SOON:
-            yield Attention(f"The certificate {each.name} expires within {left.days + 1} days.")
+            yield Attention(
+                f"The certificate {each.name} expires within {many(left.days + 1, 'day')}."
+            )
     old = (
         (found.log.outbox_oldest_at, SLOW, "Events wait long for the audit log."),
         (found.mail.oldest_at, SLOW, "Messages wait long for their delivery."),

@@ -61,12 +61,21 @@ async def _read(visit: Visit) -> Content:
         "rows": rows,
         "chart": usage_chart(rows),
         "operations": uses_and_changes(rows),
+        "requests_used": _requests_used(visit, usage),
         "refused": sum(each.refused for each in usage.data.buckets) if usage.data else 0,
         "attention": tuple(_attention(keys, usage, members, me)),
         "has_keyrings": any(each.keyring for each in active),
         "default": DEFAULT_KEYRING,
         "is_new": not (keys.error or active),
     }
+
+
+def _requests_used(visit: Visit, usage: Section) -> int | None:
+    """Return how much of the rate limit the last minute used, this page with it."""
+    found = visit.reader.usage
+    if found is None or not usage.data or usage.data.requests_per_minute is None:
+        return None
+    return max(0, int(usage.data.requests_per_minute) - found.remaining)
 
 
 def _attention(keys: Section, usage: Section, members: Section, me: Section) -> Iterator[Attention]:
