@@ -63,7 +63,7 @@ def bar_chart(bars: Sequence[tuple[str, Mapping[str, int]]], series: Sequence[st
     )
     lines = tuple(
         Label(f"{value:,}", _LEFT - 8, floor - value * scale)
-        for value in sorted({0, top // 2, top})
+        for value in ((0, top) if top % 2 else (0, top // 2, top))
     )
     return BarChart(tuple(segments), columns, lines)
 
