@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +45,7 @@ UNAUDITED = Launcher(
 
 
 @contextmanager
-def service(directory: Path, launcher: Launcher = PRODUCT) -> Iterator[tuple[int, dict[str, str]]]:
+def service(directory: Path, launcher: Launcher = PRODUCT) -> Iterator[tuple[int, dict[str, Any]]]:
     """Run pqkeep for the length of a ``with`` block; yield its process id and its ready file."""
     directory.mkdir(exist_ok=True)
     ready_file = directory / "ready.json"
@@ -72,26 +72,42 @@ def service(directory: Path, launcher: Launcher = PRODUCT) -> Iterator[tuple[int
 
 
 @contextmanager
-def installation(directory: Path, launcher: Launcher = PRODUCT) -> Iterator[dict[str, Target]]:
+def installation(
+    directory: Path, launcher: Launcher = PRODUCT, size: int = MESSAGE_SIZE
+) -> Iterator[dict[str, Target]]:
     """Run pqkeep for the length of a ``with`` block; yield a prepared request an operation."""
     with service(directory, launcher) as (pid, ready):
-        ask(
-            "PATCH",
-            f"{ready['base_url']}{API}/tenants/{ready['tenant_id']}",
-            {"requests_per_minute": RATE},
-            ready["operator_key"],
+        yield prepared(directory, pid, ready, launcher, size)
+
+
+def prepared(
+    directory: Path,
+    pid: int,
+    ready: dict[str, Any],
+    launcher: Launcher = PRODUCT,
+    size: int = MESSAGE_SIZE,
+) -> dict[str, Target]:
+    """Make a running installation's keys; return a prepared request an operation.
+
+    Messages and plaintexts have ``size`` bytes.
+    """
+    ask(
+        "PATCH",
+        f"{ready['base_url']}{API}/tenants/{ready['tenant_id']}",
+        {"requests_per_minute": RATE},
+        ready["operator_key"],
+    )
+    front, back = _parts(pid, launcher.key_service)
+    return {
+        operation: Target(
+            url=ready["base_url"] + API + path,
+            body=written(directory / f"{operation}.json", body),
+            api_key=ready["api_key"],
+            front=front,
+            back=back,
         )
-        front, back = _parts(pid, launcher.key_service)
-        yield {
-            operation: Target(
-                url=ready["base_url"] + API + path,
-                body=_written(directory / f"{operation}.json", body),
-                api_key=ready["api_key"],
-                front=front,
-                back=back,
-            )
-            for operation, (path, body) in _requests(ready).items()
-        }
+        for operation, (path, body) in _requests(ready, size).items()
+    }
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], ready_file: Path, log: Path) -> None:
@@ -117,7 +133,7 @@ def parts_of(supervisor: int) -> tuple[int, int]:
     return _parts(supervisor, PRODUCT.key_service)
 
 
-def _requests(ready: dict[str, str]) -> dict[str, tuple[str, dict[str, object]]]:
+def _requests(ready: dict[str, Any], size: int) -> dict[str, tuple[str, dict[str, object]]]:
     """Return path and body for each operation, after each has succeeded once."""
 
     def post(path: str, body: dict[str, object]) -> dict[str, Any]:
@@ -125,9 +141,10 @@ def _requests(ready: dict[str, str]) -> dict[str, tuple[str, dict[str, object]]]
 
     for algorithm in ("Kyber768", "Dilithium3"):
         post("/kms/keys/generate", {"algorithm": algorithm})
-    message = b64encode(secrets.token_bytes(MESSAGE_SIZE)).decode()
+    message = b64encode(secrets.token_bytes(size)).decode()
     encapsulated = post("/kem/encapsulate", {"key_version": 1})
     signature = post("/signature/sign", {"message": message})["signature"]
+    ciphertext = post("/kem/encrypt", {"plaintext": message})["ciphertext"]
     requests: dict[str, tuple[str, dict[str, object]]] = {
         "encapsulate": ("/kem/encapsulate", {"key_version": 1}),
         BATCH: ("/kem/encapsulate/batch", {"key_version": 1, "items": [{}] * ITEMS}),
@@ -136,6 +153,7 @@ def _requests(ready: dict[str, str]) -> dict[str, tuple[str, dict[str, object]]]
             {"kem_ciphertext": encapsulated["kem_ciphertext"], "key_version": 1},
         ),
         "encrypt": ("/kem/encrypt", {"plaintext": message}),
+        "decrypt": ("/kem/decrypt", {"ciphertext": ciphertext, "key_version": 1}),
         "verify": (
             "/signature/verify",
             {"message": message, "signature": signature, "key_version": 1},
@@ -145,29 +163,41 @@ def _requests(ready: dict[str, str]) -> dict[str, tuple[str, dict[str, object]]]
     answers = {operation: post(*request) for operation, request in requests.items()}
     if answers["decapsulate"]["shared_secret"] != encapsulated["shared_secret"]:
         raise BenchmarkError("decapsulate did not recover the shared secret")
+    if answers["decrypt"]["plaintext"] != message:
+        raise BenchmarkError("decrypt did not recover the plaintext")
     if answers["verify"]["valid"] is not True:
         raise BenchmarkError("verify did not accept the signature")
     return requests
 
 
 def ask(method: str, url: str, body: dict[str, object], credential: str) -> dict[str, Any]:
-    """Return the data of a request. Raises BenchmarkError."""
-    _, address, path, _, _ = urlsplit(url)
-    connection = http.client.HTTPConnection(address, timeout=ANSWER_SECONDS)
-    headers = {"X-API-Key": credential, "Content-Type": "application/json"}
-    try:
-        connection.request(method, path, json.dumps(body), headers)
-        answer: dict[str, Any] = json.load(connection.getresponse())
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise BenchmarkError(f"{path} does not answer: {error}") from None
-    finally:
-        connection.close()
+    """Return the data of a request to pqkeep. Raises BenchmarkError."""
+    answer = exchange(method, url, body, {"X-API-Key": credential})
     if "data" not in answer:
-        raise BenchmarkError(f"{path} was refused: {answer}")
+        raise BenchmarkError(f"{url} was refused: {answer}")
     data: dict[str, Any] = answer["data"]
     return data
 
 
-def _written(path: Path, body: dict[str, object]) -> Path:
+def exchange(
+    method: str, url: str, body: dict[str, object], headers: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return what a server answers in JSON, or nothing where it sends no body. Raises BenchmarkError."""
+    _, address, path, _, _ = urlsplit(url)
+    connection = http.client.HTTPConnection(address, timeout=ANSWER_SECONDS)
+    sent = {"Content-Type": "application/json", **headers}
+    try:
+        connection.request(method, path, json.dumps(body), sent)
+        received = connection.getresponse().read()
+        answer: dict[str, Any] = json.loads(received) if received else {}
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise BenchmarkError(f"{path} does not answer: {error}") from None
+    finally:
+        connection.close()
+    return answer
+
+
+def written(path: Path, body: dict[str, object]) -> Path:
+    """Write a request's body to a file, and return its path."""
     path.write_text(json.dumps(body))
     return path

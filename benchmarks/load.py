@@ -19,17 +19,26 @@ INSTALL_SECONDS = 120
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One kind of request, and the two processes that answer it."""
+    """One kind of request, and the one or two processes that answer it."""
 
     url: str
     body: Path
     api_key: str
     front: int
     """Process id of the gateway, or of the minimal service's."""
-    back: int
-    """Process id of the key service, or of the minimal service's."""
+    back: int | None
+    """Process id of the key service, or of the minimal service's; None if there is one process."""
     closes: bool = False
     """Whether each request has a connection of its own."""
+    credential_header: str = "X-API-Key"
+
+    def environment(self) -> dict[str, str]:
+        """Return what the script of wrk reads."""
+        return {
+            "BENCHMARK_CREDENTIAL_HEADER": self.credential_header,
+            "BENCHMARK_CREDENTIAL": self.api_key,
+            "BENCHMARK_CONNECTION": "close" if self.closes else "keep-alive",
+        }
 
 
 class Measurement(Struct, frozen=True):
@@ -87,10 +96,7 @@ def measure(wrk: str, target: Target, *, seconds: int, connections: int) -> Meas
             str(target.body),
         ],
         seconds=seconds,
-        environment={
-            "BENCHMARK_API_KEY": target.api_key,
-            "BENCHMARK_CONNECTION": "close" if target.closes else "keep-alive",
-        },
+        environment=target.environment(),
     )
     used = [now - then for now, then in zip(_cpu_times(target), before, strict=True)]
     summary = msgspec.json.decode(output.rstrip().rpartition("\n")[2], type=_Summary)
@@ -114,7 +120,7 @@ def _cpu_times(target: Target) -> tuple[int, int, int, int]:
     """Return nanoseconds: of front, of back, of every wrk that has ended, of the machine."""
     return (
         cpu.nanoseconds(target.front),
-        cpu.nanoseconds(target.back),
+        0 if target.back is None else cpu.nanoseconds(target.back),
         cpu.ended_nanoseconds(),
         cpu.machine_nanoseconds(),
     )

@@ -1,13 +1,13 @@
 -- Sends the same POST request repeatedly; at the end it writes a summary as JSON.
--- The file with the body is the only argument; the API key and the value of the header Connection
--- are in the environment.
+-- The file with the body is the only argument; the credential, its header, and the value of the
+-- header Connection are in the environment.
 
 function init(arguments)
   local file = assert(io.open(arguments[1], "rb"))
   wrk.method = "POST"
   wrk.body = file:read("*a")
   wrk.headers["Content-Type"] = "application/json"
-  wrk.headers["X-API-Key"] = os.getenv("BENCHMARK_API_KEY")
+  wrk.headers[os.getenv("BENCHMARK_CREDENTIAL_HEADER")] = os.getenv("BENCHMARK_CREDENTIAL")
   wrk.headers["Connection"] = os.getenv("BENCHMARK_CONNECTION")
   file:close()
 end

@@ -26,7 +26,7 @@ MOST_CONNECTIONS = 256
 def main() -> int:
     """Measure what the command line asks for. Exit status 1: there is nothing to report."""
     arguments = _parser().parse_args()
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, end)
     console, progress = Console(), Console(stderr=True, style="dim")
     plan = Plan(
         operations=arguments.only or tuple(CALLS),
@@ -53,10 +53,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--quick", action="store_true", help="1 s a step, without the latency alone"
     )
-    parser.add_argument("--seconds", type=_seconds, help=f"length of a step (default {SECONDS})")
+    parser.add_argument(
+        "--seconds", type=number_of_seconds, help=f"length of a step (default {SECONDS})"
+    )
     parser.add_argument(
         "--connections",
-        type=_connections,
+        type=number_of_connections,
         default=CONNECTIONS,
         help=f"concurrent connections (default {CONNECTIONS})",
     )
@@ -70,22 +72,25 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _seconds(text: str) -> int:
-    return _within(text, LONGEST_SECONDS)
+def number_of_seconds(text: str) -> int:
+    """Read the length of a step."""
+    return within(text, LONGEST_SECONDS)
 
 
-def _connections(text: str) -> int:
-    return _within(text, MOST_CONNECTIONS)
+def number_of_connections(text: str) -> int:
+    """Read how many connections there shall be."""
+    return within(text, MOST_CONNECTIONS)
 
 
-def _within(text: str, most: int) -> int:
+def within(text: str, most: int) -> int:
+    """Read a number from 1 to the most there can be."""
     number = int(text)
     if not 1 <= number <= most:
         raise argparse.ArgumentTypeError(f"must be 1 to {most}")
     return number
 
 
-def _end(_number: int, _frame: object) -> NoReturn:
+def end(_number: int, _frame: object) -> NoReturn:
     """End as Ctrl-C does, through every ``with`` block."""
     raise KeyboardInterrupt
 

@@ -43,7 +43,7 @@ def run(plan: Plan, report: Callable[[str], None]) -> Results:
     wrk = require_wrk()
     with tempfile.TemporaryDirectory(prefix="pqkeep-bench-", dir=plan.directory) as temporary:
         directory = Path(temporary)
-        file_system = _file_system(directory)
+        file_system = file_system_of(directory)
         report("starting pqkeep and the minimal service")
         with installation(directory) as targets, minimal_service(directory) as minimal:
             steps = _Steps(plan, wrk, targets, minimal, report)
@@ -133,7 +133,7 @@ def _mean(first: Loop, second: Loop) -> Loop:
     )
 
 
-def _file_system(directory: Path) -> str:
+def file_system_of(directory: Path) -> str:
     """Return the type of file system a directory is on. Raises BenchmarkError in memory."""
     mounts = [line.split()[1:3] for line in MOUNTS.read_text().splitlines()]
     inside = [(point, kind) for point, kind in mounts if directory.is_relative_to(point)]

@@ -1,0 +1,160 @@
+"""OpenBao as it is run in production: sealed storage on the disk, its audit on to a file, Transit.
+
+One server with integrated storage (raft), without replicas and without TLS, and a token that may
+use Transit only. The program itself is not part of pqkeep and is not built here.
+"""
+
+import shutil
+import subprocess
+import time
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from secrets import token_bytes
+from typing import Any
+
+import msgspec
+from tests.fixtures.processes import free_port
+
+from benchmarks.errors import BenchmarkError
+from benchmarks.installation import POLL_SECONDS, READY_SECONDS, exchange, written
+from benchmarks.load import Target
+from benchmarks.processes import output_of, running
+
+PROGRAM = "bao"
+HEADER = "X-Vault-Token"
+POLICY = 'path "transit/*" { capabilities = ["create", "read", "update"] }'
+VERSION_SECONDS = 10
+
+
+def require_openbao(path: Path | None) -> Path:
+    """Return where OpenBao is: the path itself, or ``bao`` on PATH. Raises BenchmarkError."""
+    found = shutil.which(PROGRAM if path is None else path)
+    if found is None:
+        raise BenchmarkError(
+            f"{path or PROGRAM} is not a program that can be run: install OpenBao 2.4 or later, "
+            "and name its program with --openbao PATH unless it is on PATH"
+        )
+    return Path(found).absolute()
+
+
+def version(program: Path) -> str:
+    """Return what OpenBao says of itself. Raises BenchmarkError."""
+    return output_of([str(program), "version"], seconds=VERSION_SECONDS).strip()
+
+
+@contextmanager
+def openbao(program: Path, directory: Path, size: int) -> Iterator[dict[str, Target]]:
+    """Run OpenBao for the length of a ``with`` block; yield a prepared request an operation.
+
+    Messages and plaintexts have ``size`` bytes.
+    """
+    directory.mkdir()
+    storage, audit, log = directory / "raft", directory / "audit.log", directory / "openbao.log"
+    storage.mkdir()
+    address, cluster = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    settings = directory / "settings.json"
+    settings.write_bytes(msgspec.json.encode(_settings(address, cluster, storage, audit)))
+    with (
+        log.open("wb") as output,
+        running(
+            [str(program), "server", f"-config={settings}"], output=output, errors=subprocess.STDOUT
+        ) as process,
+    ):
+        server = _Server(f"http://{address}/v1", process, log)
+        requests = server.prepared(size)
+        if not audit.stat().st_size:
+            raise BenchmarkError("OpenBao writes no audit")
+        yield {
+            operation: Target(
+                url=f"{server.url}/{path}",
+                body=written(directory / f"{operation}.json", body),
+                api_key=server.token,
+                credential_header=HEADER,
+                front=process.pid,
+                back=None,
+            )
+            for operation, (path, body) in requests.items()
+        }
+
+
+def _settings(address: str, cluster: str, storage: Path, audit: Path) -> dict[str, object]:
+    return {
+        "listener": {"tcp": {"address": address, "cluster_address": cluster, "tls_disable": True}},
+        "storage": {"raft": {"path": str(storage), "node_id": "one"}},
+        "api_addr": f"http://{address}",
+        "cluster_addr": f"http://{cluster}",
+        "audit": [{"type": "file", "path": "file", "options": {"file_path": str(audit)}}],
+        "log_level": "warn",
+    }
+
+
+class _Server:
+    """A server that was just started."""
+
+    def __init__(self, url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.url, self.token = url, ""
+        self._process, self._log = process, log
+
+    def prepared(self, size: int) -> dict[str, tuple[str, dict[str, object]]]:
+        """Return path and body for each operation, after each has succeeded once."""
+        self._unseal()
+        self._put("sys/mounts/transit", {"type": "transit"})
+        for name, kind in (("encryption", "aes256-gcm96"), ("signing", "ecdsa-p256")):
+            self._put(f"transit/keys/{name}", {"type": kind})
+        self._put("sys/policies/acl/transit", {"policy": POLICY})
+        token = self._put("auth/token/create", {"policies": ["transit"]})
+        self.token = token["auth"]["client_token"]
+        return self._requests(size)
+
+    def _unseal(self) -> None:
+        self._wait("sys/seal-status", {"initialized": False})
+        made = self._put("sys/init", {"secret_shares": 1, "secret_threshold": 1})
+        self.token = made["root_token"]
+        self._put("sys/unseal", {"key": made["keys_base64"][0]})
+        self._wait("sys/leader", {"is_self": True})
+
+    def _requests(self, size: int) -> dict[str, tuple[str, dict[str, object]]]:
+        message = b64encode(token_bytes(size)).decode()
+        encrypt, sign = "transit/encrypt/encryption", "transit/sign/signing/sha2-256"
+        ciphertext = self._data(encrypt, {"plaintext": message})["ciphertext"]
+        signature = self._data(sign, {"input": message})["signature"]
+        requests: dict[str, tuple[str, dict[str, object]]] = {
+            "encrypt": (encrypt, {"plaintext": message}),
+            "decrypt": ("transit/decrypt/encryption", {"ciphertext": ciphertext}),
+            "sign": (sign, {"input": message}),
+            "verify": (
+                "transit/verify/signing/sha2-256",
+                {"input": message, "signature": signature},
+            ),
+            "data_key": ("transit/datakey/plaintext/encryption", {}),
+        }
+        answers = {operation: self._data(*request) for operation, request in requests.items()}
+        if answers["decrypt"]["plaintext"] != message or answers["verify"]["valid"] is not True:
+            raise BenchmarkError("OpenBao did not recover a plaintext, or refused a signature")
+        return requests
+
+    def _data(self, path: str, body: dict[str, object]) -> dict[str, Any]:
+        data: dict[str, Any] = self._put(path, body)["data"]
+        return data
+
+    def _put(self, path: str, body: dict[str, object]) -> dict[str, Any]:
+        answer = exchange("PUT", f"{self.url}/{path}", body, {HEADER: self.token})
+        if "errors" in answer:
+            raise BenchmarkError(f"OpenBao refused {path}: {answer['errors']}")
+        return answer
+
+    def _wait(self, path: str, expected: Mapping[str, object]) -> None:
+        """Wait until the server says what is expected of it. Raises BenchmarkError."""
+        deadline = time.monotonic() + READY_SECONDS
+        while True:
+            try:
+                answer = exchange("GET", f"{self.url}/{path}", {}, {})
+            except BenchmarkError:
+                answer = {}
+            if expected.items() <= answer.items():
+                return
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise BenchmarkError("OpenBao did not start:\n" + self._log.read_text())
+            time.sleep(POLL_SECONDS)
