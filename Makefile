@@ -21,7 +21,7 @@ INSTALL_TELLING = { $(BIN)/pip install --disable-pip-version-check --progress-ba
 	&& touch $(VENV)/installed; } | sed -un 's/^Collecting \([^ ;=]*\).*/  \1/p; s/^Installing collected.*/  writing the files/p' \
 	&& rm $(VENV)/installed
 
-.PHONY: help run test lint format types bench bench-log fuzz mutants openid campaigns simulate crashes cluster races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
+.PHONY: help run test lint format types bench compare latency bench-log fuzz mutants openid campaigns simulate crashes cluster races failpoints soak screenshots wheels deploycheck debian13 debian12 lock passwords clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9]*\):.*## /\1\t/p' Makefile | expand -t 13
@@ -47,6 +47,12 @@ format: $(VENV)/dev ## format the code
 
 bench: $(VENV)/dev ## measure requests/s, latency and CPU an operation
 	$(BIN)/python benchmarks/run.py $(ARGS)
+
+compare: $(VENV)/dev ## load OpenBao and pqkeep in turns: make compare ARGS="--openbao PATH"
+	$(BIN)/python -m benchmarks.compare $(ARGS)
+
+latency: $(VENV)/dev ## measure latency at half of the load that saturates
+	$(BIN)/python -m benchmarks.latency $(ARGS)
 
 bench-log: $(VENV)/dev ## measure searches, proofs and exports of a long audit log
 	$(BIN)/python -m benchmarks.log $(ARGS)

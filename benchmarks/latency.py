@@ -1,0 +1,362 @@
+"""Latency at half of the saturating load: ``make latency``, or ``python -m benchmarks.latency --help``.
+
+The gateway has one core and the key service, with its worker processes, another; the load generator
+is not pinned. wrk finds how many requests a second saturate them; then requests come at a constant
+rate of half as many, alone and beside another tenant that keeps SLH-DSA signatures queued.
+"""
+
+import argparse
+import http.client
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import cpu, open_loop
+from benchmarks.errors import BenchmarkError
+from benchmarks.installation import (
+    ANSWER_SECONDS,
+    API,
+    RATE,
+    ask,
+    prepared,
+    service,
+    written,
+)
+from benchmarks.load import SCRIPT, TIMEOUT_SECONDS, Target, measure, require_wrk
+from benchmarks.open_loop import Latency
+from benchmarks.processes import running
+from benchmarks.run import LONGEST_SECONDS, end, number_of_connections, number_of_seconds
+from benchmarks.suite import WARM_UP_SECONDS, file_system_of
+
+SECONDS = 20
+CONNECTIONS = 32
+SATURATING_SECONDS = 4
+OPERATIONS = ("encapsulate", "decrypt", "encrypt", "decapsulate", "verify", "sign")
+MEASURED = OPERATIONS[:1]
+NEIGHBOUR = "SLH-DSA-SHA2-128s"
+NEIGHBOUR_CONNECTIONS = 8
+AIM = 3.0
+"""At most so many times the median may the 99th percentile be."""
+HISTOGRAMS = {
+    "gateway's event loop is late": "pqkeep_event_loop_lag_seconds",
+    "key service's event loop is late": "pqkeep_key_service_event_loop_lag_seconds",
+    "commit": "pqkeep_audit_log_commit_duration_seconds",
+}
+BUCKET = re.compile(r'^(\w+)_bucket\{(?:.*,)?le="([^"]+)".*\} ([0-9.e+]+)$', re.MULTILINE)
+
+Buckets = dict[str, int]
+"""How many were in each bucket, by its upper bound in seconds."""
+
+
+class Step(Struct, frozen=True, kw_only=True):
+    """One operation at half of the saturating load."""
+
+    operation: str
+    beside: str
+    """What ran beside it."""
+    saturating: float
+    """Requests a second."""
+    rate: float
+    """Requests a second that were due."""
+    latency: Latency
+    histograms: dict[str, Buckets]
+
+    @property
+    def ratio(self) -> float:
+        """How many times the median the 99th percentile is."""
+        return self.latency.percentile_99 / self.latency.median
+
+
+class Results(Struct, frozen=True, kw_only=True):
+    """One run."""
+
+    seconds: int
+    connections: int
+    file_system: str
+    cores: int
+    steps: tuple[Step, ...]
+
+    def show(self, console: Console) -> None:
+        """Print everything."""
+        console.print(
+            f"{self.seconds} s a step, {self.connections} connections, gateway and key service on "
+            f"a core each of {self.cores}, databases on {self.file_system}\n"
+        )
+        console.print(self._latency())
+        for name in HISTOGRAMS:
+            console.print(self._histogram(name))
+
+    def _latency(self) -> Table:
+        table = _table("Latency from when a request was due, in milliseconds")
+        for column in (
+            *("saturating", "requests/s", "p50", "p99", "p99.9", "longest", "p99/p50"),
+            *("sent late, p99", "generator"),
+        ):
+            table.add_column(column, justify="right")
+        for step in self.steps:
+            found = step.latency
+            times = (found.median, found.percentile_99, found.percentile_99_9, found.longest)
+            table.add_row(
+                step.operation,
+                step.beside,
+                f"{step.saturating:,.0f}",
+                f"{step.rate:,.0f}",
+                *(f"{each / 1000:.2f}" for each in times),
+                f"{step.ratio:.2f}" if step.ratio <= AIM else f"[bold]{step.ratio:.2f}[/bold]",
+                f"{found.own_percentile_99 / 1000:.2f}",
+                f"{found.own_cpu:.2f}",
+            )
+        return table
+
+    def _histogram(self, name: str) -> Table:
+        bounds = sorted(
+            {
+                bound
+                for step in self.steps
+                for bound, count in step.histograms[name].items()
+                if count
+            },
+            key=float,
+        )
+        table = _table(f"{name}: how often at most so many milliseconds")
+        for bound in bounds:
+            table.add_column(_milliseconds(bound), justify="right")
+        for step in self.steps:
+            counts = step.histograms[name]
+            table.add_row(
+                step.operation, step.beside, *(f"{counts.get(bound, 0):,}" for bound in bounds)
+            )
+        return table
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to measure, and for how long."""
+
+    operations: Sequence[str]
+    seconds: int
+    connections: int
+    alone: bool
+    """Whether to leave out the neighbour."""
+    directory: Path | None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure what the command line asks for. Exit status 1: there is nothing to report."""
+    given = _parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, end)
+    console, progress = Console(), Console(stderr=True, style="dim")
+    plan = Plan(
+        operations=given.only or MEASURED,
+        seconds=given.seconds,
+        connections=given.connections,
+        alone=given.alone,
+        directory=given.directory,
+    )
+    try:
+        results = run(plan, progress.print)
+    except BenchmarkError as error:
+        progress.print(f"latency: {error}", markup=False, highlight=False, soft_wrap=True)
+        return 1
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    results.show(console)
+    if given.json is not None:
+        given.json.write_bytes(msgspec.json.format(msgspec.json.encode(results)) + b"\n")
+    return 0
+
+
+def run(plan: Plan, report: Callable[[str], None]) -> Results:
+    """Carry out a plan. Raises BenchmarkError. All processes have ended then, or on return."""
+    wrk = require_wrk()
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:  # noqa: PLR2004 - one for each process
+        raise BenchmarkError("the gateway and the key service need a core each")
+    with tempfile.TemporaryDirectory(prefix="pqkeep-latency-", dir=plan.directory) as temporary:
+        directory = Path(temporary)
+        file_system = file_system_of(directory)
+        report("starting pqkeep")
+        with service(directory) as (pid, ready):
+            targets = prepared(directory, pid, ready)
+            neighbour = _neighbour(directory, ready)
+            _pin(targets[plan.operations[0]], cores)
+            metrics = ready["management_urls"][0] + "/metrics"
+            steps = []
+            for operation in plan.operations:
+                report(f"{operation}: saturation")
+                target = targets[operation]
+                measure(wrk, target, seconds=WARM_UP_SECONDS, connections=plan.connections)
+                saturating = measure(
+                    wrk, target, seconds=SATURATING_SECONDS, connections=plan.connections
+                ).requests_per_second
+                for beside in ("nothing",) if plan.alone else ("nothing", NEIGHBOUR):
+                    report(f"{operation}: half of it, beside {beside}")
+                    before = _histograms(metrics)
+                    with _signing(wrk, neighbour) if beside == NEIGHBOUR else nullcontext():
+                        latency = open_loop.load(
+                            open_loop.Load(
+                                url=target.url,
+                                body=str(target.body),
+                                rate=saturating / 2,
+                                seconds=plan.seconds,
+                                connections=plan.connections,
+                            ),
+                            target.api_key,
+                        )
+                    if latency.failed:
+                        raise BenchmarkError(f"{latency.failed} requests failed")
+                    steps.append(
+                        Step(
+                            operation=operation,
+                            beside=beside,
+                            saturating=saturating,
+                            rate=saturating / 2,
+                            latency=latency,
+                            histograms=_since(before, _histograms(metrics)),
+                        )
+                    )
+    return Results(
+        seconds=plan.seconds,
+        connections=plan.connections,
+        file_system=file_system,
+        cores=os.cpu_count() or 1,
+        steps=tuple(steps),
+    )
+
+
+def _pin(target: Target, cores: Sequence[int]) -> None:
+    """Give the gateway the first core, and the key service with its workers the second."""
+    for process, core in ((target.front, cores[0]), (target.back, cores[1])):
+        if process is None:
+            continue
+        for each in (process, *cpu.children(process)):
+            for thread in Path(f"/proc/{each}/task").iterdir():
+                os.sched_setaffinity(int(thread.name), {core})
+
+
+def _neighbour(directory: Path, ready: dict[str, Any]) -> Target:
+    """Return another tenant's signature with SLH-DSA."""
+    base = ready["base_url"] + API
+    tenant = ask(
+        "POST",
+        f"{base}/tenants",
+        {"name": "neighbour", "plan": "enterprise_plus"},
+        ready["operator_key"],
+    )
+    url = f"{base}/tenants/{tenant['id']}"
+    ask("PATCH", url, {"requests_per_minute": RATE}, ready["operator_key"])
+    api_key = ask("POST", f"{url}/api-keys", {}, ready["operator_key"])["api_key"]
+    ask("POST", f"{base}/kms/keys/generate", {"algorithm": NEIGHBOUR}, api_key)
+    body: dict[str, object] = {"algorithm": NEIGHBOUR, "message": "AAAA"}
+    ask("POST", f"{base}/signature/sign", body, api_key)
+    path = written(directory / "neighbour.json", body)
+    return Target(f"{base}/signature/sign", path, api_key, 0, None)
+
+
+@contextmanager
+def _signing(wrk: str, target: Target) -> Iterator[None]:
+    """Keep signatures queued for the length of a ``with`` block."""
+    command = [
+        wrk,
+        "--threads=1",
+        f"--connections={NEIGHBOUR_CONNECTIONS}",
+        f"--duration={2 * LONGEST_SECONDS}s",  # it is ended before
+        f"--timeout={TIMEOUT_SECONDS}s",
+        f"--script={SCRIPT}",
+        target.url,
+        "--",
+        str(target.body),
+    ]
+    with running(command, output=subprocess.DEVNULL, environment=target.environment()):
+        yield
+
+
+def _histograms(url: str) -> dict[str, Buckets]:
+    """Return what the gateway's metrics say now."""
+    _, address, path, _, _ = urlsplit(url)
+    connection = http.client.HTTPConnection(address, timeout=ANSWER_SECONDS)
+    try:
+        connection.request("GET", path)
+        text = connection.getresponse().read().decode()
+    except (OSError, http.client.HTTPException) as error:
+        raise BenchmarkError(f"{path} does not answer: {error}") from None
+    finally:
+        connection.close()
+    found: dict[str, Buckets] = {}
+    for name, bound, count in BUCKET.findall(text):
+        found.setdefault(name, {})[bound] = int(float(count))
+    return {name: _apart(found[metric]) for name, metric in HISTOGRAMS.items()}
+
+
+def _apart(cumulative: Buckets) -> Buckets:
+    """Return how many are in each bucket alone."""
+    counts = sorted(cumulative.items(), key=lambda each: float(each[0]))
+    lower = [0, *(count for _, count in counts)]
+    return {bound: count - less for (bound, count), less in zip(counts, lower, strict=False)}
+
+
+def _since(before: dict[str, Buckets], now: dict[str, Buckets]) -> dict[str, Buckets]:
+    return {
+        name: {bound: count - before[name].get(bound, 0) for bound, count in buckets.items()}
+        for name, buckets in now.items()
+    }
+
+
+def _milliseconds(bound: str) -> str:
+    return "more" if bound == "+Inf" else f"{float(bound) * 1000:g}"
+
+
+def _table(title: str) -> Table:
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("operation", no_wrap=True)
+    table.add_column("beside")
+    return table
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="latency", description="Measure latency at half of the saturating load."
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=OPERATIONS,
+        help=f"may be repeated (default {' '.join(MEASURED)})",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=number_of_seconds,
+        default=SECONDS,
+        help=f"length of a step (default {SECONDS})",
+    )
+    parser.add_argument(
+        "--connections",
+        type=number_of_connections,
+        default=CONNECTIONS,
+        help=f"concurrent connections at most (default {CONNECTIONS})",
+    )
+    parser.add_argument("--alone", action="store_true", help="without the neighbour")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here too")
+    parser.add_argument(
+        "--directory", type=Path, help="where the temporary databases go; must be on a disk"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
