@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,7 +35,10 @@ ABOUT_DATABASES = frozenset(
         *("test_store", "test_store_migration", "test_team_members", "test_tenants"),
     }
 )
-"""The files of the gateway's and the key service's tests whose tests are all tried on a server."""
+"""The files of the gateway's and the key service's tests whose tests are all tried on a server.
+
+Of a test with several cases that are all tried on a file, the first is.
+"""
 
 
 BY_TURNS = {
@@ -50,29 +54,42 @@ It divides neither number, so that each operation and each value is in some case
 """
 
 
-def leave_to_the_campaign(items: Iterable[pytest.Item]) -> None:
+def leave_to_the_campaign(items: Sequence[pytest.Item]) -> None:
     """Mark what is asked on a server, but the first test of each file; and most of BY_TURNS.
 
     Of tests/contract, where the server has a whole installation, those that need its ``world`` too.
     """
-    tried = set()
+    tried: set[tuple[Path, str]] = set()
     asked: Counter[str] = Counter()
+    on_a_file = {(item.path, _test(item)) for item in items if "sqlite" in _parameters(item)}
     for item in items:
-        name = getattr(item, "originalname", "")
+        name = _test(item)
         if name in BY_TURNS:
             if asked[name] % BY_TURNS[name]:
                 item.add_marker(pytest.mark.campaign)
             asked[name] += 1
-        parameters = getattr(getattr(item, "callspec", None), "params", {})
+        if "postgresql" not in _parameters(item):
+            continue
         is_contract = item.nodeid.startswith("tests/contract/")
-        if "postgresql" not in parameters.values():
-            continue
+        unit = (item.path, "")
         if not is_contract and item.path.stem in ABOUT_DATABASES:
-            continue
-        if item.path in tried or (is_contract and "world" in getattr(item, "fixturenames", ())):
+            unit = (item.path, name)
+            if unit not in on_a_file:
+                continue
+        if unit in tried or (is_contract and "world" in getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.campaign)
         elif item.get_closest_marker("campaign") is None:
-            tried.add(item.path)
+            tried.add(unit)
+
+
+def _test(item: pytest.Item) -> str:
+    """Return the name of a test, without its case."""
+    return getattr(item, "originalname", "")
+
+
+def _parameters(item: pytest.Item) -> Collection[Any]:
+    """Return the values of a test's case."""
+    return getattr(getattr(item, "callspec", None), "params", {}).values()
 
 
 def step(usual: int) -> int:

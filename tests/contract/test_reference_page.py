@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from html.parser import HTMLParser
 from typing import Any
@@ -12,6 +13,8 @@ from tests.contract.rows import api_rows
 from tests.fixtures.caller import REQUEST_SECONDS
 from tests.fixtures.installation import Installation
 
+from pqkeep_gateway.api import health
+from pqkeep_gateway.reference.documents import documents
 from pqkeep_gateway.reference.pages import STATIC
 from pqkeep_gateway.reference.snippets import example
 
@@ -107,6 +110,23 @@ def check_headers(answer: httpx2.Response) -> None:
     assert answer.headers["content-security-policy"] == POLICY
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["referrer-policy"] == "no-referrer"
+
+
+async def test_a_new_gateway_has_every_document() -> None:
+    """Before any document is made, each of those who ask for all of them at once is answered."""
+    nothing: Any = None
+    served = documents(api_rows(), (health.endpoint(nothing),))
+    statuses: list[int] = []
+
+    async def ask(path: str) -> None:
+        async def send(message: Any) -> None:
+            statuses.append(message.get("status", 200))
+
+        scope = {"type": "http", "method": "GET", "path": path, "headers": []}
+        await served[path](scope, nothing, send)
+
+    await asyncio.gather(*map(ask, served))
+    assert statuses == [200] * 2 * len(served)
 
 
 @pytest.mark.parametrize(("name", "kind"), STATIC.items())

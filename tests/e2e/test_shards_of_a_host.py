@@ -89,7 +89,7 @@ def started(layout: Layout, credential: str) -> Iterator[tuple[Host, subprocess.
     layout.gateway_settings.write_text(edited(text, changes))
     host = Host(f"http://{processes.HOST}:{port}", credential)
     output = layout.directory.parent / "output"
-    command: list[str | Path] = [*two_users.PQKEEPD, "start", "--data", layout.directory]
+    command: list[str | Path] = [*two_users.pqkeepd_program(), "start", "--data", layout.directory]
     with processes.running(command, output) as process, host.clients:
         processes.wait_until(lambda: processes.is_listening(port), process, output)
         yield host, process

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import httpx2
@@ -32,13 +33,14 @@ ENVIRONMENT = {"PATH": os.defpath, "PYTHONPATH": PATHS}
 IDS = ("--user-ids", str(GATEWAY), str(KEY_SERVICE), str(GROUP))
 
 
-def find_python() -> str:
-    """Return a Python of this version that other users can run; empty where there is none."""
+@cache
+def python() -> str:
+    """Return a Python of this version that other users can run; skip the test where there is none."""
     system = f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
-    for python in (sys.executable, system):
+    for each in (sys.executable, system):
         with suppress(OSError):
             ended = subprocess.run(
-                [python, "-c", "import pqkeep_server.cli"],
+                [each, "-c", "import pqkeep_server.cli"],
                 user=STRANGER,
                 group=STRANGER,
                 extra_groups=[],
@@ -48,24 +50,23 @@ def find_python() -> str:
                 capture_output=True,
             )
             if ended.returncode == 0:
-                return python
-    return ""
+                return each
+    pytest.skip("needs a Python of this version that other users can run")
 
 
-PYTHON = find_python() if os.geteuid() == 0 else ""
-PQKEEPD = (
-    *("/usr/bin/env", f"PYTHONPATH={PATHS}", PYTHON, "-P", "-c"),
-    "from pqkeep_server.cli import app; app()",
-)
-pytestmark = pytest.mark.skipif(
-    not PYTHON, reason="needs root, and a Python of this version that other users can run"
-)
+def pqkeepd_program(path: str = PATHS) -> tuple[str, ...]:
+    """Return the words that begin a command of pqkeepd, as a Python runs it that others can run."""
+    code = "from pqkeep_server.cli import app; app()"
+    return ("/usr/bin/env", f"PYTHONPATH={path}", python(), "-P", "-c", code)
+
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
 def run_as(uid: int, program: str, *arguments: object) -> str:
     """Run a Python program as a user of pqkeep's group, or as a stranger; return what it prints."""
     ended = subprocess.run(
-        [PYTHON, "-c", program, *map(str, arguments)],
+        [python(), "-c", program, *map(str, arguments)],
         user=uid,
         group=uid,
         extra_groups=[] if uid == STRANGER else [GROUP],
@@ -108,7 +109,7 @@ class Production:
 def pqkeepd(*arguments: object) -> subprocess.CompletedProcess[str]:
     """Run a command of pqkeepd to its end."""
     return subprocess.run(
-        [*PQKEEPD, *map(str, arguments)],
+        [*pqkeepd_program(), *map(str, arguments)],
         env=dict(processes.ENVIRONMENT),
         capture_output=True,
         text=True,
@@ -149,7 +150,9 @@ def production(folder: Path) -> Iterator[Production]:
             return httpx2.get(f"{url}/healthz", timeout=REQUEST_SECONDS).status_code == OK
         return False
 
-    with processes.running([*PQKEEPD, "start", "--data", layout.directory], output) as process:
+    with processes.running(
+        [*pqkeepd_program(), "start", "--data", layout.directory], output
+    ) as process:
         processes.wait_until(is_ready, process, output)
         with client_of(url, credential) as client:
             operator = Caller(client, "")
@@ -436,7 +439,7 @@ def test_one_user_for_both_is_refused(folder: Path) -> None:
     assert started.returncode == os.EX_CONFIG
     assert "need a user each" in started.stderr
     alone = subprocess.run(
-        [PYTHON, "-P", "-m", "pqkeep_keyservice", settings],
+        [python(), "-P", "-m", "pqkeep_keyservice", settings],
         user=KEY_SERVICE,
         group=KEY_SERVICE,
         extra_groups=[GROUP],
@@ -455,7 +458,7 @@ def test_start_needs_root(folder: Path) -> None:
     """Neither start nor init runs without root; the message says what does."""
     for command in ("init", "start"):
         ended = subprocess.run(
-            [*PQKEEPD, command, "--data", folder / "none"],
+            [*pqkeepd_program(), command, "--data", folder / "none"],
             user=STRANGER,
             group=STRANGER,
             extra_groups=[],

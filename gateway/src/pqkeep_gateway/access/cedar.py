@@ -117,10 +117,9 @@ def _decision(
 def _request(question: Question) -> dict[str, Any]:
     resource = ("Catalogue", "all") if question.algorithm is None else _id(question.algorithm)
     return {
-        "principal": _text(_tenant(question.tier, question.subscription)),
-        "action": _text(("Action", question.operation)),
-        "resource": _text(resource),
-        "context": {},
+        "principal": _uid(_tenant(question.tier, question.subscription)),
+        "action": _uid(("Action", question.operation)),
+        "resource": _uid(resource),
     }
 
 
@@ -157,13 +156,13 @@ def _tenant(tier: Tier, subscription: Subscription) -> _Id:
     return "Tenant", f"{tier}, {subscription}"
 
 
-def _text(entity: _Id) -> str:
-    return f'{entity[0]}::"{entity[1]}"'
+def _uid(entity: _Id) -> dict[str, str]:
+    return {"type": entity[0], "id": entity[1]}
 
 
 def _reference(entity: _Id) -> dict[str, Any]:
-    return {"__entity": {"type": entity[0], "id": entity[1]}}
+    return {"__entity": _uid(entity)}
 
 
 def _entity(entity: _Id, **attributes: object) -> dict[str, Any]:
-    return {"uid": {"type": entity[0], "id": entity[1]}, "attrs": attributes, "parents": []}
+    return {"uid": _uid(entity), "attrs": attributes, "parents": []}

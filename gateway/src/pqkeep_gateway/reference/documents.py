@@ -1,47 +1,80 @@
-"""What the reference serves: ``/docs``, and an OpenAPI document of everything and of each part."""
+"""What the reference serves: ``/docs``, and an OpenAPI document of everything and of each part.
 
+They are made together, in a thread, when one of them is first asked for: that takes longer than
+the rest of a gateway's start does.
+"""
+
+import asyncio
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 import msgspec
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pqkeep_gateway.http.app import API
 from pqkeep_gateway.http.endpoint import Endpoint
 from pqkeep_gateway.http.static_document import StaticDocument
 from pqkeep_gateway.reference.openapi import PARTS, document
-from pqkeep_gateway.reference.pages import HEADERS, ROOT, STATIC, pages, static
+from pqkeep_gateway.reference.pages import HEADERS, PAGES, ROOT, STATIC, pages, static
 from pqkeep_gateway.reference.snippets import example
 
 _HTML = "text/html; charset=utf-8"
 _JSON = "application/json"
+_WHOLE = f"{API}/openapi.json"
+_PARTS = {f"{API}/openapi/{part}.json": part for part in PARTS if part != "service"}
 
 
-def documents(api: Iterable[Endpoint], outside: Iterable[Endpoint]) -> Mapping[str, StaticDocument]:
+def documents(api: Iterable[Endpoint], outside: Iterable[Endpoint]) -> Mapping[str, ASGIApp]:
     """Return every document by its path. They are bare: tools expect no envelope."""
-    rows, others = tuple(api), tuple(outside)
-    whole = document(rows, others, API)
-    described = {
-        f"{API}/openapi.json": whole,
-        **{
-            f"{API}/openapi/{part}.json": document(rows, (), API, part)
-            for part in PARTS
-            if part != "service"
-        },
-    }
-    snippets = {
-        **{row.name: example(row) for row in rows},
-        **{row.name: example(row, prefix="") for row in others},
-    }
+    generated = _Generated(tuple(api), tuple(outside))
     return {
-        **{
-            path: StaticDocument(msgspec.json.encode(each), _JSON, {})
-            for path, each in described.items()
-        },
-        **{
-            path: StaticDocument(body, _JSON if path.endswith(".json") else _HTML, HEADERS)
-            for path, body in pages(whole, snippets).items()
-        },
+        **{path: partial(generated.serve, path) for path in generated.paths()},
         **{
             f"{ROOT}/{name}": StaticDocument(static(name), kind, HEADERS)
             for name, kind in STATIC.items()
         },
     }
+
+
+class _Generated:
+    """The documents that are made from the rows."""
+
+    def __init__(self, rows: tuple[Endpoint, ...], others: tuple[Endpoint, ...]) -> None:
+        self._rows = rows
+        self._others = others
+        self._made: Mapping[str, StaticDocument] | None = None
+        self._making = asyncio.Lock()
+
+    def paths(self) -> Iterable[str]:
+        """Return the path of each."""
+        names = (row.name for row in (*self._rows, *self._others))
+        return (_WHOLE, *_PARTS, *PAGES, *(f"{ROOT}/{name}" for name in names))
+
+    async def serve(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request for one of them; they are made once, however many ask at once."""
+        if self._made is None:
+            async with self._making:
+                if self._made is None:
+                    self._made = await asyncio.to_thread(self._make)
+        await self._made[path](scope, receive, send)
+
+    def _make(self) -> Mapping[str, StaticDocument]:
+        whole = document(self._rows, self._others, API)
+        described = {
+            _WHOLE: whole,
+            **{path: document(self._rows, (), API, part) for path, part in _PARTS.items()},
+        }
+        snippets = {
+            **{row.name: example(row) for row in self._rows},
+            **{row.name: example(row, prefix="") for row in self._others},
+        }
+        return {
+            **{
+                path: StaticDocument(msgspec.json.encode(each), _JSON, {})
+                for path, each in described.items()
+            },
+            **{
+                path: StaticDocument(body, _JSON if path.endswith(".json") else _HTML, HEADERS)
+                for path, body in pages(whole, snippets).items()
+            },
+        }

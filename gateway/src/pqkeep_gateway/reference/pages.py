@@ -25,6 +25,8 @@ HEADERS: Mapping[str, str] = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 ROOT = "/docs"
+PAGES = (ROOT, f"{ROOT}/access", f"{ROOT}/errors", f"{ROOT}/search.json")
+"""What there is beside a page for each operation."""
 STATIC: Mapping[str, str] = {
     "tokens.css": "text/css; charset=utf-8",
     "style.css": "text/css; charset=utf-8",
