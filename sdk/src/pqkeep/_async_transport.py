@@ -77,7 +77,7 @@ class AsyncTransport:
                 aclosing(await self._http.send(request, stream=True)) as response,
             ):
                 with exchange.answer(response) as answer:
-                    async for piece in response.aiter_raw():
+                    async for piece in response.aiter_bytes():
                         answer.take(piece)
                     return answer.end()
         except httpx2.HTTPError as error:

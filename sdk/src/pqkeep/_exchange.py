@@ -17,7 +17,12 @@ from pqkeep._answer import Answer, InMemory, Saved
 from pqkeep._attempts import ATTEMPT_SECONDS, CONNECT_SECONDS, Attempts
 from pqkeep._call import Call
 from pqkeep._settings import Settings
-from pqkeep.errors import ConnectionFailedError, DeadlineExceededError, PqkeepError
+from pqkeep.errors import (
+    ConnectionFailedError,
+    DeadlineExceededError,
+    MalformedAnswerError,
+    PqkeepError,
+)
 
 _UNTRUSTED = frozenset({18, 19, 20, 21})
 """OpenSSL's numbers (X509_V_ERR_…) where a certificate leads to no authority that is trusted."""
@@ -34,6 +39,8 @@ class Exchange(Generic[R]):
         self._request_id = str(uuid4())
         self._headers = {"X-Request-ID": self._request_id}
         self._content = call.content
+        if call.destination is not None:
+            self._headers["Accept-Encoding"] = "gzip"  # files are long, and other answers are not
         if call.changes:
             self._headers["Idempotency-Key"] = str(uuid4())
         if call.body is not None:
@@ -81,6 +88,10 @@ class Exchange(Generic[R]):
         """Return the error of an answer that did not come, or not whole."""
         if isinstance(error, httpx2.TimeoutException):
             return self.too_late()
+        if isinstance(error, httpx2.DecodingError):
+            return MalformedAnswerError(
+                "the answer is not in the encoding that it names", request_id=self._request_id
+            )
         if isinstance(error, httpx2.ConnectError):
             message = f"the service cannot be reached: {error}{_advice(error)}"
         else:

@@ -114,7 +114,9 @@ class Settings:
             url = stored.url if url is None else url
             key = key if key is not None else _profile_key(stored)
         if url is None or key is None:
-            raise ConfigurationError("there is no API key: give one, or set PQKEEP_API_KEY_FILE")
+            raise ConfigurationError(
+                "there is no API key: give one, or set PQKEEP_API_KEY or PQKEEP_API_KEY_FILE"
+            )
         ca = ca_file or os.environ.get("PQKEEP_CA_FILE") or (stored.ca_file if stored else None)
         compliance = compliance_profile or (stored.compliance_profile if stored else None)
         return cls(

@@ -73,7 +73,7 @@ class Transport:
                 closing(self._http.send(request, stream=True)) as response,
                 exchange.answer(response) as answer,
             ):
-                for piece in response.iter_raw():
+                for piece in response.iter_bytes():
                     answer.take(piece)
                     exchange.require_time()
                 return answer.end()

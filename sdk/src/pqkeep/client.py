@@ -82,7 +82,7 @@ class Client:
         """Encryption here, with keys that stay in the service: the extra ``pqkeep[local]``."""
         from pqkeep.local import Local  # noqa: PLC0415 - it loads cryptography
 
-        return Local(self.kem, self.keys, self._rules)
+        return Local(self.kem.decapsulate, self.keys.active, self._rules)
 
     def close(self) -> None:
         """Close the connections."""

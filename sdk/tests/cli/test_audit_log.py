@@ -75,6 +75,13 @@ def test_what_is_saved_is_verified(command: Command, tenant: Client) -> None:
     assert (ended.status, ended.out.splitlines()[-1]) == (0, b"verified"), ended
     assert command("audit", "export", "--to", "export.jsonl").status == 1
     assert command("audit", "keys").out.split()[-1].isalnum()
+    log = ("--log", json.loads((command.directory / "keys.json").read_bytes())["log_id"])
+    for name in ("records", "checkpoint", "note", "keys"):
+        assert command("audit", name, *log).out
+        other = command("audit", name, "--log", "00000000-0000-4000-8000-000000000000")
+        assert (other.status, "no such log" in other.err) == (4, True)
+    assert command("audit", "export", "--to", "one.jsonl", *log).status == 0
+    assert command("audit", "checkpoint", "--sign", *log).status == 2
 
 
 def test_a_checkpoint_on_demand(operator_command: Command, command: Command) -> None:

@@ -61,6 +61,15 @@ def test_files_move_to_the_active_key(command: Command, tenant: Client, file: Pa
         assert command("decrypt", name, "--to", "-").out == plaintext
         (row,) = json.loads(command("recipients", name, "--output", "json").out)["recipients"]
         assert row["key_version"] == 2
+    assert (
+        len(
+            {
+                each.request_id
+                for each in tenant.audit.records(operation="decapsulate", key_version=1)
+            }
+        )
+        == 1
+    )
     again = command("re-encrypt", "a.pqk", "gone", "--output", "json", "--quiet")
     assert json.loads(again.out) == {
         "files": [
@@ -70,6 +79,21 @@ def test_files_move_to_the_active_key(command: Command, tenant: Client, file: Pa
         "total": 2,
     }
     assert again.status == 1
+
+
+@pytest.mark.parametrize("option", ["--server-side", "--envelope"])
+def test_what_the_service_encrypted(
+    command: Command, tenant: Client, file: Path, option: str
+) -> None:
+    """It has no recipients: that is said, with what moves it, and the file stays."""
+    tenant.keys.generate("Kyber768")
+    assert command("encrypt", file.name, option, "--to", "sealed").status == 0
+    before = (command.directory / "sealed").read_bytes()
+    for arguments in (("re-encrypt", "sealed"), ("recipients", "sealed")):
+        ended = command(*arguments)
+        assert (ended.status, "was not encrypted locally" in ended.err) == (7, True)
+        assert "POST /kem/re-encrypt" in ended.err
+    assert (command.directory / "sealed").read_bytes() == before
 
 
 def test_another_recipient(command: Command, friend: Command, tenant: Client, file: Path) -> None:

@@ -75,8 +75,7 @@ def test_sign_and_verify(command: Command, tenant: Client, options: tuple[str, .
     assert (ended.status, ended.err.splitlines()[-1]) == (0, "3 of 3 files")
     assert len(set(_requests(tenant, "sign-mu" if options else "sign-hash"))) == 1
     assert command("verify", *NAMES, *options).status == 0
-    if not options:
-        assert len(set(_requests(tenant, "verify-hash"))) == 1
+    assert len(set(_requests(tenant, "verify-mu" if options else "verify-hash"))) == 1
     (command.directory / "b").write_bytes(b"changed")
     ended = command("verify", *NAMES, *options)
     assert (ended.status, ended.out.count(b"is good")) == (7, 2)

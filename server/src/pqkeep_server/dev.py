@@ -14,6 +14,7 @@ from pqkeep_gateway import config as gateway_config
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_server.dev_directory import (
     DevError,
+    is_made,
     prepare,
     write_credentials,
 )
@@ -62,6 +63,18 @@ class Ready:
     """The same of each gateway."""
     mailbox: str
     """The folder of the messages that would be sent; empty where the settings name none."""
+
+
+def require_shared_rate_limits(data: Path | None, gateways: int, redis_url: str | None) -> None:
+    """Raise DevError where several gateways would have no Valkey, before a directory is made."""
+    if gateways == 1 or redis_url is not None:
+        return
+    if data is not None and is_made(Layout(data)) and _settings(Layout(data)).redis_url is not None:
+        return
+    try:
+        find_program(None)
+    except NoValkeyError as error:
+        raise DevError(str(error)) from None
 
 
 class Dev:
@@ -175,13 +188,14 @@ class Dev:
         """Make the demo tenant, unless it exists, and invite its owner."""
         if not self._credentials.api_key:
             self._create_demo_tenant()
+        self._keep(management_url=next(iter(self._management), ""))  # pqkeepd doctor asks there
         mailbox = gateway_config.read(self._layout.gateway_settings).mailbox
         invitation, password = self._invite_owner(), self._credentials.owner_password
         portal = f"{self._url}/portal"
         who = urlencode({"invitation": invitation, "email": OWNER, "password": password})
         return Ready(
             base_url=self._url,
-            management_url=next(iter(self._management), ""),
+            management_url=self._credentials.management_url,
             management_urls=self._management,
             tenant_id=self._credentials.tenant_id,
             api_key=self._credentials.api_key,
@@ -210,7 +224,10 @@ class Dev:
             # An earlier start created it, and ended before its API key was written down.
             tenant = self._gateway.create_tenant(f"demo {secrets.token_hex(4)}", PLAN)
         api_key = self._gateway.create_api_key(tenant)
-        self._credentials = replace(self._credentials, tenant_id=tenant, api_key=api_key)
+        self._keep(tenant_id=tenant, api_key=api_key)
+
+    def _keep(self, **known: str) -> None:
+        self._credentials = replace(self._credentials, **known)
         write_credentials(self._layout, self._credentials)
 
 

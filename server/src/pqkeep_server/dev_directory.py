@@ -42,6 +42,8 @@ class DevelopmentCredentials:
     api_key: str = field(default="", repr=False)
     owner_password: str = field(default_factory=lambda: secrets.token_urlsafe(15), repr=False)
     """What the link to the portal lets the demo tenant's owner sign in with."""
+    management_url: str = ""
+    """Where the first gateway's management address was when it last became ready."""
 
 
 @contextmanager
@@ -78,7 +80,7 @@ def prepare(
     It gets the shards that are missing, with these further databases in their order. Raises
     DevError.
     """
-    is_complete = _exists(layout.gateway_settings)
+    is_complete = is_made(layout)
     try:
         credentials = _credentials(layout, must_exist=is_complete)
         if not is_complete:
@@ -99,7 +101,7 @@ def write_credentials(layout: Layout, credentials: DevelopmentCredentials) -> No
 
 def _credentials(layout: Layout, *, must_exist: bool) -> DevelopmentCredentials:
     try:
-        return _read_credentials(layout.development_credentials)
+        return read_credentials(layout.development_credentials)
     except ConfigError:
         if must_exist:
             raise
@@ -108,7 +110,8 @@ def _credentials(layout: Layout, *, must_exist: bool) -> DevelopmentCredentials:
     return credentials
 
 
-def _read_credentials(file: Path) -> DevelopmentCredentials:
+def read_credentials(file: Path) -> DevelopmentCredentials:
+    """Read what is kept in a data directory. Raises ConfigError."""
     data = read_secret_file(file, "credentials")
     try:
         return DevelopmentCredentials(**json.loads(data))
@@ -116,12 +119,12 @@ def _read_credentials(file: Path) -> DevelopmentCredentials:
         raise ConfigError(f"{file} does not hold the credentials of pqkeepd dev") from None
 
 
-def _exists(path: Path) -> bool:
-    """Return whether a file exists. Raises DevError where that cannot be known."""
+def is_made(layout: Layout) -> bool:
+    """Return whether a data directory is complete. Raises DevError where that cannot be known."""
     try:
-        path.lstat()
+        layout.gateway_settings.lstat()
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise DevError(f"cannot read {path}: {error.strerror}") from None
+        raise DevError(f"cannot read {layout.gateway_settings}: {error.strerror}") from None
     return True

@@ -8,6 +8,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -18,8 +19,10 @@ from pqkeep_protocol.peer import peer_of
 from pqkeep_protocol.shards import DEFAULT_SHARD
 from pqkeep_protocol.startup.secret_files import read_secret_file
 from pqkeep_protocol.startup.settings import ConfigError
+from pqkeep_server.dev_directory import read_credentials
 from pqkeep_server.exit_status import message_of
 from pqkeep_server.initialise import Layout
+from pqkeep_server.progress import counted
 from pqkeep_server.settings_check import check_settings
 from pqkeep_server.shards import ShardError, ShardMoves
 from pqkeep_server.start import users_of
@@ -181,7 +184,7 @@ def _key_service(layout: Layout) -> Iterator[str]:
 
 
 def _gateway(host: Host) -> Iterator[str]:
-    address = gateway_config.read(host.layout.gateway_settings).management
+    address = _management(host.layout)
     if address is None:
         return
     connection = http.client.HTTPConnection(*address, timeout=SECONDS)
@@ -200,6 +203,14 @@ def _gateway(host: Host) -> Iterator[str]:
             yield f"the gateway is without {', '.join(lost)}; the tenants of these are answered 503"
     finally:
         connection.close()
+
+
+def _management(layout: Layout) -> tuple[str, int] | None:
+    """Return where the gateway says whether it is ready: pqkeepd dev takes a free port each time."""
+    if not layout.development_credentials.exists():
+        return gateway_config.read(layout.gateway_settings).management
+    url = urlsplit(read_credentials(layout.development_credentials).management_url)
+    return None if url.hostname is None or url.port is None else (url.hostname, url.port)
 
 
 def _text(answer: http.client.HTTPResponse) -> str:
@@ -234,13 +245,13 @@ def _placements(host: Host) -> Iterator[str]:
         name, tenants = each.stored.name, each.stored.tenants
         if tenants and name not in gateway.key_services:
             yield (
-                f"{tenants} tenants are in the shard {name}, which the gateway's settings do not name:"
-                " they are answered 503"
+                f"the gateway's settings do not name the shard {name}: requests of"
+                f" {counted(tenants, 'tenant')} are answered 503"
             )
         if waiting := max(each.stored.moving, each.unfinished or 0):
             yield (
-                f"{waiting} moves away from the shard {name} are not finished: pqkeepd shard move goes"
-                " on with each"
+                f"not finished: {counted(waiting, 'move')} away from the shard {name}; pqkeepd shard"
+                " move goes on with each"
             )
 
 

@@ -46,6 +46,8 @@ _REFUSALS: Mapping[MoveRefusal, str] = {
     MoveRefusal.SAME_SHARD: "the tenant is in that shard",
     MoveRefusal.OTHER_TARGET: "the tenant is on its way to another shard; name that one",
     MoveRefusal.BUSY: "the tenant's calls did not end in time; try again",
+    MoveRefusal.INTERRUPTED: "the key service lost its database meanwhile, and has it again; try"
+    " again",
     MoveRefusal.DAMAGED: "a key of the tenant is damaged; the key service's log says which",
     MoveRefusal.TOO_LARGE: "the tenant has more keys than a bundle can hold",
     MoveRefusal.NOT_MOVING: "the key service knows of no such move",

@@ -1,9 +1,14 @@
-"""Shows on a terminal what a long command is doing."""
+"""Shows what a long command is doing, and how many of what there are."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number of things in words: 1 tenant, 2 tenants."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 @contextmanager

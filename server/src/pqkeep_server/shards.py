@@ -224,22 +224,22 @@ class ShardMoves:
         return self._accounts(lambda each: each.find(tenant))
 
     def _move_anywhere(self, tenant: TenantId, source: str) -> None:
-        """Move a tenant to the emptiest shard, or to where it is on its way."""
-        shards = sorted(self._accounts(lambda each: each.list()), key=lambda each: each.tenants)
+        """Move a tenant to the emptiest shard that runs here, or to where it is on its way."""
+        running = [each.stored for each in self.list() if each.unfinished is not None]
         targets = [
             each.name
-            for each in shards
-            if each.name in self._sockets and each.name != source and not each.draining
+            for each in sorted(running, key=lambda each: each.tenants)
+            if each.name != source and not each.draining
         ]
         if not targets:
-            raise ShardError("no other shard on this host takes tenants")
+            raise ShardError("no other shard that runs on this host takes tenants")
         for target in targets:
             try:
                 self._move(tenant, target)
             except OtherTargetError:
                 continue
             return
-        raise ShardError(f"tenant {tenant} is on its way to a shard that is not on this host")
+        raise ShardError(f"tenant {tenant} is on its way to a shard that does not run on this host")
 
     def _require_room(self, tenant: TenantId, source: str, target: str) -> None:
         """Raise ShardError, while the tenant is served, where the target would not take it."""
@@ -283,9 +283,13 @@ class ShardMoves:
         self._ask(source, FinishMove(tenant=tenant, receipt=receipt), MoveFinished)
 
     def _finish_elsewhere(self, tenant: TenantId, target: str) -> bool:
-        """Destroy the bundle of a tenant that has arrived, where one is left."""
-        for source in self._sockets:
-            if source == target:
+        """Destroy the bundle of a tenant that has arrived, where one is left.
+
+        No tenant was ever in a shard that the accounts database does not know yet, and whose key
+        service need not run.
+        """
+        for source in (each.name for each in self._accounts(lambda each: each.list())):
+            if source == target or source not in self._sockets:
                 continue
             if tenant not in self._ask(source, ListMoves(tenant=INSTALLATION), Moves).tenants:
                 continue

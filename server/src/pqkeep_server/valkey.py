@@ -7,7 +7,9 @@ evicts none. Each start has a name of its own for the socket: a Valkey that ends
 
 import os
 import secrets
+import shlex
 import shutil
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
@@ -47,8 +49,9 @@ def find_program(chosen: Path | None) -> Path:
     found = _packaged() or next(filter(None, map(shutil.which, PROGRAMS)), None)
     if found is None:
         raise NoValkeyError(
-            "two or more gateways share their rate limits in Valkey, and there is none: install"
-            " pqkeep-server[valkey] or a valkey-server, or set redis_url in the gateway's settings"
+            "two or more gateways share their rate limits in Valkey, and there is none: install one by"
+            f" {shlex.quote(sys.executable)} -m pip install {PACKAGE}, or your system's valkey-server,"
+            " or set redis_url in the gateway's settings (pqkeepd dev --redis-url)"
         )
     return Path(found)
 

@@ -20,6 +20,7 @@ from pqkeep.cli import audit_verification
 from pqkeep.cli.command import command
 from pqkeep.cli.destinations import destination
 from pqkeep.cli.display import show_json_line, show_table, show_written
+from pqkeep.cli.failures import Refusal
 from pqkeep.cli.invocation import Invocation
 from pqkeep.cli.options import (
     STANDARD,
@@ -27,6 +28,7 @@ from pqkeep.cli.options import (
     Force,
     KeyringOption,
     KeyVersion,
+    Log,
     Shard,
     To,
 )
@@ -127,6 +129,7 @@ def records(  # noqa: PLR0913 - as many filters as the log has
         bool, typer.Option("--oldest-first", help="Begin with the oldest one.")
     ] = False,
     limit: Annotated[int, typer.Option(metavar="N", min=0, help="How many; 0 is all.")] = 20,
+    log: Log = None,
     shard: Shard = None,
 ) -> None:
     """List records, the newest first. As JSON there is one to a line."""
@@ -143,6 +146,7 @@ def records(  # noqa: PLR0913 - as many filters as the log has
             principal=principal,
             page_views=page_views,
             page_size=min(limit or LARGEST_PAGE, LARGEST_PAGE),
+            log=log,
             shard=shard,
         )
         chosen = islice(found, limit or None)
@@ -170,6 +174,7 @@ def export(
         ),
     ] = None,
     force: Force = False,
+    log: Log = None,
     shard: Shard = None,
 ) -> None:
     """Save the log with its proofs, for pqkeep audit verify."""
@@ -179,7 +184,7 @@ def export(
         invocation.connect() as client,
     ):
         saved = Path(directory) / "export.jsonl"
-        count = client.audit.export(saved, after=after, shard=shard)
+        count = client.audit.export(saved, after=after, log=log, shard=shard)
         with saved.open("rb") as file:
             newer = _newer(file)
             file.seek(0)
@@ -195,17 +200,20 @@ def checkpoint(
         bool, typer.Option("--sign", help="Have a new one signed. Operator only.")
     ] = False,
     algorithm: AlgorithmOption = None,
+    log: Log = None,
     shard: Shard = None,
 ) -> None:
     """Show the newest checkpoint of each algorithm.
 
     As JSON there is one to a line: append them to a file that the service's operator cannot write.
     """
+    if sign and log is not None:
+        raise Refusal("--sign and --log exclude each other", "name the log by --shard")
     with invocation.connect() as client:
         found = (
             (client.audit.sign_checkpoint(algorithm=algorithm, shard=shard),)
             if sign
-            else client.audit.checkpoints(algorithm=algorithm, shard=shard)
+            else client.audit.checkpoints(algorithm=algorithm, log=log, shard=shard)
         )
     if not invocation.is_json:
         show_table(found, CHECKPOINTS)
@@ -216,22 +224,28 @@ def checkpoint(
 
 @command(app, "note")
 def note(
-    invocation: Invocation, *, to: To = None, force: Force = False, shard: Shard = None
+    invocation: Invocation,
+    *,
+    to: To = None,
+    force: Force = False,
+    log: Log = None,
+    shard: Shard = None,
 ) -> None:
     """Write the newest checkpoint as a signed note, which witnesses of logs can cosign."""
     with (
         destination(to, otherwise=STANDARD, force=force, mode=PUBLIC) as file,
         invocation.connect() as client,
     ):
-        file.write(client.audit.note(shard=shard).encode())
+        file.write(client.audit.note(log=log, shard=shard).encode())
 
 
 @command(app, "keys")
-def keys(invocation: Invocation, *, shard: Shard = None) -> None:
+def keys(invocation: Invocation, *, log: Log = None, shard: Shard = None) -> None:
     """Show the keys that checkpoints are verified with. Keep them, as JSON, for audit verify."""
     with invocation.connect() as client:
-        newest = client.audit.keys(shard=shard)
-        earlier = [client.audit.keys(log=log) for log in newest.logs if log != newest.log_id]
+        newest = client.audit.keys(log=log, shard=shard)
+        others = [] if log is not None else [each for each in newest.logs if each != newest.log_id]
+        earlier = [client.audit.keys(log=each) for each in others]
     for found in (*earlier, newest):
         if invocation.is_json:
             show_json_line({name: value for name, value in asdict(found).items() if name != "logs"})

@@ -5,6 +5,7 @@ They are ordinary signatures of ML-DSA over the file, which any verifier of FIPS
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +71,35 @@ def sign(
         asking.ask(tally, group, prepare, finish)
 
 
+class Keys:
+    """The public keys that signatures over a mu are verified with: it is bound to the key."""
+
+    def __init__(self, client: "Client") -> None:
+        """Ask nothing yet."""
+        self._get = cache(client.keys.get)
+
+    def verification(
+        self,
+        invocation: Invocation,
+        file: str,
+        said: documents.ContextSignature,
+        keyring: str | None,
+        context: str,
+    ) -> dict[str, Any]:
+        """Return the arguments of signatures.verify_mu for a file. Raises Refusal, PqkeepError."""
+        _require_short(context)
+        if said.algorithm not in ALGORITHMS:
+            raise Refusal(f"{said.algorithm} signs no file with a context", "ask whoever signed")
+        key = self._get(said.algorithm, key_version=said.key_version, keyring=keyring)
+        return {
+            "mu": _mu(invocation, file, key.public_key, context),
+            "signature": said.signature,
+            "key_version": said.key_version,
+            "algorithm": said.algorithm,
+            "keyring": keyring,
+        }
+
+
 def is_valid(
     invocation: Invocation,
     file: str,
@@ -90,16 +120,8 @@ def is_valid(
         return False
     if public_key is None:
         with invocation.connect() as client:
-            key = client.keys.get(
-                said.algorithm, key_version=said.key_version, keyring=keyring
-            ).public_key
-            return client.signatures.verify_mu(
-                _mu(invocation, file, key, context),
-                said.signature,
-                key_version=said.key_version,
-                algorithm=said.algorithm,
-                keyring=keyring,
-            )
+            asked = Keys(client).verification(invocation, file, said, keyring, context)
+            return client.signatures.verify_mu(**asked)
     rules(invocation).signature(said.algorithm)
     found = read_key(invocation, public_key)
     if isinstance(found, KeyInFile) and not found.is_named(

@@ -91,7 +91,7 @@ _ENDINGS: Mapping[type[BaseException], Ending] = {
     ),
     ConfigurationError: Ending(
         USAGE,
-        "store an address and an API key: pqkeep login; or set PQKEEP_URL and PQKEEP_API_KEY_FILE",
+        "store an address and an API key: pqkeep login; or set PQKEEP_URL and PQKEEP_API_KEY",
     ),
     MalformedAnswerError: Ending(
         OTHER, "see that the address is a pqkeep service's: pqkeep status"

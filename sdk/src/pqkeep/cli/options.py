@@ -44,6 +44,14 @@ Shard = Annotated[
         show_default=False,
     ),
 ]
+Log = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ID",
+        help="One of your logs, by its id (pqkeep audit keys), where there are several.",
+        show_default=False,
+    ),
+]
 KeyringOption = Annotated[
     str | None,
     typer.Option(

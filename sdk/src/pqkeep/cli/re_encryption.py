@@ -3,7 +3,10 @@
 Only the header of a file is read and written. The service sees a KEM ciphertext from it.
 """
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +21,8 @@ from pqkeep.cli.failures import Refusal
 from pqkeep.cli.invocation import Invocation
 from pqkeep.cli.options import STANDARD, AlgorithmOption, Force, InputFile, KeyringOption, To
 from pqkeep.cli.public_keys import key_in_file
-from pqkeep.cli.several import Several
+from pqkeep.cli.recovery import Arguments, Recovery, binary, first_recipient, require_local
+from pqkeep.cli.several import OF_AN_ITEM, Several, together
 from pqkeep.cli.sources import Source, source
 from pqkeep.new_files import PUBLIC
 
@@ -45,26 +49,40 @@ class RecipientRow:
     fingerprint: str
 
 
-@dataclass(frozen=True, slots=True)
 class Changes:
-    """What is done to each file, and by which client."""
+    """What is done to each file. The secrets of several files' headers are one request."""
 
-    _client: "Client"
-    _wanted: dict[str, Any]
-    """The arguments of client.local.re_encrypt_file."""
+    def __init__(self, invocation: Invocation, client: "Client", wanted: dict[str, Any]) -> None:
+        """Take the arguments of client.local.re_encrypt_file; ask nothing yet."""
+        from pqkeep.local import Local  # noqa: PLC0415 - it loads cryptography
+
+        self._invocation = invocation
+        self._wanted = wanted
+        self._recovery = Recovery(client)
+        self._local = Local(
+            self._recovery.decapsulate, cache(client.keys.active), rules(invocation)
+        )
+
+    def ask(self, files: Sequence[str]) -> None:
+        """Ask the service for what several files need of it. What cannot be read is left out."""
+        headers: dict[bytes, Arguments] = {}
+        for file in files:
+            with suppress(*OF_AN_ITEM), source(file, self._invocation) as opened:
+                own = first_recipient(opened)
+                headers[own["kem_ciphertext"]] = own
+        self._recovery.ask(headers)
 
     def in_place(self, file: str) -> bool:
         """Change a file; return whether it had to be."""
-        changed: bool = self._client.local.re_encrypt_file(file, **self._wanted)
-        return changed
+        return self._local.re_encrypt_file(file, **self._wanted)
 
     def copied(self, opened: Source, target: Writer) -> None:
         """Copy a file, or text that stands for one."""
         if opened.first() != b"-":
-            self._client.local.re_encrypt_stream(opened, target, **self._wanted)
+            self._local.re_encrypt_stream(opened, target, **self._wanted)
             return
         text = ArmorWriter(target)
-        self._client.local.re_encrypt_stream(ArmorReader(opened), text, **self._wanted)
+        self._local.re_encrypt_stream(ArmorReader(opened), text, **self._wanted)
         text.end()
 
 
@@ -125,10 +143,14 @@ def re_encrypt(  # noqa: PLR0913 - an option each
     }
     tally = Several(invocation, files, is_listed=True)
     with invocation.connect() as client:
-        changes = Changes(client, wanted)
-        for file in files:
-            with tally.each([file]):
-                tally.done(to or file, changed=_change(invocation, changes, file, to, force=force))
+        changes = Changes(invocation, client, wanted)
+        for group in together(files, lambda _: 0):
+            if len(group) > 1 and STANDARD not in group:
+                changes.ask(group)
+            for file in group:
+                with tally.each([file]):
+                    changed = _change(invocation, changes, file, to, force=force)
+                    tally.done(to or file, changed=changed)
     tally.show(as_json=STANDARD not in {to, *files})
     tally.end()
 
@@ -138,7 +160,8 @@ def recipients(invocation: Invocation, file: InputFile) -> None:
     from pqkeep.local import read_header  # noqa: PLC0415 - it loads cryptography
 
     with source(file, invocation) as opened:
-        header = read_header(ArmorReader(opened) if opened.first() == b"-" else opened)
+        require_local(opened, file)
+        header = read_header(binary(opened))
     rows = [
         RecipientRow(each.algorithm, each.key_version, each.keyring, each.fingerprint.hex())
         for each in header.recipients
@@ -153,6 +176,7 @@ def _change(
     target, changed = to or file, True
     try:
         with source(file, invocation) as opened:
+            require_local(opened, file)
             if target == STANDARD or to is not None:
                 with destination(target, otherwise=target, force=force, mode=PUBLIC) as writer:
                     changes.copied(opened, writer)

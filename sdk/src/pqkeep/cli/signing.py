@@ -179,34 +179,35 @@ def verify(
     named = choice.Named(algorithm, key_version, keyring)
     with several(invocation, files) as tally:
         for group in together(files, lambda _: 0):
-            asked = _asked_together(invocation, group) if _is_asked(group, public_key, use) else {}
+            is_asked = len(group) > 1 and public_key is None
+            asked = _asked_together(invocation, group, use) if is_asked else {}
             for file in group:
                 with tally.each([file], OF_AN_ITEM if file in asked else OF_ONE_FILE):
                     _verify(tally, file, signature, named, public_key, use, asked)
 
 
-def _is_asked(group: Sequence[str], public_key: Path | None, use: str | None) -> bool:
-    """Return whether the service verifies files' hashes, and there are several."""
-    return len(group) > 1 and public_key is None and use is None
-
-
 def _asked_together(
-    invocation: Invocation, files: Sequence[str]
+    invocation: Invocation, files: Sequence[str], use: str | None
 ) -> Mapping[str, bool | PqkeepError]:
-    """Return whether signatures over files' hashes are valid, by one request for all.
+    """Return whether files' signatures are valid, by one request for all.
 
-    What cannot be read, is no signature over a hash, or is refused as a whole is left out, and to
-    the file's own verification.
+    What cannot be read, is no such signature, or is refused as a whole is left out, and to the
+    file's own verification.
     """
-    items: dict[str, dict[str, Any]] = {}
-    for file in files:
-        with suppress(*OF_AN_ITEM):
-            data = _signature_of(invocation, file + SUFFIX)
-            if not documents.is_a(data, documents.ContextSignature):
-                said, keyring = documents.read(data, HashSignature, file + SUFFIX)
-                items[file] = _hash_verification(invocation, file, said, keyring)
     with suppress(PqkeepError), invocation.connect() as client:
-        found = tuple(client.signatures.verify_hash_many(items.values())) if items else ()
+        signatures = client.signatures
+        many = signatures.verify_hash_many if use is None else signatures.verify_mu_many
+        keys = context_signatures.Keys(client)
+        items: dict[str, dict[str, Any]] = {}
+        for file in files:
+            with suppress(*OF_AN_ITEM):
+                data = _signature_of(invocation, file + SUFFIX)
+                said, keyring = documents.read(data, _kind(data, use), file + SUFFIX)
+                if isinstance(said, HashSignature):
+                    items[file] = _hash_verification(invocation, file, said, keyring)
+                elif use is not None:
+                    items[file] = keys.verification(invocation, file, said, keyring, use)
+        found = tuple(many(items.values())) if items else ()
         return dict(zip(items, found, strict=True))
     return {}
 

@@ -1,12 +1,11 @@
 """Local encryption with a client: its service has the keys, and sees none of the data."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from uuid import UUID
 
-from pqkeep._transport import Transport
 from pqkeep.compliance import Rules
 from pqkeep.local import _decryption
 from pqkeep.local._active import (
@@ -24,9 +23,7 @@ from pqkeep.local._re_encryption import Change, change_file, changed_pieces
 from pqkeep.local._recipients import Recipient
 from pqkeep.local._rewriting import changeable
 from pqkeep.local._streams import Reader, Writer, write_all
-from pqkeep.models import Ciphertext
-from pqkeep.resources.kem import Kem
-from pqkeep.resources.keys import Keys
+from pqkeep.models import Ciphertext, Key
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -38,8 +35,10 @@ class Local:
     both. Every method raises PqkeepError.
     """
 
-    _kem: Kem[Transport]
-    _keys: Keys[Transport]
+    _decapsulate: Callable[..., bytes]
+    """``client.kem.decapsulate``, or what answers as it does."""
+    _active: Callable[..., Key]
+    """``client.keys.active``, likewise."""
     _rules: Rules
 
     def encrypt(
@@ -208,7 +207,7 @@ class Local:
         self, kem_ciphertext: bytes, *, key_version: int, algorithm: str, keyring: str
     ) -> bytes:
         """Recover a shared secret, for the functions of ``pqkeep.local``."""
-        return self._kem.decapsulate(
+        return self._decapsulate(
             kem_ciphertext, key_version=key_version, algorithm=algorithm, keyring=asked(keyring)
         )
 
@@ -216,7 +215,7 @@ class Local:
         self, algorithm: str | None, keyring: str | None, others: Collection[Recipient]
     ) -> tuple[Recipient, ...]:
         chosen = named(self._rules, algorithm)
-        key = self._keys.active(chosen, keyring=keyring)
+        key = self._active(chosen, keyring=keyring)
         return (as_recipient(key, chosen, keyring), *allowed(self._rules, others))
 
     def _change(
@@ -225,5 +224,5 @@ class Local:
         target = target_of(self._rules, opened, algorithm, keyring, wanted)
         if target is None:
             return wanted
-        key = self._keys.active(target.algorithm, keyring=asked(target.keyring))
+        key = self._active(target.algorithm, keyring=asked(target.keyring))
         return replace(wanted, to=as_recipient(key, *target))

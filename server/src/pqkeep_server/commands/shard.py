@@ -10,7 +10,7 @@ from pqkeep_protocol.keys import TenantId
 from pqkeep_server.commands.arguments import Data, PasswordFile
 from pqkeep_server.exit_status import fail_on
 from pqkeep_server.initialise import InitialiseError, Layout
-from pqkeep_server.progress import progress
+from pqkeep_server.progress import counted, progress
 from pqkeep_server.shard_folders import add_shard
 from pqkeep_server.shards import ShardError, ShardMoves
 
@@ -57,8 +57,9 @@ def list_shards(*, data: Data) -> None:
     for each in found:
         state = "draining" if each.stored.draining else "open"
         waiting = max(each.unfinished or 0, each.stored.moving)
-        moves = "does not answer here" if each.unfinished is None else f"{waiting} moves"
-        typer.echo(f"{each.stored.name}\t{each.stored.tenants} tenants\t{state}\t{moves}")
+        moves = "does not answer here" if each.unfinished is None else counted(waiting, "move")
+        tenants = counted(each.stored.tenants, "tenant")
+        typer.echo(f"{each.stored.name}\t{tenants}\t{state}\t{moves}")
 
 
 def move(
