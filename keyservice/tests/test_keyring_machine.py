@@ -1,14 +1,15 @@
 """Random walks over keyrings, their versions and their purposes, in a real key service.
 
-The model says which keyrings there are, what each is for, and which versions of its key read. After
-each step every ciphertext that was ever made is tried under every keyring.
+The model says which keyrings there are, what each is for, and which versions of its key read: those
+that are neither disabled, nor to be archived, nor archived. After each step every ciphertext that was
+ever made is tried under every keyring.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
@@ -33,8 +34,11 @@ from pqkeep_protocol.keys import DEFAULT_KEYRING, KeyVersion, TenantId
 from pqkeep_protocol.messages import (
     ArchiveKey,
     Attribution,
+    CancelArchive,
     CreateKeyring,
     Decrypt,
+    DisableKey,
+    EnableKey,
     Encrypt,
     GenerateKey,
     ListKeyrings,
@@ -42,6 +46,7 @@ from pqkeep_protocol.messages import (
     Request,
     RetireKey,
     RotateKey,
+    ScheduleArchive,
     Target,
     UpdateKeyring,
 )
@@ -61,12 +66,58 @@ TEXT = b"text"
 ANY = st.sampled_from(NAMES)
 
 
+def schedule(**key: Any) -> ScheduleArchive:
+    """Return the request to archive a version in a week."""
+    return ScheduleArchive(**key, days=7)
+
+
+CHANGES: Mapping[Callable[..., Request[Any]], tuple[set[str], dict[str, Any]]] = {
+    RetireKey: ({ACTIVE, RETIRED}, {"status": RETIRED}),
+    DisableKey: ({ACTIVE, RETIRED}, {"is_disabled": True}),
+    EnableKey: ({ACTIVE, RETIRED}, {"is_disabled": False}),
+    schedule: ({RETIRED}, {"is_scheduled": True}),
+    CancelArchive: ({ACTIVE, RETIRED}, {"is_scheduled": False}),
+    ArchiveKey: ({RETIRED}, {"status": ARCHIVED, "is_disabled": False, "is_scheduled": False}),
+}
+"""Of which statuses a version may be for a change, and what it changes."""
+
+
+@dataclass
+class Version:
+    """What a version is."""
+
+    status: str = ACTIVE
+    is_disabled: bool = False
+    is_scheduled: bool = False
+    """Whether it is to be archived."""
+
+    @property
+    def reads(self) -> bool:
+        """Whether it decrypts."""
+        return self.status != ARCHIVED and not self.is_disabled and not self.is_scheduled
+
+
 @dataclass
 class Model:
     """What a keyring is."""
 
     purposes: tuple[KeyPurpose, ...] = ALL_PURPOSES
-    versions: list[str] = field(default_factory=list[str])
+    versions: list[Version] = field(default_factory=list[Version])
+
+    @property
+    def current(self) -> Version | None:
+        """The version that is active, or would be once it is enabled."""
+        newest = self.versions[-1] if self.versions else None
+        return newest if newest and newest.status == ACTIVE else None
+
+    @property
+    def encrypts(self) -> bool:
+        """Whether there is a version to encrypt with."""
+        return self.current is not None and not self.current.is_disabled
+
+    def reads(self, number: int) -> bool:
+        """Return whether a version is there and decrypts."""
+        return number <= len(self.versions) and self.versions[number - 1].reads
 
 
 class Keyrings(RuleBasedStateMachine):
@@ -113,42 +164,43 @@ class Keyrings(RuleBasedStateMachine):
     def generate(self, name: str) -> None:
         """Generate where none is active, and encrypt with the new key if the keyring is for that."""
         found = self.keyrings.get(name, Model())
-        is_active = found.versions[-1:] == [ACTIVE]
         answer = self.ask(GenerateKey, name, algorithm=KEM, quota=None)
         refusal = None if set(found.purposes) - {KeyPurpose.SIGN} else ErrorKind.NO_PURPOSE
-        if self.expect(answer, name, ErrorKind.KEY_EXISTS if is_active else refusal):
-            found.versions.append(ACTIVE)
+        if self.expect(answer, name, ErrorKind.KEY_EXISTS if found.current else refusal):
+            found.versions.append(Version())
             self.encrypt(name)
 
     @rule(name=ANY)
     def rotate(self, name: str) -> None:
-        """Rotate the active key."""
+        """Rotate the active key, disabled or not."""
         found = self.keyrings.get(name, Model())
-        is_active = found.versions[-1:] == [ACTIVE]
+        before = found.current
         answer = self.ask(RotateKey, name, algorithm=KEM)
-        if self.expect(answer, name, None if is_active else ErrorKind.KEY_NOT_FOUND):
-            found.versions[-1:] = [RETIRED, ACTIVE]
+        if self.expect(answer, name, None if before else ErrorKind.KEY_NOT_FOUND) and before:
+            before.status = RETIRED
+            found.versions.append(Version())
             self.encrypt(name)
 
-    @rule(name=ANY, number=st.integers(1, 3), kind=st.sampled_from([RetireKey, ArchiveKey]))
-    def retire_or_archive(self, name: str, number: int, kind: type[RetireKey | ArchiveKey]) -> None:
-        """Take a version one step further."""
+    @rule(name=ANY, number=st.integers(1, 3), kind=st.sampled_from(list(CHANGES)))
+    def change(self, name: str, number: int, kind: Callable[..., Request[Any]]) -> None:
+        """Retire, archive, disable, enable, schedule or keep a version."""
         found = self.keyrings.get(name, Model())
         answer = self.ask(kind, name, algorithm=KEM, version=KeyVersion(number))
         if number > len(found.versions):
             self.expect(answer, name, ErrorKind.KEY_NOT_FOUND)
             return
+        allowed, changed = CHANGES[kind]
         before = found.versions[number - 1]
-        is_refused = before == ARCHIVED if kind is RetireKey else before != RETIRED
-        if self.expect(answer, name, ErrorKind.KEY_STATUS if is_refused else None):
-            found.versions[number - 1] = RETIRED if kind is RetireKey else ARCHIVED
+        refusal = None if before.status in allowed else ErrorKind.KEY_STATUS
+        if self.expect(answer, name, refusal):
+            found.versions[number - 1] = replace(before, **changed)
 
     @rule(name=ANY)
     def encrypt(self, name: str) -> None:
         """Encrypt with the active key, if the keyring is for that."""
         found = self.keyrings.get(name, Model())
         answer = self.ask(Encrypt, name, algorithm=KEM, version=None, plaintext=TEXT)
-        refusal = None if found.versions[-1:] == [ACTIVE] else ErrorKind.KEY_NOT_FOUND
+        refusal = None if found.encrypts else ErrorKind.KEY_NOT_FOUND
         if KeyPurpose.ENCRYPT not in found.purposes:
             refusal = ErrorKind.PURPOSE_DENIED
         if self.expect(answer, name, refusal):
@@ -170,7 +222,6 @@ class Keyrings(RuleBasedStateMachine):
             is_wrapped_key=False,
             target=Target(KEM, to),
         )
-        reads = source.versions[version - 1] in (ACTIVE, RETIRED)
         refusals = (
             (KeyPurpose.DECRYPT not in source.purposes, ErrorKind.PURPOSE_DENIED),
             (target is None, ErrorKind.TARGET_NOT_FOUND),
@@ -178,11 +229,8 @@ class Keyrings(RuleBasedStateMachine):
                 target is not None and KeyPurpose.ENCRYPT not in target.purposes,
                 ErrorKind.TARGET_PURPOSE_DENIED,
             ),
-            (not reads, ErrorKind.KEY_NOT_FOUND),
-            (
-                target is not None and target.versions[-1:] != [ACTIVE],
-                ErrorKind.TARGET_NOT_FOUND,
-            ),
+            (not source.reads(version), ErrorKind.KEY_NOT_FOUND),
+            (target is not None and not target.encrypts, ErrorKind.TARGET_NOT_FOUND),
         )
         refusal = next((kind for is_so, kind in refusals if is_so), None)
         if self.expect(answer, name, refusal):
@@ -199,9 +247,8 @@ class Keyrings(RuleBasedStateMachine):
         for origin, version, blob in self.blobs:
             for name in NAMES:
                 found = self.keyrings.get(name, Model())
-                reads = found.versions[version - 1 : version] in ([ACTIVE], [RETIRED])
                 refusal = None if name == origin else ErrorKind.DECRYPTION_FAILED
-                if not reads:
+                if not found.reads(version):
                     refusal = ErrorKind.KEY_NOT_FOUND
                 if KeyPurpose.DECRYPT not in found.purposes:
                     refusal = ErrorKind.PURPOSE_DENIED
@@ -223,7 +270,7 @@ class Keyrings(RuleBasedStateMachine):
 def test_every_walk_is_as_the_model_has_it(
     location: Location, sealer: Sealer, worker_settings: WorkerSettings, settings: Path
 ) -> None:
-    """Keyrings, versions, statuses and purposes, with restarts in between."""
+    """Keyrings, versions, statuses, schedules and purposes, with restarts in between."""
     with asyncio.Runner() as runner:
         database: Database = runner.run(cast(Any, location.open()))
         store = KeyStore(database, sealer)

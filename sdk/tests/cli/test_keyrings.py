@@ -91,7 +91,7 @@ def test_what_the_keys_are_not_for(command: Command, tenant: Client) -> None:
     tenant.keys.generate("Kyber768", keyring="outbox")
     made = command("encrypt", "-", "--envelope", "--keyring", "outbox", stdin=b"4111-1111")
     ended = command("decrypt", "-", stdin=made.out)
-    assert (ended.status, "pqkeep keyrings list" in ended.err) == (5, True)
+    assert (ended.status, "pqkeep keyrings show" in ended.err) == (5, True)
 
 
 def test_moving_to_another_keyring(command: Command, tenant: Client) -> None:

@@ -69,7 +69,7 @@ _ENDINGS: Mapping[type[BaseException], Ending] = {
     PolicyDeniedError: Ending(
         DENIED,
         "use what the plan, the API key's scopes and the keyring's purposes allow: "
-        "pqkeep status, pqkeep keyrings list",
+        "pqkeep status, pqkeep keyrings show KEYRING",
     ),
     PermissionDeniedError: Ending(DENIED, "use a credential that may do this, or ask the operator"),
     ComplianceError: Ending(
