@@ -23,7 +23,7 @@ from rich.table import Table
 from benchmarks.errors import BenchmarkError
 from benchmarks.installation import MESSAGE_SIZE, installation
 from benchmarks.load import Measurement, Target, measure, require_wrk
-from benchmarks.openbao import openbao, require_openbao, version
+from benchmarks.openbao import TOKENS, openbao, require_openbao, version
 from benchmarks.run import end, number_of_connections, number_of_seconds, within
 from benchmarks.suite import WARM_UP_SECONDS, file_system_of
 
@@ -63,6 +63,8 @@ class Plan:
     rounds: int
     size: int
     """Bytes of a plaintext or message."""
+    token: str
+    """OpenBao's kind of token."""
     directory: Path | None
     """Where the data of both goes; None: where temporary files go."""
 
@@ -89,6 +91,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
     seconds: int
     rounds: int
     size: int
+    token: str
     file_system: str
     cores: int
     compared: tuple[Compared, ...]
@@ -96,7 +99,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
     def show(self, console: Console) -> None:
         """Print everything."""
         console.print(
-            f"{self.openbao}, with raft storage and its audit on to a file. "
+            f"{self.openbao}, with raft storage, its audit on to a file, and a {self.token} token. "
             f"{self.rounds} rounds of {self.seconds} s, {self.cores} cores shared with the load "
             f"generator, data on {self.file_system}. Messages and plaintexts have {self.size:,} bytes.\n",
             highlight=False,
@@ -140,6 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         seconds=given.seconds,
         rounds=given.rounds,
         size=given.size,
+        token=given.token,
         directory=given.directory,
     )
     try:
@@ -163,7 +167,7 @@ def run(plan: Plan, program: Path, report: Callable[[str], None]) -> Comparison:
         file_system = file_system_of(directory)
         report("starting OpenBao and pqkeep")
         with (
-            openbao(program, directory / "openbao", plan.size) as bao,
+            openbao(program, directory / "openbao", size=plan.size, token=plan.token) as bao,
             installation(directory / "pqkeep", size=plan.size) as pqkeep,
         ):
             compared = tuple(_compared(plan, wrk, bao, pqkeep, report))
@@ -172,6 +176,7 @@ def run(plan: Plan, program: Path, report: Callable[[str], None]) -> Comparison:
         seconds=plan.seconds,
         rounds=plan.rounds,
         size=plan.size,
+        token=plan.token,
         file_system=file_system,
         cores=os.cpu_count() or 1,
         compared=compared,
@@ -251,6 +256,12 @@ def _parser() -> argparse.ArgumentParser:
         type=_size,
         default=MESSAGE_SIZE,
         help=f"bytes of a plaintext or message, at most {MOST_BYTES} (default {MESSAGE_SIZE})",
+    )
+    parser.add_argument(
+        "--token",
+        choices=TOKENS,
+        default=TOKENS[0],
+        help=f"OpenBao's kind of token (default {TOKENS[0]})",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here too")
     parser.add_argument(

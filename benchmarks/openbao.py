@@ -1,7 +1,7 @@
 """OpenBao as it is run in production: sealed storage on the disk, its audit on to a file, Transit.
 
 One server with integrated storage (raft), without replicas and without TLS, and a token that may
-use Transit only. The program itself is not part of pqkeep and is not built here.
+use Transit only, unless the first one is asked for. The program itself is not part of pqkeep and is not built here.
 """
 
 import shutil
@@ -26,6 +26,9 @@ PROGRAM = "bao"
 HEADER = "X-Vault-Token"
 POLICY = 'path "transit/*" { capabilities = ["create", "read", "update"] }'
 VERSION_SECONDS = 10
+ROOT = "root"
+TOKENS = ("service", "batch", ROOT)
+"""What a caller can have: what logins give; one that the server does not store; and the first one."""
 
 
 def require_openbao(path: Path | None) -> Path:
@@ -45,10 +48,12 @@ def version(program: Path) -> str:
 
 
 @contextmanager
-def openbao(program: Path, directory: Path, size: int) -> Iterator[dict[str, Target]]:
+def openbao(
+    program: Path, directory: Path, *, size: int, token: str
+) -> Iterator[dict[str, Target]]:
     """Run OpenBao for the length of a ``with`` block; yield a prepared request an operation.
 
-    Messages and plaintexts have ``size`` bytes.
+    Messages and plaintexts have ``size`` bytes; ``token`` is one of TOKENS.
     """
     directory.mkdir()
     storage, audit, log = directory / "raft", directory / "audit.log", directory / "openbao.log"
@@ -63,7 +68,7 @@ def openbao(program: Path, directory: Path, size: int) -> Iterator[dict[str, Tar
         ) as process,
     ):
         server = _Server(f"http://{address}/v1", process, log)
-        requests = server.prepared(size)
+        requests = server.prepared(size, token)
         if not audit.stat().st_size:
             raise BenchmarkError("OpenBao writes no audit")
         yield {
@@ -97,15 +102,16 @@ class _Server:
         self.url, self.token = url, ""
         self._process, self._log = process, log
 
-    def prepared(self, size: int) -> dict[str, tuple[str, dict[str, object]]]:
+    def prepared(self, size: int, token: str) -> dict[str, tuple[str, dict[str, object]]]:
         """Return path and body for each operation, after each has succeeded once."""
         self._unseal()
         self._put("sys/mounts/transit", {"type": "transit"})
         for name, kind in (("encryption", "aes256-gcm96"), ("signing", "ecdsa-p256")):
             self._put(f"transit/keys/{name}", {"type": kind})
-        self._put("sys/policies/acl/transit", {"policy": POLICY})
-        token = self._put("auth/token/create", {"policies": ["transit"]})
-        self.token = token["auth"]["client_token"]
+        if token != ROOT:
+            self._put("sys/policies/acl/transit", {"policy": POLICY})
+            made = self._put("auth/token/create", {"policies": ["transit"], "type": token})
+            self.token = made["auth"]["client_token"]
         return self._requests(size)
 
     def _unseal(self) -> None:

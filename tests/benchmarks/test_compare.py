@@ -18,6 +18,7 @@ from tests.fixtures.processes import ENVIRONMENT
         ["--rounds", "0"],
         ["--size", "1048577"],
         ["--only", "hash"],
+        ["--token", "admin"],
         ["--openbao"],
     ],
     ids=" ".join,
