@@ -118,7 +118,7 @@ def test_an_api_key_may_do_what_was_chosen(installation: Installation, visit_as:
     keep_api_key(page)
     row = page.get_by_role("row", name="ci-verifier")
     expect(row).to_contain_text(
-        "verify-only, in payments.* and default, with Dilithium3; administer from 127.0.0.0/8"
+        "verify only, in payments.* and default, with Dilithium3; administer from 127.0.0.0/8"
     )
     expect(row).to_contain_text("expires in")
     kept = owner.get(f"/tenants/{tenant.tenant_id}/api-keys", details=True)["api_keys"][-1]
@@ -144,7 +144,7 @@ def test_an_api_key_is_rotated_with_other_limits(
     page = visit_as(owner, phone=True).open(PATH)
     page.get_by_role("row", name="worker").get_by_role("link").click()
     expect(page.get_by_role("heading", name="worker")).to_be_visible()
-    expect(page.get_by_label("Use keys")).to_be_disabled()
+    expect(page.locator("[name=group][value=use]")).to_be_disabled()
     page.get_by_label("Last day (UTC)").fill("2099-12-31")
     page.get_by_role("button", name="Rotate").click()
     prove(page)
@@ -200,7 +200,7 @@ def test_what_a_key_may_do_is_said() -> None:
         ScopeData(),
     )
     assert sentences(scopes) == (
-        "use and manage-keys, in payments.*",
+        "use keys and manage keys, in payments.*",
         "everything, with Dilithium3",
         "everything",
     )

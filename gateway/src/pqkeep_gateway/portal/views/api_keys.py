@@ -26,6 +26,7 @@ GROUPS: Mapping[Group, tuple[str, str]] = {
     Group.ADMINISTER: ("Administer", "API keys, usage, plan and the audit log; it touches no key"),
 }
 """What an API key can be for, and what that is."""
+_WORDS = {each.value: title.lower() for each, (title, _) in GROUPS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ def _line(key: ApiKeyData, now: datetime) -> Line:
 
 
 def sentences(scopes: Sequence[ScopeData] | None) -> tuple[str, ...]:
-    """Say what an API key may do: ``use, in payments.*, with Kyber768``."""
+    """Say what an API key may do: ``use keys, in payments.*, with Kyber768``."""
     if scopes is None:
         return ("everything",)
     return tuple(", ".join(_parts(each)) for each in scopes)
@@ -102,7 +103,11 @@ def sentences(scopes: Sequence[ScopeData] | None) -> tuple[str, ...]:
 
 def _parts(scope: ScopeData) -> Iterator[str]:
     operations = scope.operations or (ALL,)
-    yield "everything" if ALL in operations else " and ".join(operations)
+    yield (
+        "everything"
+        if ALL in operations
+        else " and ".join(_WORDS.get(each, each) for each in operations)
+    )
     if scope.keyrings:
         yield "in " + " and ".join(scope.keyrings)
     if scope.algorithms:
