@@ -1,4 +1,4 @@
-"""A process that keeps freed memory does not ask the kernel for it again."""
+"""A process that keeps freed memory does not ask the kernel for it again; cycles are freed late."""
 
 import ctypes
 import subprocess
@@ -33,3 +33,25 @@ def test_freed_memory_is_used_again() -> None:
     """Four bodies of 1 MiB at once, again and again, cost hardly a page once there was room."""
     assert faults("keeps") < 500
     assert faults("gives back") > 5_000
+
+
+COLLECTING = """
+import gc, weakref
+from pqkeep_protocol.startup.memory import YOUNG, collect_rarely
+class Cycle:
+    def __init__(self): self.own = self
+before = Cycle()
+collect_rarely()
+assert gc.get_freeze_count() > 1000
+found = weakref.ref(Cycle())
+kept = []
+for _ in range(YOUNG // 2): kept.append([])
+assert found() is not None
+for _ in range(YOUNG): kept.append([])
+assert found() is None
+"""
+
+
+def test_cycles_are_found_though_later() -> None:
+    """A cycle outlives some objects that are made after it, and is freed after YOUNG of them."""
+    subprocess.run([sys.executable, "-c", COLLECTING], check=True, timeout=120)

@@ -6,7 +6,6 @@ unavailable, and a later start may succeed.
 
 import argparse
 import asyncio
-import gc
 import os
 import resource
 import signal
@@ -36,7 +35,7 @@ from pqkeep_gateway.wiring import assemble
 from pqkeep_protocol.link import LinkTls
 from pqkeep_protocol.startup.hardening import give_up_privileges
 from pqkeep_protocol.startup.logs import logger, write_logs
-from pqkeep_protocol.startup.memory import keep_freed_memory
+from pqkeep_protocol.startup.memory import collect_rarely, keep_freed_memory
 from pqkeep_protocol.startup.settings import ConfigError
 
 _LOG = logger(__name__)
@@ -214,8 +213,7 @@ async def serve(
         scheme,
         started=lambda: _tell(ready),
     )
-    gc.collect()
-    gc.freeze()  # what is here now stays: later collections need not examine it
+    collect_rarely()
     jobs = _begin(
         gateway.billing,
         gateway.deletions,

@@ -7,7 +7,6 @@ start may succeed.
 
 import argparse
 import asyncio
-import gc
 import os
 import signal
 from contextlib import suppress
@@ -33,7 +32,7 @@ from pqkeep_keyservice.storage.store import KeyStore
 from pqkeep_keyservice.wiring import wire
 from pqkeep_protocol.link import Identity, LinkTls, Role
 from pqkeep_protocol.startup.logs import logger, write_logs
-from pqkeep_protocol.startup.memory import keep_freed_memory
+from pqkeep_protocol.startup.memory import collect_rarely, keep_freed_memory
 from pqkeep_protocol.startup.secret_files import read_secret_file
 from pqkeep_protocol.startup.settings import ConfigError
 
@@ -119,8 +118,7 @@ async def serve(settings: Config, file: Path) -> None:
         parts.activation,
         settings.shard,
     )
-    gc.collect()
-    gc.freeze()  # what is here now stays: later collections need not examine it
+    collect_rarely()
     for socket in sockets:
         await server.listen(socket)
     if settings.link is not None and link is not None:
