@@ -1,7 +1,7 @@
 """Two key services, of which one has the database's lock, and two gateways: the product's own parts.
 
 What is replaced is what would make a run differ from the next with the same seed, or take long: the
-wall clock, the length of a batch's slices, worker processes, and the daily SLH-DSA signature.
+wall clock, the length of a batch's slices, threads, worker processes, and the daily SLH-DSA signature.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, TypeVarTuple, cast
 
 from tests.simulation.choices import Choices
 from tests.simulation.database import Server as DatabaseServer
@@ -36,6 +36,9 @@ from pqkeep_protocol import codec
 from pqkeep_protocol.codec import ToGateway
 from pqkeep_protocol.connection import FramedConnection
 from pqkeep_protocol.shards import DEFAULT_SHARD
+
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
 
 PATHS = ("a", "b")
 SETTINGS = WorkerSettings("pqcrypto", None)
@@ -70,6 +73,20 @@ class NoWorkers(WorkerProcesses):
         """There is nothing to end."""
 
 
+class SimulatedThreads:
+    """The event loop in the place of threads."""
+
+    def __init__(self, name: str, count: int = 1) -> None:
+        """Start nothing."""
+
+    async def run(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
+        """Return what a function returns, when the seed says that its thread has ended."""
+        return await asyncio.get_running_loop().run_in_executor(None, function, *arguments)
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+
 class WallClock:
     """The machine's clock: the event loop's time, and the days that have passed by the way."""
 
@@ -94,6 +111,7 @@ def deterministic(wall_clock: WallClock) -> Iterator[None]:
             (CheckpointSigner, "seconds", SIGNING_SECONDS),
             (checkpoint_signer, "POLL_SECONDS", SIGNING_SECONDS / 10),
             (wiring, "WorkerProcesses", NoWorkers),
+            (wiring, "Threads", SimulatedThreads),
             (metrics, "version", lambda _: "0"),
             (codec, "MAX_FRAME", MAX_FRAME),
             (codec, "_READ_AHEAD", MAX_FRAME),

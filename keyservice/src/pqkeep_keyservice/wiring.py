@@ -1,5 +1,6 @@
 """Wires the parts of a key service: the same in its process and in the tests."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from pqkeep_keyservice.moves import TenantMoves
 from pqkeep_keyservice.root_keys import RootKeyRotation
 from pqkeep_keyservice.schedule import Schedule
 from pqkeep_keyservice.storage.store import KeyStore
+from pqkeep_keyservice.threads import Threads
 from pqkeep_keyservice.transaction import Transactions
 from pqkeep_protocol.shards import DEFAULT_SHARD
 
@@ -77,7 +79,8 @@ def wire(
     keyring_cache = KeyringCache(store, store.find_keyring)
     log = AuditLog(store)
     material = material or KeyMaterial(sealer, schemes)
-    in_process, workers = InProcess(material), WorkerProcesses(settings, material)
+    workers = WorkerProcesses(settings, material)
+    in_process = InProcess(material, Threads("crypto", os.cpu_count() or 1))
     executor_of = executors(schemes, in_process, workers)
     dispatcher = Dispatcher(store, key_cache, keyring_cache, material, executor_of)
     gate = TenantGate(store)

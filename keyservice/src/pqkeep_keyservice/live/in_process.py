@@ -1,24 +1,21 @@
 """The executor of this process: keys are generated on the event loop, signatures made in threads."""
 
-import asyncio
-import os
-from concurrent.futures import ThreadPoolExecutor
-
 from pqkeep_keyservice.crypto.secret import Secret
 from pqkeep_keyservice.keys.key_versions import KeyEntry, KeyName, SealedSeed
 from pqkeep_keyservice.live.executors import SuppliedKey
 from pqkeep_keyservice.live.key_material import KeyMaterial
 from pqkeep_keyservice.live.signables import Signable, sign, verify
+from pqkeep_keyservice.threads import Threads
 from pqkeep_protocol.keys import KeyVersion, TenantId
 
 
 class InProcess:
-    """An Executor with one thread a core."""
+    """An Executor with threads."""
 
-    def __init__(self, material: KeyMaterial) -> None:
-        """Start nothing yet; threads start with the first work."""
+    def __init__(self, material: KeyMaterial, threads: Threads) -> None:
+        """Sign and verify in threads."""
         self._material = material
-        self._threads = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="crypto")
+        self._threads = threads
 
     async def generate(
         self, name: KeyName, version: KeyVersion, deadline: float
@@ -34,8 +31,7 @@ class InProcess:
         self, tenant: TenantId, entry: KeyEntry, signable: Signable, deadline: float
     ) -> bytes:
         private = self._material.signing_key(tenant, entry)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, sign, private, signable)
+        return await self._threads.run(sign, private, signable)
 
     async def verify(
         self,
@@ -49,9 +45,8 @@ class InProcess:
             public = self._material.supplied_verifying_key(key.algorithm, key.public_key)
         else:
             public = self._material.verifying_key(tenant, key)
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._threads, verify, public, signature, signable)
+        await self._threads.run(verify, public, signature, signable)
 
     def close(self) -> None:
         """Wait for what runs."""
-        self._threads.shutdown()
+        self._threads.close()

@@ -12,9 +12,9 @@ from typing import cast
 import sqlalchemy as sa
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from pqkeep_keyservice.storage.commit_thread import CommitThread
 from pqkeep_keyservice.storage.database import Arguments, DatabaseUnavailableError, T
 from pqkeep_keyservice.storage.migration import migrate
+from pqkeep_keyservice.threads import Threads
 from pqkeep_protocol.startup.logs import logger
 from pqkeep_protocol.startup.settings import ConfigError
 from pqkeep_protocol.startup.sqlite_files import EXISTING, open_database_file, uri_of
@@ -56,7 +56,7 @@ class SqliteDatabase:
     def __init__(self, path: str) -> None:
         """Open the file, and migrate it; an empty one becomes a new database. Raises ConfigError."""
         self._file_lock = _lock_file(path)
-        self._commit_thread = CommitThread()
+        self._commit_thread = Threads("commit")
         self._lock = asyncio.Lock()
         self.is_scrubbed = False  # unknown: a crash leaves what was to be scrubbed
         self._is_failing = False

@@ -1,4 +1,4 @@
-"""Functions run in the commit thread one by one, and their callers get what becomes of them."""
+"""Functions run in threads in their order, and their callers get what becomes of them."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pqkeep_keyservice.storage.commit_thread import CommitThread
+from pqkeep_keyservice.threads import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 @pytest.fixture
-def thread() -> Iterator[CommitThread]:
+def thread() -> Iterator[Threads]:
     """Start a thread, and end it."""
-    started = CommitThread()
+    started = Threads("test")
     yield started
     started.close()
 
 
-async def test_results_and_errors_come_back(thread: CommitThread) -> None:
+async def test_results_and_errors_come_back(thread: Threads) -> None:
     """Each caller gets its function's result or error, and the thread goes on after an error."""
     assert await thread.run(lambda: 1) == 1
     with pytest.raises(ZeroDivisionError):
@@ -30,7 +30,18 @@ async def test_results_and_errors_come_back(thread: CommitThread) -> None:
     assert await asyncio.gather(*(thread.run(lambda n=n: n) for n in range(20))) == [*range(20)]  # type: ignore[misc]
 
 
-async def test_a_cancelled_caller_disturbs_nobody(thread: CommitThread) -> None:
+async def test_several_threads_work_at_once() -> None:
+    """Two functions that wait for each other end where there are two threads, which then end."""
+    threads = Threads("test", 2)
+    meeting = threading.Barrier(2)
+    places = await asyncio.gather(*(threads.run(meeting.wait, 60) for _ in range(2)))
+    assert sorted(places) == [0, 1]
+    threads.close()
+    with pytest.raises(RuntimeError):
+        await threads.run(meeting.wait, 60)
+
+
+async def test_a_cancelled_caller_disturbs_nobody(thread: Threads) -> None:
     """The function of a cancelled caller runs to its end; the next caller is answered."""
     may_end = threading.Event()
     ended: list[int] = []
@@ -50,7 +61,7 @@ async def test_a_cancelled_caller_disturbs_nobody(thread: CommitThread) -> None:
 
 def test_it_outlives_an_event_loop() -> None:
     """What was given by an event loop that has ended is done; another loop is served then."""
-    thread = CommitThread()
+    thread = Threads("test")
     may_end = threading.Event()
 
     async def leave() -> None:
@@ -66,7 +77,7 @@ def test_it_outlives_an_event_loop() -> None:
 
 async def test_a_thread_that_has_ended_says_so() -> None:
     """Nobody waits for what nobody does any more."""
-    thread = CommitThread()
+    thread = Threads("test")
     thread.close()
     with pytest.raises(RuntimeError):
         await thread.run(lambda: 1)
