@@ -84,12 +84,14 @@ def append_records(
     rows: list[Row] = []
     newest = max(formats)
     size = log_state.frontier.size
-    nonces = memoryview(os.urandom(_NONCE * len(records)))
+    nonces = os.urandom(_NONCE * len(records))
+    last, tenant = None, ""
     for place, record in enumerate(records):
-        tenant = _tenant_text(record.tenant)
+        if record.tenant != last:  # neighbours often have the same
+            last, tenant = record.tenant, _tenant_text(record.tenant)
         number = (numbers.get(tenant) or log_state.last_number(connection, tenant)) + 1
         numbers[tenant] = number
-        nonce = bytes(nonces[place * _NONCE : (place + 1) * _NONCE])
+        nonce = nonces[place * _NONCE : (place + 1) * _NONCE]
         rows.append(_row(record, size + place + 1, newest, tenant, number, now, nonce))
     leaves = (leaf_hash(record_text(row, formats)) for row in rows)
     new_frontier, tiles = log_state.frontier.with_leaves(leaves)

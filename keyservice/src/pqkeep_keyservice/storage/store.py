@@ -258,12 +258,14 @@ def _check(connection: sa.Connection, sealer: Sealer) -> tuple[tuple[int, int], 
 
 
 def _records(record: NewRecord, change: Change | None) -> Sequence[NewRecord]:
+    if change is None:
+        return (record,)
     if isinstance(change, TenantLeft | TenantArrived):
         return (*moved_key_records(record, change), record)
     return (_with_state(record, change),)
 
 
-def _with_state(record: NewRecord, change: Change | None) -> NewRecord:
+def _with_state(record: NewRecord, change: Change) -> NewRecord:
     """Return the record with the state after a change of its own tenant's key or keyring."""
     if not isinstance(change, KeyChange | KeyringChange) or change.new.tenant != record.tenant:
         return record

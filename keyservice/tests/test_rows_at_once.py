@@ -1,0 +1,45 @@
+"""Records are inserted with several rows in a statement, and none is lost or changed by that."""
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from pqkeep_keyservice.audit.log import AuditLog
+from pqkeep_keyservice.keys.changes import CommitOutcome
+from pqkeep_keyservice.ledger.dialects import AT_ONCE
+from pqkeep_keyservice.ledger.records import NewRecord
+from pqkeep_keyservice.storage.store import KeyStore
+from pqkeep_protocol.algorithms import Operation
+from pqkeep_protocol.keys import TenantId
+
+TENANTS = [TenantId(UUID(int=number)) for number in (1, 2)]
+
+
+def record(number: int) -> NewRecord:
+    """Return the record of one of two tenants, two after two."""
+    tenant = TENANTS[number // 2 % 2]
+    name = f"request-{number}"
+    return NewRecord(tenant, "p", Operation.WRAP, "Kyber768", 1, "success", name, "a", "y")
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
+async def test_every_number_of_records_is_inserted_whole(store: KeyStore, sql: Any) -> None:
+    """Commits of fewer rows, as many and more than a statement has keep order, numbers and tree."""
+    log = AuditLog(store)
+    sizes = [1, AT_ONCE - 1, AT_ONCE, AT_ONCE + 1, 3 * AT_ONCE + 2]
+    for size in sizes:
+        numbers = range(store.size, store.size + size)
+        assert await log.commit_all([*map(record, numbers)], 1) is CommitOutcome.DURABLE
+    whole = sum(sizes)
+    found = sql("SELECT id, request_id, tenant_id, number FROM audit_records ORDER BY id")
+    assert [(each[0], each[1]) for each in found] == [
+        (number + 1, f"request-{number}") for number in range(whole)
+    ]
+    for tenant in TENANTS:
+        own = [each[3] for each in found if str(each[2]) == str(tenant)]
+        assert own == [*range(1, len(own) + 1)]
+    nonces = sql("SELECT count(DISTINCT nonce), min(length(nonce)) FROM audit_records")
+    assert [tuple(each) for each in nonces] == [(whole, 16)]
+    await store.check()
+    assert store.size == whole
