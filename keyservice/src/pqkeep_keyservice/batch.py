@@ -139,7 +139,7 @@ class Batches:
         """
         while places:
             place = places.popleft()
-            answered[place] = await self._answer(requests[place], last)
+            answered[place] = await self._answer(requests[place], last, is_late=_now() >= last)
 
     async def _answer_slice(
         self,
@@ -152,18 +152,19 @@ class Batches:
         tenant = requests[0].tenant
         await self._turns.acquire(tenant)
         try:
+            is_late = _now() >= deadline  # for the slice: the event loop's time is its turn's
             end = perf_counter() + SLICE_SECONDS
             while places:
                 place = places.popleft()
-                answered[place] = await self._answer(requests[place], deadline)
+                answered[place] = await self._answer(requests[place], deadline, is_late=is_late)
                 if perf_counter() >= end:
                     break
             await asyncio.sleep(0)  # before it is another batch's turn
         finally:
             self._turns.release(tenant, None)
 
-    async def _answer(self, request: ItemRequest, deadline: float) -> Answered:
-        if _now() >= deadline:
+    async def _answer(self, request: ItemRequest, deadline: float, *, is_late: bool) -> Answered:
+        if is_late:
             return _refused(request, ErrorKind.DEADLINE_EXCEEDED)
         try:
             done = await self._dispatcher.answer(request, deadline)

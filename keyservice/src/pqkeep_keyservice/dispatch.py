@@ -76,6 +76,8 @@ from pqkeep_protocol.messages import (
 
 OnKeyring = CreateKeyring | UpdateKeyring | GetKeyring | ListKeyrings
 """Requests about keyrings themselves."""
+OnSeveralKeys = ListKeys | ListPublicKeys
+"""Requests about more than one key."""
 
 
 class Dispatcher:
@@ -104,7 +106,7 @@ class Dispatcher:
         if isinstance(request, OnKeyring):
             return await self._answer_on_keyring(request)
         keyring = await self._keyring_cache.get(KeyringId(request.tenant, request.keyring))
-        if isinstance(request, ListKeys | ListPublicKeys):
+        if isinstance(request, OnSeveralKeys):
             found = [await self._key_cache.get(name) for name in await self._names(request)]
             return lifecycle.list_(request, found, material)
 
@@ -228,7 +230,7 @@ class Dispatcher:
             case _:
                 assert_never(request)
 
-    async def _names(self, request: ListKeys | ListPublicKeys) -> Iterable[KeyName]:
+    async def _names(self, request: OnSeveralKeys) -> Iterable[KeyName]:
         if isinstance(request, ListPublicKeys):
             return [
                 KeyName(request.tenant, each, request.keyring)

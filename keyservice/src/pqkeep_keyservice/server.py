@@ -237,7 +237,7 @@ class Server:
         self, call: Call, deadline: float
     ) -> AnyResult | BatchResults | AnyAuditResult | AnyAdministrationResult | Metrics:
         request = call.request
-        if isinstance(request, KeyRequest | Batch):
+        if isinstance(request, (KeyRequest, Batch)):
             if request.tenant == INSTALLATION:  # its keys are for checkpoints alone
                 raise KeyServiceError(ErrorKind.KEY_NOT_FOUND)
             if isinstance(request, Batch):

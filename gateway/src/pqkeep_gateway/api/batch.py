@@ -60,15 +60,17 @@ def endpoint(row: KeyOperation, access: KeyAccess, audit_delivery: AuditDelivery
     single = key_operation.endpoint(row, of_items)
     items = _items_field(single)
     item_type, answer_type = _types(row)
-    names = [each.name for each in single.fields]
+    known = dict.fromkeys([*(each.name for each in single.fields), REFERENCE.name]).keys()
 
     def begin(call: ApiCall, common: Mapping[str, object], item: object) -> ItemCall:
         begun = ItemCall(single)
-        begun.begin(call, common, item, names)
+        begun.begin(call, common, item, known)
         return begun
 
     async def handler(call: ApiCall) -> Data:
-        common = {name: each for name, each in call.values.items() if name != ITEMS}
+        common = {
+            name: each for name, each in call.values.items() if name != ITEMS and each is not None
+        }
         calls = [begin(call, common, item) for item in call[items]]
         waiting = [each for each in calls if each.question is not None]
         try:

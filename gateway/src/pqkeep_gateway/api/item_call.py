@@ -4,8 +4,10 @@ The handler is the single call's, unchanged. It gets a key service that hands ea
 runs the handler, and waits; so many handlers' requests can be asked in one frame.
 """
 
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Set as AbstractSet
 from functools import partial
+from types import MappingProxyType
 from typing import Any, cast
 
 from msgspec import structs
@@ -30,6 +32,9 @@ REFERENCE = text_field(
 ).optional()
 
 
+_NONE: Mapping[str, object] = MappingProxyType({})
+
+
 class Question:
     """A request that a handler has for the key service. Whoever advances the handler answers it."""
 
@@ -46,31 +51,35 @@ class Questions:
 
     async def execute(self, request: Request[R_co], attribution: Attribution, /) -> R_co:
         """Ask whoever advances the handler."""
-        return cast("R_co", await Question(request, attribution))
+        answer: R_co = await Question(request, attribution)
+        return answer
 
 
 class ItemCall:
     """The call of one item, whose handler waits for the key service or has ended."""
+
+    __slots__ = ("_endpoint", "_handler", "answer", "question", "reference", "values")
 
     def __init__(self, endpoint: Endpoint) -> None:
         """Take the endpoint of the single call."""
         self._endpoint = endpoint
         self._handler: Coroutine[Question, Any, Data] | None = None
         self.reference: str | None = None
-        self.values: Mapping[str, object] = {}
+        self.values = _NONE
         """Its fields, and those that count for all items."""
         self.question: Question | None = None
         self.answer: Data | ApiError | None = None
 
     def begin(
-        self, call: ApiCall, common: Mapping[str, object], item: object, names: Sequence[str]
+        self, call: ApiCall, common: Mapping[str, object], item: object, known: AbstractSet[str]
     ) -> None:
         """Run the handler until it asks the key service, or ends.
 
-        ``call`` is that of the whole batch; ``names`` are those of the single call's fields.
+        ``call`` is that of the whole batch, ``common`` the fields beside the items that are not
+        null; ``known`` are the names of an item's fields.
         """
         try:
-            self._read(common, item, names)
+            self._read(common, item, known)
         except FieldError as error:
             self._fail(error)
             return
@@ -78,14 +87,17 @@ class ItemCall:
         self._handler = cast("Coroutine[Question, Any, Data]", self._endpoint.handler(of_item))
         self._advance(partial(self._handler.send, None))
 
-    def _read(self, common: Mapping[str, object], item: object, names: Sequence[str]) -> None:
+    def _read(self, common: Mapping[str, object], item: object, known: AbstractSet[str]) -> None:
         """Take the item's reference and fields. Raises FieldError."""
         if not isinstance(item, dict):
             raise FieldError("items", Problem.MALFORMED, "an item must be an object")
         given = cast("dict[str, object]", item)
+        if not given:
+            self.values = common
+            return
         self.reference = REFERENCE.read(given)
-        if unknown := given.keys() - {*names, REFERENCE.name}:
-            raise unknown_field(unknown, [*names, REFERENCE.name])
+        if unknown := given.keys() - known:
+            raise unknown_field(unknown, known)
         self.values = _merged(common, given)
 
     def go_on(self, result: Result) -> None:
@@ -125,7 +137,7 @@ class ItemCall:
 
 def _merged(common: Mapping[str, object], item: Mapping[str, object]) -> Mapping[str, object]:
     """Return the fields of an item and those that count for all. Raises FieldError for one in both."""
-    values = {name: each for name, each in common.items() if each is not None}
+    values = dict(common)
     for name, each in item.items():
         if each is None or name == REFERENCE.name:
             continue

@@ -83,9 +83,10 @@ A = TypeVar("A", bound=KeyAnswer)
 
 def naming(answer: A, values: Mapping[str, object]) -> A:
     """Return an answer in the names of the request: of its keyring, if any, and of its algorithm."""
-    names = {"keyring": values.get(KEYRING.name), "algorithm": alias_in(values)}
-    if not any(names.values()):
+    keyring, alias = values.get(KEYRING.name), alias_in(values)
+    if not (keyring or alias):
         return answer
+    names = {"keyring": keyring, "algorithm": alias}
     return structs.replace(
         answer,
         **{

@@ -9,7 +9,6 @@ from msgspec import Struct
 from pqkeep_gateway.access.callers import Permission
 from pqkeep_gateway.access.idempotency import IdempotencyKey, idempotency_of
 from pqkeep_gateway.access.principals import (
-    ApiKeyPrincipal,
     Principal,
     SessionPrincipal,
     TenantPrincipal,
@@ -126,7 +125,7 @@ class ApiCall(RedactedRepr, Struct, frozen=True, kw_only=True):
     @property
     def tenant(self) -> TenantPrincipal:
         """Who acts for a tenant. The access table lets nobody else through to handlers that ask."""
-        if isinstance(self.principal, ApiKeyPrincipal | SessionPrincipal):
+        if isinstance(self.principal, TenantPrincipal):
             return self.principal
         raise forbidden("this is for callers of one tenant")
 
