@@ -1,5 +1,6 @@
-"""Batches beside single calls: what an item costs in each."""
+"""Batches beside single calls: what an item costs in each, by how many ask at once."""
 
+from collections.abc import Iterable
 from statistics import median
 
 from msgspec import Struct
@@ -9,18 +10,24 @@ from benchmarks.load import Measurement
 
 ITEMS = 64
 """Items of a batch."""
+CONNECTIONS = (1, 8)
+"""Beside the run's own: a program that works through a list has one."""
 
 
 class Batches(Struct, frozen=True):
     """An operation by single calls and by batches, measured alternately."""
 
+    connections: int
     single: tuple[Measurement, ...]
     batched: tuple[Measurement, ...]
 
-    def table(self, table: Table) -> Table:
-        """Fill in what an item costs, and how many there are in a second."""
-        for column in ("items/s", "gateway", "key service", "whole"):
-            table.add_column(column, justify="right")
+    @property
+    def ratio(self) -> float:
+        """How many times the items of single calls batches have in a second."""
+        return _rate(self.batched, ITEMS) / _rate(self.single, 1)
+
+    def add_to(self, table: Table) -> None:
+        """Add what an item costs, and how many there are in a second."""
         for name, found, items in (
             ("single calls", self.single, 1),
             (f"batches of {ITEMS}", self.batched, ITEMS),
@@ -29,14 +36,22 @@ class Batches(Struct, frozen=True):
             back = median(each.cpu_back for each in found) / items
             table.add_row(
                 name,
+                str(self.connections),
                 f"{_rate(found, items):,.0f}",
+                "" if items == 1 else f"{self.ratio:.2f}",
                 f"{front:.1f}",
                 f"{back:.1f}",
                 f"{front + back:.1f}",
             )
-        ratio = _rate(self.batched, ITEMS) / _rate(self.single, 1)
-        table.add_row("ratio", f"{ratio:.2f}", "", "", "")
-        return table
+
+
+def fill(table: Table, measured: Iterable[Batches]) -> Table:
+    """Fill in a table of all that was measured."""
+    for column in ("connections", "items/s", "ratio", "gateway", "key service", "whole"):
+        table.add_column(column, justify="right")
+    for each in measured:
+        each.add_to(table)
+    return table
 
 
 def _rate(found: tuple[Measurement, ...], items: int) -> float:

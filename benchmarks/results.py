@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.baselines.library import Loop
-from benchmarks.batches import Batches
+from benchmarks.batches import Batches, fill
 from benchmarks.budget import BUDGETS, UNDER_BUDGET
 from benchmarks.load import Measurement
 from benchmarks.local_encryption import Comparison, table
@@ -66,7 +66,7 @@ class Results(Struct, frozen=True, kw_only=True):
     operations: tuple[Operation, ...]
     audit: Loop | None
     audited: Audited
-    batches: Batches
+    batches: tuple[Batches, ...]
     tls: TlsCost
     local: tuple[Comparison, ...]
 
@@ -93,7 +93,7 @@ class Results(Struct, frozen=True, kw_only=True):
             f"{self.audited.with_records - self.audited.without_records:.1f}\n"
         )
         console.print(
-            self.batches.table(_table("Batches: items/s, CPU microseconds an item, encapsulating"))
+            fill(_table("Batches: items/s, CPU microseconds an item, encapsulating"), self.batches)
         )
         console.print(self.tls.table(_table("TLS: the gateway's CPU microseconds, encapsulating")))
         console.print(table(self.local))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks import local_encryption
 from benchmarks.baselines.library import Loop
-from benchmarks.batches import Batches
+from benchmarks.batches import CONNECTIONS, Batches
 from benchmarks.comparison import audit_log, library_call, minimal_service
 from benchmarks.errors import BenchmarkError
 from benchmarks.installation import BATCH, UNAUDITED, installation
@@ -102,10 +102,20 @@ class _Steps:
         rounds = [(self._loaded(one), self._loaded(other)) for _ in range(ROUNDS)]
         return Audited(*(tuple(each) for each in zip(*rounds, strict=True)))
 
-    def batches(self, single: Target, batched: Target) -> Batches:
+    def batches(self, single: Target, batched: Target) -> tuple[Batches, ...]:
         """Measure an operation by single calls and by batches, alternately."""
-        rounds = [(self._loaded(single), self._loaded(batched)) for _ in range(ROUNDS)]
-        return Batches(*(tuple(each) for each in zip(*rounds, strict=True)))
+        seconds = min(self.plan.seconds, ALONE_SECONDS)
+
+        def measured(connections: int) -> Batches:
+            for each in (single, batched):
+                self._load(each, WARM_UP_SECONDS, connections=connections)
+            rounds = [
+                [self._load(each, seconds, connections=connections) for each in (single, batched)]
+                for _ in range(ROUNDS)
+            ]
+            return Batches(connections, *(tuple(each) for each in zip(*rounds, strict=True)))
+
+        return tuple(map(measured, sorted({*CONNECTIONS, self.plan.connections})))
 
     def tls(self, plain: Target, secured: Target) -> TlsCost:
         """Measure an operation without and with TLS, alternately."""
