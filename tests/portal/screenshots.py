@@ -88,7 +88,9 @@ def main() -> int:
     folder = parser.parse_args().to
     folder.mkdir(parents=True, exist_ok=True)
     if not CHROMIUM.exists():
-        print(f"{CHROMIUM} is not installed: apt-get install chromium", file=sys.stderr)
+        print(
+            f"{CHROMIUM} is not installed: apt-get install chromium-headless-shell", file=sys.stderr
+        )
         return 1
     with (
         tempfile.TemporaryDirectory() as directory,
