@@ -259,9 +259,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--token",
-        choices=TOKENS,
-        default=TOKENS[0],
-        help=f"OpenBao's kind of token (default {TOKENS[0]})",
+        choices=tuple(TOKENS),
+        default=next(iter(TOKENS)),
+        help="OpenBao's kind of token (default the first)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here too")
     parser.add_argument(

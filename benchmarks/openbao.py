@@ -1,7 +1,7 @@
 """OpenBao as it is run in production: sealed storage on the disk, its audit on to a file, Transit.
 
 One server with integrated storage (raft), without replicas and without TLS, and a token that may
-use Transit only, unless the first one is asked for. The program itself is not part of pqkeep and is not built here.
+use Transit only, unless another is asked for. The program itself is not part of pqkeep and is not built here.
 """
 
 import shutil
@@ -26,9 +26,13 @@ PROGRAM = "bao"
 HEADER = "X-Vault-Token"
 POLICY = 'path "transit/*" { capabilities = ["create", "read", "update"] }'
 VERSION_SECONDS = 10
-ROOT = "root"
-TOKENS = ("service", "batch", ROOT)
-"""What a caller can have: what logins give; one that the server does not store; and the first one."""
+TOKENS: Mapping[str, Mapping[str, object] | None] = {
+    "service": {"policies": ["transit"], "no_default_policy": True},
+    "default-policy": {"policies": ["transit"]},
+    "batch": {"policies": ["transit"], "no_default_policy": True, "type": "batch"},
+    "root": None,
+}
+"""How each kind of token is made: logins give the second, unless they are set up otherwise."""
 
 
 def require_openbao(path: Path | None) -> Path:
@@ -108,9 +112,10 @@ class _Server:
         self._put("sys/mounts/transit", {"type": "transit"})
         for name, kind in (("encryption", "aes256-gcm96"), ("signing", "ecdsa-p256")):
             self._put(f"transit/keys/{name}", {"type": kind})
-        if token != ROOT:
+        parameters = TOKENS[token]
+        if parameters is not None:
             self._put("sys/policies/acl/transit", {"policy": POLICY})
-            made = self._put("auth/token/create", {"policies": ["transit"], "type": token})
+            made = self._put("auth/token/create", dict(parameters))
             self.token = made["auth"]["client_token"]
         return self._requests(size)
 
