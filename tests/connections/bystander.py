@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Event
+from typing import NamedTuple
 
 from tests.connections.conftest import Client
 
@@ -13,23 +14,30 @@ USUAL_SECONDS = 5.0
 PAUSE = 0.005
 
 
-def ask(port: int, done: Event, answers: SimpleQueue[list[float]]) -> None:
-    """Give the seconds that requests take before anything happens, and those until it is done."""
+class Sample(NamedTuple):
+    """One request: when it was sent, by the monotonic clock, and the seconds that it took."""
+
+    at: float
+    taken: float
+
+
+def ask(port: int, done: Event, answers: SimpleQueue[list[Sample]]) -> None:
+    """Give what requests take before anything happens, and what they take until it is done."""
     answers.put(_ask(port, done, USUAL_SECONDS))
     answers.put(_ask(port, done, float("inf")))
 
 
-def _ask(port: int, done: Event, seconds: float) -> list[float]:
-    taken = []
+def _ask(port: int, done: Event, seconds: float) -> list[Sample]:
+    samples = []
     until = time.monotonic() + seconds
     with Client(port) as kept:
         while not done.is_set() and time.monotonic() < until:
-            began = time.perf_counter()
+            began = time.monotonic()
             kept.ask(HEALTH)
-            taken.append(time.perf_counter() - began)
-            began = time.perf_counter()
+            samples.append(Sample(began, time.monotonic() - began))
+            began = time.monotonic()
             with Client(port) as new:
                 new.ask(HEALTH)
-            taken.append(time.perf_counter() - began)
+            samples.append(Sample(began, time.monotonic() - began))
             time.sleep(PAUSE)
-    return taken
+    return samples

@@ -18,6 +18,11 @@ REFUSED = b"POST /api/v1/kem/encrypt HTTP/1.1\r\nHost: x\r\nContent-Length: 1000
 LOGIN = REFUSED.replace(b"kem/encrypt", b"auth/login")
 LARGE = b"GET /api/v1/openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
 
+BODIES = 100
+BODY_SIZE = 4 * 1024 * 1024
+LARGE_LOGIN = LOGIN.replace(b"1000", b"%d" % BODY_SIZE)
+PIECE = memoryview(b" " * 262_144)
+
 UNREAD = "answers that nobody reads"
 KINDS: Mapping[str, tuple[bytes, bytes, bytes]] = {
     "nothing sent": (b"", b"", b""),
@@ -31,8 +36,11 @@ KINDS: Mapping[str, tuple[bytes, bytes, bytes]] = {
     UNREAD: (8 * LARGE, b"", b""),
 }
 """What is sent at first, after the answer, and again and again."""
+WELL_BEHAVED = "well-behaved"
+"""As many connections of clients that ask once, wait, and close at the rate at which they opened."""
 SECONDS_BETWEEN = 5
-
+WELL_BEHAVED_SECONDS = 3
+"""How long a well-behaved client keeps a connection once all are open."""
 
 PER_SECOND = 500
 """New connections, so that it is their number that counts."""
@@ -42,7 +50,7 @@ def hold(port: int, kind: str, count: int, opened: Event, done: Event) -> None:
     """Open connections of a kind, and behave like it until told that it is done."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    first, then, again = KINDS[kind]
+    first, then, again = KINDS.get(kind, (HEALTH, b"", b""))
     connections = []
     selector = selectors.DefaultSelector()
     for number in range(count):
@@ -52,6 +60,9 @@ def hold(port: int, kind: str, count: int, opened: Event, done: Event) -> None:
             selector.register(connection, selectors.EVENT_READ, connection)
         time.sleep(1 / PER_SECOND)
     opened.set()
+    if kind == WELL_BEHAVED:
+        _close(connections)
+        return
     next_piece = time.monotonic()
     while not done.is_set():
         if again and time.monotonic() >= next_piece:
@@ -64,6 +75,57 @@ def hold(port: int, kind: str, count: int, opened: Event, done: Event) -> None:
                 selector.unregister(key.data)
                 key.data.close()
         done.wait(0.01)
+
+
+def upload(port: int, done: Event) -> None:
+    """Send large bodies where nobody may, all at once, a second apart, until told that it is done."""
+    while not done.is_set():
+        _upload_at_once(port)
+        done.wait(1)
+
+
+def throw_away(listener: socket.socket) -> None:
+    """Read what is sent to a socket, as a gateway that has nothing else to do would."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(listener, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                connection = key.fileobj
+                assert isinstance(connection, socket.socket)
+                if connection is listener:
+                    selector.register(listener.accept()[0], selectors.EVENT_READ)
+                    continue
+                with suppress(OSError):
+                    if connection.recv(262_144):
+                        continue
+                selector.unregister(connection)
+                connection.close()
+
+
+def _upload_at_once(port: int) -> None:
+    with selectors.DefaultSelector() as selector:
+        for number in range(BODIES):
+            connection = _connect(port, SOURCES[number % len(SOURCES)], LARGE_LOGIN, "")
+            selector.register(connection, selectors.EVENT_WRITE, [connection, BODY_SIZE])
+        until = time.monotonic() + 10
+        while selector.get_map() and time.monotonic() < until:
+            for key, _ in selector.select(0.2):
+                connection, left = key.data
+                with suppress(OSError):
+                    key.data[1] = left = left - connection.send(PIECE[:left])
+                    if left:
+                        continue
+                selector.unregister(connection)
+                connection.close()
+
+
+def _close(connections: list[socket.socket]) -> None:
+    time.sleep(WELL_BEHAVED_SECONDS)
+    for connection in connections:
+        with suppress(OSError):
+            connection.recv(65_536)
+        connection.close()
+        time.sleep(1 / PER_SECOND)
 
 
 def _connect(port: int, source: str, first: bytes, kind: str) -> socket.socket:

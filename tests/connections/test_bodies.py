@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from tests.connections.conftest import Client, Gateway
@@ -34,13 +33,6 @@ def _post(path: str, body: bytes, *, credential: str = "", chunked: bool = False
 
 def _padded(body: bytes, size: int) -> bytes:
     return body[:-1] + b" " * (size - len(body)) + body[-1:]
-
-
-def _memory(pid: int) -> int:
-    """Return the bytes of a process that are in memory at the most so far."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
-    return int(line.split()[1]) * KIB
 
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["with its length", "in chunks"])
@@ -75,13 +67,13 @@ def test_many_large_bodies_at_once_take_no_memory(gateway: Gateway, *, chunked: 
             client.send(request)
         return client.answer().status
 
-    before = _memory(gateway.pid)
+    before = gateway.memory()
     clients = [gateway.client() for _ in range(100)]
     with ThreadPoolExecutor(100) as pool:
         assert set(pool.map(send, clients)) == {400}
     for client in clients:
         client.socket.close()
-    assert _memory(gateway.pid) - before < 100 * MIB
+    assert gateway.memory() - before < 100 * MIB
 
 
 @pytest.mark.parametrize(

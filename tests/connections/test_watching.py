@@ -15,6 +15,7 @@ from pqkeep_gateway.http.connections import Connections
 from pqkeep_gateway.http.observer import RequestObserver
 from pqkeep_gateway.http.protocol import (
     CHECKED_AT_ONCE,
+    ENDED_AT_ONCE,
     LIMITS,
     BoundedHttpProtocol,
     watch_connections,
@@ -138,6 +139,40 @@ async def test_a_slow_reader_that_reads_has_time(setting: Setting) -> None:
     assert setting.ended_at(170.0) == "aborted"
 
 
+async def test_a_lost_connection_is_not_ended_again(setting: Setting) -> None:
+    """A connection that was lost since the watch looked for connections is left alone."""
+    setting.connection.data_received(HALF)
+    assert setting.ended_at(100.0) == ""
+    setting.connection.connection_lost(None)
+    assert setting.ended_at(110.0) == ""
+
+
+async def test_what_ends_together_is_ended_in_turns() -> None:
+    """However many connections' time is over at once, others get their turn after a few of them."""
+    ended = 0
+
+    class Expired(BoundedHttpProtocol):
+        """A connection whose time is over."""
+
+        def check_deadline(self, now: float) -> bool:
+            """Count it."""
+            nonlocal ended
+            ended += 1
+            return True
+
+    connections = [Setting().connection for _ in range(2 * CHECKED_AT_ONCE)]
+    for each in connections:
+        each.__class__ = Expired
+    watching = asyncio.create_task(watch_connections(connections))
+    most = 0
+    while ended < len(connections):
+        before = ended
+        await asyncio.sleep(0)
+        most = max(most, ended - before)
+    watching.cancel()
+    assert 0 < most <= ENDED_AT_ONCE
+
+
 async def test_a_fault_in_one_connection_ends_only_that_one() -> None:
     """The others are checked again and again, however many there are."""
     checked = asyncio.Event()
@@ -145,14 +180,15 @@ async def test_a_fault_in_one_connection_ends_only_that_one() -> None:
     class Last(BoundedHttpProtocol):
         """The last connection of many."""
 
-        def check_deadline(self, now: float) -> None:
+        def check_deadline(self, now: float) -> bool:
             """Remember the check."""
             checked.set()
+            return False
 
     class Faulty(BoundedHttpProtocol):
         """A connection with a fault."""
 
-        def check_deadline(self, now: float) -> None:
+        def check_deadline(self, now: float) -> bool:
             """Fail."""
             raise RuntimeError
 

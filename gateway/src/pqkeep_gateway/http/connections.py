@@ -12,6 +12,7 @@ from typing import Protocol
 
 from pqkeep_gateway.access.source_address import network_of
 from pqkeep_gateway.access.source_budget import SourceBudget
+from pqkeep_gateway.http.unread_bodies import UnreadBodies
 
 MAX_EXAMINED = 64
 """How many connections are looked at, at most, to find one that can go."""
@@ -47,6 +48,7 @@ class Connections:
         self._arrivals = arrivals
         self._proxies = proxies
         self._per_address = per_address
+        self.unread_bodies = UnreadBodies()
         self.count = 0
         """How many there are."""
         self.closed = {"too_fast": 0, "full": 0, "evicted": 0}

@@ -45,8 +45,10 @@ MAX_TAIL = 8 * 1024 * 1024
 """Bytes after a head, with all that chunks and trailers add to a body, read or thrown away."""
 CHECK_SECONDS = 0.5
 """Between two checks of a connection's deadline, which is by so much later at the most."""
-CHECKED_AT_ONCE = 256
-"""Connections that are checked before others get their turn: some 0.2 ms."""
+CHECKED_AT_ONCE = 64
+"""Connections that are checked before others get their turn: some 0.05 ms."""
+ENDED_AT_ONCE = 4
+"""Connections that are ended before others get their turn: each takes some 0.1 ms."""
 HEAD_TOO_LARGE = "the request's head is too large"
 TOO_MANY_HEADERS = "the request has too many headers"
 NOT_HTTP = "the request is not HTTP"
@@ -100,23 +102,34 @@ close its side."""
 
 
 async def watch_connections(connections: Collection[object]) -> None:
-    """Check the deadlines of all connections, again and again, until cancelled."""
+    """Check the deadlines of all connections, again and again, until cancelled.
+
+    The checks of many connections are spread over the time until the next ones: those that were
+    opened together have the same deadline, and would be ended while everybody else waits.
+    """
     loop = asyncio.get_running_loop()
     while True:
-        await asyncio.sleep(CHECK_SECONDS)
-        for number, connection in enumerate(list(connections), 1):
-            if isinstance(connection, BoundedHttpProtocol):
-                _check(connection, loop.time())
-            if number % CHECKED_AT_ONCE == 0:
-                await asyncio.sleep(0)
+        watched = list(connections)
+        slices = max(1, -(-len(watched) // CHECKED_AT_ONCE))
+        for number in range(slices):
+            await asyncio.sleep(CHECK_SECONDS / slices)
+            ended = 0
+            for connection in watched[number::slices]:
+                if isinstance(connection, BoundedHttpProtocol):
+                    ended += _check(connection, loop.time())
+                if ended == ENDED_AT_ONCE:
+                    ended = 0
+                    await asyncio.sleep(0)
 
 
-def _check(connection: "BoundedHttpProtocol", now: float) -> None:
+def _check(connection: "BoundedHttpProtocol", now: float) -> bool:
+    """Check one connection; return whether it was ended."""
     try:
-        connection.check_deadline(now)
+        return connection.check_deadline(now)
     except Exception:  # noqa: BLE001 - one connection's fault must not unwatch the others
         _LOG.exception("a connection could not be checked")
         connection.evict()
+        return True
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -200,6 +213,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._tail_size += len(data)
             if self._tail_size > MAX_TAIL:
                 self.transport.abort()
+            else:
+                self._counted.unread_bodies.wait(self._gathering)
             return
         if self._tls is not None:
             data = self._decrypt(self._tls, data)
@@ -382,18 +397,24 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """The request that came last, if there has been one."""
         return self.cycle
 
-    def check_deadline(self, now: float) -> None:
+    def check_deadline(self, now: float) -> bool:
         """End what its phase has no more time for; ``now`` is the event loop's time.
 
-        A phase's time begins with the first check that finds the connection in it.
+        A phase's time begins with the first check that finds the connection in it. Returns whether
+        that time was over.
         """
+        if self._is_lost:
+            return False
         phase = self._current_phase()
         if phase is not self._phase or self._progress != self._checked_progress:
             self._phase = phase
             self._checked_progress = self._progress
             self._deadline = now + self._seconds[phase]
-        elif now >= self._deadline:
-            self._expire()
+            return False
+        if now < self._deadline:
+            return False
+        self._expire()
+        return True
 
     def _current_phase(self) -> Phase:
         if self._gathering.is_closed:

@@ -75,6 +75,10 @@ class GatheringTransport(asyncio.Transport):
         """Return whether it is closed or about to be."""
         return self.is_closed or self._transport.is_closing()
 
+    def is_gone(self) -> bool:
+        """Return whether nothing can be received any more."""
+        return self._transport.is_closing()
+
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Return what the transport knows."""
         if self._tls is not None and name == "sslcontext":

@@ -1,0 +1,51 @@
+"""Bodies that were refused are thrown away in turns."""
+
+from __future__ import annotations
+
+import asyncio
+
+from pqkeep_gateway.http.transport import GatheringTransport
+from pqkeep_gateway.http.unread_bodies import UnreadBodies
+
+
+class Transport(asyncio.Transport):
+    """Remembers whether it is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_read = True
+        self.is_aborted = False
+
+    def pause_reading(self) -> None:
+        """Read no more."""
+        self.is_read = False
+
+    def resume_reading(self) -> None:
+        """Read on, which one that is closed cannot."""
+        assert not self.is_aborted
+        self.is_read = True
+
+    def abort(self) -> None:
+        """Close."""
+        self.is_aborted = True
+
+    def is_closing(self) -> bool:
+        """Return whether it was closed."""
+        return self.is_aborted
+
+
+async def test_one_connection_is_read_in_each_turn() -> None:
+    """Each turn of the event loop reads one connection, in their order, but for those that are gone."""
+    bodies = UnreadBodies()
+    transports = [Transport() for _ in range(4)]
+    loop = asyncio.get_running_loop()
+    for each in transports:
+        bodies.wait(GatheringTransport(each, loop))
+    transports[1].abort()
+    seen = []
+    for _ in range(5):
+        seen.append([each.is_read for each in transports])
+        await asyncio.sleep(0)
+    assert seen[0] == [False] * 4
+    assert [sum(each) for each in seen] == [0, 1, 1, 2, 3]
+    assert seen[4] == [True, False, True, True]
