@@ -195,6 +195,21 @@ async def test_what_is_forgotten_is_looked_up_again(setting: Setting) -> None:
     assert await setting.authenticator.authenticate(setting.api_key, HERE) is None
 
 
+async def test_what_is_remembered_has_an_end(setting: Setting) -> None:
+    """Where somebody else could keep the number of changes, a revoked API key is nobody after it."""
+    setting.rate_limiter.cache_seconds = 30.0
+    assert await setting.authenticator.authenticate(setting.api_key, HERE)
+    setting.now += 29.9
+    assert await setting.authenticator.authenticate(setting.api_key, HERE)
+    assert setting.directory.asked == 1
+    setting.now += 0.1
+    assert await setting.authenticator.authenticate(setting.api_key, HERE)
+    assert setting.directory.asked == 2
+    setting.revoke(setting.api_key)
+    setting.now += 30.0
+    assert await setting.authenticator.authenticate(setting.api_key, HERE) is None
+
+
 async def test_forget_forgets_one_credential_only(setting: Setting) -> None:
     """Forgetting one API key costs no other one a look-up; of an unknown one it does nothing."""
     second = setting.add()

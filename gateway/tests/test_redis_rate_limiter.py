@@ -112,6 +112,17 @@ async def test_what_is_remembered_is_looked_up_again_before_long(
         await rate_limiter.enter("a", LIMIT, as_of)
 
 
+async def test_who_keeps_the_number_of_changes_keeps_nothing_for_long(
+    rate_limiter: RedisRateLimiter, server: redis.Redis
+) -> None:
+    """Whoever writes the number back hides a change from it; gateways then look up by the clock."""
+    as_of = await rate_limiter.changes()
+    await rate_limiter.announce_change()
+    server.set("pqkeep:changes", as_of)
+    assert await rate_limiter.enter("a", LIMIT, as_of) is None
+    assert 0 < rate_limiter.cache_seconds <= 30
+
+
 async def test_a_change_is_announced_to_a_server_that_forgot(
     rate_limiter: RedisRateLimiter, server: redis.Redis
 ) -> None:

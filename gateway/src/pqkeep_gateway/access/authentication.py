@@ -2,7 +2,7 @@
 
 import hmac
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cachetools import LRUCache, TTLCache
 
@@ -36,6 +36,14 @@ class Authenticated:
     digest: bytes = field(repr=False)
 
 
+class _Known(NamedTuple):
+    """What a look-up found, the number of changes before it, and until when it may be remembered."""
+
+    found: Found
+    as_of: int
+    until: float
+
+
 class AddressNotAllowedError(Exception):
     """An API key was shown from an address that it may not be used from."""
 
@@ -66,7 +74,8 @@ class Authenticator:
     """Knows principals by the digest of what they show.
 
     Whoever uses what it remembers compares the number of changes, and has it forget what is out
-    of date: the rate limit's windows carry that number, so this costs no question of its own.
+    of date: the rate limit's windows carry that number, so this costs no question of its own. Where
+    somebody else could keep that number, nothing is remembered for longer than ``cache_seconds``.
     """
 
     def __init__(
@@ -89,7 +98,7 @@ class Authenticator:
         self._operator = operator
         self._last_uses = last_uses
         self._clock = clock
-        self._known: LRUCache[bytes, tuple[Found, int]] = LRUCache(CAPACITY)
+        self._known: LRUCache[bytes, _Known] = LRUCache(CAPACITY)
         self._recorded: TTLCache[bytes, None] = TTLCache(CAPACITY, RECORDED_SECONDS, clock)
 
     async def authenticate(
@@ -100,8 +109,8 @@ class Authenticator:
         Raises TooManyUnknownCredentialsError, AddressNotAllowedError.
         """
         digest = self._pepper.digest(credential)
-        known: tuple[Found, int] | None = self._known.get(digest)
-        if known is None:
+        known: _Known | None = self._known.get(digest)
+        if known is None or known.until <= self._clock():
             match kind_of(credential):
                 case CredentialKind.OPERATOR:
                     return await self._operator_with(digest, source_address)
@@ -111,7 +120,7 @@ class Authenticator:
                     return None
         if known is None:
             return None
-        found, as_of = known
+        found = known.found
         if found.accepted_until is not None and found.accepted_until <= self._clock():
             return None
         addresses = found.principal.limits.addresses
@@ -119,7 +128,7 @@ class Authenticator:
             is_recorded = digest in self._recorded
             self._recorded[digest] = None
             raise AddressNotAllowedError(found.principal, is_recorded=is_recorded)
-        return Authenticated(found.principal, as_of, digest)
+        return Authenticated(found.principal, known.as_of, digest)
 
     def forget(self, credential: str) -> None:
         """Look a credential up again: something has changed."""
@@ -134,10 +143,11 @@ class Authenticator:
         self._last_uses.note(digest, source_address)
         return OperatorPrincipal(name)
 
-    async def _look_up(self, digest: bytes) -> tuple[Found, int] | None:
+    async def _look_up(self, digest: bytes) -> _Known | None:
+        until = self._clock() + self._rate_limiter.cache_seconds
         as_of = await self._rate_limiter.changes()  # before the database is asked, never after
         found = await self._directory.find(digest)
         if found is None:
             return None
-        self._known[digest] = found, as_of
-        return found, as_of
+        self._known[digest] = known = _Known(found, as_of, until)
+        return known

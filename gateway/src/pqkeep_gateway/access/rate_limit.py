@@ -4,6 +4,7 @@ Every window of so many seconds, wherever it begins, holds at most so many event
 were refused do not count.
 """
 
+import math
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 from itertools import islice
@@ -53,6 +54,10 @@ class RateLimiter(Protocol):
     All methods raise UnavailableError if the counts are unavailable.
     """
 
+    cache_seconds: float
+    """For how long a gateway may remember what it looked up, whatever the number of changes says:
+    who can write that number could keep it where it was."""
+
     async def count(
         self, subject: str, limit: Limit, as_of: int | None = None, *, events: int = 1
     ) -> Usage:
@@ -91,6 +96,8 @@ class MemoryRateLimiter:
     are too many in spite of that, the one with the fewest events of those is removed: a flood of
     subjects that come once makes no subject's many events forgotten.
     """
+
+    cache_seconds = math.inf
 
     def __init__(self, clock: Clock, *, at_most: int = MAX_WINDOWS) -> None:
         """Measure time by a clock that does not jump."""

@@ -23,7 +23,8 @@ MARGIN_SECONDS = 3600
 """How long an idle window outlives its length: the server's clock may be set forward by as much."""
 
 CACHE_SECONDS = 30
-"""How long gateways may cache what they looked up, if an announcement of a change is lost."""
+"""How long gateways may cache what they looked up, if an announcement of a change is lost, or if
+somebody else writes the number of changes."""
 
 CHANGES_KEY = "pqkeep:changes"
 WINDOW_KEY = "pqkeep:window:"
@@ -80,6 +81,8 @@ class RedisRateLimiter:
 
     Their common time is the server's at each gateway's first request, continued by a steady clock.
     """
+
+    cache_seconds = float(CACHE_SECONDS)
 
     def __init__(self, url: str, password_file: Path | None, clock: Clock) -> None:
         """Connect when needed. Raises ConfigError."""
