@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from msgspec import structs
 
 from pqkeep_keyservice.keys.key_versions import (
     IDEMPOTENCY_KEY_LIFETIME,
@@ -24,7 +25,15 @@ from pqkeep_keyservice.keys.key_versions import (
 )
 from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
-from pqkeep_protocol.keys import MAX_KEY_VERSION, USABLE, KeyInfo, KeyStatus, KeyVersion, TenantId
+from pqkeep_protocol.keys import (
+    MAX_KEY_VERSION,
+    MAX_VERSIONS,
+    USABLE,
+    KeyInfo,
+    KeyStatus,
+    KeyVersion,
+    TenantId,
+)
 from pqkeep_protocol.messages import Idempotency
 
 T = TypeVar("T")
@@ -321,6 +330,24 @@ def test_versions_that_do_not_exist_are_not_found(version: int) -> None:
     with pytest.raises(KeyServiceError) as refusal:
         ACTIVE.entry(KeyVersion(version))
     assert refusal.value.kind is ErrorKind.KEY_NOT_FOUND
+
+
+def test_a_key_has_so_many_versions_at_the_most() -> None:
+    """The 10,000th version is made, and no other one, whatever became of the others."""
+    info = new_entry(EMPTY).info
+
+    def key_with(count: int, status: KeyStatus) -> KeyVersions:
+        archived = structs.replace(info, status=KeyStatus.ARCHIVED)
+        last = structs.replace(info, version=KeyVersion(count), status=status)
+        entries = (*[KeyEntry(archived, None)] * (count - 1), KeyEntry(last, SealedSeed(b"s")))
+        return replace(EMPTY, entries=entries)
+
+    full = rotate(key_with(MAX_VERSIONS - 1, KeyStatus.ACTIVE))
+    assert len(full.entries) == MAX_VERSIONS == 10_000
+    for make, versions in ((rotate, full), (generate, key_with(10_000, KeyStatus.RETIRED))):
+        with pytest.raises(KeyServiceError) as refused:
+            make(versions)
+        assert refused.value.kind is ErrorKind.VERSION_LIMIT_REACHED
 
 
 def test_versions_after_a_restore() -> None:

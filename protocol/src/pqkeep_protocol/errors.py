@@ -31,6 +31,8 @@ class ErrorKind(StrEnum):
     IMPORT_KEY_NOT_FOUND = "import-key-not-found"
     """No such import key, or it was used, or its time is over."""
     KEY_QUOTA_REACHED = "key-quota-reached"
+    VERSION_LIMIT_REACHED = "version-limit-reached"
+    """The key has as many versions as a key may have."""
     KEY_STATUS = "key-status"
     """The lifecycle has no such step from the key's status."""
     IDEMPOTENCY_KEY_REUSED = "idempotency-key-reused"

@@ -419,7 +419,7 @@ class Idempotency(Struct, frozen=True, array_like=True):
 class GenerateKey(KeyRequest[Key], frozen=True, kw_only=True, tag="generate-key"):
     """Generate a key where none is active.
 
-    Errors: KEY_EXISTS, KEY_QUOTA_REACHED, IDEMPOTENCY_KEY_REUSED.
+    Errors: KEY_EXISTS, KEY_QUOTA_REACHED, VERSION_LIMIT_REACHED, IDEMPOTENCY_KEY_REUSED.
     """
 
     operation: ClassVar = Operation.GENERATE_KEY
@@ -470,7 +470,7 @@ class ImportPrivateKey(KeyRequest[Key], frozen=True, kw_only=True, tag="import-p
 class RotateKey(KeyRequest[Rotated], frozen=True, kw_only=True, tag="rotate-key"):
     """Retire the active key and generate its successor, in one step.
 
-    Errors: IDEMPOTENCY_KEY_REUSED.
+    Errors: VERSION_LIMIT_REACHED, IDEMPOTENCY_KEY_REUSED.
     """
 
     operation: ClassVar = Operation.ROTATE_KEY

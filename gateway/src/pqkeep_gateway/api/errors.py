@@ -82,6 +82,7 @@ from pqkeep_gateway.unavailable import UnavailableError
 from pqkeep_protocol.algorithms import LIFECYCLE, ON_KEYRINGS, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keyrings import MAX_KEYRINGS
+from pqkeep_protocol.keys import MAX_VERSIONS
 
 # --- By field -------------------------------------------------------------------------------
 
@@ -238,6 +239,11 @@ KEY_SERVICE_ERRORS: Mapping[ErrorKind, tuple[Code, str, str | None]] = {
         "the plan allows no more active keys",
         None,
     ),
+    ErrorKind.VERSION_LIMIT_REACHED: (
+        Code.FORBIDDEN_001,
+        f"a key has at most {MAX_VERSIONS} versions; use another keyring",
+        None,
+    ),
     ErrorKind.KEY_STATUS: (
         Code.INVALID_001,
         "the key's status does not allow this",
@@ -308,11 +314,17 @@ _TAKES_PUBLIC_KEY = frozenset(
 """Operations that a caller can bring a public key for. What is wrong with it has their own code."""
 _NAMES_NO_KEYRING = frozenset({Operation.CREATE_KEYRING, Operation.LIST_KEYRINGS})
 _KINDS: Mapping[Operation, tuple[ErrorKind, ...]] = {
-    Operation.GENERATE_KEY: (ErrorKind.KEY_EXISTS, ErrorKind.KEY_QUOTA_REACHED),
+    Operation.GENERATE_KEY: (
+        ErrorKind.KEY_EXISTS,
+        ErrorKind.KEY_QUOTA_REACHED,
+        ErrorKind.VERSION_LIMIT_REACHED,
+    ),
+    Operation.ROTATE_KEY: (ErrorKind.VERSION_LIMIT_REACHED,),
     Operation.IMPORT_KEY: (
         ErrorKind.IMPORT_KEY_NOT_FOUND,
         ErrorKind.KEY_EXISTS,
         ErrorKind.KEY_QUOTA_REACHED,
+        ErrorKind.VERSION_LIMIT_REACHED,
     ),
     Operation.RETIRE_KEY: (ErrorKind.KEY_STATUS,),
     Operation.DISABLE_KEY: (ErrorKind.KEY_STATUS,),

@@ -25,6 +25,7 @@ _KINDS: Mapping[Outcome | ErrorKind, str] = {
     ErrorKind.STANDBY: "standing by",
     ErrorKind.IMPORT_KEY_NOT_FOUND: "no such import key",
     ErrorKind.KEY_QUOTA_REACHED: "no more keys in the plan",
+    ErrorKind.VERSION_LIMIT_REACHED: "no more versions",
     ErrorKind.KEY_STATUS: "not in the key's status",
     ErrorKind.IDEMPOTENCY_KEY_REUSED: "idempotency key reused",
     ErrorKind.RECORD_NOT_FOUND: "no such record",

@@ -38,10 +38,17 @@ def _state(versions: KeyVersions) -> bytes:
             length_prefixed(versions.algorithm.encode()),
             versions.revision.to_bytes(8, "big"),
             len(versions.entries).to_bytes(4, "big"),
-            *map(_entry_state, versions.entries),
+            *map(_remembered_state, versions.entries),
             length_prefixed(*bound_keyring(versions.keyring)),
         )
     )
+
+
+def _remembered_state(entry: KeyEntry) -> bytes:
+    """Return a version's state. It never changes: most versions of a changed key are as before."""
+    if entry.mac_state is None:
+        object.__setattr__(entry, "mac_state", _entry_state(entry))
+    return entry.mac_state or b""
 
 
 def _entry_state(entry: KeyEntry) -> bytes:

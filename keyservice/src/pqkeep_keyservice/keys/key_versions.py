@@ -16,6 +16,7 @@ from pqkeep_protocol.algorithms import Algorithm, Operation
 from pqkeep_protocol.errors import ErrorKind, KeyServiceError
 from pqkeep_protocol.keys import (
     DEFAULT_KEYRING,
+    MAX_VERSIONS,
     KeyInfo,
     KeyringName,
     KeyStatus,
@@ -67,6 +68,8 @@ class KeyEntry:
     """Of a disabled version: the status that it had, which enabling gives back."""
     retired_at: datetime | None = None
     """Since when it is retired, or kept once more: archiving it was cancelled then."""
+    mac_state: bytes | None = field(default=None, init=False, repr=False, compare=False)
+    """What ``key_mac`` is over of this version, once that was computed."""
 
     @property
     def lasting_status(self) -> KeyStatus:
@@ -157,7 +160,9 @@ class KeyVersions:
 
     @property
     def next_version(self) -> KeyVersion:
-        """The version of the next new key."""
+        """The version of the next new key. Raises VERSION_LIMIT_REACHED."""
+        if len(self.entries) >= MAX_VERSIONS:
+            raise KeyServiceError(ErrorKind.VERSION_LIMIT_REACHED)
         newest = self.entries[-1].info.version if self.entries else 0
         return KeyVersion(max(newest, self.generation * VERSIONS_PER_GENERATION) + 1)
 
