@@ -34,6 +34,30 @@ def test_a_file_and_back(command: Command, tenant: Client, file: Path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
+@pytest.mark.parametrize("is_link", [False, True], ids=["pipe", "link to one"])
+def test_a_pipe_in_the_place_of_a_new_file_gets_nothing(
+    command: Command, tenant: Client, file: Path, *, is_link: bool
+) -> None:
+    """What somebody else put where the plaintext is to be is not written to; a named pipe is."""
+    tenant.keys.generate("Kyber768")
+    plaintext = b"less than a pipe holds"
+    file.write_bytes(plaintext)
+    assert command("encrypt", file.name).status == 0
+    file.unlink()
+    pipe = command.directory / "pipe" if is_link else file
+    os.mkfifo(pipe)
+    if is_link:
+        file.symlink_to(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    ended = command("decrypt", "report.pdf.pqk")
+    assert ended.status != 0
+    assert "report.pdf" in ended.err
+    assert os.read(reader, 1) == b""
+    assert command("decrypt", "report.pdf.pqk", "--to", file.name).status == 0
+    assert os.read(reader, len(plaintext)) == plaintext
+    os.close(reader)
+
+
 def test_after_a_rotation(command: Command, tenant: Client, file: Path) -> None:
     """What an older key encrypted is decrypted without saying which key it was."""
     tenant.keys.generate("X-Wing")

@@ -28,7 +28,15 @@ class Writer(Protocol):
 
 @contextmanager
 def destination(name: str | None, *, otherwise: str, force: bool, mode: int) -> Iterator[Writer]:
-    """Open what to write; without a name it is ``otherwise``. Raises OSError and Refusal."""
+    """Open what to write; without a name it is ``otherwise``. Raises OSError and Refusal.
+
+    A pipe or a device has to be named: one that is where a new file is to be may be somebody else's,
+    who reads it.
+    """
+    if name is None and otherwise != STANDARD:
+        with _named(otherwise), new_file(Path(otherwise), replace=force, mode=mode) as file:
+            yield file
+        return
     chosen = otherwise if name is None else name
     if chosen != STANDARD:
         with file_at(Path(chosen), force=force, mode=mode) as file:
@@ -56,7 +64,7 @@ class Output:
         """Raise FileExistsError where it is there and is not to be replaced, before any work."""
         name = self.of(file)
         path = Path(name)
-        if self.is_replaced or name == STANDARD or _is_special(path):
+        if self.is_replaced or name == STANDARD or (self.to and _is_special(path)):
             return
         if os.path.lexists(path):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
