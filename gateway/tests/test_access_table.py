@@ -68,6 +68,12 @@ def test_every_operation_of_the_key_service_has_its_permission() -> None:
     assert PERMISSION_OF.keys() == set(Operation)
 
 
+def test_who_may_schedule_an_archive_may_archive() -> None:
+    """Destroying a key later is as much as destroying it now, which the endpoint's row asks for."""
+    assert PERMISSION_OF[Operation.SCHEDULE_ARCHIVE] is PERMISSION_OF[Operation.ARCHIVE_KEY]
+    assert PERMISSION_OF[Operation.ARCHIVE_KEY] is Permission.ARCHIVE_KEYS
+
+
 def test_a_caller_that_is_in_no_row_is_denied_everything() -> None:
     """What is not in the table is denied."""
     assert not any(may(None, permission) for permission in Permission)
