@@ -143,7 +143,7 @@ async def test_a_lost_connection_is_not_ended_again(setting: Setting) -> None:
     """A connection that was lost since the watch looked for connections is left alone."""
     setting.connection.data_received(HALF)
     assert setting.ended_at(100.0) == ""
-    setting.connection.connection_lost(None)
+    setting.connection.connection_lost(ConnectionResetError())
     assert setting.ended_at(110.0) == ""
 
 
