@@ -29,7 +29,7 @@ def full_disk(two_shards: TwoShards, shard: str) -> Iterator[None]:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
 
 
-@pytest.mark.parametrize("full", ["default", "b"])
+@pytest.mark.parametrize("full", [pytest.param("default", marks=pytest.mark.campaign), "b"])
 def test_a_move_that_finds_a_full_disk(two_shards: TwoShards, full: str) -> None:
     """The command says that it is not done; with room again the tenant arrives, whole, in one shard."""
     if two_shards.is_on_server:
