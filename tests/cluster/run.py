@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -20,8 +18,9 @@ from tests.cluster.faults import Fault, faults
 from tests.cluster.installation import SHARDS, Cluster, running, until
 from tests.cluster.probe import Probe
 from tests.crash_recovery import invariants
-from tests.crash_recovery.client import Caller, Client, Ledger, Promise, client
+from tests.crash_recovery.client import Caller, Client, Ledger, Promise, answers_of, client
 from tests.crash_recovery.random_choices import SeededRandom
+from tests.crash_recovery.run import at_work
 from tests.crash_recovery.snapshot import DRIVER, Snapshot, read
 from tests.crash_recovery.state import (
     OPERATOR_TENANT,
@@ -31,7 +30,6 @@ from tests.crash_recovery.state import (
     new_api_key,
     new_tenant,
 )
-from tests.crash_recovery.workload import Worker
 from tests.fixtures.caller import API
 
 from pqkeep.audit import verify
@@ -124,7 +122,7 @@ def run(plan: Plan, folder: Path) -> Report:
             }
         began = time.monotonic()
         with ExitStack() as stack:
-            stack.enter_context(_at_work(cluster, state, ledgers, plan.seed))
+            stack.enter_context(at_work(cluster.base_url, state, ledgers, plan.seed, PAUSE_SECONDS))
             for probe in probes.values():
                 stack.enter_context(probe.asking())
             rows = _have_faults(cluster, probes, ledgers, plan)
@@ -154,14 +152,14 @@ def run(plan: Plan, folder: Path) -> Report:
         )
         found["verifier"] = [str(each) for each in verify([exports[shard]]).findings]
         findings |= {f"{shard}: {check}": wrong for check, wrong in found.items()}
-    answers = sum((ledger.answers for ledger in ledgers), Counter[tuple[int, str]]())
+    answers = answers_of(ledgers)
     report = Report(
         seed=plan.seed,
         seconds=round(seconds, 1),
         operations=operations,
         requests_a_second=round(sum(answers.values()) / seconds, 1),
         faults=sum(len(row.seconds) for row in rows),
-        answers={f"{status} {code}".strip(): n for (status, code), n in sorted(answers.items())},
+        answers=answers,
         refused_connections=sum(ledger.refused for ledger in ledgers),
         broken=sum(ledger.broken for ledger in ledgers),
         opened=opened,
@@ -197,27 +195,6 @@ def _probing(cluster: Cluster, first: Client, state: State) -> Mapping[str, Call
         first.promised(made, caller, "generate-key", key_version=1)
         found.setdefault(_placements(cluster)[tenant], caller)
     return found
-
-
-@contextmanager
-def _at_work(
-    cluster: Cluster, state: State, ledgers: Sequence[Ledger], seed: str
-) -> Iterator[None]:
-    stop = threading.Event()
-
-    def work(number: int, idle: Caller) -> None:
-        with client(cluster.base_url, ledgers[number]) as mine:
-            random = SeededRandom(f"{seed} {number}")
-            Worker(state, mine, random, idle).run(stop, PAUSE_SECONDS)
-
-    with ThreadPoolExecutor(len(state.idle)) as pool:
-        threads = [pool.submit(work, number, idle) for number, idle in enumerate(state.idle)]
-        try:
-            yield
-        finally:
-            stop.set()
-        for thread in threads:
-            thread.result()
 
 
 def _have_faults(

@@ -5,7 +5,7 @@ import json
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -80,6 +80,12 @@ class Ledger:
         return len(self.promises)
 
 
+def answers_of(ledgers: Iterable[Ledger]) -> dict[str, int]:
+    """Return how often each status and code was answered, by status and code."""
+    found = sum((ledger.answers for ledger in ledgers), Counter[tuple[int, str]]())
+    return {f"{status} {code}".strip(): n for (status, code), n in sorted(found.items())}
+
+
 class Client:
     """Asks, and asks again where that is safe."""
 
@@ -87,6 +93,8 @@ class Client:
         self._address = urlsplit(base_url).netloc
         self._connection = http.client.HTTPConnection(self._address, timeout=seconds)
         self.ledger = ledger
+        self.retry_seconds = RETRY_SECONDS
+        """How long it waits after a request that was not answered."""
 
     def ask(
         self,
@@ -107,7 +115,7 @@ class Client:
             answer = self._exchange(caller, method, path, body, tuple(request_ids), idempotency)
             if answer is not None or idempotency is None or time.monotonic() > deadline:
                 return answer
-            time.sleep(RETRY_SECONDS)
+            time.sleep(self.retry_seconds)
 
     def promised(
         self,
@@ -153,7 +161,7 @@ class Client:
             self._connection.close()
             self.ledger.refused += isinstance(error, ConnectionRefusedError)
             self.ledger.broken += 1
-            time.sleep(RETRY_SECONDS)
+            time.sleep(self.retry_seconds)
             return None
         code = content["error"]["error_code"] if "error" in content else ""
         self.ledger.answers[status, code] += 1
@@ -162,7 +170,7 @@ class Client:
         if status >= 500:
             if AWAY.get(status) != code:
                 self.ledger.wrong.append(f"{method} {path}: {status} {code}")
-            time.sleep(RETRY_SECONDS)
+            time.sleep(self.retry_seconds)
             return None
         return Answer(status, content.get("data", {}), code, request_ids)
 

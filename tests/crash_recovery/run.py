@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx2
 from tests.crash_recovery import invariants
-from tests.crash_recovery.client import Caller, Ledger, client
+from tests.crash_recovery.client import Caller, Ledger, answers_of, client
 from tests.crash_recovery.random_choices import SeededRandom
 from tests.crash_recovery.snapshot import read, urls_of
 from tests.crash_recovery.state import State, create_state
@@ -66,7 +66,7 @@ def run(plan: Plan, folder: Path, databases: Stores = IN_FILES) -> Report:
     with running(folder, databases=databases) as installation:
         with client(installation.base_url, ledgers[-1]) as first:
             state = create_state(first, installation.ready["operator_key"], plan.threads)
-        with at_work(installation, state, ledgers, plan.seed):
+        with at_work(installation.base_url, state, ledgers, plan.seed):
             kills = _kill(installation, ledgers, plan)
         seconds = time.monotonic() - began
         exported = _settle(installation, state.operator)
@@ -76,14 +76,13 @@ def run(plan: Plan, folder: Path, databases: Stores = IN_FILES) -> Report:
     found = invariants.everything(snapshot, promises)
     found["answers"] = [wrong for ledger in ledgers for wrong in ledger.wrong]
     found["export"] = list(invariants.the_export_is_the_log(snapshot, exported))
-    answers = sum((ledger.answers for ledger in ledgers), Counter[tuple[int, str]]())
     report = Report(
         seed=plan.seed,
         database="sqlite" if databases == IN_FILES else "postgresql",
         operations=len(promises),
         kills=dict(kills),
         seconds=round(seconds, 1),
-        answers={f"{status} {code}".strip(): n for (status, code), n in sorted(answers.items())},
+        answers=answers_of(ledgers),
         broken=sum(ledger.broken for ledger in ledgers),
         records=len(snapshot.records),
         checkpoints=len(snapshot.checkpoints),
@@ -95,14 +94,17 @@ def run(plan: Plan, folder: Path, databases: Stores = IN_FILES) -> Report:
 
 @contextmanager
 def at_work(
-    installation: Installation, state: State, ledgers: Sequence[Ledger], seed: str
+    base_url: str, state: State, ledgers: Sequence[Ledger], seed: str, pause: float = 0.0
 ) -> Iterator[None]:
-    """Let a thread work for each tenant that is not always busy, until the block ends."""
+    """Let a thread work for each tenant that is not always busy, until the block ends.
+
+    ``pause``: seconds between two requests of a thread.
+    """
     stop = threading.Event()
 
     def work(number: int, idle: Caller) -> None:
-        with client(installation.base_url, ledgers[number]) as mine:
-            Worker(state, mine, SeededRandom(f"{seed} {number}"), idle).run(stop)
+        with client(base_url, ledgers[number]) as mine:
+            Worker(state, mine, SeededRandom(f"{seed} {number}"), idle).run(stop, pause)
 
     with ThreadPoolExecutor(len(state.idle)) as pool:
         threads = [pool.submit(work, number, idle) for number, idle in enumerate(state.idle)]
